@@ -1,0 +1,1 @@
+//! outrigger-allocator

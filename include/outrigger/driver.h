@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * outrigger/driver.h: the driver contract, version 1.0. What a vendor implements, and all of it.
+ *
+ * A driver is a shared library that exports one symbol, `otr_driver_get_api`. It returns a table of
+ * functions. Twenty are mandatory; the groups behind them are optional, and a NULL group (or a NULL
+ * entry that is marked optional) means "not supported": Outrigger supplies the feature above the
+ * driver or reports it as absent.
+ *
+ * THE RULES
+ *
+ * Evolution
+ *   R1  Every struct that crosses the boundary starts with `struct_size`, the size its writer was
+ *       compiled with. A reader uses only what lies within it. Structs grow at their end only.
+ *   R2  A difference in the major number is refused, with both numbers in the message. A driver
+ *       accepts any host minor, and a host any driver minor.
+ *   R3  `next` chains hold `otr_ext_t` records. A record of unknown type is skipped, not refused.
+ * Errors
+ *   R4  Every function returns a code. On failure it has changed nothing and written no output.
+ *   R5  `last_error` gives the text of the calling thread's most recent failed call: what was wrong,
+ *       and what would be right. It is never NULL and is valid until the thread's next call.
+ *   R6  No function throws, unwinds, exits, or prints.
+ *   R7  An argument that the driver can check cheaply (NULL, index, size, flag) is checked, and
+ *       answered with the code that base.h documents, not with undefined behaviour.
+ * Threads
+ *   R8  Every function may be called from any thread, also at the same time on the same object.
+ *       Only destroying or freeing an object while another call uses it is the host's fault.
+ *   R9  A driver keeps no current device and no other per-thread state except `last_error`.
+ * Ownership
+ *   R10 What a create, alloc, open, load or import call returned belongs to the host until it is
+ *       given to the matching destroy, free, close or unload. Strings and structs that are passed
+ *       in may be freed as soon as the call returns, unless an entry says otherwise.
+ *   R11 `queue_destroy` and `event_destroy` return without waiting. Work that was submitted still
+ *       runs (or is cancelled, with its host calls still called); the driver keeps what it needs.
+ *   R12 The host frees memory only after the work that uses it has finished. `close` comes last.
+ * Devices and addresses
+ *   R13 A device address is a 64-bit number. Any address within an allocation is valid: base plus
+ *       offset. 0 is never a valid address. Addresses of live allocations never overlap, over all
+ *       devices of a driver and with host memory.
+ *   R14 Allocations are aligned to `address_alignment` of the device (a power of two, at least 64).
+ *   R15 OTR_DEVICE_HOST_VISIBLE promises that a device address is a host pointer to the same bytes,
+ *       coherent once the work has finished. Without it the host never touches a device address.
+ * Queues
+ *   R16 Work of one queue takes effect in the order of submission, as if one after the other. A
+ *       command sees all effects of those before it in its queue.
+ *   R17 Queues are independent: work of one never waits for work of another, except by
+ *       `queue_wait_event`. A submission never waits for work to finish, except for back-pressure
+ *       that resolves without the host.
+ *   R18 Submitted work makes progress by itself after `queue_flush`, or at once where
+ *       `queue_flush` is NULL. `queue_synchronize`, `event_synchronize`, and work on another queue
+ *       that waits for it imply a flush.
+ *   R19 `queue_query` answers OTR_OK only if all that was submitted before the call has finished.
+ *   R20 When a command fails, later commands of its queue are not executed, but for host calls,
+ *       which are called with the failure as `upstream`. `queue_query` and `queue_synchronize`
+ *       report the first failure; `queue_synchronize` clears it, so that the queue takes work again.
+ * Events
+ *   R21 `event_record` captures the work submitted to the queue so far. Recording again moves the
+ *       event to the new point; waits that were made earlier keep the old point.
+ *   R22 An event that was never recorded counts as finished.
+ *   R23 An event whose work failed answers every query, synchronize and dependent queue with that
+ *       failure, the first one, for as long as it is not recorded again.
+ *   R24 `queue_wait_event` returns at once. Later work of the queue starts after the event's point,
+ *       also on another device of the driver. If the event failed, the queue fails with its code.
+ * Commands
+ *   R25 `copy` and `fill` accept a size of 0 and then do nothing but keep the order.
+ *   R26 Host memory of a `copy` stays valid and untouched until the copy finished: the host sees
+ *       to it. Source and destination do not overlap.
+ *   R27 A host call is called exactly once, in queue order, on a thread of the driver's choice, and
+ *       must not call the driver. The code that it returns is the outcome of the command.
+ *   R28 `fill` repeats a pattern of 1, 2, 4, 8 or 16 bytes. The size is a multiple of it.
+ *   R29 Out of memory is OTR_ERR_OUT_OF_MEMORY for device memory and OTR_ERR_OUT_OF_HOST_MEMORY for
+ *       everything else, and leaves the driver as usable as before.
+ *   R30 Arguments of a launch are copied during the call.
+ */
+#ifndef OUTRIGGER_DRIVER_H
+#define OUTRIGGER_DRIVER_H
+
+#include "base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OTR_DRIVER_API_MAJOR 1
+#define OTR_DRIVER_API_MINOR 0
+
+#if defined(_WIN32)
+#define OTR_DRIVER_EXPORT __declspec(dllexport)
+#else
+#define OTR_DRIVER_EXPORT __attribute__((visibility("default")))
+#endif
+
+/* Objects of the driver. The host never looks inside. */
+typedef struct otr_driver otr_driver_t;
+typedef struct otr_queue otr_queue_t;
+typedef struct otr_drv_event otr_drv_event_t;
+typedef struct otr_module otr_module_t;
+typedef struct otr_kernel otr_kernel_t;
+typedef struct otr_operator otr_operator_t;
+typedef struct otr_drv_graph otr_drv_graph_t;
+typedef struct otr_physical otr_physical_t;
+
+/* ---- Extension chain (R3) ------------------------------------------------------------------ */
+typedef struct otr_ext {
+  size_t struct_size;
+  uint32_t type; /* 0x0000'0000 to 0x7fff'ffff: this contract; above: vendors */
+  uint32_t reserved;
+  const struct otr_ext* next;
+} otr_ext_t;
+
+/* ---- Negotiation --------------------------------------------------------------------------- */
+#define OTR_LOG_ERROR 1
+#define OTR_LOG_WARN 2
+#define OTR_LOG_INFO 3
+#define OTR_LOG_DEBUG 4
+
+/* What the host says of itself. Lives as long as the process. */
+typedef struct otr_host_info {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint32_t api_major;
+  uint32_t api_minor;
+  const char* version; /* of Outrigger, for messages */
+  /* Optional. The driver's only way to log. Any thread. */
+  void (*log)(int32_t level, const char* message);
+} otr_host_info_t;
+
+/* ---- Devices ------------------------------------------------------------------------------- */
+#define OTR_DEVICE_HOST_VISIBLE 0x1u /* R15 */
+
+typedef struct otr_device_properties {
+  size_t struct_size; /* set by the host; the driver writes no further */
+  otr_ext_t* next;
+  char name[128];
+  char vendor[64];
+  uint8_t uuid[16];           /* all zero: none */
+  uint64_t flags;             /* OTR_DEVICE_* */
+  uint64_t total_memory;      /* bytes */
+  uint32_t address_alignment; /* bytes, R14 */
+  uint32_t compute_units;     /* 0: unknown */
+  int32_t priority_lowest;    /* of queues; as in CUDA a lower number is more urgent */
+  int32_t priority_highest;
+  uint64_t peak_bytes_per_second; /* device memory; 0: unknown */
+  uint64_t peak_flops_f32;        /* per second; 0: unknown */
+  uint64_t peak_flops_f16;
+} otr_device_properties_t;
+
+typedef struct otr_open_params {
+  size_t struct_size;
+  const otr_ext_t* next;
+  const char* options; /* "key=value,key=value", or NULL. An unknown key is an error that names it. */
+} otr_open_params_t;
+
+typedef struct otr_queue_params {
+  size_t struct_size;
+  const otr_ext_t* next;
+  int32_t priority; /* clamped to the device's range; 0 is normal */
+  uint32_t flags;   /* 0 */
+} otr_queue_params_t;
+
+#define OTR_EVENT_TIMING 0x1u /* the event carries a timestamp; needs `timing` */
+
+/* ---- Optional groups ----------------------------------------------------------------------- */
+
+/* Free and total bytes of a device. */
+typedef struct otr_memory_info_api {
+  size_t struct_size;
+  otr_code_t (*info)(otr_driver_t*, uint32_t device, uint64_t* free_bytes, uint64_t* total_bytes);
+} otr_memory_info_api_t;
+
+/* Address ranges and physical memory apart. Sizes and offsets are multiples of `granularity`. */
+typedef struct otr_virtual_memory_api {
+  size_t struct_size;
+  otr_code_t (*granularity)(otr_driver_t*, uint32_t device, uint64_t* bytes);
+  otr_code_t (*reserve)(otr_driver_t*, uint32_t device, uint64_t size, uint64_t alignment,
+                        otr_address_t* address);
+  otr_code_t (*release)(otr_driver_t*, otr_address_t address, uint64_t size);
+  otr_code_t (*create)(otr_driver_t*, uint32_t device, uint64_t size, otr_physical_t** physical);
+  /* Physical memory that is still mapped lives until its last unmap. */
+  otr_code_t (*destroy)(otr_driver_t*, otr_physical_t*);
+  otr_code_t (*map)(otr_driver_t*, otr_address_t address, uint64_t size, otr_physical_t*,
+                    uint64_t offset);
+  otr_code_t (*unmap)(otr_driver_t*, otr_address_t address, uint64_t size);
+} otr_virtual_memory_api_t;
+
+/* Memory that both sides may touch, moved by the driver on demand. */
+typedef struct otr_unified_memory_api {
+  size_t struct_size;
+  otr_code_t (*alloc)(otr_driver_t*, uint32_t device, uint64_t size, otr_address_t* address);
+  otr_code_t (*free)(otr_driver_t*, otr_address_t address);
+  /* device UINT32_MAX is the host */
+  otr_code_t (*prefetch)(otr_queue_t*, otr_address_t address, uint64_t size, uint32_t device);
+} otr_unified_memory_api_t;
+
+/* Host memory that the device reaches fast and asynchronously. */
+typedef struct otr_pinned_memory_api {
+  size_t struct_size;
+  otr_code_t (*alloc)(otr_driver_t*, uint64_t size, void** pointer);
+  otr_code_t (*free)(otr_driver_t*, void* pointer);
+  otr_code_t (*pin)(otr_driver_t*, void* pointer, uint64_t size); /* optional */
+  otr_code_t (*unpin)(otr_driver_t*, void* pointer);              /* optional */
+} otr_pinned_memory_api_t;
+
+/* Copies between two devices of one driver. */
+typedef struct otr_peer_api {
+  size_t struct_size;
+  otr_code_t (*can_access)(otr_driver_t*, uint32_t device, uint32_t peer, uint32_t* yes);
+  otr_code_t (*copy)(otr_queue_t*, uint32_t dst_device, otr_address_t dst, uint32_t src_device,
+                     otr_address_t src, uint64_t size);
+} otr_peer_api_t;
+
+/* Nanoseconds on a clock of the device that never runs backwards. */
+typedef struct otr_timing_api {
+  size_t struct_size;
+  /* OTR_NOT_READY before the event's point; OTR_ERR_INVALID_ARGUMENT without OTR_EVENT_TIMING */
+  otr_code_t (*event_time)(otr_drv_event_t*, uint64_t* nanoseconds);
+  otr_code_t (*device_time)(otr_driver_t*, uint32_t device, uint64_t* nanoseconds);
+} otr_timing_api_t;
+
+/* Code and kernels. */
+typedef uint32_t otr_code_format_t;
+#define OTR_CODE_HOST_FUNCTION 1 /* `code` is an otr_host_kernel_fn; size 0. Runs where the memory is. */
+#define OTR_CODE_SPIRV 2
+#define OTR_CODE_PTX 3
+#define OTR_CODE_ELF 4       /* a driver's own binary: cubin, hsaco, native */
+#define OTR_CODE_OPENCL_C 5  /* NUL-terminated source */
+#define OTR_CODE_CUDA_C 6
+#define OTR_CODE_VENDOR 0x80000000u /* and above */
+
+/* A kernel for devices whose memory is host memory behind another address: add `bias` to a device
+ * address of the launching device to reach its bytes. The code that it returns is the outcome. */
+typedef otr_code_t (*otr_host_kernel_fn)(const void* args, uint32_t args_size, int64_t bias);
+
+typedef struct otr_launch {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint32_t grid[3];  /* work-groups; 1,1,1 for host functions */
+  uint32_t block[3]; /* work-items of a group */
+  uint32_t shared_bytes;
+  uint32_t args_size;
+  const void* args;            /* packed argument block */
+  const uint32_t* arg_offsets; /* where each argument starts; NULL where the format needs none */
+  uint32_t arg_count;
+  uint32_t cost_ns;  /* the host's estimate of the run time, 0: unknown; a hint for scheduling */
+  const char* label; /* for failures and traces; lives as long as the process; or NULL */
+} otr_launch_t;
+
+typedef struct otr_kernel_api {
+  size_t struct_size;
+  /* OTR_ERR_UNSUPPORTED for a format that the driver does not take. */
+  otr_code_t (*module_load)(otr_driver_t*, uint32_t device, otr_code_format_t format,
+                            const void* code, size_t size, const char* options, otr_module_t**);
+  otr_code_t (*module_unload)(otr_module_t*); /* after its last launch has finished */
+  /* name NULL: the only kernel of the module. Lives as long as the module. */
+  otr_code_t (*kernel_get)(otr_module_t*, const char* name, otr_kernel_t**);
+  otr_code_t (*launch)(otr_queue_t*, otr_kernel_t*, const otr_launch_t*);
+} otr_kernel_api_t;
+
+/* Operators that the driver brings as a library. Names and scalars are those of docs/operators.md;
+ * Outrigger asks once per signature and uses its own kernels or the CPU where the answer is no. */
+typedef struct otr_operator_api {
+  size_t struct_size;
+  /* Addresses in `call` are ignored. OTR_ERR_UNSUPPORTED: the driver has no such operator. The
+   * answer is kept and used for every later call with the same name, dtypes, sizes and strides. */
+  otr_code_t (*prepare)(otr_driver_t*, uint32_t device, const otr_operator_call_t* call,
+                        uint64_t* workspace_bytes, otr_operator_t**);
+  otr_code_t (*release)(otr_operator_t*);
+  otr_code_t (*launch)(otr_queue_t*, otr_operator_t*, const otr_operator_call_t* call,
+                       otr_address_t workspace);
+} otr_operator_api_t;
+
+/* Native graphs: commands are recorded from a queue and replayed as one. */
+typedef struct otr_graph_api {
+  size_t struct_size;
+  /* From begin to end, work of the queue (and of queues that join it by events) is recorded, not
+   * executed. A failed recording gives OTR_ERR_INVALID_ARGUMENT at end, and the queue is usable. */
+  otr_code_t (*record_begin)(otr_queue_t*);
+  otr_code_t (*record_end)(otr_queue_t*, otr_drv_graph_t**);
+  otr_code_t (*launch)(otr_queue_t*, otr_drv_graph_t*);
+  /* Gives `graph` the arguments of `from`, which has the same commands. Optional. */
+  otr_code_t (*update)(otr_drv_graph_t* graph, otr_drv_graph_t* from);
+  otr_code_t (*destroy)(otr_drv_graph_t*); /* deferred until its last launch has finished */
+} otr_graph_api_t;
+
+/* Memory and events of other processes. */
+#define OTR_IPC_HANDLE_BYTES 64
+typedef struct otr_ipc_handle {
+  uint8_t bytes[OTR_IPC_HANDLE_BYTES];
+} otr_ipc_handle_t;
+
+typedef struct otr_ipc_api {
+  size_t struct_size;
+  otr_code_t (*memory_export)(otr_driver_t*, otr_address_t base, otr_ipc_handle_t*);
+  otr_code_t (*memory_import)(otr_driver_t*, uint32_t device, const otr_ipc_handle_t*,
+                              otr_address_t* base);
+  otr_code_t (*memory_close)(otr_driver_t*, otr_address_t base);
+  otr_code_t (*event_export)(otr_drv_event_t*, otr_ipc_handle_t*);                   /* optional */
+  otr_code_t (*event_import)(otr_driver_t*, const otr_ipc_handle_t*, otr_drv_event_t**); /* optional */
+} otr_ipc_api_t;
+
+/* ---- The table ----------------------------------------------------------------------------- */
+typedef struct otr_driver_api {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint32_t api_major; /* OTR_DRIVER_API_MAJOR that the driver was compiled with */
+  uint32_t api_minor;
+  const char* name;    /* short, lower case: "host", "acme" */
+  const char* vendor;
+  const char* version; /* of the driver */
+
+  /* -- Mandatory: 20 entries -- */
+
+  /* Makes the driver ready. May be called several times; each result is independent. */
+  otr_code_t (*open)(const otr_open_params_t*, otr_driver_t**);
+  /* After all queues and events were destroyed and all memory was freed. */
+  otr_code_t (*close)(otr_driver_t*);
+  const char* (*last_error)(void);
+  otr_code_t (*device_count)(otr_driver_t*, uint32_t* count);
+  otr_code_t (*device_properties)(otr_driver_t*, uint32_t device, otr_device_properties_t*);
+
+  /* size > 0. No initial value. */
+  otr_code_t (*memory_alloc)(otr_driver_t*, uint32_t device, uint64_t size, otr_address_t*);
+  /* `address` is what memory_alloc returned. */
+  otr_code_t (*memory_free)(otr_driver_t*, otr_address_t address);
+
+  otr_code_t (*queue_create)(otr_driver_t*, uint32_t device, const otr_queue_params_t*,
+                             otr_queue_t**);
+  otr_code_t (*queue_destroy)(otr_queue_t*);
+  otr_code_t (*queue_query)(otr_queue_t*);
+  otr_code_t (*queue_synchronize)(otr_queue_t*);
+  otr_code_t (*queue_wait_event)(otr_queue_t*, otr_drv_event_t*);
+
+  otr_code_t (*event_create)(otr_driver_t*, uint32_t device, uint32_t flags, otr_drv_event_t**);
+  otr_code_t (*event_destroy)(otr_drv_event_t*);
+  otr_code_t (*event_record)(otr_drv_event_t*, otr_queue_t*);
+  otr_code_t (*event_query)(otr_drv_event_t*);
+  otr_code_t (*event_synchronize)(otr_drv_event_t*);
+
+  /* Addresses are device addresses or host pointers, as `kind` says. Sizes in bytes. */
+  otr_code_t (*copy)(otr_queue_t*, uint64_t dst, uint64_t src, uint64_t size, otr_copy_kind_t kind);
+  otr_code_t (*fill)(otr_queue_t*, otr_address_t dst, uint64_t size, const void* pattern,
+                     uint32_t pattern_size);
+  otr_code_t (*host_call)(otr_queue_t*, otr_host_fn, void* user);
+
+  /* -- Optional entry -- */
+
+  /* Starts what was submitted (R18). NULL: submissions start by themselves. */
+  otr_code_t (*queue_flush)(otr_queue_t*);
+
+  /* -- Optional groups -- */
+  const otr_memory_info_api_t* memory_info;
+  const otr_virtual_memory_api_t* virtual_memory;
+  const otr_unified_memory_api_t* unified_memory;
+  const otr_pinned_memory_api_t* pinned_memory;
+  const otr_peer_api_t* peer;
+  const otr_timing_api_t* timing;
+  const otr_kernel_api_t* kernel;
+  const otr_operator_api_t* operators;
+  const otr_graph_api_t* graph;
+  const otr_ipc_api_t* ipc;
+} otr_driver_api_t;
+
+/* The one exported symbol. The table lives as long as the library is loaded. Called at least once
+ * per load; refuses another major with OTR_ERR_VERSION, after it wrote the table, so that the host
+ * can report both numbers. */
+typedef otr_code_t (*otr_driver_get_api_fn)(const otr_host_info_t*, const otr_driver_api_t**);
+OTR_DRIVER_EXPORT otr_code_t otr_driver_get_api(const otr_host_info_t* host,
+                                                const otr_driver_api_t** api);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* OUTRIGGER_DRIVER_H */

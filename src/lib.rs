@@ -1,0 +1,9 @@
+//! Outrigger makes one accelerator, described by one small C driver, usable from every framework.
+//!
+//! This package is the shared library `liboutrigger.so` (the C ABI of `include/outrigger/outrigger.h`)
+//! and, for Rust hosts, the runtime itself as [`runtime`].
+
+pub use outrigger_hooks as runtime;
+
+// The exports of the shared library live in this crate; naming it keeps them linked.
+pub use outrigger_ffi as ffi;
