@@ -1,1 +1,24 @@
-//! outrigger-ops
+//! The operator registry and the native host kernels.
+//!
+//! An operator call is planned and then run. Planning checks the operands, picks a kernel and packs
+//! its arguments; it is on the path of every operator and neither allocates nor compares strings.
+//! Running happens later, in stream order, wherever the driver executes host functions. A kernel
+//! checks nothing that the plan has checked; what only shows at run time (an index out of bounds) is
+//! its result code.
+//!
+//! Names, operands, scalars and dtypes of all operators stand in `docs/operators.md`.
+//!
+//! This crate must never allocate device memory, know of streams, or print. Kernels must not panic.
+
+mod base;
+mod call;
+mod error;
+pub mod parallel;
+mod plan;
+mod registry;
+
+pub use base::DType;
+pub use call::{Call, Scalar, Tensor};
+pub use error::PlanError;
+pub use plan::{KernelFn, Plan};
+pub use registry::{OperatorId, plan};

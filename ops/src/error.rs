@@ -1,0 +1,29 @@
+//! Why a call cannot be planned. Reasons are made only here and on the failing path.
+
+use std::borrow::Cow;
+
+/// Why there is no plan for a call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// The call is right, but there is no native kernel for it: run it elsewhere.
+    #[error("no native kernel: {0}")]
+    Unsupported(Cow<'static, str>),
+    /// The call is wrong: what was found, and what would be right.
+    #[error("{0}")]
+    Invalid(Cow<'static, str>),
+}
+
+/// What planning gives.
+pub type Result<T> = std::result::Result<T, PlanError>;
+
+/// The call is right, but there is no kernel for it.
+#[cold]
+pub(crate) fn unsupported<T>(reason: impl Into<Cow<'static, str>>) -> Result<T> {
+    Err(PlanError::Unsupported(reason.into()))
+}
+
+/// The call is wrong.
+#[cold]
+pub(crate) fn invalid<T>(reason: impl Into<Cow<'static, str>>) -> Result<T> {
+    Err(PlanError::Invalid(reason.into()))
+}
