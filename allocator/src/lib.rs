@@ -1,1 +1,37 @@
-//! outrigger-allocator
+//! Turns segments of device memory into cached, stream-aware allocations.
+//!
+//! The layers, each of which knows only those above it in this list:
+//!
+//! - `table`, `bits`: an address table and a set of numbers, for lookups in constant time;
+//! - `block`, `lists`: blocks and their free lists, sorted so that best fit takes constant time;
+//! - `config`: the policy's numbers;
+//! - `heap`: pure arithmetic: splitting, coalescing, accounting. It knows no device and no lock;
+//! - `pending`: freed blocks that recorded streams may still touch;
+//! - `allocator`: locks, the device, and what to do when memory runs out.
+//!
+//! It must never touch the memory that it manages, know what a stream is, or depend on another crate
+//! of Outrigger.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used))]
+
+mod allocator;
+mod backend;
+mod bits;
+mod block;
+mod config;
+mod error;
+mod heap;
+mod lists;
+mod pending;
+mod segment;
+mod snapshot;
+mod stats;
+mod table;
+
+pub use allocator::Allocator;
+pub use backend::{Backend, Event, EventKind, MemoryInfo, StreamId};
+pub use config::{Config, ConfigError};
+pub use error::{AllocError, FreeError, OutOfMemory};
+pub use snapshot::{Allocation, BlockInfo, BlockState, Freed, SegmentBlock, SegmentInfo, Snapshot};
+pub use stats::{Stat, Stats};

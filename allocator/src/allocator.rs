@@ -1,0 +1,327 @@
+//! The allocator itself: locks, the device, and what to do when memory runs out.
+//!
+//! Two locks, taken in this order. The *growth* lock is held by whoever asks the device for memory,
+//! gives memory back or asks whether fences have passed; the *heap* lock guards the state, is held for
+//! some ten nanoseconds, and never over a call of the backend. So an allocation that the cache can
+//! serve, and a free, never wait for the device, while two threads that both need a new segment take
+//! turns: what one gets or gives back counts for the other. (The lock of the pending queues is a leaf.)
+//! Nobody waits for a fence with any of them held.
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::config::Request;
+use crate::heap::{Heap, Release};
+use crate::pending::{Pending, Use};
+use crate::{
+    AllocError, Allocation, Backend, BlockInfo, Config, Event, EventKind, FreeError, Freed,
+    OutOfMemory, Snapshot, Stats, StreamId,
+};
+
+/// A caching allocator over a [`Backend`].
+///
+/// Memory belongs to the stream that it was allocated for: freed while that stream still works on it,
+/// it is handed out again at once, to that stream only, whose order keeps old and new use apart.
+/// [`record_stream`](Self::record_stream) announces a use on another stream: such memory is reused
+/// only after what that stream had been given at the time of [`free`](Self::free) has finished.
+///
+/// When neither cache nor device can serve a request, these are tried in turn: giving back all idle
+/// segments, after a fence behind the work of their streams; a segment that just fits, in place of a
+/// roomy one; waiting for all pending frees, and giving back again. Then it is an error.
+///
+/// Dropping the allocator gives idle segments back as [`empty_cache`](Self::empty_cache) does; memory
+/// still in use stays with whoever uses it.
+pub struct Allocator<B: Backend> {
+    backend: B,
+    config: Config,
+    growth: Mutex<()>,
+    heap: Mutex<Heap>,
+    pending: Mutex<Pending<B::Fence>>,
+}
+
+impl<B: Backend> Allocator<B> {
+    /// An allocator that holds nothing yet.
+    pub fn new(backend: B, config: Config) -> Self {
+        Self {
+            backend,
+            heap: Mutex::new(Heap::new(config.clone())),
+            config,
+            growth: Mutex::new(()),
+            pending: Mutex::new(Pending::new()),
+        }
+    }
+
+    /// The device below.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Allocates at least `size` bytes for work on `stream`. A size of 0 gets the smallest block.
+    #[inline]
+    pub fn alloc(&self, size: u64, stream: StreamId) -> Result<Allocation, AllocError<B::Error>> {
+        let Some(request) = self.config.request(size) else {
+            return Err(self.out_of_memory(size, stream));
+        };
+        let found = self.heap.lock().alloc(&request, stream);
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        self.alloc_slow(&request, stream)
+    }
+
+    /// Takes memory back, at any time: also while work that uses it is pending on its own stream or on
+    /// recorded ones.
+    #[inline]
+    pub fn free(&self, address: u64) -> Result<Freed, FreeError> {
+        let released = self.heap.lock().free(address)?;
+        match released {
+            Release::Reusable(freed) => Ok(freed),
+            Release::Pending {
+                freed,
+                block,
+                streams,
+            } => {
+                self.defer(block, &streams);
+                Ok(freed)
+            }
+        }
+    }
+
+    /// Announces that `stream` uses the memory at `address`, beside the stream that it was allocated
+    /// for: once freed, it is reused only after what `stream` had been given by then has finished.
+    pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<(), FreeError> {
+        self.heap.lock().record(address, stream)
+    }
+
+    /// The block around any address, in use or not; `None` if the address is not held from the device.
+    pub fn lookup(&self, any_address: u64) -> Option<BlockInfo> {
+        self.heap.lock().lookup(any_address)
+    }
+
+    /// Waits for pending frees, gives all idle segments back to the device, and returns how many bytes
+    /// that were.
+    pub fn empty_cache(&self) -> u64 {
+        self.wait_pending();
+        self.give_back()
+    }
+
+    /// The figures of now.
+    pub fn stats(&self) -> Stats {
+        *self.heap.lock().stats()
+    }
+
+    /// Makes every peak the current value.
+    pub fn reset_peak(&self) {
+        self.heap.lock().stats_mut().reset_peak();
+    }
+
+    /// Makes every accumulated figure and counter 0.
+    pub fn reset_accumulated(&self) {
+        self.heap.lock().stats_mut().reset_accumulated();
+    }
+
+    /// Sets the most bytes that may be held from the device; `u64::MAX` is no limit. What is held
+    /// already stays; below it, memory is given back as it becomes idle and more is needed.
+    pub fn set_limit(&self, bytes: u64) {
+        self.heap.lock().set_limit(bytes);
+    }
+
+    /// All segments and blocks.
+    pub fn snapshot(&self) -> Snapshot {
+        self.heap.lock().snapshot()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_slow(
+        &self,
+        request: &Request,
+        stream: StreamId,
+    ) -> Result<Allocation, AllocError<B::Error>> {
+        let [roomy, exact] = self.config.segment_sizes(request);
+        if let Some(found) = self.grow(request, stream, &[roomy])? {
+            return Ok(found);
+        }
+        self.heap.lock().stats_mut().alloc_retries += 1;
+        self.give_back();
+        if let Some(found) = self.grow(request, stream, &[roomy, exact])? {
+            return Ok(found);
+        }
+        if self.wait_pending() {
+            self.give_back();
+            if let Some(found) = self.grow(request, stream, &[roomy, exact])? {
+                return Ok(found);
+            }
+        }
+        Err(self.out_of_memory(request.requested, stream))
+    }
+
+    /// Serves a request by memory that has become free meanwhile, or by a new segment of one of these
+    /// sizes. `None` if there is not enough memory.
+    fn grow(
+        &self,
+        request: &Request,
+        stream: StreamId,
+        sizes: &[u64],
+    ) -> Result<Option<Allocation>, AllocError<B::Error>> {
+        let growth = self.growth.lock();
+        self.poll(&growth);
+        for &size in sizes {
+            {
+                let mut heap = self.heap.lock();
+                if let Some(found) = heap.alloc(request, stream) {
+                    return Ok(Some(found));
+                }
+                if !heap.has_room(size) {
+                    continue;
+                }
+            }
+            let address = match self.backend.segment_alloc(size) {
+                Ok(address) => address,
+                Err(error) if self.backend.is_out_of_memory(&error) => continue,
+                Err(error) => return Err(AllocError::Backend(error)),
+            };
+            let (added, event) = {
+                let mut heap = self.heap.lock();
+                let added = heap.add_segment(address, size, request, stream);
+                (
+                    added,
+                    heap.event(EventKind::SegmentAlloc, address, size, stream),
+                )
+            };
+            drop(growth);
+            // Memory that cannot be is not given back: it may be another's.
+            let found = added.ok_or(AllocError::BadSegment { address, size })?;
+            self.backend.observe(&event);
+            return Ok(Some(found));
+        }
+        Ok(None)
+    }
+
+    /// Records fences for a block that was freed.
+    #[cold]
+    fn defer(&self, block: u32, streams: &[StreamId]) {
+        for &stream in streams {
+            // Without a fence now, `poll` asks for one later.
+            let fence = self.backend.fence(stream).ok().map(Arc::new);
+            self.pending.lock().push(stream, Use { block, fence });
+        }
+        // Frees like this one pay for each other, so that pending blocks do not pile up while the
+        // cache serves all requests.
+        if let Some(growth) = self.growth.try_lock() {
+            self.poll(&growth);
+        }
+    }
+
+    /// Makes the blocks reusable whose fences have passed. The growth lock keeps others from taking
+    /// uses out of the queues meanwhile.
+    fn poll(&self, _growth: &MutexGuard<'_, ()>) {
+        let streams = self.pending.lock().streams();
+        for stream in streams {
+            while self.first_passed(stream) {
+                let entry = self.pending.lock().pop(stream);
+                if let Some(entry) = entry {
+                    self.heap.lock().pass(entry.block);
+                }
+            }
+        }
+    }
+
+    /// Whether the first use in a stream's queue is over. Records the fence that it has none of yet.
+    fn first_passed(&self, stream: StreamId) -> bool {
+        let fence = match self.pending.lock().first(stream) {
+            None => return false,
+            Some(first) => first.fence.clone(),
+        };
+        let fence = match fence {
+            Some(fence) => fence,
+            None => {
+                let Ok(fence) = self.backend.fence(stream) else {
+                    return false;
+                };
+                let fence = Arc::new(fence);
+                if let Some(first) = self.pending.lock().first(stream) {
+                    first.fence = Some(Arc::clone(&fence));
+                }
+                fence
+            }
+        };
+        self.backend.fence_done(&fence)
+    }
+
+    /// Waits until all blocks that are pending now are reusable. Returns whether there were any.
+    fn wait_pending(&self) -> bool {
+        if self.pending.lock().is_empty() {
+            return false;
+        }
+        self.heap.lock().stats_mut().sync_all_streams += 1;
+        self.poll(&self.growth.lock()); // also records the fences that could not be recorded before
+        let fences = self.pending.lock().fences();
+        for fence in fences {
+            self.backend.fence_wait(&fence);
+        }
+        self.poll(&self.growth.lock());
+        true
+    }
+
+    /// Gives all segments back that are idle now and stay so until the work of their streams has
+    /// finished. Returns how many bytes that were.
+    fn give_back(&self) -> u64 {
+        let (time, mut streams) = self.heap.lock().idle_streams();
+        let fences: Vec<_> = streams
+            .iter()
+            .map(|&stream| self.backend.fence(stream).ok())
+            .collect();
+        for fence in fences.iter().flatten() {
+            self.backend.fence_wait(fence);
+        }
+        // Without a fence it is unknown whether a stream still touches its memory.
+        let mut fences = fences.iter();
+        streams.retain(|_| fences.next().is_some_and(Option::is_some));
+        let events = {
+            let _growth = self.growth.lock();
+            let events = self.heap.lock().take_idle(time, &streams);
+            for event in &events {
+                self.backend.segment_free(event.address);
+            }
+            events
+        };
+        for event in &events {
+            self.backend.observe(event);
+        }
+        events.iter().map(|event| event.size).sum()
+    }
+
+    #[cold]
+    fn out_of_memory(&self, requested: u64, stream: StreamId) -> AllocError<B::Error> {
+        let device = self.backend.memory_info();
+        let (error, event): (_, Event) = {
+            let mut heap = self.heap.lock();
+            heap.stats_mut().ooms += 1;
+            let stats = heap.stats();
+            let reserved = stats.reserved_bytes.current;
+            let error = OutOfMemory {
+                requested,
+                reserved,
+                allocated: stats.allocated_bytes.current,
+                free: reserved - stats.active_bytes.current,
+                largest_free_block: heap.largest_free_block(),
+                limit: heap.limit(),
+                device,
+            };
+            (
+                error,
+                heap.event(EventKind::OutOfMemory, 0, requested, stream),
+            )
+        };
+        self.backend.observe(&event);
+        AllocError::OutOfMemory(Box::new(error))
+    }
+}
+
+impl<B: Backend> Drop for Allocator<B> {
+    fn drop(&mut self) {
+        self.empty_cache();
+    }
+}

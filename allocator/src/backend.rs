@@ -1,0 +1,92 @@
+//! What the allocator asks of a device: memory in segments, and fences on streams.
+//!
+//! A backend does what it is told and nothing else: it must never call back into the allocator, and it
+//! never caches, since everything that may be cached is cached above it.
+
+/// Names a stream. The allocator only compares these numbers; what they mean is the backend's business.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// A source of segments and fences: one device, or pinned host memory.
+///
+/// No method is called while the allocator's state is locked, and [`fence`](Self::fence),
+/// [`fence_wait`](Self::fence_wait), [`memory_info`](Self::memory_info) and
+/// [`observe`](Self::observe) are called with no lock of the allocator held at all, with one
+/// exception: a fence that could not be recorded is tried again under the growth lock, as
+/// [`Allocator`](crate::Allocator) describes it.
+pub trait Backend: Send + Sync {
+    /// Why the device refused.
+    type Error: Send;
+    /// A point in a stream: done once all work submitted before it has finished.
+    type Fence: Send + Sync;
+
+    /// Allocates `size` bytes of device memory, aligned as the device wants it, and returns its
+    /// address. It may take long: other threads are served from the cache meanwhile.
+    fn segment_alloc(&self, size: u64) -> Result<u64, Self::Error>;
+
+    /// Gives a segment back. All work on the segment's stream, and on every stream recorded on one of
+    /// its blocks, has finished. A device that fails here keeps the memory: nobody could do better.
+    fn segment_free(&self, address: u64);
+
+    /// Whether an error of [`segment_alloc`](Self::segment_alloc) says that the device has not enough
+    /// memory, so that giving back cached segments and trying again may help.
+    fn is_out_of_memory(&self, error: &Self::Error) -> bool;
+
+    /// Records a fence behind all work submitted to `stream` so far. For a stream that no longer
+    /// exists and whose work is finished, or whose order means nothing, this is a fence that is done.
+    /// After an error the memory that waits for this stream stays unused, and the allocator asks again.
+    fn fence(&self, stream: StreamId) -> Result<Self::Fence, Self::Error>;
+
+    /// Whether the fence has passed; never waits. A fence of work that failed has passed.
+    fn fence_done(&self, fence: &Self::Fence) -> bool;
+
+    /// Waits until [`fence_done`](Self::fence_done) would say so.
+    fn fence_wait(&self, fence: &Self::Fence);
+
+    /// Free and total bytes of the device, where it tells: for the text of an out-of-memory error.
+    fn memory_info(&self) -> Option<MemoryInfo> {
+        None
+    }
+
+    /// Hears of an event, on the thread that caused it. The allocator may be used from here.
+    fn observe(&self, event: &Event) {
+        let _ = event;
+    }
+}
+
+/// Free and total bytes of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes that nobody holds.
+    pub free: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+/// What happened between allocator and device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// A segment was taken from the device.
+    SegmentAlloc,
+    /// A segment was given back to the device.
+    SegmentFree,
+    /// An allocation failed after everything was tried.
+    OutOfMemory,
+}
+
+/// Something that observers want to hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// The segment's address; 0 when out of memory.
+    pub address: u64,
+    /// Bytes of the segment, or bytes asked for when out of memory.
+    pub size: u64,
+    /// The stream that the segment serves, or that the allocation was for.
+    pub stream: StreamId,
+    /// Bytes in use after the event.
+    pub allocated_bytes: u64,
+    /// Bytes held from the device after the event.
+    pub reserved_bytes: u64,
+}

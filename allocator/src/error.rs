@@ -1,0 +1,157 @@
+//! What can go wrong, told so that a user can act on it.
+//!
+//! Errors carry the numbers apart from the text: whoever shows them may choose other words.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// Why an allocation failed. The allocator's state is as if it had not been asked for, except that
+/// cached segments were given back.
+#[derive(Debug, Error)]
+pub enum AllocError<E> {
+    /// Neither the cache nor the device nor the limit could serve the request, after cached segments
+    /// were given back and pending frees were waited for.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// The device failed in another way than by being out of memory.
+    #[error("{0}")]
+    Backend(E),
+    /// The device returned memory that runs over the end of the address space or overlaps memory that
+    /// it returned before: its driver is broken.
+    #[error(
+        "the driver returned {size} bytes at {address:#x}, which overlap memory that it returned \
+         before or leave the address space"
+    )]
+    BadSegment {
+        /// What the driver returned.
+        address: u64,
+        /// Bytes that it was asked for.
+        size: u64,
+    },
+}
+
+/// The figures of an allocation that failed, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// What was asked for.
+    pub requested: u64,
+    /// Held from the device.
+    pub reserved: u64,
+    /// In use by callers.
+    pub allocated: u64,
+    /// Held, but not in use, in blocks that were too small or belong to other streams.
+    pub free: u64,
+    /// The largest of these blocks.
+    pub largest_free_block: u64,
+    /// The most that may be held; `u64::MAX` is no limit.
+    pub limit: u64,
+    /// What the device itself says, if it says anything.
+    pub device: Option<crate::MemoryInfo>,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "out of memory: tried to allocate {}.",
+            Bytes(self.requested)
+        )?;
+        if let Some(device) = self.device {
+            write!(
+                f,
+                " The device has {} in all, of which {} are free.",
+                Bytes(device.total),
+                Bytes(device.free)
+            )?;
+        }
+        write!(
+            f,
+            " This process holds {}: {} in use, {} cached but free, the largest free block {}.",
+            Bytes(self.reserved),
+            Bytes(self.allocated),
+            Bytes(self.free),
+            Bytes(self.largest_free_block)
+        )?;
+        if self.limit != u64::MAX {
+            write!(f, " The limit set for it is {}.", Bytes(self.limit))?;
+        }
+        if self.free >= self.requested {
+            f.write_str(
+                " Enough is free, but in pieces or on other streams: max_split_size_mb in \
+                 OUTRIGGER_ALLOC may reduce fragmentation.",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Why an address could not be freed or recorded on a stream. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FreeError {
+    /// The address is in no segment of this allocator.
+    #[error("{address:#x} was not allocated here")]
+    Unknown {
+        /// What was given.
+        address: u64,
+    },
+    /// The address is in memory that is not in use.
+    #[error("{address:#x} is already free")]
+    AlreadyFreed {
+        /// What was given.
+        address: u64,
+    },
+    /// The address is inside of a block, not at its start.
+    #[error("{address:#x} is inside of the allocation at {base:#x}, not its start")]
+    Interior {
+        /// What was given.
+        address: u64,
+        /// The start of the block around it.
+        base: u64,
+    },
+}
+
+/// A number of bytes, shown in the largest unit that leaves at least 1.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} bytes", self.0);
+        }
+        let power = self.0.ilog2() / 10;
+        let value = self.0 as f64 / (1_u64 << (10 * power)) as f64;
+        write!(f, "{value:.2} {}", UNITS[power as usize - 1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn out_of_memory_tells_the_whole_story() {
+        let error = OutOfMemory {
+            requested: 3 << 29,
+            reserved: 15 << 30,
+            allocated: 13 << 30,
+            free: 2 << 30,
+            largest_free_block: 1 << 20,
+            limit: 15 << 30,
+            device: Some(crate::MemoryInfo {
+                free: 512,
+                total: 16 << 30,
+            }),
+        };
+        assert_eq!(
+            error.to_string(),
+            "out of memory: tried to allocate 1.50 GiB. The device has 16.00 GiB in all, of which \
+             512 bytes are free. This process holds 15.00 GiB: 13.00 GiB in use, 2.00 GiB cached \
+             but free, the largest free block 1.00 MiB. The limit set for it is 15.00 GiB. Enough \
+             is free, but in pieces or on other streams: max_split_size_mb in OUTRIGGER_ALLOC may \
+             reduce fragmentation."
+        );
+        assert_eq!(Bytes(u64::MAX).to_string(), "16.00 EiB");
+    }
+}

@@ -1,0 +1,95 @@
+//! Pictures of the allocator's state that callers keep: of one block, and of everything.
+//!
+//! Plain data, copied out under the lock; it must never refer back into the allocator.
+
+use crate::StreamId;
+
+/// A block handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Where it starts.
+    pub address: u64,
+    /// Bytes that may be used: the size asked for, rounded up.
+    pub size: u64,
+}
+
+/// A block taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Freed {
+    /// Bytes, rounded as they were at the allocation.
+    pub size: u64,
+    /// The stream that it was allocated for.
+    pub stream: StreamId,
+}
+
+/// The block around an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// Where it starts.
+    pub base: u64,
+    /// Bytes, rounded.
+    pub size: u64,
+    /// Bytes asked for; 0 if free.
+    pub requested: u64,
+    /// The stream whose allocations it serves.
+    pub stream: StreamId,
+    /// Nobody holds it: it is cached, or waits for recorded streams.
+    pub free: bool,
+}
+
+/// What a block is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// Cached; the next allocation on its stream may take it.
+    Free,
+    /// In use.
+    Allocated,
+    /// Freed, but a recorded stream may still touch it.
+    Pending,
+}
+
+impl BlockState {
+    /// PyTorch's name for it in memory snapshots.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Free => "inactive",
+            Self::Allocated => "active_allocated",
+            Self::Pending => "active_pending_free",
+        }
+    }
+}
+
+/// A block in a [`SegmentInfo`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentBlock {
+    /// Where it starts.
+    pub address: u64,
+    /// Bytes, rounded.
+    pub size: u64,
+    /// Bytes asked for; 0 if not in use.
+    pub requested: u64,
+    /// What it is doing.
+    pub state: BlockState,
+}
+
+/// A piece of memory that the device gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Where it starts.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The stream whose allocations it serves.
+    pub stream: StreamId,
+    /// Serves blocks above 1 MiB.
+    pub large: bool,
+    /// All of it, in the order of addresses, without gaps.
+    pub blocks: Vec<SegmentBlock>,
+}
+
+/// All segments, in the order of addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The segments.
+    pub segments: Vec<SegmentInfo>,
+}
