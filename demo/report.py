@@ -1,0 +1,175 @@
+"""What the demo shows and leaves behind: the final table, two plots and `report.json`."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # no display is needed, on any machine
+import matplotlib.pyplot as plt
+import torch
+
+from .device import MemorySample
+from .train import COMPARED_STEPS, TOLERANCE, Pair
+
+
+@dataclass
+class Result:
+    """One model's outcome. Accuracies are shares of the test images; None for the text model."""
+
+    pair: Pair
+    peak_bytes: int
+    accuracy: float | None = None
+    cpu_accuracy: float | None = None
+    demanded_accuracy: float | None = None
+
+    def failures(self) -> list[str]:
+        """What was demanded of this model and not met, in words."""
+        found = []
+        if not self.pair.agrees():
+            found.append(
+                f"{self.pair.name}: a loss of the first {COMPARED_STEPS} steps differs from the CPU's by "
+                f"{self.pair.max_relative_difference():.1e}, more than {TOLERANCE:.0e}"
+            )
+        if self.demanded_accuracy is not None and (self.accuracy or 0.0) < self.demanded_accuracy:
+            found.append(
+                f"{self.pair.name}: {self.accuracy:.2%} of the test images are right, "
+                f"{self.demanded_accuracy:.0%} are demanded"
+            )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of `report.json` for this model."""
+        device, cpu = self.pair.on_device, self.pair.on_cpu
+        fields: dict[str, Any] = {
+            "max_rel_loss_diff": self.pair.max_relative_difference(),
+            "compared_steps": min(COMPARED_STEPS, len(device.losses)),
+            "steps": len(device.losses),
+            "first_loss": device.losses[0],
+            "last_loss": device.losses[-1],
+            "ms_per_step": device.milliseconds_per_step(),
+            "cpu_ms_per_step": cpu.milliseconds_per_step(),
+            "peak_bytes": self.peak_bytes,
+        }
+        if self.accuracy is not None:
+            fields |= {"accuracy": self.accuracy, "cpu_accuracy": self.cpu_accuracy}
+        return fields
+
+
+@dataclass
+class Report:
+    """The outcome of the whole demo."""
+
+    device: str
+    driver: str
+    results: list[Result]
+    fallback: list[dict[str, Any]]
+    memory: list[MemorySample]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def failures(self) -> list[str]:
+        """What was demanded and not met."""
+        return [failure for result in self.results for failure in result.failures()]
+
+    def write(self, folder: Path) -> None:
+        """Writes `report.json`, `loss.png` and `memory.png` into `folder`."""
+        report = {result.pair.name: result.to_json() for result in self.results}
+        report |= {
+            "device": self.device,
+            "driver": self.driver,
+            "torch": torch.__version__,
+            "machine": platform.platform(),
+            "threads": torch.get_num_threads(),
+            "fallback": self.fallback,
+            "failures": self.failures(),
+            **self.extra,
+        }
+        (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+        plot_losses([result.pair for result in self.results], folder / "loss.png")
+        plot_memory(self.memory, folder / "memory.png")
+
+    def table(self) -> str:
+        """The final table, for people."""
+        rows = [["", *(result.pair.name for result in self.results)]]
+        rows += [
+            ["test accuracy (CPU)", *(accuracy_cell(result) for result in self.results)],
+            ["last loss", *(f"{result.pair.on_device.losses[-1]:.4f}" for result in self.results)],
+            [
+                f"largest loss difference, {COMPARED_STEPS} steps",
+                *(f"{result.pair.max_relative_difference():.1e}" for result in self.results),
+            ],
+            ["ms per step (CPU, ratio)", *(time_cell(result.pair) for result in self.results)],
+            ["peak device memory", *(f"{result.peak_bytes / 2**20:.1f} MiB" for result in self.results)],
+        ]
+        lines = [*aligned(rows), "", f"operators that fell back to the CPU: {len(self.fallback)}"]
+        if self.fallback:
+            lines += aligned(
+                [["operator", "calls", "seconds"]]
+                + [[row["operator"], str(row["calls"]), f"{row['seconds']:.3f}"] for row in self.fallback]
+            )
+        return "\n".join(lines)
+
+
+def accuracy_cell(result: Result) -> str:
+    """Both accuracies, or a dash for a model that has none."""
+    if result.accuracy is None or result.cpu_accuracy is None:
+        return "-"
+    return f"{result.accuracy:.2%} ({result.cpu_accuracy:.2%})"
+
+
+def time_cell(pair: Pair) -> str:
+    """Both times per step and their ratio."""
+    device, cpu = pair.on_device.milliseconds_per_step(), pair.on_cpu.milliseconds_per_step()
+    return f"{device:.2f} ({cpu:.2f}, {device / cpu:.2f}x)"
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """The rows as lines, first column left, others right aligned, a rule under the head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  " + "   ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
+        for row in rows
+    ]
+    lines.insert(1, "  " + "-" * (len(lines[0]) - 2))
+    return lines
+
+
+def plot_losses(pairs: list[Pair], path: Path) -> None:
+    """Above: the losses of both runs. Below: their relative difference, with the bar."""
+    figure, axes = plt.subplots(2, len(pairs), figsize=(6 * len(pairs), 7), squeeze=False, sharex="col")
+    for column, pair in enumerate(pairs):
+        steps = range(1, len(pair.on_device.losses) + 1)
+        upper, lower = axes[0][column], axes[1][column]
+        upper.plot(steps, pair.on_cpu.losses, label="CPU tensors", linewidth=3, alpha=0.4)
+        upper.plot(steps, pair.on_device.losses, label=str(pair.on_device.device), linewidth=1)
+        upper.set(title=pair.name, ylabel="loss")
+        upper.legend()
+        # A difference of exactly 0 has no place on a logarithmic axis: show it as one rounding error.
+        lower.semilogy(steps, [max(value, 1e-9) for value in pair.relative_differences()], linewidth=1)
+        lower.hlines(TOLERANCE, 1, min(COMPARED_STEPS, len(steps)), colors="red", label="bar")
+        lower.set(xlabel="step", ylabel="relative difference of the loss")
+        lower.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def plot_memory(samples: list[MemorySample], path: Path) -> None:
+    """Device memory after each step, one background colour per model."""
+    figure, axis = plt.subplots(figsize=(10, 4))
+    moments = range(len(samples))
+    axis.plot(moments, [sample.reserved / 2**20 for sample in samples], label="held by the allocator")
+    axis.plot(moments, [sample.allocated / 2**20 for sample in samples], label="in tensors")
+    for index, label in enumerate(dict.fromkeys(sample.label for sample in samples)):
+        inside = [moment for moment in moments if samples[moment].label == label]
+        axis.axvspan(inside[0], inside[-1], alpha=0.1, color=f"C{index + 2}", label=label)
+    axis.set(xlabel="sample", ylabel="MiB", ylim=(0, None), title="device memory")
+    axis.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,111 @@
+"""Trains one model twice in lockstep, on the device and on CPU tensors, and compares every loss.
+
+A step of the device includes the copy of its batch and ends with the loss on the host, so its time is
+the whole time that a user would wait.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from .data import Batch
+
+COMPARED_STEPS = 50  # losses of these first steps must agree
+TOLERANCE = 1e-4  # largest relative difference of a loss
+WARM_UP_STEPS = 5  # not counted in the time per step
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+MakeOptimizer = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass
+class Run:
+    """One of the two runs: a model with its optimizer on one device, and what its steps gave."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Loss
+    device: torch.device
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def step(self, batch: Batch) -> None:
+        """One training step. Records its loss and how long it took."""
+        started = time.perf_counter()
+        loss = self.update(batch)
+        self.losses.append(float(loss))
+        self.seconds.append(time.perf_counter() - started)
+
+    def update(self, batch: Batch) -> Tensor:
+        """Forward, backward and optimizer step on one batch; the loss stays on the device."""
+        inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss(self.model(inputs), targets)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def milliseconds_per_step(self) -> float:
+        """The median of the steps after the first few."""
+        return 1e3 * median(self.seconds[WARM_UP_STEPS:] or self.seconds)
+
+
+@dataclass
+class Pair:
+    """The same training on the device and on CPU tensors."""
+
+    name: str
+    on_device: Run
+    on_cpu: Run
+
+    def relative_differences(self) -> list[float]:
+        """For every step, the difference of the two losses relative to the CPU's."""
+        return [
+            abs(device - cpu) / max(abs(cpu), 1e-12)
+            for device, cpu in zip(self.on_device.losses, self.on_cpu.losses, strict=True)
+        ]
+
+    def max_relative_difference(self) -> float:
+        """The largest of the first `COMPARED_STEPS` relative differences; not a number counts as infinite."""
+        compared = self.relative_differences()[:COMPARED_STEPS]
+        return max((value if value == value else float("inf") for value in compared), default=float("inf"))
+
+    def agrees(self) -> bool:
+        """Whether the losses agree well enough."""
+        return self.max_relative_difference() <= TOLERANCE
+
+
+def make_pair(name: str, model: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, device: torch.device) -> Pair:
+    """Two runs from the same weights: `model` was initialised on the CPU, the device gets a copy."""
+    twin = copy.deepcopy(model).to(device)
+    return Pair(
+        name,
+        on_device=Run(twin, make_optimizer(twin.parameters()), loss, device),
+        on_cpu=Run(model, make_optimizer(model.parameters()), loss, torch.device("cpu")),
+    )
+
+
+def train(pair: Pair, batches: Iterator[Batch], steps: int, after_step: Callable[[int], None]) -> None:
+    """Runs `steps` steps of both, alternating which goes first; calls `after_step` with each number."""
+    for number in range(1, steps + 1):
+        batch = next(batches)
+        first, second = (pair.on_device, pair.on_cpu) if number % 2 else (pair.on_cpu, pair.on_device)
+        first.step(batch)
+        second.step(batch)
+        after_step(number)
+
+
+@torch.no_grad()
+def accuracy(run: Run, images: Tensor, labels: Tensor) -> float:
+    """The share of `images` that the model labels rightly, in evaluation mode."""
+    run.model.eval()
+    predicted = run.model(images.to(run.device)).argmax(dim=1).cpu()
+    run.model.train()
+    return (predicted == labels).double().mean().item()
