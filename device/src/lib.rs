@@ -1,1 +1,57 @@
-//! outrigger-device
+//! The driver contract: its bindings, the loading of drivers, and drivers, queues, events and kernels
+//! as owned Rust values. With it comes the built-in driver `host`.
+//!
+//! This is the only layer that calls a driver. It reports what a driver answers and decides nothing:
+//! caching, streams, operators and fallbacks are above it.
+//!
+//! ```
+//! use outrigger_device::{CopyKind, Driver};
+//!
+//! # fn main() -> outrigger_device::Result<()> {
+//! let driver = Driver::open(&"host?devices=1&memory=64M".parse()?)?;
+//! let queue = driver.queue_create(0, 0)?;
+//! let address = driver.memory_alloc(0, 4096)?;
+//! let mut back = [0u8; 4096];
+//! // SAFETY: the allocation has 4096 bytes and `back` outlives the copy.
+//! unsafe {
+//!     queue.fill(address, 4096, &[7])?;
+//!     queue.copy(back.as_mut_ptr() as u64, address, 4096, CopyKind::DeviceToHost)?;
+//!     queue.synchronize()?;
+//!     driver.memory_free(address)?;
+//! }
+//! assert_eq!(back, [7; 4096]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod code;
+mod driver;
+mod dtype;
+mod elf;
+mod error;
+mod event;
+mod fork;
+mod host;
+mod kernel;
+mod loader;
+mod properties;
+mod queue;
+mod report;
+mod spec;
+// Generated: formatted by its generator.
+#[rustfmt::skip]
+pub mod sys;
+mod table;
+
+pub use code::Code;
+pub use driver::{Driver, Peer, Pinned};
+pub use dtype::DType;
+pub use error::{Error, Result};
+pub use event::Event;
+pub use fork::forked;
+pub use kernel::{HostKernelFn, Kernel, Operator, Operators};
+pub use loader::{default_search_path, load};
+pub use properties::DeviceProperties;
+pub use queue::{CopyKind, HostFn, Queue};
+pub use report::{Candidate, CandidateKind, LoadReport, Outcome};
+pub use spec::DriverSpec;

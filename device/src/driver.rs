@@ -1,0 +1,482 @@
+//! An open driver and what belongs to it as a whole: devices, memory, and the making of queues, events
+//! and kernels. It adds ownership and errors to the table, no policy.
+
+use std::ffi::{CStr, c_void};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use libloading::Library;
+
+use crate::fork::{forked, refuse_fork};
+use crate::table::{Table, entry};
+use crate::{Code, DeviceProperties, Error, Event, Queue, Result, sys};
+
+/// An open driver with at least one device.
+///
+/// Cheap to clone. The library stays loaded and the driver open until the last clone, queue, event and
+/// kernel is gone; memory is the exception, it is freed by hand before that.
+#[derive(Clone)]
+pub struct Driver(Arc<Inner>);
+
+struct Inner {
+    table: Table,
+    handle: NonNull<sys::otr_driver>,
+    devices: Vec<DeviceProperties>,
+    // Declared last: the table's functions lie in it. `None` for a built-in driver.
+    _library: Option<Library>,
+}
+
+// SAFETY: R8 of the contract: every function may be called from any thread, also at the same time on
+// the same object. The table is never written after it was read.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if forked() {
+            // The parent's driver: its threads and device handles are not in this process.
+            return;
+        }
+        let Some(close) = self.table.api.close else {
+            return;
+        };
+        // SAFETY: the handle came from `open`, and queues, events and kernels keep this alive.
+        let code = Code(unsafe { close(self.handle.as_ptr()) });
+        if code != Code::OK {
+            // SAFETY: R5, right after the failed call on the same thread.
+            let text = unsafe { last_error(&self.table) };
+            tracing::warn!(target: "outrigger::device", driver = self.table.name, %code, text,
+                "a driver could not be closed");
+        }
+    }
+}
+
+/// The text of this thread's most recent failed call.
+///
+/// # Safety
+/// No other call of the driver was made by this thread since the failed one.
+unsafe fn last_error(table: &Table) -> String {
+    let Some(last_error) = table.api.last_error else {
+        return String::new();
+    };
+    // SAFETY: takes nothing.
+    let text = unsafe { last_error() };
+    if text.is_null() {
+        return "the driver gave no reason (its last_error is NULL, against R5)".to_owned();
+    }
+    // SAFETY: R5: NUL-terminated and valid until this thread's next call.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+impl Driver {
+    /// Opens a driver by its checked table.
+    ///
+    /// # Errors
+    /// Of `open`, with its text; `LOAD` if the driver has no device or broken properties.
+    ///
+    /// # Safety
+    /// The functions of `table` keep the driver contract, and lie in `library` or this library.
+    pub(crate) unsafe fn from_table(
+        table: Table,
+        library: Option<Library>,
+        options: Option<&CStr>,
+    ) -> Result<Self> {
+        let params = sys::otr_open_params {
+            struct_size: size_of::<sys::otr_open_params>(),
+            next: std::ptr::null(),
+            options: options.map_or(std::ptr::null(), CStr::as_ptr),
+        };
+        let mut handle = std::ptr::null_mut();
+        let open = entry!(table.api, open);
+        // SAFETY: params and handle live through the call.
+        let code = Code(unsafe { open(&params, &mut handle) });
+        if code != Code::OK {
+            // SAFETY: R5, right after the failed call on the same thread.
+            return Err(Error::from_driver(code, &unsafe { last_error(&table) }));
+        }
+        let Some(handle) = NonNull::new(handle) else {
+            return Err(Error::new(
+                Code::LOAD,
+                "its `open` answered OTR_OK but gave no driver (NULL)",
+            ));
+        };
+        // From here on the driver is closed when this value is dropped.
+        let mut inner = Inner {
+            table,
+            handle,
+            devices: Vec::new(),
+            _library: library,
+        };
+        inner.devices = inner.read_devices()?;
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The short name of the driver, as `"host"`.
+    pub fn name(&self) -> &str {
+        &self.0.table.name
+    }
+
+    /// Who makes the driver.
+    pub fn vendor(&self) -> &str {
+        &self.0.table.vendor
+    }
+
+    /// The version of the driver, in its maker's own form.
+    pub fn version(&self) -> &str {
+        &self.0.table.version
+    }
+
+    /// Major and minor number of the contract that the driver was compiled with.
+    pub fn api_version(&self) -> (u32, u32) {
+        (self.0.table.api.api_major, self.0.table.api.api_minor)
+    }
+
+    /// How many devices there are; at least one.
+    pub fn device_count(&self) -> u32 {
+        self.0.devices.len() as u32
+    }
+
+    /// The properties of a device.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE` with the number of devices.
+    pub fn properties(&self, device: u32) -> Result<DeviceProperties> {
+        self.check_device(device).cloned()
+    }
+
+    /// Whether both are clones of one open driver.
+    #[inline]
+    pub fn same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Allocates device memory. No initial value.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`; `INVALID_ARGUMENT` for a size of 0; `INVALID_DEVICE`.
+    pub fn memory_alloc(&self, device: u32, size: u64) -> Result<u64> {
+        refuse_fork()?;
+        self.check_device(device)?;
+        if size == 0 {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                "an allocation of 0 bytes; a driver allocates at least one",
+            ));
+        }
+        let mut address = 0;
+        let alloc = entry!(self.0.table.api, memory_alloc);
+        // SAFETY: the handle is open and `address` lives through the call.
+        self.check(unsafe { alloc(self.handle(), device, size, &mut address) })?;
+        if address == 0 {
+            return Err(Error::new(
+                Code::INTERNAL,
+                format!(
+                    "the driver {} gave the address 0, which R13 excludes",
+                    self.name()
+                ),
+            ));
+        }
+        Ok(address)
+    }
+
+    /// Frees device memory.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` where the driver does not know the address.
+    ///
+    /// # Safety
+    /// All submitted work that uses the memory has finished (R12).
+    pub unsafe fn memory_free(&self, address: u64) -> Result<()> {
+        refuse_fork()?;
+        let free = entry!(self.0.table.api, memory_free);
+        // SAFETY: the handle is open; the rest is the caller's promise.
+        self.check(unsafe { free(self.handle(), address) })
+    }
+
+    /// Free and total bytes of a device; `None` if the driver does not tell.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, or what the driver answers.
+    pub fn memory_info(&self, device: u32) -> Result<Option<(u64, u64)>> {
+        refuse_fork()?;
+        self.check_device(device)?;
+        let Some(group) = &self.0.table.memory_info else {
+            return Ok(None);
+        };
+        let (mut free, mut total) = (0, 0);
+        let info = entry!(group, info);
+        // SAFETY: the handle is open and both numbers live through the call.
+        self.check(unsafe { info(self.handle(), device, &mut free, &mut total) })?;
+        Ok(Some((free, total)))
+    }
+
+    /// Host memory that the device reaches fast and asynchronously; `None` if the driver has none.
+    pub fn pinned(&self) -> Option<Pinned<'_>> {
+        self.0.table.pinned_memory.as_ref().map(|group| Pinned {
+            driver: self,
+            group,
+        })
+    }
+
+    /// Copies between two devices of the driver; `None` if it cannot.
+    pub fn peer(&self) -> Option<Peer<'_>> {
+        self.0.table.peer.as_ref().map(|group| Peer {
+            driver: self,
+            group,
+        })
+    }
+
+    /// The clock of a device in nanoseconds; `None` if the driver has no timestamps.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, or what the driver answers.
+    pub fn device_time_ns(&self, device: u32) -> Result<Option<u64>> {
+        refuse_fork()?;
+        self.check_device(device)?;
+        let Some(group) = &self.0.table.timing else {
+            return Ok(None);
+        };
+        let mut time = 0;
+        let device_time = entry!(group, device_time);
+        // SAFETY: the handle is open and `time` lives through the call.
+        self.check(unsafe { device_time(self.handle(), device, &mut time) })?;
+        Ok(Some(time))
+    }
+
+    /// Makes an in-order queue. A priority outside of the device's range is clamped.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, `OUT_OF_HOST_MEMORY`, or what else the driver answers.
+    pub fn queue_create(&self, device: u32, priority: i32) -> Result<Queue> {
+        refuse_fork()?;
+        self.check_device(device)?;
+        Queue::create(self, device, priority)
+    }
+
+    /// Makes an event, with a timestamp if `timing`.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`; `UNSUPPORTED` for `timing` if the driver has no timestamps.
+    pub fn event_create(&self, device: u32, timing: bool) -> Result<Event> {
+        refuse_fork()?;
+        self.check_device(device)?;
+        Event::create(self, device, timing)
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        &self.0.table
+    }
+
+    pub(crate) fn handle(&self) -> *mut sys::otr_driver {
+        self.0.handle.as_ptr()
+    }
+
+    pub(crate) fn check_device(&self, device: u32) -> Result<&DeviceProperties> {
+        self.0.devices.get(device as usize).ok_or_else(|| {
+            let count = self.0.devices.len();
+            Error::new(
+                Code::INVALID_DEVICE,
+                format!(
+                    "device {device} of the driver {}, which has {count} (0 to {})",
+                    self.name(),
+                    count - 1
+                ),
+            )
+        })
+    }
+
+    /// Turns the answer of a call that has just returned on this thread into a result.
+    #[inline]
+    pub(crate) fn check(&self, code: i32) -> Result<()> {
+        if code == Code::OK.0 {
+            Ok(())
+        } else {
+            Err(self.0.failed(Code(code)))
+        }
+    }
+
+    /// The same for a query: `false` for not yet.
+    #[inline]
+    pub(crate) fn check_query(&self, code: i32) -> Result<bool> {
+        match Code(code) {
+            Code::OK => Ok(true),
+            Code::NOT_READY => Ok(false),
+            code => Err(self.0.failed(code)),
+        }
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver")
+            .field("name", &self.name())
+            .field("version", &self.version())
+            .field("devices", &self.device_count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// The error of a call that has just failed on this thread.
+    #[cold]
+    fn failed(&self, code: Code) -> Error {
+        // SAFETY: called right after the failed call, before any other of this thread.
+        Error::from_driver(code, &unsafe { last_error(&self.table) })
+    }
+
+    fn read_devices(&self) -> Result<Vec<DeviceProperties>> {
+        let mut count = 0;
+        let device_count = entry!(self.table.api, device_count);
+        // SAFETY: the handle is open and `count` lives through the call.
+        let code = Code(unsafe { device_count(self.handle.as_ptr(), &mut count) });
+        if code != Code::OK {
+            return Err(self.while_opening("device_count", self.failed(code)));
+        }
+        if count == 0 {
+            return Err(Error::new(
+                Code::LOAD,
+                "it opened, but it found no device; a driver without devices gives the reason by \
+                 failing its `open`",
+            ));
+        }
+        let device_properties = entry!(self.table.api, device_properties);
+        let mut devices = Vec::new();
+        for device in 0..count {
+            let mut raw = DeviceProperties::raw();
+            // SAFETY: the handle is open and `raw` lives through the call, with its size in it.
+            let code = Code(unsafe { device_properties(self.handle.as_ptr(), device, &mut raw) });
+            if code != Code::OK {
+                let what = format!("device_properties of device {device} (of {count})");
+                return Err(self.while_opening(&what, self.failed(code)));
+            }
+            devices.push(DeviceProperties::from_raw(&raw).map_err(|problem| {
+                Error::new(
+                    Code::LOAD,
+                    format!("the properties of device {device}: {problem}"),
+                )
+            })?);
+        }
+        Ok(devices)
+    }
+
+    fn while_opening(&self, what: &str, error: Error) -> Error {
+        Error::new(
+            error.code(),
+            format!("it opened, but {what} failed: {error}"),
+        )
+    }
+}
+
+/// Pinned host memory of a driver.
+#[derive(Clone, Copy, Debug)]
+pub struct Pinned<'a> {
+    driver: &'a Driver,
+    group: &'a sys::otr_pinned_memory_api,
+}
+
+impl Pinned<'_> {
+    /// Allocates `size` bytes of host memory, without an initial value.
+    ///
+    /// # Errors
+    /// `OUT_OF_HOST_MEMORY`; `INVALID_ARGUMENT` for a size of 0.
+    pub fn alloc(&self, size: u64) -> Result<*mut c_void> {
+        refuse_fork()?;
+        if size == 0 {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                "an allocation of 0 bytes of pinned memory; at least one is needed",
+            ));
+        }
+        let mut pointer = std::ptr::null_mut();
+        let alloc = entry!(self.group, alloc);
+        // SAFETY: the handle is open and `pointer` lives through the call.
+        self.driver
+            .check(unsafe { alloc(self.driver.handle(), size, &mut pointer) })?;
+        if pointer.is_null() {
+            return Err(Error::new(
+                Code::INTERNAL,
+                "the driver gave NULL for pinned memory",
+            ));
+        }
+        Ok(pointer)
+    }
+
+    /// Frees what [`alloc`](Self::alloc) gave.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` where the driver does not know the pointer.
+    ///
+    /// # Safety
+    /// Nobody uses the memory any more, submitted work included.
+    pub unsafe fn free(&self, pointer: *mut c_void) -> Result<()> {
+        refuse_fork()?;
+        let free = entry!(self.group, free);
+        // SAFETY: the handle is open; the rest is the caller's promise.
+        self.driver
+            .check(unsafe { free(self.driver.handle(), pointer) })
+    }
+}
+
+/// Copies between two devices of one driver.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer<'a> {
+    driver: &'a Driver,
+    group: &'a sys::otr_peer_api,
+}
+
+impl Peer<'_> {
+    /// Whether work of `device` may read and write memory of `peer`.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, or what the driver answers.
+    pub fn can_access(&self, device: u32, peer: u32) -> Result<bool> {
+        refuse_fork()?;
+        self.driver.check_device(device)?;
+        self.driver.check_device(peer)?;
+        let mut yes = 0;
+        let can_access = entry!(self.group, can_access);
+        // SAFETY: the handle is open and `yes` lives through the call.
+        self.driver
+            .check(unsafe { can_access(self.driver.handle(), device, peer, &mut yes) })?;
+        Ok(yes != 0)
+    }
+
+    /// Copies `size` bytes from `src` on one device to `dst` on another, in the order of `queue`.
+    /// Each end is a pair of device and address.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`; `INVALID_ARGUMENT` for a queue of another driver or ranges that the driver
+    /// does not know.
+    ///
+    /// # Safety
+    /// Both ranges are live until the copy has finished, and do not overlap.
+    pub unsafe fn copy(
+        &self,
+        queue: &Queue,
+        dst: (u32, u64),
+        src: (u32, u64),
+        size: u64,
+    ) -> Result<()> {
+        refuse_fork()?;
+        self.driver.check_device(dst.0)?;
+        self.driver.check_device(src.0)?;
+        if !queue.driver().same_as(self.driver) {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "a peer copy of the driver {} on a queue of the driver {}",
+                    self.driver.name(),
+                    queue.driver().name()
+                ),
+            ));
+        }
+        let copy = entry!(self.group, copy);
+        // SAFETY: the queue is live; the ranges are the caller's promise.
+        self.driver
+            .check(unsafe { copy(queue.raw(), dst.0, dst.1, src.0, src.1, size) })
+    }
+}

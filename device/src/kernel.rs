@@ -1,0 +1,222 @@
+//! Kernels and operators of a driver: what a queue launches. It loads and releases; which kernel serves
+//! an operator is decided above.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+
+use crate::fork::{forked, refuse_fork};
+use crate::table::entry;
+use crate::{Code, Driver, Error, Result, sys};
+
+/// A kernel for devices whose memory is host memory behind another address, as in `driver.h`: the
+/// argument block, its size in bytes, and the bias that turns a device address into a host address.
+pub type HostKernelFn = unsafe extern "C" fn(args: *const c_void, args_size: u32, bias: i64) -> i32;
+
+/// A loaded kernel of a device. Its last launch has finished before it is dropped.
+pub struct Kernel {
+    kernel: NonNull<sys::otr_kernel>,
+    module: NonNull<sys::otr_module>,
+    // Declared last: the driver stays open until the module is unloaded.
+    driver: Driver,
+}
+
+// SAFETY: R8: every function may be called from any thread, also at the same time on one object.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    #[inline]
+    pub(crate) fn raw(&self) -> *mut sys::otr_kernel {
+        self.kernel.as_ptr()
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        let group = self.driver.table().kernel.as_ref();
+        let Some(unload) = group.and_then(|group| group.module_unload) else {
+            return;
+        };
+        // SAFETY: the module is live and its last launch has finished, as the type promises.
+        if let Err(error) = self.driver.check(unsafe { unload(self.module.as_ptr()) }) {
+            tracing::warn!(target: "outrigger::device", %error, "a module could not be unloaded");
+        }
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("driver", &self.driver.name())
+            .field("handle", &self.kernel)
+            .finish()
+    }
+}
+
+impl Driver {
+    /// Makes a host function launchable on a device; `None` if the driver takes no host functions.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, or what else the driver answers.
+    pub fn host_kernel(&self, device: u32, function: HostKernelFn) -> Result<Option<Kernel>> {
+        refuse_fork()?;
+        self.check_device(device)?;
+        let Some(group) = &self.table().kernel else {
+            return Ok(None);
+        };
+        let (load, get) = (entry!(group, module_load), entry!(group, kernel_get));
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the driver is open and `module` lives through the call. For this format `code` is
+        // the function itself and the size 0.
+        let code = unsafe {
+            load(
+                self.handle(),
+                device,
+                sys::OTR_CODE_HOST_FUNCTION,
+                function as *const c_void,
+                0,
+                std::ptr::null(),
+                &mut module,
+            )
+        };
+        if Code(code) == Code::UNSUPPORTED {
+            return Ok(None);
+        }
+        self.check(code)?;
+        let Some(module) = NonNull::new(module) else {
+            return Err(Error::new(
+                Code::INTERNAL,
+                "the driver gave NULL for a module",
+            ));
+        };
+        let mut kernel = std::ptr::null_mut();
+        // SAFETY: the module is live, a NULL name asks for its only kernel.
+        let found = self.check(unsafe { get(module.as_ptr(), std::ptr::null(), &mut kernel) });
+        let error = match (found, NonNull::new(kernel)) {
+            (Ok(()), Some(kernel)) => {
+                return Ok(Some(Kernel {
+                    kernel,
+                    module,
+                    driver: self.clone(),
+                }));
+            }
+            (Ok(()), None) => Error::new(Code::INTERNAL, "the driver gave NULL for a kernel"),
+            (Err(error), _) => error,
+        };
+        let unload = entry!(group, module_unload);
+        // SAFETY: the module is live and was never launched. The first error is the one to report.
+        let _ = unsafe { unload(module.as_ptr()) };
+        Err(error)
+    }
+
+    /// The driver's own operators; `None` if it brings none.
+    pub fn operators(&self) -> Option<Operators<'_>> {
+        self.table().operators.as_ref().map(|group| Operators {
+            driver: self,
+            group,
+        })
+    }
+}
+
+/// The operator library of a driver.
+#[derive(Clone, Copy, Debug)]
+pub struct Operators<'a> {
+    driver: &'a Driver,
+    group: &'a sys::otr_operator_api,
+}
+
+impl Operators<'_> {
+    /// Asks for an operator of this signature; `None` if the driver has none. With it comes the number
+    /// of workspace bytes that each launch needs.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, or what else the driver answers.
+    ///
+    /// # Safety
+    /// The pointers in `call` are valid during the call, and their counts are right.
+    pub unsafe fn prepare(
+        &self,
+        device: u32,
+        call: &sys::otr_operator_call,
+    ) -> Result<Option<(Operator, u64)>> {
+        refuse_fork()?;
+        self.driver.check_device(device)?;
+        let prepare = entry!(self.group, prepare);
+        let (mut workspace, mut handle) = (0, std::ptr::null_mut());
+        // SAFETY: the driver is open, both outputs live through the call; `call` is the caller's.
+        let code = unsafe {
+            prepare(
+                self.driver.handle(),
+                device,
+                call,
+                &mut workspace,
+                &mut handle,
+            )
+        };
+        if Code(code) == Code::UNSUPPORTED {
+            return Ok(None);
+        }
+        self.driver.check(code)?;
+        match NonNull::new(handle) {
+            Some(handle) => Ok(Some((
+                Operator {
+                    handle,
+                    driver: self.driver.clone(),
+                },
+                workspace,
+            ))),
+            None => Err(Error::new(
+                Code::INTERNAL,
+                "the driver gave NULL for an operator",
+            )),
+        }
+    }
+}
+
+/// An operator that a driver has prepared. Its last launch has finished before it is dropped.
+pub struct Operator {
+    handle: NonNull<sys::otr_operator>,
+    // Declared last: the driver stays open until the operator is released.
+    driver: Driver,
+}
+
+// SAFETY: R8: every function may be called from any thread, also at the same time on one object.
+unsafe impl Send for Operator {}
+// SAFETY: as above.
+unsafe impl Sync for Operator {}
+
+impl Operator {
+    pub(crate) fn raw(&self) -> *mut sys::otr_operator {
+        self.handle.as_ptr()
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        let group = self.driver.table().operators.as_ref();
+        let Some(release) = group.and_then(|group| group.release) else {
+            return;
+        };
+        // SAFETY: the operator is live and its last launch has finished, as the type promises.
+        if let Err(error) = self.driver.check(unsafe { release(self.raw()) }) {
+            tracing::warn!(target: "outrigger::device", %error, "an operator could not be released");
+        }
+    }
+}
+
+impl fmt::Debug for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operator")
+            .field("driver", &self.driver.name())
+            .field("handle", &self.handle)
+            .finish()
+    }
+}

@@ -1,0 +1,374 @@
+//! In-order queues of a device. Thin on purpose: a submission is one call through the table, and only a
+//! failure costs more.
+
+use std::ffi::{CStr, c_void};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+
+use crate::fork::{forked, refuse_fork};
+use crate::kernel::{Kernel, Operator};
+use crate::table::{entry, hole};
+use crate::{Code, Driver, Error, Event, Result, sys};
+
+/// A function that a queue calls on the host, as in `base.h`: user data and upstream code in, outcome
+/// out.
+pub type HostFn = unsafe extern "C" fn(user: *mut c_void, upstream: i32) -> i32;
+
+/// What a copy moves: from where to where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CopyKind {
+    /// Host memory to device memory.
+    HostToDevice,
+    /// Device memory to host memory.
+    DeviceToHost,
+    /// Within one device.
+    DeviceToDevice,
+    /// Both ends host memory, in stream order.
+    HostToHost,
+}
+
+impl CopyKind {
+    /// The number of `base.h`.
+    #[inline]
+    pub const fn raw(self) -> u32 {
+        match self {
+            Self::HostToDevice => sys::OTR_COPY_HOST_TO_DEVICE,
+            Self::DeviceToHost => sys::OTR_COPY_DEVICE_TO_HOST,
+            Self::DeviceToDevice => sys::OTR_COPY_DEVICE_TO_DEVICE,
+            Self::HostToHost => sys::OTR_COPY_HOST_TO_HOST,
+        }
+    }
+
+    /// The kind of a number of `base.h`; `None` for any other number.
+    pub const fn from_raw(raw: u32) -> Option<Self> {
+        match raw {
+            sys::OTR_COPY_HOST_TO_DEVICE => Some(Self::HostToDevice),
+            sys::OTR_COPY_DEVICE_TO_HOST => Some(Self::DeviceToHost),
+            sys::OTR_COPY_DEVICE_TO_DEVICE => Some(Self::DeviceToDevice),
+            sys::OTR_COPY_HOST_TO_HOST => Some(Self::HostToHost),
+            _ => None,
+        }
+    }
+
+    /// Whether the destination is device memory.
+    #[inline]
+    pub const fn writes_device(self) -> bool {
+        matches!(self, Self::HostToDevice | Self::DeviceToDevice)
+    }
+
+    /// Whether the source is device memory.
+    #[inline]
+    pub const fn reads_device(self) -> bool {
+        matches!(self, Self::DeviceToHost | Self::DeviceToDevice)
+    }
+}
+
+/// An in-order queue. Dropping it does not wait: work that was submitted still runs (R11).
+pub struct Queue {
+    handle: NonNull<sys::otr_queue>,
+    device: u32,
+    // Declared last: the driver stays open until the queue is destroyed.
+    driver: Driver,
+}
+
+// SAFETY: R8: every function may be called from any thread, also at the same time on one object.
+unsafe impl Send for Queue {}
+// SAFETY: as above.
+unsafe impl Sync for Queue {}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        let Some(destroy) = self.driver.table().api.queue_destroy else {
+            return;
+        };
+        // SAFETY: the handle is live and nobody else holds this value.
+        if let Err(error) = self.driver.check(unsafe { destroy(self.handle.as_ptr()) }) {
+            tracing::warn!(target: "outrigger::device", %error, "a queue could not be destroyed");
+        }
+    }
+}
+
+impl Queue {
+    pub(crate) fn create(driver: &Driver, device: u32, priority: i32) -> Result<Self> {
+        let params = sys::otr_queue_params {
+            struct_size: size_of::<sys::otr_queue_params>(),
+            next: std::ptr::null(),
+            priority,
+            flags: 0,
+        };
+        let mut handle = std::ptr::null_mut();
+        let create = entry!(driver.table().api, queue_create);
+        // SAFETY: the driver is open; params and handle live through the call.
+        driver.check(unsafe { create(driver.handle(), device, &params, &mut handle) })?;
+        match NonNull::new(handle) {
+            Some(handle) => Ok(Self {
+                handle,
+                device,
+                driver: driver.clone(),
+            }),
+            None => Err(Error::new(
+                Code::INTERNAL,
+                "the driver gave NULL for a queue",
+            )),
+        }
+    }
+
+    /// The index of the device within its driver.
+    #[inline]
+    pub fn device(&self) -> u32 {
+        self.device
+    }
+
+    /// The driver of the queue.
+    #[inline]
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    #[inline]
+    pub(crate) fn raw(&self) -> *mut sys::otr_queue {
+        self.handle.as_ptr()
+    }
+
+    /// Copies `size` bytes. Each end is a device address or a host pointer, as `kind` says.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for a range that the driver can see is wrong.
+    ///
+    /// # Safety
+    /// Both ranges are live and otherwise untouched until the copy has finished, and do not overlap.
+    #[inline]
+    pub unsafe fn copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
+        refuse_fork()?;
+        let copy = entry!(self.driver.table().api, copy);
+        // SAFETY: the queue is live; the ranges are the caller's promise.
+        self.driver
+            .check(unsafe { copy(self.raw(), dst, src, size, kind.raw()) })
+    }
+
+    /// Fills `size` bytes with a pattern of 1, 2, 4, 8 or 16 bytes, of which the size is a multiple.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for another pattern or size, or a range that the driver can see is wrong.
+    ///
+    /// # Safety
+    /// The range is live device memory until the fill has finished.
+    #[inline]
+    pub unsafe fn fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
+        refuse_fork()?;
+        let fill = entry!(self.driver.table().api, fill);
+        // The driver refuses a length that R28 does not know, so that saturation is as good as any.
+        let length = u32::try_from(pattern.len()).unwrap_or(u32::MAX);
+        // SAFETY: the queue and the pattern are live; the range is the caller's promise.
+        self.driver
+            .check(unsafe { fill(self.raw(), dst, size, pattern.as_ptr().cast(), length) })
+    }
+
+    /// Calls `function` on a thread of the driver's choice, in queue order and exactly once.
+    ///
+    /// It gets the failure of the work before it, if there is one: then it only cleans up. What it
+    /// returns is the outcome of the command; a panic in it counts as `EXECUTION`. It must not call
+    /// into a driver (R27).
+    ///
+    /// # Errors
+    /// What the driver answers; then `function` is dropped without having been called.
+    pub fn host_call<F>(&self, function: F) -> Result<()>
+    where
+        F: FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
+    {
+        let user = Box::into_raw(Box::new(function));
+        // SAFETY: `call_boxed::<F>` is called at most once with this pointer, and takes it over.
+        let submitted = unsafe { self.host_call_raw(call_boxed::<F>, user.cast()) };
+        if submitted.is_err() {
+            // SAFETY: R4: a failed submission has changed nothing, so the pointer is still ours.
+            drop(unsafe { Box::from_raw(user) });
+        }
+        submitted
+    }
+
+    /// Calls `function(user, upstream)` in queue order and exactly once.
+    ///
+    /// # Errors
+    /// What the driver answers; then `function` is never called.
+    ///
+    /// # Safety
+    /// `function` may be called with `user` on any thread, at any time until it has been, and does not
+    /// unwind.
+    #[inline]
+    pub unsafe fn host_call_raw(&self, function: HostFn, user: *mut c_void) -> Result<()> {
+        refuse_fork()?;
+        let host_call = entry!(self.driver.table().api, host_call);
+        // SAFETY: the queue is live; the function is the caller's promise.
+        self.driver
+            .check(unsafe { host_call(self.raw(), Some(function), user) })
+    }
+
+    /// Launches a kernel. The argument block is copied during the call.
+    ///
+    /// `cost_ns` is an estimate of its run time, 0 if unknown; `label` names it in failures and traces.
+    ///
+    /// # Errors
+    /// What the driver answers. Failures of the kernel itself come with later queries and waits.
+    ///
+    /// # Safety
+    /// `args` is what the kernel expects, and the memory that it names is live until it has finished.
+    #[inline]
+    pub unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        args: &[u8],
+        cost_ns: u32,
+        label: &'static CStr,
+    ) -> Result<()> {
+        refuse_fork()?;
+        let Some(group) = &self.driver.table().kernel else {
+            return Err(hole("kernel"));
+        };
+        let launch = entry!(group, launch);
+        let Ok(args_size) = u32::try_from(args.len()) else {
+            return Err(too_many_arguments());
+        };
+        let params = sys::otr_launch {
+            struct_size: size_of::<sys::otr_launch>(),
+            next: std::ptr::null(),
+            grid: [1; 3],
+            block: [1; 3],
+            shared_bytes: 0,
+            args_size,
+            args: args.as_ptr().cast(),
+            arg_offsets: std::ptr::null(),
+            arg_count: 0,
+            cost_ns,
+            label: label.as_ptr(),
+        };
+        // SAFETY: queue, kernel and params are live; what the kernel does is the caller's promise.
+        self.driver
+            .check(unsafe { launch(self.raw(), kernel.raw(), &params) })
+    }
+
+    /// Launches an operator of the driver.
+    ///
+    /// # Errors
+    /// What the driver answers. Failures of the work itself come with later queries and waits.
+    ///
+    /// # Safety
+    /// `call` has the signature that `operator` was prepared for; its pointers are valid during the
+    /// call, and its memory and the workspace are live until the work has finished.
+    pub unsafe fn launch_operator(
+        &self,
+        operator: &Operator,
+        call: &sys::otr_operator_call,
+        workspace: u64,
+    ) -> Result<()> {
+        refuse_fork()?;
+        let Some(group) = &self.driver.table().operators else {
+            return Err(hole("operators"));
+        };
+        let launch = entry!(group, launch);
+        // SAFETY: queue and operator are live; the rest is the caller's promise.
+        self.driver
+            .check(unsafe { launch(self.raw(), operator.raw(), call, workspace) })
+    }
+
+    /// Lets later work of this queue start after the event's point. Returns at once.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an event of another driver; what else the driver answers.
+    #[inline]
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
+        refuse_fork()?;
+        event.check_driver(&self.driver)?;
+        let wait = entry!(self.driver.table().api, queue_wait_event);
+        // SAFETY: queue and event are live and of the same driver.
+        self.driver.check(unsafe { wait(self.raw(), event.raw()) })
+    }
+
+    /// Whether all that was submitted before the call has finished.
+    ///
+    /// # Errors
+    /// The first failure of the queue's work.
+    #[inline]
+    pub fn query(&self) -> Result<bool> {
+        refuse_fork()?;
+        let query = entry!(self.driver.table().api, queue_query);
+        // SAFETY: the queue is live.
+        self.driver.check_query(unsafe { query(self.raw()) })
+    }
+
+    /// Waits until all that was submitted before the call has finished.
+    ///
+    /// # Errors
+    /// The first failure of the queue's work, which this call clears; `WOULD_DEADLOCK`.
+    #[inline]
+    pub fn synchronize(&self) -> Result<()> {
+        refuse_fork()?;
+        let synchronize = entry!(self.driver.table().api, queue_synchronize);
+        // SAFETY: the queue is live.
+        self.driver.check(unsafe { synchronize(self.raw()) })
+    }
+
+    /// Starts what was submitted. Nothing to do for a driver whose submissions start by themselves.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[inline]
+    pub fn flush(&self) -> Result<()> {
+        refuse_fork()?;
+        match self.driver.table().api.queue_flush {
+            // SAFETY: the queue is live.
+            Some(flush) => self.driver.check(unsafe { flush(self.raw()) }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue")
+            .field("driver", &self.driver.name())
+            .field("device", &self.device)
+            .field("handle", &self.handle)
+            .finish()
+    }
+}
+
+#[cold]
+fn too_many_arguments() -> Error {
+    Error::new(
+        Code::INVALID_ARGUMENT,
+        "an argument block of 4 GiB or more; put it into memory",
+    )
+}
+
+/// Calls a boxed closure as a host call.
+///
+/// # Safety
+/// `user` comes from `Box::<F>::into_raw` and is passed here once.
+unsafe extern "C" fn call_boxed<F>(user: *mut c_void, upstream: i32) -> i32
+where
+    F: FnOnce(Result<(), Code>) -> Result<(), Code>,
+{
+    // SAFETY: as the caller promises.
+    let function = unsafe { Box::from_raw(user.cast::<F>()) };
+    let upstream = if upstream == Code::OK.0 {
+        Ok(())
+    } else {
+        Err(Code(upstream))
+    };
+    // Whatever the closure left half done is its own; only the outcome is used here.
+    match catch_unwind(AssertUnwindSafe(|| function(upstream))) {
+        Ok(Ok(())) => Code::OK.0,
+        // Codes that are no failures would read as success further on.
+        Ok(Err(Code::OK | Code::NOT_READY)) => Code::EXECUTION.0,
+        Ok(Err(code)) => code.0,
+        Err(payload) => {
+            // Dropping what was thrown could throw again, across the C boundary.
+            std::mem::forget(payload);
+            Code::EXECUTION.0
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! A driver's function table, checked once. Reads no further than the sizes that the driver wrote, and
+//! hands out a table only if everything mandatory is in it. After that no call looks for holes again.
+
+use std::ffi::{CStr, c_char};
+use std::mem::{MaybeUninit, offset_of};
+
+use crate::{Code, Error, Result, sys};
+
+/// A driver's table, copied: what lies behind a smaller `struct_size` is NULL in the copy.
+pub(crate) struct Table {
+    /// The entries. The mandatory ones are not NULL.
+    pub(crate) api: sys::otr_driver_api,
+    /// The optional groups that wrappers of this crate call; in each, all but the entries that the
+    /// header marks optional are not NULL.
+    pub(crate) memory_info: Option<sys::otr_memory_info_api>,
+    pub(crate) pinned_memory: Option<sys::otr_pinned_memory_api>,
+    pub(crate) peer: Option<sys::otr_peer_api>,
+    pub(crate) timing: Option<sys::otr_timing_api>,
+    pub(crate) kernel: Option<sys::otr_kernel_api>,
+    pub(crate) operators: Option<sys::otr_operator_api>,
+    pub(crate) name: String,
+    pub(crate) vendor: String,
+    pub(crate) version: String,
+}
+
+/// The function of a table's entry. Mandatory entries were found at load, so that the error is never
+/// seen; it stands here because a plain branch is cheaper to trust than an unchecked read.
+macro_rules! entry {
+    ($table:expr, $name:ident) => {
+        match $table.$name {
+            Some(function) => function,
+            None => return Err($crate::table::hole(stringify!($name))),
+        }
+    };
+}
+pub(crate) use entry;
+
+/// The error of a table entry that vanished after it was checked.
+#[cold]
+pub(crate) fn hole(name: &str) -> Error {
+    Error::new(
+        Code::INTERNAL,
+        format!("the driver's entry `{name}` is NULL"),
+    )
+}
+
+/// Name, offset and presence of entries of a table.
+macro_rules! entries {
+    ($table:expr, $type:ty: $($name:ident)*) => {
+        &[$((stringify!($name), offset_of!($type, $name), $table.$name.is_some())),*]
+    };
+}
+
+/// Major and minor number of a table, where it is big enough to carry them.
+///
+/// # Safety
+/// `table` is NULL or points to a table of at least its own `struct_size` bytes.
+pub(crate) unsafe fn versions(table: *const sys::otr_driver_api) -> Option<(u32, u32)> {
+    if table.is_null() || !table.is_aligned() {
+        return None;
+    }
+    // SAFETY: as the caller promises; a struct_size that is too small to hold it is refused in turn.
+    let copy = unsafe { copy_prefix(table) };
+    (copy.struct_size >= offset_of!(sys::otr_driver_api, name))
+        .then_some((copy.api_major, copy.api_minor))
+}
+
+impl Table {
+    /// Checks and copies a table.
+    ///
+    /// # Errors
+    /// `LOAD` names every mandatory entry that is missing, by cause: table too small, or NULL.
+    /// `VERSION` for another major number.
+    ///
+    /// # Safety
+    /// `table` is NULL or points to a table of at least its own `struct_size` bytes, as do its groups.
+    pub(crate) unsafe fn read(table: *const sys::otr_driver_api) -> Result<Self> {
+        if table.is_null() {
+            return Err(refuse(
+                "otr_driver_get_api gave no table (NULL) although it answered OTR_OK",
+            ));
+        }
+        if !table.is_aligned() {
+            return Err(refuse(format!(
+                "its table lies at {table:p}, which is not aligned"
+            )));
+        }
+        // SAFETY: not NULL, aligned, and as large as it says, by the caller's promise.
+        let api = unsafe { copy_prefix(table) };
+        let size = api.struct_size;
+        let head = offset_of!(sys::otr_driver_api, open);
+        if size < head {
+            return Err(refuse(format!(
+                "its table has {size} bytes and ends before the versions and names; version {} of the \
+                 contract needs at least {}",
+                ours(),
+                MANDATORY_SIZE
+            )));
+        }
+        if api.api_major != sys::OTR_DRIVER_API_MAJOR {
+            return Err(other_major(api.api_major, api.api_minor));
+        }
+        let entries = entries!(api, sys::otr_driver_api:
+            open close last_error device_count device_properties memory_alloc memory_free
+            queue_create queue_destroy queue_query queue_synchronize queue_wait_event
+            event_create event_destroy event_record event_query event_synchronize
+            copy fill host_call);
+        check_entries("table", size, MANDATORY_SIZE, entries)?;
+        // SAFETY: each group is NULL or as large as it says, by the caller's promise.
+        unsafe {
+            Ok(Self {
+                memory_info: group(api.memory_info, "memory_info", |g, size| {
+                    let all = entries!(g, sys::otr_memory_info_api: info);
+                    check_entries("group memory_info", size, size_of_val(g), all)
+                })?,
+                pinned_memory: group(api.pinned_memory, "pinned_memory", |g, size| {
+                    let all = entries!(g, sys::otr_pinned_memory_api: alloc free);
+                    let needed = offset_of!(sys::otr_pinned_memory_api, pin);
+                    check_entries("group pinned_memory", size, needed, all)
+                })?,
+                peer: group(api.peer, "peer", |g, size| {
+                    let all = entries!(g, sys::otr_peer_api: can_access copy);
+                    check_entries("group peer", size, size_of_val(g), all)
+                })?,
+                timing: group(api.timing, "timing", |g, size| {
+                    let all = entries!(g, sys::otr_timing_api: event_time device_time);
+                    check_entries("group timing", size, size_of_val(g), all)
+                })?,
+                kernel: group(api.kernel, "kernel", |g, size| {
+                    let all = entries!(g, sys::otr_kernel_api:
+                        module_load module_unload kernel_get launch);
+                    check_entries("group kernel", size, size_of_val(g), all)
+                })?,
+                operators: group(api.operators, "operators", |g, size| {
+                    let all = entries!(g, sys::otr_operator_api: prepare release launch);
+                    check_entries("group operators", size, size_of_val(g), all)
+                })?,
+                name: text(api.name, "name")?,
+                vendor: text(api.vendor, "vendor")?,
+                version: text(api.version, "version")?,
+                api,
+            })
+        }
+    }
+}
+
+/// Where the optional part of the table begins.
+const MANDATORY_SIZE: usize = offset_of!(sys::otr_driver_api, queue_flush);
+
+fn ours() -> String {
+    format!(
+        "{}.{}",
+        sys::OTR_DRIVER_API_MAJOR,
+        sys::OTR_DRIVER_API_MINOR
+    )
+}
+
+fn refuse(reason: impl Into<String>) -> Error {
+    Error::new(Code::LOAD, reason)
+}
+
+/// The refusal of a driver of another major version.
+pub(crate) fn other_major(major: u32, minor: u32) -> Error {
+    Error::new(
+        Code::VERSION,
+        format!(
+            "it speaks version {major}.{minor} of the driver contract and this Outrigger speaks {}; \
+             the major numbers must be equal: rebuild the driver against the driver.h of this version",
+            ours()
+        ),
+    )
+}
+
+/// All that a table structure needs to be read by its own size.
+///
+/// # Safety
+/// A `repr(C)` struct that starts with a `struct_size: usize` and is valid when all zero.
+unsafe trait Sized0 {
+    fn set_size(&mut self, size: usize);
+}
+
+macro_rules! sized {
+    ($($name:ident)*) => {
+        $(
+            // SAFETY: generated from a C struct that starts with struct_size; its other fields are
+            // integers, raw pointers and optional functions, for all of which zero is valid.
+            unsafe impl Sized0 for sys::$name {
+                fn set_size(&mut self, size: usize) {
+                    self.struct_size = size;
+                }
+            }
+            const _: () = assert!(offset_of!(sys::$name, struct_size) == 0);
+        )*
+    };
+}
+
+sized! {
+    otr_driver_api otr_memory_info_api otr_pinned_memory_api otr_peer_api otr_timing_api
+    otr_kernel_api otr_operator_api
+}
+
+/// Copies what a table holds within its own size; the rest is zero. `struct_size` keeps what the
+/// driver wrote.
+///
+/// # Safety
+/// `from` is aligned and points to at least as many bytes as its first word says, and at least to that
+/// word.
+unsafe fn copy_prefix<T: Sized0>(from: *const T) -> T {
+    // SAFETY: the first word is readable by the promise above.
+    let size = unsafe { from.cast::<usize>().read() };
+    let mut copy = MaybeUninit::<T>::zeroed();
+    // SAFETY: `size` bytes are readable and size_of::<T>() writable; zero is valid for all fields.
+    let mut copy = unsafe {
+        std::ptr::copy_nonoverlapping(
+            from.cast::<u8>(),
+            copy.as_mut_ptr().cast::<u8>(),
+            size.min(size_of::<T>()),
+        );
+        copy.assume_init()
+    };
+    copy.set_size(size);
+    copy
+}
+
+/// Copies and checks an optional group.
+///
+/// # Safety
+/// `from` is NULL or points to at least as many bytes as its first word says.
+unsafe fn group<T: Sized0>(
+    from: *const T,
+    name: &str,
+    check: impl FnOnce(&T, usize) -> Result<()>,
+) -> Result<Option<T>> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    if !from.is_aligned() {
+        return Err(refuse(format!(
+            "its group {name} lies at {from:p}, which is not aligned"
+        )));
+    }
+    // SAFETY: not NULL, aligned, and as large as it says by the caller's promise.
+    let copy = unsafe { copy_prefix(from) };
+    // SAFETY: as above; the copy's own struct_size is what the driver wrote.
+    let size = unsafe { from.cast::<usize>().read() };
+    check(&copy, size)?;
+    Ok(Some(copy))
+}
+
+fn check_entries(
+    what: &str,
+    size: usize,
+    needed: usize,
+    entries: &[(&str, usize, bool)],
+) -> Result<()> {
+    if size < needed {
+        let pointer = size_of::<usize>();
+        let cut: Vec<&str> = entries
+            .iter()
+            .filter(|(_, offset, _)| offset + pointer > size)
+            .map(|(name, ..)| *name)
+            .collect();
+        return Err(refuse(format!(
+            "its {what} has {size} bytes and needs at least {needed} in version {} of the contract; the \
+             first entry that is missing is `{}` (of {} missing)",
+            ours(),
+            cut.first().copied().unwrap_or("struct_size"),
+            cut.len()
+        )));
+    }
+    let null: Vec<String> = entries
+        .iter()
+        .filter(|(.., present)| !present)
+        .map(|(name, ..)| format!("`{name}`"))
+        .collect();
+    if null.is_empty() {
+        return Ok(());
+    }
+    let advice = if what == "table" {
+        "all mandatory entries must be set"
+    } else {
+        "set them, or make the whole group NULL if it is not supported"
+    };
+    Err(refuse(format!(
+        "its {what} has NULL for {}: {advice}",
+        null.join(", ")
+    )))
+}
+
+/// A string of the table.
+///
+/// # Safety
+/// `pointer` is NULL or a NUL-terminated string.
+unsafe fn text(pointer: *const c_char, field: &str) -> Result<String> {
+    if pointer.is_null() {
+        return Err(refuse(format!(
+            "its table has NULL for the string `{field}`"
+        )));
+    }
+    // SAFETY: not NULL, and terminated by the caller's promise.
+    Ok(unsafe { CStr::from_ptr(pointer) }
+        .to_string_lossy()
+        .into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::{Table, versions};
+    use crate::{Code, host, sys};
+
+    fn with(change: impl FnOnce(&mut sys::otr_driver_api)) -> crate::Result<Table> {
+        let mut api = *host::api();
+        change(&mut api);
+        // SAFETY: a whole table of the host driver, at most made smaller.
+        unsafe { Table::read(&api) }
+    }
+
+    fn message(change: impl FnOnce(&mut sys::otr_driver_api)) -> String {
+        match with(change) {
+            Ok(_) => panic!("a broken table was taken"),
+            Err(error) => error.message().to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_whole_table_is_taken() {
+        let table = with(|_| {}).unwrap();
+        assert_eq!(table.name, "host");
+        assert!(table.kernel.is_some() && table.operators.is_none());
+    }
+
+    #[test]
+    fn a_truncated_table_names_its_first_missing_entry() {
+        let text = message(|api| api.struct_size = offset_of!(sys::otr_driver_api, event_record));
+        assert!(
+            text.contains("`event_record`") && text.contains("of 6 missing"),
+            "{text}"
+        );
+        let text = message(|api| api.struct_size = 8);
+        assert!(text.contains("8 bytes"), "{text}");
+    }
+
+    #[test]
+    fn a_table_without_optional_part_has_none() {
+        let table =
+            with(|api| api.struct_size = offset_of!(sys::otr_driver_api, queue_flush)).unwrap();
+        assert!(table.kernel.is_none() && table.timing.is_none());
+        assert!(table.api.queue_flush.is_none());
+    }
+
+    #[test]
+    fn all_null_entries_are_named() {
+        let text = message(|api| {
+            api.copy = None;
+            api.event_query = None;
+        });
+        assert!(text.contains("`event_query`, `copy`"), "{text}");
+        assert!(message(|api| api.vendor = std::ptr::null()).contains("`vendor`"));
+    }
+
+    #[test]
+    fn a_group_with_a_hole_is_named() {
+        // SAFETY: the host driver has this group.
+        let mut kernel = unsafe { *host::api().kernel };
+        kernel.launch = None;
+        let text = message(|api| api.kernel = &kernel);
+        assert!(
+            text.contains("group kernel") && text.contains("`launch`"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn another_major_is_refused_with_both_numbers() {
+        let error = with(|api| {
+            api.api_major = 7;
+            api.api_minor = 3;
+        });
+        let error = error.err().unwrap();
+        assert_eq!(error.code(), Code::VERSION);
+        assert!(
+            error.message().contains("7.3") && error.message().contains("1.0"),
+            "{error}"
+        );
+        // SAFETY: NULL is allowed.
+        assert_eq!(unsafe { versions(std::ptr::null()) }, None);
+    }
+}

@@ -1,0 +1,53 @@
+//! Prints the Rust bindings of `driver.h`. A program of its own, behind the feature `gen`, so that only
+//! those who regenerate build bindgen and need libclang. Started by `gen::driver_bindings`; never by
+//! a person.
+
+// Standard output is this program's result, read by the process that started it.
+#![allow(clippy::print_stdout)]
+
+use anyhow::Context;
+use bindgen::callbacks::{IntKind, ParseCallbacks};
+
+/// Gives each constant the type that its values have in the contract.
+#[derive(Debug)]
+struct ConstantTypes;
+
+impl ParseCallbacks for ConstantTypes {
+    fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
+        let signed = ["OTR_OK", "OTR_NOT_READY", "OTR_ERR_", "OTR_LOG_"];
+        if signed.iter().any(|prefix| name.starts_with(prefix)) {
+            return Some(IntKind::I32);
+        }
+        match name {
+            "OTR_DEVICE_HOST_VISIBLE" => Some(IntKind::U64),
+            "OTR_IPC_HANDLE_BYTES" => Some(IntKind::Custom { name: "usize", is_signed: false }),
+            _ => Some(IntKind::U32),
+        }
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let header = std::env::args().nth(1).context("usage: driver-bindings PATH-TO-driver.h")?;
+    let target = bindgen::RustTarget::stable(85, 0).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let bindings = bindgen::builder()
+        .header(&header)
+        // Fixed, so that the output is the same wherever it is made.
+        .clang_args(["-std=c11", "--target=x86_64-unknown-linux-gnu"])
+        .parse_callbacks(Box::new(ConstantTypes))
+        .allowlist_type("otr_.*")
+        .allowlist_var("OTR_.*")
+        // An import that nothing exports: drivers are loaded, not linked.
+        .blocklist_function("otr_driver_get_api")
+        .blocklist_item("OTR_DRIVER_EXPORT")
+        .layout_tests(true)
+        .prepend_enum_name(false)
+        .use_core()
+        .disable_header_comment()
+        .rust_target(target)
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .formatter(bindgen::Formatter::Prettyplease)
+        .generate()
+        .with_context(|| format!("bindgen could not read {header}"))?;
+    print!("{bindings}");
+    Ok(())
+}
