@@ -215,39 +215,30 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Makes the blocks reusable whose fences have passed. The growth lock keeps others from taking
-    /// uses out of the queues meanwhile.
+    /// uses out of the queues meanwhile: what is first stays first.
     fn poll(&self, _growth: &MutexGuard<'_, ()>) {
+        let unfenced = self.pending.lock().unfenced();
+        for (stream, count) in unfenced {
+            // Only uses that were there before are behind this fence.
+            if let Ok(fence) = self.backend.fence(stream) {
+                self.pending
+                    .lock()
+                    .set_fence(stream, count, &Arc::new(fence));
+            }
+        }
         let streams = self.pending.lock().streams();
         for stream in streams {
-            while self.first_passed(stream) {
+            loop {
+                let fence = self.pending.lock().first_fence(stream);
+                let Some(fence) = fence.filter(|fence| self.backend.fence_done(fence)) else {
+                    break;
+                };
                 let entry = self.pending.lock().pop(stream);
                 if let Some(entry) = entry {
                     self.heap.lock().pass(entry.block);
                 }
             }
         }
-    }
-
-    /// Whether the first use in a stream's queue is over. Records the fence that it has none of yet.
-    fn first_passed(&self, stream: StreamId) -> bool {
-        let fence = match self.pending.lock().first(stream) {
-            None => return false,
-            Some(first) => first.fence.clone(),
-        };
-        let fence = match fence {
-            Some(fence) => fence,
-            None => {
-                let Ok(fence) = self.backend.fence(stream) else {
-                    return false;
-                };
-                let fence = Arc::new(fence);
-                if let Some(first) = self.pending.lock().first(stream) {
-                    first.fence = Some(Arc::clone(&fence));
-                }
-                fence
-            }
-        };
-        self.backend.fence_done(&fence)
     }
 
     /// Waits until all blocks that are pending now are reusable. Returns whether there were any.

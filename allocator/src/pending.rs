@@ -17,9 +17,15 @@ pub(crate) struct Use<F> {
     pub(crate) fence: Option<Arc<F>>,
 }
 
+struct Queue<F> {
+    stream: StreamId,
+    uses: VecDeque<Use<F>>,
+    unfenced: usize, // uses without a fence
+}
+
 /// The queues. A stream without a pending block has none, since streams come and go.
 pub(crate) struct Pending<F> {
-    queues: Vec<(StreamId, VecDeque<Use<F>>)>,
+    queues: Vec<Queue<F>>,
 }
 
 impl<F> Pending<F> {
@@ -28,41 +34,77 @@ impl<F> Pending<F> {
     }
 
     pub(crate) fn push(&mut self, stream: StreamId, entry: Use<F>) {
-        match self.queues.iter_mut().find(|(other, _)| *other == stream) {
-            Some((_, queue)) => queue.push_back(entry),
-            None => self.queues.push((stream, VecDeque::from([entry]))),
-        }
+        let place = self.place(stream).unwrap_or_else(|| {
+            self.queues.push(Queue {
+                stream,
+                uses: VecDeque::new(),
+                unfenced: 0,
+            });
+            self.queues.len() - 1
+        });
+        let queue = &mut self.queues[place];
+        queue.unfenced += usize::from(entry.fence.is_none());
+        queue.uses.push_back(entry);
     }
 
     /// The streams that blocks wait for.
     pub(crate) fn streams(&self) -> Vec<StreamId> {
-        self.queues.iter().map(|&(stream, _)| stream).collect()
+        self.queues.iter().map(|queue| queue.stream).collect()
     }
 
-    /// The first use of a stream's queue.
-    pub(crate) fn first(&mut self, stream: StreamId) -> Option<&mut Use<F>> {
-        let (_, queue) = self.queues.iter_mut().find(|(other, _)| *other == stream)?;
-        queue.front_mut()
+    /// The streams that have uses without a fence, and how many uses are in their queues.
+    pub(crate) fn unfenced(&self) -> Vec<(StreamId, usize)> {
+        let queues = self.queues.iter().filter(|queue| queue.unfenced > 0);
+        queues
+            .map(|queue| (queue.stream, queue.uses.len()))
+            .collect()
+    }
+
+    /// Gives a fence to those of the first `count` uses of a stream that have none.
+    pub(crate) fn set_fence(&mut self, stream: StreamId, count: usize, fence: &Arc<F>) {
+        let Some(place) = self.place(stream) else {
+            return;
+        };
+        let queue = &mut self.queues[place];
+        for entry in queue
+            .uses
+            .iter_mut()
+            .take(count)
+            .filter(|entry| entry.fence.is_none())
+        {
+            entry.fence = Some(Arc::clone(fence));
+            queue.unfenced -= 1;
+        }
+    }
+
+    /// The fence of the first use in a stream's queue.
+    pub(crate) fn first_fence(&self, stream: StreamId) -> Option<Arc<F>> {
+        self.queues[self.place(stream)?].uses.front()?.fence.clone()
     }
 
     /// Takes the first use out of a stream's queue.
     pub(crate) fn pop(&mut self, stream: StreamId) -> Option<Use<F>> {
-        let place = self.queues.iter().position(|(other, _)| *other == stream)?;
-        let queue = &mut self.queues[place].1;
-        let entry = queue.pop_front();
-        if queue.is_empty() {
+        let place = self.place(stream)?;
+        let queue = &mut self.queues[place];
+        let entry = queue.uses.pop_front()?;
+        queue.unfenced -= usize::from(entry.fence.is_none());
+        if queue.uses.is_empty() {
             self.queues.swap_remove(place);
         }
-        entry
+        Some(entry)
     }
 
     /// All fences, to wait for.
     pub(crate) fn fences(&self) -> Vec<Arc<F>> {
-        let uses = self.queues.iter().flat_map(|(_, queue)| queue);
+        let uses = self.queues.iter().flat_map(|queue| &queue.uses);
         uses.filter_map(|entry| entry.fence.clone()).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.queues.is_empty()
+    }
+
+    fn place(&self, stream: StreamId) -> Option<usize> {
+        self.queues.iter().position(|queue| queue.stream == stream)
     }
 }

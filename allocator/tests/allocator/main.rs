@@ -1,0 +1,7 @@
+//! The allocator against a simulated device that watches every byte: random use compared with a model,
+//! failures at every call of the device, and threads.
+
+mod faults;
+mod model;
+mod sim;
+mod threads;

@@ -1,0 +1,238 @@
+//! Threads that share one allocator, and what must go on while the device is slow.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use outrigger_allocator::{AllocError, Allocator, Backend, Config, StreamId};
+use parking_lot::Mutex;
+
+use crate::sim::Sim;
+
+const MIB: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a test that may hang in a thread of its own, and fails in that case.
+fn without_hanging(test: impl FnOnce() + Send + 'static) {
+    let (done, finished) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    match finished.recv_timeout(PATIENCE) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("hangs"),
+        _ => thread.join().unwrap(),
+    }
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+#[test]
+fn four_threads_never_share_a_byte() {
+    without_hanging(|| {
+        const THREADS: usize = 4;
+        let sim = Sim::new(64 * MIB); // little: memory runs out all the time
+        let allocator = Arc::new(Allocator::new(sim.clone(), Config::default()));
+        let in_use = Arc::new(Mutex::new(BTreeMap::<u64, u64>::new()));
+        let barrier = Arc::new(Barrier::new(THREADS));
+        let channels: Vec<(Sender<u64>, Receiver<u64>)> =
+            (0..THREADS).map(|_| mpsc::channel()).collect();
+        let (senders, receivers): (Vec<_>, Vec<_>) = channels.into_iter().unzip();
+        let mut threads = Vec::new();
+        for (me, received) in receivers.into_iter().enumerate() {
+            let next = senders[(me + 1) % THREADS].clone();
+            let (sim, allocator) = (sim.clone(), Arc::clone(&allocator));
+            let (in_use, barrier) = (Arc::clone(&in_use), Arc::clone(&barrier));
+            threads.push(thread::spawn(move || {
+                let mut seed = 0x9E37_79B9 + me as u64;
+                let free = |address: u64| {
+                    assert!(in_use.lock().remove(&address).is_some());
+                    allocator.free(address).unwrap();
+                };
+                barrier.wait();
+                for _ in 0..20_000 {
+                    let dice = random(&mut seed);
+                    let size = 1 + (dice >> 24) % (1 << (9 + dice % 15));
+                    match allocator.alloc(size, StreamId(dice >> 8 & 1)) {
+                        Ok(block) => {
+                            let end = block.address + block.size;
+                            let mut in_use = in_use.lock();
+                            let before = in_use.range(..end).next_back();
+                            assert!(before.is_none_or(|(_, &before)| before <= block.address));
+                            in_use.insert(block.address, end);
+                            drop(in_use);
+                            if dice & 0x70 == 0 {
+                                allocator.record_stream(block.address, StreamId(2)).unwrap();
+                                sim.0.lock().submit(StreamId(2), block.address..end);
+                            }
+                            // Another thread frees it.
+                            next.send(block.address).unwrap();
+                        }
+                        Err(AllocError::OutOfMemory(_)) => received.try_iter().for_each(free),
+                        Err(error) => panic!("{error:?}"),
+                    }
+                    if dice & 0x300 == 0 {
+                        received.try_iter().take(4).for_each(free);
+                    }
+                    if dice & 0xff0_0000 == 0 {
+                        allocator.empty_cache();
+                    }
+                }
+                barrier.wait(); // all have sent
+                received.try_iter().for_each(free);
+            }));
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(in_use.lock().is_empty());
+        allocator.empty_cache();
+        let stats = allocator.stats();
+        assert!(stats.alloc_retries > 0 && stats.sync_all_streams > 0);
+        assert_eq!((stats.reserved_bytes.current, stats.active.current), (0, 0));
+        let device = sim.0.lock();
+        assert_eq!(device.complaints, Vec::<String>::new());
+        assert!(device.segments.is_empty());
+    });
+}
+
+/// A device that a test can keep waiting: in `segment_alloc` or in `fence_wait`.
+#[derive(Default)]
+struct Gate {
+    sim: Sim,
+    slow_alloc: AtomicBool,
+    slow_wait: AtomicBool,
+    entered: Mutex<Option<Sender<()>>>,
+    leave: Mutex<Option<Receiver<()>>>,
+}
+
+impl Gate {
+    fn stop_if(&self, flag: &AtomicBool) {
+        if flag.swap(false, Ordering::SeqCst) {
+            self.entered.lock().as_ref().unwrap().send(()).unwrap();
+            self.leave
+                .lock()
+                .as_ref()
+                .unwrap()
+                .recv_timeout(PATIENCE)
+                .unwrap();
+        }
+    }
+}
+
+impl Backend for Gate {
+    type Error = <Sim as Backend>::Error;
+    type Fence = <Sim as Backend>::Fence;
+
+    fn segment_alloc(&self, size: u64) -> Result<u64, Self::Error> {
+        self.stop_if(&self.slow_alloc);
+        self.sim.segment_alloc(size)
+    }
+
+    fn segment_free(&self, address: u64) {
+        self.sim.segment_free(address);
+    }
+
+    fn is_out_of_memory(&self, error: &Self::Error) -> bool {
+        self.sim.is_out_of_memory(error)
+    }
+
+    fn fence(&self, stream: StreamId) -> Result<Self::Fence, Self::Error> {
+        self.sim.fence(stream)
+    }
+
+    fn fence_done(&self, fence: &Self::Fence) -> bool {
+        self.sim.fence_done(fence)
+    }
+
+    fn fence_wait(&self, fence: &Self::Fence) {
+        self.stop_if(&self.slow_wait);
+        self.sim.fence_wait(fence);
+    }
+}
+
+/// Runs `slow` in a thread until the device keeps it waiting, `meanwhile` here, and lets go.
+fn while_waiting(
+    flag: fn(&Gate) -> &AtomicBool,
+    slow: impl FnOnce(&Allocator<Gate>) + Send + 'static,
+    meanwhile: impl FnOnce(&Allocator<Gate>) + Send + 'static,
+) {
+    without_hanging(move || {
+        let (entered, has_entered) = mpsc::channel();
+        let (let_go, leave) = mpsc::channel();
+        let gate = Gate {
+            sim: Sim::new(u64::MAX),
+            entered: Mutex::new(Some(entered)),
+            leave: Mutex::new(Some(leave)),
+            ..Gate::default()
+        };
+        let allocator = Arc::new(Allocator::new(gate, Config::default()));
+        let cached = allocator.alloc(4096, StreamId(0)).unwrap();
+        allocator.free(cached.address).unwrap();
+        flag(allocator.backend()).store(true, Ordering::SeqCst);
+        let thread = thread::spawn({
+            let allocator = Arc::clone(&allocator);
+            move || slow(&allocator)
+        });
+        has_entered.recv_timeout(PATIENCE).unwrap();
+        meanwhile(&allocator);
+        let_go.send(()).unwrap();
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn the_cache_serves_while_the_device_allocates() {
+    while_waiting(
+        |gate| &gate.slow_alloc,
+        |allocator| {
+            allocator.alloc(50 * MIB, StreamId(0)).unwrap();
+        },
+        |allocator| {
+            let block = allocator.alloc(4096, StreamId(0)).unwrap();
+            allocator.record_stream(block.address, StreamId(1)).unwrap();
+            allocator.free(block.address).unwrap();
+            assert_eq!(allocator.stats().segments.current, 1);
+        },
+    );
+}
+
+#[test]
+fn everything_goes_on_while_a_stream_is_waited_for() {
+    while_waiting(
+        |gate| &gate.slow_wait,
+        |allocator| {
+            // The segment was idle, but is used again during the wait.
+            assert_eq!(allocator.empty_cache(), 0);
+        },
+        |allocator| {
+            allocator.alloc(4096, StreamId(0)).unwrap();
+            allocator.alloc(50 * MIB, StreamId(1)).unwrap();
+        },
+    );
+}
+
+#[test]
+fn memory_used_again_during_the_wait_is_not_given_back_too_early() {
+    while_waiting(
+        |gate| &gate.slow_wait,
+        |allocator| {
+            assert_eq!(allocator.empty_cache(), 0);
+        },
+        |allocator| {
+            // Idle again at the end of the wait, but with work behind the fence.
+            let block = allocator.alloc(4096, StreamId(0)).unwrap();
+            let bytes = block.address..block.address + block.size;
+            allocator.backend().sim.0.lock().submit(StreamId(0), bytes);
+            allocator.free(block.address).unwrap();
+        },
+    );
+}
