@@ -230,9 +230,9 @@ impl<B: Backend> Allocator<B> {
         for stream in streams {
             loop {
                 let fence = self.pending.lock().first_fence(stream);
-                let Some(fence) = fence.filter(|fence| self.backend.fence_done(fence)) else {
+                if !fence.is_some_and(|fence| self.backend.fence_done(&fence)) {
                     break;
-                };
+                }
                 let entry = self.pending.lock().pop(stream);
                 if let Some(entry) = entry {
                     self.heap.lock().pass(entry.block);
