@@ -98,7 +98,7 @@ impl Backend for Sim {
     fn segment_alloc(&self, size: u64) -> Result<u64, Refusal> {
         let mut state = self.0.lock();
         if state.fails() {
-            return Err(if state.calls % 2 == 0 {
+            return Err(if state.calls.is_multiple_of(2) {
                 Refusal::OutOfMemory
             } else {
                 Refusal::Broken
