@@ -1,1 +1,46 @@
-//! outrigger-ffi
+//! The C ABI of Outrigger, `include/outrigger/outrigger.h`, generated from this crate.
+//!
+//! Each function checks its arguments, calls the runtime, and turns the outcome into a status. It must
+//! never let a panic out, write an output on failure, or decide anything: decisions are the runtime's.
+//! Every export is declared by the macro `api!`, which wraps it in the one panic guard.
+
+#![allow(non_camel_case_types)] // the names are C's
+
+#[macro_use]
+mod guard;
+mod command;
+mod diagnostics;
+mod event;
+mod fallback;
+mod generator;
+mod memory;
+mod observer;
+mod operator;
+mod pinned;
+mod runtime;
+mod status;
+mod stream;
+
+pub use command::*;
+pub use diagnostics::*;
+pub use event::*;
+pub use fallback::*;
+pub use generator::*;
+pub use memory::*;
+pub use observer::*;
+pub use operator::*;
+pub use pinned::*;
+pub use runtime::*;
+pub use status::*;
+pub use stream::*;
+
+/// A stream: a generational id, never 0.
+pub type otr_stream_t = u64;
+/// An event: a generational id, never 0.
+pub type otr_event_t = u64;
+/// A random number generator: a generational id, never 0.
+pub type otr_generator_t = u64;
+/// An observer: a generational id, never 0.
+pub type otr_observer_t = u64;
+/// An operator: a dense number.
+pub type otr_operator_id_t = u32;

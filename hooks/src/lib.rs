@@ -1,1 +1,43 @@
-//! outrigger-hooks
+//! The framework-neutral runtime that a host talks to: devices of all loaded drivers, current device
+//! and stream, memory, events, operators, generators, fallback accounting and observers.
+//!
+//! Everything above (the C ABI, the C++ bridge, the framework adapters) is a thin face of this crate;
+//! everything below (drivers, allocator, kernels) is reached through it only. It must never print and
+//! never call into a framework, except through what a host has registered: observers and host calls.
+//!
+//! Streams, events and generators have ids: 64-bit generational handles, never 0 and never used
+//! again, that C hosts hold instead of pointers. A stale or foreign id is an error.
+
+#![forbid(unsafe_op_in_unsafe_fn)]
+
+mod current;
+mod device;
+mod error;
+mod event;
+mod fallback;
+mod generator;
+mod kernels;
+mod memory;
+mod observer;
+mod peer;
+mod runtime;
+mod stream;
+mod table;
+
+pub use current::{current_device, current_stream, set_current_device, set_current_stream};
+pub use device::Device;
+pub use error::{Error, Result};
+pub use event::{Event, create_event, destroy_event, elapsed_ms, event, with_event};
+pub use fallback::{
+    FallbackEntry, FallbackMode, fallback_begin, fallback_end, fallback_mode, fallback_report,
+    fallback_reset, set_fallback_mode,
+};
+pub use generator::{Generator, create_generator, destroy_generator, generator};
+pub use memory::{PointerInfo, host_memory};
+pub use observer::{Observation, ObservationKinds, add_observer, remove_observer};
+pub use runtime::{MAX_DEVICES, Runtime, runtime};
+pub use stream::{Stream, create_stream, destroy_stream, stream, with_stream};
+
+pub use outrigger_allocator::{SegmentInfo, Snapshot, Stat, Stats};
+pub use outrigger_device::{Code, CopyKind, DType, LoadReport};
+pub use outrigger_ops as ops;

@@ -1,0 +1,52 @@
+//! Commands of a stream: copies, fills and host calls.
+
+use std::ffi::c_void;
+
+use outrigger_device::CopyKind;
+use outrigger_device::sys::otr_host_fn;
+use outrigger_hooks as hooks;
+use outrigger_hooks::{Code, Error};
+
+use crate::guard::{null, slice};
+use crate::otr_stream_t;
+
+api! {
+    /// Copies `size` bytes in stream order. Addresses are device addresses of the stream's device or
+    /// host pointers, as `kind` says. Host memory stays valid and untouched until the copy has
+    /// finished; device ranges must lie in live allocations.
+    fn otr_copy(stream: otr_stream_t, dst: u64, src: u64, size: u64, kind: u32) {
+        let kind = CopyKind::from_raw(kind).ok_or_else(|| {
+            let text = format!("copy kind {kind} is unknown: it is one of OTR_COPY_*, 1 to 4");
+            Error::new(Code::INVALID_ARGUMENT, text)
+        })?;
+        // SAFETY: the host's promise, as documented.
+        hooks::with_stream(stream, |stream| unsafe { stream.copy(dst, src, size, kind) })
+    }
+
+    /// Copies `size` bytes between live allocations of two devices, of any drivers. The stream is of
+    /// one of the two, and the copy is in its order; where the drivers offer no better way, the call
+    /// waits and copies through the host.
+    fn otr_copy_peer(stream: otr_stream_t, dst: u64, src: u64, size: u64) {
+        hooks::stream(stream)?.copy_peer(dst, src, size)
+    }
+
+    /// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order. The
+    /// pattern is copied during the call.
+    fn otr_fill(
+        stream: otr_stream_t,
+        dst: u64,
+        size: u64,
+        pattern: *const c_void,
+        pattern_size: u32,
+    ) {
+        let pattern = slice(pattern.cast::<u8>(), pattern_size as usize, "pattern")?;
+        hooks::with_stream(stream, |stream| stream.fill(dst, size, pattern))
+    }
+
+    /// Runs a function on the host in stream order, exactly once. If the call fails, it does not run.
+    fn otr_host_call(stream: otr_stream_t, function: otr_host_fn, user: *mut c_void) {
+        let function = function.ok_or_else(|| null("function"))?;
+        // SAFETY: the host's promise: the function may be called once with `user`, from any thread.
+        hooks::with_stream(stream, |stream| unsafe { stream.host_call_raw(function, user) })
+    }
+}

@@ -1,0 +1,59 @@
+//! Events.
+
+use outrigger_hooks as hooks;
+use outrigger_hooks::{Code, Error};
+
+use crate::guard::Out;
+use crate::{otr_event_t, otr_stream_t};
+
+/// The event can be used with otr_event_elapsed.
+pub const OTR_EVENT_TIMED: u32 = 1;
+
+api! {
+    /// Makes an event for streams of a device. `flags` is 0 or OTR_EVENT_TIMED. Until it is recorded
+    /// it counts as passed.
+    fn otr_event_create(device: u32, flags: u32, event: *mut otr_event_t) {
+        let out = Out::new(event, "event")?;
+        if flags & !OTR_EVENT_TIMED != 0 {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("event flags {flags:#x} are unknown: 0 or OTR_EVENT_TIMED"),
+            ));
+        }
+        out.set(hooks::create_event(device, flags & OTR_EVENT_TIMED != 0)?.id());
+        Ok(())
+    }
+
+    /// Destroys an event without waiting. What waits for it goes on waiting.
+    fn otr_event_destroy(event: otr_event_t) {
+        hooks::destroy_event(event)
+    }
+
+    /// Moves an event to the end of the work submitted to a stream so far. Waits that were made
+    /// before keep the old point.
+    fn otr_event_record(event: otr_event_t, stream: otr_stream_t) {
+        hooks::with_event(event, |event| {
+            hooks::with_stream(stream, |stream| event.record(stream))
+        })
+    }
+
+    /// Sets `finished` to 1 if the work before an event has finished, else to 0. Never waits.
+    /// Fails with the failure of that work.
+    fn otr_event_query(event: otr_event_t, finished: *mut u32) {
+        let out = Out::new(finished, "finished")?;
+        out.set(hooks::with_event(event, hooks::Event::query)?.into());
+        Ok(())
+    }
+
+    /// Waits for the work before an event. Fails with the failure of that work.
+    fn otr_event_synchronize(event: otr_event_t) {
+        hooks::event(event)?.synchronize()
+    }
+
+    /// Milliseconds between two events that were made with OTR_EVENT_TIMED and have passed.
+    fn otr_event_elapsed(start: otr_event_t, end: otr_event_t, milliseconds: *mut f64) {
+        let out = Out::new(milliseconds, "milliseconds")?;
+        out.set(hooks::elapsed_ms(&*hooks::event(start)?, &*hooks::event(end)?)?);
+        Ok(())
+    }
+}

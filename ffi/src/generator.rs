@@ -1,0 +1,63 @@
+//! Random number generators: Philox 4x32-10 counters.
+
+use outrigger_hooks as hooks;
+
+use crate::guard::Out;
+use crate::otr_generator_t;
+
+api! {
+    /// Makes a generator for a device.
+    fn otr_generator_create(device: u32, generator: *mut otr_generator_t) {
+        let out = Out::new(generator, "generator")?;
+        out.set(hooks::create_generator(device)?.id());
+        Ok(())
+    }
+
+    /// The default generator of a device. It belongs to the runtime.
+    fn otr_generator_default(device: u32, generator: *mut otr_generator_t) {
+        let out = Out::new(generator, "generator")?;
+        out.set(hooks::runtime()?.device(device)?.default_generator().id());
+        Ok(())
+    }
+
+    /// Destroys a generator.
+    fn otr_generator_destroy(generator: otr_generator_t) {
+        hooks::destroy_generator(generator)
+    }
+
+    /// Seeds a generator and goes back to the start of its sequence.
+    fn otr_generator_seed(generator: otr_generator_t, seed: u64) {
+        hooks::generator(generator)?.seed(seed);
+        Ok(())
+    }
+
+    /// Seed and offset (in 128-bit outputs) of what comes next.
+    fn otr_generator_state(generator: otr_generator_t, seed: *mut u64, offset: *mut u64) {
+        let (seed_out, offset_out) = (Out::new(seed, "seed")?, Out::new(offset, "offset")?);
+        let (seed, offset) = hooks::generator(generator)?.state();
+        seed_out.set(seed);
+        offset_out.set(offset);
+        Ok(())
+    }
+
+    /// Sets what comes next.
+    fn otr_generator_set_state(generator: otr_generator_t, seed: u64, offset: u64) {
+        hooks::generator(generator)?.set_state(seed, offset);
+        Ok(())
+    }
+
+    /// Takes the next `count` 128-bit outputs (four 32-bit numbers each): gives the seed, and the
+    /// offset at which they start.
+    fn otr_generator_reserve(
+        generator: otr_generator_t,
+        count: u64,
+        seed: *mut u64,
+        offset: *mut u64,
+    ) {
+        let (seed_out, offset_out) = (Out::new(seed, "seed")?, Out::new(offset, "offset")?);
+        let (seed, offset) = hooks::generator(generator)?.reserve(count);
+        seed_out.set(seed);
+        offset_out.set(offset);
+        Ok(())
+    }
+}

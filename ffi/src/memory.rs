@@ -1,0 +1,218 @@
+//! Device memory, cached and ordered by streams.
+
+use std::ffi::c_char;
+
+use outrigger_hooks as hooks;
+use outrigger_hooks::{Stat, Stats};
+
+use crate::guard::{Out, OutStruct, string};
+use crate::otr_stream_t;
+
+/// What is known of an address within an allocation. Set `struct_size` before the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct otr_pointer_info_t {
+    /// sizeof(otr_pointer_info_t)
+    pub struct_size: usize,
+    /// Where the allocation starts.
+    pub base: u64,
+    /// Its usable bytes.
+    pub size: u64,
+    /// The stream that it was allocated on.
+    pub stream: otr_stream_t,
+    /// The device.
+    pub device: u32,
+    /// 0
+    pub reserved: u32,
+}
+
+/// One statistic.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct otr_stat_t {
+    /// Now.
+    pub current: u64,
+    /// The most since the peaks were reset.
+    pub peak: u64,
+    /// All that came since the accumulated counts were reset.
+    pub allocated: u64,
+    /// All that went since the accumulated counts were reset.
+    pub freed: u64,
+}
+
+/// Statistics of a device's memory; names and meanings are PyTorch's. Set `struct_size` before the
+/// call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct otr_memory_stats_t {
+    /// sizeof(otr_memory_stats_t)
+    pub struct_size: usize,
+    /// Bytes handed out, rounded up.
+    pub allocated_bytes: otr_stat_t,
+    /// Bytes taken from the device.
+    pub reserved_bytes: otr_stat_t,
+    /// Bytes handed out, as they were asked for.
+    pub requested_bytes: otr_stat_t,
+    /// Bytes handed out or waiting for a stream.
+    pub active_bytes: otr_stat_t,
+    /// Free bytes that cannot be given back, as parts of their segments are in use.
+    pub inactive_split_bytes: otr_stat_t,
+    /// Blocks handed out.
+    pub allocations: otr_stat_t,
+    /// Segments taken from the device.
+    pub segments: otr_stat_t,
+    /// Blocks handed out or waiting for a stream.
+    pub active: otr_stat_t,
+    /// Free blocks whose segments are in use.
+    pub inactive_split: otr_stat_t,
+    /// Calls of the driver that allocate.
+    pub device_allocs: u64,
+    /// Calls of the driver that free.
+    pub device_frees: u64,
+    /// Requests that were met only after caches had been given back.
+    pub alloc_retries: u64,
+    /// Requests that could not be met.
+    pub ooms: u64,
+    /// Times that all streams were waited for to get memory back.
+    pub sync_all_streams: u64,
+}
+
+fn stat(of: &Stat) -> otr_stat_t {
+    otr_stat_t { current: of.current, peak: of.peak, allocated: of.allocated, freed: of.freed }
+}
+
+impl From<&Stats> for otr_memory_stats_t {
+    fn from(stats: &Stats) -> Self {
+        Self {
+            struct_size: size_of::<Self>(),
+            allocated_bytes: stat(&stats.allocated_bytes),
+            reserved_bytes: stat(&stats.reserved_bytes),
+            requested_bytes: stat(&stats.requested_bytes),
+            active_bytes: stat(&stats.active_bytes),
+            inactive_split_bytes: stat(&stats.inactive_split_bytes),
+            allocations: stat(&stats.allocations),
+            segments: stat(&stats.segments),
+            active: stat(&stats.active),
+            inactive_split: stat(&stats.inactive_split),
+            device_allocs: stats.device_allocs,
+            device_frees: stats.device_frees,
+            alloc_retries: stats.alloc_retries,
+            ooms: stats.ooms,
+            sync_all_streams: stats.sync_all_streams,
+        }
+    }
+}
+
+api! {
+    /// Hands out at least `size` bytes of a device, in the order of `stream`: memory that was freed
+    /// may be handed out again while the work before the free is still running on that stream.
+    /// 0 bytes are address 0. OTR_ERR_OUT_OF_MEMORY says where the memory is.
+    fn otr_memory_alloc(device: u32, size: u64, stream: otr_stream_t, address: *mut u64) {
+        let out = Out::new(address, "address")?;
+        out.set(hooks::runtime()?.device(device)?.alloc(size, stream)?);
+        Ok(())
+    }
+
+    /// Frees an allocation of any device, at any time: it is reused in stream order. 0 is ignored.
+    fn otr_memory_free(address: u64) {
+        hooks::runtime()?.free(address)
+    }
+
+    /// Says that work of another stream uses an allocation: after it is freed it is reused only when
+    /// what that stream had been given by then has finished.
+    fn otr_memory_record_stream(address: u64, stream: otr_stream_t) {
+        hooks::runtime()?.record_stream(address, stream)
+    }
+
+    /// What is known of any address within an allocation. OTR_ERR_NOT_FOUND: it is in none.
+    fn otr_memory_pointer_info(address: u64, info: *mut otr_pointer_info_t) {
+        let out = OutStruct::new(info, "info")?;
+        let known = hooks::runtime()?.pointer_info(address)?;
+        out.set(&otr_pointer_info_t {
+            struct_size: 0,
+            base: known.base,
+            size: known.size,
+            stream: known.stream,
+            device: known.device,
+            reserved: 0,
+        });
+        Ok(())
+    }
+
+    /// Gives all cached memory that is not in use back to the driver.
+    fn otr_memory_empty_cache(device: u32) {
+        hooks::runtime()?.device(device)?.empty_cache();
+        Ok(())
+    }
+
+    /// Free and total bytes of a device.
+    fn otr_memory_info(device: u32, free_bytes: *mut u64, total_bytes: *mut u64) {
+        let (free_out, total_out) =
+            (Out::new(free_bytes, "free_bytes")?, Out::new(total_bytes, "total_bytes")?);
+        let (free, total) = hooks::runtime()?.device(device)?.memory_info()?;
+        free_out.set(free);
+        total_out.set(total);
+        Ok(())
+    }
+
+    /// Statistics of a device's memory.
+    fn otr_memory_stats(device: u32, stats: *mut otr_memory_stats_t) {
+        let out = OutStruct::new(stats, "stats")?;
+        out.set(&otr_memory_stats_t::from(&hooks::runtime()?.device(device)?.memory_stats()));
+        Ok(())
+    }
+
+    /// Starts all peaks anew from the current values.
+    fn otr_memory_reset_peak(device: u32) {
+        hooks::runtime()?.device(device)?.reset_peak_memory();
+        Ok(())
+    }
+
+    /// Starts all accumulated counts anew from 0.
+    fn otr_memory_reset_accumulated(device: u32) {
+        hooks::runtime()?.device(device)?.reset_accumulated_memory();
+        Ok(())
+    }
+
+    /// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit.
+    fn otr_memory_set_limit(device: u32, bytes: u64) {
+        hooks::runtime()?.device(device)?.set_memory_limit(bytes);
+        Ok(())
+    }
+
+    /// All segments of a device and their blocks, as JSON. Free it with otr_string_free.
+    fn otr_memory_snapshot(device: u32, json: *mut *mut c_char) {
+        let out = Out::new(json, "json")?;
+        let snapshot = hooks::runtime()?.device(device)?.memory_snapshot();
+        out.set(string(snapshot_json(&snapshot)));
+        Ok(())
+    }
+}
+
+fn snapshot_json(snapshot: &hooks::Snapshot) -> String {
+    let segments: Vec<_> = snapshot
+        .segments
+        .iter()
+        .map(|segment| {
+            let blocks: Vec<_> = segment
+                .blocks
+                .iter()
+                .map(|block| {
+                    serde_json::json!({
+                        "address": block.address,
+                        "size": block.size,
+                        "requested_size": block.requested,
+                        "state": block.state.name(),
+                    })
+                })
+                .collect();
+            serde_json::json!({
+                "address": segment.address,
+                "total_size": segment.size,
+                "stream": segment.stream.0,
+                "blocks": blocks,
+            })
+        })
+        .collect();
+    serde_json::json!({ "segments": segments }).to_string()
+}

@@ -1,0 +1,97 @@
+//! Observers: functions of the host that are told of memory and fallbacks.
+
+use std::ffi::{CString, c_char, c_void};
+
+use outrigger_hooks as hooks;
+use outrigger_hooks::ObservationKinds;
+
+use crate::guard::{Out, null};
+use crate::otr_observer_t;
+
+/// Memory was handed out.
+pub const OTR_OBSERVE_ALLOC: u32 = ObservationKinds::ALLOC.0;
+/// Memory was given back to the cache.
+pub const OTR_OBSERVE_FREE: u32 = ObservationKinds::FREE.0;
+/// The cache took memory from the device.
+pub const OTR_OBSERVE_SEGMENT_ALLOC: u32 = ObservationKinds::SEGMENT_ALLOC.0;
+/// The cache gave memory back to the device.
+pub const OTR_OBSERVE_SEGMENT_FREE: u32 = ObservationKinds::SEGMENT_FREE.0;
+/// A request could not be met.
+pub const OTR_OBSERVE_OUT_OF_MEMORY: u32 = ObservationKinds::OUT_OF_MEMORY.0;
+/// An operator ran on the CPU in place of the device.
+pub const OTR_OBSERVE_FALLBACK: u32 = ObservationKinds::FALLBACK.0;
+
+/// One thing that happened. Lives as long as the observer's call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct otr_observation_t {
+    /// sizeof(otr_observation_t), of the library
+    pub struct_size: usize,
+    /// One of OTR_OBSERVE_*.
+    pub kind: u32,
+    /// The device that it concerns.
+    pub device: u32,
+    /// The address, for memory; else 0.
+    pub address: u64,
+    /// Bytes: of the block, of the segment, requested, or staged by a fallback.
+    pub size: u64,
+    /// Bytes handed out, for memory.
+    pub allocated_bytes: u64,
+    /// Bytes that the cache holds, for memory.
+    pub reserved_bytes: u64,
+    /// The operator, for a fallback; else "".
+    pub name: *const c_char,
+    /// How long a fallback took.
+    pub nanoseconds: u64,
+}
+
+/// Called on the thread that caused the event, outside of all locks of the runtime. It must not throw.
+pub type otr_observer_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, observation: *const otr_observation_t)>;
+
+/// A pointer that the host lets us use from any thread.
+struct User(*mut c_void);
+
+// SAFETY: `otr_observer_add` documents that the function is called with it from any thread.
+unsafe impl Send for User {}
+// SAFETY: as above.
+unsafe impl Sync for User {}
+
+api! {
+    /// Has a function called for every event of the given kinds (OTR_OBSERVE_*, or-ed), from any
+    /// thread, until the observer is removed.
+    fn otr_observer_add(
+        kinds: u32,
+        function: otr_observer_fn,
+        user: *mut c_void,
+        observer: *mut otr_observer_t,
+    ) {
+        let out = Out::new(observer, "observer")?;
+        let function = function.ok_or_else(|| null("function"))?;
+        let user = User(user);
+        out.set(hooks::add_observer(ObservationKinds(kinds), move |seen| {
+            let user = &user;
+            let name = CString::new(seen.name).unwrap_or_default();
+            let observation = otr_observation_t {
+                struct_size: size_of::<otr_observation_t>(),
+                kind: seen.kind.0,
+                device: seen.device,
+                address: seen.address,
+                size: seen.size,
+                allocated_bytes: seen.allocated_bytes,
+                reserved_bytes: seen.reserved_bytes,
+                name: name.as_ptr(),
+                nanoseconds: seen.nanoseconds,
+            };
+            // SAFETY: the host lets this be called from any thread until the observer is removed.
+            unsafe { function(user.0, &observation) }
+        })?);
+        Ok(())
+    }
+
+    /// Removes an observer. When it returns, no call of it is running and none will start; it must
+    /// not be called from within the observer.
+    fn otr_observer_remove(observer: otr_observer_t) {
+        hooks::remove_observer(observer)
+    }
+}

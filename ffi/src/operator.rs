@@ -1,0 +1,120 @@
+//! Operators: looked up by name once, called by number.
+
+use std::ffi::c_char;
+
+use arrayvec::ArrayVec;
+use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
+use outrigger_hooks as hooks;
+use outrigger_hooks::ops::{Call, DType, OperatorId, Scalar, Tensor, parallel};
+use outrigger_hooks::{Code, Error, Result};
+
+use crate::guard::{Out, c_str, null, slice};
+use crate::{otr_operator_id_t, otr_stream_t};
+
+/// The most inputs, outputs or scalars of one call.
+pub const OTR_OPERANDS_MAX: usize = 64;
+
+/// Runs `body` over parts of a range.
+pub type otr_parallel_body_fn = parallel::Body;
+/// Splits a range into parts of at least `grain`, runs `body` on each, from any threads, and returns
+/// when all have run.
+pub type otr_parallel_for_fn = Option<parallel::ParallelFor>;
+
+#[inline]
+fn tensors<'a>(
+    array: &'a [otr_tensor_t],
+    what: &str,
+) -> Result<ArrayVec<Tensor<'a>, OTR_OPERANDS_MAX>> {
+    let mut out = ArrayVec::new();
+    for tensor in array {
+        let rank = tensor.rank as usize;
+        out.try_push(Tensor {
+            address: tensor.address,
+            dtype: DType(tensor.dtype),
+            sizes: slice(tensor.sizes, rank, "sizes of a tensor")?,
+            strides: slice(tensor.strides, rank, "strides of a tensor")?,
+        })
+        .map_err(|_| too_many(what))?;
+    }
+    Ok(out)
+}
+
+#[inline]
+fn scalars(array: &[otr_scalar_t]) -> Result<ArrayVec<Scalar, OTR_OPERANDS_MAX>> {
+    let mut out = ArrayVec::new();
+    for scalar in array {
+        // SAFETY: both members of the union are 8 bytes for which every bit pattern is a value.
+        let value = match DType(scalar.dtype) {
+            DType::F64 => Scalar::F64(unsafe { scalar.value.f64_ }),
+            // SAFETY: as above.
+            DType::I64 => Scalar::I64(unsafe { scalar.value.i64_ }),
+            other => {
+                return Err(Error::new(
+                    Code::INVALID_ARGUMENT,
+                    format!("a scalar's dtype is OTR_DTYPE_F64 or OTR_DTYPE_I64, not {}", other.0),
+                ));
+            }
+        };
+        out.try_push(value).map_err(|_| too_many("scalars"))?;
+    }
+    Ok(out)
+}
+
+#[cold]
+fn too_many(what: &str) -> Error {
+    Error::new(Code::INVALID_ARGUMENT, format!("more than {OTR_OPERANDS_MAX} {what}"))
+}
+
+api! {
+    /// The number of an operator. docs/operators.md lists their names. OTR_ERR_NOT_FOUND.
+    fn otr_operator_find(name: *const c_char, operator_id: *mut otr_operator_id_t) {
+        let out = Out::new(operator_id, "operator_id")?;
+        let name = c_str(name, "name")?;
+        let found = OperatorId::find(name).ok_or_else(|| {
+            let text = format!("there is no operator named '{}'", name.to_string_lossy());
+            Error::new(Code::NOT_FOUND, text)
+        })?;
+        out.set(found.index());
+        Ok(())
+    }
+
+    /// Runs an operator in stream order and returns at once. Operands lie in memory of the stream's
+    /// device; `name` of the call is ignored. OTR_ERR_UNSUPPORTED: there is no kernel for these
+    /// arguments, and nothing was done.
+    fn otr_operator_call(
+        stream: otr_stream_t,
+        operator_id: otr_operator_id_t,
+        call: *const otr_operator_call_t,
+    ) {
+        // SAFETY: NULL or valid by the contract of the header.
+        let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
+        if call.struct_size < size_of::<otr_operator_call_t>() {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("call->struct_size is {}: set it to sizeof(*call)", call.struct_size),
+            ));
+        }
+        let operator = OperatorId::from_index(operator_id).ok_or_else(|| {
+            Error::new(Code::NOT_FOUND, format!("there is no operator number {operator_id}"))
+        })?;
+        let inputs = tensors(slice(call.inputs, call.input_count as usize, "inputs")?, "inputs")?;
+        let outputs =
+            tensors(slice(call.outputs, call.output_count as usize, "outputs")?, "outputs")?;
+        let scalars = scalars(slice(call.scalars, call.scalar_count as usize, "scalars")?)?;
+        let call = Call { inputs: &inputs, outputs: &outputs, scalars: &scalars };
+        // SAFETY: that operands lie in live memory of the device is the host's promise.
+        hooks::with_stream(stream, |stream| unsafe { stream.call(operator, &call) })
+    }
+
+    /// Lends the threads of a framework to host kernels; NULL goes back to the built-in pool.
+    fn otr_set_parallel_for(function: otr_parallel_for_fn) {
+        parallel::set(function);
+        Ok(())
+    }
+
+    /// The number of threads of the built-in pool; 0: as many as cores.
+    fn otr_set_threads(threads: u32) {
+        parallel::set_threads(threads as usize);
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! Drivers, devices, and the current device of a thread.
+
+use std::ffi::c_char;
+
+use outrigger_hooks as hooks;
+
+use crate::guard::{Out, OutStruct, string, text};
+
+/// What is known of a device. Set `struct_size` before the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct otr_device_info_t {
+    /// sizeof(otr_device_info_t)
+    pub struct_size: usize,
+    /// The device's name.
+    pub name: [c_char; 128],
+    /// Who makes it.
+    pub vendor: [c_char; 64],
+    /// The driver's name.
+    pub driver: [c_char; 64],
+    /// The driver's version.
+    pub driver_version: [c_char; 32],
+    /// Bytes of memory.
+    pub total_memory: u64,
+    /// 1 if a device address is a host pointer to the same bytes.
+    pub host_visible: u32,
+    /// Alignment of allocations in bytes.
+    pub address_alignment: u32,
+    /// 0: unknown.
+    pub compute_units: u32,
+    /// Of streams; a lower number is more urgent.
+    pub priority_lowest: i32,
+    /// Of streams.
+    pub priority_highest: i32,
+    /// The device's number within its driver.
+    pub driver_ordinal: u32,
+}
+
+fn chars<const N: usize>(text: &str) -> [c_char; N] {
+    let mut out = [0; N];
+    for (to, from) in out[..N - 1].iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+    out
+}
+
+/// The version of Outrigger, such as "0.1.0". Lives as long as the process.
+#[unsafe(no_mangle)]
+pub extern "C" fn otr_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+api! {
+    /// Makes the runtime ready: reads the environment and loads the drivers of OUTRIGGER_DRIVER
+    /// ("name-or-path?key=value&...", several separated by commas; "host" by default). Any other call
+    /// does it when it needs it. Fails if there is no device at all, with the reason for each driver.
+    /// Where OUTRIGGER_LOG is set, this is also what starts the log.
+    fn otr_runtime_init() {
+        if std::env::var_os("OUTRIGGER_LOG").is_some() {
+            crate::diagnostics::install()?;
+        }
+        hooks::runtime()?.device(0).map(drop)
+    }
+
+    /// Loads one more driver, or several separated by commas, and adds the devices.
+    fn otr_driver_load(spec: *const c_char) {
+        hooks::runtime()?.load(text(spec, "spec")?).map(drop)
+    }
+
+    /// What was tried so far, what was taken, what was refused and why, as JSON.
+    /// Free it with otr_string_free.
+    fn otr_load_report(json: *mut *mut c_char) {
+        let out = Out::new(json, "json")?;
+        out.set(string(hooks::runtime()?.load_report().to_json()));
+        Ok(())
+    }
+
+    /// How many devices there are.
+    fn otr_device_count(count: *mut u32) {
+        let out = Out::new(count, "count")?;
+        out.set(hooks::runtime()?.device_count());
+        Ok(())
+    }
+
+    /// What is known of a device.
+    fn otr_device_info(device: u32, info: *mut otr_device_info_t) {
+        let out = OutStruct::new(info, "info")?;
+        let device = hooks::runtime()?.device(device)?;
+        let (driver, properties) = (device.driver(), device.properties());
+        out.set(&otr_device_info_t {
+            struct_size: 0,
+            name: chars(&properties.name),
+            vendor: chars(&properties.vendor),
+            driver: chars(driver.name()),
+            driver_version: chars(driver.version()),
+            total_memory: properties.total_memory,
+            host_visible: properties.host_visible().into(),
+            address_alignment: properties.address_alignment,
+            compute_units: properties.compute_units,
+            priority_lowest: properties.priority_lowest,
+            priority_highest: properties.priority_highest,
+            driver_ordinal: device.ordinal(),
+        });
+        Ok(())
+    }
+
+    /// The current device of this thread; 0 until it is set.
+    fn otr_device_current(device: *mut u32) {
+        let out = Out::new(device, "device")?;
+        out.set(hooks::current_device());
+        Ok(())
+    }
+
+    /// Makes a device the current one of this thread.
+    fn otr_device_set_current(device: u32) {
+        hooks::set_current_device(device)
+    }
+
+    /// Waits for all work submitted to any stream of a device. Reports the first failure.
+    fn otr_device_synchronize(device: u32) {
+        hooks::runtime()?.device(device)?.synchronize()
+    }
+}

@@ -1,0 +1,87 @@
+//! Streams.
+
+use outrigger_hooks as hooks;
+
+use crate::guard::Out;
+use crate::{otr_event_t, otr_stream_t};
+
+api! {
+    /// The default stream of a device. It belongs to the runtime.
+    fn otr_stream_default(device: u32, stream: *mut otr_stream_t) {
+        let out = Out::new(stream, "stream")?;
+        out.set(hooks::runtime()?.device(device)?.default_stream().id());
+        Ok(())
+    }
+
+    /// The next stream in turn of a device's pool, which belongs to the runtime. A lower priority
+    /// number is more urgent; it is clamped to the device's range.
+    fn otr_stream_from_pool(device: u32, priority: i32, stream: *mut otr_stream_t) {
+        let out = Out::new(stream, "stream")?;
+        out.set(hooks::runtime()?.device(device)?.pool_stream(priority)?.id());
+        Ok(())
+    }
+
+    /// Makes a stream.
+    fn otr_stream_create(device: u32, priority: i32, stream: *mut otr_stream_t) {
+        let out = Out::new(stream, "stream")?;
+        out.set(hooks::create_stream(device, priority)?.id());
+        Ok(())
+    }
+
+    /// Destroys a stream without waiting: work that was submitted still runs.
+    fn otr_stream_destroy(stream: otr_stream_t) {
+        hooks::destroy_stream(stream)
+    }
+
+    /// The device of a stream.
+    fn otr_stream_device(stream: otr_stream_t, device: *mut u32) {
+        let out = Out::new(device, "device")?;
+        out.set(hooks::with_stream(stream, |stream| Ok(stream.device().index()))?);
+        Ok(())
+    }
+
+    /// The priority of a stream.
+    fn otr_stream_priority(stream: otr_stream_t, priority: *mut i32) {
+        let out = Out::new(priority, "priority")?;
+        out.set(hooks::with_stream(stream, |stream| Ok(stream.priority()))?);
+        Ok(())
+    }
+
+    /// The current stream of this thread on a device: its default stream until one is set.
+    fn otr_stream_current(device: u32, stream: *mut otr_stream_t) {
+        let out = Out::new(stream, "stream")?;
+        out.set(hooks::current_stream(device)?);
+        Ok(())
+    }
+
+    /// Makes a stream the current one of this thread on its device. The current device stays.
+    fn otr_stream_set_current(stream: otr_stream_t) {
+        hooks::set_current_stream(stream)
+    }
+
+    /// Sets `finished` to 1 if all work submitted before has finished, else to 0. Never waits.
+    /// Fails with the first failure of the stream's work.
+    fn otr_stream_query(stream: otr_stream_t, finished: *mut u32) {
+        let out = Out::new(finished, "finished")?;
+        out.set(hooks::with_stream(stream, hooks::Stream::query)?.into());
+        Ok(())
+    }
+
+    /// Waits for all work submitted before. Fails with the first failure of the stream's work, which
+    /// is thereby cleared: the stream takes work again.
+    fn otr_stream_synchronize(stream: otr_stream_t) {
+        hooks::stream(stream)?.synchronize()
+    }
+
+    /// Sees to it that what was submitted starts by itself. Waiting does it too.
+    fn otr_stream_flush(stream: otr_stream_t) {
+        hooks::with_stream(stream, hooks::Stream::flush)
+    }
+
+    /// Lets later work of a stream start after the point at which an event was last recorded, also
+    /// on another device. Does not wait, unless the event is of another driver.
+    fn otr_stream_wait_event(stream: otr_stream_t, event: otr_event_t) {
+        let (stream, event) = (hooks::stream(stream)?, hooks::event(event)?);
+        stream.wait_event(&event)
+    }
+}

@@ -1,0 +1,462 @@
+//! Memory: device memory and pinned host memory over the caching allocator, with its accounting, and
+//! observers told of what happens. It must never give memory back to a driver while work that was
+//! submitted may still use it.
+
+use std::ffi::c_void;
+use std::sync::{Arc, OnceLock};
+
+use outrigger_allocator::{
+    AllocError, Allocator, Backend, Config, Event, EventKind, FreeError, MemoryInfo, Snapshot, Stats,
+    StreamId,
+};
+use outrigger_device::{Code, Driver};
+
+use crate::device::Timelines;
+use crate::observer::{self, Observation, ObservationKinds};
+use crate::{Device, Error, Result, current_device, runtime, stream, with_stream};
+
+/// What is known of an address in device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PointerInfo {
+    /// Where the allocation starts.
+    pub base: u64,
+    /// Its usable size in bytes: what was asked for, rounded up.
+    pub size: u64,
+    /// The stream that it was allocated on.
+    pub stream: u64,
+    /// The device.
+    pub device: u32,
+}
+
+/// An event after which memory is free; `None`: it is free already.
+pub(crate) type Fence = Option<Arc<outrigger_device::Event>>;
+
+fn fence_done(fence: &Fence) -> bool {
+    fence.as_ref().is_none_or(|event| !matches!(event.query(), Ok(false)))
+}
+
+fn fence_wait(fence: &Fence) {
+    if let Some(event) = fence {
+        // A failure is reported to those who wait for the stream; the memory is free either way.
+        let _ = event.synchronize();
+    }
+}
+
+/// A device's memory, as its allocator sees it.
+pub(crate) struct DeviceMemory {
+    device: u32,
+    driver: Driver,
+    ordinal: u32,
+    timelines: Arc<Timelines>,
+}
+
+impl DeviceMemory {
+    pub(crate) fn new(
+        device: u32,
+        driver: Driver,
+        ordinal: u32,
+        timelines: Arc<Timelines>,
+    ) -> Self {
+        Self { device, driver, ordinal, timelines }
+    }
+}
+
+impl Backend for DeviceMemory {
+    type Error = Error;
+    type Fence = Fence;
+
+    fn segment_alloc(&self, size: u64) -> Result<u64> {
+        Ok(self.driver.memory_alloc(self.ordinal, size)?)
+    }
+
+    fn segment_free(&self, address: u64) {
+        // SAFETY: the allocator gives back what `segment_alloc` returned, once, when no block is in
+        // use and fences behind all streams that used it have passed.
+        if let Err(error) = unsafe { self.driver.memory_free(address) } {
+            tracing::error!(target: "outrigger::memory", %error, address, "the driver refused to free");
+        }
+    }
+
+    fn is_out_of_memory(&self, error: &Error) -> bool {
+        error.code() == Code::OUT_OF_MEMORY
+    }
+
+    fn fence(&self, stream: StreamId) -> Result<Fence> {
+        fence_of(&self.timelines, stream)
+    }
+
+    fn fence_done(&self, fence: &Fence) -> bool {
+        fence_done(fence)
+    }
+
+    fn fence_wait(&self, fence: &Fence) {
+        fence_wait(fence);
+    }
+
+    fn memory_info(&self) -> Option<MemoryInfo> {
+        let (free, total) = self.driver.memory_info(self.ordinal).ok()??;
+        Some(MemoryInfo { free, total })
+    }
+
+    fn observe(&self, event: &Event) {
+        let kind = match event.kind {
+            EventKind::SegmentAlloc => ObservationKinds::SEGMENT_ALLOC,
+            EventKind::SegmentFree => ObservationKinds::SEGMENT_FREE,
+            EventKind::OutOfMemory => ObservationKinds::OUT_OF_MEMORY,
+        };
+        if observer::listening(kind) {
+            observer::observe(&Observation {
+                kind,
+                device: self.device,
+                address: event.address,
+                size: event.size,
+                allocated_bytes: event.allocated_bytes,
+                reserved_bytes: event.reserved_bytes,
+                name: "",
+                nanoseconds: 0,
+            });
+        }
+    }
+}
+
+/// An event after the work of a stream, which may be one of another device.
+fn fence_of(timelines: &Timelines, id: StreamId) -> Result<Fence> {
+    match stream(id.0) {
+        Ok(stream) => stream.device().timelines().fence(id.0),
+        Err(_) => timelines.fence(id.0),
+    }
+}
+
+impl Device {
+    /// Hands out at least `size` bytes, ordered for `stream`: memory that was freed may be handed out
+    /// again while the work before the free is still running on that stream. 0 bytes are address 0.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` with a summary of where the memory is; `INVALID_HANDLE`, or
+    /// `INVALID_ARGUMENT` if the stream is of another device.
+    #[inline]
+    pub fn alloc(&self, size: u64, stream: u64) -> Result<u64> {
+        with_stream(stream, |found| {
+            if found.device().index() == self.index() {
+                return Ok(());
+            }
+            Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "memory of device {} cannot be allocated on a stream of device {}",
+                    self.index(),
+                    found.device().index()
+                ),
+            ))
+        })?;
+        if size == 0 {
+            return Ok(0);
+        }
+        let allocation = self
+            .allocator()
+            .alloc(size, StreamId(stream))
+            .map_err(|error| self.alloc_failed(error))?;
+        if observer::listening(ObservationKinds::ALLOC) {
+            self.tell(ObservationKinds::ALLOC, allocation.address, allocation.size);
+        }
+        Ok(allocation.address)
+    }
+
+    #[cold]
+    fn alloc_failed(&self, error: AllocError<Error>) -> Error {
+        let code = match error {
+            AllocError::Backend(error) => return error,
+            AllocError::OutOfMemory(_) => Code::OUT_OF_MEMORY,
+            AllocError::BadSegment { .. } => Code::INTERNAL,
+        };
+        Error::new(code, format!("device {}: {error}", self.index()))
+    }
+
+    /// Tells observers that memory was handed out or came back.
+    #[cold]
+    fn tell(&self, kind: ObservationKinds, address: u64, size: u64) {
+        let stats = self.allocator().stats();
+        observer::observe(&Observation {
+            kind,
+            device: self.index(),
+            address,
+            size,
+            allocated_bytes: stats.allocated_bytes.current,
+            reserved_bytes: stats.reserved_bytes.current,
+            name: "",
+            nanoseconds: 0,
+        });
+    }
+
+    /// Says that work of another stream uses the allocation at `address`: after it is freed it is
+    /// reused only when what that stream had been given by then has finished.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the address is not one that was allocated; `INVALID_HANDLE`.
+    pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
+        with_stream(stream, |_| Ok(()))?;
+        self.allocator()
+            .record_stream(address, StreamId(stream))
+            .map_err(not_allocated)
+    }
+
+    /// What is known of an address within an allocation.
+    pub fn pointer_info(&self, address: u64) -> Option<PointerInfo> {
+        let block = self.allocator().lookup(address).filter(|block| !block.free)?;
+        Some(PointerInfo {
+            base: block.base,
+            size: block.size,
+            stream: block.stream.0,
+            device: self.index(),
+        })
+    }
+
+    /// Gives all cached memory that is not in use back to the driver. Returns how many bytes.
+    pub fn empty_cache(&self) -> u64 {
+        self.allocator().empty_cache()
+    }
+
+    /// Free and total bytes of the device. Where the driver does not know: what the cache has not
+    /// taken of the whole.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn memory_info(&self) -> Result<(u64, u64)> {
+        if let Some(known) = self.driver().memory_info(self.ordinal())? {
+            return Ok(known);
+        }
+        let total = self.properties().total_memory;
+        Ok((total.saturating_sub(self.memory_stats().reserved_bytes.current), total))
+    }
+
+    /// Statistics of the device's memory.
+    pub fn memory_stats(&self) -> Stats {
+        self.allocator().stats()
+    }
+
+    /// Starts all peaks anew from the current values.
+    pub fn reset_peak_memory(&self) {
+        self.allocator().reset_peak();
+    }
+
+    /// Starts all accumulated counts anew from 0.
+    pub fn reset_accumulated_memory(&self) {
+        self.allocator().reset_accumulated();
+    }
+
+    /// Limits the bytes that the cache may take from the device; `u64::MAX` lifts the limit.
+    pub fn set_memory_limit(&self, bytes: u64) {
+        self.allocator().set_limit(bytes);
+    }
+
+    /// All segments and their blocks, now.
+    pub fn memory_snapshot(&self) -> Snapshot {
+        self.allocator().snapshot()
+    }
+}
+
+/// The device whose live memory holds an address; the current one is asked first.
+fn owner(address: u64) -> Result<&'static Device> {
+    let runtime = runtime()?;
+    let current = runtime.device(current_device()).ok();
+    let rest = runtime.devices().filter(|device| Some(device.index()) != current.map(Device::index));
+    current
+        .into_iter()
+        .chain(rest)
+        .find(|device| device.allocator().lookup(address).is_some())
+        .ok_or_else(|| {
+            Error::new(
+                Code::NOT_FOUND,
+                format!("{address:#x} is not in the memory of any device"),
+            )
+        })
+}
+
+impl crate::Runtime {
+    /// Frees an allocation, at any time: it is reused in stream order. Address 0 is ignored.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that says whether the address was never allocated or was freed before.
+    pub fn free(&self, address: u64) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let current = self.device(current_device()).ok();
+        // The usual case in one look-up: the memory is of the current device.
+        let mut refusal = None;
+        let rest = self.devices().filter(|one| Some(one.index()) != current.map(Device::index));
+        for device in current.into_iter().chain(rest) {
+            match device.allocator().free(address) {
+                Ok(freed) => {
+                    if observer::listening(ObservationKinds::FREE) {
+                        device.tell(ObservationKinds::FREE, address, freed.size);
+                    }
+                    return Ok(());
+                }
+                Err(FreeError::Unknown { .. }) => {}
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Err(not_allocated(refusal.unwrap_or(FreeError::Unknown { address })))
+    }
+
+    /// Says that work of `stream` uses the allocation at `address`; see [`Device::record_stream`].
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if no device has the address; `INVALID_HANDLE`.
+    pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        owner(address)?.record_stream(address, stream)
+    }
+
+    /// What is known of an address within an allocation of any device.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if it is in no live allocation.
+    pub fn pointer_info(&self, address: u64) -> Result<PointerInfo> {
+        owner(address)?.pointer_info(address).ok_or_else(|| {
+            Error::new(Code::NOT_FOUND, format!("{address:#x} lies in memory that was freed"))
+        })
+    }
+}
+
+#[cold]
+fn not_allocated(error: FreeError) -> Error {
+    Error::new(Code::INVALID_ARGUMENT, error.to_string())
+}
+
+/// Pinned host memory: host memory that devices reach fast and asynchronously.
+pub struct HostMemory(Allocator<PinnedMemory>);
+
+/// Freed pinned memory that no stream uses is free at once: its "own stream" is none.
+const NO_STREAM: StreamId = StreamId(0);
+
+/// The pinned host memory of the process.
+///
+/// # Errors
+/// `UNSUPPORTED` if no loaded driver offers pinned memory.
+pub fn host_memory() -> Result<&'static HostMemory> {
+    static MEMORY: OnceLock<HostMemory> = OnceLock::new();
+    if let Some(memory) = MEMORY.get() {
+        return Ok(memory);
+    }
+    let driver = runtime()?
+        .devices()
+        .map(Device::driver)
+        .find(|driver| driver.pinned().is_some())
+        .ok_or_else(|| {
+            Error::new(Code::UNSUPPORTED, "no loaded driver offers pinned host memory")
+        })?;
+    Ok(MEMORY.get_or_init(|| {
+        HostMemory(Allocator::new(PinnedMemory(driver.clone()), Config::default()))
+    }))
+}
+
+struct PinnedMemory(Driver);
+
+impl Backend for PinnedMemory {
+    type Error = Error;
+    type Fence = Fence;
+
+    fn segment_alloc(&self, size: u64) -> Result<u64> {
+        let pinned = self.0.pinned().ok_or_else(|| Error::new(Code::UNSUPPORTED, "no pinned memory"))?;
+        Ok(pinned.alloc(size)? as u64)
+    }
+
+    fn segment_free(&self, address: u64) {
+        let Some(pinned) = self.0.pinned() else { return };
+        // SAFETY: the allocator gives back what `segment_alloc` returned, once; blocks whose streams
+        // had not passed were waited for by fences.
+        if let Err(error) = unsafe { pinned.free(address as *mut c_void) } {
+            tracing::error!(target: "outrigger::memory", %error, address, "the driver refused to free");
+        }
+    }
+
+    fn is_out_of_memory(&self, error: &Error) -> bool {
+        matches!(error.code(), Code::OUT_OF_MEMORY | Code::OUT_OF_HOST_MEMORY)
+    }
+
+    fn fence(&self, id: StreamId) -> Result<Fence> {
+        if id == NO_STREAM {
+            return Ok(None);
+        }
+        match stream(id.0) {
+            Ok(stream) => stream.device().timelines().fence(id.0),
+            // Destroyed: its device still knows where its work ends.
+            Err(_) => runtime()?
+                .devices()
+                .find_map(|device| device.timelines().fence(id.0).transpose())
+                .transpose(),
+        }
+    }
+
+    fn fence_done(&self, fence: &Fence) -> bool {
+        fence_done(fence)
+    }
+
+    fn fence_wait(&self, fence: &Fence) {
+        fence_wait(fence);
+    }
+}
+
+impl HostMemory {
+    /// Hands out at least `size` bytes of pinned memory. 0 bytes are a NULL pointer.
+    ///
+    /// # Errors
+    /// `OUT_OF_HOST_MEMORY` with a summary.
+    pub fn alloc(&self, size: u64) -> Result<*mut c_void> {
+        if size == 0 {
+            return Ok(std::ptr::null_mut());
+        }
+        match self.0.alloc(size, NO_STREAM) {
+            Ok(allocation) => Ok(allocation.address as *mut c_void),
+            Err(AllocError::Backend(error)) => Err(error),
+            Err(error @ AllocError::OutOfMemory(_)) => {
+                Err(Error::new(Code::OUT_OF_HOST_MEMORY, format!("pinned memory: {error}")))
+            }
+            Err(error) => Err(Error::new(Code::INTERNAL, format!("pinned memory: {error}"))),
+        }
+    }
+
+    /// Frees pinned memory, at any time: it is reused when the streams recorded on it have passed.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that says whether the pointer was never allocated or was freed before.
+    pub fn free(&self, pointer: *mut c_void) -> Result<()> {
+        if pointer.is_null() {
+            return Ok(());
+        }
+        let address = pointer as u64;
+        self.0.free(address).map(drop).map_err(not_allocated)
+    }
+
+    /// Says that work of `stream` uses the memory at `pointer`, as a copy does.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the pointer is not one that was allocated; `INVALID_HANDLE`.
+    pub fn record_stream(&self, pointer: *mut c_void, stream: u64) -> Result<()> {
+        with_stream(stream, |_| Ok(()))?;
+        let address = pointer as u64;
+        self.0
+            .record_stream(address, StreamId(stream))
+            .map_err(not_allocated)
+    }
+
+    /// The start and size of the live pinned allocation that holds a pointer.
+    pub fn lookup(&self, pointer: *const c_void) -> Option<(u64, u64)> {
+        let block = self.0.lookup(pointer as u64).filter(|block| !block.free)?;
+        Some((block.base, block.size))
+    }
+
+    /// Gives all cached pinned memory back. Returns how many bytes.
+    pub fn empty_cache(&self) -> u64 {
+        self.0.empty_cache()
+    }
+
+    /// Statistics of pinned memory.
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+}

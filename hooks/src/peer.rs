@@ -1,0 +1,82 @@
+//! Copies between two devices: by the driver where both are its own and it can, else through host
+//! memory, which waits.
+
+use outrigger_device::{Code, CopyKind};
+
+use crate::{Device, Error, Result, Stream, runtime};
+
+/// Bytes that are copied at a time through the host.
+const CHUNK: u64 = 16 << 20;
+
+impl Stream {
+    /// Copies `size` bytes between live allocations of two devices, of which this stream's is one.
+    /// In order of this stream; where no driver can copy, the call waits and copies through the host.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if an address is on no device; `INVALID_ARGUMENT` if a range overruns its
+    /// allocation or neither device is the stream's; what the drivers report.
+    pub fn copy_peer(&self, dst: u64, src: u64, size: u64) -> Result<()> {
+        if size == 0 {
+            return Ok(());
+        }
+        let to = runtime()?.device(runtime()?.pointer_info(dst)?.device)?;
+        let from = runtime()?.device(runtime()?.pointer_info(src)?.device)?;
+        to.check_range("destination", dst, size)?;
+        from.check_range("source", src, size)?;
+        if ![to.index(), from.index()].contains(&self.device().index()) {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "a copy from device {} to device {} on a stream of device {}: use a stream of \
+                     one of the two",
+                    from.index(),
+                    to.index(),
+                    self.device().index()
+                ),
+            )
+            .on_stream(self.id()));
+        }
+        if to.index() == from.index() {
+            // SAFETY: both ranges are live device memory, reused in stream order only.
+            return unsafe { self.copy(dst, src, size, CopyKind::DeviceToDevice) };
+        }
+        if to.driver().same_as(from.driver())
+            && let Some(peer) = to.driver().peer()
+            && peer.can_access(from.ordinal(), to.ordinal())?
+        {
+            // SAFETY: both ranges are live device memory, reused in stream order only.
+            return unsafe {
+                peer.copy(self.queue(), (to.ordinal(), dst), (from.ordinal(), src), size)
+            }
+            .map_err(|error| self.failed(error));
+        }
+        self.copy_through_host(to, dst, from, src, size)
+    }
+
+    fn copy_through_host(
+        &self,
+        to: &'static Device,
+        dst: u64,
+        from: &'static Device,
+        src: u64,
+        size: u64,
+    ) -> Result<()> {
+        self.synchronize()?;
+        let mut staging = vec![0u8; size.min(CHUNK) as usize];
+        let host = staging.as_mut_ptr() as u64;
+        for done in (0..size).step_by(CHUNK as usize) {
+            let part = (size - done).min(CHUNK);
+            for (device, dst, src, kind) in [
+                (from, host, src + done, CopyKind::DeviceToHost),
+                (to, dst + done, host, CopyKind::HostToDevice),
+            ] {
+                let stream =
+                    if device.index() == self.device().index() { self } else { device.default_stream() };
+                // SAFETY: the staging memory outlives the copy, which is waited for.
+                unsafe { stream.copy(dst, src, part, kind) }?;
+                stream.synchronize()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! Streams: in-order queues of a device. Each device has a default stream and a pool that the runtime
+//! owns; a host makes others. Work of a stream runs in the order of submission, and nothing here runs
+//! anything ahead of it.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use outrigger_device::{Code, CopyKind, Queue};
+
+use crate::table::{Kind, Table};
+use crate::{Device, Error, Event, Result, runtime};
+
+static TABLE: Table<Stream> = Table::new(Kind::Stream);
+
+/// A stream of a device.
+pub struct Stream {
+    id: u64,
+    device: &'static Device,
+    queue: Queue,
+    priority: i32,
+    owner: Owner,
+}
+
+/// Who decides when a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Runtime,
+    Host,
+}
+
+impl Stream {
+    pub(crate) fn make(device: &'static Device, priority: i32, owner: Owner) -> Result<Arc<Self>> {
+        let range = device.properties();
+        let priority = priority.clamp(range.priority_highest, range.priority_lowest);
+        let queue = device.driver().queue_create(device.ordinal(), priority)?;
+        let stream = TABLE.insert(|id| Self { id, device, queue, priority, owner })?;
+        device.timelines().add(&stream);
+        Ok(stream)
+    }
+
+    /// The id, as C hosts hold it.
+    #[inline]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The device that runs it.
+    #[inline]
+    pub fn device(&self) -> &'static Device {
+        self.device
+    }
+
+    /// The priority that it got: the asked one within the device's range.
+    pub fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// True if all work submitted before has finished. Never waits.
+    ///
+    /// # Errors
+    /// The first failure of the stream's work since it was last synchronized.
+    #[inline]
+    pub fn query(&self) -> Result<bool> {
+        self.queue.query().map_err(|error| self.failed(error))
+    }
+
+    /// Waits for all work submitted before.
+    ///
+    /// # Errors
+    /// The first failure of the stream's work, which is thereby cleared: the stream takes work again.
+    pub fn synchronize(&self) -> Result<()> {
+        self.queue.synchronize().map_err(|error| self.failed(error))
+    }
+
+    /// Sees to it that what was submitted starts by itself.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn flush(&self) -> Result<()> {
+        self.queue.flush().map_err(|error| self.failed(error))
+    }
+
+    /// Lets later work of this stream start after the point at which `event` was last recorded. Does
+    /// not wait, unless the event is of another driver: no driver can wait for another one's work.
+    ///
+    /// # Errors
+    /// What the driver reports. A failure that the event carries fails the stream, not this call.
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
+        if event.device().driver().same_as(self.device.driver()) {
+            self.queue.wait_event(event.inner()).map_err(|error| self.failed(error))
+        } else {
+            event.synchronize()
+        }
+    }
+
+    /// Copies `size` bytes in stream order. Device ranges must lie in live allocations of this
+    /// stream's device; host memory stays valid and untouched until the copy has finished.
+    ///
+    /// # Safety
+    /// The host ranges are valid for `size` bytes until the stream has passed this point, and nothing
+    /// else writes to what the copy reads or touches what it writes until then.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that names the range that is not in a live allocation; what the driver reports.
+    pub unsafe fn copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
+        if kind.writes_device() {
+            self.device.check_range("destination", dst, size)?;
+        }
+        if kind.reads_device() {
+            self.device.check_range("source", src, size)?;
+        }
+        // SAFETY: device ranges are live, as just checked, and the allocator reuses them in stream
+        // order only; the host ranges are the caller's promise.
+        unsafe { self.queue.copy(dst, src, size, kind) }.map_err(|error| self.failed(error))
+    }
+
+    /// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the range is not in a live allocation, or size and pattern do not fit.
+    pub fn fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
+        if !matches!(pattern.len(), 1 | 2 | 4 | 8 | 16) || size % pattern.len() as u64 != 0 {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "a fill of {size} bytes with a pattern of {} bytes: the pattern has 1, 2, 4, 8 \
+                     or 16 bytes, and the size is a multiple of it",
+                    pattern.len()
+                ),
+            ));
+        }
+        self.device.check_range("destination", dst, size)?;
+        // SAFETY: the range is live, and the allocator reuses it in stream order only.
+        unsafe { self.queue.fill(dst, size, pattern) }.map_err(|error| self.failed(error))
+    }
+
+    /// Runs a function on the host in stream order, exactly once. It gets the failure of the work
+    /// before it, if any, and its own failure makes the stream fail. It must not call the runtime.
+    ///
+    /// # Errors
+    /// What the driver reports; the function is dropped without having run.
+    pub fn host_call(
+        &self,
+        function: impl FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
+    ) -> Result<()> {
+        self.queue.host_call(function).map_err(|error| self.failed(error))
+    }
+
+    /// As [`host_call`](Self::host_call) for a C function.
+    ///
+    /// # Safety
+    /// `function` may be called once with `user` from any thread at any later time.
+    ///
+    /// # Errors
+    /// What the driver reports; the function was not and will not be called.
+    pub unsafe fn host_call_raw(
+        &self,
+        function: outrigger_device::HostFn,
+        user: *mut c_void,
+    ) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.queue.host_call_raw(function, user) }.map_err(|error| self.failed(error))
+    }
+
+    #[cold]
+    pub(crate) fn failed(&self, error: outrigger_device::Error) -> Error {
+        Error::from(error).on_stream(self.id)
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream")
+            .field("id", &format_args!("{:#x}", self.id))
+            .field("device", &self.device.index())
+            .field("priority", &self.priority)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes a stream. A lower priority number is more urgent; it is clamped to the device's range.
+///
+/// # Errors
+/// `INVALID_DEVICE`; what the driver reports.
+pub fn create_stream(device: u32, priority: i32) -> Result<Arc<Stream>> {
+    Stream::make(runtime()?.device(device)?, priority, Owner::Host)
+}
+
+/// The stream with this id. For calls that do not wait, [`with_stream`] is cheaper.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live stream.
+pub fn stream(id: u64) -> Result<Arc<Stream>> {
+    TABLE.get(id)
+}
+
+/// Runs a call that does not wait on the stream with this id.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live stream; what `call` returns.
+#[inline]
+pub fn with_stream<R>(id: u64, call: impl FnOnce(&Stream) -> Result<R>) -> Result<R> {
+    TABLE.with(id, call)
+}
+
+/// Destroys a stream without waiting: work that was submitted still runs, and memory that it uses is
+/// not reused before.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live stream; `INVALID_ARGUMENT` for a stream that the
+/// runtime owns.
+pub fn destroy_stream(id: u64) -> Result<()> {
+    if with_stream(id, |stream| Ok(stream.owner))? == Owner::Runtime {
+        return Err(Error::new(
+            Code::INVALID_ARGUMENT,
+            "default and pool streams belong to the runtime and are not destroyed",
+        )
+        .on_stream(id));
+    }
+    let stream = TABLE.remove(id)?;
+    stream.device.timelines().end(&stream);
+    Ok(())
+}

@@ -1,0 +1,255 @@
+//! The C++ bridge: devices, streams, events, buffers and operators as C++ classes that own what they
+//! stand for. A failure is a `rust::Error` with the text of the runtime.
+
+use std::ffi::CString;
+use std::pin::Pin;
+
+use outrigger_hooks as hooks;
+use outrigger_hooks::ops;
+
+#[cxx::bridge(namespace = "outrigger")]
+mod ffi {
+    /// A view of device memory. Strides count elements.
+    struct Tensor {
+        address: u64,
+        dtype: u32,
+        sizes: Vec<i64>,
+        strides: Vec<i64>,
+    }
+
+    /// Bytes of a device's memory.
+    struct MemoryUse {
+        allocated: u64,
+        reserved: u64,
+        peak_allocated: u64,
+    }
+
+    extern "Rust" {
+        type Stream;
+        type Event;
+        type Buffer;
+
+        /// Loads one more driver; returns how many devices it brought.
+        fn load_driver(spec: &str) -> Result<u32>;
+        fn device_count() -> Result<u32>;
+        fn device_name(device: u32) -> Result<String>;
+        fn memory_use(device: u32) -> Result<MemoryUse>;
+
+        fn default_stream(device: u32) -> Result<Box<Stream>>;
+        fn create_stream(device: u32, priority: i32) -> Result<Box<Stream>>;
+        fn id(self: &Stream) -> u64;
+        fn query(self: &Stream) -> Result<bool>;
+        fn synchronize(self: &Stream) -> Result<()>;
+        fn wait(self: &Stream, event: &Event) -> Result<()>;
+        /// Runs an operator (docs/operators.md) in stream order.
+        ///
+        /// # Safety
+        /// The operands lie in live memory of the stream's device.
+        unsafe fn call(
+            self: &Stream,
+            operator_name: &str,
+            inputs: &[Tensor],
+            outputs: &[Tensor],
+            scalars: &[f64],
+        ) -> Result<()>;
+
+        fn create_event(device: u32, timing: bool) -> Result<Box<Event>>;
+        fn record(self: &Event, stream: &Stream) -> Result<()>;
+        fn query(self: &Event) -> Result<bool>;
+        fn synchronize(self: &Event) -> Result<()>;
+        fn milliseconds_since(self: &Event, start: &Event) -> Result<f64>;
+
+        /// Device memory, in the order of a stream.
+        fn allocate(device: u32, size: u64, stream: &Stream) -> Result<Box<Buffer>>;
+        fn address(self: &Buffer) -> u64;
+        fn size(self: &Buffer) -> u64;
+        /// Copies bytes to the start of the buffer, in stream order, and waits.
+        fn upload(self: Pin<&mut Buffer>, bytes: &[u8], stream: &Stream) -> Result<()>;
+        /// Copies bytes from the start of the buffer, in stream order, and waits.
+        fn download(self: &Buffer, bytes: &mut [u8], stream: &Stream) -> Result<()>;
+        /// Fills the buffer with one byte, in stream order.
+        fn fill(self: Pin<&mut Buffer>, byte: u8, stream: &Stream) -> Result<()>;
+    }
+}
+
+use ffi::{MemoryUse, Tensor};
+
+/// A stream; one that `create_stream` made is destroyed with its object.
+struct Stream {
+    inner: std::sync::Arc<hooks::Stream>,
+    owned: bool,
+}
+
+/// An event, destroyed with its object.
+struct Event(std::sync::Arc<hooks::Event>);
+
+/// Device memory, freed with its object.
+struct Buffer {
+    address: u64,
+    size: u64,
+}
+
+type Result<T> = hooks::Result<T>;
+
+fn load_driver(spec: &str) -> Result<u32> {
+    hooks::runtime()?.load(spec)
+}
+
+fn device_count() -> Result<u32> {
+    Ok(hooks::runtime()?.device_count())
+}
+
+fn device_name(device: u32) -> Result<String> {
+    Ok(hooks::runtime()?.device(device)?.properties().name.clone())
+}
+
+fn memory_use(device: u32) -> Result<MemoryUse> {
+    let stats = hooks::runtime()?.device(device)?.memory_stats();
+    Ok(MemoryUse {
+        allocated: stats.allocated_bytes.current,
+        reserved: stats.reserved_bytes.current,
+        peak_allocated: stats.allocated_bytes.peak,
+    })
+}
+
+fn default_stream(device: u32) -> Result<Box<Stream>> {
+    let inner = hooks::runtime()?.device(device)?.default_stream().clone();
+    Ok(Box::new(Stream { inner, owned: false }))
+}
+
+fn create_stream(device: u32, priority: i32) -> Result<Box<Stream>> {
+    Ok(Box::new(Stream { inner: hooks::create_stream(device, priority)?, owned: true }))
+}
+
+impl Stream {
+    fn id(&self) -> u64 {
+        self.inner.id()
+    }
+
+    fn query(&self) -> Result<bool> {
+        self.inner.query()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.inner.synchronize()
+    }
+
+    fn wait(&self, event: &Event) -> Result<()> {
+        self.inner.wait_event(&event.0)
+    }
+
+    /// # Safety
+    /// The operands lie in live memory of the stream's device.
+    unsafe fn call(
+        &self,
+        operator_name: &str,
+        inputs: &[Tensor],
+        outputs: &[Tensor],
+        scalars: &[f64],
+    ) -> Result<()> {
+        let operator = CString::new(operator_name)
+            .ok()
+            .and_then(|name| ops::OperatorId::find(&name))
+            .ok_or_else(|| {
+                hooks::Error::new(
+                    hooks::Code::NOT_FOUND,
+                    format!("there is no operator named '{operator_name}'"),
+                )
+            })?;
+        let view = |tensors: &'_ [Tensor]| -> Vec<ops::Tensor<'_>> {
+            let mut views = Vec::with_capacity(tensors.len());
+            for tensor in tensors {
+                views.push(ops::Tensor {
+                    address: tensor.address,
+                    dtype: ops::DType(tensor.dtype),
+                    sizes: tensor.sizes.as_slice(),
+                    strides: tensor.strides.as_slice(),
+                });
+            }
+            views
+        };
+        let scalars: Vec<_> = scalars.iter().map(|value| ops::Scalar::F64(*value)).collect();
+        let (inputs, outputs) = (view(inputs), view(outputs));
+        let call = ops::Call { inputs: &inputs, outputs: &outputs, scalars: &scalars };
+        // SAFETY: the caller's promise.
+        unsafe { self.inner.call(operator, &call) }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.owned {
+            // It was ours alone; a handle that somebody destroyed by its id is gone already.
+            let _ = hooks::destroy_stream(self.inner.id());
+        }
+    }
+}
+
+fn create_event(device: u32, timing: bool) -> Result<Box<Event>> {
+    Ok(Box::new(Event(hooks::create_event(device, timing)?)))
+}
+
+impl Event {
+    fn record(&self, stream: &Stream) -> Result<()> {
+        self.0.record(&stream.inner)
+    }
+
+    fn query(&self) -> Result<bool> {
+        self.0.query()
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.0.synchronize()
+    }
+
+    fn milliseconds_since(&self, start: &Event) -> Result<f64> {
+        hooks::elapsed_ms(&start.0, &self.0)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let _ = hooks::destroy_event(self.0.id());
+    }
+}
+
+fn allocate(device: u32, size: u64, stream: &Stream) -> Result<Box<Buffer>> {
+    let address = hooks::runtime()?.device(device)?.alloc(size, stream.id())?;
+    Ok(Box::new(Buffer { address, size }))
+}
+
+impl Buffer {
+    fn address(&self) -> u64 {
+        self.address
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn upload(self: Pin<&mut Self>, bytes: &[u8], stream: &Stream) -> Result<()> {
+        let (host, size) = (bytes.as_ptr() as u64, bytes.len() as u64);
+        // SAFETY: `bytes` outlives the copy, which is waited for.
+        unsafe { stream.inner.copy(self.address, host, size, hooks::CopyKind::HostToDevice) }?;
+        stream.synchronize()
+    }
+
+    fn download(&self, bytes: &mut [u8], stream: &Stream) -> Result<()> {
+        let (host, size) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
+        // SAFETY: `bytes` outlives the copy, which is waited for.
+        unsafe { stream.inner.copy(host, self.address, size, hooks::CopyKind::DeviceToHost) }?;
+        stream.synchronize()
+    }
+
+    fn fill(self: Pin<&mut Self>, byte: u8, stream: &Stream) -> Result<()> {
+        stream.inner.fill(self.address, self.size, &[byte])
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Ok(runtime) = hooks::runtime() {
+            let _ = runtime.free(self.address);
+        }
+    }
+}
