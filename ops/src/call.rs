@@ -3,7 +3,7 @@
 //! These types describe memory, they never touch it: an address is a number of the device, and only
 //! a kernel that runs in stream order may turn it into a pointer.
 
-use crate::base::DType;
+use outrigger_device::DType;
 
 /// An operand: where it lies on the device and how it is laid out.
 #[derive(Clone, Copy, Debug)]

@@ -10,14 +10,18 @@
 //!
 //! This crate must never allocate device memory, know of streams, or print. Kernels must not panic.
 
-mod base;
 mod call;
+mod convert;
+mod isa;
+mod math;
+mod memory;
+mod elementwise;
 mod error;
 pub mod parallel;
 mod plan;
 mod registry;
 
-pub use base::DType;
+pub use outrigger_device::{Code, DType};
 pub use call::{Call, Scalar, Tensor};
 pub use error::PlanError;
 pub use plan::{KernelFn, Plan};

@@ -106,7 +106,15 @@ impl Plan {
     }
 }
 
+/// Estimated time for so many elements at so many picoseconds each, on top of what a kernel costs.
+#[inline]
+pub(crate) fn cost_ns(elements: i64, picoseconds: u32) -> u32 {
+    const OVERHEAD: u64 = 20;
+    let work = (elements as u64).saturating_mul(u64::from(picoseconds)) / 1000;
+    u32::try_from(work.saturating_add(OVERHEAD)).unwrap_or(u32::MAX)
+}
+
 /// The kernel of a call without elements.
 unsafe extern "C" fn nothing(_args: *const c_void, _args_size: u32, _bias: i64) -> i32 {
-    crate::base::Code::OK.0
+    outrigger_device::Code::OK.0
 }

@@ -3,7 +3,10 @@
 
 use std::ffi::CStr;
 
-use crate::{Call, Plan, error::Result};
+use crate::call::Call;
+use crate::elementwise;
+use crate::error::Result;
+use crate::plan::Plan;
 
 /// One operator. Each module of operators lists its own.
 pub(crate) struct Definition {
@@ -13,7 +16,7 @@ pub(crate) struct Definition {
 }
 
 /// All operators, grouped as in `docs/operators.md`.
-static GROUPS: [&[Definition]; 0] = [];
+const GROUPS: [&[Definition]; 3] = [elementwise::ARITHMETIC, elementwise::FUNCTIONS, elementwise::SELECTION];
 
 const COUNT: usize = {
     let mut count = 0;

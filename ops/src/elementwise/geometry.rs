@@ -1,0 +1,200 @@
+//! How operands of an elementwise call are laid out against each other: shapes are broadcast,
+//! dimensions are sorted so that memory is walked in order, and merged where all operands allow.
+//!
+//! The result is what kernels iterate over: dimensions from the innermost outward, each a size and
+//! the byte stride of every operand. Nothing here allocates or knows what is computed.
+
+use crate::call::Tensor;
+use crate::error::{Result, invalid, unsupported};
+use crate::plan::Plan;
+
+/// Most operands of a kernel, outputs included.
+pub(crate) const MAX_OPERANDS: usize = 4;
+
+/// Most dimensions that are left after merging.
+pub(crate) const MAX_RANK: usize = 12;
+
+/// One dimension: its size and the byte strides of all operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dim {
+    pub(crate) size: i64,
+    pub(crate) strides: [i64; MAX_OPERANDS],
+}
+
+/// The dimensions of a call, innermost first.
+#[derive(Debug)]
+pub(crate) struct Geometry {
+    pub(crate) dims: [Dim; MAX_RANK],
+    pub(crate) rank: usize,
+    /// Elements of the output.
+    pub(crate) numel: i64,
+}
+
+impl Geometry {
+    /// Appends the dimensions to an argument block: size, then the strides of `operands` operands.
+    #[inline]
+    pub(crate) fn push(&self, operands: usize, plan: &mut Plan) {
+        for dim in &self.dims[..self.rank] {
+            plan.push_numbers(&[dim.size]);
+            plan.push_numbers(&dim.strides[..operands]);
+        }
+    }
+}
+
+/// Bytes of an element of an operand, after checking that its address is a multiple of them.
+#[inline]
+pub(crate) fn checked_size(tensor: &Tensor<'_>) -> Result<i64> {
+    let Some(size) = tensor.dtype.size() else {
+        return unsupported(format!("element type {} is unknown", tensor.dtype.0));
+    };
+    if tensor.strides.len() != tensor.sizes.len() {
+        return invalid(format!(
+            "a tensor has {} sizes and {} strides; there must be as many of each",
+            tensor.sizes.len(),
+            tensor.strides.len()
+        ));
+    }
+    if tensor.address & (size.min(8) as u64 - 1) != 0 {
+        return invalid(format!(
+            "address {:#x} is not a multiple of the element size {size}",
+            tensor.address
+        ));
+    }
+    Ok(size as i64)
+}
+
+/// Lays out an output and inputs that are broadcast to it.
+#[inline]
+pub(crate) fn broadcast(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Geometry> {
+    let mut sizes = [0i64; MAX_OPERANDS];
+    sizes[0] = checked_size(output)?;
+    let numel = output.numel();
+    let mut dense = output.is_contiguous();
+    for (slot, input) in sizes[1..].iter_mut().zip(inputs) {
+        *slot = checked_size(input)?;
+        dense &= if input.sizes == output.sizes {
+            input.is_contiguous()
+        } else {
+            input.sizes.iter().all(|&size| size == 1) && input.rank() <= output.rank()
+        };
+    }
+    let zero = Dim { size: 1, strides: [0; MAX_OPERANDS] };
+    let mut geometry = Geometry { dims: [zero; MAX_RANK], rank: 1, numel };
+    if dense {
+        let dim = &mut geometry.dims[0];
+        dim.size = numel;
+        dim.strides[0] = sizes[0];
+        for (k, input) in inputs.iter().enumerate() {
+            dim.strides[k + 1] = if input.sizes == output.sizes { sizes[k + 1] } else { 0 };
+        }
+        return Ok(geometry);
+    }
+    general(&mut geometry, output, inputs, &sizes)?;
+    Ok(geometry)
+}
+
+fn general(
+    geometry: &mut Geometry,
+    output: &Tensor<'_>,
+    inputs: &[Tensor<'_>],
+    sizes: &[i64; MAX_OPERANDS],
+) -> Result<()> {
+    let rank = output.rank();
+    for input in inputs {
+        if input.rank() > rank {
+            return invalid(shapes("an input has more dimensions than the output", output, inputs));
+        }
+    }
+    geometry.rank = 0;
+    for back in 1..=rank {
+        let size = output.sizes[rank - back];
+        let mut dim = Dim { size, strides: [0; MAX_OPERANDS] };
+        dim.strides[0] = output.strides[rank - back] * sizes[0];
+        for (k, input) in inputs.iter().enumerate() {
+            if back > input.rank() {
+                continue;
+            }
+            let at = input.rank() - back;
+            if input.sizes[at] == size {
+                dim.strides[k + 1] = input.strides[at] * sizes[k + 1];
+            } else if input.sizes[at] != 1 {
+                return invalid(shapes("an input cannot be broadcast to the output", output, inputs));
+            }
+        }
+        if size != 1 {
+            insert(geometry, dim)?;
+        }
+    }
+    if geometry.rank == 0 {
+        geometry.rank = 1;
+        return Ok(());
+    }
+    merge(geometry, inputs.len() + 1);
+    Ok(())
+}
+
+/// Inserts a dimension so that those that move least in memory are innermost: by the output's stride,
+/// then by the inputs'. Dimensions come innermost first, and equal ones keep that order.
+#[inline]
+fn insert(geometry: &mut Geometry, dim: Dim) -> Result<()> {
+    let rank = geometry.rank;
+    if rank == MAX_RANK && !append_merged(geometry, &dim) {
+        return unsupported(format!("more than {MAX_RANK} dimensions that cannot be merged"));
+    } else if rank == MAX_RANK {
+        return Ok(());
+    }
+    let mut at = rank;
+    while at > 0 && is_inner(&dim, &geometry.dims[at - 1]) {
+        geometry.dims[at] = geometry.dims[at - 1];
+        at -= 1;
+    }
+    geometry.dims[at] = dim;
+    geometry.rank += 1;
+    Ok(())
+}
+
+/// With all slots in use: takes the dimension in if it continues the outermost one.
+fn append_merged(geometry: &mut Geometry, dim: &Dim) -> bool {
+    let last = &mut geometry.dims[MAX_RANK - 1];
+    let fits = last.strides.iter().zip(&dim.strides).all(|(a, b)| a * last.size == *b);
+    if fits {
+        last.size *= dim.size;
+    }
+    fits
+}
+
+/// True if `a` belongs inside of `b`.
+#[inline]
+fn is_inner(a: &Dim, b: &Dim) -> bool {
+    for (x, y) in a.strides.iter().zip(&b.strides) {
+        let (x, y) = (x.abs(), y.abs());
+        if x != 0 && y != 0 && x != y {
+            return x < y;
+        }
+    }
+    false
+}
+
+/// Merges neighbours that all operands walk as one.
+#[inline]
+fn merge(geometry: &mut Geometry, operands: usize) {
+    let mut last = 0;
+    for next in 1..geometry.rank {
+        let dim = geometry.dims[next];
+        let inner = &mut geometry.dims[last];
+        let fits = (0..operands).all(|k| inner.strides[k] * inner.size == dim.strides[k]);
+        if fits {
+            inner.size *= dim.size;
+        } else {
+            last += 1;
+            geometry.dims[last] = dim;
+        }
+    }
+    geometry.rank = last + 1;
+}
+
+#[cold]
+fn shapes(what: &str, output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> String {
+    let inputs: Vec<_> = inputs.iter().map(|input| input.sizes).collect();
+    format!("{what}: inputs {inputs:?}, output {:?}", output.sizes)
+}
