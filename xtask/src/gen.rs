@@ -23,7 +23,7 @@ const HEAD: &str = r#"//! The driver contract as Rust sees it: `include/outrigge
 ///
 /// # Errors
 /// If Cargo or bindgen fails; the message holds what they said.
-pub fn driver_bindings(repo_root: &Path) -> anyhow::Result<String> {
+pub(crate) fn driver_bindings(repo_root: &Path) -> anyhow::Result<String> {
     let header = repo_root.join("include/outrigger/driver.h");
     ensure!(header.is_file(), "{} is missing", header.display());
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -41,6 +41,7 @@ pub fn driver_bindings(repo_root: &Path) -> anyhow::Result<String> {
             String::from_utf8_lossy(&output.stderr)
         );
     }
-    let body = String::from_utf8(output.stdout).context("bindgen wrote something else than text")?;
+    let body =
+        String::from_utf8(output.stdout).context("bindgen wrote something else than text")?;
     Ok(format!("{HEAD}{body}"))
 }

@@ -1,2 +1,73 @@
-//! The chores of the project.
-fn main() {}
+//! The chores of the project: `cargo xtask --help` lists them. Parses the command line, and nothing else:
+//! each chore is a module.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool talks to a person"
+)]
+
+mod bench;
+mod demo;
+mod environment;
+mod generate;
+mod native;
+mod python;
+mod shell;
+mod suites;
+mod tidy;
+mod workspace;
+
+mod r#gen;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    version,
+    about = "The chores of Outrigger"
+)]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Train two real models in stock PyTorch on an Outrigger device and compare them with CPU tensors
+    Demo(demo::Options),
+    /// Run every test of the project, or some suites of them
+    Test(suites::Options),
+    /// Measure, against peers in the same run
+    Bench(bench::Options),
+    /// Make the generated sources anew: driver bindings and headers
+    Gen(generate::Options),
+    /// Check the invariants that ARCHITECTURE.md states
+    Tidy,
+    /// Run the project's Python, with torch_outrigger importable: `cargo xtask python -- -c 'import torch'`
+    Python(python::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome = Workspace::find().and_then(|workspace| match Cli::parse().chore {
+        Chore::Demo(options) => demo::run(&workspace, &options),
+        Chore::Test(options) => suites::run(&workspace, &options),
+        Chore::Bench(options) => bench::run(&workspace, &options),
+        Chore::Gen(options) => generate::run(&workspace, &options),
+        Chore::Tidy => tidy::run(&workspace),
+        Chore::Python(options) => python::run(&workspace, &options),
+    });
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

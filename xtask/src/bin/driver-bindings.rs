@@ -20,14 +20,19 @@ impl ParseCallbacks for ConstantTypes {
         }
         match name {
             "OTR_DEVICE_HOST_VISIBLE" => Some(IntKind::U64),
-            "OTR_IPC_HANDLE_BYTES" => Some(IntKind::Custom { name: "usize", is_signed: false }),
+            "OTR_IPC_HANDLE_BYTES" => Some(IntKind::Custom {
+                name: "usize",
+                is_signed: false,
+            }),
             _ => Some(IntKind::U32),
         }
     }
 }
 
 fn main() -> anyhow::Result<()> {
-    let header = std::env::args().nth(1).context("usage: driver-bindings PATH-TO-driver.h")?;
+    let header = std::env::args()
+        .nth(1)
+        .context("usage: driver-bindings PATH-TO-driver.h")?;
     let target = bindgen::RustTarget::stable(85, 0).map_err(|error| anyhow::anyhow!("{error}"))?;
     let bindings = bindgen::builder()
         .header(&header)

@@ -1,0 +1,101 @@
+//! `cargo xtask demo`: prepares everything on a fresh machine, then runs the Python package `demo`.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+
+use crate::native;
+use crate::workspace::Workspace;
+
+/// What the demo runs on.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The driver: a name, a specification such as `host?devices=1`, a library, or a folder with a
+    /// Makefile such as examples/driver-c
+    #[arg(long, default_value = "host", value_name = "SPEC_OR_PATH")]
+    driver: String,
+    /// Which face the built-in driver host shows
+    #[arg(long)]
+    face: Option<Face>,
+    /// The device in PyTorch
+    #[arg(long, default_value = "outrigger")]
+    device: Device,
+    /// Training steps of each model; fewer than the default leave out the demand on accuracy
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    steps: Option<u32>,
+}
+
+/// The faces of the driver `host`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Face {
+    /// Device memory that the CPU sees
+    Unified,
+    /// Device memory that faults when the CPU touches it
+    Discrete,
+}
+
+impl Face {
+    /// The name that the driver knows.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unified => "unified",
+            Self::Discrete => "discrete",
+        }
+    }
+}
+
+/// The devices as which PyTorch can see Outrigger.
+#[derive(Clone, Copy, ValueEnum)]
+enum Device {
+    /// PrivateUse1, named outrigger
+    Outrigger,
+    /// The built-in device type MTIA
+    Mtia,
+}
+
+impl Device {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Outrigger => "outrigger",
+            Self::Mtia => "mtia",
+        }
+    }
+}
+
+/// Runs the demo; its exit status is the demo's.
+///
+/// # Errors
+/// If something cannot be prepared or Python not started.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let driver = native::driver(workspace, &options.driver, options.face.map(Face::name))?;
+    native::prepare(workspace)?;
+    eprintln!(
+        "     > training on {} (ready after {:.0} s)",
+        driver.0,
+        started.elapsed().as_secs_f64()
+    );
+    let mut python = native::python(workspace, Some(&driver));
+    python
+        .current_dir(workspace.root())
+        .args(["-m", "demo", "--device", options.device.name(), "--out"])
+        .arg(workspace.target("demo"))
+        .env("OUTRIGGER_TORCH", options.device.name())
+        .env("KINETO_LOG_LEVEL", "5"); // its search for a GPU is nobody's business here
+    if let Some(steps) = options.steps {
+        python.args(["--steps", &steps.to_string()]);
+    }
+    let status = python.status().context("Python could not be started")?;
+    eprintln!(
+        "     > the demo took {:.0} s",
+        started.elapsed().as_secs_f64()
+    );
+    // Killed by a signal: there is no code, and it is a failure.
+    let code = status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(1);
+    Ok(ExitCode::from(code))
+}

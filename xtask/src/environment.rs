@@ -1,0 +1,255 @@
+//! The project's Python environment, `.venv` at the root: made on first use, and again when what it is
+//! made of has changed. A problem of a fresh machine is named with what to install.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// What the environment is made of; pinned, so that every machine runs the same.
+const REQUIREMENTS: [&str; 3] = [
+    "frameworks/torch/requirements.txt",
+    "frameworks/torch/requirements-test.txt",
+    "demo/requirements.txt",
+];
+
+/// The oldest Python that has a wheel of the pinned torch.
+const OLDEST_PYTHON: (u32, u32) = (3, 10);
+
+/// Makes `.venv` if it is missing or made of something else.
+///
+/// # Errors
+/// If the machine lacks something; the message says what to install.
+pub(crate) fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
+    let requirements: Vec<PathBuf> = REQUIREMENTS
+        .iter()
+        .map(|path| workspace.path(path))
+        .collect();
+    let base = base_python()?;
+    let stamp = Stamp::new(
+        workspace.path(".venv/outrigger-environment"),
+        &requirements,
+        &base.version,
+    )?;
+    if stamp.is_current() && workspace.python().exists() {
+        return Ok(());
+    }
+    base.check()?;
+    let mut create = Command::new(&base.program);
+    create
+        .args(["-m", "venv", "--clear"])
+        .arg(workspace.path(".venv"));
+    shell::step(
+        workspace,
+        "making the Python environment .venv",
+        &mut create,
+    )?;
+
+    let mut install = Command::new(workspace.python());
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--progress-bar=off",
+    ]);
+    for path in &requirements {
+        install.arg("-r").arg(path);
+    }
+    let installed = shell::attempt(
+        workspace,
+        "installing PyTorch and what the tests need",
+        &mut install,
+        None,
+    )?;
+    if !installed.success() {
+        bail!("{}{}", network_hint(&installed.output), installed.tail());
+    }
+    stamp.write()
+}
+
+/// A file that remembers what something was made of.
+pub(crate) struct Stamp {
+    path: PathBuf,
+    content: String,
+}
+
+impl Stamp {
+    /// The stamp at `path` of something made of the contents of `sources` and of `more`.
+    ///
+    /// # Errors
+    /// If a source cannot be read.
+    pub(crate) fn new(path: PathBuf, sources: &[PathBuf], more: impl Hash) -> anyhow::Result<Self> {
+        let mut hasher = DefaultHasher::new();
+        more.hash(&mut hasher);
+        for source in sources {
+            let content =
+                fs::read(source).with_context(|| format!("{} cannot be read", source.display()))?;
+            (source, content).hash(&mut hasher);
+        }
+        Ok(Self {
+            path,
+            content: format!("{:016x}\n", hasher.finish()),
+        })
+    }
+
+    /// True if it was made of the same.
+    pub(crate) fn is_current(&self) -> bool {
+        fs::read_to_string(&self.path).is_ok_and(|content| content == self.content)
+    }
+
+    /// Says that it is made of these now.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(crate) fn write(&self) -> anyhow::Result<()> {
+        fs::write(&self.path, &self.content)
+            .with_context(|| format!("{} cannot be written", self.path.display()))
+    }
+}
+
+/// The Python that makes the environment.
+struct BasePython {
+    program: String,
+    version: String,
+}
+
+/// The Python that `PYTHON` names, else `python3`.
+fn base_python() -> anyhow::Result<BasePython> {
+    let program = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let version = Command::new(&program)
+        .args([
+            "-c",
+            "import sys; print(sys.version_info[0], sys.version_info[1], sys.executable)",
+        ])
+        .output()
+        .ok()
+        .filter(|output| output.status.success())
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    match version {
+        Some(version) => Ok(BasePython { program, version }),
+        None => bail!(
+            "there is no Python: `{program}` does not run. Install Python {}.{} or newer (Debian: \
+             apt-get install python3 python3-venv python3-dev), or set PYTHON to one",
+            OLDEST_PYTHON.0,
+            OLDEST_PYTHON.1
+        ),
+    }
+}
+
+impl BasePython {
+    /// Whether it has what the environment and the shim need.
+    fn check(&self) -> anyhow::Result<()> {
+        let mut numbers = self
+            .version
+            .split(' ')
+            .map_while(|part| part.parse::<u32>().ok());
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        if version < OLDEST_PYTHON {
+            bail!(
+                "Python {}.{} ({}) is too old: the pinned PyTorch needs {}.{} or newer; set PYTHON to one",
+                version.0,
+                version.1,
+                self.program,
+                OLDEST_PYTHON.0,
+                OLDEST_PYTHON.1
+            );
+        }
+        if !self.runs("import venv, ensurepip") {
+            bail!(
+                "{} cannot make environments: its modules venv and ensurepip are missing (Debian: \
+                 apt-get install python3-venv)",
+                self.program
+            );
+        }
+        if !self
+            .runs("import sysconfig, os; os.stat(sysconfig.get_paths()['include'] + '/Python.h')")
+        {
+            bail!(
+                "the C headers of {} are missing (Python.h; Debian: apt-get install python3-dev)",
+                self.program
+            );
+        }
+        Ok(())
+    }
+
+    fn runs(&self, code: &str) -> bool {
+        Command::new(&self.program)
+            .args(["-c", code])
+            .output()
+            .is_ok_and(|output| output.status.success())
+    }
+}
+
+/// A sentence about the network, if `output` of pip says that it could not be reached.
+fn network_hint(output: &str) -> &'static str {
+    const SIGNS: [&str; 5] = [
+        "Failed to establish a new connection",
+        "Temporary failure in name resolution",
+        "Network is unreachable",
+        "Connection refused",
+        "ConnectTimeoutError",
+    ];
+    if SIGNS.iter().any(|sign| output.contains(sign)) {
+        "the Python packages could not be fetched: the package index cannot be reached. Check the network, \
+         or point pip at a mirror (PIP_INDEX_URL, PIP_FIND_LINKS).\n"
+    } else {
+        "pip could not install the Python packages:\n"
+    }
+}
+
+/// The C++ compiler that builds the shim: `CXX`, else the first of the usual names that runs.
+///
+/// # Errors
+/// If there is none; the message says what to install.
+pub(crate) fn cxx_compiler() -> anyhow::Result<String> {
+    let named = std::env::var("CXX").ok();
+    let candidates: Vec<&str> = match &named {
+        Some(name) => vec![name.as_str()],
+        None => vec!["c++", "g++", "clang++"],
+    };
+    let works = |name: &&str| {
+        Command::new(name)
+            .arg("--version")
+            .output()
+            .is_ok_and(|output| output.status.success())
+    };
+    candidates.iter().copied().find(works).map(str::to_owned).with_context(|| {
+        format!(
+            "there is no C++ compiler: tried {}. Install one (Debian: apt-get install g++), or set CXX",
+            candidates.join(", ")
+        )
+    })
+}
+
+/// All files below `folder` with one of these extensions, sorted.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub(crate) fn files_below(folder: &Path, extensions: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder)
+            .with_context(|| format!("{} cannot be read", folder.display()))?;
+        for entry in entries {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|e| extensions.iter().any(|wanted| e == *wanted))
+            {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,104 @@
+//! `cargo xtask gen`: makes the generated sources anew, or with `--check` only compares. They are
+//! committed, so that a plain `cargo build` needs no generator. The generators are pinned in
+//! xtask/Cargo.toml, behind the feature `gen`.
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use crate::r#gen;
+use crate::workspace::Workspace;
+
+/// How to generate.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Write nothing; fail if a file differs from what would be written
+    #[arg(long)]
+    check: bool,
+}
+
+type Generator = fn(&Workspace) -> anyhow::Result<String>;
+
+/// Every generated file and what makes its text.
+const GENERATED: [(&str, Generator); 2] = [
+    ("device/src/sys.rs", |workspace| {
+        r#gen::driver_bindings(workspace.root())
+    }),
+    ("include/outrigger/outrigger.h", host_header),
+];
+
+/// Writes or compares all generated files.
+///
+/// # Errors
+/// If a generator fails, or with `--check` if a file differs.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    let mut differing = Vec::new();
+    for (name, generate) in GENERATED {
+        let path = workspace.path(name);
+        let fresh = generate(workspace).with_context(|| format!("{name} cannot be generated"))?;
+        let present = fs::read_to_string(&path).unwrap_or_default();
+        if fresh == present {
+            println!("    ok {name}");
+        } else if options.check {
+            println!("differs {name}: {}", first_difference(&present, &fresh));
+            differing.push(name);
+        } else {
+            fs::write(&path, fresh).with_context(|| format!("{name} cannot be written"))?;
+            println!(" wrote {name}");
+        }
+    }
+    if !differing.is_empty() {
+        bail!(
+            "{} must be generated anew: cargo xtask gen",
+            differing.join(", ")
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The first line that is not the same, both ways.
+fn first_difference(present: &str, fresh: &str) -> String {
+    let (mut old, mut new) = (present.lines(), fresh.lines());
+    let mut number = 1;
+    loop {
+        match (old.next(), new.next()) {
+            (Some(a), Some(b)) if a == b => number += 1,
+            (None, None) => return "the ends of lines".to_owned(),
+            (a, b) => {
+                let (a, b) = (a.unwrap_or("(end)"), b.unwrap_or("(end)"));
+                return format!("line {number} is `{a}`, would be `{b}`");
+            }
+        }
+    }
+}
+
+/// The text of `outrigger.h`, by this package's program `host-header`.
+fn host_header(workspace: &Workspace) -> anyhow::Result<String> {
+    let output = workspace
+        .cargo(&[
+            "run",
+            "--quiet",
+            "--package",
+            "xtask",
+            "--features",
+            "gen",
+            "--bin",
+            "host-header",
+        ])
+        .output()
+        .context("Cargo could not be started")?;
+    if !output.status.success() {
+        bail!(
+            "cbindgen failed:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    String::from_utf8(output.stdout).context("cbindgen wrote something else than text")
+}
+
+/// True for the path, from the root, of a generated file.
+pub(crate) fn is_generated(name: &str) -> bool {
+    GENERATED.iter().any(|(generated, _)| *generated == name)
+}

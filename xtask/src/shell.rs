@@ -1,0 +1,206 @@
+//! Runs the commands that a chore is made of: shows what is going on and how long it took, keeps the
+//! output in a log, and shows its end when a command fails. It decides nothing about outcomes.
+
+use std::fs;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::workspace::Workspace;
+
+/// How many lines of a failed command are shown; all are in its log.
+const SHOWN_LINES: usize = 40;
+
+/// What a finished command left.
+pub(crate) struct Finished {
+    /// How it ended.
+    pub(crate) status: ExitStatus,
+    /// Its standard output and error, as they came.
+    pub(crate) output: String,
+    /// Wall-clock time.
+    pub(crate) elapsed: Duration,
+    /// True if it was stopped because its time was up.
+    pub(crate) timed_out: bool,
+    /// The file with `output`.
+    pub(crate) log: PathBuf,
+}
+
+impl Finished {
+    /// True if the command did what it should.
+    pub(crate) fn success(&self) -> bool {
+        self.status.success() && !self.timed_out
+    }
+
+    /// The last lines of the output.
+    pub(crate) fn tail(&self) -> String {
+        let lines: Vec<&str> = self.output.lines().collect();
+        lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
+    }
+}
+
+/// Runs `command` with a line that says `title`; an error if it fails.
+///
+/// # Errors
+/// If the command cannot be started or fails; the message holds the end of its output.
+pub(crate) fn step(
+    workspace: &Workspace,
+    title: &str,
+    command: &mut Command,
+) -> anyhow::Result<Finished> {
+    let finished = attempt(workspace, title, command, None)?;
+    if !finished.success() {
+        bail!(
+            "{title} failed ({}); all of its output: {}\n{}",
+            finished.status,
+            finished.log.display(),
+            finished.tail()
+        );
+    }
+    Ok(finished)
+}
+
+/// Runs `command` with a line that says `title`, for at most `limit`, and hands back how it ended.
+///
+/// # Errors
+/// If the command cannot be started or its log not written.
+pub(crate) fn attempt(
+    workspace: &Workspace,
+    title: &str,
+    command: &mut Command,
+    limit: Option<Duration>,
+) -> anyhow::Result<Finished> {
+    let line = StatusLine::start(title);
+    let started = Instant::now();
+    let (reader, writer) = std::io::pipe().context("no pipe")?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone().context("no pipe")?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("{} could not be started", command.get_program().display()))?;
+    // The command keeps the writing end of the pipe: let go of it, or reading never ends.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+
+    let collected = Arc::new(Mutex::new(Vec::new()));
+    let collector = std::thread::spawn({
+        let (shown, collected) = (line.bar.clone(), Arc::clone(&collected));
+        move || collect(BufReader::new(reader), &shown, &collected)
+    });
+    let deadline = limit.map(|limit| started + limit);
+    let mut timed_out = false;
+    let status = loop {
+        if let Some(status) = child
+            .try_wait()
+            .context("the command cannot be waited for")?
+        {
+            break status;
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            timed_out = true;
+            child.kill().context("the command cannot be stopped")?;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    if timed_out {
+        // A process that the command started may live on and hold the pipe: take what is there.
+        collected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend(b"\nstopped: its time was up\n");
+    } else if collector.join().is_err() {
+        bail!("the output of {title} could not be read");
+    }
+    let output = {
+        let bytes = collected.lock().unwrap_or_else(PoisonError::into_inner);
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let log = write_log(workspace, title, &output)?;
+    let finished = Finished {
+        status,
+        output,
+        elapsed: started.elapsed(),
+        timed_out,
+        log,
+    };
+    line.finish(title, &finished);
+    Ok(finished)
+}
+
+/// Reads all lines into `collected`, and shows each on the status line.
+fn collect(mut reader: impl BufRead, shown: &ProgressBar, collected: &Mutex<Vec<u8>>) {
+    let mut line = Vec::new();
+    while reader
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|count| count > 0)
+    {
+        let text = String::from_utf8_lossy(&line);
+        shown.set_message(text.trim().chars().take(90).collect::<String>());
+        collected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .extend_from_slice(&line);
+        line.clear();
+    }
+}
+
+fn write_log(workspace: &Workspace, title: &str, output: &str) -> anyhow::Result<PathBuf> {
+    let folder = workspace.target("xtask");
+    fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    let name: String = title
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_lowercase()
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    let log = folder.join(format!("{name}.log"));
+    fs::write(&log, output).with_context(|| format!("{} cannot be written", log.display()))?;
+    Ok(log)
+}
+
+/// One line per command: live on a terminal, plain in a log.
+struct StatusLine {
+    bar: ProgressBar,
+    live: bool,
+}
+
+impl StatusLine {
+    fn start(title: &str) -> Self {
+        let live = std::io::stderr().is_terminal();
+        if !live {
+            eprintln!("       {title} ...");
+            return Self {
+                bar: ProgressBar::hidden(),
+                live,
+            };
+        }
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) =
+            ProgressStyle::with_template("{spinner} {elapsed:>4} {prefix}  {msg:.dim}")
+        {
+            bar.set_style(style);
+        }
+        bar.set_prefix(title.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self { bar, live }
+    }
+
+    fn finish(&self, title: &str, finished: &Finished) {
+        if self.live {
+            self.bar.finish_and_clear();
+        }
+        let mark = if finished.success() { "ok" } else { "FAILED" };
+        eprintln!(
+            "{mark:>6} {title} ({:.1} s)",
+            finished.elapsed.as_secs_f64()
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! `cargo xtask tidy`: checks the invariants that ARCHITECTURE.md states and the compiler does not know.
+//! It reads only files that git knows or would add, and changes nothing.
+
+mod layers;
+mod text;
+mod variables;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, ensure};
+
+use crate::workspace::Workspace;
+
+/// A text file of the repository.
+pub(crate) struct Source {
+    /// Path from the root, with slashes.
+    pub(crate) name: String,
+    /// What is in it.
+    pub(crate) text: String,
+}
+
+impl Source {
+    /// True if the name ends in one of these extensions.
+    pub(crate) fn is(&self, extensions: &[&str]) -> bool {
+        self.name
+            .rsplit_once('.')
+            .is_some_and(|(_, extension)| extensions.contains(&extension))
+    }
+}
+
+/// Runs all checks and lists every place that breaks one.
+///
+/// # Errors
+/// If the repository cannot be read.
+pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
+    let sources = sources(workspace)?;
+    let mut problems = layers::check(workspace)?;
+    problems.extend(sources.iter().flat_map(text::check));
+    problems.extend(text::check_allocator(&sources));
+    problems.extend(variables::check(&sources));
+    for problem in &problems {
+        println!("{problem}");
+    }
+    if problems.is_empty() {
+        println!("tidy: {} files hold to the rules", sources.len());
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("tidy: {} problems", problems.len());
+    Ok(ExitCode::FAILURE)
+}
+
+/// The text files that are in the repository or would be added to it.
+fn sources(workspace: &Workspace) -> anyhow::Result<Vec<Source>> {
+    let output = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .current_dir(workspace.root())
+        .output()
+        .context("git could not be started: tidy checks the files that git knows")?;
+    ensure!(
+        output.status.success(),
+        "git ls-files failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
+    let mut sources = Vec::new();
+    for name in names.split_terminator('\0') {
+        let path: PathBuf = workspace.path(name);
+        // Deleted but not yet committed, or not a text.
+        let Ok(bytes) = fs::read(&path) else { continue };
+        let Ok(text) = String::from_utf8(bytes) else {
+            continue;
+        };
+        sources.push(Source {
+            name: name.to_owned(),
+            text,
+        });
+    }
+    Ok(sources)
+}

@@ -1,0 +1,81 @@
+//! Where things of the project lie: the one place that knows paths. It never creates anything.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+/// The project's folders.
+pub(crate) struct Workspace {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Workspace {
+    /// The workspace that this program was built from.
+    ///
+    /// # Errors
+    /// If Cargo cannot say where it builds to.
+    pub(crate) fn find() -> anyhow::Result<Self> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = here
+            .parent()
+            .context("xtask lies in a folder of the workspace")?
+            .to_owned();
+        let output = Command::new(cargo())
+            .args(["metadata", "--no-deps", "--format-version=1"])
+            .current_dir(&root)
+            .output()
+            .context("Cargo could not be started")?;
+        ensure!(
+            output.status.success(),
+            "cargo metadata failed:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let target = metadata["target_directory"]
+            .as_str()
+            .context("Cargo names no target folder")?;
+        Ok(Self {
+            root,
+            target: target.into(),
+        })
+    }
+
+    /// The root of the repository.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// `path` below the root.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    /// `path` below Cargo's target folder.
+    pub(crate) fn target(&self, path: &str) -> PathBuf {
+        self.target.join(path)
+    }
+
+    /// The folder of the release build of `liboutrigger.so`.
+    pub(crate) fn library_folder(&self) -> PathBuf {
+        self.target("release")
+    }
+
+    /// The Python of the project's environment.
+    pub(crate) fn python(&self) -> PathBuf {
+        self.root.join(".venv/bin/python")
+    }
+
+    /// A Cargo command that runs at the root.
+    pub(crate) fn cargo(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(cargo());
+        command.args(args).current_dir(&self.root);
+        command
+    }
+}
+
+/// The Cargo that started us, else the one on the path.
+fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
