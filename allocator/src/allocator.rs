@@ -108,17 +108,17 @@ impl<B: Backend> Allocator<B> {
 
     /// The figures of now.
     pub fn stats(&self) -> Stats {
-        *self.heap.lock().stats()
+        self.heap.lock().gauges().stats()
     }
 
     /// Makes every peak the current value.
     pub fn reset_peak(&self) {
-        self.heap.lock().stats_mut().reset_peak();
+        self.heap.lock().gauges_mut().reset_peak();
     }
 
     /// Makes every accumulated figure and counter 0.
     pub fn reset_accumulated(&self) {
-        self.heap.lock().stats_mut().reset_accumulated();
+        self.heap.lock().gauges_mut().reset_accumulated();
     }
 
     /// Sets the most bytes that may be held from the device; `u64::MAX` is no limit. What is held
@@ -143,7 +143,7 @@ impl<B: Backend> Allocator<B> {
         if let Some(found) = self.grow(request, stream, &[roomy])? {
             return Ok(found);
         }
-        self.heap.lock().stats_mut().alloc_retries += 1;
+        self.heap.lock().gauges_mut().alloc_retries += 1;
         self.give_back();
         if let Some(found) = self.grow(request, stream, &[roomy, exact])? {
             return Ok(found);
@@ -246,7 +246,7 @@ impl<B: Backend> Allocator<B> {
         if self.pending.lock().is_empty() {
             return false;
         }
-        self.heap.lock().stats_mut().sync_all_streams += 1;
+        self.heap.lock().gauges_mut().sync_all_streams += 1;
         self.poll(&self.growth.lock()); // also records the fences that could not be recorded before
         let fences = self.pending.lock().fences();
         for fence in fences {
@@ -289,14 +289,14 @@ impl<B: Backend> Allocator<B> {
         let device = self.backend.memory_info();
         let (error, event): (_, Event) = {
             let mut heap = self.heap.lock();
-            heap.stats_mut().ooms += 1;
-            let stats = heap.stats();
-            let reserved = stats.reserved_bytes.current;
+            heap.gauges_mut().ooms += 1;
+            let gauges = heap.gauges();
+            let reserved = gauges.reserved.bytes.current();
             let error = OutOfMemory {
                 requested,
                 reserved,
-                allocated: stats.allocated_bytes.current,
-                free: reserved - stats.active_bytes.current,
+                allocated: gauges.allocated.bytes.current(),
+                free: reserved - gauges.active.bytes.current(),
                 largest_free_block: heap.largest_free_block(),
                 limit: heap.limit(),
                 device,

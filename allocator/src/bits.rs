@@ -1,32 +1,39 @@
 //! A set of small numbers that answers "the largest member up to n" in a few steps.
 //!
-//! Each segment has one, of the places where its blocks start. Level 0 has a bit per number, each
-//! further level a bit per word of the level below that is not zero. A large segment's levels are
-//! zeroed lazily by the system: memory is used only where blocks start.
+//! Level 0 has a bit per number, each further level a bit per word of the level below that is not zero.
+//! It must never be asked for a number that is not below its limit.
+
+/// Enough for any 60-bit number.
+const LEVELS: usize = 10;
 
 /// The set.
 pub(crate) struct BitTree {
-    levels: Vec<Vec<u64>>, // the last one is a single word
+    words: Vec<u64>,
+    begins: [usize; LEVELS + 1], // of each level in `words`; the last level is a single word
+    levels: usize,
 }
 
 impl BitTree {
-    /// A set for numbers below `limit`.
+    /// A set for numbers below `limit`, which is below 2^60.
     pub(crate) fn new(limit: u64) -> Self {
-        let mut levels = Vec::new();
-        let mut words = limit;
-        loop {
+        let mut begins = [0; LEVELS + 1];
+        let (mut words, mut levels) = (limit, 0);
+        while levels == 0 || words > 1 {
             words = words.div_ceil(64).max(1);
-            levels.push(vec![0; words as usize]);
-            if words == 1 {
-                return Self { levels };
-            }
+            begins[levels + 1] = begins[levels] + words as usize;
+            levels += 1;
+        }
+        Self {
+            words: vec![0; begins[levels]],
+            begins,
+            levels,
         }
     }
 
     #[inline]
     pub(crate) fn insert(&mut self, mut number: u64) {
-        for level in &mut self.levels {
-            let word = &mut level[(number >> 6) as usize];
+        for begin in &self.begins[..self.levels] {
+            let word = &mut self.words[begin + (number >> 6) as usize];
             let was = *word;
             *word |= 1 << (number & 63);
             if was != 0 {
@@ -38,8 +45,8 @@ impl BitTree {
 
     #[inline]
     pub(crate) fn remove(&mut self, mut number: u64) {
-        for level in &mut self.levels {
-            let word = &mut level[(number >> 6) as usize];
+        for begin in &self.begins[..self.levels] {
+            let word = &mut self.words[begin + (number >> 6) as usize];
             *word &= !(1 << (number & 63));
             if *word != 0 {
                 return;
@@ -54,20 +61,26 @@ impl BitTree {
         // of the word come from, which has been searched already.
         let mut level = 0;
         let mut place = number;
-        let mut mask = u64::MAX >> (63 - (place & 63));
-        let mut word = self.levels[0][(place >> 6) as usize] & mask;
+        let mut word = self.word(0, place) & (u64::MAX >> (63 - (place & 63)));
         while word == 0 {
             place >>= 6;
             level += 1;
-            mask = (1 << (place & 63)) - 1;
-            word = self.levels.get(level)?[(place >> 6) as usize] & mask;
+            if level == self.levels {
+                return None;
+            }
+            word = self.word(level, place) & ((1 << (place & 63)) - 1);
         }
         // Down along the largest members.
         let mut found = (place & !63) | u64::from(word.ilog2());
-        for level in self.levels[..level].iter().rev() {
-            found = (found << 6) | u64::from(level[found as usize].ilog2());
+        for level in (0..level).rev() {
+            found = (found << 6) | u64::from(self.word(level, found << 6).ilog2());
         }
         Some(found)
+    }
+
+    /// The word of a level that holds this place.
+    fn word(&self, level: usize, place: u64) -> u64 {
+        self.words[self.begins[level] + (place >> 6) as usize]
     }
 }
 

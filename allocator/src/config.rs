@@ -9,9 +9,11 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// The largest block that small segments serve.
-const SMALL_MAX: u64 = MIB;
+pub(crate) const SMALL_MAX: u64 = MIB;
 /// Segments that serve a single request are rounded up to this.
 const OWN_SEGMENT_ROUNDING: u64 = 2 * MIB;
+/// No device is asked for more than this at once: 256 TiB, more than any has.
+const REQUEST_MAX: u64 = 1 << 48;
 
 /// Options of PyTorch's allocators that have no counterpart here: naming one is answered as such, not
 /// as a misspelling.
@@ -186,10 +188,13 @@ impl Config {
         Ok(())
     }
 
-    /// What a request of `size` bytes becomes; `None` if no number could hold it.
+    /// What a request of `size` bytes becomes; `None` if no device could serve it.
     #[inline]
     pub(crate) fn request(&self, size: u64) -> Option<Request> {
-        let rounded = size.max(1).checked_add(self.rounding - 1)? & !(self.rounding - 1);
+        if size > REQUEST_MAX {
+            return None;
+        }
+        let rounded = (size.max(1) + self.rounding - 1) & !(self.rounding - 1);
         let class = if rounded <= SMALL_MAX {
             Class::Small
         } else {
@@ -319,5 +324,6 @@ mod tests {
         assert_eq!(plan(10 * MIB), (10 * MIB, 10 * MIB));
         assert_eq!(plan(21 * MIB), (21 * MIB, 22 * MIB));
         assert!(config.request(u64::MAX).is_none());
+        assert_eq!(plan(1 << 48).0, 1 << 48);
     }
 }

@@ -9,11 +9,12 @@ use std::collections::HashMap;
 use crate::block::{Block, Blocks};
 use crate::config::{Class, Request};
 use crate::lists::FreeLists;
-use crate::segment::{Segment, Segments};
+use crate::segment::{Segment, Segments, Starts};
+use crate::stats::Gauges;
 use crate::table::{NONE, Table};
 use crate::{
     Allocation, BlockInfo, BlockState, Config, Event, EventKind, FreeError, Freed, SegmentBlock,
-    SegmentInfo, Snapshot, Stats, StreamId,
+    SegmentInfo, Snapshot, StreamId,
 };
 
 /// Free blocks of a stream.
@@ -48,7 +49,7 @@ pub(crate) struct Heap {
     by_address: Table,                     // blocks in any state, by where they start
     recorded: HashMap<u32, Vec<StreamId>>, // by block
     clock: u64,                            // counts segments that became idle
-    stats: Stats,
+    gauges: Gauges,
 }
 
 impl Heap {
@@ -65,7 +66,7 @@ impl Heap {
             by_address: Table::new(),
             recorded: HashMap::new(),
             clock: 0,
-            stats: Stats::default(),
+            gauges: Gauges::default(),
         }
     }
 
@@ -99,9 +100,9 @@ impl Heap {
         let pool = self.pool_or_new(stream);
         let id = self.segments.next_id();
         let first = self.blocks.add(Block::whole(address, size, id));
-        let mut starts = crate::bits::BitTree::new(size / self.config.rounding());
-        starts.insert(0);
         let class = request.class;
+        let mut starts = Starts::new(size, class, self.config.rounding());
+        starts.insert(0, first);
         self.segments.add(Segment {
             address,
             size,
@@ -115,9 +116,8 @@ impl Heap {
         let owner = &mut self.pools[pool as usize];
         owner.segments += 1;
         owner.lists[class as usize].insert(&mut self.blocks, first);
-        self.stats.reserved_bytes.add(size);
-        self.stats.segments.add(1);
-        self.stats.device_allocs += 1;
+        self.gauges.reserved.add(size);
+        self.gauges.device_allocs += 1;
         Some(self.hand_out(first, pool, request))
     }
 
@@ -153,21 +153,21 @@ impl Heap {
             let segment = &mut self.segments[segment];
             segment
                 .starts
-                .insert((address + size - segment.address) / self.config.rounding());
+                .insert(address + size - segment.address, rest_id);
         }
         let rest = found - size;
-        let stats = &mut self.stats;
-        stats
+        let gauges = &mut self.gauges;
+        gauges
             .inactive_split
+            .count
             .replace(u64::from(was_split), u64::from(rest != 0));
-        stats
-            .inactive_split_bytes
+        gauges
+            .inactive_split
+            .bytes
             .replace(if was_split { found } else { 0 }, rest);
-        stats.allocated_bytes.add(size);
-        stats.requested_bytes.add(request.requested);
-        stats.active_bytes.add(size);
-        stats.allocations.add(1);
-        stats.active.add(1);
+        gauges.allocated.add(size);
+        gauges.requested.add(request.requested);
+        gauges.active.add(size);
         Allocation { address, size }
     }
 
@@ -177,9 +177,8 @@ impl Heap {
         let id = self.in_use(address)?;
         let block = &mut self.blocks[id];
         let size = block.size;
-        self.stats.allocated_bytes.sub(size);
-        self.stats.requested_bytes.sub(block.requested);
-        self.stats.allocations.sub(1);
+        self.gauges.allocated.sub(size);
+        self.gauges.requested.sub(block.requested);
         block.requested = 0;
         let recorded = std::mem::take(&mut block.recorded);
         let pool = self.segments[block.segment].pool;
@@ -220,8 +219,7 @@ impl Heap {
             size,
             ..
         } = self.blocks[id];
-        self.stats.active_bytes.sub(size);
-        self.stats.active.sub(1);
+        self.gauges.active.sub(size);
         let segment = &mut self.segments[segment_id];
         let lists = &mut self.pools[segment.pool as usize].lists[segment.class as usize];
         let (mut joined, mut joined_bytes) = (0, 0);
@@ -229,27 +227,13 @@ impl Heap {
             lists.remove(&mut self.blocks, after);
             joined += 1;
             joined_bytes += self.blocks[after].size;
-            join(
-                &mut self.blocks,
-                &mut self.by_address,
-                segment,
-                &self.config,
-                id,
-                after,
-            );
+            join(&mut self.blocks, &mut self.by_address, segment, id, after);
         }
         if before != NONE && self.blocks[before].state == BlockState::Free {
             lists.remove(&mut self.blocks, before);
             joined += 1;
             joined_bytes += self.blocks[before].size;
-            join(
-                &mut self.blocks,
-                &mut self.by_address,
-                segment,
-                &self.config,
-                before,
-                id,
-            );
+            join(&mut self.blocks, &mut self.by_address, segment, before, id);
             id = before;
         }
         let block = &mut self.blocks[id];
@@ -261,9 +245,13 @@ impl Heap {
             self.clock += 1;
         }
         lists.insert(&mut self.blocks, id);
-        self.stats.inactive_split.replace(joined, u64::from(split));
-        self.stats
-            .inactive_split_bytes
+        self.gauges
+            .inactive_split
+            .count
+            .replace(joined, u64::from(split));
+        self.gauges
+            .inactive_split
+            .bytes
             .replace(joined_bytes, split_bytes);
     }
 
@@ -339,9 +327,8 @@ impl Heap {
                 }
                 self.by_address.remove(address);
                 self.blocks.remove(first);
-                self.stats.reserved_bytes.sub(size);
-                self.stats.segments.sub(1);
-                self.stats.device_frees += 1;
+                self.gauges.reserved.sub(size);
+                self.gauges.device_frees += 1;
                 self.event(EventKind::SegmentFree, address, size, stream)
             })
             .collect();
@@ -367,16 +354,17 @@ impl Heap {
             address,
             size,
             stream,
-            allocated_bytes: self.stats.allocated_bytes.current,
-            reserved_bytes: self.stats.reserved_bytes.current,
+            allocated_bytes: self.gauges.allocated.bytes.current(),
+            reserved_bytes: self.gauges.reserved.bytes.current(),
         }
     }
 
     /// Whether the limit leaves room for another segment.
     pub(crate) fn has_room(&self, size: u64) -> bool {
-        self.stats
-            .reserved_bytes
-            .current
+        self.gauges
+            .reserved
+            .bytes
+            .current()
             .checked_add(size)
             .is_some_and(|all| all <= self.limit)
     }
@@ -389,12 +377,12 @@ impl Heap {
         self.limit = bytes;
     }
 
-    pub(crate) fn stats(&self) -> &Stats {
-        &self.stats
+    pub(crate) fn gauges(&self) -> &Gauges {
+        &self.gauges
     }
 
-    pub(crate) fn stats_mut(&mut self) -> &mut Stats {
-        &mut self.stats
+    pub(crate) fn gauges_mut(&mut self) -> &mut Gauges {
+        &mut self.gauges
     }
 
     /// The size of the largest free block, of any stream and class.
@@ -482,9 +470,13 @@ impl Heap {
             return Some(id);
         }
         let segment = &self.segments[self.segments.around(address)?];
-        let unit = (address - segment.address) / self.config.rounding();
-        let start = segment.starts.at_or_before(unit)? * self.config.rounding();
-        Some(self.by_address.get(segment.address + start)).filter(|&id| id != NONE)
+        let id = segment.starts.last_up_to(address - segment.address)?;
+        let block = &self.blocks[id];
+        Some(if block.address <= address {
+            id
+        } else {
+            block.before
+        })
     }
 
     /// A stream's pool, or [`NONE`].
@@ -523,14 +515,7 @@ impl Heap {
 
 /// Makes two neighbours one: the left one. Neither is in a free list.
 #[inline]
-fn join(
-    blocks: &mut Blocks,
-    by_address: &mut Table,
-    segment: &mut Segment,
-    config: &Config,
-    left: u32,
-    right: u32,
-) {
+fn join(blocks: &mut Blocks, by_address: &mut Table, segment: &mut Segment, left: u32, right: u32) {
     let Block {
         address,
         size,
@@ -543,8 +528,6 @@ fn join(
         blocks[after].before = left;
     }
     by_address.remove(address);
-    segment
-        .starts
-        .remove((address - segment.address) / config.rounding());
+    segment.starts.remove(address - segment.address);
     blocks.remove(right);
 }

@@ -108,3 +108,53 @@ impl<F> Pending<F> {
         self.queues.iter().position(|queue| queue.stream == stream)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_fence_serves_only_uses_that_it_is_behind() {
+        let stream = StreamId(3);
+        let mut pending = Pending::new();
+        pending.push(
+            stream,
+            Use {
+                block: 0,
+                fence: None,
+            },
+        );
+        pending.push(
+            stream,
+            Use {
+                block: 1,
+                fence: Some(Arc::new('a')),
+            },
+        );
+        pending.push(
+            stream,
+            Use {
+                block: 2,
+                fence: None,
+            },
+        );
+        assert_eq!(pending.unfenced(), [(stream, 3)]);
+        pending.push(
+            stream,
+            Use {
+                block: 3,
+                fence: None,
+            },
+        ); // after the fence below was recorded
+        pending.set_fence(stream, 3, &Arc::new('b'));
+        assert_eq!(pending.unfenced(), [(stream, 4)]);
+        let uses: Vec<_> = std::iter::from_fn(|| pending.pop(stream))
+            .map(|entry| (entry.block, entry.fence.as_deref().copied()))
+            .collect();
+        assert_eq!(
+            uses,
+            [(0, Some('b')), (1, Some('a')), (2, Some('b')), (3, None)]
+        );
+        assert!(pending.is_empty());
+    }
+}

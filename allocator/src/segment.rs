@@ -3,7 +3,7 @@
 //! It must never look into blocks beyond knowing where they start.
 
 use crate::bits::BitTree;
-use crate::config::Class;
+use crate::config::{Class, SMALL_MAX};
 
 /// A segment's record.
 pub(crate) struct Segment {
@@ -14,10 +14,65 @@ pub(crate) struct Segment {
     /// The block at the segment's start; it never changes, since the left one of two blocks that are
     /// joined stays.
     pub(crate) first: u32,
-    /// Where blocks start, in units of the rounding from the segment's start.
-    pub(crate) starts: BitTree,
+    /// Where blocks start.
+    pub(crate) starts: Starts,
     /// When all of it became free last.
     pub(crate) idle_since: u64,
+}
+
+/// The blocks of a segment by where they start, as offsets from the segment's start.
+///
+/// Offsets fall into places that are so small that no two blocks start in the same one: the rounding
+/// in a segment of small blocks, 1 MiB in one of large blocks, all of which are larger than that. So
+/// this takes 4 bytes for 1 MiB of large blocks, and the system zeroes them lazily.
+pub(crate) struct Starts {
+    shift: u32, // log2 of a place's size
+    used: BitTree,
+    ids: Vec<u32>, // by place; stale where `used` has no member
+}
+
+impl Default for Starts {
+    fn default() -> Self {
+        Self {
+            shift: 0,
+            used: BitTree::new(0),
+            ids: Vec::new(),
+        }
+    }
+}
+
+impl Starts {
+    pub(crate) fn new(size: u64, class: Class, rounding: u64) -> Self {
+        let shift = match class {
+            Class::Small => rounding.ilog2(),
+            Class::Large => SMALL_MAX.ilog2(),
+        };
+        let places = (size >> shift) + 1;
+        Self {
+            shift,
+            used: BitTree::new(places),
+            ids: vec![0; places as usize],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, offset: u64, id: u32) {
+        let place = offset >> self.shift;
+        self.used.insert(place);
+        self.ids[place as usize] = id;
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, offset: u64) {
+        self.used.remove(offset >> self.shift);
+    }
+
+    /// The last block that starts in the place of an offset or before: the block around the offset, or,
+    /// if it starts behind it, the one after that.
+    pub(crate) fn last_up_to(&self, offset: u64) -> Option<u32> {
+        let place = self.used.at_or_before(offset >> self.shift)?;
+        Some(self.ids[place as usize])
+    }
 }
 
 /// All segments.
@@ -59,7 +114,7 @@ impl Segments {
     /// Forgets the segments with these ids.
     pub(crate) fn remove(&mut self, ids: &[u32]) {
         for &id in ids {
-            self[id].starts = BitTree::new(0);
+            self[id].starts = Starts::default();
         }
         self.by_address.retain(|(_, id)| !ids.contains(id));
         self.spare.extend(ids);

@@ -15,31 +15,6 @@ pub struct Stat {
     pub freed: u64,
 }
 
-impl Stat {
-    #[inline]
-    pub(crate) fn add(&mut self, amount: u64) {
-        self.current += amount;
-        self.allocated += amount;
-        self.peak = self.peak.max(self.current);
-    }
-
-    #[inline]
-    pub(crate) fn sub(&mut self, amount: u64) {
-        self.current -= amount;
-        self.freed += amount;
-    }
-
-    /// One change from `before` to `after`, of which only the difference counts.
-    #[inline]
-    pub(crate) fn replace(&mut self, before: u64, after: u64) {
-        if after >= before {
-            self.add(after - before);
-        } else {
-            self.sub(before - after);
-        }
-    }
-}
-
 /// The allocator's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -73,32 +48,132 @@ pub struct Stats {
     pub sync_all_streams: u64,
 }
 
-impl Stats {
-    fn each(&mut self) -> [&mut Stat; 9] {
-        [
-            &mut self.allocated_bytes,
-            &mut self.reserved_bytes,
-            &mut self.requested_bytes,
-            &mut self.active_bytes,
-            &mut self.inactive_split_bytes,
-            &mut self.allocations,
-            &mut self.segments,
+/// A [`Stat`] as it is kept: changing it costs few instructions, since it happens at every allocation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gauge {
+    current: u64,
+    peak: u64,
+    added: u64, // ever; what was taken away is this less `current`
+    added_before: u64,
+    freed_before: u64, // both before the last reset
+}
+
+impl Gauge {
+    #[inline]
+    pub(crate) fn add(&mut self, amount: u64) {
+        self.current += amount;
+        self.added += amount;
+        self.peak = self.peak.max(self.current);
+    }
+
+    #[inline]
+    pub(crate) fn sub(&mut self, amount: u64) {
+        self.current -= amount;
+    }
+
+    /// One change from `before` to `after`, of which only the difference counts.
+    #[inline]
+    pub(crate) fn replace(&mut self, before: u64, after: u64) {
+        self.added += after.saturating_sub(before);
+        self.current = self.current - before + after;
+        self.peak = self.peak.max(self.current);
+    }
+
+    #[inline]
+    pub(crate) fn current(&self) -> u64 {
+        self.current
+    }
+
+    fn stat(&self) -> Stat {
+        Stat {
+            current: self.current,
+            peak: self.peak,
+            allocated: self.added - self.added_before,
+            freed: self.added - self.current - self.freed_before,
+        }
+    }
+
+    fn reset_accumulated(&mut self) {
+        self.added_before = self.added;
+        self.freed_before = self.added - self.current;
+    }
+}
+
+/// Number and bytes of some kind of block or segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Measure {
+    pub(crate) count: Gauge,
+    pub(crate) bytes: Gauge,
+}
+
+impl Measure {
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.count.add(1);
+        self.bytes.add(bytes);
+    }
+
+    #[inline]
+    pub(crate) fn sub(&mut self, bytes: u64) {
+        self.count.sub(1);
+        self.bytes.sub(bytes);
+    }
+}
+
+/// What [`Stats`] is made from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gauges {
+    pub(crate) allocated: Measure,
+    pub(crate) requested: Gauge,
+    pub(crate) active: Measure,
+    pub(crate) inactive_split: Measure,
+    pub(crate) reserved: Measure,
+    pub(crate) device_allocs: u64,
+    pub(crate) device_frees: u64,
+    pub(crate) alloc_retries: u64,
+    pub(crate) ooms: u64,
+    pub(crate) sync_all_streams: u64,
+}
+
+impl Gauges {
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            allocated_bytes: self.allocated.bytes.stat(),
+            reserved_bytes: self.reserved.bytes.stat(),
+            requested_bytes: self.requested.stat(),
+            active_bytes: self.active.bytes.stat(),
+            inactive_split_bytes: self.inactive_split.bytes.stat(),
+            allocations: self.allocated.count.stat(),
+            segments: self.reserved.count.stat(),
+            active: self.active.count.stat(),
+            inactive_split: self.inactive_split.count.stat(),
+            device_allocs: self.device_allocs,
+            device_frees: self.device_frees,
+            alloc_retries: self.alloc_retries,
+            ooms: self.ooms,
+            sync_all_streams: self.sync_all_streams,
+        }
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = &mut Gauge> {
+        let measures = [
+            &mut self.allocated,
             &mut self.active,
             &mut self.inactive_split,
-        ]
+            &mut self.reserved,
+        ];
+        let gauges = measures
+            .into_iter()
+            .flat_map(|measure| [&mut measure.count, &mut measure.bytes]);
+        gauges.chain([&mut self.requested])
     }
 
     pub(crate) fn reset_peak(&mut self) {
-        for stat in self.each() {
-            stat.peak = stat.current;
-        }
+        self.each().for_each(|gauge| gauge.peak = gauge.current);
     }
 
     pub(crate) fn reset_accumulated(&mut self) {
-        for stat in self.each() {
-            stat.allocated = 0;
-            stat.freed = 0;
-        }
+        self.each().for_each(Gauge::reset_accumulated);
         self.device_allocs = 0;
         self.device_frees = 0;
         self.alloc_retries = 0;

@@ -56,14 +56,18 @@ impl Table {
         self.slots[self.find(key)].id
     }
 
-    /// Sets the id of a key; `id` is not [`NONE`].
+    /// Adds a key, which is not there; `id` is not [`NONE`].
     #[inline]
     pub(crate) fn insert(&mut self, key: u64, id: u32) {
         if self.len * 2 >= self.slots.len() {
             self.grow();
         }
-        let at = self.find(key);
-        self.len += usize::from(self.slots[at].id == NONE);
+        let mask = self.slots.len() - 1;
+        let mut at = self.home(key);
+        while self.slots[at].id != NONE {
+            at = (at + 1) & mask;
+        }
+        self.len += 1;
         self.slots[at] = Slot { key, id };
     }
 
@@ -117,10 +121,10 @@ mod tests {
             let (mut table, mut model) = (Table::new(), HashMap::new());
             for (at, (insert, key)) in steps.into_iter().enumerate() {
                 let key = key << 9; // like addresses
-                if insert {
+                if insert && !model.contains_key(&key) {
                     table.insert(key, at as u32);
                     model.insert(key, at as u32);
-                } else {
+                } else if !insert {
                     table.remove(key);
                     model.remove(&key);
                 }
