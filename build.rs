@@ -4,5 +4,7 @@
 fn main() {
     println!("cargo:rerun-if-changed=src/bridge.rs");
     println!("cargo:rerun-if-changed=build.rs");
-    cxx_build::bridge("src/bridge.rs").std("c++17").compile("outrigger_bridge");
+    cxx_build::bridge("src/bridge.rs")
+        .std("c++17")
+        .compile("outrigger_bridge");
 }

@@ -114,11 +114,17 @@ fn memory_use(device: u32) -> Result<MemoryUse> {
 
 fn default_stream(device: u32) -> Result<Box<Stream>> {
     let inner = hooks::runtime()?.device(device)?.default_stream().clone();
-    Ok(Box::new(Stream { inner, owned: false }))
+    Ok(Box::new(Stream {
+        inner,
+        owned: false,
+    }))
 }
 
 fn create_stream(device: u32, priority: i32) -> Result<Box<Stream>> {
-    Ok(Box::new(Stream { inner: hooks::create_stream(device, priority)?, owned: true }))
+    Ok(Box::new(Stream {
+        inner: hooks::create_stream(device, priority)?,
+        owned: true,
+    }))
 }
 
 impl Stream {
@@ -156,24 +162,31 @@ impl Stream {
                     format!("there is no operator named '{operator_name}'"),
                 )
             })?;
-        let view = |tensors: &'_ [Tensor]| -> Vec<ops::Tensor<'_>> {
-            let mut views = Vec::with_capacity(tensors.len());
-            for tensor in tensors {
-                views.push(ops::Tensor {
-                    address: tensor.address,
-                    dtype: ops::DType(tensor.dtype),
-                    sizes: tensor.sizes.as_slice(),
-                    strides: tensor.strides.as_slice(),
-                });
-            }
-            views
-        };
-        let scalars: Vec<_> = scalars.iter().map(|value| ops::Scalar::F64(*value)).collect();
+        let scalars: Vec<_> = scalars
+            .iter()
+            .map(|value| ops::Scalar::F64(*value))
+            .collect();
         let (inputs, outputs) = (view(inputs), view(outputs));
-        let call = ops::Call { inputs: &inputs, outputs: &outputs, scalars: &scalars };
+        let call = ops::Call {
+            inputs: &inputs,
+            outputs: &outputs,
+            scalars: &scalars,
+        };
         // SAFETY: the caller's promise.
         unsafe { self.inner.call(operator, &call) }
     }
+}
+
+fn view(tensors: &[Tensor]) -> Vec<ops::Tensor<'_>> {
+    tensors
+        .iter()
+        .map(|tensor| ops::Tensor {
+            address: tensor.address,
+            dtype: ops::DType(tensor.dtype),
+            sizes: &tensor.sizes,
+            strides: &tensor.strides,
+        })
+        .collect()
 }
 
 impl Drop for Stream {
@@ -230,14 +243,22 @@ impl Buffer {
     fn upload(self: Pin<&mut Self>, bytes: &[u8], stream: &Stream) -> Result<()> {
         let (host, size) = (bytes.as_ptr() as u64, bytes.len() as u64);
         // SAFETY: `bytes` outlives the copy, which is waited for.
-        unsafe { stream.inner.copy(self.address, host, size, hooks::CopyKind::HostToDevice) }?;
+        unsafe {
+            stream
+                .inner
+                .copy(self.address, host, size, hooks::CopyKind::HostToDevice)
+        }?;
         stream.synchronize()
     }
 
     fn download(&self, bytes: &mut [u8], stream: &Stream) -> Result<()> {
         let (host, size) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
         // SAFETY: `bytes` outlives the copy, which is waited for.
-        unsafe { stream.inner.copy(host, self.address, size, hooks::CopyKind::DeviceToHost) }?;
+        unsafe {
+            stream
+                .inner
+                .copy(host, self.address, size, hooks::CopyKind::DeviceToHost)
+        }?;
         stream.synchronize()
     }
 

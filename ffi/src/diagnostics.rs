@@ -25,16 +25,20 @@ static RUNNING: Mutex<Option<FlushGuard>> = Mutex::new(None);
 pub(crate) fn install() -> Result<&'static TraceSwitch> {
     static SWITCH: OnceLock<Result<TraceSwitch, (Code, String)>> = OnceLock::new();
     let switch = SWITCH.get_or_init(|| {
-        let log: Option<Box<dyn Layer<Registry> + Send + Sync>> = match std::env::var("OUTRIGGER_LOG") {
-            Ok(directives) if !directives.is_empty() => {
-                let filter = EnvFilter::try_new(&directives).map_err(|error| {
-                    (Code::INVALID_ARGUMENT, format!("OUTRIGGER_LOG={directives}: {error}"))
-                })?;
-                let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-                Some(layer.with_filter(filter).boxed())
-            }
-            _ => None,
-        };
+        let log: Option<Box<dyn Layer<Registry> + Send + Sync>> =
+            match std::env::var("OUTRIGGER_LOG") {
+                Ok(directives) if !directives.is_empty() => {
+                    let filter = EnvFilter::try_new(&directives).map_err(|error| {
+                        (
+                            Code::INVALID_ARGUMENT,
+                            format!("OUTRIGGER_LOG={directives}: {error}"),
+                        )
+                    })?;
+                    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+                    Some(layer.with_filter(filter).boxed())
+                }
+                _ => None,
+            };
         let (trace, switch) = reload::Layer::new(None);
         let subscriber = Registry::default().with(log).with(trace);
         tracing::subscriber::set_global_default(subscriber).map_err(|_| {
@@ -44,11 +48,15 @@ pub(crate) fn install() -> Result<&'static TraceSwitch> {
         })?;
         Ok(switch)
     });
-    switch.as_ref().map_err(|(code, text)| Error::new(*code, text.clone()))
+    switch
+        .as_ref()
+        .map_err(|(code, text)| Error::new(*code, text.clone()))
 }
 
 fn set(switch: &TraceSwitch, layer: TraceLayer) -> Result<()> {
-    switch.reload(layer).map_err(|error| Error::new(Code::INTERNAL, error.to_string()))
+    switch
+        .reload(layer)
+        .map_err(|error| Error::new(Code::INTERNAL, error.to_string()))
 }
 
 api! {

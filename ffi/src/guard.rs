@@ -86,7 +86,10 @@ impl<T> OutStruct<T> {
                 format!("{name}->struct_size is {size}: set it to sizeof(*{name})"),
             ));
         }
-        Ok(Self { to, size: size.min(size_of::<T>()) })
+        Ok(Self {
+            to,
+            size: size.min(size_of::<T>()),
+        })
     }
 
     /// Writes all but `struct_size`.
@@ -97,7 +100,8 @@ impl<T> OutStruct<T> {
         // is at most `size_of::<T>()`.
         unsafe {
             let to = self.to.as_ptr().cast::<u8>();
-            from.add(HEAD).copy_to_nonoverlapping(to.add(HEAD), self.size - HEAD);
+            from.add(HEAD)
+                .copy_to_nonoverlapping(to.add(HEAD), self.size - HEAD);
         }
     }
 }

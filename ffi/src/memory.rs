@@ -78,7 +78,12 @@ pub struct otr_memory_stats_t {
 }
 
 fn stat(of: &Stat) -> otr_stat_t {
-    otr_stat_t { current: of.current, peak: of.peak, allocated: of.allocated, freed: of.freed }
+    otr_stat_t {
+        current: of.current,
+        peak: of.peak,
+        allocated: of.allocated,
+        freed: of.freed,
+    }
 }
 
 impl From<&Stats> for otr_memory_stats_t {

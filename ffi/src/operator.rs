@@ -51,7 +51,10 @@ fn scalars(array: &[otr_scalar_t]) -> Result<ArrayVec<Scalar, OTR_OPERANDS_MAX>>
             other => {
                 return Err(Error::new(
                     Code::INVALID_ARGUMENT,
-                    format!("a scalar's dtype is OTR_DTYPE_F64 or OTR_DTYPE_I64, not {}", other.0),
+                    format!(
+                        "a scalar's dtype is OTR_DTYPE_F64 or OTR_DTYPE_I64, not {}",
+                        other.0
+                    ),
                 ));
             }
         };
@@ -62,7 +65,10 @@ fn scalars(array: &[otr_scalar_t]) -> Result<ArrayVec<Scalar, OTR_OPERANDS_MAX>>
 
 #[cold]
 fn too_many(what: &str) -> Error {
-    Error::new(Code::INVALID_ARGUMENT, format!("more than {OTR_OPERANDS_MAX} {what}"))
+    Error::new(
+        Code::INVALID_ARGUMENT,
+        format!("more than {OTR_OPERANDS_MAX} {what}"),
+    )
 }
 
 api! {

@@ -33,7 +33,11 @@ pub fn set_current_device(device: u32) -> Result<()> {
 #[inline]
 pub fn current_stream(device: u32) -> Result<u64> {
     let set = STREAMS.with(|streams| streams.get(device as usize).map_or(0, Cell::get));
-    if set != 0 { Ok(set) } else { Ok(runtime()?.device(device)?.default_stream().id()) }
+    if set != 0 {
+        Ok(set)
+    } else {
+        Ok(runtime()?.device(device)?.default_stream().id())
+    }
 }
 
 /// Makes a stream the current one of this thread on the stream's device.

@@ -9,6 +9,7 @@ use outrigger_allocator::{Allocator, Config};
 use outrigger_device::{Code, DeviceProperties, Driver};
 use parking_lot::Mutex;
 
+use crate::driver_operators::DriverOperators;
 use crate::generator::{Generator, new_generator};
 use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
@@ -27,6 +28,7 @@ pub struct Device {
     timelines: Arc<Timelines>,
     allocator: Allocator<DeviceMemory>,
     kernels: Kernels,
+    driver_operators: DriverOperators,
     pools: Mutex<HashMap<i32, Vec<Arc<Stream>>>>,
     next_pool_stream: AtomicUsize,
     // Made right after the device, which they refer to, and before anybody else sees it.
@@ -55,6 +57,7 @@ impl Device {
             timelines,
             allocator: Allocator::new(memory, config.clone()),
             kernels: Kernels::new(),
+            driver_operators: DriverOperators::default(),
             pools: Mutex::default(),
             next_pool_stream: AtomicUsize::new(0),
             default_stream: OnceLock::new(),
@@ -92,12 +95,16 @@ impl Device {
     /// The stream that work goes to unless another one is named.
     #[inline]
     pub fn default_stream(&self) -> &Arc<Stream> {
-        self.default_stream.get().expect("set before the device is published")
+        self.default_stream
+            .get()
+            .expect("set before the device is published")
     }
 
     /// The generator that is used unless another one is named.
     pub fn default_generator(&self) -> &Arc<Generator> {
-        self.default_generator.get().expect("set before the device is published")
+        self.default_generator
+            .get()
+            .expect("set before the device is published")
     }
 
     /// A stream of the device's pool, which the runtime owns: the next one in turn of that priority.
@@ -143,6 +150,11 @@ impl Device {
     }
 
     #[inline]
+    pub(crate) fn driver_operators(&self) -> &DriverOperators {
+        &self.driver_operators
+    }
+
+    #[inline]
     pub(crate) fn timelines(&self) -> &Timelines {
         &self.timelines
     }
@@ -154,7 +166,10 @@ impl Device {
         }
         let problem = match self.allocator.lookup(address) {
             Some(block) if block.free => {
-                format!("was freed (it lies in a free block of {} bytes)", block.size)
+                format!(
+                    "was freed (it lies in a free block of {} bytes)",
+                    block.size
+                )
             }
             Some(block) if size <= block.base + block.size - address => return Ok(()),
             Some(block) => format!(
@@ -197,16 +212,21 @@ enum Timeline {
 
 impl Timelines {
     pub(crate) fn add(&self, stream: &Arc<Stream>) {
-        self.0.lock().insert(stream.id(), Timeline::Live(Arc::downgrade(stream)));
+        self.0
+            .lock()
+            .insert(stream.id(), Timeline::Live(Arc::downgrade(stream)));
     }
 
     /// Keeps the end of a stream's work in place of the stream.
     pub(crate) fn end(&self, stream: &Stream) {
         let device = stream.device();
-        let tail = device.driver().event_create(device.ordinal(), false).and_then(|event| {
-            event.record(stream.queue())?;
-            Ok(event)
-        });
+        let tail = device
+            .driver()
+            .event_create(device.ordinal(), false)
+            .and_then(|event| {
+                event.record(stream.queue())?;
+                Ok(event)
+            });
         let tail = tail.inspect_err(|_| {
             // Without an event for its end, waiting now is the only way to know.
             let _ = stream.synchronize();
@@ -241,7 +261,9 @@ impl Timelines {
             Some(Timeline::Ended(event)) => return Ok(Some(Arc::clone(event))),
             None => None,
         };
-        let Some(stream) = stream else { return Ok(None) };
+        let Some(stream) = stream else {
+            return Ok(None);
+        };
         let device = stream.device();
         let event = device.driver().event_create(device.ordinal(), false)?;
         event.record(stream.queue())?;

@@ -51,7 +51,9 @@ impl Event {
             )
             .on_stream(stream.id()));
         }
-        self.inner.record(stream.queue()).map_err(|error| stream.failed(error))
+        self.inner
+            .record(stream.queue())
+            .map_err(|error| stream.failed(error))
     }
 
     /// True if the work before the event has finished. Never waits.

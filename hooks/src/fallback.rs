@@ -104,7 +104,10 @@ pub fn fallback_begin(operator: &str) -> Result<bool> {
         FallbackMode::Silent => Ok(false),
         FallbackMode::Warn => {
             let mut counts = COUNTS.lock();
-            let count = counts.get_or_insert_default().entry(operator.to_owned()).or_default();
+            let count = counts
+                .get_or_insert_default()
+                .entry(operator.to_owned())
+                .or_default();
             Ok(!std::mem::replace(&mut count.warned, true))
         }
         FallbackMode::Error => Err(Error::new(
@@ -158,7 +161,11 @@ pub fn fallback_report() -> Vec<FallbackEntry> {
             staged_bytes: count.staged_bytes,
         })
         .collect();
-    entries.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then(a.operator.cmp(&b.operator)));
+    entries.sort_by(|a, b| {
+        b.seconds
+            .total_cmp(&a.seconds)
+            .then(a.operator.cmp(&b.operator))
+    });
     entries
 }
 

@@ -70,7 +70,11 @@ pub fn create_generator(device: u32) -> Result<Arc<Generator>> {
 
 /// As [`create_generator`], for a device that is being made.
 pub(crate) fn new_generator(device: u32) -> Result<Arc<Generator>> {
-    TABLE.insert(|id| Generator { id, device, state: Mutex::new((DEFAULT_SEED, 0)) })
+    TABLE.insert(|id| Generator {
+        id,
+        device,
+        state: Mutex::new((DEFAULT_SEED, 0)),
+    })
 }
 
 /// The generator with this id.
@@ -88,7 +92,12 @@ pub fn generator(id: u64) -> Result<Arc<Generator>> {
 /// generator, which the runtime owns.
 pub fn destroy_generator(id: u64) -> Result<()> {
     let generator = TABLE.get(id)?;
-    if runtime()?.device(generator.device)?.default_generator().id() == id {
+    if runtime()?
+        .device(generator.device)?
+        .default_generator()
+        .id()
+        == id
+    {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
             "the default generator of a device belongs to the runtime and is not destroyed",

@@ -1,4 +1,4 @@
-//! Runs operators on a device: its host kernels through the driver's launch where the driver takes
+//! Runs operators on a device: the driver's own where it has them, then host kernels through the driver's launch where the driver takes
 //! them, else as host calls in stream order where the memory is visible to the host.
 
 use std::ffi::c_void;
@@ -36,7 +36,10 @@ impl Kernels {
                 }
             }
         }
-        Err(Error::new(Code::INTERNAL, "the table of host kernels is full"))
+        Err(Error::new(
+            Code::INTERNAL,
+            "the table of host kernels is full",
+        ))
     }
 }
 
@@ -52,14 +55,21 @@ impl Stream {
     /// the operator elsewhere. `INVALID_ARGUMENT` if the operands do not fit the operator.
     #[inline]
     pub unsafe fn call(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
-        let plan = outrigger_ops::plan(operator, call)
-            .map_err(|error| self.refused(operator, error))?;
+        // SAFETY: the caller's promise is the same.
+        if unsafe { self.call_driver(operator, call) }? {
+            return Ok(());
+        }
+        let plan =
+            outrigger_ops::plan(operator, call).map_err(|error| self.refused(operator, error))?;
         match self.device().kernels().get(self.device(), plan.kernel)? {
             Some(kernel) => {
                 // SAFETY: the block was made for this kernel by its own plan; operands are the
                 // caller's promise.
-                unsafe { self.queue().launch(kernel, plan.args(), plan.cost_ns, plan.label) }
-                    .map_err(|error| self.failed(error))
+                unsafe {
+                    self.queue()
+                        .launch(kernel, plan.args(), plan.cost_ns, plan.label)
+                }
+                .map_err(|error| self.failed(error))
             }
             None if self.device().properties().host_visible() => self.call_on_host(plan),
             None => Err(Error::new(
@@ -80,8 +90,13 @@ impl Stream {
             let args = plan.args();
             // SAFETY: the block was made for this kernel by its own plan, and device addresses are
             // host pointers on this device, so that the bias is 0.
-            let code = unsafe { (plan.kernel)(args.as_ptr().cast::<c_void>(), args.len() as u32, 0) };
-            if code == Code::OK.0 { Ok(()) } else { Err(Code(code)) }
+            let code =
+                unsafe { (plan.kernel)(args.as_ptr().cast::<c_void>(), args.len() as u32, 0) };
+            if code == Code::OK.0 {
+                Ok(())
+            } else {
+                Err(Code(code))
+            }
         })
         .map_err(|error| error.in_operator(label.to_string_lossy()))
     }
@@ -92,7 +107,9 @@ impl Stream {
             PlanError::Unsupported(reason) => (Code::UNSUPPORTED, reason),
             PlanError::Invalid(reason) => (Code::INVALID_ARGUMENT, reason),
         };
-        Error::new(code, reason).in_operator(name(operator)).on_stream(self.id())
+        Error::new(code, reason)
+            .in_operator(name(operator))
+            .on_stream(self.id())
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod current;
 mod device;
+mod driver_operators;
 mod error;
 mod event;
 mod fallback;

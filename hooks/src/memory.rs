@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{
-    AllocError, Allocator, Backend, Config, Event, EventKind, FreeError, MemoryInfo, Snapshot, Stats,
-    StreamId,
+    AllocError, Allocator, Backend, Config, Event, EventKind, FreeError, MemoryInfo, Snapshot,
+    Stats, StreamId,
 };
 use outrigger_device::{Code, Driver};
 
@@ -32,7 +32,9 @@ pub struct PointerInfo {
 pub(crate) type Fence = Option<Arc<outrigger_device::Event>>;
 
 fn fence_done(fence: &Fence) -> bool {
-    fence.as_ref().is_none_or(|event| !matches!(event.query(), Ok(false)))
+    fence
+        .as_ref()
+        .is_none_or(|event| !matches!(event.query(), Ok(false)))
 }
 
 fn fence_wait(fence: &Fence) {
@@ -57,7 +59,12 @@ impl DeviceMemory {
         ordinal: u32,
         timelines: Arc<Timelines>,
     ) -> Self {
-        Self { device, driver, ordinal, timelines }
+        Self {
+            device,
+            driver,
+            ordinal,
+            timelines,
+        }
     }
 }
 
@@ -202,7 +209,10 @@ impl Device {
 
     /// What is known of an address within an allocation.
     pub fn pointer_info(&self, address: u64) -> Option<PointerInfo> {
-        let block = self.allocator().lookup(address).filter(|block| !block.free)?;
+        let block = self
+            .allocator()
+            .lookup(address)
+            .filter(|block| !block.free)?;
         Some(PointerInfo {
             base: block.base,
             size: block.size,
@@ -226,7 +236,10 @@ impl Device {
             return Ok(known);
         }
         let total = self.properties().total_memory;
-        Ok((total.saturating_sub(self.memory_stats().reserved_bytes.current), total))
+        Ok((
+            total.saturating_sub(self.memory_stats().reserved_bytes.current),
+            total,
+        ))
     }
 
     /// Statistics of the device's memory.
@@ -259,7 +272,9 @@ impl Device {
 fn owner(address: u64) -> Result<&'static Device> {
     let runtime = runtime()?;
     let current = runtime.device(current_device()).ok();
-    let rest = runtime.devices().filter(|device| Some(device.index()) != current.map(Device::index));
+    let rest = runtime
+        .devices()
+        .filter(|device| Some(device.index()) != current.map(Device::index));
     current
         .into_iter()
         .chain(rest)
@@ -284,7 +299,9 @@ impl crate::Runtime {
         let current = self.device(current_device()).ok();
         // The usual case in one look-up: the memory is of the current device.
         let mut refusal = None;
-        let rest = self.devices().filter(|one| Some(one.index()) != current.map(Device::index));
+        let rest = self
+            .devices()
+            .filter(|one| Some(one.index()) != current.map(Device::index));
         for device in current.into_iter().chain(rest) {
             match device.allocator().free(address) {
                 Ok(freed) => {
@@ -297,7 +314,9 @@ impl crate::Runtime {
                 Err(error) => refusal = Some(error),
             }
         }
-        Err(not_allocated(refusal.unwrap_or(FreeError::Unknown { address })))
+        Err(not_allocated(
+            refusal.unwrap_or(FreeError::Unknown { address }),
+        ))
     }
 
     /// Says that work of `stream` uses the allocation at `address`; see [`Device::record_stream`].
@@ -317,7 +336,10 @@ impl crate::Runtime {
     /// `NOT_FOUND` if it is in no live allocation.
     pub fn pointer_info(&self, address: u64) -> Result<PointerInfo> {
         owner(address)?.pointer_info(address).ok_or_else(|| {
-            Error::new(Code::NOT_FOUND, format!("{address:#x} lies in memory that was freed"))
+            Error::new(
+                Code::NOT_FOUND,
+                format!("{address:#x} lies in memory that was freed"),
+            )
         })
     }
 }
@@ -347,10 +369,16 @@ pub fn host_memory() -> Result<&'static HostMemory> {
         .map(Device::driver)
         .find(|driver| driver.pinned().is_some())
         .ok_or_else(|| {
-            Error::new(Code::UNSUPPORTED, "no loaded driver offers pinned host memory")
+            Error::new(
+                Code::UNSUPPORTED,
+                "no loaded driver offers pinned host memory",
+            )
         })?;
     Ok(MEMORY.get_or_init(|| {
-        HostMemory(Allocator::new(PinnedMemory(driver.clone()), Config::default()))
+        HostMemory(Allocator::new(
+            PinnedMemory(driver.clone()),
+            Config::default(),
+        ))
     }))
 }
 
@@ -361,12 +389,17 @@ impl Backend for PinnedMemory {
     type Fence = Fence;
 
     fn segment_alloc(&self, size: u64) -> Result<u64> {
-        let pinned = self.0.pinned().ok_or_else(|| Error::new(Code::UNSUPPORTED, "no pinned memory"))?;
+        let pinned = self
+            .0
+            .pinned()
+            .ok_or_else(|| Error::new(Code::UNSUPPORTED, "no pinned memory"))?;
         Ok(pinned.alloc(size)? as u64)
     }
 
     fn segment_free(&self, address: u64) {
-        let Some(pinned) = self.0.pinned() else { return };
+        let Some(pinned) = self.0.pinned() else {
+            return;
+        };
         // SAFETY: the allocator gives back what `segment_alloc` returned, once; blocks whose streams
         // had not passed were waited for by fences.
         if let Err(error) = unsafe { pinned.free(address as *mut c_void) } {
@@ -413,10 +446,14 @@ impl HostMemory {
         match self.0.alloc(size, NO_STREAM) {
             Ok(allocation) => Ok(allocation.address as *mut c_void),
             Err(AllocError::Backend(error)) => Err(error),
-            Err(error @ AllocError::OutOfMemory(_)) => {
-                Err(Error::new(Code::OUT_OF_HOST_MEMORY, format!("pinned memory: {error}")))
-            }
-            Err(error) => Err(Error::new(Code::INTERNAL, format!("pinned memory: {error}"))),
+            Err(error @ AllocError::OutOfMemory(_)) => Err(Error::new(
+                Code::OUT_OF_HOST_MEMORY,
+                format!("pinned memory: {error}"),
+            )),
+            Err(error) => Err(Error::new(
+                Code::INTERNAL,
+                format!("pinned memory: {error}"),
+            )),
         }
     }
 

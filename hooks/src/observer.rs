@@ -82,7 +82,10 @@ pub fn add_observer(
     let id = observer.id;
     let mut list = LIST.write();
     list.push(observer);
-    LISTENING.store(list.iter().fold(0, |all, one| all | one.kinds), Ordering::Relaxed);
+    LISTENING.store(
+        list.iter().fold(0, |all, one| all | one.kinds),
+        Ordering::Relaxed,
+    );
     Ok(id)
 }
 
@@ -95,7 +98,10 @@ pub fn remove_observer(id: u64) -> Result<()> {
     let observer = TABLE.remove(id)?;
     let mut list = LIST.write();
     list.retain(|one| one.id != id);
-    LISTENING.store(list.iter().fold(0, |all, one| all | one.kinds), Ordering::Relaxed);
+    LISTENING.store(
+        list.iter().fold(0, |all, one| all | one.kinds),
+        Ordering::Relaxed,
+    );
     drop(list);
     observer.function.write().take();
     Ok(())
@@ -111,8 +117,12 @@ pub(crate) fn listening(kind: ObservationKinds) -> bool {
 #[cold]
 pub(crate) fn observe(observation: &Observation<'_>) {
     // Called outside of the list's lock: an observer may add another one.
-    let interested: Vec<_> =
-        LIST.read().iter().filter(|one| one.kinds & observation.kind.0 != 0).cloned().collect();
+    let interested: Vec<_> = LIST
+        .read()
+        .iter()
+        .filter(|one| one.kinds & observation.kind.0 != 0)
+        .cloned()
+        .collect();
     for observer in interested {
         if let Some(function) = &*observer.function.read() {
             function(observation);

@@ -46,7 +46,12 @@ impl Stream {
         {
             // SAFETY: both ranges are live device memory, reused in stream order only.
             return unsafe {
-                peer.copy(self.queue(), (to.ordinal(), dst), (from.ordinal(), src), size)
+                peer.copy(
+                    self.queue(),
+                    (to.ordinal(), dst),
+                    (from.ordinal(), src),
+                    size,
+                )
             }
             .map_err(|error| self.failed(error));
         }
@@ -70,8 +75,11 @@ impl Stream {
                 (from, host, src + done, CopyKind::DeviceToHost),
                 (to, dst + done, host, CopyKind::HostToDevice),
             ] {
-                let stream =
-                    if device.index() == self.device().index() { self } else { device.default_stream() };
+                let stream = if device.index() == self.device().index() {
+                    self
+                } else {
+                    device.default_stream()
+                };
                 // SAFETY: the staging memory outlives the copy, which is waited for.
                 unsafe { stream.copy(dst, src, part, kind) }?;
                 stream.synchronize()?;

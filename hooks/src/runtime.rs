@@ -59,7 +59,10 @@ impl Runtime {
         }
         let config = match variable("OUTRIGGER_ALLOC")? {
             Some(text) => Config::parse(&text).map_err(|error| {
-                Error::new(Code::INVALID_ARGUMENT, format!("OUTRIGGER_ALLOC={text}: {error}"))
+                Error::new(
+                    Code::INVALID_ARGUMENT,
+                    format!("OUTRIGGER_ALLOC={text}: {error}"),
+                )
             })?,
             None => Config::default(),
         };
@@ -146,7 +149,10 @@ impl Runtime {
     #[cold]
     fn no_device(&self, index: u32) -> Error {
         let text = match self.device_count() {
-            0 => format!("there is no device: no driver could be loaded\n{}", self.report.lock()),
+            0 => format!(
+                "there is no device: no driver could be loaded\n{}",
+                self.report.lock()
+            ),
             1 => format!("there is no device {index}: the only one is 0"),
             count => format!("there is no device {index}: there are 0 to {}", count - 1),
         };
@@ -156,7 +162,9 @@ impl Runtime {
 
 impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime").field("devices", &self.device_count()).finish_non_exhaustive()
+        f.debug_struct("Runtime")
+            .field("devices", &self.device_count())
+            .finish_non_exhaustive()
     }
 }
 
@@ -166,8 +174,9 @@ fn variable(name: &str) -> Result<Option<String>> {
         Ok(value) if value.is_empty() => Ok(None),
         Ok(value) => Ok(Some(value)),
         Err(std::env::VarError::NotPresent) => Ok(None),
-        Err(std::env::VarError::NotUnicode(_)) => {
-            Err(Error::new(Code::INVALID_ARGUMENT, format!("{name} is not valid UTF-8")))
-        }
+        Err(std::env::VarError::NotUnicode(_)) => Err(Error::new(
+            Code::INVALID_ARGUMENT,
+            format!("{name} is not valid UTF-8"),
+        )),
     }
 }

@@ -33,7 +33,13 @@ impl Stream {
         let range = device.properties();
         let priority = priority.clamp(range.priority_highest, range.priority_lowest);
         let queue = device.driver().queue_create(device.ordinal(), priority)?;
-        let stream = TABLE.insert(|id| Self { id, device, queue, priority, owner })?;
+        let stream = TABLE.insert(|id| Self {
+            id,
+            device,
+            queue,
+            priority,
+            owner,
+        })?;
         device.timelines().add(&stream);
         Ok(stream)
     }
@@ -91,7 +97,9 @@ impl Stream {
     /// What the driver reports. A failure that the event carries fails the stream, not this call.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         if event.device().driver().same_as(self.device.driver()) {
-            self.queue.wait_event(event.inner()).map_err(|error| self.failed(error))
+            self.queue
+                .wait_event(event.inner())
+                .map_err(|error| self.failed(error))
         } else {
             event.synchronize()
         }
@@ -147,7 +155,9 @@ impl Stream {
         &self,
         function: impl FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
     ) -> Result<()> {
-        self.queue.host_call(function).map_err(|error| self.failed(error))
+        self.queue
+            .host_call(function)
+            .map_err(|error| self.failed(error))
     }
 
     /// As [`host_call`](Self::host_call) for a C function.

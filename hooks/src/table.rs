@@ -65,7 +65,10 @@ impl<T> Table<T> {
         Self {
             kind,
             chunks: [const { OnceLock::new() }; CHUNKS],
-            free: Mutex::new(Free { indices: Vec::new(), used: 0 }),
+            free: Mutex::new(Free {
+                indices: Vec::new(),
+                used: 0,
+            }),
         }
     }
 
@@ -82,13 +85,23 @@ impl<T> Table<T> {
                 None => {
                     return Err(Error::new(
                         Code::OUT_OF_HOST_MEMORY,
-                        format!("{} objects of one kind are alive: destroy some", CHUNK * CHUNKS),
+                        format!(
+                            "{} objects of one kind are alive: destroy some",
+                            CHUNK * CHUNKS
+                        ),
                     ));
                 }
             }
         };
         let chunk = self.chunks[index as usize / CHUNK].get_or_init(|| {
-            (0..CHUNK).map(|_| RwLock::new(Slot { generation: 0, object: None })).collect()
+            (0..CHUNK)
+                .map(|_| {
+                    RwLock::new(Slot {
+                        generation: 0,
+                        object: None,
+                    })
+                })
+                .collect()
         });
         let mut slot = chunk[index as usize % CHUNK].write();
         slot.generation += 1;
@@ -101,7 +114,9 @@ impl<T> Table<T> {
     /// same object up again: a waiting `remove` would come between.
     #[inline]
     pub(crate) fn with<R>(&self, id: u64, call: impl FnOnce(&T) -> Result<R>) -> Result<R> {
-        let Some((slot, generation)) = self.slot(id) else { return Err(self.unknown(id)) };
+        let Some((slot, generation)) = self.slot(id) else {
+            return Err(self.unknown(id));
+        };
         let slot = slot.read();
         match &slot.object {
             Some(object) if slot.generation == generation => call(object),
@@ -111,7 +126,9 @@ impl<T> Table<T> {
 
     /// The object, shared.
     pub(crate) fn get(&self, id: u64) -> Result<Arc<T>> {
-        let Some((slot, generation)) = self.slot(id) else { return Err(self.unknown(id)) };
+        let Some((slot, generation)) = self.slot(id) else {
+            return Err(self.unknown(id));
+        };
         let slot = slot.read();
         match &slot.object {
             Some(object) if slot.generation == generation => Ok(Arc::clone(object)),
@@ -121,15 +138,22 @@ impl<T> Table<T> {
 
     /// Takes an object out. Its id is never valid again.
     pub(crate) fn remove(&self, id: u64) -> Result<Arc<T>> {
-        let Some((slot, generation)) = self.slot(id) else { return Err(self.unknown(id)) };
+        let Some((slot, generation)) = self.slot(id) else {
+            return Err(self.unknown(id));
+        };
         let mut slot = slot.write();
         if slot.generation != generation {
             return Err(self.unknown(id));
         }
-        let Some(object) = slot.object.take() else { return Err(self.unknown(id)) };
+        let Some(object) = slot.object.take() else {
+            return Err(self.unknown(id));
+        };
         // A slot whose generations are used up is retired, so that an id never comes back.
         if slot.generation < u32::MAX {
-            self.free.lock().indices.push((id & ((1 << INDEX_BITS) - 1)) as u32);
+            self.free
+                .lock()
+                .indices
+                .push((id & ((1 << INDEX_BITS) - 1)) as u32);
         }
         Ok(object)
     }
@@ -203,7 +227,9 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..2000 {
                         let id = *table.insert(|id| id).expect("room");
-                        table.with(id, |object| Ok(assert_eq!(*object, id))).expect("alive");
+                        table
+                            .with(id, |object| Ok(assert_eq!(*object, id)))
+                            .expect("alive");
                         table.remove(id).expect("alive");
                         assert!(table.get(id).is_err());
                     }

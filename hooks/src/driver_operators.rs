@@ -1,0 +1,174 @@
+//! Operators that a driver brings as its own library. The driver is asked once per signature (name,
+//! dtypes, sizes, strides), and the answer, also a no, is kept.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use outrigger_device::sys::{otr_operator_call, otr_scalar, otr_scalar__bindgen_ty_1, otr_tensor};
+use outrigger_device::{DType, Operator};
+use outrigger_ops::{Call, OperatorId, Scalar, Tensor};
+use parking_lot::RwLock;
+
+use crate::{Device, Result, Stream};
+
+/// Signatures that are kept before all are forgotten: programs with ever new shapes must not grow.
+const KEPT: usize = 16_384;
+
+/// The most operands or scalars of a call that is offered to a driver.
+const OPERANDS: usize = 64;
+
+/// Numbers of a signature: a few per operand.
+type Signature = ArrayVec<i64, 512>;
+
+/// What the driver of a device answered so far.
+#[derive(Default)]
+pub(crate) struct DriverOperators(RwLock<HashMap<Box<[i64]>, Answer>>);
+
+/// `None`: the driver has no such operator.
+type Answer = Option<Arc<Prepared>>;
+
+pub(crate) struct Prepared {
+    operator: Operator,
+    workspace_bytes: u64,
+}
+
+impl DriverOperators {
+    /// The driver's operator for a call; `None` if it has none, or cannot be asked.
+    fn get(&self, device: &Device, id: OperatorId, call: &Call<'_>, raw: &Raw) -> Result<Answer> {
+        let Some(operators) = device.driver().operators() else {
+            return Ok(None);
+        };
+        let Some(signature) = signature(id, call) else {
+            return Ok(None);
+        };
+        if let Some(answer) = self.0.read().get(signature.as_slice()) {
+            return Ok(answer.clone());
+        }
+        // SAFETY: the operands of `raw` point into `call`, which outlives this.
+        let answer = unsafe { operators.prepare(device.ordinal(), &raw.call(id)) }?.map(
+            |(operator, workspace_bytes)| {
+                Arc::new(Prepared {
+                    operator,
+                    workspace_bytes,
+                })
+            },
+        );
+        let mut kept = self.0.write();
+        if kept.len() >= KEPT {
+            // An operator is released only after its last launch has finished.
+            device.synchronize()?;
+            kept.clear();
+        }
+        kept.insert(signature.as_slice().into(), answer.clone());
+        Ok(answer)
+    }
+}
+
+impl Stream {
+    /// Runs a call by the driver's own operator. False if the driver has none for it.
+    ///
+    /// # Safety
+    /// As for [`Stream::call`].
+    pub(crate) unsafe fn call_driver(&self, id: OperatorId, call: &Call<'_>) -> Result<bool> {
+        let device = self.device();
+        if device.driver().operators().is_none() {
+            return Ok(false);
+        }
+        let Some(raw) = Raw::new(call) else {
+            return Ok(false);
+        };
+        let Some(prepared) = device.driver_operators().get(device, id, call, &raw)? else {
+            return Ok(false);
+        };
+        // Freed at once: the next user of this memory is behind the launch in stream order.
+        let workspace = device.alloc(prepared.workspace_bytes, self.id())?;
+        // SAFETY: operands are the caller's promise; the workspace is as large as the driver asked.
+        let launched = unsafe {
+            self.queue()
+                .launch_operator(&prepared.operator, &raw.call(id), workspace)
+        };
+        if workspace != 0 {
+            crate::runtime()?.free(workspace)?;
+        }
+        launched.map_err(|error| self.failed(error))?;
+        Ok(true)
+    }
+}
+
+/// The operands of a call as the driver contract has them.
+struct Raw {
+    inputs: ArrayVec<otr_tensor, OPERANDS>,
+    outputs: ArrayVec<otr_tensor, OPERANDS>,
+    scalars: ArrayVec<otr_scalar, OPERANDS>,
+}
+
+impl Raw {
+    /// `None` if there are too many.
+    fn new(call: &Call<'_>) -> Option<Self> {
+        let tensors = |tensors: &[Tensor<'_>]| {
+            let mut out = ArrayVec::new();
+            for tensor in tensors {
+                out.try_push(otr_tensor {
+                    address: tensor.address,
+                    dtype: tensor.dtype.0,
+                    rank: u32::try_from(tensor.sizes.len()).ok()?,
+                    sizes: tensor.sizes.as_ptr(),
+                    strides: tensor.strides.as_ptr(),
+                })
+                .ok()?;
+            }
+            Some(out)
+        };
+        let mut scalars = ArrayVec::new();
+        for scalar in call.scalars {
+            let (dtype, value) = match *scalar {
+                Scalar::F64(value) => (DType::F64, otr_scalar__bindgen_ty_1 { f64_: value }),
+                Scalar::I64(value) => (DType::I64, otr_scalar__bindgen_ty_1 { i64_: value }),
+            };
+            scalars
+                .try_push(otr_scalar {
+                    dtype: dtype.0,
+                    reserved: 0,
+                    value,
+                })
+                .ok()?;
+        }
+        Some(Self {
+            inputs: tensors(call.inputs)?,
+            outputs: tensors(call.outputs)?,
+            scalars,
+        })
+    }
+
+    /// The call; it points into `self`.
+    fn call(&self, id: OperatorId) -> otr_operator_call {
+        otr_operator_call {
+            struct_size: size_of::<otr_operator_call>(),
+            next: std::ptr::null(),
+            name: id.name().as_ptr(),
+            inputs: self.inputs.as_ptr(),
+            outputs: self.outputs.as_ptr(),
+            scalars: self.scalars.as_ptr(),
+            // At most OPERANDS each.
+            input_count: self.inputs.len() as u32,
+            output_count: self.outputs.len() as u32,
+            scalar_count: self.scalars.len() as u32,
+            reserved: 0,
+        }
+    }
+}
+
+/// What makes two calls the same to a driver; `None` if the call is larger than is worth keeping.
+fn signature(id: OperatorId, call: &Call<'_>) -> Option<Signature> {
+    let mut numbers = Signature::new();
+    numbers.try_push(i64::from(id.index())).ok()?;
+    numbers.try_push(call.inputs.len() as i64).ok()?;
+    for tensor in call.inputs.iter().chain(call.outputs) {
+        numbers.try_push(i64::from(tensor.dtype.0)).ok()?;
+        numbers.try_push(tensor.sizes.len() as i64).ok()?;
+        numbers.try_extend_from_slice(tensor.sizes).ok()?;
+        numbers.try_extend_from_slice(tensor.strides).ok()?;
+    }
+    Some(numbers)
+}

@@ -1,0 +1,102 @@
+//! What the built library exports: every function of the C ABI goes through the panic guard, nothing
+//! else leaks out, and the header declares exactly what the library has.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use object::{Object, ObjectSymbol};
+
+/// These cannot fail or panic: they read or free what they are given, and have no guard.
+const UNGUARDED: [&str; 8] = [
+    "otr_status_code",
+    "otr_status_free",
+    "otr_status_message",
+    "otr_status_operator",
+    "otr_status_stream",
+    "otr_status_submission",
+    "otr_string_free",
+    "otr_version",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("a workspace member")
+        .to_owned()
+}
+
+/// The library that cargo built beside this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    test.ancestors()
+        .skip(1)
+        .map(|folder| folder.join("liboutrigger.so"))
+        .find(|path| path.exists())
+        .expect("cargo builds liboutrigger.so for this package")
+}
+
+fn exported() -> BTreeSet<String> {
+    let bytes = std::fs::read(library()).expect("readable");
+    let file = object::File::parse(&*bytes).expect("a shared library");
+    file.dynamic_symbols()
+        .filter(|symbol| symbol.is_definition())
+        .filter_map(|symbol| symbol.name().ok().map(str::to_owned))
+        .collect()
+}
+
+/// Functions that the macro `api!` declares, and those that are declared without it.
+fn declared() -> (BTreeSet<String>, BTreeSet<String>) {
+    let (mut guarded, mut bare) = (BTreeSet::new(), BTreeSet::new());
+    for entry in std::fs::read_dir(root().join("ffi/src")).expect("the crate") {
+        let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("source");
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("    fn otr_") {
+                guarded.insert(format!("otr_{}", rest.split('(').next().expect("a name")));
+            }
+            for prefix in ["pub unsafe extern \"C\" fn ", "pub extern \"C\" fn "] {
+                if let Some(rest) = line.strip_prefix(prefix) {
+                    bare.insert(rest.split('(').next().expect("a name").to_owned());
+                }
+            }
+        }
+    }
+    (guarded, bare)
+}
+
+#[test]
+fn every_export_is_guarded_and_declared_in_the_header() {
+    let (guarded, bare) = declared();
+    assert_eq!(
+        bare,
+        UNGUARDED.map(str::to_owned).into(),
+        "declare it with api!"
+    );
+    let exported: BTreeSet<_> = exported()
+        .into_iter()
+        .filter(|name| name.starts_with("otr_"))
+        .collect();
+    let declared: BTreeSet<_> = guarded.union(&bare).cloned().collect();
+    assert_eq!(
+        exported, declared,
+        "exported on the left, declared in ffi/ on the right"
+    );
+    let header =
+        std::fs::read_to_string(root().join("include/outrigger/outrigger.h")).expect("the header");
+    for name in &declared {
+        assert!(
+            header.contains(&format!("{name}(")),
+            "outrigger.h lacks {name}"
+        );
+    }
+}
+
+#[test]
+fn nothing_else_is_exported() {
+    let foreign: Vec<_> = exported()
+        .into_iter()
+        // The C++ bridge and its runtime have names of their own.
+        .filter(|name| !name.starts_with("otr_") && !name.contains("cxxbridge1"))
+        .filter(|name| name != "rust_eh_personality")
+        .collect();
+    assert!(foreign.is_empty(), "{foreign:?}");
+}
