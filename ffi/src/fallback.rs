@@ -8,11 +8,18 @@ use outrigger_hooks::{Code, Error, FallbackMode};
 use crate::guard::{Out, string, text};
 
 /// Fallbacks are counted.
-pub const OTR_FALLBACK_SILENT: u32 = FallbackMode::Silent as u32;
+pub const OTR_FALLBACK_SILENT: u32 = 0;
 /// Fallbacks are counted, and the first of each operator is worth a warning.
-pub const OTR_FALLBACK_WARN: u32 = FallbackMode::Warn as u32;
+pub const OTR_FALLBACK_WARN: u32 = 1;
 /// Fallbacks are refused.
-pub const OTR_FALLBACK_ERROR: u32 = FallbackMode::Error as u32;
+pub const OTR_FALLBACK_ERROR: u32 = 2;
+
+// Literals above, so that they reach the header; the runtime's must be the same.
+const _: () = assert!(
+    FallbackMode::Silent as u32 == OTR_FALLBACK_SILENT
+        && FallbackMode::Warn as u32 == OTR_FALLBACK_WARN
+        && FallbackMode::Error as u32 == OTR_FALLBACK_ERROR
+);
 
 api! {
     /// Asks leave to run an operator on the CPU. Sets `first_warning` to 1 if the adapter should warn

@@ -9,17 +9,27 @@ use crate::guard::{Out, null};
 use crate::otr_observer_t;
 
 /// Memory was handed out.
-pub const OTR_OBSERVE_ALLOC: u32 = ObservationKinds::ALLOC.0;
+pub const OTR_OBSERVE_ALLOC: u32 = 1;
 /// Memory was given back to the cache.
-pub const OTR_OBSERVE_FREE: u32 = ObservationKinds::FREE.0;
+pub const OTR_OBSERVE_FREE: u32 = 2;
 /// The cache took memory from the device.
-pub const OTR_OBSERVE_SEGMENT_ALLOC: u32 = ObservationKinds::SEGMENT_ALLOC.0;
+pub const OTR_OBSERVE_SEGMENT_ALLOC: u32 = 4;
 /// The cache gave memory back to the device.
-pub const OTR_OBSERVE_SEGMENT_FREE: u32 = ObservationKinds::SEGMENT_FREE.0;
+pub const OTR_OBSERVE_SEGMENT_FREE: u32 = 8;
 /// A request could not be met.
-pub const OTR_OBSERVE_OUT_OF_MEMORY: u32 = ObservationKinds::OUT_OF_MEMORY.0;
+pub const OTR_OBSERVE_OUT_OF_MEMORY: u32 = 16;
 /// An operator ran on the CPU in place of the device.
-pub const OTR_OBSERVE_FALLBACK: u32 = ObservationKinds::FALLBACK.0;
+pub const OTR_OBSERVE_FALLBACK: u32 = 32;
+
+// Literals above, so that they reach the header; the runtime's must be the same.
+const _: () = assert!(
+    ObservationKinds::ALLOC.0 == OTR_OBSERVE_ALLOC
+        && ObservationKinds::FREE.0 == OTR_OBSERVE_FREE
+        && ObservationKinds::SEGMENT_ALLOC.0 == OTR_OBSERVE_SEGMENT_ALLOC
+        && ObservationKinds::SEGMENT_FREE.0 == OTR_OBSERVE_SEGMENT_FREE
+        && ObservationKinds::OUT_OF_MEMORY.0 == OTR_OBSERVE_OUT_OF_MEMORY
+        && ObservationKinds::FALLBACK.0 == OTR_OBSERVE_FALLBACK
+);
 
 /// One thing that happened. Lives as long as the observer's call.
 #[repr(C)]

@@ -1,6 +1,6 @@
 //! Operators: looked up by name once, called by number.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 use arrayvec::ArrayVec;
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
@@ -15,10 +15,12 @@ use crate::{otr_operator_id_t, otr_stream_t};
 pub const OTR_OPERANDS_MAX: usize = 64;
 
 /// Runs `body` over parts of a range.
-pub type otr_parallel_body_fn = parallel::Body;
+pub type otr_parallel_body_fn = extern "C" fn(context: *mut c_void, begin: i64, end: i64);
 /// Splits a range into parts of at least `grain`, runs `body` on each, from any threads, and returns
 /// when all have run.
-pub type otr_parallel_for_fn = Option<parallel::ParallelFor>;
+pub type otr_parallel_for_fn = Option<
+    extern "C" fn(begin: i64, end: i64, grain: i64, body: otr_parallel_body_fn, context: *mut c_void),
+>;
 
 #[inline]
 fn tensors<'a>(

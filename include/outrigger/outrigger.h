@@ -1,145 +1,502 @@
-/* DRAFT of the host contract; the final file is generated from ffi/. */
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * outrigger/outrigger.h: the host contract. What a framework or an application calls.
+ *
+ * Status     A call returns NULL on success, else a status object that says what failed and is freed
+ *            with otr_status_free. Outputs are written only on success.
+ * Handles    Streams, events, generators and observers are 64-bit ids: never 0, never used again. A
+ *            stale, foreign or NULL handle is OTR_ERR_INVALID_HANDLE, never undefined behaviour.
+ * Pointers   are valid for the call, or NULL where that is said; a forbidden NULL is
+ *            OTR_ERR_INVALID_ARGUMENT. Strings are NUL-terminated UTF-8. What a call keeps beyond its
+ *            return is said at the call.
+ * Ownership  What a create or alloc call hands out is given back to its destroy or free call; strings
+ *            handed out go to otr_string_free.
+ * Threads    Every function may be called from any thread. Current device and stream are per thread.
+ * Structs    that start with struct_size grow at their end only: set it to sizeof.
+ * Order      Work of a stream takes effect in the order of submission. Submitting never waits for it.
+ *
+ * No C++ exception or panic crosses this boundary in either direction.
+ */
+
 #ifndef OUTRIGGER_H
 #define OUTRIGGER_H
+
+/* Generated from ffi/ by `cargo xtask gen`. Do not edit. */
+
 #include "base.h"
-#ifdef __cplusplus
-extern "C" {
-#endif
-/* Ownership: every call returns a status: NULL on success, else an object to give to otr_status_free.
-   Outputs are written only on success. Strings handed out by otr_string_* results are freed with otr_string_free.
-   Handles (u64) are generational: 0 = never valid; stale or foreign = OTR_ERR_INVALID_HANDLE. Any thread. */
+
 typedef struct otr_status otr_status_t;
+
+// The event can be used with otr_event_elapsed.
+#define OTR_EVENT_TIMED 1
+
+// Fallbacks are counted.
+#define OTR_FALLBACK_SILENT 0
+
+// Fallbacks are counted, and the first of each operator is worth a warning.
+#define OTR_FALLBACK_WARN 1
+
+// Fallbacks are refused.
+#define OTR_FALLBACK_ERROR 2
+
+// Memory was handed out.
+#define OTR_OBSERVE_ALLOC 1
+
+// Memory was given back to the cache.
+#define OTR_OBSERVE_FREE 2
+
+// The cache took memory from the device.
+#define OTR_OBSERVE_SEGMENT_ALLOC 4
+
+// The cache gave memory back to the device.
+#define OTR_OBSERVE_SEGMENT_FREE 8
+
+// A request could not be met.
+#define OTR_OBSERVE_OUT_OF_MEMORY 16
+
+// An operator ran on the CPU in place of the device.
+#define OTR_OBSERVE_FALLBACK 32
+
+// The most inputs, outputs or scalars of one call.
+#define OTR_OPERANDS_MAX 64
+
+// A stream: a generational id, never 0.
 typedef uint64_t otr_stream_t;
+
+// An event: a generational id, never 0.
 typedef uint64_t otr_event_t;
+
+// A random number generator: a generational id, never 0.
 typedef uint64_t otr_generator_t;
+
+// What is known of an address within an allocation. Set `struct_size` before the call.
+typedef struct {
+  // sizeof(otr_pointer_info_t)
+  size_t struct_size;
+  // Where the allocation starts.
+  uint64_t base;
+  // Its usable bytes.
+  uint64_t size;
+  // The stream that it was allocated on.
+  otr_stream_t stream;
+  // The device.
+  uint32_t device;
+  // 0
+  uint32_t reserved;
+} otr_pointer_info_t;
+
+// One statistic.
+typedef struct {
+  // Now.
+  uint64_t current;
+  // The most since the peaks were reset.
+  uint64_t peak;
+  // All that came since the accumulated counts were reset.
+  uint64_t allocated;
+  // All that went since the accumulated counts were reset.
+  uint64_t freed;
+} otr_stat_t;
+
+// Statistics of a device's memory; names and meanings are PyTorch's. Set `struct_size` before the
+// call.
+typedef struct {
+  // sizeof(otr_memory_stats_t)
+  size_t struct_size;
+  // Bytes handed out, rounded up.
+  otr_stat_t allocated_bytes;
+  // Bytes taken from the device.
+  otr_stat_t reserved_bytes;
+  // Bytes handed out, as they were asked for.
+  otr_stat_t requested_bytes;
+  // Bytes handed out or waiting for a stream.
+  otr_stat_t active_bytes;
+  // Free bytes that cannot be given back, as parts of their segments are in use.
+  otr_stat_t inactive_split_bytes;
+  // Blocks handed out.
+  otr_stat_t allocations;
+  // Segments taken from the device.
+  otr_stat_t segments;
+  // Blocks handed out or waiting for a stream.
+  otr_stat_t active;
+  // Free blocks whose segments are in use.
+  otr_stat_t inactive_split;
+  // Calls of the driver that allocate.
+  uint64_t device_allocs;
+  // Calls of the driver that free.
+  uint64_t device_frees;
+  // Requests that were met only after caches had been given back.
+  uint64_t alloc_retries;
+  // Requests that could not be met.
+  uint64_t ooms;
+  // Times that all streams were waited for to get memory back.
+  uint64_t sync_all_streams;
+} otr_memory_stats_t;
+
+// One thing that happened. Lives as long as the observer's call.
+typedef struct {
+  // sizeof(otr_observation_t), of the library
+  size_t struct_size;
+  // One of OTR_OBSERVE_*.
+  uint32_t kind;
+  // The device that it concerns.
+  uint32_t device;
+  // The address, for memory; else 0.
+  uint64_t address;
+  // Bytes: of the block, of the segment, requested, or staged by a fallback.
+  uint64_t size;
+  // Bytes handed out, for memory.
+  uint64_t allocated_bytes;
+  // Bytes that the cache holds, for memory.
+  uint64_t reserved_bytes;
+  // The operator, for a fallback; else "".
+  const char *name;
+  // How long a fallback took.
+  uint64_t nanoseconds;
+} otr_observation_t;
+
+// Called on the thread that caused the event, outside of all locks of the runtime. It must not throw.
+typedef void (*otr_observer_fn)(void *user, const otr_observation_t *observation);
+
+// An observer: a generational id, never 0.
 typedef uint64_t otr_observer_t;
+
+// An operator: a dense number.
 typedef uint32_t otr_operator_id_t;
 
-/* status */
-otr_code_t otr_status_code(const otr_status_t*);          /* NULL -> OTR_OK */
-const char* otr_status_message(const otr_status_t*);      /* never NULL; lives as long as the status */
-const char* otr_status_operator(const otr_status_t*);     /* NULL where it does not apply */
-uint64_t otr_status_stream(const otr_status_t*);          /* 0 where it does not apply */
-uint64_t otr_status_submission(const otr_status_t*);      /* index of the failed command in its stream, 0: n/a */
-void otr_status_free(otr_status_t*);
-void otr_string_free(char*);
+// Runs `body` over parts of a range.
+typedef void (*otr_parallel_body_fn)(void *context, int64_t begin, int64_t end);
 
-/* runtime. Drivers: OUTRIGGER_DRIVER="host?face=discrete&devices=2,/path/libacme.so" loaded at first use (default "host"). */
-const char* otr_version(void);
-otr_status_t* otr_runtime_init(void);                     /* idempotent; otherwise done by the first call that needs it */
-otr_status_t* otr_driver_load(const char* spec);          /* adds the devices of one more driver */
-otr_status_t* otr_load_report(char** json_out);           /* what was tried, taken, refused and why */
-otr_status_t* otr_device_count(uint32_t* out);
-typedef struct otr_device_info {
-  size_t struct_size; char name[128]; char vendor[64]; char driver[64]; char driver_version[32];
-  uint64_t total_memory; uint32_t host_visible; uint32_t address_alignment; uint32_t compute_units;
-  int32_t priority_lowest; int32_t priority_highest; uint32_t driver_index; uint32_t reserved;
+// Splits a range into parts of at least `grain`, runs `body` on each, from any threads, and returns
+// when all have run.
+typedef void (*otr_parallel_for_fn)(int64_t begin,
+                                    int64_t end,
+                                    int64_t grain,
+                                    otr_parallel_body_fn body,
+                                    void *context);
+
+// What is known of a device. Set `struct_size` before the call.
+typedef struct {
+  // sizeof(otr_device_info_t)
+  size_t struct_size;
+  // The device's name.
+  char name[128];
+  // Who makes it.
+  char vendor[64];
+  // The driver's name.
+  char driver[64];
+  // The driver's version.
+  char driver_version[32];
+  // Bytes of memory.
+  uint64_t total_memory;
+  // 1 if a device address is a host pointer to the same bytes.
+  uint32_t host_visible;
+  // Alignment of allocations in bytes.
+  uint32_t address_alignment;
+  // 0: unknown.
+  uint32_t compute_units;
+  // Of streams; a lower number is more urgent.
+  int32_t priority_lowest;
+  // Of streams.
+  int32_t priority_highest;
+  // The device's number within its driver.
+  uint32_t driver_ordinal;
 } otr_device_info_t;
-otr_status_t* otr_device_info(uint32_t device, otr_device_info_t* out);
-otr_status_t* otr_device_current(uint32_t* out);          /* per thread */
-otr_status_t* otr_device_set_current(uint32_t device);
-otr_status_t* otr_device_synchronize(uint32_t device);
 
-/* memory */
-otr_status_t* otr_memory_alloc(uint32_t device, uint64_t size, otr_stream_t stream, otr_address_t* out); /* size 0 -> address 0 */
-otr_status_t* otr_memory_free(otr_address_t address);     /* any time; reuse is in stream order. 0 is ignored */
-otr_status_t* otr_memory_record_stream(otr_address_t address, otr_stream_t stream);
-typedef struct otr_pointer_info { size_t struct_size; otr_address_t base; uint64_t size; otr_stream_t stream; uint32_t device; uint32_t reserved; } otr_pointer_info_t;
-otr_status_t* otr_memory_pointer_info(otr_address_t any_address_inside, otr_pointer_info_t* out); /* NOT_FOUND if not ours */
-otr_status_t* otr_memory_empty_cache(uint32_t device);
-otr_status_t* otr_memory_info(uint32_t device, uint64_t* free_bytes, uint64_t* total_bytes);
-typedef struct otr_stat { uint64_t current, peak, allocated, freed; } otr_stat_t;
-typedef struct otr_memory_stats { size_t struct_size;
-  otr_stat_t allocated_bytes, reserved_bytes, requested_bytes, active_bytes, inactive_split_bytes;
-  otr_stat_t allocations, segments, active, inactive_split;
-  uint64_t device_allocs, device_frees, alloc_retries, ooms, sync_all_streams, reserved; } otr_memory_stats_t;
-otr_status_t* otr_memory_stats(uint32_t device, otr_memory_stats_t* out);
-otr_status_t* otr_memory_reset_peak(uint32_t device);
-otr_status_t* otr_memory_reset_accumulated(uint32_t device);
-otr_status_t* otr_memory_set_limit(uint32_t device, uint64_t bytes); /* UINT64_MAX: none */
-otr_status_t* otr_memory_snapshot(uint32_t device, char** json_out);
-/* pinned host memory, cached; a freed block is reused only after streams recorded on it have passed */
-otr_status_t* otr_host_alloc(uint64_t size, void** out);
-otr_status_t* otr_host_free(void*);
-otr_status_t* otr_host_record_stream(void*, otr_stream_t);
-otr_status_t* otr_host_is_pinned(const void* any_pointer_inside, uint32_t* yes);
-otr_status_t* otr_host_empty_cache(void);
-
-/* streams. Pool streams are owned by the runtime and live forever. */
-otr_status_t* otr_stream_default(uint32_t device, otr_stream_t* out);
-otr_status_t* otr_stream_from_pool(uint32_t device, int32_t priority, otr_stream_t* out);
-otr_status_t* otr_stream_create(uint32_t device, int32_t priority, otr_stream_t* out);
-otr_status_t* otr_stream_destroy(otr_stream_t);           /* does not wait; work already submitted runs */
-otr_status_t* otr_stream_device(otr_stream_t, uint32_t* out);
-otr_status_t* otr_stream_priority(otr_stream_t, int32_t* out);
-otr_status_t* otr_stream_current(uint32_t device, otr_stream_t* out); /* of this thread */
-otr_status_t* otr_stream_set_current(otr_stream_t);       /* for the stream's device; does not change the current device */
-otr_status_t* otr_stream_query(otr_stream_t, uint32_t* finished);
-otr_status_t* otr_stream_synchronize(otr_stream_t);
-otr_status_t* otr_stream_flush(otr_stream_t);
-otr_status_t* otr_stream_wait_event(otr_stream_t, otr_event_t);
-
-/* events */
-#define OTR_EVENT_TIMED 1u
-otr_status_t* otr_event_create(uint32_t device, uint32_t flags, otr_event_t* out);
-otr_status_t* otr_event_destroy(otr_event_t);
-otr_status_t* otr_event_record(otr_event_t, otr_stream_t);
-otr_status_t* otr_event_query(otr_event_t, uint32_t* finished);
-otr_status_t* otr_event_synchronize(otr_event_t);
-otr_status_t* otr_event_elapsed(otr_event_t start, otr_event_t end, double* milliseconds);
-
-/* commands */
-otr_status_t* otr_copy(otr_stream_t, uint64_t dst, uint64_t src, uint64_t size, otr_copy_kind_t kind); /* ranges on devices are checked */
-otr_status_t* otr_copy_peer(otr_stream_t, otr_address_t dst, otr_address_t src, uint64_t size);       /* two devices, any drivers */
-otr_status_t* otr_fill(otr_stream_t, otr_address_t dst, uint64_t size, const void* pattern, uint32_t pattern_size);
-otr_status_t* otr_host_call(otr_stream_t, otr_host_fn fn, void* user);
-
-/* operators: docs/operators.md */
-otr_status_t* otr_operator_find(const char* name, otr_operator_id_t* out);
-otr_status_t* otr_operator_call(otr_stream_t, otr_operator_id_t, const otr_operator_call_t*); /* UNSUPPORTED: no kernel for this signature; nothing was done */
-
-/* fallback accounting (an adapter that runs an operator on the CPU reports it here). OUTRIGGER_FALLBACK=silent|warn|error */
-#define OTR_FALLBACK_SILENT 0u
-#define OTR_FALLBACK_WARN 1u
-#define OTR_FALLBACK_ERROR 2u
-otr_status_t* otr_fallback_begin(const char* op, uint32_t* first_warning); /* fails with UNSUPPORTED in mode error; *first_warning=1: mode warn and op not seen before */
-otr_status_t* otr_fallback_end(const char* op, uint64_t nanoseconds, uint64_t staged_bytes);
-otr_status_t* otr_fallback_set_mode(uint32_t mode);
-otr_status_t* otr_fallback_mode(uint32_t* out);
-otr_status_t* otr_fallback_report(char** json_out);       /* [{"operator","calls","seconds","staged_bytes"}], most expensive first */
-otr_status_t* otr_fallback_reset(void);
-
-/* generators: Philox 4x32-10, (seed, offset) */
-otr_status_t* otr_generator_create(uint32_t device, otr_generator_t* out);
-otr_status_t* otr_generator_default(uint32_t device, otr_generator_t* out); /* owned by the runtime */
-otr_status_t* otr_generator_destroy(otr_generator_t);
-otr_status_t* otr_generator_seed(otr_generator_t, uint64_t seed);           /* offset = 0 */
-otr_status_t* otr_generator_state(otr_generator_t, uint64_t* seed, uint64_t* offset);
-otr_status_t* otr_generator_set_state(otr_generator_t, uint64_t seed, uint64_t offset);
-otr_status_t* otr_generator_reserve(otr_generator_t, uint64_t count, uint64_t* seed, uint64_t* offset); /* takes `count` 128-bit outputs; returns where they start */
-
-/* observers: called on the thread that caused the event, outside of all locks */
-#define OTR_OBSERVE_ALLOC 1u
-#define OTR_OBSERVE_FREE 2u
-#define OTR_OBSERVE_SEGMENT_ALLOC 4u
-#define OTR_OBSERVE_SEGMENT_FREE 8u
-#define OTR_OBSERVE_OUT_OF_MEMORY 16u
-#define OTR_OBSERVE_FALLBACK 32u
-typedef struct otr_observation { size_t struct_size; uint32_t kind; uint32_t device; otr_address_t address; uint64_t size; uint64_t allocated_bytes; uint64_t reserved_bytes; const char* name; uint64_t nanoseconds; } otr_observation_t;
-typedef void (*otr_observer_fn)(void* user, const otr_observation_t*);
-otr_status_t* otr_observer_add(uint32_t kinds, otr_observer_fn, void* user, otr_observer_t* out);
-otr_status_t* otr_observer_remove(otr_observer_t);        /* returns after the last running call of it */
-
-/* host execution: lets a framework lend its own thread pool to host kernels */
-typedef void (*otr_parallel_body_fn)(void* context, int64_t begin, int64_t end);
-typedef void (*otr_parallel_for_fn)(int64_t begin, int64_t end, int64_t grain, otr_parallel_body_fn body, void* context);
-otr_status_t* otr_set_parallel_for(otr_parallel_for_fn fn); /* NULL: the built-in pool */
-otr_status_t* otr_set_threads(uint32_t threads);            /* of the built-in pool; 0: all cores */
-
-/* diagnostics */
-otr_status_t* otr_trace_begin(const char* path);            /* Chrome/Perfetto JSON of commands and calls until otr_trace_end */
-otr_status_t* otr_trace_end(void);
 #ifdef __cplusplus
-}
-#endif
-#endif
+extern "C" {
+#endif // __cplusplus
+
+// Copies `size` bytes in stream order. Addresses are device addresses of the stream's device or
+// host pointers, as `kind` says. Host memory stays valid and untouched until the copy has
+// finished; device ranges must lie in live allocations.
+otr_status_t *otr_copy(otr_stream_t stream,
+                       uint64_t dst,
+                       uint64_t src,
+                       uint64_t size,
+                       uint32_t kind);
+
+// Copies `size` bytes between live allocations of two devices, of any drivers. The stream is of
+// one of the two, and the copy is in its order; where the drivers offer no better way, the call
+// waits and copies through the host.
+otr_status_t *otr_copy_peer(otr_stream_t stream, uint64_t dst, uint64_t src, uint64_t size);
+
+// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order. The
+// pattern is copied during the call.
+otr_status_t *otr_fill(otr_stream_t stream,
+                       uint64_t dst,
+                       uint64_t size,
+                       const void *pattern,
+                       uint32_t pattern_size);
+
+// Runs a function on the host in stream order, exactly once. If the call fails, it does not run.
+otr_status_t *otr_host_call(otr_stream_t stream, otr_host_fn function, void *user);
+
+// Starts writing what devices run (operators, copies, fills, host calls, by stream) to a file in
+// Chrome's JSON format, which Perfetto opens, until otr_trace_end.
+otr_status_t *otr_trace_begin(const char *path);
+
+// Ends the trace and closes its file.
+otr_status_t *otr_trace_end(void);
+
+// Makes an event for streams of a device. `flags` is 0 or OTR_EVENT_TIMED. Until it is recorded
+// it counts as passed.
+otr_status_t *otr_event_create(uint32_t device, uint32_t flags, otr_event_t *event);
+
+// Destroys an event without waiting. What waits for it goes on waiting.
+otr_status_t *otr_event_destroy(otr_event_t event);
+
+// Moves an event to the end of the work submitted to a stream so far. Waits that were made
+// before keep the old point.
+otr_status_t *otr_event_record(otr_event_t event, otr_stream_t stream);
+
+// Sets `finished` to 1 if the work before an event has finished, else to 0. Never waits.
+// Fails with the failure of that work.
+otr_status_t *otr_event_query(otr_event_t event, uint32_t *finished);
+
+// Waits for the work before an event. Fails with the failure of that work.
+otr_status_t *otr_event_synchronize(otr_event_t event);
+
+// Milliseconds between two events that were made with OTR_EVENT_TIMED and have passed.
+otr_status_t *otr_event_elapsed(otr_event_t start, otr_event_t end, double *milliseconds);
+
+// Asks leave to run an operator on the CPU. Sets `first_warning` to 1 if the adapter should warn
+// its user. Fails with OTR_ERR_UNSUPPORTED where OUTRIGGER_FALLBACK=error.
+otr_status_t *otr_fallback_begin(const char *operator_name, uint32_t *first_warning);
+
+// Counts a fallback that has run: how long it took, staging included, and how many bytes were
+// copied between device and host for it.
+otr_status_t *otr_fallback_end(const char *operator_name,
+                               uint64_t nanoseconds,
+                               uint64_t staged_bytes);
+
+// Sets the mode for the whole process: OTR_FALLBACK_SILENT, _WARN or _ERROR.
+otr_status_t *otr_fallback_set_mode(uint32_t mode);
+
+// The mode in force.
+otr_status_t *otr_fallback_mode(uint32_t *mode);
+
+// All operators that fell back, the most expensive first, as JSON:
+// [{"operator", "calls", "seconds", "staged_bytes"}]. Free it with otr_string_free.
+otr_status_t *otr_fallback_report(char **json);
+
+// Forgets all counts.
+otr_status_t *otr_fallback_reset(void);
+
+// Makes a generator for a device.
+otr_status_t *otr_generator_create(uint32_t device, otr_generator_t *generator);
+
+// The default generator of a device. It belongs to the runtime.
+otr_status_t *otr_generator_default(uint32_t device, otr_generator_t *generator);
+
+// Destroys a generator.
+otr_status_t *otr_generator_destroy(otr_generator_t generator);
+
+// Seeds a generator and goes back to the start of its sequence.
+otr_status_t *otr_generator_seed(otr_generator_t generator, uint64_t seed);
+
+// Seed and offset (in 128-bit outputs) of what comes next.
+otr_status_t *otr_generator_state(otr_generator_t generator, uint64_t *seed, uint64_t *offset);
+
+// Sets what comes next.
+otr_status_t *otr_generator_set_state(otr_generator_t generator, uint64_t seed, uint64_t offset);
+
+// Takes the next `count` 128-bit outputs (four 32-bit numbers each): gives the seed, and the
+// offset at which they start.
+otr_status_t *otr_generator_reserve(otr_generator_t generator,
+                                    uint64_t count,
+                                    uint64_t *seed,
+                                    uint64_t *offset);
+
+// Hands out at least `size` bytes of a device, in the order of `stream`: memory that was freed
+// may be handed out again while the work before the free is still running on that stream.
+// 0 bytes are address 0. OTR_ERR_OUT_OF_MEMORY says where the memory is.
+otr_status_t *otr_memory_alloc(uint32_t device,
+                               uint64_t size,
+                               otr_stream_t stream,
+                               uint64_t *address);
+
+// Frees an allocation of any device, at any time: it is reused in stream order. 0 is ignored.
+otr_status_t *otr_memory_free(uint64_t address);
+
+// Says that work of another stream uses an allocation: after it is freed it is reused only when
+// what that stream had been given by then has finished.
+otr_status_t *otr_memory_record_stream(uint64_t address, otr_stream_t stream);
+
+// What is known of any address within an allocation. OTR_ERR_NOT_FOUND: it is in none.
+otr_status_t *otr_memory_pointer_info(uint64_t address, otr_pointer_info_t *info);
+
+// Gives all cached memory that is not in use back to the driver.
+otr_status_t *otr_memory_empty_cache(uint32_t device);
+
+// Free and total bytes of a device.
+otr_status_t *otr_memory_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+
+// Statistics of a device's memory.
+otr_status_t *otr_memory_stats(uint32_t device, otr_memory_stats_t *stats);
+
+// Starts all peaks anew from the current values.
+otr_status_t *otr_memory_reset_peak(uint32_t device);
+
+// Starts all accumulated counts anew from 0.
+otr_status_t *otr_memory_reset_accumulated(uint32_t device);
+
+// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit.
+otr_status_t *otr_memory_set_limit(uint32_t device, uint64_t bytes);
+
+// All segments of a device and their blocks, as JSON. Free it with otr_string_free.
+otr_status_t *otr_memory_snapshot(uint32_t device, char **json);
+
+// Has a function called for every event of the given kinds (OTR_OBSERVE_*, or-ed), from any
+// thread, until the observer is removed.
+otr_status_t *otr_observer_add(uint32_t kinds,
+                               otr_observer_fn function,
+                               void *user,
+                               otr_observer_t *observer);
+
+// Removes an observer. When it returns, no call of it is running and none will start; it must
+// not be called from within the observer.
+otr_status_t *otr_observer_remove(otr_observer_t observer);
+
+// The number of an operator. docs/operators.md lists their names. OTR_ERR_NOT_FOUND.
+otr_status_t *otr_operator_find(const char *name, otr_operator_id_t *operator_id);
+
+// Runs an operator in stream order and returns at once. Operands lie in memory of the stream's
+// device; `name` of the call is ignored. OTR_ERR_UNSUPPORTED: there is no kernel for these
+// arguments, and nothing was done.
+otr_status_t *otr_operator_call(otr_stream_t stream,
+                                otr_operator_id_t operator_id,
+                                const otr_operator_call_t *call);
+
+// Lends the threads of a framework to host kernels; NULL goes back to the built-in pool.
+otr_status_t *otr_set_parallel_for(otr_parallel_for_fn function);
+
+// The number of threads of the built-in pool; 0: as many as cores.
+otr_status_t *otr_set_threads(uint32_t threads);
+
+// Hands out at least `size` bytes of pinned host memory. 0 bytes are NULL.
+otr_status_t *otr_host_alloc(uint64_t size, void **pointer);
+
+// Frees pinned memory, at any time. NULL is ignored.
+otr_status_t *otr_host_free(void *pointer);
+
+// Says that work of a stream uses pinned memory, as an asynchronous copy does.
+otr_status_t *otr_host_record_stream(void *pointer, otr_stream_t stream);
+
+// Sets `yes` to 1 if a pointer lies within live pinned memory of this runtime, else to 0.
+otr_status_t *otr_host_is_pinned(const void *pointer, uint32_t *yes);
+
+// Gives all cached pinned memory that is not in use back.
+otr_status_t *otr_host_empty_cache(void);
+
+// The version of Outrigger, such as "0.1.0". Lives as long as the process.
+const char *otr_version(void);
+
+// Makes the runtime ready: reads the environment and loads the drivers of OUTRIGGER_DRIVER
+// ("name-or-path?key=value&...", several separated by commas; "host" by default). Any other call
+// does it when it needs it. Fails if there is no device at all, with the reason for each driver.
+// Where OUTRIGGER_LOG is set, this is also what starts the log.
+otr_status_t *otr_runtime_init(void);
+
+// Loads one more driver, or several separated by commas, and adds the devices.
+otr_status_t *otr_driver_load(const char *spec);
+
+// What was tried so far, what was taken, what was refused and why, as JSON.
+// Free it with otr_string_free.
+otr_status_t *otr_load_report(char **json);
+
+// How many devices there are.
+otr_status_t *otr_device_count(uint32_t *count);
+
+// What is known of a device.
+otr_status_t *otr_device_info(uint32_t device, otr_device_info_t *info);
+
+// The current device of this thread; 0 until it is set.
+otr_status_t *otr_device_current(uint32_t *device);
+
+// Makes a device the current one of this thread.
+otr_status_t *otr_device_set_current(uint32_t device);
+
+// Waits for all work submitted to any stream of a device. Reports the first failure.
+otr_status_t *otr_device_synchronize(uint32_t device);
+
+// The code of a status: OTR_OK for NULL.
+//
+// NULL, or a status that was not freed.
+int32_t otr_status_code(const otr_status_t *status);
+
+// The text of a status: what was wrong, and what would be right. Never NULL; lives as long as the
+// status.
+//
+// NULL, or a status that was not freed.
+const char *otr_status_message(const otr_status_t *status);
+
+// The operator that failed, or NULL where it does not apply. Lives as long as the status.
+//
+// NULL, or a status that was not freed.
+const char *otr_status_operator(const otr_status_t *status);
+
+// The stream whose work failed, or 0 where it does not apply.
+//
+// NULL, or a status that was not freed.
+uint64_t otr_status_stream(const otr_status_t *status);
+
+// The number of the failed command within its stream, from 1; 0 where it does not apply.
+//
+// NULL, or a status that was not freed.
+uint64_t otr_status_submission(const otr_status_t *status);
+
+// Frees a status. NULL is ignored.
+//
+// NULL, or a status that was not freed; it is not used afterwards.
+void otr_status_free(otr_status_t *status);
+
+// Frees a string that a call handed out. NULL is ignored.
+//
+// NULL, or a string that was handed out and not freed; it is not used afterwards.
+void otr_string_free(char *string);
+
+// The default stream of a device. It belongs to the runtime.
+otr_status_t *otr_stream_default(uint32_t device, otr_stream_t *stream);
+
+// The next stream in turn of a device's pool, which belongs to the runtime. A lower priority
+// number is more urgent; it is clamped to the device's range.
+otr_status_t *otr_stream_from_pool(uint32_t device, int32_t priority, otr_stream_t *stream);
+
+// Makes a stream.
+otr_status_t *otr_stream_create(uint32_t device, int32_t priority, otr_stream_t *stream);
+
+// Destroys a stream without waiting: work that was submitted still runs.
+otr_status_t *otr_stream_destroy(otr_stream_t stream);
+
+// The device of a stream.
+otr_status_t *otr_stream_device(otr_stream_t stream, uint32_t *device);
+
+// The priority of a stream.
+otr_status_t *otr_stream_priority(otr_stream_t stream, int32_t *priority);
+
+// The current stream of this thread on a device: its default stream until one is set.
+otr_status_t *otr_stream_current(uint32_t device, otr_stream_t *stream);
+
+// Makes a stream the current one of this thread on its device. The current device stays.
+otr_status_t *otr_stream_set_current(otr_stream_t stream);
+
+// Sets `finished` to 1 if all work submitted before has finished, else to 0. Never waits.
+// Fails with the first failure of the stream's work.
+otr_status_t *otr_stream_query(otr_stream_t stream, uint32_t *finished);
+
+// Waits for all work submitted before. Fails with the first failure of the stream's work, which
+// is thereby cleared: the stream takes work again.
+otr_status_t *otr_stream_synchronize(otr_stream_t stream);
+
+// Sees to it that what was submitted starts by itself. Waiting does it too.
+otr_status_t *otr_stream_flush(otr_stream_t stream);
+
+// Lets later work of a stream start after the point at which an event was last recorded, also
+// on another device. Does not wait, unless the event is of another driver.
+otr_status_t *otr_stream_wait_event(otr_stream_t stream, otr_event_t event);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* OUTRIGGER_H */

@@ -87,6 +87,9 @@ fn host_header(workspace: &Workspace) -> anyhow::Result<String> {
             "--bin",
             "host-header",
         ])
+        .arg("--")
+        .arg(workspace.target("xtask/header"))
+        .env("RUST_BACKTRACE", "0") // its errors are for people
         .output()
         .context("Cargo could not be started")?;
     if !output.status.success() {
