@@ -12,13 +12,17 @@
 
 mod call;
 mod convert;
+mod geometry;
 mod isa;
 mod math;
 mod memory;
+mod copy;
+mod cursor;
 mod elementwise;
 mod error;
 pub mod parallel;
 mod plan;
+mod reduce;
 mod registry;
 
 pub use outrigger_device::{Code, DType};

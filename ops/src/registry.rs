@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use crate::call::Call;
-use crate::elementwise;
+use crate::{copy, elementwise, reduce};
 use crate::error::Result;
 use crate::plan::Plan;
 
@@ -16,7 +16,14 @@ pub(crate) struct Definition {
 }
 
 /// All operators, grouped as in `docs/operators.md`.
-const GROUPS: [&[Definition]; 3] = [elementwise::ARITHMETIC, elementwise::FUNCTIONS, elementwise::SELECTION];
+const GROUPS: [&[Definition]; 6] = [
+    elementwise::ARITHMETIC,
+    elementwise::FUNCTIONS,
+    elementwise::SELECTION,
+    copy::OPERATORS,
+    reduce::SUMS,
+    reduce::EXTREMES,
+];
 
 const COUNT: usize = {
     let mut count = 0;

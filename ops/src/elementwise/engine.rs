@@ -13,9 +13,11 @@ use std::mem::{MaybeUninit, size_of};
 
 use bytemuck::{Pod, Zeroable};
 
-use super::geometry::{Dim, MAX_OPERANDS, MAX_RANK};
 use outrigger_device::{Code, DType};
 use crate::convert::{Compute, Load, Store};
+use crate::cursor::Cursor;
+use crate::geometry::{Dim, MAX_OPERANDS, MAX_RANK};
+use crate::memory::read_dims;
 use crate::parallel;
 
 /// Values per block: large enough to hide the cost of a block, small enough for the first cache.
@@ -36,7 +38,7 @@ pub(crate) struct Header {
     /// Output first, then inputs; for an immediate operand its value.
     pub(crate) addresses: [u64; MAX_OPERANDS],
     /// Numbers of the function itself.
-    pub(crate) params: [u64; 3],
+    pub(crate) params: [u64; 4],
     /// Element types, by number, or `IMMEDIATE`.
     pub(crate) dtypes: [u8; MAX_OPERANDS],
     /// Dimensions in the tail.
@@ -51,9 +53,10 @@ pub(crate) fn code(dtype: DType) -> u8 {
     dtype.0 as u8
 }
 
-/// Computes a block of results from as many values of each input. Lengths are equal.
+/// Computes a block of results from as many values of each input, and must write all of them. The
+/// number is the position of the first in the order in which the output's memory is walked.
 pub(crate) type BlockFn<'a, In, Out, const N: usize> =
-    &'a (dyn Fn([&[In]; N], &mut [MaybeUninit<Out>]) + Sync);
+    &'a (dyn Fn(i64, [&[In]; N], &mut [MaybeUninit<Out>]) + Sync);
 
 /// An operand at run time.
 struct Source<In> {
@@ -110,24 +113,7 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
     /// Reads a block; `None` if it was not made for this kernel.
     #[inline]
     fn new(header: &Header, tail: &[u8], bias: i64) -> Option<Self> {
-        let rank = usize::from(header.rank);
-        let operands = N + 1;
-        if rank == 0 || rank > MAX_RANK || tail.len() < rank * (1 + operands) * 8 {
-            return None;
-        }
-        let zero = Dim { size: 1, strides: [0; MAX_OPERANDS] };
-        let mut dims = [zero; MAX_RANK];
-        for (dim, words) in dims.iter_mut().zip(tail.chunks_exact((1 + operands) * 8)).take(rank) {
-            let number = |k: usize| {
-                let mut bytes = [0; 8];
-                bytes.copy_from_slice(&words[k * 8..k * 8 + 8]);
-                i64::from_ne_bytes(bytes)
-            };
-            dim.size = number(0);
-            for k in 0..operands {
-                dim.strides[k] = number(1 + k);
-            }
-        }
+        let (dims, rank) = read_dims(tail, usize::from(header.rank), N + 1)?;
         let dense = |operand: usize, size: usize| {
             let mut expected = size as i64;
             dims[..rank].iter().all(|dim| {
@@ -175,7 +161,7 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
         let mut results = [const { MaybeUninit::<Out>::uninit() }; BLOCK];
         // Which value a block of one repeated value holds, and how often.
         let mut repeated = [(std::ptr::null::<u8>(), 0usize); N];
-        let mut cursor = Cursor::at(&self.dims, self.rank, begin);
+        let mut cursor = Cursor::at(&self.dims[..self.rank], begin);
         let mut at = begin;
         while at < end {
             let left = (end - at) as usize;
@@ -265,11 +251,11 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
                 let out = unsafe {
                     std::slice::from_raw_parts_mut(place.cast::<MaybeUninit<Out>>(), n)
                 };
-                function(inputs, out);
+                function(at, inputs, out);
                 return;
             }
         }
-        function(inputs, &mut results[..n]);
+        function(at, inputs, &mut results[..n]);
         // SAFETY: functions write all of what they are given.
         let values = unsafe { std::slice::from_raw_parts(results.as_ptr().cast::<Out>(), n) };
         if one_row {
@@ -314,68 +300,4 @@ unsafe fn load_immediate<C: Compute>(from: *const u8, _: isize, out: &mut [Maybe
     // SAFETY: `from` is the header's word, which is aligned and lives as long as the kernel runs.
     let word = unsafe { from.cast::<u64>().read() };
     out.fill(MaybeUninit::new(C::from_word(word)));
-}
-
-/// A position in the walk: an index of each dimension, and the byte offsets they add up to.
-#[derive(Clone)]
-struct Cursor<'a> {
-    dims: &'a [Dim],
-    indices: [i64; MAX_RANK],
-    offsets: [i64; MAX_OPERANDS],
-}
-
-impl<'a> Cursor<'a> {
-    #[inline]
-    fn at(dims: &'a [Dim; MAX_RANK], rank: usize, position: i64) -> Self {
-        let mut cursor =
-            Self { dims: &dims[..rank], indices: [0; MAX_RANK], offsets: [0; MAX_OPERANDS] };
-        if position != 0 {
-            cursor.step(0, position);
-        }
-        cursor
-    }
-
-    /// Elements from here to the end of the row.
-    #[inline]
-    fn row_left(&self) -> usize {
-        (self.dims[0].size - self.indices[0]) as usize
-    }
-
-    /// Byte offset of an operand.
-    #[inline]
-    fn offset(&self, operand: usize) -> i64 {
-        self.offsets[operand]
-    }
-
-    /// Moves on by no more than what is left of the row.
-    #[inline]
-    fn advance(&mut self, count: usize) {
-        let dim = &self.dims[0];
-        let count = count as i64;
-        if self.indices[0] + count < dim.size {
-            self.indices[0] += count;
-            for (offset, stride) in self.offsets.iter_mut().zip(&dim.strides) {
-                *offset += count * stride;
-            }
-        } else {
-            self.step(0, count);
-        }
-    }
-
-    /// Moves dimension `from` by `count`, carrying into the outer ones.
-    fn step(&mut self, from: usize, count: i64) {
-        let mut carry = count;
-        for (index, dim) in self.indices[from..].iter_mut().zip(&self.dims[from..]) {
-            let moved = *index + carry;
-            carry = moved / dim.size;
-            let new = moved - carry * dim.size;
-            for (offset, stride) in self.offsets.iter_mut().zip(&dim.strides) {
-                *offset += (new - *index) * stride;
-            }
-            *index = new;
-            if carry == 0 {
-                return;
-            }
-        }
-    }
 }

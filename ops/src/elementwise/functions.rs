@@ -34,7 +34,7 @@ macro_rules! trigonometric {
             type In = f32;
             type Out = f32;
             const FIXUP: bool = true;
-            fn new(_: [u64; 3]) -> Self {
+            fn new(_: [u64; 4]) -> Self {
                 Self
             }
             #[inline(always)]

@@ -5,14 +5,13 @@
 //! engine's; a function sees values only.
 
 mod arithmetic;
-mod engine;
+pub(crate) mod engine;
 mod functions;
-pub(crate) mod geometry;
 mod real;
 mod select;
 
 pub(crate) use arithmetic::OPERATORS as ARITHMETIC;
-pub(crate) use engine::BLOCK;
+use engine::BLOCK;
 pub(crate) use functions::OPERATORS as FUNCTIONS;
 pub(crate) use select::OPERATORS as SELECTION;
 
@@ -20,7 +19,6 @@ use std::ffi::c_void;
 use std::mem::{MaybeUninit, size_of};
 
 use engine::{Header, IMMEDIATE, code};
-use geometry::MAX_OPERANDS;
 
 use outrigger_device::{Code, DType};
 use crate::call::{Call, Scalar, Tensor};
@@ -28,6 +26,7 @@ use crate::convert::{
     Class, Compute, bf16_to_f32, class_of, f16_to_f32, f32_to_bf16, f32_to_f16, is_float,
 };
 use crate::error::{Result, invalid, unsupported};
+use crate::geometry::{self, MAX_OPERANDS};
 use crate::isa::{Isa, Vectorised, dispatch};
 use crate::memory::ArgumentBlock;
 use crate::plan::{KernelFn, Plan};
@@ -41,7 +40,7 @@ pub(crate) trait Map<const N: usize>: Copy + Send + Sync + 'static {
     /// Whether [`Map::fixup`] must see each element.
     const FIXUP: bool = false;
     /// The function with its numbers, as they stand in an argument block.
-    fn new(params: [u64; 3]) -> Self;
+    fn new(params: [u64; 4]) -> Self;
     /// The value; must be `#[inline(always)]` and free of branches that keep loops scalar.
     fn apply<I: Isa>(self, x: [Self::In; N]) -> Self::Out;
     /// The value where `apply` is not exact enough, which is rare.
@@ -94,7 +93,7 @@ pub(crate) unsafe extern "C" fn kernel<F: Map<N>, const N: usize>(
         return Code::INTERNAL.0;
     };
     let function = F::new(header.params);
-    let block = |inputs: [&[F::In]; N], out: &mut [MaybeUninit<F::Out>]| {
+    let block = |_: i64, inputs: [&[F::In]; N], out: &mut [MaybeUninit<F::Out>]| {
         dispatch(Block { function, inputs, out });
     };
     // SAFETY: the header is of a plan for this kernel, hence for these types, and memory is the
@@ -174,7 +173,7 @@ impl Op {
         let mut header = Header {
             numel: geometry.numel,
             addresses: [output.address, 0, 0, 0],
-            params: [0; 3],
+            params: [0; 4],
             dtypes: [code(output.dtype), 0, 0, 0],
             rank: geometry.rank as u16,
             grain_blocks: (8_000_000 / self.cost / BLOCK as u32).clamp(1, 32) as u16,
@@ -304,7 +303,7 @@ const _: () = assert!(size_of::<Header>().is_multiple_of(8) && MAX_OPERANDS == 4
 macro_rules! maps {
     ($name:ident[$($t:ident),*] $p:tt $n:literal $x:tt -> $out:ident $body:expr) => {
         #[derive(Clone, Copy)]
-        pub(crate) struct $name<T>([T; 3]);
+        pub(crate) struct $name<T>([T; 4]);
         $($crate::elementwise::maps!(@one $name $t $p $n $x $out $body);)*
     };
     (@one $name:ident $t:ident ($($p:ident),*) $n:literal $x:tt $out:ident $body:expr) => {
@@ -315,7 +314,7 @@ macro_rules! maps {
                 type In = $t;
                 type Out = $crate::elementwise::maps!(@out $out $t);
                 #[inline(always)]
-                fn new(params: [u64; 3]) -> Self {
+                fn new(params: [u64; 4]) -> Self {
                     Self(params.map(<$t as $crate::convert::Compute>::from_word))
                 }
                 #[inline(always)]

@@ -31,6 +31,38 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
+    /// No dimensions yet: one element.
+    pub(crate) fn empty() -> Self {
+        let one = Dim { size: 1, strides: [0; MAX_OPERANDS] };
+        Self { dims: [one; MAX_RANK], rank: 0, numel: 1 }
+    }
+
+    /// Adds the next outer dimension: where memory order puts it, or outside of all others.
+    pub(crate) fn add(&mut self, dim: Dim, ordered: bool) -> Result<()> {
+        self.numel = self.numel.saturating_mul(dim.size);
+        if dim.size == 1 {
+            return Ok(());
+        }
+        if !ordered {
+            return insert(self, dim);
+        }
+        if self.rank == MAX_RANK {
+            return if append_merged(self, &dim) { Ok(()) } else { too_many() };
+        }
+        self.dims[self.rank] = dim;
+        self.rank += 1;
+        Ok(())
+    }
+
+    /// Merges what can be merged; there is at least one dimension afterwards.
+    pub(crate) fn finish(&mut self, operands: usize) {
+        if self.rank == 0 {
+            self.rank = 1;
+        } else {
+            merge(self, operands);
+        }
+    }
+
     /// Appends the dimensions to an argument block: size, then the strides of `operands` operands.
     #[inline]
     pub(crate) fn push(&self, operands: usize, plan: &mut Plan) {
@@ -78,9 +110,10 @@ pub(crate) fn broadcast(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Ge
             input.sizes.iter().all(|&size| size == 1) && input.rank() <= output.rank()
         };
     }
-    let zero = Dim { size: 1, strides: [0; MAX_OPERANDS] };
-    let mut geometry = Geometry { dims: [zero; MAX_RANK], rank: 1, numel };
+    let mut geometry = Geometry::empty();
+    geometry.numel = numel;
     if dense {
+        geometry.rank = 1;
         let dim = &mut geometry.dims[0];
         dim.size = numel;
         dim.strides[0] = sizes[0];
@@ -105,7 +138,6 @@ fn general(
             return invalid(shapes("an input has more dimensions than the output", output, inputs));
         }
     }
-    geometry.rank = 0;
     for back in 1..=rank {
         let size = output.sizes[rank - back];
         let mut dim = Dim { size, strides: [0; MAX_OPERANDS] };
@@ -125,11 +157,7 @@ fn general(
             insert(geometry, dim)?;
         }
     }
-    if geometry.rank == 0 {
-        geometry.rank = 1;
-        return Ok(());
-    }
-    merge(geometry, inputs.len() + 1);
+    geometry.finish(inputs.len() + 1);
     Ok(())
 }
 
@@ -138,10 +166,8 @@ fn general(
 #[inline]
 fn insert(geometry: &mut Geometry, dim: Dim) -> Result<()> {
     let rank = geometry.rank;
-    if rank == MAX_RANK && !append_merged(geometry, &dim) {
-        return unsupported(format!("more than {MAX_RANK} dimensions that cannot be merged"));
-    } else if rank == MAX_RANK {
-        return Ok(());
+    if rank == MAX_RANK {
+        return if append_merged(geometry, &dim) { Ok(()) } else { too_many() };
     }
     let mut at = rank;
     while at > 0 && is_inner(&dim, &geometry.dims[at - 1]) {
@@ -151,6 +177,11 @@ fn insert(geometry: &mut Geometry, dim: Dim) -> Result<()> {
     geometry.dims[at] = dim;
     geometry.rank += 1;
     Ok(())
+}
+
+#[cold]
+fn too_many() -> Result<()> {
+    unsupported(format!("more than {MAX_RANK} dimensions that cannot be merged"))
 }
 
 /// With all slots in use: takes the dimension in if it continues the outermost one.
