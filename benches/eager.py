@@ -1,0 +1,193 @@
+"""PyTorch in eager mode: device tensors against CPU tensors, in one run. `cargo xtask bench eager`.
+
+All tensors are float32. Sizes: `add1`, `add1_inplace`, `item` 1 element; `empty16`, `view` 16;
+`add1m` 1,048,576; `mm1024` 1024 x 1024 by 1024 x 1024; `mlp_step` a batch of 128 through 256-512-512-10
+with ReLU, cross entropy, backward, SGD with momentum; `cnn_step` the demo's `DigitNet` on a batch of 64,
+likewise; `h2d64m`, `d2h64m` 64 MiB of pageable memory, into memory that has been written before.
+
+Each block submits all its repetitions and then waits once for the device, and that wait is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from demo.models import DigitNet
+
+from .harness import Bar, Block, Metric, run
+
+ONE_MILLION = 1 << 20
+COPY_ELEMENTS = 64 * 2**20 // 4
+CPU = torch.device("cpu")
+
+
+def repeated(call: Callable[[], object]) -> Block:
+    """A block that runs `call` so many times and then waits for the device."""
+
+    def block(repetitions: int) -> None:
+        for _ in range(repetitions):
+            call()
+        torch.accelerator.synchronize()
+
+    return block
+
+
+def repeated_here(call: Callable[[], object]) -> Block:
+    """A block of work that is finished when `call` returns."""
+
+    def block(repetitions: int) -> None:
+        for _ in range(repetitions):
+            call()
+
+    return block
+
+
+def against_cpu(name: str, make: Callable[[torch.device], Callable[[], object]], bar: float | None = None) -> Metric:
+    """The call that `make` gives for a device, on the device and on CPU tensors."""
+    device = torch.accelerator.current_accelerator()
+    assert device is not None, "import torch loads the device"
+    return Metric(
+        name,
+        repeated(make(device)),
+        {"cpu": repeated_here(make(CPU))},
+        None if bar is None else Bar(bar, "cpu"),
+    )
+
+
+def make_add(count: int) -> Callable[[torch.device], Callable[[], Tensor]]:
+    """`a + b` of `count` elements."""
+
+    def make(device: torch.device) -> Callable[[], Tensor]:
+        a, b = (torch.ones(count, device=device) for _ in range(2))
+        return lambda: a + b
+
+    return make
+
+
+def make_add_inplace(device: torch.device) -> Callable[[], Tensor]:
+    """`a += b` of one element."""
+    a, b = torch.ones(1, device=device), torch.zeros(1, device=device)
+    return lambda: a.add_(b)
+
+
+def make_empty(device: torch.device) -> Callable[[], Tensor]:
+    """An allocation of 16 elements, and its release."""
+    return lambda: torch.empty(16, device=device)
+
+
+def make_view(device: torch.device) -> Callable[[], Tensor]:
+    """A view of another shape."""
+    a = torch.ones(16, device=device)
+    return lambda: a.view(4, 4)
+
+
+def make_item(device: torch.device) -> Callable[[], float]:
+    """A number on its way to Python."""
+    a = torch.ones(1, device=device)
+    return lambda: a.item()
+
+
+def make_mm(device: torch.device) -> Callable[[], Tensor]:
+    """A matrix product of 2 GFLOP."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(1024, 1024, generator=generator).to(device) for _ in range(2))
+    return lambda: a @ b
+
+
+def make_step(make_model: Callable[[], nn.Module], inputs: Tensor) -> Callable[[torch.device], Callable[[], None]]:
+    """A training step of ten classes on one batch."""
+
+    def make(device: torch.device) -> Callable[[], None]:
+        torch.manual_seed(0)
+        model = make_model().to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        batch = inputs.to(device)
+        labels = (torch.arange(len(inputs)) % 10).to(device)
+
+        def step() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            F.cross_entropy(model(batch), labels).backward()
+            optimizer.step()
+
+        return step
+
+    return make
+
+
+def make_mlp() -> nn.Module:
+    """The model of `mlp_step`."""
+    return nn.Sequential(
+        nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+    )
+
+
+def copies() -> list[Metric]:
+    """Both directions, against memcpy and against a copy between CPU tensors, over the same kind of memory."""
+    device = torch.accelerator.current_accelerator()
+    source, target, other = (torch.ones(COPY_ELEMENTS) for _ in range(3))
+    on_device = torch.ones(COPY_ELEMENTS, device=device)
+    peers = {
+        "memcpy": repeated_here(lambda: ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)),
+        "cpu": repeated_here(lambda: target.copy_(source)),
+    }
+    return [
+        Metric("h2d64m", repeated(lambda: on_device.copy_(source)), peers, Bar(1.05, "memcpy")),
+        Metric("d2h64m", repeated(lambda: other.copy_(on_device)), peers, Bar(1.05, "memcpy")),
+    ]
+
+
+def synchronization() -> list[Metric]:
+    """Events and idle waits. CPU tensors have no such thing: there is no peer."""
+    stream = torch.accelerator.current_stream()
+    event = torch.Event(stream.device)
+
+    def record_and_wait() -> None:
+        event.record(stream)
+        event.synchronize()
+
+    return [
+        Metric("event_record", repeated(lambda: event.record(stream))),
+        Metric("event_record_sync", repeated(record_and_wait)),
+        Metric("stream_sync_idle", repeated(stream.synchronize)),
+        Metric("device_sync_idle", repeated(torch.accelerator.synchronize), bar=Bar(5.0)),
+    ]
+
+
+def metrics() -> list[Metric]:
+    """The suite."""
+    images = torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    vectors = torch.randn(128, 256, generator=torch.Generator().manual_seed(0))
+    return [
+        against_cpu("add1", make_add(1), bar=3.0),
+        against_cpu("add1_inplace", make_add_inplace),
+        against_cpu("empty16", make_empty),
+        against_cpu("view", make_view),
+        against_cpu("item", make_item),
+        against_cpu("add1m", make_add(ONE_MILLION), bar=1.1),
+        against_cpu("mm1024", make_mm, bar=1.1),
+        against_cpu("mlp_step", make_step(make_mlp, vectors), bar=1.3),
+        against_cpu("cnn_step", make_step(DigitNet, images), bar=1.3),
+        *copies(),
+        *synchronization(),
+    ]
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="benches.eager", description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--only", default="", help="metrics to measure, separated by commas")
+    options = parser.parse_args()
+    only = {name for name in options.only.split(",") if name}
+    run("eager", metrics(), only, options.json)
+
+
+if __name__ == "__main__":
+    main()
