@@ -394,8 +394,8 @@ impl Pinned<'_> {
         let mut pointer = std::ptr::null_mut();
         let alloc = entry!(self.group, alloc);
         // SAFETY: the handle is open and `pointer` lives through the call.
-        self.driver
-            .check(unsafe { alloc(self.driver.handle(), size, &mut pointer) })?;
+        let code = unsafe { alloc(self.driver.handle(), size, &mut pointer) };
+        self.driver.check(code)?;
         if pointer.is_null() {
             return Err(Error::new(
                 Code::INTERNAL,
@@ -440,8 +440,8 @@ impl Peer<'_> {
         let mut yes = 0;
         let can_access = entry!(self.group, can_access);
         // SAFETY: the handle is open and `yes` lives through the call.
-        self.driver
-            .check(unsafe { can_access(self.driver.handle(), device, peer, &mut yes) })?;
+        let code = unsafe { can_access(self.driver.handle(), device, peer, &mut yes) };
+        self.driver.check(code)?;
         Ok(yes != 0)
     }
 

@@ -100,7 +100,7 @@ impl FromStr for DriverSpec {
         let mut options: Vec<(String, String)> = Vec::new();
         for pair in tail.into_iter().flat_map(|tail| tail.split('&')) {
             match pair.split_once('=') {
-                Some((key, _)) if key.is_empty() => return refuse("an option has no key"),
+                Some(("", _)) => return refuse("an option has no key"),
                 Some((key, _)) if options.iter().any(|(known, _)| known == key) => {
                     return refuse(&format!("the option `{key}` stands there twice"));
                 }

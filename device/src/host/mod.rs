@@ -1,17 +1,112 @@
-//! The built-in driver `host`: devices whose memory is memory of this process.
+//! The built-in driver `host`: devices whose memory is memory of this process and whose queues run on
+//! its threads. It is reached through the same table as any other driver, and nothing above knows it.
+//!
+//! It has two faces. On `unified` a device address is a host pointer. On `discrete` the device's range
+//! of addresses is reserved and empty, so that a host access faults as it would on a device across a
+//! bus, and the driver reaches the bytes through a second mapping: the bias.
+//!
+//! Options: `devices=N` (2), `memory=BYTES` of each (half of the physical memory), `face=unified` or
+//! `discrete`.
+
+mod command;
+mod driver;
+mod event;
+mod failure;
+mod fault;
+mod memory;
+mod options;
+mod queue;
+mod segment;
+mod submit;
+mod worker;
 
 use crate::sys;
 
-/// The name of the driver.
+/// The name by which the driver is asked for.
 pub(crate) const NAME: &str = "host";
 
-struct Api(sys::otr_driver_api);
-// SAFETY: never written.
-unsafe impl Sync for Api {}
-// SAFETY: zero is valid for all fields.
-static API: Api = Api(unsafe { std::mem::zeroed() });
-
-/// The driver's table.
+/// The table of the driver.
 pub(crate) fn api() -> &'static sys::otr_driver_api {
     &API.0
 }
+
+/// A table is shared by all threads.
+struct Shared<T>(T);
+
+// SAFETY: never written; all pointers in it are to statics and functions.
+unsafe impl<T> Sync for Shared<T> {}
+
+static API: Shared<sys::otr_driver_api> = Shared(sys::otr_driver_api {
+    struct_size: size_of::<sys::otr_driver_api>(),
+    next: std::ptr::null(),
+    api_major: sys::OTR_DRIVER_API_MAJOR,
+    api_minor: sys::OTR_DRIVER_API_MINOR,
+    name: c"host".as_ptr(),
+    vendor: c"Outrigger".as_ptr(),
+    version: concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast(),
+    open: Some(driver::open),
+    close: Some(driver::close),
+    last_error: Some(fault::last_error),
+    device_count: Some(driver::device_count),
+    device_properties: Some(driver::device_properties),
+    memory_alloc: Some(driver::memory_alloc),
+    memory_free: Some(driver::memory_free),
+    queue_create: Some(submit::create),
+    queue_destroy: Some(submit::destroy),
+    queue_query: Some(submit::query),
+    queue_synchronize: Some(submit::synchronize),
+    queue_wait_event: Some(event::queue_wait),
+    event_create: Some(event::create),
+    event_destroy: Some(event::destroy),
+    event_record: Some(event::record),
+    event_query: Some(event::query),
+    event_synchronize: Some(event::synchronize),
+    copy: Some(submit::copy),
+    fill: Some(submit::fill),
+    host_call: Some(submit::host_call),
+    queue_flush: Some(submit::flush),
+    memory_info: &raw const MEMORY_INFO,
+    virtual_memory: std::ptr::null(),
+    unified_memory: std::ptr::null(),
+    pinned_memory: &raw const PINNED_MEMORY,
+    peer: &raw const PEER,
+    timing: &raw const TIMING,
+    kernel: &raw const KERNEL,
+    operators: std::ptr::null(),
+    graph: std::ptr::null(),
+    ipc: std::ptr::null(),
+});
+
+static MEMORY_INFO: sys::otr_memory_info_api = sys::otr_memory_info_api {
+    struct_size: size_of::<sys::otr_memory_info_api>(),
+    info: Some(driver::memory_info),
+};
+
+static PINNED_MEMORY: sys::otr_pinned_memory_api = sys::otr_pinned_memory_api {
+    struct_size: size_of::<sys::otr_pinned_memory_api>(),
+    alloc: Some(driver::pinned_alloc),
+    free: Some(driver::pinned_free),
+    // All host memory is as near to the device as any.
+    pin: None,
+    unpin: None,
+};
+
+static PEER: sys::otr_peer_api = sys::otr_peer_api {
+    struct_size: size_of::<sys::otr_peer_api>(),
+    can_access: Some(driver::can_access),
+    copy: Some(submit::peer_copy),
+};
+
+static TIMING: sys::otr_timing_api = sys::otr_timing_api {
+    struct_size: size_of::<sys::otr_timing_api>(),
+    event_time: Some(event::time),
+    device_time: Some(driver::device_time),
+};
+
+static KERNEL: sys::otr_kernel_api = sys::otr_kernel_api {
+    struct_size: size_of::<sys::otr_kernel_api>(),
+    module_load: Some(submit::module_load),
+    module_unload: Some(submit::module_unload),
+    kernel_get: Some(submit::kernel_get),
+    launch: Some(submit::launch),
+};

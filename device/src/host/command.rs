@@ -1,0 +1,270 @@
+//! What a queue executes: the kinds of commands and how each of them runs. A command knows its own
+//! operands only; order, dependencies and failures are the queue's.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::queue::Queue;
+use crate::{Code, HostFn, HostKernelFn};
+
+/// One command of a queue. Addresses are host pointers: the bias was added when it was submitted.
+pub(super) enum Command {
+    /// The argument block follows the record.
+    Launch {
+        kernel: HostKernelFn,
+        bias: i64,
+        label: *const c_char,
+        cost_ns: u32,
+    },
+    Copy {
+        dst: u64,
+        src: u64,
+        size: u64,
+    },
+    Fill {
+        dst: u64,
+        size: u64,
+        pattern: Pattern,
+    },
+    HostCall {
+        function: HostFn,
+        user: *mut c_void,
+    },
+    /// Later commands start after this point of another queue.
+    Wait {
+        queue: &'static Queue,
+        value: u64,
+    },
+    /// Notes the time for an event.
+    Stamp {
+        stamp: Arc<Stamp>,
+    },
+    /// Takes a place in the order and does nothing.
+    Nop,
+    /// The commands go on in another segment. Not a command: the reader never hands it out.
+    Jump {
+        segment: NonNull<c_void>,
+    },
+}
+
+/// When an event's point passed.
+#[derive(Debug, Default)]
+pub(super) struct Stamp(AtomicU64);
+
+impl Stamp {
+    /// The time in nanoseconds; 0 before the point has passed.
+    pub(super) fn time(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The pattern of a fill, repeated to 8 bytes; or one of 16.
+#[derive(Clone, Copy)]
+pub(super) enum Pattern {
+    /// All bytes are the same.
+    Byte(u8),
+    /// 2, 4 or 8 bytes, repeated to 8.
+    Word([u8; 8]),
+    /// 16 bytes in two halves. Kept as arrays, so that a command stays within its line.
+    Wide([u8; 8], [u8; 8]),
+}
+
+impl Pattern {
+    /// The pattern of these bytes; `None` if there are not 1, 2, 4, 8 or 16.
+    pub(super) fn new(bytes: &[u8]) -> Option<Self> {
+        if !matches!(bytes.len(), 1 | 2 | 4 | 8 | 16) {
+            return None;
+        }
+        if bytes.iter().all(|byte| *byte == bytes[0]) {
+            return Some(Self::Byte(bytes[0]));
+        }
+        let half = |start: usize| std::array::from_fn(|i| bytes[(start + i) % bytes.len()]);
+        Some(if bytes.len() == 16 {
+            Self::Wide(half(0), half(8))
+        } else {
+            Self::Word(half(0))
+        })
+    }
+}
+
+/// Nanoseconds of the monotonic clock, which all devices of this driver share.
+pub(super) fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // The monotonic clock starts at 0 and never runs backwards.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl Command {
+    /// What the command will cost at least, in nanoseconds; an estimate that only decides when a
+    /// worker is woken and waiters are looked after.
+    #[inline]
+    pub(super) fn cost_ns(&self) -> u64 {
+        // A launch without an estimate counts as one of about a microsecond, and moved bytes as ten
+        // per nanosecond.
+        match self {
+            Self::Launch { cost_ns: 0, .. } => 1000,
+            Self::Launch { cost_ns, .. } => u64::from(*cost_ns),
+            Self::Copy { size, .. } | Self::Fill { size, .. } => size / 10,
+            Self::HostCall { .. } => u64::MAX,
+            Self::Wait { .. } | Self::Stamp { .. } | Self::Nop | Self::Jump { .. } => 0,
+        }
+    }
+
+    /// The label of a launch; NULL for all else.
+    #[inline]
+    pub(super) fn launch_label(&self) -> *const c_char {
+        match self {
+            Self::Launch { label, .. } => *label,
+            _ => std::ptr::null(),
+        }
+    }
+
+    /// The name of the command in traces.
+    pub(super) fn label(&self) -> &str {
+        match self {
+            Self::Launch { label, .. } if !label.is_null() => {
+                // SAFETY: the contract: NUL-terminated, and lives as long as the process.
+                unsafe { CStr::from_ptr(*label) }
+                    .to_str()
+                    .unwrap_or("kernel")
+            }
+            Self::Launch { .. } => "kernel",
+            Self::Copy { .. } => "copy",
+            Self::Fill { .. } => "fill",
+            Self::HostCall { .. } => "host call",
+            Self::Wait { .. } => "wait",
+            Self::Stamp { .. } | Self::Nop | Self::Jump { .. } => "mark",
+        }
+    }
+
+    /// Runs the command and gives its outcome. `upstream` is the failure of the work before it, for
+    /// which only host calls and marks are run.
+    ///
+    /// # Safety
+    /// It is the command's turn, its memory is live (R12, R26), and `args` is its argument block.
+    #[inline]
+    pub(super) unsafe fn run(self, args: (*const u8, u32), upstream: Code) -> Code {
+        let failed = upstream != Code::OK;
+        match self {
+            Self::Launch { kernel, bias, .. } if !failed => {
+                // SAFETY: the host launched this kernel with these arguments.
+                Code(unsafe { kernel(args.0.cast(), args.1, bias) })
+            }
+            Self::Copy { dst, src, size } if !failed => {
+                // SAFETY: live ranges that do not overlap (R26), checked against their device.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(src as *const u8, dst as *mut u8, size as usize);
+                }
+                Code::OK
+            }
+            Self::Fill { dst, size, pattern } if !failed => {
+                // SAFETY: a live range, checked against its device.
+                unsafe { fill(dst as *mut u8, size as usize, pattern) };
+                Code::OK
+            }
+            Self::HostCall { function, user } => {
+                // SAFETY: called once, in order, with what the host gave (R27).
+                Code(unsafe { function(user, upstream.0) })
+            }
+            Self::Stamp { stamp } => {
+                stamp.0.store(now(), Ordering::Relaxed);
+                Code::OK
+            }
+            Self::Launch { .. }
+            | Self::Copy { .. }
+            | Self::Fill { .. }
+            | Self::Wait { .. }
+            | Self::Nop
+            | Self::Jump { .. } => Code::OK,
+        }
+    }
+}
+
+/// Repeats a pattern.
+///
+/// # Safety
+/// `size` bytes from `dst` may be written, and the size is a multiple of the pattern.
+unsafe fn fill(dst: *mut u8, size: usize, pattern: Pattern) {
+    let (first, second) = match pattern {
+        // SAFETY: as the caller promises.
+        Pattern::Byte(byte) => return unsafe { dst.write_bytes(byte, size) },
+        Pattern::Word(word) => (word, word),
+        Pattern::Wide(first, second) => (first, second),
+    };
+    let mut bytes = [0u8; 16];
+    bytes[..8].copy_from_slice(&first);
+    bytes[8..].copy_from_slice(&second);
+    let wide = u128::from_ne_bytes(bytes);
+    for index in 0..size / 16 {
+        // SAFETY: within the range; no alignment is assumed.
+        unsafe { dst.cast::<u128>().add(index).write_unaligned(wide) };
+    }
+    let rest = size % 16;
+    // SAFETY: the last bytes of the range, which continue the pattern as 16 is a multiple of it.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst.add(size - rest), rest) };
+}
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is executing commands: a wait would be for work behind the one that waits.
+pub(super) fn inside() -> bool {
+    INSIDE.get()
+}
+
+/// Marks this thread as executing commands, until it is dropped.
+pub(super) struct Inside {
+    before: bool,
+}
+
+impl Inside {
+    #[inline]
+    pub(super) fn enter() -> Self {
+        Self {
+            before: INSIDE.replace(true),
+        }
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        INSIDE.set(self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pattern, fill};
+
+    #[test]
+    fn patterns_of_every_length_repeat_to_the_last_byte() {
+        for length in [1usize, 2, 4, 8, 16] {
+            let pattern: Vec<u8> = (1..=length as u8).collect();
+            for count in [0, 1, 2, 3, 7, 33] {
+                let size = count * length;
+                let mut bytes = vec![0xee; size + 3];
+                // SAFETY: `size` bytes behind the first lie within the vector.
+                unsafe {
+                    fill(
+                        bytes.as_mut_ptr().add(1),
+                        size,
+                        Pattern::new(&pattern).unwrap(),
+                    )
+                };
+                assert!(
+                    bytes[1..=size]
+                        .iter()
+                        .enumerate()
+                        .all(|(i, b)| *b == pattern[i % length])
+                );
+                assert_eq!((bytes[0], &bytes[size + 1..]), (0xee, &[0xee, 0xee][..]));
+            }
+        }
+        assert!(Pattern::new(&[]).is_none() && Pattern::new(&[0; 3]).is_none());
+    }
+}

@@ -1,0 +1,412 @@
+//! An opened host driver: its devices, what is alive of it, and the entries of the table that concern it
+//! as a whole. Work is not its business.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use super::command::now;
+use super::fault::{Fault, answer, done};
+use super::memory::Memory;
+use super::options::{Face, Options};
+use crate::{Code, sys};
+
+/// One device.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) index: u32,
+    pub(super) memory: Memory,
+}
+
+/// One result of `open`. Queues keep it alive until their work has finished.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) devices: Box<[Device]>,
+    face: Face,
+    /// Queues and events that the host has not destroyed.
+    pub(super) queues: AtomicUsize,
+    pub(super) events: AtomicUsize,
+    /// Pinned allocations: address to mapped bytes.
+    pinned: Mutex<HashMap<usize, usize>>,
+}
+
+impl Host {
+    /// The driver behind a handle, without taking it over.
+    ///
+    /// # Safety
+    /// `handle` is NULL or came from `open` and was not closed.
+    #[inline]
+    pub(super) unsafe fn from_handle(
+        handle: *mut sys::otr_driver,
+    ) -> Result<ManuallyDrop<Arc<Self>>, Fault> {
+        if handle.is_null() {
+            return Err(Fault::null("the driver", Code::INVALID_HANDLE));
+        }
+        // SAFETY: made by `Arc::into_raw` in `open`; never dropped here.
+        Ok(ManuallyDrop::new(unsafe {
+            Arc::from_raw(handle.cast::<Self>())
+        }))
+    }
+
+    pub(super) fn device(&self, index: u32) -> Result<&Device, Fault> {
+        self.devices.get(index as usize).ok_or_else(|| {
+            Fault::new(
+                Code::INVALID_DEVICE,
+                format!(
+                    "there is no device {index}; devices are 0 to {}",
+                    self.devices.len() - 1
+                ),
+            )
+        })
+    }
+
+    fn open(options: &str) -> Result<Self, Fault> {
+        let options = Options::parse(options)?;
+        let devices = (0..options.devices)
+            .map(|index| {
+                Ok(Device {
+                    index,
+                    memory: Memory::new(options.memory, options.face)?,
+                })
+            })
+            .collect::<Result<Box<[Device]>, Fault>>()?;
+        Ok(Self {
+            devices,
+            face: options.face,
+            queues: AtomicUsize::new(0),
+            events: AtomicUsize::new(0),
+            pinned: Mutex::default(),
+        })
+    }
+
+    /// What still stands in the way of closing.
+    fn in_use(&self) -> Option<String> {
+        let allocations: usize = self.devices.iter().map(|d| d.memory.allocations()).sum();
+        let counts = [
+            (self.queues.load(Ordering::Relaxed), "queues"),
+            (self.events.load(Ordering::Relaxed), "events"),
+            (allocations, "device allocations"),
+            (self.pinned.lock().len(), "pinned allocations"),
+        ];
+        let rest: Vec<String> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        (!rest.is_empty()).then(|| rest.join(", "))
+    }
+}
+
+pub(super) unsafe extern "C" fn open(
+    params: *const sys::otr_open_params,
+    driver: *mut *mut sys::otr_driver,
+) -> i32 {
+    done(|| {
+        if driver.is_null() {
+            return Err(Fault::null(
+                "the place for the driver",
+                Code::INVALID_ARGUMENT,
+            ));
+        }
+        let mut options = "";
+        if !params.is_null() {
+            // SAFETY: not NULL, so a struct of at least its first two fields (R1).
+            let size = unsafe { (*params).struct_size };
+            let needed = std::mem::offset_of!(sys::otr_open_params, options) + size_of::<usize>();
+            let mut text = std::ptr::null();
+            if size >= needed {
+                // SAFETY: within the size that the host wrote.
+                text = unsafe { (*params).options };
+            }
+            if !text.is_null() {
+                // SAFETY: not NULL, so NUL-terminated.
+                options = unsafe { CStr::from_ptr(text) }
+                    .to_str()
+                    .map_err(|_| Fault::argument("the options are not UTF-8"))?;
+            }
+        }
+        let host = Arc::new(Host::open(options)?);
+        // SAFETY: not NULL, so writable.
+        unsafe { *driver = Arc::into_raw(host).cast_mut().cast() };
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn close(driver: *mut sys::otr_driver) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        if let Some(rest) = host.in_use() {
+            return Err(Fault::new(
+                Code::BUSY,
+                format!("{rest} are left: destroy and free all before closing the driver"),
+            ));
+        }
+        // Work of destroyed queues that still runs keeps the rest alive.
+        drop(ManuallyDrop::into_inner(host));
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn device_count(driver: *mut sys::otr_driver, count: *mut u32) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        // SAFETY: the host's promise: NULL or writable.
+        unsafe { give(count, host.devices.len() as u32) }
+    })
+}
+
+pub(super) unsafe extern "C" fn device_properties(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    properties: *mut sys::otr_device_properties,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        let device = host.device(device)?;
+        if properties.is_null() {
+            return Err(Fault::null("the properties", Code::INVALID_ARGUMENT));
+        }
+        let mut full = crate::DeviceProperties::raw();
+        let face = match host.face {
+            Face::Unified => "unified",
+            Face::Discrete => "discrete",
+        };
+        text(
+            &mut full.name,
+            &format!("Outrigger host device {} ({face})", device.index),
+        );
+        text(&mut full.vendor, VENDOR);
+        full.uuid[..8].copy_from_slice(b"otr-host");
+        full.uuid[8] = host.face as u8 + 1;
+        full.uuid[12..].copy_from_slice(&device.index.to_be_bytes());
+        if host.face == Face::Unified {
+            full.flags |= sys::OTR_DEVICE_HOST_VISIBLE;
+        }
+        full.total_memory = device.memory.limit();
+        // Allocations are aligned to far more; a cache line is what kernels profit from.
+        full.address_alignment = 64;
+        full.compute_units =
+            std::thread::available_parallelism().map_or(0, |count| count.get() as u32);
+        // SAFETY: not NULL, so a struct of the size that stands in it; R1: no further is written, and
+        // size and chain stay the host's.
+        unsafe {
+            let (size, start) = ((*properties).struct_size, PROPERTIES_START);
+            let end = size.min(size_of::<sys::otr_device_properties>());
+            std::ptr::copy_nonoverlapping(
+                std::ptr::from_ref(&full).byte_add(start).cast::<u8>(),
+                properties.byte_add(start).cast::<u8>(),
+                end.saturating_sub(start),
+            );
+        }
+        Ok(())
+    })
+}
+
+/// Where what a driver writes begins.
+const PROPERTIES_START: usize = std::mem::offset_of!(sys::otr_device_properties, name);
+
+/// Who makes the devices.
+pub(super) const VENDOR: &str = "Outrigger";
+
+/// Copies a text into a zeroed field, cut so that a NUL remains.
+fn text(field: &mut [c_char], text: &str) {
+    let room = field.len() - 1;
+    for (to, from) in field[..room].iter_mut().zip(text.bytes()) {
+        *to = from as c_char;
+    }
+}
+
+/// Writes an output.
+///
+/// # Safety
+/// `place` is NULL or writable.
+pub(super) unsafe fn give<T>(place: *mut T, value: T) -> Result<(), Fault> {
+    if place.is_null() {
+        return Err(Fault::null(
+            "the place for the result",
+            Code::INVALID_ARGUMENT,
+        ));
+    }
+    // SAFETY: not NULL, so writable.
+    unsafe { place.write(value) };
+    Ok(())
+}
+
+// ---- Memory ------------------------------------------------------------------------------------
+
+pub(super) unsafe extern "C" fn memory_alloc(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    size: u64,
+    address: *mut u64,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        let device = host.device(device)?;
+        if address.is_null() {
+            return Err(Fault::null(
+                "the place for the address",
+                Code::INVALID_ARGUMENT,
+            ));
+        }
+        if size == 0 {
+            return Err(Fault::argument(
+                "an allocation of 0 bytes; at least 1 is needed",
+            ));
+        }
+        let taken = device.memory.alloc(size)?;
+        // SAFETY: not NULL, so writable.
+        unsafe { give(address, taken) }
+    })
+}
+
+pub(super) unsafe extern "C" fn memory_free(driver: *mut sys::otr_driver, address: u64) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        for device in &host.devices {
+            if device.memory.free(address)? {
+                return Ok(());
+            }
+        }
+        Err(Fault::argument(format!(
+            "{address:#x} is not an address of a device of this driver"
+        )))
+    })
+}
+
+pub(super) unsafe extern "C" fn memory_info(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    free: *mut u64,
+    total: *mut u64,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        let memory = &host.device(device)?.memory;
+        if free.is_null() || total.is_null() {
+            return Err(Fault::null(
+                "a place for the numbers",
+                Code::INVALID_ARGUMENT,
+            ));
+        }
+        // SAFETY: neither is NULL, so both are writable.
+        unsafe {
+            give(free, memory.available())?;
+            give(total, memory.limit())
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn pinned_alloc(
+    driver: *mut sys::otr_driver,
+    size: u64,
+    pointer: *mut *mut c_void,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        if pointer.is_null() {
+            return Err(Fault::null(
+                "the place for the pointer",
+                Code::INVALID_ARGUMENT,
+            ));
+        }
+        if size == 0 {
+            return Err(Fault::argument(
+                "an allocation of 0 bytes; at least 1 is needed",
+            ));
+        }
+        // SAFETY: takes a number and gives a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
+        let refused = |why: String| {
+            Fault::new(
+                Code::OUT_OF_HOST_MEMORY,
+                format!("{size} bytes of pinned host memory: {why}"),
+            )
+        };
+        let length = usize::try_from(size)
+            .ok()
+            .and_then(|size| size.checked_next_multiple_of(page))
+            .ok_or_else(|| refused("more than the address space has".to_owned()))?;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let memory = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(|error| refused(error.to_string()))?;
+        // Fewer faults for large buffers; a kernel without huge pages refuses, which is fine.
+        // SAFETY: the range was just mapped and nobody else knows it.
+        let _ = unsafe { madvise(memory, length, Advice::LinuxHugepage) };
+        host.pinned.lock().insert(memory as usize, length);
+        // SAFETY: not NULL, so writable.
+        unsafe { give(pointer, memory) }
+    })
+}
+
+pub(super) unsafe extern "C" fn pinned_free(
+    driver: *mut sys::otr_driver,
+    pointer: *mut c_void,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        let Some(length) = host.pinned.lock().remove(&(pointer as usize)) else {
+            return Err(Fault::argument(format!(
+                "{pointer:p} is not pinned memory of this driver, or was freed before"
+            )));
+        };
+        // SAFETY: mapped with this length by `pinned_alloc`, and given back by the host.
+        unsafe { munmap(pointer, length) }.map_err(|error| {
+            Fault::new(
+                Code::INTERNAL,
+                format!("pinned memory could not be unmapped: {error}"),
+            )
+        })
+    })
+}
+
+pub(super) unsafe extern "C" fn can_access(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    peer: u32,
+    yes: *mut u32,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        host.device(device)?;
+        host.device(peer)?;
+        // One process, one memory. SAFETY: the host's promise: NULL or writable.
+        unsafe { give(yes, 1) }
+    })
+}
+
+pub(super) unsafe extern "C" fn device_time(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    nanoseconds: *mut u64,
+) -> i32 {
+    answer(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        host.device(device)?;
+        // SAFETY: the host's promise: NULL or writable.
+        unsafe { give(nanoseconds, now())? };
+        Ok(Code::OK)
+    })
+}

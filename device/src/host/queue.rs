@@ -1,0 +1,634 @@
+//! A queue: submissions are written down, and whoever waits runs them ("defer, then help"). A worker is
+//! woken only where nobody may be waiting: see `worker`.
+//!
+//! A queue is a timeline. `submitted` and `completed` count commands from the beginning and never go
+//! back, so a point of its work is a number, and an event a copy of it. Queues therefore live as long
+//! as the process: a destroyed one is used again, and its counters go on. That is what makes an event
+//! two words, without reference counts.
+//!
+//! The rules that keep this right:
+//! - One thread writes at a time (`producer`), one executes at a time (`executor`). A thread never
+//!   waits for an executor lock, and never holds two: it tries, and parks until there is something new.
+//! - A command runs only when all before it have run, and never past a wait whose point has not passed:
+//!   then the executor lets go of the queue and works on the other one.
+//! - A point is recorded before it can be waited for, so that waits form no cycle.
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Condvar, Mutex};
+
+use super::command::{Command, Inside, inside};
+use super::driver::{Device, Host};
+use super::failure::{Failure, Failures};
+use super::fault::Fault;
+use super::segment::{Reader, Record, Spare, Writer, chain};
+use super::worker::{self, Worker};
+use crate::Code;
+
+/// Pending commands at which the worker is woken.
+const WAKE_BACKLOG: u64 = 256;
+/// Pending commands at which a submitter helps before it goes on.
+const HELP_BACKLOG: u64 = 1024;
+/// Estimated pending work at which the worker is woken, in nanoseconds.
+const WAKE_COST: u64 = 30_000;
+/// From this estimated cost on, waiters are looked after before a command is run.
+const LONG_COMMAND: u64 = 2_000;
+/// How long a submitter puts up with a queue that does not move before it goes on without it: the
+/// command in the way may be a host call that waits for this very thread.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Turns of a waiter before it parks, about two microseconds.
+const SPINS: u32 = 60;
+
+static POOL: Mutex<Vec<&'static Queue>> = Mutex::new(Vec::new());
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// An in-order queue of a host device.
+pub(super) struct Queue {
+    producer: CachePadded<Mutex<Producer>>,
+    /// Commands that were submitted; written under `producer`.
+    submitted: CachePadded<AtomicU64>,
+    /// At which `submitted` the next submitter looks at the backlog. A hint.
+    look_at: AtomicU64,
+    /// Commands that have finished; written under `executor`.
+    completed: CachePadded<AtomicU64>,
+    executor: CachePadded<Mutex<Reader>>,
+    spare: Spare,
+    failures: Failures,
+    /// The lowest point that a parked thread waits for; `u64::MAX` if there is none.
+    wanted: AtomicU64,
+    parking: Mutex<()>,
+    parked: Condvar,
+    worker: Worker,
+    /// What was submitted when the ticker last looked.
+    pub(super) ticked: AtomicU64,
+    life: Life,
+}
+
+/// Who the queue belongs to at the moment. Set before its handle is given out, and valid until it is
+/// released, which is after its last command has finished.
+struct Life {
+    number: AtomicU64,
+    device: AtomicPtr<Device>,
+    bias: AtomicI64,
+    index: AtomicU32,
+    owner: Mutex<Option<Arc<Host>>>,
+}
+
+struct Producer {
+    writer: Writer,
+    /// Submissions of the host since the queue was made: what a failure is reported by.
+    submissions: u64,
+    /// Estimated cost of what was submitted since `counted`, in nanoseconds.
+    cost: u64,
+    /// `submitted` when the cost was last set to 0.
+    counted: u64,
+}
+
+/// How far an attempt to execute came.
+enum Step {
+    Done,
+    /// The next command waits for this point of another queue.
+    Blocked(&'static Queue, u64),
+    /// Another thread is executing.
+    Busy,
+    /// The next command is a host call, which the caller must not run.
+    Held,
+}
+
+/// What a thread is after that drives a queue.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Errand {
+    /// It needs the point, and runs whatever comes before.
+    Wait,
+    /// It submits, and only helps: it runs no host call, since that may wait for what the thread does
+    /// next; and it gives up where nothing moves.
+    Help,
+}
+
+impl Queue {
+    /// Makes a queue of a device, or takes one from the pool.
+    pub(super) fn create(host: &Arc<Host>, device: &Device) -> Result<&'static Self, Fault> {
+        let pooled = POOL.lock().pop();
+        let queue = match pooled {
+            Some(queue) => queue,
+            None => Box::leak(Box::new(Self::new()?)),
+        };
+        queue.forgive();
+        queue.producer.lock().submissions = 0;
+        let life = &queue.life;
+        life.number
+            .store(NUMBERS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        life.device
+            .store(std::ptr::from_ref(device).cast_mut(), Ordering::Relaxed);
+        life.bias.store(device.memory.bias(), Ordering::Relaxed);
+        life.index.store(device.index, Ordering::Relaxed);
+        *life.owner.lock() = Some(Arc::clone(host));
+        queue.worker.begin();
+        worker::watch(queue);
+        Ok(queue)
+    }
+
+    fn new() -> Result<Self, Fault> {
+        let (writer, reader, spare) = chain().ok_or_else(out_of_memory)?;
+        Ok(Self {
+            producer: CachePadded::new(Mutex::new(Producer {
+                writer,
+                submissions: 0,
+                cost: 0,
+                counted: 0,
+            })),
+            submitted: CachePadded::new(AtomicU64::new(0)),
+            look_at: AtomicU64::new(WAKE_BACKLOG),
+            completed: CachePadded::new(AtomicU64::new(0)),
+            executor: CachePadded::new(Mutex::new(reader)),
+            spare,
+            failures: Failures::default(),
+            wanted: AtomicU64::new(u64::MAX),
+            parking: Mutex::new(()),
+            parked: Condvar::new(),
+            worker: Worker::default(),
+            ticked: AtomicU64::new(0),
+            life: Life {
+                number: AtomicU64::new(0),
+                device: AtomicPtr::default(),
+                bias: AtomicI64::new(0),
+                index: AtomicU32::new(0),
+                owner: Mutex::new(None),
+            },
+        })
+    }
+
+    /// Gives the queue up without waiting: what was submitted still runs.
+    pub(super) fn destroy(&'static self) -> Result<(), Fault> {
+        let owner = self.owner();
+        if !self.worker.retire(self) {
+            return Err(Fault::new(
+                Code::INVALID_HANDLE,
+                "this queue was destroyed before",
+            ));
+        }
+        if let Some(host) = owner {
+            host.queues.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Hands a retired queue whose work has finished on to the pool. Called once for each life, by
+    /// whoever moved the worker's phase to its end.
+    pub(super) fn release(&'static self) {
+        worker::forget(self);
+        let owner = self.life.owner.lock().take();
+        POOL.lock().push(self);
+        // Possibly the last owner: unmapping takes its time and needs no lock.
+        drop(owner);
+    }
+
+    pub(super) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    /// The device of a live queue.
+    #[inline]
+    pub(super) fn device(&self) -> &Device {
+        // SAFETY: set by `create` and kept alive by `owner`; only used while the host may use the
+        // queue, which ends before the owner is let go.
+        unsafe { &*self.life.device.load(Ordering::Relaxed) }
+    }
+
+    #[inline]
+    pub(super) fn bias(&self) -> i64 {
+        self.life.bias.load(Ordering::Relaxed)
+    }
+
+    /// The driver instance of a live queue.
+    pub(super) fn owner(&self) -> Option<Arc<Host>> {
+        self.life.owner.lock().clone()
+    }
+
+    /// The number of the queue, for messages and traces.
+    pub(super) fn number(&self) -> u64 {
+        self.life.number.load(Ordering::Relaxed)
+    }
+
+    /// The point after all that was submitted so far.
+    #[inline]
+    pub(super) fn tail(&self) -> u64 {
+        self.submitted.load(Ordering::Acquire)
+    }
+
+    /// Whether the point has passed.
+    #[inline]
+    pub(super) fn passed(&self, point: u64) -> bool {
+        self.completed.load(Ordering::Acquire) >= point
+    }
+
+    /// Whether all that was submitted has finished.
+    #[inline]
+    pub(super) fn idle(&self) -> bool {
+        self.passed(self.tail())
+    }
+
+    // ---- Submission ----------------------------------------------------------------------------
+
+    /// Submits a command of the host.
+    #[inline]
+    pub(super) fn submit(&'static self, command: Command, args: &[u8]) -> Result<(), Fault> {
+        self.push(command, args, true).map(drop)
+    }
+
+    /// Submits a command that the host does not count, and gives the point after it.
+    pub(super) fn mark(&'static self, command: Command) -> Result<u64, Fault> {
+        self.push(command, &[], false)
+    }
+
+    #[inline]
+    fn push(&'static self, command: Command, args: &[u8], counted: bool) -> Result<u64, Fault> {
+        if self.submitted.load(Ordering::Relaxed) >= self.look_at.load(Ordering::Relaxed) {
+            self.relieve();
+        }
+        let cost = command.cost_ns();
+        let mut producer = self.producer.lock();
+        let submission = producer.submissions + 1;
+        let number = if counted { submission } else { 0 };
+        if !producer.writer.push(&self.spare, command, number, args) {
+            return Err(out_of_memory());
+        }
+        if counted {
+            producer.submissions = submission;
+        }
+        // Only this thread writes it: it holds the lock.
+        let point = self.submitted.load(Ordering::Relaxed) + 1;
+        self.submitted.store(point, Ordering::Release);
+        producer.cost = producer.cost.saturating_add(cost);
+        let wake = producer.cost >= WAKE_COST && self.worth_waking(&mut producer, point, cost);
+        drop(producer);
+        if wake {
+            self.worker.wake(self);
+        }
+        worker::poke();
+        Ok(point)
+    }
+
+    /// Whether so much estimated work is pending that a worker pays.
+    #[cold]
+    fn worth_waking(&self, producer: &mut Producer, point: u64, newest: u64) -> bool {
+        let completed = self.completed.load(Ordering::Relaxed).max(producer.counted);
+        let (all, pending) = (point - producer.counted, point - completed);
+        // The newest, and of the others the share that has not finished.
+        let estimate = match pending {
+            0 => 0,
+            _ => {
+                let older = (producer.cost - newest.min(producer.cost)) / all;
+                newest.saturating_add(older * (pending - 1))
+            }
+        };
+        producer.counted = completed;
+        producer.cost = estimate;
+        if estimate >= WAKE_COST {
+            producer.counted = point;
+            producer.cost = 0;
+            return true;
+        }
+        false
+    }
+
+    /// Looks at the backlog before a submission: wakes the worker, and helps if that is not enough.
+    #[cold]
+    fn relieve(&'static self) {
+        let (submitted, completed) = (self.tail(), self.completed.load(Ordering::Relaxed));
+        let pending = submitted - completed;
+        if pending < WAKE_BACKLOG {
+            self.look_at
+                .store(completed + WAKE_BACKLOG, Ordering::Relaxed);
+            return;
+        }
+        self.worker.wake(self);
+        if pending >= HELP_BACKLOG && !inside() {
+            self.drive(submitted - HELP_BACKLOG / 2, Errand::Help);
+        }
+        self.look_at
+            .store(submitted + WAKE_BACKLOG / 2, Ordering::Relaxed);
+    }
+
+    /// Makes later work start after a point of another queue.
+    pub(super) fn wait_for(&'static self, other: &'static Self, point: u64) -> Result<(), Fault> {
+        // A point of its own work lies before anyway, and one that has passed well needs no command.
+        if std::ptr::eq(self, other) || (other.passed(point) && other.failures.at(point).is_none())
+        {
+            return Ok(());
+        }
+        self.mark(Command::Wait {
+            queue: other,
+            value: point,
+        })
+        .map(drop)
+    }
+
+    // ---- Waiting -------------------------------------------------------------------------------
+
+    /// The state of a point: finished well, or not yet; a failure is an error.
+    #[inline]
+    pub(super) fn query(&'static self, point: u64) -> Result<Code, Fault> {
+        if !self.passed(point) {
+            // Whoever asks without waiting may never wait.
+            self.worker.wake(self);
+            return Ok(Code::NOT_READY);
+        }
+        match self.failures.at(point) {
+            None => Ok(Code::OK),
+            Some(failure) => Err(failure.fault(self.number())),
+        }
+    }
+
+    /// The state of the queue, as `query` of the host: a cleared failure is none.
+    #[inline]
+    pub(super) fn query_all(&'static self) -> Result<Code, Fault> {
+        if !self.idle() {
+            self.worker.wake(self);
+            return Ok(Code::NOT_READY);
+        }
+        match self.failures.current() {
+            None => Ok(Code::OK),
+            Some(failure) => Err(failure.fault(self.number())),
+        }
+    }
+
+    /// Waits for a point, and gives the failure of the work before it.
+    #[inline]
+    pub(super) fn wait(&'static self, point: u64) -> Result<(), Fault> {
+        self.reach(point)?;
+        match self.failures.at(point) {
+            None => Ok(()),
+            Some(failure) => Err(failure.fault(self.number())),
+        }
+    }
+
+    /// Waits for all that was submitted, reports the first failure since the last report, and clears
+    /// it.
+    #[inline]
+    pub(super) fn synchronize(&'static self) -> Result<(), Fault> {
+        // Taken first, so that each of several waiting threads learns of a failure that one clears.
+        let mark = self.failures.mark();
+        let point = self.tail();
+        self.reach(point)?;
+        if self.failures.none_since(mark) {
+            Ok(())
+        } else {
+            self.report(mark, point)
+        }
+    }
+
+    #[cold]
+    fn report(&'static self, mark: usize, point: u64) -> Result<(), Fault> {
+        let Some(failure) = self.failures.since(mark, point) else {
+            return Ok(());
+        };
+        self.forgive();
+        Err(failure.fault(self.number()))
+    }
+
+    /// Clears an open failure: what is submitted from now on is executed again.
+    fn forgive(&'static self) {
+        if !self.failures.open() {
+            return;
+        }
+        // A command that stands between: points before it have failed, points behind it have not.
+        match self.mark(Command::Nop) {
+            Ok(point) => {
+                self.failures.clear(point - 1);
+                // It runs later if another thread is executing.
+                let _ = self.advance(point, Errand::Help);
+            }
+            // Without memory for it, what was submitted so far counts as failed.
+            Err(_) => self.failures.clear(self.tail()),
+        }
+    }
+
+    /// Waits until the point has passed, and runs what has to.
+    #[inline]
+    fn reach(&'static self, point: u64) -> Result<(), Fault> {
+        if self.passed(point) {
+            return Ok(());
+        }
+        if inside() {
+            return Err(would_deadlock());
+        }
+        self.drive(point, Errand::Wait);
+        Ok(())
+    }
+
+    /// Runs all that was submitted so far: what a worker is for.
+    pub(super) fn run_pending(&'static self) {
+        self.drive(self.tail(), Errand::Wait);
+    }
+
+    /// Runs this queue up to a point, and of other queues what has to come before.
+    fn drive(&'static self, point: u64, errand: Errand) {
+        let (mut queue, mut goal) = (self, point);
+        // The queues that wait for the one at hand. Kept here and not on the stack: chains of waits
+        // may be long.
+        let mut waiting: Vec<(&'static Self, u64)> = Vec::new();
+        loop {
+            match queue.advance(goal, errand) {
+                Step::Done => match waiting.pop() {
+                    Some(last) => (queue, goal) = last,
+                    None => return,
+                },
+                Step::Blocked(other, value) => {
+                    waiting.push((queue, goal));
+                    (queue, goal) = (other, value);
+                }
+                Step::Busy => {
+                    if !queue.park(goal, errand) {
+                        return;
+                    }
+                }
+                Step::Held => {
+                    queue.worker.wake(queue);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Waits while another thread executes: until the point has passed or that thread has let go. A
+    /// helper answers `false` when nothing has moved for as long as it is patient.
+    fn park(&self, point: u64, errand: Errand) -> bool {
+        let ready = || self.passed(point) || !self.executor.is_locked();
+        for _ in 0..SPINS {
+            if ready() {
+                return true;
+            }
+            spin_loop();
+        }
+        let before = self.completed.load(Ordering::Relaxed);
+        let mut parking = self.parking.lock();
+        self.wanted.fetch_min(point, Ordering::Relaxed);
+        // With the fence in `advance` (or `attend`): either this thread sees what the other has done,
+        // or the other sees that somebody waits, and then needs the lock that is held here.
+        fence(Ordering::SeqCst);
+        if ready() {
+            return true;
+        }
+        match errand {
+            Errand::Wait => {
+                self.parked.wait(&mut parking);
+                true
+            }
+            Errand::Help => {
+                let over = self.parked.wait_for(&mut parking, PATIENCE).timed_out();
+                !over || self.completed.load(Ordering::Relaxed) != before
+            }
+        }
+    }
+
+    /// Wakes parked threads if `completed` has reached what one of them waits for.
+    #[inline]
+    fn attend(&self, completed: u64) {
+        fence(Ordering::SeqCst);
+        if completed >= self.wanted.load(Ordering::Relaxed) {
+            self.wake_parked();
+        }
+    }
+
+    #[cold]
+    fn wake_parked(&self) {
+        let _parking = self.parking.lock();
+        self.wanted.store(u64::MAX, Ordering::Relaxed);
+        self.parked.notify_all();
+    }
+
+    // ---- Execution -----------------------------------------------------------------------------
+
+    /// Tries to run the queue up to a point.
+    #[inline]
+    fn advance(&'static self, point: u64, errand: Errand) -> Step {
+        if self.passed(point) {
+            return Step::Done;
+        }
+        let Some(mut reader) = self.executor.try_lock() else {
+            return Step::Busy;
+        };
+        let step = self.execute(&mut reader, point, errand);
+        drop(reader);
+        // Those who wait for later points go on by themselves now.
+        fence(Ordering::SeqCst);
+        if self.wanted.load(Ordering::Relaxed) != u64::MAX {
+            self.wake_parked();
+        }
+        step
+    }
+
+    /// Runs commands up to a point, which is at most `tail`. The caller holds the executor lock.
+    #[inline]
+    fn execute(&'static self, reader: &mut Reader, point: u64, errand: Errand) -> Step {
+        let _inside = Inside::enter();
+        let traced = tracing::enabled!(target: "outrigger::device", tracing::Level::TRACE);
+        // Only the holder of the lock writes it.
+        let mut completed = self.completed.load(Ordering::Relaxed);
+        while completed < point {
+            // SAFETY: a point is a value of `submitted` that was acquired, by this thread or by one that
+            // handed it over; fewer have completed.
+            let record = unsafe { reader.peek(&self.spare) };
+            // SAFETY: the record is initialised, and read by this thread only.
+            let next = unsafe { &record.as_ref().command };
+            let mut failure = None;
+            if let Command::Wait { queue, value } = *next {
+                if !queue.passed(value) {
+                    return Step::Blocked(queue, value);
+                }
+                failure = queue.failures.at(value);
+            } else if errand == Errand::Help && matches!(next, Command::HostCall { .. }) {
+                return Step::Held;
+            } else if next.cost_ns() >= LONG_COMMAND {
+                self.attend(completed);
+            }
+            let upstream = self
+                .failures
+                .current()
+                .map_or(Code::OK, |failure| failure.code);
+            let label = next.launch_label();
+            // SAFETY: moved out once: the reader passes the record below, whatever the outcome.
+            let command = unsafe { std::ptr::read(next) };
+            let args = Record::args(record);
+            // SAFETY: it is this command's turn; its memory is the host's promise.
+            let code = unsafe {
+                if traced {
+                    self.run_traced(command, args, upstream)
+                } else {
+                    command.run(args, upstream)
+                }
+            };
+            if code != Code::OK {
+                // SAFETY: the record's number stays in place; only its command was moved out.
+                let submission = unsafe { (*record.as_ptr()).submission };
+                failure = Some(Failure {
+                    code,
+                    label,
+                    submission,
+                    queue: self.number(),
+                });
+            }
+            completed += 1;
+            if let Some(failure) = failure {
+                self.fail(completed, failure);
+            }
+            // SAFETY: this is the record that `peek` gave.
+            unsafe { reader.pass() };
+            self.completed.store(completed, Ordering::Release);
+            if completed >= self.wanted.load(Ordering::Relaxed) {
+                self.wake_parked();
+            }
+        }
+        Step::Done
+    }
+
+    /// Notes the failure of the command at a point.
+    #[cold]
+    fn fail(&self, point: u64, mut failure: Failure) {
+        if failure.code == Code::NOT_READY {
+            // An answer to a query, not a failure: as an outcome it has no meaning.
+            failure.code = Code::EXECUTION;
+        }
+        self.failures.add(point, failure);
+    }
+
+    /// Runs a command within a span.
+    ///
+    /// # Safety
+    /// As of [`Command::run`].
+    #[cold]
+    unsafe fn run_traced(&self, command: Command, args: (*const u8, u32), upstream: Code) -> Code {
+        let span = tracing::trace_span!(
+            target: "outrigger::device",
+            "command",
+            device = self.life.index.load(Ordering::Relaxed),
+            queue = self.number(),
+            label = command.label(),
+        );
+        let _entered = span.enter();
+        // SAFETY: as the caller promises.
+        unsafe { command.run(args, upstream) }
+    }
+}
+
+#[cold]
+fn out_of_memory() -> Fault {
+    Fault::new(
+        Code::OUT_OF_HOST_MEMORY,
+        "no host memory for the commands of a queue",
+    )
+}
+
+#[cold]
+fn would_deadlock() -> Fault {
+    Fault::new(
+        Code::WOULD_DEADLOCK,
+        "a host call or kernel waits for work that has not finished, which may be behind itself: wait \
+         outside of it, or before it is submitted",
+    )
+}

@@ -1,0 +1,247 @@
+//! The memory of a queue's commands: a chain of segments that one side writes and the other reads. A
+//! segment that was read is written again, so that a queue in steady state never allocates.
+//!
+//! Only cursors live here. Who may move them, and when a record may be read, is decided by the queue:
+//! one writer at a time, one reader at a time, and the reader never past what was published to it.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::command::Command;
+
+/// Size of a usual segment in bytes. Two of them stay in a core's second cache.
+const SEGMENT: usize = 64 << 10;
+/// What records are aligned to: a cache line, so that writer and reader share none.
+const LINE: usize = 64;
+
+/// The first line of a segment.
+#[repr(C, align(64))]
+struct Head {
+    /// Of the whole segment, in bytes.
+    size: usize,
+}
+
+/// One command; the argument block of a launch follows it.
+#[repr(C, align(64))]
+pub(super) struct Record {
+    pub(super) command: Command,
+    /// The number of the submission in its queue, from 1; 0 for what the host did not submit.
+    pub(super) submission: u64,
+    args_size: u32,
+}
+
+const _: () = assert!(size_of::<Record>() == LINE && size_of::<Head>() == LINE);
+
+impl Record {
+    /// The argument block behind the record.
+    pub(super) fn args(record: NonNull<Self>) -> (*const u8, u32) {
+        // SAFETY: a record that the reader was given is initialised, and its arguments follow it.
+        unsafe { (record.add(1).as_ptr().cast(), (*record.as_ptr()).args_size) }
+    }
+}
+
+/// The one segment that is kept for the writer's next need; NULL if there is none.
+pub(super) struct Spare(AtomicPtr<Head>);
+
+/// Where the next record is written.
+pub(super) struct Writer {
+    at: NonNull<u8>,
+    left: usize,
+}
+
+/// Where the next record is read.
+pub(super) struct Reader {
+    at: NonNull<Record>,
+    segment: NonNull<Head>,
+}
+
+// SAFETY: the cursors own their positions; the memory behind them is handed from writer to reader by
+// the queue's publication, and back through `Spare`.
+unsafe impl Send for Writer {}
+// SAFETY: as above.
+unsafe impl Send for Reader {}
+
+/// An empty chain, or `None` without memory.
+pub(super) fn chain() -> Option<(Writer, Reader, Spare)> {
+    let segment = allocate(SEGMENT)?;
+    let writer = Writer::at_start(segment);
+    let reader = Reader {
+        at: writer.at.cast(),
+        segment,
+    };
+    Some((writer, reader, Spare(AtomicPtr::new(std::ptr::null_mut()))))
+}
+
+fn layout(size: usize) -> Option<Layout> {
+    Layout::from_size_align(size, LINE).ok()
+}
+
+fn allocate(size: usize) -> Option<NonNull<Head>> {
+    // SAFETY: the size is at least that of a segment, so not 0.
+    let head = NonNull::new(unsafe { alloc(layout(size)?) })?.cast::<Head>();
+    // SAFETY: just allocated, aligned to a line, and larger than a head.
+    unsafe { head.write(Head { size }) };
+    Some(head)
+}
+
+impl Spare {
+    /// Takes the spare segment or a new one.
+    fn take(&self) -> Option<NonNull<Head>> {
+        // Acquire: what the reader did with the segment lies before what the writer does.
+        match NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Acquire)) {
+            Some(segment) => Some(segment),
+            None => allocate(SEGMENT),
+        }
+    }
+
+    /// Keeps a segment that was read, in place of the one that was kept.
+    fn give(&self, segment: NonNull<Head>) {
+        // SAFETY: the reader has left the segment and is its only owner.
+        let size = unsafe { segment.as_ref().size };
+        let old = if size == SEGMENT {
+            NonNull::new(self.0.swap(segment.as_ptr(), Ordering::AcqRel)).map(|old| (old, SEGMENT))
+        } else {
+            Some((segment, size))
+        };
+        if let Some((old, size)) = old
+            && let Some(layout) = layout(size)
+        {
+            // SAFETY: allocated with this layout, and taken out of the only place that knew it.
+            unsafe { dealloc(old.as_ptr().cast(), layout) };
+        }
+    }
+}
+
+impl Writer {
+    fn at_start(segment: NonNull<Head>) -> Self {
+        // SAFETY: a segment is larger than its head.
+        unsafe {
+            Self {
+                at: segment.add(1).cast(),
+                left: segment.as_ref().size - LINE,
+            }
+        }
+    }
+
+    /// Writes a record, or answers `false` without memory and with nothing changed.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        spare: &Spare,
+        command: Command,
+        submission: u64,
+        args: &[u8],
+    ) -> bool {
+        let needed = LINE + args.len().next_multiple_of(LINE);
+        // There is always a line left for the jump to the next segment.
+        if needed + LINE > self.left && !self.jump(spare, needed) {
+            return false;
+        }
+        // An argument block is at most u32::MAX bytes: its size comes from a u32.
+        let record = Record {
+            command,
+            submission,
+            args_size: args.len() as u32,
+        };
+        // SAFETY: `left` bytes from `at` belong to the writer, which is more than `needed`; `at` is
+        // aligned to a line as all sizes are multiples of it.
+        unsafe {
+            self.at.cast::<Record>().write(record);
+            let behind = self.at.add(LINE);
+            std::ptr::copy_nonoverlapping(args.as_ptr(), behind.as_ptr(), args.len());
+            self.at = self.at.add(needed);
+        }
+        self.left -= needed;
+        true
+    }
+
+    #[cold]
+    fn jump(&mut self, spare: &Spare, needed: usize) -> bool {
+        // The head of the next segment, the record, and its own jump.
+        let size = needed + 2 * LINE;
+        let segment = if size <= SEGMENT {
+            spare.take()
+        } else {
+            allocate(size)
+        };
+        let Some(segment) = segment else { return false };
+        let jump = Record {
+            command: Command::Jump {
+                segment: segment.cast(),
+            },
+            submission: 0,
+            args_size: 0,
+        };
+        // SAFETY: a line is always left, see `push`.
+        unsafe { self.at.cast::<Record>().write(jump) };
+        *self = Self::at_start(segment);
+        true
+    }
+}
+
+impl Reader {
+    /// The next record.
+    ///
+    /// # Safety
+    /// A record behind those that were passed has been published to this thread.
+    #[inline]
+    pub(super) unsafe fn peek(&mut self, spare: &Spare) -> NonNull<Record> {
+        // SAFETY: published: either the record itself or the jump before it is here.
+        while let Command::Jump { segment } = unsafe { &self.at.as_ref().command } {
+            let next = segment.cast::<Head>();
+            spare.give(self.segment);
+            self.segment = next;
+            self.at = Writer::at_start(next).at.cast();
+        }
+        self.at
+    }
+
+    /// Goes behind the record that `peek` gave. Its memory may be written again from here on.
+    ///
+    /// # Safety
+    /// `peek` has given a record since the last call.
+    #[inline]
+    pub(super) unsafe fn pass(&mut self) {
+        // SAFETY: the record is initialised and its arguments follow it in the same segment.
+        unsafe {
+            let args = (self.at.as_ref().args_size as usize).next_multiple_of(LINE);
+            self.at = self.at.byte_add(LINE + args);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Record, SEGMENT, chain};
+    use crate::host::command::Command;
+
+    #[test]
+    fn records_come_out_as_they_went_in_over_many_segments() {
+        let (mut writer, mut reader, spare) = chain().unwrap();
+        let sizes = [0, 1, 63, 64, 65, 500, 9000, SEGMENT, 3 * SEGMENT + 1];
+        let (mut written, mut read) = (0u64, 0u64);
+        for round in 0..400 {
+            for _ in 0..=round % 7 {
+                written += 1;
+                let args = vec![written as u8; sizes[written as usize % sizes.len()]];
+                assert!(writer.push(&spare, Command::Nop, written, &args));
+            }
+            while read < written {
+                read += 1;
+                // SAFETY: fewer were read than written, on this thread.
+                let record = unsafe { reader.peek(&spare) };
+                let (args, size) = Record::args(record);
+                // SAFETY: the record that was just given, with its arguments.
+                let args = unsafe {
+                    assert_eq!((*record.as_ptr()).submission, read);
+                    std::slice::from_raw_parts(args, size as usize)
+                };
+                assert_eq!(args.len(), sizes[read as usize % sizes.len()]);
+                assert!(args.iter().all(|&byte| byte == read as u8));
+                // SAFETY: given above.
+                unsafe { reader.pass() };
+            }
+        }
+    }
+}

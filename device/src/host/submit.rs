@@ -1,0 +1,339 @@
+//! Queues and kernels: the entries of the table. They check what can be checked cheaply (R7) and turn
+//! device addresses into host pointers; the queue does the rest.
+
+use std::ffi::{c_char, c_void};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+
+use super::command::{Command, Pattern};
+use super::driver::{Device, Host, give};
+use super::event::queue;
+use super::fault::{Fault, answer, done};
+use super::queue::Queue;
+use crate::{Code, HostFn, HostKernelFn, sys};
+
+pub(super) unsafe extern "C" fn create(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    params: *const sys::otr_queue_params,
+    place: *mut *mut sys::otr_queue,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        let device = host.device(device)?;
+        if place.is_null() {
+            return Err(Fault::null(
+                "the place for the queue",
+                Code::INVALID_ARGUMENT,
+            ));
+        }
+        // SAFETY: not NULL, so a struct of the size that stands in it (R1). The range of priorities
+        // is 0 to 0, to which every one is clamped.
+        let flags = match unsafe { params.as_ref() } {
+            Some(params) if params.struct_size >= size_of::<sys::otr_queue_params>() => {
+                params.flags
+            }
+            _ => 0,
+        };
+        if flags != 0 {
+            return Err(Fault::argument(format!(
+                "queue flags {flags:#x}; none are known"
+            )));
+        }
+        let queue = Queue::create(&host, device)?;
+        host.queues.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: not NULL, so writable.
+        unsafe { give(place, std::ptr::from_ref(queue).cast_mut().cast()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_queue) -> i32 {
+    // SAFETY: the host's promise.
+    done(|| unsafe { queue(handle)? }.destroy())
+}
+
+pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_queue) -> i32 {
+    // SAFETY: the host's promise.
+    answer(|| unsafe { queue(handle)? }.query_all())
+}
+
+pub(super) unsafe extern "C" fn synchronize(handle: *mut sys::otr_queue) -> i32 {
+    // SAFETY: the host's promise.
+    done(|| unsafe { queue(handle)? }.synchronize())
+}
+
+pub(super) unsafe extern "C" fn flush(handle: *mut sys::otr_queue) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let queue = unsafe { queue(handle)? };
+        if !queue.idle() {
+            queue.worker().wake(queue);
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn host_call(
+    handle: *mut sys::otr_queue,
+    function: Option<HostFn>,
+    user: *mut c_void,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let queue = unsafe { queue(handle)? };
+        let Some(function) = function else {
+            return Err(Fault::null("the function", Code::INVALID_ARGUMENT));
+        };
+        queue.submit(Command::HostCall { function, user }, &[])
+    })
+}
+
+// ---- Copies and fills --------------------------------------------------------------------------
+
+pub(super) unsafe extern "C" fn copy(
+    handle: *mut sys::otr_queue,
+    dst: u64,
+    src: u64,
+    size: u64,
+    kind: u32,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let queue = unsafe { queue(handle)? };
+        let (to_device, from_device) = match kind {
+            sys::OTR_COPY_HOST_TO_DEVICE => (true, false),
+            sys::OTR_COPY_DEVICE_TO_HOST => (false, true),
+            sys::OTR_COPY_DEVICE_TO_DEVICE => (true, true),
+            sys::OTR_COPY_HOST_TO_HOST => (false, false),
+            _ => {
+                return Err(Fault::argument(format!(
+                    "copy kind {kind}; known are 1 to 4"
+                )));
+            }
+        };
+        let end = |device: bool, what: &str, address: u64| match device {
+            true => on_device(queue.device(), what, address, size),
+            false => on_host(what, address, size),
+        };
+        let dst = end(to_device, "destination", dst)?;
+        let src = end(from_device, "source", src)?;
+        queue.submit(Command::Copy { dst, src, size }, &[])
+    })
+}
+
+pub(super) unsafe extern "C" fn peer_copy(
+    handle: *mut sys::otr_queue,
+    dst_device: u32,
+    dst: u64,
+    src_device: u32,
+    src: u64,
+    size: u64,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let queue = unsafe { queue(handle)? };
+        let host = queue
+            .owner()
+            .ok_or_else(|| Fault::new(Code::INVALID_HANDLE, "this queue was destroyed before"))?;
+        let dst = on_device(host.device(dst_device)?, "destination", dst, size)?;
+        let src = on_device(host.device(src_device)?, "source", src, size)?;
+        queue.submit(Command::Copy { dst, src, size }, &[])
+    })
+}
+
+pub(super) unsafe extern "C" fn fill(
+    handle: *mut sys::otr_queue,
+    dst: u64,
+    size: u64,
+    pattern: *const c_void,
+    pattern_size: u32,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let queue = unsafe { queue(handle)? };
+        if pattern.is_null() {
+            return Err(Fault::null("the pattern", Code::INVALID_ARGUMENT));
+        }
+        let known = matches!(pattern_size, 1 | 2 | 4 | 8 | 16);
+        if !known || !size.is_multiple_of(u64::from(pattern_size)) {
+            return Err(Fault::argument(format!(
+                "a fill of {size} bytes with a pattern of {pattern_size}: a pattern has 1, 2, 4, 8 or 16 \
+                 bytes, and the size is a multiple of it"
+            )));
+        }
+        // SAFETY: not NULL, so `pattern_size` bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(pattern.cast(), pattern_size as usize) };
+        let Some(pattern) = Pattern::new(bytes) else {
+            return Err(Fault::new(
+                Code::INTERNAL,
+                "a pattern of a checked size was refused",
+            ));
+        };
+        let dst = on_device(queue.device(), "destination", dst, size)?;
+        queue.submit(Command::Fill { dst, size, pattern }, &[])
+    })
+}
+
+/// The host pointer to a range of a device.
+#[inline]
+fn on_device(device: &Device, what: &str, address: u64, size: u64) -> Result<u64, Fault> {
+    match device.memory.resolve(address, size) {
+        Some(pointer) => Ok(pointer),
+        // R25: nothing is touched, so that no address is wrong.
+        None if size == 0 => Ok(address),
+        None => Err(outside(device, what, address, size)),
+    }
+}
+
+#[cold]
+fn outside(device: &Device, what: &str, address: u64, size: u64) -> Fault {
+    let (start, end) = device.memory.range();
+    Fault::argument(format!(
+        "the {what} of {size} bytes at {address:#x} is not memory of device {}, whose addresses are \
+         {start:#x} to {end:#x}; for memory of two devices there is a peer copy",
+        device.index
+    ))
+}
+
+#[inline]
+fn on_host(what: &str, address: u64, size: u64) -> Result<u64, Fault> {
+    if address == 0 && size != 0 {
+        return Err(Fault::argument(format!(
+            "the {what} of {size} bytes is a NULL host pointer"
+        )));
+    }
+    Ok(address)
+}
+
+// ---- Kernels -----------------------------------------------------------------------------------
+
+/// A module and its one kernel: a function of the process.
+struct Module {
+    function: HostKernelFn,
+}
+
+pub(super) unsafe extern "C" fn module_load(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    format: u32,
+    code: *const c_void,
+    size: usize,
+    _options: *const c_char,
+    place: *mut *mut sys::otr_module,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        host.device(device)?;
+        if format != sys::OTR_CODE_HOST_FUNCTION {
+            return Err(Fault::new(
+                Code::UNSUPPORTED,
+                format!(
+                    "code of format {format}; this driver takes host functions ({}) only",
+                    sys::OTR_CODE_HOST_FUNCTION
+                ),
+            ));
+        }
+        if code.is_null() || place.is_null() {
+            return Err(Fault::null(
+                "the function or the place",
+                Code::INVALID_ARGUMENT,
+            ));
+        }
+        if size != 0 {
+            return Err(Fault::argument(format!(
+                "a host function has size 0, not {size}"
+            )));
+        }
+        // SAFETY: for this format `code` is a function of this type, by the contract.
+        let function = unsafe { std::mem::transmute::<*const c_void, HostKernelFn>(code) };
+        // SAFETY: not NULL, so writable.
+        unsafe { give(place, Box::into_raw(Box::new(Module { function })).cast()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn module_unload(module: *mut sys::otr_module) -> i32 {
+    done(|| {
+        if module.is_null() {
+            return Err(Fault::null("the module", Code::INVALID_HANDLE));
+        }
+        // SAFETY: made by `Box::into_raw` in `module_load`, and given back by the host. Launches hold
+        // copies of the function.
+        drop(unsafe { Box::from_raw(module.cast::<Module>()) });
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn kernel_get(
+    module: *mut sys::otr_module,
+    name: *const c_char,
+    place: *mut *mut sys::otr_kernel,
+) -> i32 {
+    done(|| {
+        if module.is_null() {
+            return Err(Fault::null("the module", Code::INVALID_HANDLE));
+        }
+        if !name.is_null() {
+            return Err(Fault::new(
+                Code::NOT_FOUND,
+                "a host function has no name: ask with NULL for the only kernel of the module",
+            ));
+        }
+        // SAFETY: the host's promise: NULL or writable. The kernel is the module.
+        unsafe { give(place, module.cast()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn launch(
+    handle: *mut sys::otr_queue,
+    kernel: *mut sys::otr_kernel,
+    launch: *const sys::otr_launch,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let queue = unsafe { queue(handle)? };
+        // SAFETY: NULL or a module of `module_load`, which is live by the host's promise.
+        let Some(module) = (unsafe { kernel.cast::<Module>().as_ref() }) else {
+            return Err(Fault::null("the kernel", Code::INVALID_HANDLE));
+        };
+        // SAFETY: NULL or a struct of at least the size that stands in it.
+        let Some(launch) = (unsafe { launch.as_ref() }) else {
+            return Err(Fault::null("the launch", Code::INVALID_ARGUMENT));
+        };
+        // All fields were there in the first version of the contract.
+        const SIZE: usize = offset_of!(sys::otr_launch, label) + size_of::<usize>();
+        if launch.struct_size < SIZE {
+            return Err(Fault::argument(format!(
+                "a launch of {} bytes; version 1.0 has {SIZE}",
+                launch.struct_size
+            )));
+        }
+        if launch.grid != [1; 3] || launch.block != [1; 3] {
+            return Err(grid(launch));
+        }
+        if launch.args.is_null() && launch.args_size > 0 {
+            return Err(Fault::null("the argument block", Code::INVALID_ARGUMENT));
+        }
+        let args = match launch.args_size {
+            0 => &[][..],
+            // SAFETY: not NULL, so `args_size` bytes.
+            size => unsafe { std::slice::from_raw_parts(launch.args.cast(), size as usize) },
+        };
+        let command = Command::Launch {
+            kernel: module.function,
+            bias: queue.bias(),
+            label: launch.label,
+            cost_ns: launch.cost_ns,
+        };
+        queue.submit(command, args)
+    })
+}
+
+#[cold]
+fn grid(launch: &sys::otr_launch) -> Fault {
+    Fault::argument(format!(
+        "a host function runs once: grid {:?} and block {:?} must be [1, 1, 1]",
+        launch.grid, launch.block
+    ))
+}

@@ -1,0 +1,269 @@
+//! The threads behind the queues: a worker for each queue that needs one, and one ticker that sees to
+//! it that nothing sits forever. They only decide when a queue runs; how is the queue's.
+//!
+//! A worker starts when it is first woken: by a flush, a host call, a query that answers "not yet", a
+//! backlog, or enough estimated work. It goes when it has had nothing to do for ten seconds, or its
+//! queue is retired and done. The ticker looks at all queues once a millisecond and wakes the worker of
+//! one whose work has been lying since its last look. When nothing is left it sleeps until a submission
+//! finds it asleep, so that an idle process has no timer.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use super::queue::Queue;
+
+/// How often the ticker looks. Work lies for at most two of these before a worker is woken.
+const TICK: Duration = Duration::from_millis(1);
+/// Looks without any work before the ticker goes to sleep.
+const QUIET_TICKS: u32 = 100;
+/// How long a worker without work stays.
+const LINGER: Duration = Duration::from_secs(10);
+/// Turns in which a worker looks for more work before it sleeps, some microseconds.
+const SPINS: u32 = 200;
+
+/// The worker of one queue.
+#[derive(Default)]
+pub(super) struct Worker {
+    /// Whether a thread is looking at the queue, or was told to. Cleared by that thread before its last
+    /// look.
+    awake: AtomicBool,
+    state: Mutex<State>,
+    signal: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    thread: Thread,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Thread {
+    #[default]
+    Absent,
+    Asleep,
+    Awake,
+}
+
+/// Where a queue is in its life.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    Live,
+    /// Destroyed by the host, with work left.
+    Retired,
+    /// In the pool, or on the way to it.
+    #[default]
+    Released,
+}
+
+impl Worker {
+    /// Begins a life of the queue.
+    pub(super) fn begin(&self) {
+        self.state.lock().phase = Phase::Live;
+    }
+
+    /// Ends a life of the queue: it is released as soon as its work has finished. `false` if that has
+    /// been said before.
+    pub(super) fn retire(&self, queue: &'static Queue) -> bool {
+        let mut state = self.state.lock();
+        if state.phase != Phase::Live {
+            return false;
+        }
+        state.phase = Phase::Retired;
+        if state.thread == Thread::Absent && !queue.idle() {
+            self.start(&mut state, queue);
+        }
+        if state.thread == Thread::Absent {
+            // Nothing is left to run, or no thread could be started: then this one does it.
+            state.phase = Phase::Released;
+            drop(state);
+            queue.run_pending();
+            queue.release();
+            return true;
+        }
+        self.notify(&mut state);
+        true
+    }
+
+    /// Makes sure that a thread runs what was submitted before this call.
+    #[inline]
+    pub(super) fn wake(&self, queue: &'static Queue) {
+        // With the fence in `sleep`: either the thread sees the submission, or this sees it asleep.
+        fence(Ordering::SeqCst);
+        if !self.awake.load(Ordering::Relaxed) {
+            self.wake_slowly(queue);
+        }
+    }
+
+    #[cold]
+    fn wake_slowly(&self, queue: &'static Queue) {
+        let mut state = self.state.lock();
+        match state.thread {
+            // A thread that cannot be started now is tried again by the ticker; waiters help anyway.
+            Thread::Absent => self.start(&mut state, queue),
+            Thread::Asleep => self.notify(&mut state),
+            Thread::Awake => {}
+        }
+    }
+
+    fn start(&self, state: &mut State, queue: &'static Queue) {
+        let name = format!("otr-host-{}", queue.number());
+        let body = move || queue.worker().run(queue);
+        match std::thread::Builder::new().name(name).spawn(body) {
+            Ok(_) => {
+                state.thread = Thread::Awake;
+                self.awake.store(true, Ordering::Relaxed);
+            }
+            Err(error) => {
+                tracing::warn!(target: "outrigger::device", %error, "a worker could not be started");
+            }
+        }
+    }
+
+    fn notify(&self, state: &mut State) {
+        if state.thread == Thread::Asleep {
+            state.thread = Thread::Awake;
+            self.awake.store(true, Ordering::Relaxed);
+            self.signal.notify_one();
+        }
+    }
+
+    /// The life of the thread.
+    fn run(&self, queue: &'static Queue) {
+        loop {
+            queue.run_pending();
+            for _ in 0..SPINS {
+                if !queue.idle() {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            if queue.idle() && !self.sleep(queue) {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until there may be work; `false` if the thread is to end.
+    fn sleep(&self, queue: &'static Queue) -> bool {
+        let mut state = self.state.lock();
+        self.awake.store(false, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !queue.idle() {
+            self.awake.store(true, Ordering::Relaxed);
+            return true;
+        }
+        if state.phase != Phase::Live {
+            state.thread = Thread::Absent;
+            let last = state.phase == Phase::Retired;
+            state.phase = Phase::Released;
+            drop(state);
+            if last {
+                queue.release();
+            }
+            return false;
+        }
+        state.thread = Thread::Asleep;
+        while state.thread == Thread::Asleep {
+            let over = self.signal.wait_for(&mut state, LINGER).timed_out();
+            if over && state.thread == Thread::Asleep {
+                state.thread = Thread::Absent;
+                return false;
+            }
+        }
+        true
+    }
+}
+
+// ---- The ticker --------------------------------------------------------------------------------
+
+static QUEUES: Mutex<Vec<&'static Queue>> = Mutex::new(Vec::new());
+/// Whether the ticker sleeps until it is poked. So it does before it has been started.
+static ASLEEP: AtomicBool = AtomicBool::new(true);
+static SLEEP: Mutex<()> = Mutex::new(());
+static POKED: Condvar = Condvar::new();
+static START: Once = Once::new();
+
+/// Puts a queue under the ticker's eyes.
+pub(super) fn watch(queue: &'static Queue) {
+    QUEUES.lock().push(queue);
+}
+
+/// Takes it out again.
+pub(super) fn forget(queue: &'static Queue) {
+    QUEUES.lock().retain(|one| !std::ptr::eq(*one, queue));
+}
+
+/// Called after each submission: wakes the ticker if it sleeps.
+#[inline]
+pub(super) fn poke() {
+    // The other half of `heavy_fence`: the submission is published before this load.
+    compiler_fence(Ordering::SeqCst);
+    if ASLEEP.load(Ordering::Relaxed) {
+        poke_slowly();
+    }
+}
+
+#[cold]
+fn poke_slowly() {
+    START.call_once(|| {
+        let thread = std::thread::Builder::new().name("otr-host-ticker".to_owned());
+        if let Err(error) = thread.spawn(tick) {
+            // Work then runs when somebody waits, flushes or queries, which is nearly always.
+            tracing::warn!(target: "outrigger::device", %error, "the ticker could not be started");
+        }
+    });
+    let _sleep = SLEEP.lock();
+    ASLEEP.store(false, Ordering::Relaxed);
+    POKED.notify_one();
+}
+
+/// The life of the ticker.
+fn tick() {
+    let fenced = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
+    let mut quiet = 0;
+    loop {
+        std::thread::sleep(TICK);
+        quiet = if look() { 0 } else { quiet + 1 };
+        if quiet < QUIET_TICKS {
+            continue;
+        }
+        quiet = 0;
+        let mut sleep = SLEEP.lock();
+        ASLEEP.store(true, Ordering::Relaxed);
+        // A submitter pays for no fence, so that this thread pays for both: afterwards either the
+        // submission is seen here, or its thread sees that this one sleeps. Where the kernel cannot do
+        // that, sleep is short.
+        let fenced = fenced && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+        if look() {
+            ASLEEP.store(false, Ordering::Relaxed);
+        } else if fenced {
+            while ASLEEP.load(Ordering::Relaxed) {
+                POKED.wait(&mut sleep);
+            }
+        } else {
+            POKED.wait_for(&mut sleep, 20 * TICK);
+            ASLEEP.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Wakes the workers of queues whose work has been lying since the last look; whether any has work.
+fn look() -> bool {
+    let mut working = false;
+    for queue in QUEUES.lock().iter() {
+        let tail = queue.tail();
+        if !queue.passed(tail) {
+            working = true;
+            if !queue.passed(queue.ticked.load(Ordering::Relaxed)) {
+                queue.worker().wake(queue);
+            }
+        }
+        queue.ticked.store(tail, Ordering::Relaxed);
+    }
+    working
+}
