@@ -74,6 +74,15 @@ pub(crate) fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     stamp.write()
 }
 
+/// The folder of the libclang that the environment holds, if it has been made.
+pub(crate) fn libclang(workspace: &Workspace) -> Option<PathBuf> {
+    let versions = fs::read_dir(workspace.path(".venv/lib")).ok()?;
+    versions
+        .filter_map(Result::ok)
+        .map(|version| version.path().join("site-packages/clang/native"))
+        .find(|folder| folder.join("libclang.so").is_file())
+}
+
 /// A file that remembers what something was made of.
 pub(crate) struct Stamp {
     path: PathBuf,

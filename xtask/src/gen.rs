@@ -19,15 +19,19 @@ const HEAD: &str = r#"//! The driver contract as Rust sees it: `include/outrigge
 /// The text of `device/src/sys.rs`: the bindings of `include/outrigger/driver.h`.
 ///
 /// Runs this package's program `driver-bindings`, which is built with the feature `gen`: it needs
-/// libclang, which bindgen finds by itself or by `LIBCLANG_PATH`.
+/// libclang, which is taken from the folder `libclang` if there is one, else found by bindgen.
 ///
 /// # Errors
 /// If Cargo or bindgen fails; the message holds what they said.
-pub(crate) fn driver_bindings(repo_root: &Path) -> anyhow::Result<String> {
+pub(crate) fn driver_bindings(repo_root: &Path, libclang: Option<&Path>) -> anyhow::Result<String> {
     let header = repo_root.join("include/outrigger/driver.h");
     ensure!(header.is_file(), "{} is missing", header.display());
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let mut command = Command::new(cargo);
+    if let Some(folder) = libclang {
+        command.env("LIBCLANG_PATH", folder);
+    }
+    let output = command
         .current_dir(repo_root)
         .args(["run", "--quiet", "--package", "xtask", "--features", "gen"])
         .args(["--bin", "driver-bindings", "--"])

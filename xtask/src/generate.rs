@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::Args;
 
+use crate::environment;
 use crate::r#gen;
 use crate::workspace::Workspace;
 
@@ -23,9 +24,7 @@ type Generator = fn(&Workspace) -> anyhow::Result<String>;
 
 /// Every generated file and what makes its text.
 const GENERATED: [(&str, Generator); 2] = [
-    ("device/src/sys.rs", |workspace| {
-        r#gen::driver_bindings(workspace.root())
-    }),
+    ("device/src/sys.rs", driver_bindings),
     ("include/outrigger/outrigger.h", host_header),
 ];
 
@@ -72,6 +71,15 @@ fn first_difference(present: &str, fresh: &str) -> String {
             }
         }
     }
+}
+
+/// The text of `sys.rs`, with the libclang of the project's environment where the machine names no other.
+fn driver_bindings(workspace: &Workspace) -> anyhow::Result<String> {
+    let libclang = match std::env::var_os("LIBCLANG_PATH") {
+        Some(_) => None,
+        None => environment::libclang(workspace),
+    };
+    r#gen::driver_bindings(workspace.root(), libclang.as_deref())
 }
 
 /// The text of `outrigger.h`, by this package's program `host-header`.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 
+use crate::environment;
 use crate::native::{self, DriverSpec};
 use crate::shell::{self, Finished};
 use crate::workspace::Workspace;
@@ -104,7 +105,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
                     "--deny=warnings",
                 ],
             )),
-            Suite::Gen => rows.push(check(workspace, "gen", &["xtask", "gen", "--check"])),
+            Suite::Gen => {
+                // The environment brings the libclang that the generator of bindings needs.
+                if let Err(error) = environment::ensure(workspace) {
+                    eprintln!("error: {error:#}");
+                }
+                rows.push(check(workspace, "gen", &["xtask", "gen", "--check"]));
+            }
             Suite::Tidy => rows.push(check(workspace, "tidy", &["xtask", "tidy"])),
             Suite::Rust => rows.push(row("rust", || rust(workspace))),
             Suite::Torch => rows.extend(torch(workspace)),
