@@ -531,3 +531,27 @@ fn join(blocks: &mut Blocks, by_address: &mut Table, segment: &mut Segment, left
     segment.starts.remove(address - segment.address);
     blocks.remove(right);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_without_segments_serves_the_next_stream() {
+        let config = Config::default();
+        let request = config.request(100).unwrap();
+        let mut heap = Heap::new(config);
+        for number in 0..50 {
+            let stream = StreamId(number);
+            let block = heap
+                .add_segment(1 << 30, 2 << 20, &request, stream)
+                .unwrap();
+            assert!(matches!(heap.free(block.address), Ok(Release::Reusable(_))));
+            let (now, streams) = heap.idle_streams();
+            assert_eq!(streams, [stream]);
+            assert_eq!(heap.take_idle(now, &streams).len(), 1);
+            assert!(heap.alloc(&request, stream).is_none());
+        }
+        assert_eq!((heap.pools.len(), heap.segments.ids().count()), (1, 0));
+    }
+}
