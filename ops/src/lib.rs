@@ -15,6 +15,7 @@ mod convert;
 mod geometry;
 mod isa;
 mod math;
+mod matmul;
 mod memory;
 mod copy;
 mod cursor;
@@ -24,6 +25,7 @@ pub mod parallel;
 mod plan;
 mod reduce;
 mod registry;
+mod rows;
 
 pub use outrigger_device::{Code, DType};
 pub use call::{Call, Scalar, Tensor};

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use crate::call::Call;
-use crate::{copy, elementwise, reduce};
+use crate::{copy, elementwise, matmul, reduce, rows};
 use crate::error::Result;
 use crate::plan::Plan;
 
@@ -16,13 +16,15 @@ pub(crate) struct Definition {
 }
 
 /// All operators, grouped as in `docs/operators.md`.
-const GROUPS: [&[Definition]; 6] = [
+const GROUPS: [&[Definition]; 8] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
     copy::OPERATORS,
     reduce::SUMS,
     reduce::EXTREMES,
+    matmul::OPERATORS,
+    rows::OPERATORS,
 ];
 
 const COUNT: usize = {

@@ -7,7 +7,7 @@
 mod arithmetic;
 pub(crate) mod engine;
 mod functions;
-mod real;
+pub(crate) mod real;
 mod select;
 
 pub(crate) use arithmetic::OPERATORS as ARITHMETIC;

@@ -1,0 +1,530 @@
+//! Matrix products: mm, bmm, mv, dot, and their forms that add to a scaled bias.
+//!
+//! All are one product of batches of matrices with any strides. f32 and f64 go to the `gemm` crate as
+//! they lie; other types are converted to dense f32 or i64 matrices first. Threads share batches or
+//! columns; inside of a part everything is serial.
+
+use std::ffi::c_void;
+use std::mem::{MaybeUninit, size_of};
+
+use bytemuck::{Pod, Zeroable};
+use outrigger_device::{Code, DType};
+
+use crate::call::{Call, Scalar, Tensor};
+use crate::convert::Compute;
+use crate::error::{Result, invalid, unsupported};
+use crate::geometry::checked_size;
+use crate::memory::{ArgumentBlock, Base, Reader, Writer};
+use crate::parallel;
+use crate::plan::{KernelFn, Plan};
+use crate::registry::Definition;
+
+/// The operators of this file.
+pub(crate) const OPERATORS: &[Definition] = &[
+    Definition { name: c"mm", plan: |call, plan| plan_product(call, plan, &MM) },
+    Definition { name: c"addmm", plan: |call, plan| plan_product(call, plan, &ADDMM) },
+    Definition { name: c"bmm", plan: |call, plan| plan_product(call, plan, &BMM) },
+    Definition { name: c"baddbmm", plan: |call, plan| plan_product(call, plan, &BADDBMM) },
+    Definition { name: c"mv", plan: |call, plan| plan_product(call, plan, &MV) },
+    Definition { name: c"addmv", plan: |call, plan| plan_product(call, plan, &ADDMV) },
+    Definition { name: c"dot", plan: |call, plan| plan_product(call, plan, &DOT) },
+];
+
+/// What the operands of an operator are: b batch, m rows, n columns, k the summed dimension.
+struct Form {
+    left: &'static str,
+    right: &'static str,
+    output: &'static str,
+    bias: bool,
+}
+
+const MM: Form = Form { left: "mk", right: "kn", output: "mn", bias: false };
+const ADDMM: Form = Form { bias: true, ..MM };
+const BMM: Form = Form { left: "bmk", right: "bkn", output: "bmn", bias: false };
+const BADDBMM: Form = Form { bias: true, ..BMM };
+const MV: Form = Form { left: "mk", right: "k", output: "m", bias: false };
+const ADDMV: Form = Form { bias: true, ..MV };
+const DOT: Form = Form { left: "k", right: "k", output: "", bias: false };
+
+/// A batch of matrices: address and byte strides.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Matrix {
+    address: u64,
+    batch: i64,
+    row: i64,
+    column: i64,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Header {
+    output: Matrix,
+    left: Matrix,
+    right: Matrix,
+    bias: Matrix,
+    batches: i64,
+    m: i64,
+    n: i64,
+    k: i64,
+    /// As words of the class that is computed in.
+    alpha: u64,
+    beta: u64,
+    dtype: u8,
+    has_bias: u8,
+    reserved: [u8; 6],
+}
+
+fn plan_product(call: &Call<'_>, plan: &mut Plan, form: &Form) -> Result<()> {
+    let [output] = call.outputs else {
+        return invalid(format!("{} outputs, 1 is right", call.outputs.len()));
+    };
+    let (bias, left, right) = match (form.bias, call.inputs) {
+        (false, [left, right]) => (None, left, right),
+        (true, [bias, left, right]) => (Some(bias), left, right),
+        _ => {
+            let right = if form.bias { 3 } else { 2 };
+            return invalid(format!("{} inputs, {right} are right", call.inputs.len()));
+        }
+    };
+    let one = Scalar::I64(1);
+    let (beta, alpha) = match (form.bias, call.scalars) {
+        (false, []) | (true, []) => (one, one),
+        (true, [beta]) => (*beta, one),
+        (true, [beta, alpha]) => (*beta, *alpha),
+        _ => return invalid("scalars are (beta, alpha) where there is a bias, else none"),
+    };
+    for input in call.inputs {
+        if input.dtype != output.dtype {
+            return invalid(format!("operands are {} and {}", input.dtype, output.dtype));
+        }
+    }
+    let size = checked_size(output)?;
+    let mut sizes = Sizes::default();
+    let left = sizes.matrix(left, form.left, ['m', 'k'], size)?;
+    let right = sizes.matrix(right, form.right, ['k', 'n'], size)?;
+    let out = sizes.matrix(output, form.output, ['m', 'n'], size)?;
+    let (batches, m, n, k) = sizes.take();
+    let bias_matrix = match bias {
+        Some(bias) => broadcast_bias(bias, output, form.output, size)?,
+        None => Matrix::zeroed(),
+    };
+    let (kernel, words): (KernelFn, fn(Scalar) -> u64) = match output.dtype {
+        DType::F32 => (native_kernel::<f32>, f32::to_word),
+        DType::F64 => (native_kernel::<f64>, f64::to_word),
+        DType::F16 | DType::BF16 => (converted_kernel::<f32>, f32::to_word),
+        DType::I64 | DType::I32 | DType::I16 | DType::I8 | DType::U8 => {
+            if alpha.is_float() || beta.is_float() {
+                return unsupported("floating-point factors of integer matrices");
+            }
+            (converted_kernel::<i64>, i64::to_word)
+        }
+        other => return unsupported(format!("not defined for {other}")),
+    };
+    if batches * m * n == 0 {
+        return Ok(());
+    }
+    plan.kernel = kernel;
+    // 2 operations per element and step, at about 32 operations per nanosecond and core.
+    plan.cost_ns = crate::plan::cost_ns(batches.saturating_mul(m).saturating_mul(n), 62)
+        .saturating_mul(u32::try_from(k.max(1)).unwrap_or(u32::MAX));
+    plan.push(&Header {
+        output: out,
+        left,
+        right,
+        bias: bias_matrix,
+        batches,
+        m,
+        n,
+        k,
+        alpha: words(alpha),
+        beta: words(beta),
+        dtype: output.dtype.0 as u8,
+        // A factor of 0 makes even infinite biases vanish, so that they need not be read.
+        has_bias: u8::from(bias.is_some() && beta.to_f64() != 0.0),
+        reserved: [0; 6],
+    });
+    Ok(())
+}
+
+/// Sizes by letter, as operands show them.
+#[derive(Default)]
+struct Sizes([Option<i64>; 4]);
+
+impl Sizes {
+    fn slot(letter: char) -> usize {
+        match letter {
+            'b' => 0,
+            'm' => 1,
+            'n' => 2,
+            _ => 3,
+        }
+    }
+
+    /// Notes the sizes of an operand; gives its byte strides, 0 for letters that it lacks.
+    fn matrix(
+        &mut self,
+        tensor: &Tensor<'_>,
+        letters: &str,
+        [row, column]: [char; 2],
+        size: i64,
+    ) -> Result<Matrix> {
+        if tensor.rank() != letters.len() {
+            return invalid(format!("an operand has rank {}, not {}", tensor.rank(), letters.len()));
+        }
+        checked_size(tensor)?;
+        let mut strides = [0; 4];
+        for (d, letter) in letters.chars().enumerate() {
+            let slot = Self::slot(letter);
+            let here = tensor.sizes[d];
+            if *self.0[slot].get_or_insert(here) != here {
+                return invalid(format!(
+                    "size {here} of dimension {d} of an operand does not fit the others: {:?}",
+                    self.0[slot].unwrap_or_default()
+                ));
+            }
+            strides[slot] = tensor.strides[d] * size;
+        }
+        let [row, column] = [row, column].map(|letter| strides[Self::slot(letter)]);
+        Ok(Matrix { address: tensor.address, batch: strides[0], row, column })
+    }
+
+    fn take(self) -> (i64, i64, i64, i64) {
+        let [batches, m, n, k] = self.0.map(|size| size.unwrap_or(1));
+        (batches, m, n, k)
+    }
+}
+
+/// The bias as a batch of matrices of the output's shape.
+fn broadcast_bias(
+    bias: &Tensor<'_>,
+    output: &Tensor<'_>,
+    letters: &str,
+    size: i64,
+) -> Result<Matrix> {
+    checked_size(bias)?;
+    if bias.rank() > output.rank() {
+        return invalid("the bias has more dimensions than the output");
+    }
+    let mut matrix = Matrix { address: bias.address, ..Matrix::zeroed() };
+    let skipped = output.rank() - bias.rank();
+    for (d, letter) in letters.chars().enumerate().skip(skipped) {
+        let (have, want) = (bias.sizes[d - skipped], output.sizes[d]);
+        if have != want && have != 1 {
+            return invalid(format!("bias {:?} does not broadcast to {:?}", bias.sizes, output.sizes));
+        }
+        let stride = if have == want { bias.strides[d - skipped] * size } else { 0 };
+        match letter {
+            'b' => matrix.batch = stride,
+            'm' => matrix.row = stride,
+            _ => matrix.column = stride,
+        }
+    }
+    Ok(matrix)
+}
+
+/// How a batch of products is cut: ranges of the columns, or of the rows, of one batch.
+struct Parts {
+    by_rows: bool,
+    extent: i64,
+    per_batch: i64,
+}
+
+/// A rectangle of the output.
+struct Part {
+    batch: i64,
+    row: i64,
+    rows: i64,
+    column: i64,
+    columns: i64,
+}
+
+impl Parts {
+    fn new(h: &Header) -> Self {
+        // Steps that are worth a thread: about a tenth of a millisecond.
+        const WORTH: i64 = 1 << 22;
+        let by_rows = h.m > h.n;
+        let (length, other) = if by_rows { (h.m, h.n) } else { (h.n, h.m) };
+        let threads = parallel::threads() as i64;
+        // No more parts than threads, since each packs the other side again; whole vectors.
+        let share = (length * h.batches + threads - 1) / threads;
+        let extent = share.max(WORTH / (other * h.k.max(1)).max(1));
+        let extent = ((extent + 15) / 16 * 16).min(length);
+        Self { by_rows, extent, per_batch: (length + extent - 1) / extent }
+    }
+
+    fn count(&self, h: &Header) -> i64 {
+        h.batches * self.per_batch
+    }
+
+    /// The smallest number of parts that are worth a thread.
+    fn grain(&self, h: &Header) -> i64 {
+        let steps = self.extent * if self.by_rows { h.n } else { h.m } * h.k.max(1);
+        ((1 << 20) / steps.max(1)).max(1)
+    }
+
+    fn get(&self, index: i64, h: &Header) -> Part {
+        let (batch, first) = (index / self.per_batch, index % self.per_batch * self.extent);
+        if self.by_rows {
+            let rows = self.extent.min(h.m - first);
+            Part { batch, row: first, rows, column: 0, columns: h.n }
+        } else {
+            let columns = self.extent.min(h.n - first);
+            Part { batch, row: 0, rows: h.m, column: first, columns }
+        }
+    }
+}
+
+impl Matrix {
+    /// Byte offset of an element.
+    fn offset(&self, batch: i64, row: i64, column: i64) -> i64 {
+        batch * self.batch + row * self.row + column * self.column
+    }
+}
+
+/// An element that gemm multiplies as it is.
+trait Native: Compute + std::ops::Mul<Output = Self> {}
+
+impl Native for f32 {}
+impl Native for f64 {}
+
+/// Products of matrices as they lie.
+///
+/// # Safety
+/// `args` is a block that `plan_product` made for this kernel, and its operands, moved by `bias`, lie
+/// in live memory; the output overlaps no matrix, and the bias only element for element.
+unsafe extern "C" fn native_kernel<T: Native>(
+    args: *const c_void,
+    args_size: u32,
+    bias: i64,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let block = unsafe { ArgumentBlock::new(args, args_size) };
+    let Some((header, _)) = block.split::<Header>() else { return Code::INTERNAL.0 };
+    let Some(reader) = Reader::<T>::new(header.dtype) else { return Code::INTERNAL.0 };
+    let parts = Parts::new(&header);
+    let h = &header;
+    let (alpha, beta) = (T::from_word(h.alpha), T::from_word(h.beta));
+    let base = |matrix: &Matrix| Base::new(matrix.address, bias);
+    let (out, left, right) = (base(&h.output), base(&h.left), base(&h.right));
+    let in_place = same_place(&h.output, &h.bias, h);
+    parallel::for_range(0, parts.count(h), parts.grain(h), &|begin, end| {
+        for index in begin..end {
+            let p = parts.get(index, h);
+            let out = out.at(h.output.offset(p.batch, p.row, p.column)).cast::<T>();
+            if h.has_bias != 0 && !in_place {
+                let from = base(&h.bias).at(h.bias.offset(p.batch, p.row, p.column));
+                // SAFETY: this part of the output is ours, and the bias is readable.
+                unsafe { put_bias(reader, h, from, out, &p) };
+            }
+            if h.k == 0 {
+                // SAFETY: as above.
+                unsafe { scale(h, out, &p, beta) };
+                continue;
+            }
+            let left = left.at(h.left.offset(p.batch, p.row, 0)).cast::<T>();
+            let right = right.at(h.right.offset(p.batch, 0, p.column)).cast::<T>();
+            let size = size_of::<T>() as i64;
+            let stride = |bytes: i64| (bytes / size) as isize;
+            // SAFETY: rows x columns, rows x k and k x columns elements of live memory at these
+            // strides, which are whole elements; the output overlaps no other operand.
+            unsafe {
+                gemm::gemm(
+                    p.rows as usize,
+                    p.columns as usize,
+                    h.k as usize,
+                    out,
+                    stride(h.output.column),
+                    stride(h.output.row),
+                    h.has_bias != 0,
+                    left,
+                    stride(h.left.column),
+                    stride(h.left.row),
+                    right,
+                    stride(h.right.column),
+                    stride(h.right.row),
+                    beta,
+                    alpha,
+                    false,
+                    false,
+                    false,
+                    gemm::Parallelism::None,
+                );
+            }
+        }
+    });
+    Code::OK.0
+}
+
+/// True if the bias is the output itself, as for an in-place call.
+fn same_place(output: &Matrix, bias: &Matrix, h: &Header) -> bool {
+    output.address == bias.address
+        && (h.m == 1 || output.row == bias.row)
+        && (h.n == 1 || output.column == bias.column)
+        && (h.batches == 1 || output.batch == bias.batch)
+}
+
+/// Copies a part of the bias to where the product will be added to them.
+///
+/// # Safety
+/// `from` and `out` are the part's rows and columns at the header's strides, in live memory; the output
+/// is ours.
+unsafe fn put_bias<T: Native>(
+    reader: Reader<T>,
+    h: &Header,
+    from: *const u8,
+    out: *mut T,
+    part: &Part,
+) {
+    let writer_stride = h.output.column;
+    let mut scratch = [const { MaybeUninit::<T>::uninit() }; 512];
+    for row in 0..part.rows {
+        let mut at = 0;
+        while at < part.columns {
+            let part = (part.columns - at).min(512);
+            let from = from.wrapping_offset((row * h.bias.row + at * h.bias.column) as isize);
+            // SAFETY: `part` elements of a row of the bias.
+            let values =
+                unsafe { reader.copy(from, h.bias.column, &mut scratch[..part as usize]) };
+            let to = out.wrapping_byte_offset((row * h.output.row + at * writer_stride) as isize);
+            for (k, value) in values.iter().enumerate() {
+                // SAFETY: element k of the same part of the output.
+                unsafe { to.byte_offset(k as isize * writer_stride as isize).write(*value) };
+            }
+            at += part;
+        }
+    }
+}
+
+/// What is left of a product without a sum: the scaled bias, which was put there, or 0.
+///
+/// # Safety
+/// `out` is the part's rows and columns at the header's strides, in live memory, and ours.
+unsafe fn scale<T: Native>(h: &Header, out: *mut T, part: &Part, beta: T) {
+    for row in 0..part.rows {
+        for column in 0..part.columns {
+            let at = row * h.output.row + column * h.output.column;
+            let place = out.wrapping_byte_offset(at as isize);
+            // SAFETY: one element of the output; with a bias it was written before.
+            unsafe {
+                let value = if h.has_bias != 0 { place.read() * beta } else { T::default() };
+                place.write(value);
+            }
+        }
+    }
+}
+
+/// A type that matrices of other element types are multiplied in.
+trait Converted: Compute {
+    /// `out = alpha left right + beta bias` of dense row-major matrices; `out` holds the bias, if any.
+    fn product(sizes: [usize; 3], operands: [&[Self]; 2], out: &mut [Self], factors: [Self; 2]);
+}
+
+impl Converted for f32 {
+    fn product([m, n, k]: [usize; 3], [left, right]: [&[f32]; 2], out: &mut [f32], factors: [f32; 2]) {
+        let [alpha, beta] = factors;
+        assert!(left.len() >= m * k && right.len() >= k * n && out.len() >= m * n);
+        let (a, b, c) = (left.as_ptr(), right.as_ptr(), out.as_mut_ptr());
+        let (n_, k_) = (n as isize, k as isize);
+        // SAFETY: dense row-major matrices of these sizes, as just compared.
+        unsafe {
+            gemm::gemm(
+                m, n, k, c, 1, n_, true, a, 1, k_, b, 1, n_, beta, alpha, false, false, false,
+                gemm::Parallelism::None,
+            );
+        }
+    }
+}
+
+impl Converted for i64 {
+    fn product([m, n, k]: [usize; 3], [left, right]: [&[i64]; 2], out: &mut [i64], factors: [i64; 2]) {
+        let [alpha, beta] = factors;
+        for (row, line) in out.chunks_exact_mut(n).take(m).enumerate() {
+            for value in line.iter_mut() {
+                *value = value.wrapping_mul(beta);
+            }
+            for (step, &a) in left[row * k..(row + 1) * k].iter().enumerate() {
+                let a = a.wrapping_mul(alpha);
+                for (value, &b) in line.iter_mut().zip(&right[step * n..(step + 1) * n]) {
+                    *value = value.wrapping_add(a.wrapping_mul(b));
+                }
+            }
+        }
+    }
+}
+
+/// Products of matrices that are converted first.
+///
+/// # Safety
+/// As for [`native_kernel`].
+unsafe extern "C" fn converted_kernel<C: Converted>(
+    args: *const c_void,
+    args_size: u32,
+    bias: i64,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let block = unsafe { ArgumentBlock::new(args, args_size) };
+    let Some((header, _)) = block.split::<Header>() else { return Code::INTERNAL.0 };
+    let (Some(reader), Some(writer)) =
+        (Reader::<C>::new(header.dtype), Writer::<C>::new(header.dtype))
+    else {
+        return Code::INTERNAL.0;
+    };
+    let parts = Parts::new(&header);
+    let h = &header;
+    let base = |matrix: &Matrix| Base::new(matrix.address, bias);
+    parallel::for_range(0, parts.count(h), parts.grain(h), &|begin, end| {
+        let (mut left, mut right, mut out) = (Vec::new(), Vec::new(), Vec::new());
+        for index in begin..end {
+            let p = parts.get(index, h);
+            let (m, n, k) = (p.rows as usize, p.columns as usize, h.k as usize);
+            // SAFETY: the matrices of this part, at the header's strides, lie in live memory.
+            unsafe {
+                let from = base(&h.left).at(h.left.offset(p.batch, p.row, 0));
+                read_dense(reader, &h.left, from, [m, k], &mut left);
+                let from = base(&h.right).at(h.right.offset(p.batch, 0, p.column));
+                read_dense(reader, &h.right, from, [k, n], &mut right);
+                if h.has_bias != 0 {
+                    let from = base(&h.bias).at(h.bias.offset(p.batch, p.row, p.column));
+                    read_dense(reader, &h.bias, from, [m, n], &mut out);
+                } else {
+                    out.clear();
+                    out.resize(m * n, C::default());
+                }
+            }
+            let factors = [C::from_word(h.alpha), C::from_word(h.beta)];
+            C::product([m, n, k], [&left, &right], &mut out, factors);
+            let to = base(&h.output).at(h.output.offset(p.batch, p.row, p.column));
+            for (row, line) in out.chunks_exact(n).enumerate() {
+                let to = to.wrapping_offset((row as i64 * h.output.row) as isize);
+                // SAFETY: a row of this part, which is ours.
+                unsafe { writer.row(line, to, h.output.column) };
+            }
+        }
+    });
+    Code::OK.0
+}
+
+/// Reads a matrix into dense row-major order.
+///
+/// # Safety
+/// `from` is so many rows and columns at the matrix's strides, in live memory.
+unsafe fn read_dense<C: Compute>(
+    reader: Reader<C>,
+    matrix: &Matrix,
+    from: *const u8,
+    [rows, columns]: [usize; 2],
+    into: &mut Vec<C>,
+) {
+    into.clear();
+    into.reserve(rows * columns);
+    for row in 0..rows {
+        let from = from.wrapping_offset((row as i64 * matrix.row) as isize);
+        let room = &mut into.spare_capacity_mut()[..columns];
+        // SAFETY: a row of the matrix; the reader writes all of the room.
+        unsafe {
+            reader.copy(from, matrix.column, room);
+            into.set_len((row + 1) * columns);
+        }
+    }
+}
