@@ -19,15 +19,22 @@ pub type otr_parallel_body_fn = extern "C" fn(context: *mut c_void, begin: i64, 
 /// Splits a range into parts of at least `grain`, runs `body` on each, from any threads, and returns
 /// when all have run.
 pub type otr_parallel_for_fn = Option<
-    extern "C" fn(begin: i64, end: i64, grain: i64, body: otr_parallel_body_fn, context: *mut c_void),
+    extern "C" fn(
+        begin: i64,
+        end: i64,
+        grain: i64,
+        body: otr_parallel_body_fn,
+        context: *mut c_void,
+    ),
 >;
 
+type Tensors<'a> = ArrayVec<Tensor<'a>, OTR_OPERANDS_MAX>;
+type Scalars = ArrayVec<Scalar, OTR_OPERANDS_MAX>;
+
+// Both fill what the caller has made: returned by value, these arrays would be copied as a whole.
+
 #[inline]
-fn tensors<'a>(
-    array: &'a [otr_tensor_t],
-    what: &str,
-) -> Result<ArrayVec<Tensor<'a>, OTR_OPERANDS_MAX>> {
-    let mut out = ArrayVec::new();
+fn tensors<'a>(out: &mut Tensors<'a>, array: &'a [otr_tensor_t], what: &str) -> Result<()> {
     for tensor in array {
         let rank = tensor.rank as usize;
         out.try_push(Tensor {
@@ -38,12 +45,11 @@ fn tensors<'a>(
         })
         .map_err(|_| too_many(what))?;
     }
-    Ok(out)
+    Ok(())
 }
 
 #[inline]
-fn scalars(array: &[otr_scalar_t]) -> Result<ArrayVec<Scalar, OTR_OPERANDS_MAX>> {
-    let mut out = ArrayVec::new();
+fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
     for scalar in array {
         // SAFETY: both members of the union are 8 bytes for which every bit pattern is a value.
         let value = match DType(scalar.dtype) {
@@ -62,7 +68,7 @@ fn scalars(array: &[otr_scalar_t]) -> Result<ArrayVec<Scalar, OTR_OPERANDS_MAX>>
         };
         out.try_push(value).map_err(|_| too_many("scalars"))?;
     }
-    Ok(out)
+    Ok(())
 }
 
 #[cold]
@@ -105,11 +111,12 @@ api! {
         let operator = OperatorId::from_index(operator_id).ok_or_else(|| {
             Error::new(Code::NOT_FOUND, format!("there is no operator number {operator_id}"))
         })?;
-        let inputs = tensors(slice(call.inputs, call.input_count as usize, "inputs")?, "inputs")?;
-        let outputs =
-            tensors(slice(call.outputs, call.output_count as usize, "outputs")?, "outputs")?;
-        let scalars = scalars(slice(call.scalars, call.scalar_count as usize, "scalars")?)?;
-        let call = Call { inputs: &inputs, outputs: &outputs, scalars: &scalars };
+        let (mut inputs, mut outputs) = (Tensors::new(), Tensors::new());
+        let mut numbers = Scalars::new();
+        tensors(&mut inputs, slice(call.inputs, call.input_count as usize, "inputs")?, "inputs")?;
+        tensors(&mut outputs, slice(call.outputs, call.output_count as usize, "outputs")?, "outputs")?;
+        scalars(&mut numbers, slice(call.scalars, call.scalar_count as usize, "scalars")?)?;
+        let call = Call { inputs: &inputs, outputs: &outputs, scalars: &numbers };
         // SAFETY: that operands lie in live memory of the device is the host's promise.
         hooks::with_stream(stream, |stream| unsafe { stream.call(operator, &call) })
     }
