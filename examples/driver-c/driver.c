@@ -234,13 +234,13 @@ static void advance(otr_queue_t* queue) {
   }
 }
 
-/* What a query of the point answers. The text tells where the failure began (R5). */
+/* What a query of the point answers. Outrigger reads the command out of the end of the text (R5). */
 static otr_code_t answer(const struct point* point) {
   if (point == NULL) return OTR_OK; /* R22 */
   if (point->queue->completed < point->value) return OTR_NOT_READY;
   const struct failure failure = point->failure;
-  REQUIRE(failure.code == OTR_OK, failure.code, "command %llu of queue %p failed: its host call returned %d",
-          (ull)failure.command, (const void*)failure.queue, failure.code);
+  REQUIRE(failure.code == OTR_OK, failure.code, "a host call of queue %p returned %d [label= submission=%llu]",
+          (const void*)failure.queue, failure.code, (ull)failure.command);
   return OTR_OK;
 }
 
