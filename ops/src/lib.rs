@@ -13,6 +13,7 @@
 mod call;
 mod convert;
 mod geometry;
+mod index;
 mod isa;
 mod math;
 mod matmul;
@@ -21,6 +22,7 @@ mod copy;
 mod cursor;
 mod elementwise;
 mod error;
+mod norm;
 pub mod parallel;
 mod plan;
 mod reduce;

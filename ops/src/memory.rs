@@ -194,3 +194,36 @@ impl<C: Compute> Writer<C> {
         })
     }
 }
+
+/// A buffer of the kernel itself that its threads fill, each its own ranges.
+pub(crate) struct Slots<'a, T> {
+    start: *mut T,
+    length: usize,
+    borrow: std::marker::PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: `range` hands a range to one thread at a time, by its caller's promise.
+unsafe impl<T: Send> Sync for Slots<'_, T> {}
+
+impl<'a, T> Slots<'a, T> {
+    /// Lends a buffer to threads.
+    pub(crate) fn new(values: &'a mut [T]) -> Self {
+        Self {
+            start: values.as_mut_ptr(),
+            length: values.len(),
+            borrow: std::marker::PhantomData,
+        }
+    }
+
+    /// A range of the buffer, shortened if it is not all within.
+    ///
+    /// # Safety
+    /// While the result is used, nobody else asks for any of it.
+    #[expect(clippy::mut_from_ref, reason = "ranges of different threads do not overlap")]
+    pub(crate) unsafe fn range(&self, first: usize, count: usize) -> &mut [T] {
+        let first = first.min(self.length);
+        let count = count.min(self.length - first);
+        // SAFETY: within the buffer, as just bounded, and nobody else's, as promised.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(first), count) }
+    }
+}

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use crate::call::Call;
-use crate::{copy, elementwise, matmul, reduce, rows};
+use crate::{copy, elementwise, index, matmul, norm, reduce, rows};
 use crate::error::Result;
 use crate::plan::Plan;
 
@@ -16,7 +16,7 @@ pub(crate) struct Definition {
 }
 
 /// All operators, grouped as in `docs/operators.md`.
-const GROUPS: [&[Definition]; 8] = [
+const GROUPS: [&[Definition]; 10] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -25,6 +25,8 @@ const GROUPS: [&[Definition]; 8] = [
     reduce::EXTREMES,
     matmul::OPERATORS,
     rows::OPERATORS,
+    norm::OPERATORS,
+    index::OPERATORS,
 ];
 
 const COUNT: usize = {

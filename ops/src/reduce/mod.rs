@@ -21,7 +21,7 @@ use crate::cursor::Cursor;
 use crate::error::{Result, invalid};
 use crate::geometry::{self, Dim, Geometry, MAX_RANK};
 use crate::isa::{Isa, Vectorised, dispatch};
-use crate::memory::{ArgumentBlock, Base, Reader, Writer, read_dims};
+use crate::memory::{ArgumentBlock, Base, Reader, Slots, Writer, read_dims};
 use crate::parallel;
 use crate::plan::{KernelFn, Plan};
 
@@ -300,7 +300,8 @@ impl<R: Reducer> Work<R> {
                     let to = (from + PIECE).min(self.reduced);
                     // SAFETY: values `from..to` of this result.
                     let state = unsafe { self.piece(cursor.offset(0), from, to) };
-                    slots.put(item as usize, state);
+                    // SAFETY: this item is this thread's, and there is a slot for each.
+                    unsafe { slots.range(item as usize, 1)[0] = state };
                 }
             });
             for (result, states) in states.chunks_exact(pieces as usize).enumerate() {
@@ -403,9 +404,9 @@ impl<R: Reducer> Work<R> {
                         let n = unsafe {
                             self.strip(first + item / pieces, bands, from, to, &mut states)
                         };
-                        for (k, state) in states[..n].iter().enumerate() {
-                            slots.put(item as usize * band_width + k, *state);
-                        }
+                        // SAFETY: this item is this thread's, and has a row of slots.
+                        let row = unsafe { slots.range(item as usize * band_width, n) };
+                        row.copy_from_slice(&states[..n]);
                     }
                 });
                 for (k, parts) in states.chunks_exact(pieces as usize * band_width).enumerate() {
@@ -491,24 +492,6 @@ impl<R: Reducer> Work<R> {
             // SAFETY: the place of this result.
             unsafe { writer.row(&[second], base.at(cursor.offset(2)), 0) };
         }
-    }
-}
-
-/// Slots of a vector that threads fill, each its own.
-struct Slots<T>(*mut T, usize);
-
-// SAFETY: threads write different slots, and nobody reads before all are done (`for_range` returns).
-unsafe impl<T: Send> Sync for Slots<T> {}
-
-impl<T: Copy> Slots<T> {
-    fn new(values: &mut [T]) -> Self {
-        Self(values.as_mut_ptr(), values.len())
-    }
-
-    fn put(&self, index: usize, value: T) {
-        debug_assert!(index < self.1);
-        // SAFETY: callers count items over exactly this many slots, and each item is one thread's.
-        unsafe { self.0.add(index).write(value) };
     }
 }
 

@@ -1,0 +1,448 @@
+//! Layer normalisation over trailing dimensions, and its gradient.
+//!
+//! Operands are contiguous: rows of the normalised elements. An optional operand that is absent is a
+//! tensor of dtype INVALID. Means and deviations are accumulated in f64. Gradients of weight and bias
+//! are summed over fixed pieces of rows and put together in order, so that they are the same for any
+//! number of threads.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+use bytemuck::{Pod, Zeroable};
+use outrigger_device::{Code, DType};
+
+use crate::call::{Call, Tensor};
+use crate::convert::{Class, Compute, class_of};
+use crate::error::{Result, invalid, unsupported};
+use crate::geometry::checked_size;
+use crate::isa::{Isa, Vectorised, dispatch};
+use crate::memory::{ArgumentBlock, Base, Reader, Slots, Writer};
+use crate::parallel;
+use crate::plan::Plan;
+use crate::registry::Definition;
+
+/// The operators of this file.
+pub(crate) const OPERATORS: &[Definition] = &[
+    Definition { name: c"layer_norm", plan: plan_forward },
+    Definition { name: c"layer_norm_backward", plan: plan_backward },
+];
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Header {
+    addresses: [u64; 8],
+    dtypes: [u8; 8],
+    rows: i64,
+    length: i64,
+    epsilon: f64,
+}
+
+/// Places in a header: input, weight, mean and rstd mean the same in both directions.
+const INPUT: usize = 0;
+const WEIGHT: usize = 1;
+const BIAS: usize = 2;
+const OUT: usize = 3;
+const MEAN: usize = 4;
+const RSTD: usize = 5;
+const GRAD_WEIGHT: usize = 6;
+const GRAD_BIAS: usize = 7;
+/// Backward: the gradient that arrives stands where the bias stood.
+const GRAD: usize = BIAS;
+
+/// Pieces that rows are cut into where sums over rows are wanted.
+const PIECES: i64 = 16;
+
+fn plan_forward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
+    let ([input, weight, bias], [out, mean, rstd]) = (call.inputs, call.outputs) else {
+        return invalid("inputs (input, weight, bias) and outputs (out, mean, rstd) are right");
+    };
+    let [dims, epsilon] = call.scalars else {
+        return invalid("scalars (normalized dimensions, eps) are right");
+    };
+    let mut header = shape(input, dims.to_i64())?;
+    header.epsilon = epsilon.to_f64();
+    let total = header.rows * header.length;
+    header.put(INPUT, input, total)?;
+    header.put_optional(WEIGHT, weight, header.length)?;
+    header.put_optional(BIAS, bias, header.length)?;
+    header.put(OUT, out, total)?;
+    header.put(MEAN, mean, header.rows)?;
+    header.put(RSTD, rstd, header.rows)?;
+    plan.kernel = match class_of(input.dtype) {
+        Some(Class::F32) => forward::<f32>,
+        Some(Class::F64) => forward::<f64>,
+        _ => return unsupported(format!("not defined for {}", input.dtype)),
+    };
+    plan.cost_ns = crate::plan::cost_ns(total, 700);
+    plan.push(&header);
+    Ok(())
+}
+
+fn plan_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
+    let [grad, input, mean, rstd, weight] = call.inputs else {
+        return invalid("inputs (grad, input, mean, rstd, weight) are right");
+    };
+    let ([grad_input, grad_weight, grad_bias], [dims]) = (call.outputs, call.scalars) else {
+        return invalid(
+            "outputs (grad_input, grad_weight, grad_bias) and 1 scalar, the number of normalized \
+             dimensions, are right",
+        );
+    };
+    let mut header = shape(input, dims.to_i64())?;
+    let total = header.rows * header.length;
+    header.put(GRAD, grad, total)?;
+    header.put(INPUT, input, total)?;
+    header.put(MEAN, mean, header.rows)?;
+    header.put(RSTD, rstd, header.rows)?;
+    header.put_optional(WEIGHT, weight, header.length)?;
+    header.put_optional(OUT, grad_input, total)?;
+    header.put_optional(GRAD_WEIGHT, grad_weight, header.length)?;
+    header.put_optional(GRAD_BIAS, grad_bias, header.length)?;
+    plan.kernel = match class_of(input.dtype) {
+        Some(Class::F32) => backward::<f32>,
+        Some(Class::F64) => backward::<f64>,
+        _ => return unsupported(format!("not defined for {}", input.dtype)),
+    };
+    plan.cost_ns = crate::plan::cost_ns(total, 1000);
+    plan.push(&header);
+    Ok(())
+}
+
+/// Rows and their length.
+fn shape(input: &Tensor<'_>, dims: i64) -> Result<Header> {
+    let rank = input.rank();
+    if dims < 1 || dims > rank as i64 {
+        return invalid(format!("{dims} normalized dimensions, 1 to {rank} are right"));
+    }
+    let (outer, inner) = input.sizes.split_at(rank - dims as usize);
+    Ok(Header { rows: outer.iter().product(), length: inner.iter().product(), ..Header::zeroed() })
+}
+
+impl Header {
+    fn put(&mut self, place: usize, tensor: &Tensor<'_>, numel: i64) -> Result<()> {
+        checked_size(tensor)?;
+        if tensor.numel() != numel {
+            return invalid(format!("an operand has {} elements, {numel} are right", tensor.numel()));
+        }
+        if !tensor.is_contiguous() {
+            return unsupported("operands that are not contiguous");
+        }
+        if !matches!(class_of(tensor.dtype), Some(Class::F32 | Class::F64)) {
+            return unsupported(format!("not defined for {}", tensor.dtype));
+        }
+        self.addresses[place] = tensor.address;
+        self.dtypes[place] = tensor.dtype.0 as u8;
+        Ok(())
+    }
+
+    fn put_optional(&mut self, place: usize, tensor: &Tensor<'_>, numel: i64) -> Result<()> {
+        if tensor.dtype == DType::INVALID { Ok(()) } else { self.put(place, tensor, numel) }
+    }
+
+    fn has(&self, place: usize) -> bool {
+        self.dtypes[place] != DType::INVALID.0 as u8
+    }
+}
+
+/// An operand at run time: rows of values of one class.
+struct Operand<C> {
+    base: Base,
+    size: i64,
+    reader: Reader<C>,
+    writer: Writer<C>,
+}
+
+impl<C: Compute> Operand<C> {
+    /// `None` if the operand is absent, or of a type that is no class of ours.
+    fn new(h: &Header, place: usize, bias: i64) -> Option<Self> {
+        let dtype = h.dtypes[place];
+        Some(Self {
+            base: Base::new(h.addresses[place], bias),
+            size: DType(u32::from(dtype)).size()? as i64,
+            reader: Reader::new(dtype)?,
+            writer: Writer::new(dtype)?,
+        })
+    }
+
+    /// Values from an index on, in `scratch` if they must be converted.
+    ///
+    /// # Safety
+    /// They are elements of the operand, which nobody writes while they are used.
+    unsafe fn read<'s>(&self, index: i64, scratch: &'s mut [MaybeUninit<C>]) -> &'s [C] {
+        // SAFETY: operands are contiguous; the rest is the caller's promise.
+        unsafe { self.reader.row(self.base.at(index * self.size), self.size, scratch) }
+    }
+
+    /// Writes values from an index on.
+    ///
+    /// # Safety
+    /// They are elements of the operand, which nobody else uses meanwhile.
+    unsafe fn write(&self, index: i64, values: &[C]) {
+        // SAFETY: as for `read`.
+        unsafe { self.writer.row(values, self.base.at(index * self.size), self.size) };
+    }
+}
+
+/// A number that rows are computed in.
+pub(crate) trait Number: Compute {
+    fn wide(self) -> f64;
+    fn of(value: f64) -> Self;
+    fn fma<I: Isa>(self, b: Self, c: Self) -> Self;
+}
+
+impl Number for f32 {
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        f64::from(self)
+    }
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value as f32
+    }
+    #[inline(always)]
+    fn fma<I: Isa>(self, b: f32, c: f32) -> f32 {
+        I::fma32(self, b, c)
+    }
+}
+
+impl Number for f64 {
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        self
+    }
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn fma<I: Isa>(self, b: f64, c: f64) -> f64 {
+        I::fma64(self, b, c)
+    }
+}
+
+/// Sums of two terms over all indices, in independent lanes.
+#[inline(always)]
+fn sums(length: usize, mut terms: impl FnMut(usize) -> (f64, f64)) -> (f64, f64) {
+    const LANES: usize = 8;
+    let (mut a, mut b) = ([0.0; LANES], [0.0; LANES]);
+    let whole = length / LANES * LANES;
+    let mut at = 0;
+    while at < whole {
+        for k in 0..LANES {
+            let (x, y) = terms(at + k);
+            a[k] += x;
+            b[k] += y;
+        }
+        at += LANES;
+    }
+    for k in whole..length {
+        let (x, y) = terms(k);
+        a[0] += x;
+        b[0] += y;
+    }
+    (a.iter().sum(), b.iter().sum())
+}
+
+struct ForwardRow<'a, C> {
+    x: &'a [C],
+    weight: Option<&'a [C]>,
+    bias: Option<&'a [C]>,
+    out: &'a mut [C],
+    epsilon: f64,
+}
+
+impl<C: Number> Vectorised for ForwardRow<'_, C> {
+    type Output = (f64, f64);
+    #[inline(always)]
+    fn run<I: Isa>(self) -> (f64, f64) {
+        let n = self.out.len();
+        let x = &self.x[..n];
+        let (sum, _) = sums(n, |k| (x[k].wide(), 0.0));
+        let mean = sum / n as f64;
+        let (squares, _) = sums(n, |k| {
+            let d = x[k].wide() - mean;
+            (d * d, 0.0)
+        });
+        let rstd = 1.0 / (squares / n as f64 + self.epsilon).sqrt();
+        let (scale, shift) = (C::of(rstd), C::of(-mean * rstd));
+        match (self.weight, self.bias) {
+            (Some(weight), Some(bias)) => {
+                let (weight, bias) = (&weight[..n], &bias[..n]);
+                for k in 0..n {
+                    self.out[k] = x[k].fma::<I>(scale, shift).fma::<I>(weight[k], bias[k]);
+                }
+            }
+            (weight, bias) => {
+                for k in 0..n {
+                    let normal = x[k].fma::<I>(scale, shift);
+                    let weight = weight.map_or(C::of(1.0), |weight| weight[k]);
+                    let bias = bias.map_or(C::of(0.0), |bias| bias[k]);
+                    self.out[k] = normal.fma::<I>(weight, bias);
+                }
+            }
+        }
+        (mean, rstd)
+    }
+}
+
+/// # Safety
+/// `args` is a block that `plan_forward` made, and its operands, moved by `bias`, lie in live memory.
+unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
+    // SAFETY: the caller's promise.
+    let block = unsafe { ArgumentBlock::new(args, args_size) };
+    let Some((h, _)) = block.split::<Header>() else { return Code::INTERNAL.0 };
+    let operand = |place| Operand::<C>::new(&h, place, bias);
+    let (Some(input), Some(out), Some(mean), Some(rstd)) =
+        (operand(INPUT), operand(OUT), operand(MEAN), operand(RSTD))
+    else {
+        return Code::INTERNAL.0;
+    };
+    let (weight, shift) = (operand(WEIGHT), operand(BIAS));
+    let length = h.length as usize;
+    let room = || vec![MaybeUninit::<C>::uninit(); length];
+    let grain = ((1 << 14) / h.length.max(1)).max(1);
+    parallel::for_range(0, h.rows, grain, &|begin, end| {
+        let (mut x_room, mut weight_room, mut bias_room) = (room(), room(), room());
+        let mut result = vec![C::default(); length];
+        // SAFETY: all of weight and bias.
+        let weight = weight.as_ref().map(|weight| unsafe { weight.read(0, &mut weight_room) });
+        // SAFETY: as above.
+        let shift = shift.as_ref().map(|shift| unsafe { shift.read(0, &mut bias_room) });
+        for row in begin..end {
+            // SAFETY: a row of the input.
+            let x = unsafe { input.read(row * h.length, &mut x_room) };
+            let epsilon = h.epsilon;
+            let out_row = &mut result;
+            let (m, r) = dispatch(ForwardRow { x, weight, bias: shift, out: out_row, epsilon });
+            // SAFETY: this row's results, which are ours.
+            unsafe {
+                out.write(row * h.length, &result);
+                mean.write(row, &[C::of(m)]);
+                rstd.write(row, &[C::of(r)]);
+            }
+        }
+    });
+    Code::OK.0
+}
+
+struct BackwardRow<'a, C> {
+    grad: &'a [C],
+    x: &'a [C],
+    weight: Option<&'a [C]>,
+    mean: f64,
+    rstd: f64,
+    grad_input: Option<&'a mut [C]>,
+    grad_weight: Option<&'a mut [f64]>,
+    grad_bias: Option<&'a mut [f64]>,
+}
+
+impl<C: Number> Vectorised for BackwardRow<'_, C> {
+    type Output = ();
+    #[inline(always)]
+    fn run<I: Isa>(self) {
+        let n = self.x.len();
+        let (x, grad) = (&self.x[..n], &self.grad[..n]);
+        let (scale, shift) = (C::of(self.rstd), C::of(-self.mean * self.rstd));
+        if let Some(sum) = self.grad_weight {
+            for ((sum, x), grad) in sum.iter_mut().zip(x).zip(grad) {
+                *sum += x.fma::<I>(scale, shift).wide() * grad.wide();
+            }
+        }
+        if let Some(sum) = self.grad_bias {
+            for (sum, grad) in sum.iter_mut().zip(grad) {
+                *sum += grad.wide();
+            }
+        }
+        let Some(out) = self.grad_input else { return };
+        let out = &mut out[..n];
+        // Without a weight every factor is 1, and the incoming gradient stands in for the product.
+        let weighted = |k: usize| self.weight.map_or(grad[k].wide(), |w| grad[k].wide() * w[k].wide());
+        let (sum, dot) = sums(n, |k| {
+            let g = weighted(k);
+            (g, g * x[k].fma::<I>(scale, shift).wide())
+        });
+        let (sum, dot) = (sum / n as f64, dot / n as f64);
+        for k in 0..n {
+            let normal = x[k].fma::<I>(scale, shift).wide();
+            out[k] = C::of(self.rstd * (weighted(k) - sum - normal * dot));
+        }
+    }
+}
+
+/// # Safety
+/// `args` is a block that `plan_backward` made, and its operands, moved by `bias`, lie in live memory.
+unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
+    // SAFETY: the caller's promise.
+    let block = unsafe { ArgumentBlock::new(args, args_size) };
+    let Some((h, _)) = block.split::<Header>() else { return Code::INTERNAL.0 };
+    let operand = |place| Operand::<C>::new(&h, place, bias);
+    let (Some(grad), Some(input), Some(mean), Some(rstd)) =
+        (operand(GRAD), operand(INPUT), operand(MEAN), operand(RSTD))
+    else {
+        return Code::INTERNAL.0;
+    };
+    let weight = operand(WEIGHT);
+    let grad_input = operand(OUT);
+    let length = h.length as usize;
+    let sum_length = |place: usize| if h.has(place) { length } else { 0 };
+    let (weight_sums, bias_sums) = (sum_length(GRAD_WEIGHT), sum_length(GRAD_BIAS));
+    let per_piece = weight_sums + bias_sums;
+    let pieces = PIECES.min(h.rows);
+    let mut sums = vec![0.0f64; per_piece * pieces as usize];
+    let slots = Slots::new(&mut sums);
+    let grain = (1 << 14) * pieces / (h.length * h.rows).max(1);
+    let room = || vec![MaybeUninit::<C>::uninit(); length];
+    parallel::for_range(0, pieces, grain.max(1), &|begin, end| {
+        let (mut x_room, mut grad_room, mut weight_room) = (room(), room(), room());
+        let mut result = vec![C::default(); length];
+        // SAFETY: all of the weight.
+        let weight = weight.as_ref().map(|weight| unsafe { weight.read(0, &mut weight_room) });
+        for piece in begin..end {
+            // SAFETY: the sums of this piece are this thread's.
+            let sums = unsafe { slots.range(piece as usize * per_piece, per_piece) };
+            let (weight_part, bias_part) = sums.split_at_mut(weight_sums);
+            for row in piece * h.rows / pieces..(piece + 1) * h.rows / pieces {
+                // SAFETY: a row of each input.
+                let (x, grad, mean, rstd) = unsafe {
+                    (
+                        input.read(row * h.length, &mut x_room),
+                        grad.read(row * h.length, &mut grad_room),
+                        mean.read(row, &mut [MaybeUninit::uninit()])[0].wide(),
+                        rstd.read(row, &mut [MaybeUninit::uninit()])[0].wide(),
+                    )
+                };
+                dispatch(BackwardRow {
+                    grad,
+                    x,
+                    weight,
+                    mean,
+                    rstd,
+                    grad_input: grad_input.is_some().then_some(&mut result[..]),
+                    grad_weight: (weight_sums > 0).then_some(&mut *weight_part),
+                    grad_bias: (bias_sums > 0).then_some(&mut *bias_part),
+                });
+                if let Some(out) = &grad_input {
+                    // SAFETY: this row of the output, which is ours.
+                    unsafe { out.write(row * h.length, &result) };
+                }
+            }
+        }
+    });
+    let mut totals = vec![0.0f64; per_piece];
+    if per_piece > 0 {
+        for part in sums.chunks_exact(per_piece) {
+            for (total, part) in totals.iter_mut().zip(part) {
+                *total += part;
+            }
+        }
+    }
+    let totals: Vec<C> = totals.into_iter().map(C::of).collect();
+    let (weight_totals, bias_totals) = totals.split_at(weight_sums);
+    for (place, totals) in [(GRAD_WEIGHT, weight_totals), (GRAD_BIAS, bias_totals)] {
+        if let Some(out) = operand(place) {
+            // SAFETY: all of this output; threads are done.
+            unsafe { out.write(0, totals) };
+        }
+    }
+    Code::OK.0
+}
