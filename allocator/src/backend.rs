@@ -9,11 +9,11 @@ pub struct StreamId(pub u64);
 
 /// A source of segments and fences: one device, or pinned host memory.
 ///
-/// No method is called while the allocator's state is locked, and [`fence`](Self::fence),
-/// [`fence_wait`](Self::fence_wait), [`memory_info`](Self::memory_info) and
-/// [`observe`](Self::observe) are called with no lock of the allocator held at all, with one
-/// exception: a fence that could not be recorded is tried again under the growth lock, as
-/// [`Allocator`](crate::Allocator) describes it.
+/// No method is called while the allocator's state is locked. [`segment_alloc`](Self::segment_alloc),
+/// [`segment_free`](Self::segment_free) and [`fence_done`](Self::fence_done) are called under the growth
+/// lock, and so is [`fence`](Self::fence) when one that failed is tried again: they must not wait for
+/// anybody who allocates. [`fence_wait`](Self::fence_wait) may, and is called with no lock held, as are
+/// [`memory_info`](Self::memory_info) and [`observe`](Self::observe).
 pub trait Backend: Send + Sync {
     /// Why the device refused.
     type Error: Send;

@@ -5,6 +5,7 @@
 //! - `table`, `bits`: an address table and a set of numbers, for lookups in constant time;
 //! - `block`, `lists`: blocks and their free lists, sorted so that best fit takes constant time;
 //! - `config`: the policy's numbers;
+//! - `segment`: what the device gave, findable by any address inside;
 //! - `heap`: pure arithmetic: splitting, coalescing, accounting. It knows no device and no lock;
 //! - `pending`: freed blocks that recorded streams may still touch;
 //! - `allocator`: locks, the device, and what to do when memory runs out.

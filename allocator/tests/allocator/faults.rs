@@ -122,6 +122,21 @@ fn a_small_device_is_used_to_the_last_segment() {
 }
 
 #[test]
+fn blocks_above_the_split_limit_are_kept_whole() {
+    let text = "max_split_size_mb:20,max_non_split_rounding_mb:4";
+    let allocator = Allocator::new(Sim::new(u64::MAX), Config::parse(text).unwrap());
+    let large = allocator.alloc(40 * MIB, MAIN).unwrap();
+    allocator.free(large.address).unwrap();
+    let reserved = || allocator.stats().reserved_bytes.current / MIB;
+    let small = allocator.alloc(5 * MIB, MAIN).unwrap(); // would cut it
+    assert_eq!((small.size, reserved()), (5 * MIB, 60));
+    let far = allocator.alloc(36 * MIB, MAIN).unwrap(); // would waste 4 MiB of it
+    assert_eq!((far.size, reserved()), (36 * MIB, 96));
+    let near = allocator.alloc(37 * MIB, MAIN).unwrap();
+    assert_eq!((near, reserved()), (large, 96));
+}
+
+#[test]
 fn a_stream_without_memory_leaves_nothing_behind() {
     let sim = Sim::new(2 * MIB);
     let allocator = Allocator::new(sim, Config::default());
