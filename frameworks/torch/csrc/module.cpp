@@ -1,0 +1,347 @@
+//! `torch_outrigger._C`: what the Python package asks of the runtime and of the shim.
+//!
+//! Plain CPython: arguments are parsed, the C ABI is called without the GIL, a failure becomes the
+//! Python exception that torch makes of it. It must never let a C++ exception leave a function here;
+//! `bound` sees to that for all of them.
+
+#include <Python.h>
+
+#include "generator.h"
+#include "gil.h"
+#include "held.h"
+#include "observer.h"
+#include "personality.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+
+#include <cstdlib>
+#include <string_view>
+
+namespace outrigger {
+namespace {
+
+/// The function that Python calls: `Body` with its exceptions translated.
+template <PyObject* (*Body)(PyObject*)>
+PyObject* bound(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  return Body(arguments);
+  END_HANDLE_TH_ERRORS
+}
+
+// Thrown by the parsers where Python has its exception set already.
+struct PythonError : python_error {
+  PythonError() {
+    persist();
+  }
+};
+
+template <class... Targets>
+void parse(PyObject* arguments, const char* format, Targets*... targets) {
+  if (!PyArg_ParseTuple(arguments, format, targets...)) {
+    throw PythonError();
+  }
+}
+
+const char* text_of(PyObject* object) {
+  const char* text = PyUnicode_AsUTF8(object);
+  if (text == nullptr) {
+    throw PythonError();
+  }
+  return text;
+}
+
+/// A device index from Python, checked to be that of a device before it is narrowed.
+c10::DeviceIndex checked(int index) {
+  const int count = device_count();
+  TORCH_CHECK(
+      count == 0 || (index >= 0 && index < count), "outrigger: invalid device index ", index, ": there ",
+      count == 1 ? "is " : "are ", count, count == 1 ? " device" : " devices", ", numbered from 0");
+  check_device(static_cast<c10::DeviceIndex>(count == 0 ? 0 : index));
+  return static_cast<c10::DeviceIndex>(index);
+}
+
+/// The only argument, a device index.
+c10::DeviceIndex device_argument(PyObject* arguments) {
+  int index = 0;
+  parse(arguments, "i", &index);
+  return checked(index);
+}
+
+/// Makes a call that hands out a string, and gives that to Python.
+template <class Call>
+PyObject* string_from(const Call& body) {
+  char* text = nullptr;
+  call([&] { return body(&text); });
+  PyObject* result = PyUnicode_FromString(text);
+  otr_string_free(text);
+  return result;
+}
+
+PyObject* none() {
+  Py_RETURN_NONE;
+}
+
+// ---- the package and its devices ----------------------------------------------------------------
+
+PyObject* activate(PyObject*) {
+  const char* variable = std::getenv("OUTRIGGER_TORCH");
+  const std::string_view choice = variable == nullptr ? "" : variable;
+  const bool outrigger = choice.empty() || choice == "outrigger" || choice == "both";
+  const bool mtia = choice == "mtia" || choice == "both";
+  TORCH_CHECK_VALUE(
+      outrigger || mtia, "OUTRIGGER_TORCH=", choice,
+      " does not choose a device type of torch; what does: outrigger (the default), mtia, both");
+  if (outrigger) {
+    serve_outrigger();
+  }
+  if (mtia) {
+    serve_mtia();
+  }
+  lend_threads();
+  return Py_BuildValue("(NN)", PyBool_FromLong(outrigger), PyBool_FromLong(mtia));
+}
+
+PyObject* version(PyObject*) {
+  return PyUnicode_FromString(otr_version());
+}
+
+PyObject* runtime_init(PyObject*) {
+  call([] { return otr_runtime_init(); });
+  return none();
+}
+
+PyObject* driver_load(PyObject* spec) {
+  const char* text = text_of(spec);
+  call([text] { return otr_driver_load(text); });
+  return none();
+}
+
+PyObject* load_report(PyObject*) {
+  return string_from([](char** text) { return otr_load_report(text); });
+}
+
+PyObject* count_devices(PyObject*) {
+  uint32_t count = 0;
+  call([&count] { return otr_device_count(&count); });
+  return PyLong_FromUnsignedLong(count);
+}
+
+PyObject* check_index(PyObject* arguments) {
+  device_argument(arguments);
+  return none();
+}
+
+PyObject* properties(PyObject* arguments) {
+  const otr_device_info_t info = device_info(device_argument(arguments));
+  return Py_BuildValue(
+      "{s:s,s:s,s:s,s:s,s:K,s:N,s:I,s:I,s:i,s:i,s:I}", "name", info.name, "vendor", info.vendor, "driver",
+      info.driver, "driver_version", info.driver_version, "total_memory",
+      static_cast<unsigned long long>(info.total_memory), "host_visible", PyBool_FromLong(info.host_visible),
+      "address_alignment", info.address_alignment, "compute_units", info.compute_units, "priority_lowest",
+      info.priority_lowest, "priority_highest", info.priority_highest, "driver_ordinal", info.driver_ordinal);
+}
+
+PyObject* set_threads(PyObject* arguments) {
+  unsigned int threads = 0;
+  parse(arguments, "I", &threads);
+  call([threads] { return otr_set_threads(threads); });
+  return none();
+}
+
+PyObject* generator(PyObject* arguments) {
+  return THPGenerator_Wrap(default_generator(c10::DeviceType::PrivateUse1, device_argument(arguments)));
+}
+
+// ---- memory -------------------------------------------------------------------------------------
+
+PyObject* memory_set_limit(PyObject* arguments) {
+  int index = 0;
+  unsigned long long bytes = 0;
+  parse(arguments, "iK", &index, &bytes);
+  const auto device = static_cast<uint32_t>(checked(index));
+  call([device, bytes] { return otr_memory_set_limit(device, bytes); });
+  return none();
+}
+
+PyObject* memory_snapshot(PyObject* arguments) {
+  const auto device = static_cast<uint32_t>(device_argument(arguments));
+  return string_from([device](char** text) { return otr_memory_snapshot(device, text); });
+}
+
+PyObject* pointer_info(PyObject* arguments) {
+  unsigned long long address = 0;
+  parse(arguments, "K", &address);
+  otr_pointer_info_t info = {};
+  info.struct_size = sizeof(info);
+  otr_status_t* status = otr_memory_pointer_info(address, &info);
+  if (otr_status_code(status) == OTR_ERR_NOT_FOUND) {
+    otr_status_free(status);
+    return none();
+  }
+  check(status);
+  return Py_BuildValue(
+      "{s:I,s:K,s:K,s:K}", "device", info.device, "base", static_cast<unsigned long long>(info.base), "size",
+      static_cast<unsigned long long>(info.size), "stream", static_cast<unsigned long long>(info.stream));
+}
+
+// ---- fallbacks, traces, observers ---------------------------------------------------------------
+
+PyObject* fallback_report(PyObject*) {
+  return string_from([](char** text) { return otr_fallback_report(text); });
+}
+
+PyObject* fallback_reset(PyObject*) {
+  call([] { return otr_fallback_reset(); });
+  return none();
+}
+
+PyObject* fallback_mode(PyObject*) {
+  uint32_t mode = 0;
+  call([&mode] { return otr_fallback_mode(&mode); });
+  return PyLong_FromUnsignedLong(mode);
+}
+
+PyObject* fallback_set_mode(PyObject* arguments) {
+  unsigned int mode = 0;
+  parse(arguments, "I", &mode);
+  call([mode] { return otr_fallback_set_mode(mode); });
+  return none();
+}
+
+PyObject* trace_begin(PyObject* path) {
+  const char* text = text_of(path);
+  call([text] { return otr_trace_begin(text); });
+  return none();
+}
+
+PyObject* trace_end(PyObject*) {
+  call([] { return otr_trace_end(); });
+  return none();
+}
+
+PyObject* observer_add(PyObject* arguments) {
+  unsigned int kinds = 0;
+  PyObject* function = nullptr;
+  parse(arguments, "IO", &kinds, &function);
+  TORCH_CHECK_TYPE(PyCallable_Check(function), "the observer must be callable");
+  return add_observer(kinds, function);
+}
+
+PyObject* observer_remove(PyObject* arguments) {
+  unsigned long long observer = 0;
+  parse(arguments, "K", &observer);
+  remove_observer(observer);
+  return none();
+}
+
+// ---- for tests ----------------------------------------------------------------------------------
+
+constexpr const char* kHeldName = "torch_outrigger.held_stream";
+
+void free_held(PyObject* capsule) {
+  delete static_cast<std::shared_ptr<Held>*>(PyCapsule_GetPointer(capsule, kHeldName));
+}
+
+PyObject* sleep_on_stream(PyObject* arguments) {
+  unsigned int milliseconds = 0;
+  int index = 0;
+  parse(arguments, "Ii", &milliseconds, &index);
+  queue_sleep(current_stream(checked(index)), std::chrono::milliseconds(milliseconds));
+  return none();
+}
+
+PyObject* fail_on_stream(PyObject* arguments) {
+  queue_failure(current_stream(device_argument(arguments)));
+  return none();
+}
+
+PyObject* hold_stream(PyObject* arguments) {
+  int index = 0;
+  unsigned int limit = 0;
+  parse(arguments, "iI", &index, &limit);
+  auto held = std::make_unique<std::shared_ptr<Held>>(
+      queue_hold(current_stream(checked(index)), std::chrono::milliseconds(limit)));
+  PyObject* capsule = PyCapsule_New(held.get(), kHeldName, &free_held);
+  if (capsule != nullptr) {
+    held.release();
+  }
+  return capsule;
+}
+
+PyObject* release_stream(PyObject* capsule) {
+  void* pointer = PyCapsule_GetPointer(capsule, kHeldName);
+  if (pointer == nullptr) {
+    throw PythonError();
+  }
+  return PyBool_FromLong((*static_cast<std::shared_ptr<Held>*>(pointer))->release());
+}
+
+PyObject* new_stream(PyObject* arguments) {
+  int index = 0;
+  int priority = 0;
+  parse(arguments, "ii", &index, &priority);
+  otr_stream_t stream = 0;
+  check(otr_stream_create(static_cast<uint32_t>(checked(index)), priority, &stream));
+  return PyLong_FromUnsignedLongLong(stream);
+}
+
+PyObject* destroy_stream(PyObject* arguments) {
+  unsigned long long stream = 0;
+  parse(arguments, "K", &stream);
+  check(otr_stream_destroy(stream));
+  return none();
+}
+
+// ---- the module ---------------------------------------------------------------------------------
+
+PyMethodDef methods[] = {
+    {"activate", bound<activate>, METH_NOARGS,
+     "Registers the device types that OUTRIGGER_TORCH chooses: (outrigger, mtia) as booleans."},
+    {"version", bound<version>, METH_NOARGS, "The version of the library."},
+    {"runtime_init", bound<runtime_init>, METH_NOARGS, "Loads the drivers; fails if there is no device."},
+    {"driver_load", bound<driver_load>, METH_O, "Loads one more driver."},
+    {"load_report", bound<load_report>, METH_NOARGS, "What was tried, taken and refused, as JSON."},
+    {"device_count", bound<count_devices>, METH_NOARGS, "How many devices there are."},
+    {"check_device", bound<check_index>, METH_VARARGS, "Fails unless the index is that of a device."},
+    {"device_info", bound<properties>, METH_VARARGS, "What is known of a device."},
+    {"set_threads", bound<set_threads>, METH_VARARGS, "Threads of the library's own pool."},
+    {"default_generator", bound<generator>, METH_VARARGS, "The default generator of a device."},
+    {"memory_set_limit", bound<memory_set_limit>, METH_VARARGS, "Limits what the cache takes: (device, bytes)."},
+    {"memory_snapshot", bound<memory_snapshot>, METH_VARARGS, "Segments and blocks of a device, as JSON."},
+    {"pointer_info", bound<pointer_info>, METH_VARARGS, "The allocation that an address is in, or None."},
+    {"fallback_report", bound<fallback_report>, METH_NOARGS, "Operators that ran on the CPU, as JSON."},
+    {"fallback_reset", bound<fallback_reset>, METH_NOARGS, "Forgets the counts of fallbacks."},
+    {"fallback_mode", bound<fallback_mode>, METH_NOARGS, "0 silent, 1 warn, 2 error."},
+    {"fallback_set_mode", bound<fallback_set_mode>, METH_VARARGS, "0 silent, 1 warn, 2 error."},
+    {"trace_begin", bound<trace_begin>, METH_O, "Starts a trace into a file."},
+    {"trace_end", bound<trace_end>, METH_NOARGS, "Ends the trace."},
+    {"observer_add", bound<observer_add>, METH_VARARGS,
+     "Calls a function for events: (kinds, function) -> observer. The function is given kind, device, "
+     "address, size, allocated_bytes, reserved_bytes, name, nanoseconds."},
+    {"observer_remove", bound<observer_remove>, METH_VARARGS, "Removes an observer, after its running calls."},
+    {"_sleep_on_stream", bound<sleep_on_stream>, METH_VARARGS,
+     "For tests: queues a pause on the device's current stream: (milliseconds, device)."},
+    {"_fail_on_stream", bound<fail_on_stream>, METH_VARARGS,
+     "For tests: queues a task that fails on the device's current stream."},
+    {"_hold_stream", bound<hold_stream>, METH_VARARGS,
+     "For tests: queues a task that ends by _release_stream or after a limit: (device, milliseconds)."},
+    {"_release_stream", bound<release_stream>, METH_O,
+     "For tests: ends a task of _hold_stream. False if it had ended by itself."},
+    {"_new_stream", bound<new_stream>, METH_VARARGS,
+     "For tests: a stream that can be destroyed: (device, priority) -> its id."},
+    {"_destroy_stream", bound<destroy_stream>, METH_VARARGS, "For tests: destroys a stream of _new_stream."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "torch_outrigger._C", "The compiled part of torch_outrigger.", -1, methods, nullptr,
+    nullptr, nullptr, nullptr,
+};
+
+}  // namespace
+}  // namespace outrigger
+
+PyMODINIT_FUNC PyInit__C() {
+  return PyModule_Create(&outrigger::definition);
+}

@@ -1,0 +1,254 @@
+"""`torch.outrigger`: the device's module, as `torch.cuda` is CUDA's.
+
+It must never start the runtime when it is imported: `_lazy_init` does, at the first use of a device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import _C, _storage
+from ._lifetime import DeviceLike, _is_in_bad_fork, _lazy_init, device_count, device_index, is_initialized
+from ._memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    reset_accumulated_memory_stats,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from ._random import (
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from ._runtime import (
+    MemoryObserver,
+    Observation,
+    fallback_mode,
+    fallback_report,
+    load_driver,
+    load_report,
+    observe,
+    reset_fallback_report,
+    set_fallback_mode,
+    set_threads,
+    trace,
+)
+
+__all__ = [
+    "DeviceProperties",
+    "Event",
+    "MemoryObserver",
+    "Observation",
+    "Stream",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "fallback_mode",
+    "fallback_report",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "load_driver",
+    "load_report",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_snapshot",
+    "memory_stats",
+    "observe",
+    "reset_accumulated_memory_stats",
+    "reset_fallback_report",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_fallback_mode",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "set_threads",
+    "stream",
+    "synchronize",
+    "trace",
+]
+
+Stream = torch.Stream
+Event = torch.Event
+
+# torch.load and TypedStorage look for `torch.outrigger.FloatStorage` and its like.
+globals().update(_storage.storage_classes("torch.outrigger"))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "default_generators":
+        return _default_generators()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _default_generators() -> tuple[torch.Generator, ...]:
+    """The default generator of each device. Asked anew each time, as drivers can bring more devices."""
+    _lazy_init()
+    return tuple(_C.default_generator(index) for index in range(device_count()))
+
+
+# ---- devices ---------------------------------------------------------------------------------------
+
+
+def init() -> None:
+    """Starts the runtime now instead of at the first use. RuntimeError says why there is no device."""
+    _lazy_init()
+
+
+def is_available() -> bool:
+    """Whether there is a device that can be used from this process."""
+    return device_count() > 0
+
+
+def current_device() -> int:
+    """The index of this thread's current device."""
+    _lazy_init()
+    return torch.accelerator.current_device_index()
+
+
+def set_device(device: DeviceLike) -> None:
+    """Makes a device this thread's current one."""
+    torch.accelerator.set_device_index(device_index(device))
+
+
+class device(contextlib.ContextDecorator):
+    """Makes a device the current one for as long as the context lasts. None changes nothing."""
+
+    def __init__(self, device: DeviceLike) -> None:
+        self.idx = None if device is None else device_index(device)
+        self._previous: list[int] = []
+
+    def __enter__(self) -> None:
+        if self.idx is not None:
+            self._previous.append(torch._C._accelerator_exchangeDevice(self.idx))
+
+    def __exit__(self, *_exception: object) -> None:
+        if self.idx is not None:
+            torch._C._accelerator_maybeExchangeDevice(self._previous.pop())
+
+
+class device_of(device):
+    """Makes the device of a tensor or storage the current one; that of another type changes nothing."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(obj.device if obj.device.type == "outrigger" else None)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProperties:
+    """What is known of a device."""
+
+    name: str
+    vendor: str
+    driver: str
+    driver_version: str
+    total_memory: int
+    """Bytes of memory."""
+    host_visible: bool
+    """Whether the CPU sees the device's memory at the device's addresses."""
+    address_alignment: int
+    """Bytes."""
+    compute_units: int
+    """0 if unknown."""
+    priority_lowest: int
+    """Of streams: a lower number is more urgent."""
+    priority_highest: int
+    driver_ordinal: int
+    """The device's number within its driver."""
+
+
+def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
+    """What is known of a device."""
+    return DeviceProperties(**_C.device_info(device_index(device)))
+
+
+def get_device_name(device: DeviceLike = None) -> str:
+    """A device's name."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: DeviceLike = None) -> dict[str, Any]:
+    """What a device supports, in the form of `torch.accelerator.get_device_capability`."""
+    return torch._C._accelerator_getDeviceCapability(device_index(device))
+
+
+def synchronize(device: DeviceLike = None) -> None:
+    """Waits for all work on all streams of a device. Raises the first failure of that work."""
+    torch.accelerator.synchronize(device_index(device))
+
+
+# ---- streams ---------------------------------------------------------------------------------------
+
+
+def current_stream(device: DeviceLike = None) -> torch.Stream:
+    """This thread's current stream on a device."""
+    return torch.accelerator.current_stream(device_index(device))
+
+
+def default_stream(device: DeviceLike = None) -> torch.Stream:
+    """The stream that is a device's current one until another is set."""
+    index = device_index(device)
+    return torch.Stream(stream_id=0, device_index=index, device_type=torch._C._autograd.DeviceType.PrivateUse1.value)
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    """Makes a stream, and its device, this thread's current one. None changes nothing."""
+    if stream is not None:
+        torch.accelerator.set_stream(stream)
+
+
+def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
+    """A context with this stream, and its device, as current one. None changes nothing."""
+    return contextlib.nullcontext() if stream is None else stream
+
+
+# ---- automatic mixed precision ---------------------------------------------------------------------
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """The dtypes that autocast can use."""
+    return [torch.float16, torch.bfloat16]
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether operators take bfloat16: always, as those without a kernel run on the CPU."""
+    return True

@@ -1,0 +1,106 @@
+"""When the runtime starts, and what a forked child may do.
+
+The runtime starts at the first use of a device, once per process. It must never be used in a child that
+was forked after that: no driver survives a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+
+import torch
+
+from . import _C
+
+DeviceLike = torch.device | str | int | None
+"""How a function here is told of a device: None is the current one."""
+
+_lock = threading.RLock()
+_started_in: int | None = None
+_waiting: dict[str, Callable[[], None]] = {}
+_warned_of_no_device = False
+
+
+def is_initialized() -> bool:
+    """Whether the runtime has started in this process."""
+    return _started_in == os.getpid()
+
+
+def _is_in_bad_fork() -> bool:
+    """Whether this process was forked from one in which the runtime had started."""
+    return _started_in is not None and _started_in != os.getpid()
+
+
+def _lazy_init() -> None:
+    """Starts the runtime. torch calls it before the first use of a device.
+
+    RuntimeError names the reason if there is no device, or if the process was forked after the start.
+    """
+    global _started_in
+    if is_initialized():
+        return
+    if _is_in_bad_fork():
+        raise RuntimeError(
+            "Cannot re-initialize outrigger in forked subprocess. To use outrigger with multiprocessing, "
+            "you must use the 'spawn' start method"
+        )
+    with _lock:
+        if is_initialized():
+            return
+        _C.runtime_init()
+        _started_in = os.getpid()
+        waiting = list(_waiting.values())
+        _waiting.clear()
+        for action in waiting:
+            action()
+
+
+def when_initialized(key: str, action: Callable[[], None]) -> None:
+    """Does something now if the runtime has started, else when it starts, in the order of these calls.
+
+    A later action replaces a waiting one of the same key.
+    """
+    with _lock:
+        if not is_initialized():
+            _waiting.pop(key, None)
+            _waiting[key] = action
+            return
+    action()
+
+
+def device_count() -> int:
+    """How many devices there are. If there is none, a warning says why, once."""
+    global _warned_of_no_device
+    if _is_in_bad_fork():
+        return 0
+    try:
+        _lazy_init()
+    except RuntimeError as error:
+        if not _warned_of_no_device:
+            _warned_of_no_device = True
+            warnings.warn(f"There is no outrigger device: {error}", RuntimeWarning, stacklevel=2)
+        return 0
+    return _C.device_count()
+
+
+def device_index(device: DeviceLike) -> int:
+    """The index of the device that is meant. RuntimeError if it does not exist, ValueError if it is of
+    another type."""
+    _lazy_init()
+    if device is None:
+        return torch.accelerator.current_device_index()
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != "outrigger":
+            raise ValueError(f"expected a device of type outrigger, got {device}")
+        if device.index is None:
+            return torch.accelerator.current_device_index()
+        device = device.index
+    if not isinstance(device, int) or isinstance(device, bool):
+        raise TypeError(f"expected a torch.device, a string, an index or None, got {device!r}")
+    _C.check_device(device)
+    return device

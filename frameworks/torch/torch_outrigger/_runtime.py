@@ -1,0 +1,174 @@
+"""The runtime below all device types: fallbacks, drivers, traces, observers.
+
+It must never depend on which device types are served.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from . import _C
+
+__all__ = [
+    "MemoryObserver",
+    "Observation",
+    "fallback_mode",
+    "fallback_report",
+    "load_driver",
+    "load_report",
+    "observe",
+    "reset_fallback_report",
+    "set_fallback_mode",
+    "set_threads",
+    "trace",
+]
+
+_FALLBACK_MODES = ("silent", "warn", "error")
+
+_KINDS = {
+    "alloc": 1,
+    "free": 2,
+    "segment_alloc": 4,
+    "segment_free": 8,
+    "out_of_memory": 16,
+    "fallback": 32,
+}
+_KIND_NAMES = {number: name for name, number in _KINDS.items()}
+
+
+def fallback_report() -> list[dict[str, Any]]:
+    """The operators that ran on the CPU, the most expensive first.
+
+    Each entry has `operator`, `calls`, `seconds` (staging included) and `staged_bytes` (copied between
+    device and host for it; 0 where the host sees the device's memory).
+    """
+    return json.loads(_C.fallback_report())
+
+
+def reset_fallback_report() -> None:
+    """Forgets what `fallback_report` has counted."""
+    _C.fallback_reset()
+
+
+def fallback_mode() -> str:
+    """What is done when an operator has no kernel on the device: "silent", "warn" or "error"."""
+    return _FALLBACK_MODES[_C.fallback_mode()]
+
+
+def set_fallback_mode(mode: str) -> None:
+    """Sets what is done when an operator has no kernel on the device, for the whole process.
+
+    "silent" runs it on the CPU, "warn" warns at an operator's first time, "error" refuses.
+    """
+    if mode not in _FALLBACK_MODES:
+        raise ValueError(f"fallback mode {mode!r} is not one of {', '.join(_FALLBACK_MODES)}")
+    _C.fallback_set_mode(_FALLBACK_MODES.index(mode))
+
+
+def load_driver(spec: str | os.PathLike[str]) -> None:
+    """Loads one more driver and adds its devices behind those that there are.
+
+    `spec` is a path or a built-in name, with options: `"host?face=discrete&devices=2"`.
+    """
+    _C.driver_load(os.fspath(spec))
+
+
+def load_report() -> Any:
+    """Which drivers were tried, which taken, which refused and why."""
+    return json.loads(_C.load_report())
+
+
+def set_threads(threads: int) -> None:
+    """Sets the threads of the library's own pool; 0 is as many as there are cores.
+
+    Kernels on the host run on torch's threads while torch is loaded: `torch.set_num_threads` is for them.
+    """
+    if threads < 0:
+        raise ValueError(f"the number of threads must not be negative: {threads}")
+    _C.set_threads(threads)
+
+
+@contextlib.contextmanager
+def trace(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Writes what the devices run meanwhile to a file that Perfetto and chrome://tracing open."""
+    _C.trace_begin(os.fspath(path))
+    try:
+        yield
+    finally:
+        _C.trace_end()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One event that an observer is told of."""
+
+    kind: str
+    """One of "alloc", "free", "segment_alloc", "segment_free", "out_of_memory", "fallback"."""
+    device: int
+    address: int
+    """The address of block or segment; else 0."""
+    size: int
+    """Bytes of the block or segment, requested bytes, or bytes staged by a fallback."""
+    allocated_bytes: int
+    reserved_bytes: int
+    name: str
+    """The operator that fell back; else empty."""
+    nanoseconds: int
+    """How long a fallback took; else 0."""
+
+
+class MemoryObserver:
+    """A function that is called for events, until `remove`. It is a context manager that removes itself."""
+
+    def __init__(self, number: int) -> None:
+        self._number: int | None = number
+
+    def remove(self) -> None:
+        """Ends the calls; none is running when this returns. A second time does nothing."""
+        number, self._number = self._number, None
+        if number is not None:
+            _observers.discard(self)
+            _C.observer_remove(number)
+
+    def __enter__(self) -> MemoryObserver:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.remove()
+
+
+_observers: set[MemoryObserver] = set()
+
+
+def observe(function: Callable[[Observation], object], kinds: list[str] | tuple[str, ...] = tuple(_KINDS)) -> MemoryObserver:
+    """Calls `function` for every event of these kinds, on the thread that caused it.
+
+    An exception of it goes to `sys.unraisablehook`. Events that it causes itself are not told.
+    """
+    unknown = [kind for kind in kinds if kind not in _KINDS]
+    if unknown or not kinds:
+        raise ValueError(f"{unknown or 'nothing'} to observe; there is: {', '.join(_KINDS)}")
+    if not callable(function):
+        raise TypeError("the observer must be callable")
+
+    def tell(
+        kind: int, device: int, address: int, size: int, allocated: int, reserved: int, name: str, nanoseconds: int
+    ) -> None:
+        function(Observation(_KIND_NAMES[kind], device, address, size, allocated, reserved, name, nanoseconds))
+
+    observer = MemoryObserver(_C.observer_add(sum(_KINDS[kind] for kind in set(kinds)), tell))
+    _observers.add(observer)
+    return observer
+
+
+@atexit.register
+def _remove_observers() -> None:
+    """Nothing calls into Python once it shuts down."""
+    for observer in list(_observers):
+        observer.remove()
