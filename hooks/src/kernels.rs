@@ -2,7 +2,7 @@
 //! them, else as host calls in stream order where the memory is visible to the host.
 
 use std::ffi::c_void;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use outrigger_device::{Code, Kernel};
 use outrigger_ops::{Call, KernelFn, OperatorId, Plan, PlanError};
@@ -84,7 +84,7 @@ impl Stream {
     /// Runs a host kernel as a host call: for drivers that bring no kernels, over memory that the
     /// host sees.
     fn call_on_host(&self, plan: Plan) -> Result<()> {
-        let label = plan.label;
+        let failed = Arc::clone(self.failed_operator());
         self.host_call(move |upstream| {
             upstream?;
             let args = plan.args();
@@ -93,12 +93,11 @@ impl Stream {
             let code =
                 unsafe { (plan.kernel)(args.as_ptr().cast::<c_void>(), args.len() as u32, 0) };
             if code == Code::OK.0 {
-                Ok(())
-            } else {
-                Err(Code(code))
+                return Ok(());
             }
+            failed.set(plan.label);
+            Err(Code(code))
         })
-        .map_err(|error| error.in_operator(label.to_string_lossy()))
     }
 
     #[cold]

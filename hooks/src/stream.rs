@@ -2,10 +2,11 @@
 //! owns; a host makes others. Work of a stream runs in the order of submission, and nothing here runs
 //! anything ahead of it.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use outrigger_device::{Code, CopyKind, Queue};
+use parking_lot::Mutex;
 
 use crate::table::{Kind, Table};
 use crate::{Device, Error, Event, Result, runtime};
@@ -19,6 +20,18 @@ pub struct Stream {
     queue: Queue,
     priority: i32,
     owner: Owner,
+    failed_operator: Arc<FailedOperator>,
+}
+
+/// The first operator that failed as a host call since the last report: to a driver all host calls
+/// look alike.
+#[derive(Default)]
+pub(crate) struct FailedOperator(Mutex<Option<&'static CStr>>);
+
+impl FailedOperator {
+    pub(crate) fn set(&self, name: &'static CStr) {
+        self.0.lock().get_or_insert(name);
+    }
 }
 
 /// Who decides when a stream ends.
@@ -39,6 +52,7 @@ impl Stream {
             queue,
             priority,
             owner,
+            failed_operator: Arc::default(),
         })?;
         device.timelines().add(&stream);
         Ok(stream)
@@ -79,7 +93,11 @@ impl Stream {
     /// # Errors
     /// The first failure of the stream's work, which is thereby cleared: the stream takes work again.
     pub fn synchronize(&self) -> Result<()> {
-        self.queue.synchronize().map_err(|error| self.failed(error))
+        self.queue.synchronize().map_err(|error| {
+            let error = self.failed(error);
+            self.failed_operator.0.lock().take();
+            error
+        })
     }
 
     /// Sees to it that what was submitted starts by itself.
@@ -178,7 +196,15 @@ impl Stream {
 
     #[cold]
     pub(crate) fn failed(&self, error: outrigger_device::Error) -> Error {
-        Error::from(error).on_stream(self.id)
+        let error = Error::from(error).on_stream(self.id);
+        match *self.failed_operator.0.lock() {
+            Some(name) if error.operator().is_none() => error.in_operator(name.to_string_lossy()),
+            _ => error,
+        }
+    }
+
+    pub(crate) fn failed_operator(&self) -> &Arc<FailedOperator> {
+        &self.failed_operator
     }
 }
 
