@@ -26,7 +26,11 @@ impl Dense {
             strides[k - 1] = strides[k] * sizes[k];
         }
         let numel: i64 = sizes.iter().product();
-        Self { data: vec![1.0; numel as usize], sizes: sizes.to_vec(), strides }
+        Self {
+            data: vec![1.0; numel as usize],
+            sizes: sizes.to_vec(),
+            strides,
+        }
     }
 
     fn transposed(mut self) -> Self {
@@ -56,7 +60,13 @@ fn run(plan: &Plan) {
     assert_eq!(code, 0);
 }
 
-fn bench(bencher: Bencher<'_, '_>, name: &CStr, inputs: &[&Dense], output: &Dense, scalars: &[Scalar]) {
+fn bench(
+    bencher: Bencher<'_, '_>,
+    name: &CStr,
+    inputs: &[&Dense],
+    output: &Dense,
+    scalars: &[Scalar],
+) {
     bench_outputs(bencher, name, inputs, &[output], scalars);
 }
 
@@ -69,7 +79,11 @@ fn bench_outputs(
 ) {
     let inputs: Vec<_> = inputs.iter().map(|input| input.tensor()).collect();
     let outputs: Vec<_> = outputs.iter().map(|output| output.tensor()).collect();
-    let call = Call { inputs: &inputs, outputs: &outputs, scalars };
+    let call = Call {
+        inputs: &inputs,
+        outputs: &outputs,
+        scalars,
+    };
     let plan = plan(id(name), &call).expect("the call is right");
     bencher.bench_local(|| run(black_box(&plan)));
 }
@@ -81,17 +95,28 @@ const CORES: &[usize] = &[1, 2];
 fn plan_add_one(bencher: Bencher<'_, '_>) {
     let (a, b, out) = (Dense::new(&[1]), Dense::new(&[1]), Dense::new(&[1]));
     let (inputs, outputs) = ([a.tensor(), b.tensor()], [out.tensor()]);
-    let call = Call { inputs: &inputs, outputs: &outputs, scalars: &[] };
+    let call = Call {
+        inputs: &inputs,
+        outputs: &outputs,
+        scalars: &[],
+    };
     let add = id(c"add");
     bencher.bench_local(|| plan(black_box(add), black_box(&call)).map(|plan| plan.cost_ns));
 }
 
 #[divan::bench]
 fn plan_add_strided(bencher: Bencher<'_, '_>) {
-    let (a, b) = (Dense::new(&[8, 9, 10]), Dense::new(&[10, 9, 8]).transposed());
+    let (a, b) = (
+        Dense::new(&[8, 9, 10]),
+        Dense::new(&[10, 9, 8]).transposed(),
+    );
     let out = Dense::new(&[8, 9, 10]);
     let (inputs, outputs) = ([a.tensor(), b.tensor()], [out.tensor()]);
-    let call = Call { inputs: &inputs, outputs: &outputs, scalars: &[] };
+    let call = Call {
+        inputs: &inputs,
+        outputs: &outputs,
+        scalars: &[],
+    };
     let add = id(c"add");
     bencher.bench_local(|| plan(black_box(add), black_box(&call)).map(|plan| plan.cost_ns));
 }
@@ -105,7 +130,11 @@ fn add_one(bencher: Bencher<'_, '_>) {
 #[divan::bench(args = CORES)]
 fn add_1m(bencher: Bencher<'_, '_>, cores: usize) {
     parallel::set_threads(cores);
-    let (a, b, out) = (Dense::new(MILLION), Dense::new(MILLION), Dense::new(MILLION));
+    let (a, b, out) = (
+        Dense::new(MILLION),
+        Dense::new(MILLION),
+        Dense::new(MILLION),
+    );
     bench(bencher, c"add", &[&a, &b], &out, &[]);
 }
 
@@ -119,14 +148,21 @@ fn add_in_place_1m(bencher: Bencher<'_, '_>, cores: usize) {
 #[divan::bench]
 fn add_row_1m(bencher: Bencher<'_, '_>) {
     parallel::set_threads(1);
-    let (a, b, out) = (Dense::new(&[16384, 64]), Dense::new(&[64]), Dense::new(&[16384, 64]));
+    let (a, b, out) = (
+        Dense::new(&[16384, 64]),
+        Dense::new(&[64]),
+        Dense::new(&[16384, 64]),
+    );
     bench(bencher, c"add", &[&a, &b], &out, &[]);
 }
 
 #[divan::bench]
 fn add_transposed_1m(bencher: Bencher<'_, '_>) {
     parallel::set_threads(1);
-    let (a, b) = (Dense::new(&[1024, 1024]), Dense::new(&[1024, 1024]).transposed());
+    let (a, b) = (
+        Dense::new(&[1024, 1024]),
+        Dense::new(&[1024, 1024]).transposed(),
+    );
     let out = Dense::new(&[1024, 1024]);
     bench(bencher, c"add", &[&a, &b], &out, &[]);
 }

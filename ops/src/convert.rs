@@ -10,9 +10,9 @@ use std::mem::{MaybeUninit, size_of};
 use bytemuck::Pod;
 use half::{bf16, f16};
 
-use outrigger_device::DType;
 use crate::call::Scalar;
 use crate::isa::{Isa, Vectorised, dispatch};
+use outrigger_device::DType;
 
 /// What a kernel computes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,11 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     const MOVE: f32 = f32::from_bits((127 + 112) << 23); // 2^112
     let bits = u32::from(bits);
     let magnitude = f32::from_bits((bits & 0x7fff) << 13) * MOVE;
-    let special = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+    let special = if bits & 0x7c00 == 0x7c00 {
+        0x7f80_0000
+    } else {
+        0
+    };
     f32::from_bits(magnitude.to_bits() | special | ((bits & 0x8000) << 16))
 }
 
@@ -179,9 +183,21 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     // The addition aligns the bits of the result at the end of the mantissa, and rounds.
     let shifted = f32::from_bits(magnitude) + f32::from_bits(SUBNORMAL);
     let subnormal = shifted.to_bits().wrapping_sub(SUBNORMAL);
-    let finite = if magnitude < 0x3880_0000 { subnormal } else { normal };
-    let large = if magnitude > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
-    let result = if magnitude >= 0x4780_0000 { large } else { finite };
+    let finite = if magnitude < 0x3880_0000 {
+        subnormal
+    } else {
+        normal
+    };
+    let large = if magnitude > 0x7f80_0000 {
+        0x7e00
+    } else {
+        0x7c00
+    };
+    let result = if magnitude >= 0x4780_0000 {
+        large
+    } else {
+        finite
+    };
     (result | ((bits >> 16) & 0x8000)) as u16
 }
 
@@ -195,7 +211,11 @@ pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
 pub(crate) fn f32_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    (if bits & 0x7fff_ffff > 0x7f80_0000 { 0x7fc0 } else { rounded }) as u16
+    (if bits & 0x7fff_ffff > 0x7f80_0000 {
+        0x7fc0
+    } else {
+        rounded
+    }) as u16
 }
 
 struct LoadDense<'a, S, C>(&'a [S], &'a mut [MaybeUninit<C>]);
@@ -223,11 +243,7 @@ impl<S: Element<C>, C: Copy> Vectorised for StoreDense<'_, S, C> {
 }
 
 /// [`Load`] for elements of type `S`.
-unsafe fn load<S: Element<C>, C: Copy>(
-    from: *const u8,
-    stride: isize,
-    out: &mut [MaybeUninit<C>],
-) {
+unsafe fn load<S: Element<C>, C: Copy>(from: *const u8, stride: isize, out: &mut [MaybeUninit<C>]) {
     let from = from.cast::<S>();
     if stride == size_of::<S>() as isize {
         // SAFETY: `out.len()` dense, aligned elements are readable (the caller's promise for this
@@ -249,14 +265,16 @@ unsafe fn store<S: Element<C>, C: Copy>(values: &[C], to: *mut u8, stride: isize
     if stride == size_of::<S>() as isize {
         // SAFETY: as many dense, aligned places are writable and ours (the caller's promise for this
         // stride); `values` is elsewhere, since it could not be shared with them otherwise.
-        let places = unsafe {
-            std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<S>>(), values.len())
-        };
+        let places =
+            unsafe { std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<S>>(), values.len()) };
         dispatch(StoreDense(values, places));
     } else {
         for (index, value) in values.iter().enumerate() {
             // SAFETY: place `index` is writable and aligned, as the caller promised.
-            unsafe { to.byte_offset(index as isize * stride).write(S::narrow(*value)) };
+            unsafe {
+                to.byte_offset(index as isize * stride)
+                    .write(S::narrow(*value))
+            };
         }
     }
 }
@@ -364,9 +382,15 @@ mod tests {
     fn every_f16_and_bf16_is_widened_exactly() {
         for bits in 0..=u16::MAX {
             let (got, want) = (f16_to_f32(bits), f16::from_bits(bits).to_f32());
-            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{bits:#x}");
+            assert!(
+                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                "{bits:#x}"
+            );
             let (got, want) = (bf16_to_f32(bits), bf16::from_bits(bits).to_f32());
-            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{bits:#x}");
+            assert!(
+                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                "{bits:#x}"
+            );
         }
     }
 
@@ -374,9 +398,15 @@ mod tests {
     fn narrowing_rounds_to_nearest_even() {
         for value in (0..=u32::MAX / 211).map(|k| f32::from_bits(k * 211)) {
             let (got, want) = (f32_to_f16(value), f16::from_f32(value));
-            assert!(got == want.to_bits() || value.is_nan() && f16::from_bits(got).is_nan(), "{value:e}");
+            assert!(
+                got == want.to_bits() || value.is_nan() && f16::from_bits(got).is_nan(),
+                "{value:e}"
+            );
             let (got, want) = (f32_to_bf16(value), bf16::from_f32(value));
-            assert!(got == want.to_bits() || value.is_nan() && bf16::from_bits(got).is_nan(), "{value:e}");
+            assert!(
+                got == want.to_bits() || value.is_nan() && bf16::from_bits(got).is_nan(),
+                "{value:e}"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ use std::mem::{MaybeUninit, size_of};
 use bytemuck::{Pod, Zeroable};
 use outrigger_device::{Code, DType};
 
-use crate::call::{Call, Scalar};
+use crate::call::{Call, Scalar, Tensor};
 use crate::convert::{Class, is_float};
 use crate::cursor::Cursor;
 use crate::elementwise::engine::{Header, code};
@@ -26,8 +26,18 @@ maps!(Identity[f32, f64, i32, i64]() 1 [x] -> same x);
 
 /// The operators of this file.
 pub(crate) const OPERATORS: &[Definition] = &[
-    Definition { name: c"copy", plan: plan_copy },
-    Definition { name: c"fill", plan: plan_fill },
+    Definition {
+        name: c"copy",
+        plan: plan_copy,
+    },
+    Definition {
+        name: c"fill",
+        plan: plan_fill,
+    },
+    Definition {
+        name: c"cat",
+        plan: plan_cat,
+    },
 ];
 
 /// Picoseconds per byte moved on one core.
@@ -65,13 +75,7 @@ fn plan_copy(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let bytes = (output.dtype.size().unwrap_or(1) + input.dtype.size().unwrap_or(1)) as u32;
     plan.cost_ns = crate::plan::cost_ns(geometry.numel, COST_PER_BYTE * bytes);
     if input.dtype == output.dtype {
-        plan.kernel = match bytes / 2 {
-            1 => move_kernel::<u8>,
-            2 => move_kernel::<u16>,
-            4 => move_kernel::<u32>,
-            8 => move_kernel::<u64>,
-            _ => move_kernel::<u128>,
-        };
+        plan.kernel = move_kernel_for(bytes / 2);
         plan.push(&Move {
             numel: geometry.numel,
             to: output.address,
@@ -90,6 +94,71 @@ fn plan_copy(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         });
     }
     geometry.push(2, plan);
+    Ok(())
+}
+
+/// The kernel that moves elements of so many bytes.
+fn move_kernel_for(bytes: u32) -> KernelFn {
+    match bytes {
+        1 => move_kernel::<u8>,
+        2 => move_kernel::<u16>,
+        4 => move_kernel::<u32>,
+        8 => move_kernel::<u64>,
+        // Elements of 16 bytes are pairs of 8, aligned as such.
+        _ => move_kernel::<[u64; 2]>,
+    }
+}
+
+fn plan_cat(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
+    let ([output], [dim]) = (call.outputs, call.scalars) else {
+        return invalid("1 output and 1 scalar, the dimension, are right");
+    };
+    let dim = usize::try_from(dim.to_i64()).unwrap_or(usize::MAX);
+    let Some(&along) = output.strides.get(dim) else {
+        return invalid(format!(
+            "dimension {dim} is not one of 0..{}",
+            output.rank()
+        ));
+    };
+    let size = geometry::checked_size(output)?;
+    let mut first = 0;
+    for input in call.inputs {
+        let alike = |d: usize| d == dim || input.sizes[d] == output.sizes[d];
+        if input.rank() != output.rank() || !(0..output.rank()).all(alike) {
+            return invalid(format!(
+                "input {:?} does not fit output {:?} but for dimension {dim}",
+                input.sizes, output.sizes
+            ));
+        }
+        if input.dtype != output.dtype {
+            return unsupported(format!("inputs are {} and {}", input.dtype, output.dtype));
+        }
+        let part = Tensor {
+            address: output.address.wrapping_add_signed(first * along * size),
+            sizes: input.sizes,
+            ..*output
+        };
+        first += input.sizes[dim];
+        let geometry = geometry::broadcast(&part, std::slice::from_ref(input))?;
+        if geometry.numel == 0 {
+            continue;
+        }
+        plan.push(&Move {
+            numel: geometry.numel,
+            to: part.address,
+            from: input.address,
+            rank: geometry.rank as u64,
+        });
+        geometry.push(2, plan);
+    }
+    if first != output.sizes[dim] {
+        return invalid(format!(
+            "inputs add up to {first}, the output has {}",
+            output.sizes[dim]
+        ));
+    }
+    plan.kernel = move_kernel_for(size as u32);
+    plan.cost_ns = crate::plan::cost_ns(output.numel(), COST_PER_BYTE * 2 * size as u32);
     Ok(())
 }
 
@@ -137,7 +206,7 @@ fn plan_fill(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         2 => fill_kernel::<u16>,
         4 => fill_kernel::<u32>,
         8 => fill_kernel::<u64>,
-        _ => fill_kernel::<u128>,
+        _ => fill_kernel::<[u64; 2]>,
     };
     plan.cost_ns = crate::plan::cost_ns(geometry.numel, COST_PER_BYTE * size as u32);
     plan.push(&Fill {
@@ -172,19 +241,30 @@ fn pattern(value: Scalar, dtype: DType) -> [u8; 16] {
     pattern
 }
 
+/// Moves elements of the size of `T`, for each of the moves of a block.
+///
+/// # Safety
+/// `args` is a block that `plan_copy` or `plan_cat` made for this kernel; the operands, moved by
+/// `bias`, lie in live memory, and do not overlap.
+unsafe extern "C" fn move_kernel<T: Pod>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
+    // SAFETY: the caller's promise.
+    let mut block = unsafe { ArgumentBlock::new(args, args_size) };
+    while let Some((header, tail)) = block.split::<Move>() {
+        let Some((dims, rank)) = read_dims(tail, header.rank as usize, 2) else {
+            return Code::INTERNAL.0;
+        };
+        // SAFETY: one move of the plan.
+        unsafe { move_one::<T>(&header, &dims[..rank], bias) };
+        block = ArgumentBlock::rest(&tail[rank * 24..]);
+    }
+    Code::OK.0
+}
+
 /// Moves elements of the size of `T`.
 ///
 /// # Safety
-/// `args` is a block that `plan_copy` made for this kernel; the operands, moved by `bias`, lie in
-/// live memory, and do not overlap.
-unsafe extern "C" fn move_kernel<T: Pod>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
-    let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((header, tail)) = block.split::<Move>() else { return Code::INTERNAL.0 };
-    let Some((dims, rank)) = read_dims(tail, header.rank as usize, 2) else {
-        return Code::INTERNAL.0;
-    };
-    let dims = &dims[..rank];
+/// As for [`move_kernel`].
+unsafe fn move_one<T: Pod>(header: &Move, dims: &[Dim], bias: i64) {
     let to = Base::new(header.to, bias);
     let from = Base::new(header.from, bias);
     let size = size_of::<T>() as i64;
@@ -218,8 +298,13 @@ unsafe extern "C" fn move_kernel<T: Pod>(args: *const c_void, args_size: u32, bi
                 for index in 0..part as isize {
                     // SAFETY: element `index` of the row, aligned to T, on both sides.
                     unsafe {
-                        let value = from.offset(index * row.strides[1] as isize).cast::<T>().read();
-                        to.offset(index * row.strides[0] as isize).cast::<T>().write(value);
+                        let value = from
+                            .offset(index * row.strides[1] as isize)
+                            .cast::<T>()
+                            .read();
+                        to.offset(index * row.strides[0] as isize)
+                            .cast::<T>()
+                            .write(value);
                     }
                 }
                 cursor.advance(part);
@@ -227,7 +312,6 @@ unsafe extern "C" fn move_kernel<T: Pod>(args: *const c_void, args_size: u32, bi
             }
         });
     }
-    Code::OK.0
 }
 
 /// A dimension other than the innermost in which the input is dense, if the output is dense in the
@@ -246,9 +330,17 @@ fn tiled_dim(dims: &[Dim], size: i64) -> Option<usize> {
 unsafe fn move_tiles<T: Pod>(dims: &[Dim], across: usize, numel: i64, to: Base, from: Base) {
     let (rows, columns) = (dims[across], dims[0]);
     // The other dimensions, and how many planes they make.
-    let mut outer = [Dim { size: 1, strides: [0; MAX_OPERANDS] }; MAX_RANK];
+    let mut outer = [Dim {
+        size: 1,
+        strides: [0; MAX_OPERANDS],
+    }; MAX_RANK];
     let mut rank = 1;
-    for (_, dim) in dims.iter().enumerate().skip(1).filter(|(d, _)| *d != across) {
+    for (_, dim) in dims
+        .iter()
+        .enumerate()
+        .skip(1)
+        .filter(|(d, _)| *d != across)
+    {
         outer[rank] = *dim;
         rank += 1;
     }
@@ -296,10 +388,16 @@ unsafe fn move_tiles<T: Pod>(dims: &[Dim], across: usize, numel: i64, to: Base, 
 /// # Safety
 /// `args` is a block that `plan_fill` made for this kernel, and the output, moved by `bias`, lies in
 /// live memory.
-unsafe extern "C" fn fill_kernel<T: Pod + Sync>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
+unsafe extern "C" fn fill_kernel<T: Pod + Sync>(
+    args: *const c_void,
+    args_size: u32,
+    bias: i64,
+) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((header, tail)) = block.split::<Fill>() else { return Code::INTERNAL.0 };
+    let Some((header, tail)) = block.split::<Fill>() else {
+        return Code::INTERNAL.0;
+    };
     let Some((dims, rank)) = read_dims(tail, header.rank as usize, 1) else {
         return Code::INTERNAL.0;
     };
@@ -307,27 +405,32 @@ unsafe extern "C" fn fill_kernel<T: Pod + Sync>(args: *const c_void, args_size: 
     let to = Base::new(header.to, bias);
     let value: T = bytemuck::pod_read_unaligned(&header.pattern[..size_of::<T>()]);
     let stride = dims[0].strides[0] as isize;
-    parallel::for_range(0, header.numel, (1 << 18) / size_of::<T>() as i64, &|begin, end| {
-        let mut cursor = Cursor::at(dims, begin);
-        let mut left = (end - begin) as usize;
-        while left > 0 {
-            let part = cursor.row_left().min(left);
-            let row = to.at(cursor.offset(0));
-            if stride == size_of::<T>() as isize {
-                // SAFETY: a dense part of a row that is ours, of plain data.
-                let row = unsafe {
-                    std::slice::from_raw_parts_mut(row.cast::<MaybeUninit<T>>(), part)
-                };
-                row.fill(MaybeUninit::new(value));
-            } else {
-                for index in 0..part as isize {
-                    // SAFETY: element `index` of the row, aligned to T.
-                    unsafe { row.offset(index * stride).cast::<T>().write(value) };
+    parallel::for_range(
+        0,
+        header.numel,
+        (1 << 18) / size_of::<T>() as i64,
+        &|begin, end| {
+            let mut cursor = Cursor::at(dims, begin);
+            let mut left = (end - begin) as usize;
+            while left > 0 {
+                let part = cursor.row_left().min(left);
+                let row = to.at(cursor.offset(0));
+                if stride == size_of::<T>() as isize {
+                    // SAFETY: a dense part of a row that is ours, of plain data.
+                    let row = unsafe {
+                        std::slice::from_raw_parts_mut(row.cast::<MaybeUninit<T>>(), part)
+                    };
+                    row.fill(MaybeUninit::new(value));
+                } else {
+                    for index in 0..part as isize {
+                        // SAFETY: element `index` of the row, aligned to T.
+                        unsafe { row.offset(index * stride).cast::<T>().write(value) };
+                    }
                 }
+                cursor.advance(part);
+                left -= part;
             }
-            cursor.advance(part);
-            left -= part;
-        }
-    });
+        },
+    );
     Code::OK.0
 }

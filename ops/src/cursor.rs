@@ -13,8 +13,11 @@ pub(crate) struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     #[inline]
     pub(crate) fn at(dims: &'a [Dim], position: i64) -> Self {
-        let mut cursor =
-            Self { dims, indices: [0; MAX_RANK], offsets: [0; MAX_OPERANDS] };
+        let mut cursor = Self {
+            dims,
+            indices: [0; MAX_RANK],
+            offsets: [0; MAX_OPERANDS],
+        };
         if position != 0 {
             cursor.step(0, position);
         }

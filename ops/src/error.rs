@@ -14,7 +14,7 @@ pub enum PlanError {
 }
 
 /// What planning gives.
-pub type Result<T> = std::result::Result<T, PlanError>;
+pub(crate) type Result<T, E = PlanError> = std::result::Result<T, E>;
 
 /// The call is right, but there is no kernel for it.
 #[cold]

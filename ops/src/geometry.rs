@@ -33,8 +33,15 @@ pub(crate) struct Geometry {
 impl Geometry {
     /// No dimensions yet: one element.
     pub(crate) fn empty() -> Self {
-        let one = Dim { size: 1, strides: [0; MAX_OPERANDS] };
-        Self { dims: [one; MAX_RANK], rank: 0, numel: 1 }
+        let one = Dim {
+            size: 1,
+            strides: [0; MAX_OPERANDS],
+        };
+        Self {
+            dims: [one; MAX_RANK],
+            rank: 0,
+            numel: 1,
+        }
     }
 
     /// Adds the next outer dimension: where memory order puts it, or outside of all others.
@@ -47,7 +54,11 @@ impl Geometry {
             return insert(self, dim);
         }
         if self.rank == MAX_RANK {
-            return if append_merged(self, &dim) { Ok(()) } else { too_many() };
+            return if append_merged(self, &dim) {
+                Ok(())
+            } else {
+                too_many()
+            };
         }
         self.dims[self.rank] = dim;
         self.rank += 1;
@@ -118,7 +129,11 @@ pub(crate) fn broadcast(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Ge
         dim.size = numel;
         dim.strides[0] = sizes[0];
         for (k, input) in inputs.iter().enumerate() {
-            dim.strides[k + 1] = if input.sizes == output.sizes { sizes[k + 1] } else { 0 };
+            dim.strides[k + 1] = if input.sizes == output.sizes {
+                sizes[k + 1]
+            } else {
+                0
+            };
         }
         return Ok(geometry);
     }
@@ -135,12 +150,19 @@ fn general(
     let rank = output.rank();
     for input in inputs {
         if input.rank() > rank {
-            return invalid(shapes("an input has more dimensions than the output", output, inputs));
+            return invalid(shapes(
+                "an input has more dimensions than the output",
+                output,
+                inputs,
+            ));
         }
     }
     for back in 1..=rank {
         let size = output.sizes[rank - back];
-        let mut dim = Dim { size, strides: [0; MAX_OPERANDS] };
+        let mut dim = Dim {
+            size,
+            strides: [0; MAX_OPERANDS],
+        };
         dim.strides[0] = output.strides[rank - back] * sizes[0];
         for (k, input) in inputs.iter().enumerate() {
             if back > input.rank() {
@@ -150,7 +172,11 @@ fn general(
             if input.sizes[at] == size {
                 dim.strides[k + 1] = input.strides[at] * sizes[k + 1];
             } else if input.sizes[at] != 1 {
-                return invalid(shapes("an input cannot be broadcast to the output", output, inputs));
+                return invalid(shapes(
+                    "an input cannot be broadcast to the output",
+                    output,
+                    inputs,
+                ));
             }
         }
         if size != 1 {
@@ -167,7 +193,11 @@ fn general(
 fn insert(geometry: &mut Geometry, dim: Dim) -> Result<()> {
     let rank = geometry.rank;
     if rank == MAX_RANK {
-        return if append_merged(geometry, &dim) { Ok(()) } else { too_many() };
+        return if append_merged(geometry, &dim) {
+            Ok(())
+        } else {
+            too_many()
+        };
     }
     let mut at = rank;
     while at > 0 && is_inner(&dim, &geometry.dims[at - 1]) {
@@ -181,13 +211,19 @@ fn insert(geometry: &mut Geometry, dim: Dim) -> Result<()> {
 
 #[cold]
 fn too_many() -> Result<()> {
-    unsupported(format!("more than {MAX_RANK} dimensions that cannot be merged"))
+    unsupported(format!(
+        "more than {MAX_RANK} dimensions that cannot be merged"
+    ))
 }
 
 /// With all slots in use: takes the dimension in if it continues the outermost one.
 fn append_merged(geometry: &mut Geometry, dim: &Dim) -> bool {
     let last = &mut geometry.dims[MAX_RANK - 1];
-    let fits = last.strides.iter().zip(&dim.strides).all(|(a, b)| a * last.size == *b);
+    let fits = last
+        .strides
+        .iter()
+        .zip(&dim.strides)
+        .all(|(a, b)| a * last.size == *b);
     if fits {
         last.size *= dim.size;
     }

@@ -23,10 +23,22 @@ use crate::registry::Definition;
 
 /// The operators of this file.
 pub(crate) const OPERATORS: &[Definition] = &[
-    Definition { name: c"embedding", plan: plan_embedding },
-    Definition { name: c"embedding_dense_backward", plan: plan_embedding_backward },
-    Definition { name: c"index_select", plan: plan_index_select },
-    Definition { name: c"gather", plan: plan_gather },
+    Definition {
+        name: c"embedding",
+        plan: plan_embedding,
+    },
+    Definition {
+        name: c"embedding_dense_backward",
+        plan: plan_embedding_backward,
+    },
+    Definition {
+        name: c"index_select",
+        plan: plan_index_select,
+    },
+    Definition {
+        name: c"gather",
+        plan: plan_gather,
+    },
 ];
 
 /// Picoseconds per byte moved, and per index.
@@ -55,15 +67,26 @@ struct Rows {
 
 fn checked_indices(indices: &Tensor<'_>) -> Result<()> {
     if !matches!(indices.dtype, DType::I64 | DType::I32) {
-        return unsupported(format!("indices are {}, i64 or i32 are right", indices.dtype));
+        return unsupported(format!(
+            "indices are {}, i64 or i32 are right",
+            indices.dtype
+        ));
     }
     checked_size(indices)?;
-    if indices.is_contiguous() { Ok(()) } else { unsupported("indices that are not contiguous") }
+    if indices.is_contiguous() {
+        Ok(())
+    } else {
+        unsupported("indices that are not contiguous")
+    }
 }
 
 fn contiguous(tensor: &Tensor<'_>) -> Result<i64> {
     let size = checked_size(tensor)?;
-    if tensor.is_contiguous() { Ok(size) } else { unsupported("operands that are not contiguous") }
+    if tensor.is_contiguous() {
+        Ok(size)
+    } else {
+        unsupported("operands that are not contiguous")
+    }
 }
 
 fn plan_embedding(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
@@ -77,7 +100,10 @@ fn plan_embedding(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let size = contiguous(out)?;
     checked_size(weight)?;
     if out.dtype != weight.dtype {
-        return invalid(format!("the output is {}, the weight {}", out.dtype, weight.dtype));
+        return invalid(format!(
+            "the output is {}, the weight {}",
+            out.dtype, weight.dtype
+        ));
     }
     if weight.strides[1] != 1 && length > 1 {
         return unsupported("a weight whose rows are not dense");
@@ -88,18 +114,21 @@ fn plan_embedding(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
             out.sizes, indices.sizes
         ));
     }
-    plan_rows(plan, &Rows {
-        from: weight.address,
-        indices: indices.address,
-        to: out.address,
-        outer: 1,
-        count: indices.numel(),
-        limit,
-        bytes: length * size,
-        from_row: weight.strides[0] * size,
-        index_dtype: indices.dtype.0 as u8,
-        ..Rows::zeroed()
-    });
+    plan_rows(
+        plan,
+        &Rows {
+            from: weight.address,
+            indices: indices.address,
+            to: out.address,
+            outer: 1,
+            count: indices.numel(),
+            limit,
+            bytes: length * size,
+            from_row: weight.strides[0] * size,
+            index_dtype: indices.dtype.0 as u8,
+            ..Rows::zeroed()
+        },
+    );
     Ok(())
 }
 
@@ -112,7 +141,12 @@ fn plan_index_select(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     contiguous(out)?;
     let dim = usize::try_from(dim.to_i64()).unwrap_or(usize::MAX);
     let fits = |d: usize| {
-        out.sizes[d] == if d == dim { indices.numel() } else { input.sizes[d] }
+        out.sizes[d]
+            == if d == dim {
+                indices.numel()
+            } else {
+                input.sizes[d]
+            }
     };
     if dim >= input.rank() || out.rank() != input.rank() || !(0..out.rank()).all(fits) {
         return invalid(format!(
@@ -123,23 +157,29 @@ fn plan_index_select(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         ));
     }
     if out.dtype != input.dtype {
-        return invalid(format!("the output is {}, the input {}", out.dtype, input.dtype));
+        return invalid(format!(
+            "the output is {}, the input {}",
+            out.dtype, input.dtype
+        ));
     }
     let inner: i64 = input.sizes[dim + 1..].iter().product::<i64>() * size;
-    plan_rows(plan, &Rows {
-        from: input.address,
-        indices: indices.address,
-        to: out.address,
-        outer: input.sizes[..dim].iter().product(),
-        from_outer: input.sizes[dim] * inner,
-        to_outer: indices.numel() * inner,
-        count: indices.numel(),
-        limit: input.sizes[dim],
-        bytes: inner,
-        from_row: inner,
-        index_dtype: indices.dtype.0 as u8,
-        ..Rows::zeroed()
-    });
+    plan_rows(
+        plan,
+        &Rows {
+            from: input.address,
+            indices: indices.address,
+            to: out.address,
+            outer: input.sizes[..dim].iter().product(),
+            from_outer: input.sizes[dim] * inner,
+            to_outer: indices.numel() * inner,
+            count: indices.numel(),
+            limit: input.sizes[dim],
+            bytes: inner,
+            from_row: inner,
+            index_dtype: indices.dtype.0 as u8,
+            ..Rows::zeroed()
+        },
+    );
     Ok(())
 }
 
@@ -158,8 +198,12 @@ fn plan_rows(plan: &mut Plan, rows: &Rows) {
 unsafe extern "C" fn rows_kernel(args: *const c_void, args_size: u32, bias: i64) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((h, _)) = block.split::<Rows>() else { return Code::INTERNAL.0 };
-    let Some(reader) = Reader::<i64>::new(h.index_dtype) else { return Code::INTERNAL.0 };
+    let Some((h, _)) = block.split::<Rows>() else {
+        return Code::INTERNAL.0;
+    };
+    let Some(reader) = Reader::<i64>::new(h.index_dtype) else {
+        return Code::INTERNAL.0;
+    };
     let index_size = DType(u32::from(h.index_dtype)).size().unwrap_or(8) as i64;
     let (from, to) = (Base::new(h.from, bias), Base::new(h.to, bias));
     let indices = Base::new(h.indices, bias);
@@ -177,14 +221,19 @@ unsafe extern "C" fn rows_kernel(args: *const c_void, args_size: u32, bias: i64)
             // SAFETY: a row that exists, as just compared, and the row of the output that is k's;
             // operands do not overlap.
             unsafe {
-                to.at(outer * h.to_outer + k * h.bytes).copy_from_nonoverlapping(
-                    from.at(outer * h.from_outer + index * h.from_row),
-                    h.bytes as usize,
-                );
+                to.at(outer * h.to_outer + k * h.bytes)
+                    .copy_from_nonoverlapping(
+                        from.at(outer * h.from_outer + index * h.from_row),
+                        h.bytes as usize,
+                    );
             }
         }
     });
-    if bad.into_inner() { Code::OUT_OF_RANGE.0 } else { Code::OK.0 }
+    if bad.into_inner() {
+        Code::OUT_OF_RANGE.0
+    } else {
+        Code::OK.0
+    }
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -259,7 +308,9 @@ unsafe extern "C" fn backward_kernel<C: Number + std::ops::AddAssign>(
 ) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((h, _)) = block.split::<Backward>() else { return Code::INTERNAL.0 };
+    let Some((h, _)) = block.split::<Backward>() else {
+        return Code::INTERNAL.0;
+    };
     let (Some(reader), Some(writer), Some(index_reader)) = (
         Reader::<C>::new(h.dtype),
         Writer::<C>::new(h.dtype),
@@ -305,8 +356,7 @@ unsafe extern "C" fn backward_kernel<C: Number + std::ops::AddAssign>(
             sum.fill(C::default());
             for &k in &order[starts[row as usize]..starts[row as usize + 1]] {
                 // SAFETY: row k of the gradient.
-                let values =
-                    unsafe { reader.row(grad.at(k * h.length * size), size, &mut room) };
+                let values = unsafe { reader.row(grad.at(k * h.length * size), size, &mut room) };
                 for (sum, value) in sum.iter_mut().zip(values) {
                     *sum += *value;
                 }
@@ -315,7 +365,11 @@ unsafe extern "C" fn backward_kernel<C: Number + std::ops::AddAssign>(
             unsafe { writer.row(&sum, out.at(row * h.length * size), size) };
         }
     });
-    if bad { Code::OUT_OF_RANGE.0 } else { Code::OK.0 }
+    if bad {
+        Code::OUT_OF_RANGE.0
+    } else {
+        Code::OK.0
+    }
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -338,7 +392,10 @@ fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         return invalid("inputs (input, indices), 1 output and 1 scalar, the dimension, are right");
     };
     if !matches!(indices.dtype, DType::I64 | DType::I32) {
-        return unsupported(format!("indices are {}, i64 or i32 are right", indices.dtype));
+        return unsupported(format!(
+            "indices are {}, i64 or i32 are right",
+            indices.dtype
+        ));
     }
     let rank = input.rank();
     let dim = usize::try_from(dim.to_i64()).unwrap_or(usize::MAX);
@@ -350,21 +407,32 @@ fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         ));
     }
     if out.dtype != input.dtype {
-        return invalid(format!("the output is {}, the input {}", out.dtype, input.dtype));
+        return invalid(format!(
+            "the output is {}, the input {}",
+            out.dtype, input.dtype
+        ));
     }
     let (size, index_size) = (checked_size(input)?, checked_size(indices)?);
     checked_size(out)?;
     let mut geometry = Geometry::empty();
     for d in (0..rank).rev() {
         if d != dim && indices.sizes[d] > input.sizes[d] {
-            return invalid(format!("indices have size {} in dimension {d}, at most {} is right",
-                indices.sizes[d], input.sizes[d]));
+            return invalid(format!(
+                "indices have size {} in dimension {d}, at most {} is right",
+                indices.sizes[d], input.sizes[d]
+            ));
         }
         let mut strides = [0; MAX_OPERANDS];
         strides[0] = out.strides[d] * size;
         strides[1] = indices.strides[d] * index_size;
         strides[2] = if d == dim { 0 } else { input.strides[d] * size };
-        geometry.add(Dim { size: out.sizes[d], strides }, false)?;
+        geometry.add(
+            Dim {
+                size: out.sizes[d],
+                strides,
+            },
+            false,
+        )?;
     }
     geometry.finish(3);
     if geometry.numel == 0 {
@@ -375,7 +443,7 @@ fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         2 => gather_kernel::<u16>,
         4 => gather_kernel::<u32>,
         8 => gather_kernel::<u64>,
-        _ => gather_kernel::<u128>,
+        _ => gather_kernel::<[u64; 2]>,
     };
     plan.cost_ns = crate::plan::cost_ns(geometry.numel, 2000);
     plan.push(&Gather {
@@ -399,10 +467,13 @@ fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 unsafe extern "C" fn gather_kernel<T: Pod>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((h, tail)) = block.split::<Gather>() else { return Code::INTERNAL.0 };
-    let (Some(reader), Some((dims, rank))) =
-        (Reader::<i64>::new(h.index_dtype), read_dims(tail, h.rank as usize, 3))
-    else {
+    let Some((h, tail)) = block.split::<Gather>() else {
+        return Code::INTERNAL.0;
+    };
+    let (Some(reader), Some((dims, rank))) = (
+        Reader::<i64>::new(h.index_dtype),
+        read_dims(tail, h.rank as usize, 3),
+    ) else {
         return Code::INTERNAL.0;
     };
     let (to, from) = (Base::new(h.to, bias), Base::new(h.from, bias));
@@ -426,6 +497,9 @@ unsafe extern "C" fn gather_kernel<T: Pod>(args: *const c_void, args_size: u32, 
             cursor.advance(1);
         }
     });
-    if bad.into_inner() { Code::OUT_OF_RANGE.0 } else { Code::OK.0 }
+    if bad.into_inner() {
+        Code::OUT_OF_RANGE.0
+    } else {
+        Code::OK.0
+    }
 }
-

@@ -23,12 +23,20 @@ pub(crate) struct Wide;
 impl Isa for Baseline {
     #[inline(always)]
     fn fma32(a: f32, b: f32, c: f32) -> f32 {
-        if cfg!(target_arch = "x86_64") { a * b + c } else { a.mul_add(b, c) }
+        if cfg!(target_arch = "x86_64") {
+            a * b + c
+        } else {
+            a.mul_add(b, c)
+        }
     }
 
     #[inline(always)]
     fn fma64(a: f64, b: f64, c: f64) -> f64 {
-        if cfg!(target_arch = "x86_64") { a * b + c } else { a.mul_add(b, c) }
+        if cfg!(target_arch = "x86_64") {
+            a * b + c
+        } else {
+            a.mul_add(b, c)
+        }
     }
 }
 

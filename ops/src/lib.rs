@@ -12,25 +12,28 @@
 
 mod call;
 mod convert;
-mod geometry;
-mod index;
-mod isa;
-mod math;
-mod matmul;
-mod memory;
 mod copy;
 mod cursor;
 mod elementwise;
 mod error;
+mod generate;
+mod geometry;
+mod index;
+mod isa;
+mod loss;
+mod math;
+mod matmul;
+mod memory;
 mod norm;
+mod optimizer;
 pub mod parallel;
 mod plan;
 mod reduce;
 mod registry;
 mod rows;
 
-pub use outrigger_device::{Code, DType};
 pub use call::{Call, Scalar, Tensor};
 pub use error::PlanError;
+pub use outrigger_device::{Code, DType};
 pub use plan::{KernelFn, Plan};
 pub use registry::{OperatorId, plan};

@@ -10,7 +10,7 @@ use crate::isa::Isa;
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// ln 2 in two parts; products of the first with integers up to 2^9 are exact.
-const LN2_HI: f32 = 0.693_359_375;
+const LN2_HI: f32 = 0.693_359_4;
 const LN2_LO: f32 = -2.121_944_4e-4;
 /// Adding and subtracting this rounds to an integer (|x| < 2^22) that then stands in the low bits.
 const ROUND: f32 = 12_582_912.0;
@@ -59,7 +59,13 @@ pub(crate) fn exp<I: Isa>(x: f32) -> f32 {
     let (n, r) = reduce_exp::<I>(clamped);
     let p = poly32::<I, 5>(
         r,
-        [0.499_999_94, 0.166_665_15, 0.041_668_456, 0.008_369_419, 0.001_381_314_5],
+        [
+            0.499_999_94,
+            0.166_665_15,
+            0.041_668_456,
+            0.008_369_419,
+            0.001_381_314_5,
+        ],
     );
     let p = I::fma32(p, r * r, r) + 1.0;
     let half = n >> 1;
@@ -75,13 +81,24 @@ pub(crate) fn expm1<I: Isa>(x: f32) -> f32 {
     let (n, r) = reduce_exp::<I>(clamped);
     let p = poly32::<I, 6>(
         r,
-        [0.5, 0.166_666_67, 0.041_666_344, 0.008_333_27, 0.001_394_204_6, 0.000_199_156_24],
+        [
+            0.5,
+            0.166_666_67,
+            0.041_666_344,
+            0.008_333_27,
+            0.001_394_204_6,
+            0.000_199_156_24,
+        ],
     );
     let q = I::fma32(p, r * r, r);
     // 2^n q + (2^n - 1); 2^128 does not exist, so that factor is taken in two steps.
     let half = n >> 1;
     let (s, t) = (power_of_two(half), power_of_two(n - half));
-    let result = if n > 126 { (q + 1.0) * s * t } else { I::fma32(s * t, q, s * t - 1.0) };
+    let result = if n > 126 {
+        (q + 1.0) * s * t
+    } else {
+        I::fma32(s * t, q, s * t - 1.0)
+    };
     let result = if x.abs() < 1e-30 { x } else { result };
     if x.is_nan() { x } else { result }
 }
@@ -141,7 +158,7 @@ pub(crate) fn log<I: Isa>(x: f32) -> f32 {
 pub(crate) fn log2<I: Isa>(x: f32) -> f32 {
     // log2 e in two parts; the first has few bits, so that its product with f is nearly exact.
     const HI: f32 = 1.442_382_8;
-    const LO: f32 = 3.122_283_9e-4;
+    const LO: f32 = 3.122_284e-4;
     let (e, f) = reduce_log(x);
     let tail = log_tail::<I>(f);
     let low = I::fma32(f + tail, LO, tail * HI);
@@ -153,7 +170,11 @@ pub(crate) fn log2<I: Isa>(x: f32) -> f32 {
 pub(crate) fn log1p<I: Isa>(x: f32) -> f32 {
     let u = 1.0 + x;
     // What rounding 1 + x lost, relative to u.
-    let lost = if x > 1.0 { 1.0 - (u - x) } else { x - (u - 1.0) };
+    let lost = if x > 1.0 {
+        1.0 - (u - x)
+    } else {
+        x - (u - 1.0)
+    };
     let (e, f) = reduce_log(u);
     let correction = lost / u;
     let low = I::fma32(e, LN2_LO, log_tail::<I>(f)) + correction;
@@ -168,7 +189,13 @@ pub(crate) fn tanh<I: Isa>(x: f32) -> f32 {
     let square = x * x;
     let p = poly32::<I, 5>(
         square,
-        [-0.333_331_97, 0.133_292_44, -0.053_566_992, 0.020_111_665, -0.005_155_119],
+        [
+            -0.333_331_97,
+            0.133_292_44,
+            -0.053_566_992,
+            0.020_111_665,
+            -0.005_155_119,
+        ],
     );
     let small = I::fma32(p * square, x, x);
     let bounded = if a > 10.0 { 10.0 } else { a };
@@ -207,7 +234,7 @@ pub(crate) fn erf<I: Isa>(x: f32) -> f32 {
     let q = poly32::<I, 9>(
         bounded,
         [
-            0.000_150_612_21,
+            0.000_150_612_2,
             -1.129_381_8,
             -0.633_663_36,
             -0.107_858_19,
@@ -292,14 +319,22 @@ mod tests {
     fn ulps(got: f32, want: f64) -> f64 {
         let rounded = want as f32;
         if rounded.is_nan() || got.is_nan() {
-            return if rounded.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY };
+            return if rounded.is_nan() && got.is_nan() {
+                0.0
+            } else {
+                f64::INFINITY
+            };
         }
         if rounded.is_infinite() || got.is_infinite() {
             return if rounded == got { 0.0 } else { f64::INFINITY };
         }
         let next = f32::from_bits(rounded.abs().to_bits() + 1);
         let unit = f64::from(next) - f64::from(rounded.abs());
-        if unit.is_finite() { (f64::from(got) - want).abs() / unit } else { 0.0 }
+        if unit.is_finite() {
+            (f64::from(got) - want).abs() / unit
+        } else {
+            0.0
+        }
     }
 
     macro_rules! wide {
@@ -327,7 +362,12 @@ mod tests {
                 worst = (error, x);
             }
         }
-        assert!(worst.0 <= limit, "{name}({:e}) is off by {} ulp", worst.1, worst.0);
+        assert!(
+            worst.0 <= limit,
+            "{name}({:e}) is off by {} ulp",
+            worst.1,
+            worst.0
+        );
     }
 
     #[test]
@@ -349,7 +389,7 @@ mod tests {
         both!(log1p, f64::ln_1p, infinite);
         both!(tanh, f64::tanh, infinite);
         both!(erf, libm::erf, infinite);
-        
+
         both!(sigmoid, |x: f64| 1.0 / (1.0 + (-x).exp()), infinite, 3.0);
         both!(sin, f64::sin, TRIGONOMETRIC_LIMIT);
         both!(cos, f64::cos, TRIGONOMETRIC_LIMIT);

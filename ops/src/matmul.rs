@@ -21,13 +21,34 @@ use crate::registry::Definition;
 
 /// The operators of this file.
 pub(crate) const OPERATORS: &[Definition] = &[
-    Definition { name: c"mm", plan: |call, plan| plan_product(call, plan, &MM) },
-    Definition { name: c"addmm", plan: |call, plan| plan_product(call, plan, &ADDMM) },
-    Definition { name: c"bmm", plan: |call, plan| plan_product(call, plan, &BMM) },
-    Definition { name: c"baddbmm", plan: |call, plan| plan_product(call, plan, &BADDBMM) },
-    Definition { name: c"mv", plan: |call, plan| plan_product(call, plan, &MV) },
-    Definition { name: c"addmv", plan: |call, plan| plan_product(call, plan, &ADDMV) },
-    Definition { name: c"dot", plan: |call, plan| plan_product(call, plan, &DOT) },
+    Definition {
+        name: c"mm",
+        plan: |call, plan| plan_product(call, plan, &MM),
+    },
+    Definition {
+        name: c"addmm",
+        plan: |call, plan| plan_product(call, plan, &ADDMM),
+    },
+    Definition {
+        name: c"bmm",
+        plan: |call, plan| plan_product(call, plan, &BMM),
+    },
+    Definition {
+        name: c"baddbmm",
+        plan: |call, plan| plan_product(call, plan, &BADDBMM),
+    },
+    Definition {
+        name: c"mv",
+        plan: |call, plan| plan_product(call, plan, &MV),
+    },
+    Definition {
+        name: c"addmv",
+        plan: |call, plan| plan_product(call, plan, &ADDMV),
+    },
+    Definition {
+        name: c"dot",
+        plan: |call, plan| plan_product(call, plan, &DOT),
+    },
 ];
 
 /// What the operands of an operator are: b batch, m rows, n columns, k the summed dimension.
@@ -38,13 +59,33 @@ struct Form {
     bias: bool,
 }
 
-const MM: Form = Form { left: "mk", right: "kn", output: "mn", bias: false };
+const MM: Form = Form {
+    left: "mk",
+    right: "kn",
+    output: "mn",
+    bias: false,
+};
 const ADDMM: Form = Form { bias: true, ..MM };
-const BMM: Form = Form { left: "bmk", right: "bkn", output: "bmn", bias: false };
+const BMM: Form = Form {
+    left: "bmk",
+    right: "bkn",
+    output: "bmn",
+    bias: false,
+};
 const BADDBMM: Form = Form { bias: true, ..BMM };
-const MV: Form = Form { left: "mk", right: "k", output: "m", bias: false };
+const MV: Form = Form {
+    left: "mk",
+    right: "k",
+    output: "m",
+    bias: false,
+};
 const ADDMV: Form = Form { bias: true, ..MV };
-const DOT: Form = Form { left: "k", right: "k", output: "", bias: false };
+const DOT: Form = Form {
+    left: "k",
+    right: "k",
+    output: "",
+    bias: false,
+};
 
 /// A batch of matrices: address and byte strides.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -170,7 +211,11 @@ impl Sizes {
         size: i64,
     ) -> Result<Matrix> {
         if tensor.rank() != letters.len() {
-            return invalid(format!("an operand has rank {}, not {}", tensor.rank(), letters.len()));
+            return invalid(format!(
+                "an operand has rank {}, not {}",
+                tensor.rank(),
+                letters.len()
+            ));
         }
         checked_size(tensor)?;
         let mut strides = [0; 4];
@@ -186,7 +231,12 @@ impl Sizes {
             strides[slot] = tensor.strides[d] * size;
         }
         let [row, column] = [row, column].map(|letter| strides[Self::slot(letter)]);
-        Ok(Matrix { address: tensor.address, batch: strides[0], row, column })
+        Ok(Matrix {
+            address: tensor.address,
+            batch: strides[0],
+            row,
+            column,
+        })
     }
 
     fn take(self) -> (i64, i64, i64, i64) {
@@ -206,14 +256,24 @@ fn broadcast_bias(
     if bias.rank() > output.rank() {
         return invalid("the bias has more dimensions than the output");
     }
-    let mut matrix = Matrix { address: bias.address, ..Matrix::zeroed() };
+    let mut matrix = Matrix {
+        address: bias.address,
+        ..Matrix::zeroed()
+    };
     let skipped = output.rank() - bias.rank();
     for (d, letter) in letters.chars().enumerate().skip(skipped) {
         let (have, want) = (bias.sizes[d - skipped], output.sizes[d]);
         if have != want && have != 1 {
-            return invalid(format!("bias {:?} does not broadcast to {:?}", bias.sizes, output.sizes));
+            return invalid(format!(
+                "bias {:?} does not broadcast to {:?}",
+                bias.sizes, output.sizes
+            ));
         }
-        let stride = if have == want { bias.strides[d - skipped] * size } else { 0 };
+        let stride = if have == want {
+            bias.strides[d - skipped] * size
+        } else {
+            0
+        };
         match letter {
             'b' => matrix.batch = stride,
             'm' => matrix.row = stride,
@@ -250,7 +310,11 @@ impl Parts {
         let share = (length * h.batches + threads - 1) / threads;
         let extent = share.max(WORTH / (other * h.k.max(1)).max(1));
         let extent = ((extent + 15) / 16 * 16).min(length);
-        Self { by_rows, extent, per_batch: (length + extent - 1) / extent }
+        Self {
+            by_rows,
+            extent,
+            per_batch: (length + extent - 1) / extent,
+        }
     }
 
     fn count(&self, h: &Header) -> i64 {
@@ -267,10 +331,22 @@ impl Parts {
         let (batch, first) = (index / self.per_batch, index % self.per_batch * self.extent);
         if self.by_rows {
             let rows = self.extent.min(h.m - first);
-            Part { batch, row: first, rows, column: 0, columns: h.n }
+            Part {
+                batch,
+                row: first,
+                rows,
+                column: 0,
+                columns: h.n,
+            }
         } else {
             let columns = self.extent.min(h.n - first);
-            Part { batch, row: 0, rows: h.m, column: first, columns }
+            Part {
+                batch,
+                row: 0,
+                rows: h.m,
+                column: first,
+                columns,
+            }
         }
     }
 }
@@ -300,8 +376,12 @@ unsafe extern "C" fn native_kernel<T: Native>(
 ) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((header, _)) = block.split::<Header>() else { return Code::INTERNAL.0 };
-    let Some(reader) = Reader::<T>::new(header.dtype) else { return Code::INTERNAL.0 };
+    let Some((header, _)) = block.split::<Header>() else {
+        return Code::INTERNAL.0;
+    };
+    let Some(reader) = Reader::<T>::new(header.dtype) else {
+        return Code::INTERNAL.0;
+    };
     let parts = Parts::new(&header);
     let h = &header;
     let (alpha, beta) = (T::from_word(h.alpha), T::from_word(h.beta));
@@ -311,7 +391,9 @@ unsafe extern "C" fn native_kernel<T: Native>(
     parallel::for_range(0, parts.count(h), parts.grain(h), &|begin, end| {
         for index in begin..end {
             let p = parts.get(index, h);
-            let out = out.at(h.output.offset(p.batch, p.row, p.column)).cast::<T>();
+            let out = out
+                .at(h.output.offset(p.batch, p.row, p.column))
+                .cast::<T>();
             if h.has_bias != 0 && !in_place {
                 let from = base(&h.bias).at(h.bias.offset(p.batch, p.row, p.column));
                 // SAFETY: this part of the output is ours, and the bias is readable.
@@ -384,12 +466,14 @@ unsafe fn put_bias<T: Native>(
             let part = (part.columns - at).min(512);
             let from = from.wrapping_offset((row * h.bias.row + at * h.bias.column) as isize);
             // SAFETY: `part` elements of a row of the bias.
-            let values =
-                unsafe { reader.copy(from, h.bias.column, &mut scratch[..part as usize]) };
+            let values = unsafe { reader.copy(from, h.bias.column, &mut scratch[..part as usize]) };
             let to = out.wrapping_byte_offset((row * h.output.row + at * writer_stride) as isize);
             for (k, value) in values.iter().enumerate() {
                 // SAFETY: element k of the same part of the output.
-                unsafe { to.byte_offset(k as isize * writer_stride as isize).write(*value) };
+                unsafe {
+                    to.byte_offset(k as isize * writer_stride as isize)
+                        .write(*value)
+                };
             }
             at += part;
         }
@@ -407,7 +491,11 @@ unsafe fn scale<T: Native>(h: &Header, out: *mut T, part: &Part, beta: T) {
             let place = out.wrapping_byte_offset(at as isize);
             // SAFETY: one element of the output; with a bias it was written before.
             unsafe {
-                let value = if h.has_bias != 0 { place.read() * beta } else { T::default() };
+                let value = if h.has_bias != 0 {
+                    place.read() * beta
+                } else {
+                    T::default()
+                };
                 place.write(value);
             }
         }
@@ -421,7 +509,12 @@ trait Converted: Compute {
 }
 
 impl Converted for f32 {
-    fn product([m, n, k]: [usize; 3], [left, right]: [&[f32]; 2], out: &mut [f32], factors: [f32; 2]) {
+    fn product(
+        [m, n, k]: [usize; 3],
+        [left, right]: [&[f32]; 2],
+        out: &mut [f32],
+        factors: [f32; 2],
+    ) {
         let [alpha, beta] = factors;
         assert!(left.len() >= m * k && right.len() >= k * n && out.len() >= m * n);
         let (a, b, c) = (left.as_ptr(), right.as_ptr(), out.as_mut_ptr());
@@ -429,7 +522,24 @@ impl Converted for f32 {
         // SAFETY: dense row-major matrices of these sizes, as just compared.
         unsafe {
             gemm::gemm(
-                m, n, k, c, 1, n_, true, a, 1, k_, b, 1, n_, beta, alpha, false, false, false,
+                m,
+                n,
+                k,
+                c,
+                1,
+                n_,
+                true,
+                a,
+                1,
+                k_,
+                b,
+                1,
+                n_,
+                beta,
+                alpha,
+                false,
+                false,
+                false,
                 gemm::Parallelism::None,
             );
         }
@@ -437,7 +547,12 @@ impl Converted for f32 {
 }
 
 impl Converted for i64 {
-    fn product([m, n, k]: [usize; 3], [left, right]: [&[i64]; 2], out: &mut [i64], factors: [i64; 2]) {
+    fn product(
+        [m, n, k]: [usize; 3],
+        [left, right]: [&[i64]; 2],
+        out: &mut [i64],
+        factors: [i64; 2],
+    ) {
         let [alpha, beta] = factors;
         for (row, line) in out.chunks_exact_mut(n).take(m).enumerate() {
             for value in line.iter_mut() {
@@ -464,10 +579,13 @@ unsafe extern "C" fn converted_kernel<C: Converted>(
 ) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((header, _)) = block.split::<Header>() else { return Code::INTERNAL.0 };
-    let (Some(reader), Some(writer)) =
-        (Reader::<C>::new(header.dtype), Writer::<C>::new(header.dtype))
-    else {
+    let Some((header, _)) = block.split::<Header>() else {
+        return Code::INTERNAL.0;
+    };
+    let (Some(reader), Some(writer)) = (
+        Reader::<C>::new(header.dtype),
+        Writer::<C>::new(header.dtype),
+    ) else {
         return Code::INTERNAL.0;
     };
     let parts = Parts::new(&header);

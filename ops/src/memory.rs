@@ -28,6 +28,12 @@ impl<'a> ArgumentBlock<'a> {
         Self(unsafe { std::slice::from_raw_parts(args.cast::<u8>(), args_size as usize) })
     }
 
+    /// What is left of a block of several parts.
+    #[inline]
+    pub(crate) fn rest(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
     /// The fixed part, and what follows it; `None` if the block is too short.
     #[inline]
     pub(crate) fn split<H: Pod>(self) -> Option<(H, &'a [u8])> {
@@ -54,7 +60,10 @@ pub(crate) fn read_dims(
     if rank == 0 || rank > MAX_RANK || tail.len() < rank * words * 8 {
         return None;
     }
-    let mut dims = [Dim { size: 1, strides: [0; MAX_OPERANDS] }; MAX_RANK];
+    let mut dims = [Dim {
+        size: 1,
+        strides: [0; MAX_OPERANDS],
+    }; MAX_RANK];
     for (dim, words) in dims.iter_mut().zip(tail.chunks_exact(words * 8)).take(rank) {
         dim.size = read_number(words, 0)?;
         for (k, stride) in dim.strides[..operands].iter_mut().enumerate() {
@@ -99,7 +108,10 @@ impl<C: Compute> Reader<C> {
     #[inline]
     pub(crate) fn new(dtype: u8) -> Option<Self> {
         let dtype = DType(u32::from(dtype));
-        Some(Self { load: C::loader(dtype)?, native: C::is_native(dtype) })
+        Some(Self {
+            load: C::loader(dtype)?,
+            native: C::is_native(dtype),
+        })
     }
 
     /// As many elements as `scratch` has room for, `stride` bytes apart: where they lie if they are
@@ -164,7 +176,10 @@ impl<C: Compute> Writer<C> {
     #[inline]
     pub(crate) fn new(dtype: u8) -> Option<Self> {
         let dtype = DType(u32::from(dtype));
-        Some(Self { store: C::storer(dtype)?, native: C::is_native(dtype) })
+        Some(Self {
+            store: C::storer(dtype)?,
+            native: C::is_native(dtype),
+        })
     }
 
     /// Writes all values, `stride` bytes apart.
@@ -219,7 +234,10 @@ impl<'a, T> Slots<'a, T> {
     ///
     /// # Safety
     /// While the result is used, nobody else asks for any of it.
-    #[expect(clippy::mut_from_ref, reason = "ranges of different threads do not overlap")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "ranges of different threads do not overlap"
+    )]
     pub(crate) unsafe fn range(&self, first: usize, count: usize) -> &mut [T] {
         let first = first.min(self.length);
         let count = count.min(self.length - first);

@@ -23,8 +23,14 @@ use crate::registry::Definition;
 
 /// The operators of this file.
 pub(crate) const OPERATORS: &[Definition] = &[
-    Definition { name: c"layer_norm", plan: plan_forward },
-    Definition { name: c"layer_norm_backward", plan: plan_backward },
+    Definition {
+        name: c"layer_norm",
+        plan: plan_forward,
+    },
+    Definition {
+        name: c"layer_norm_backward",
+        plan: plan_backward,
+    },
 ];
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -112,17 +118,26 @@ fn plan_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 fn shape(input: &Tensor<'_>, dims: i64) -> Result<Header> {
     let rank = input.rank();
     if dims < 1 || dims > rank as i64 {
-        return invalid(format!("{dims} normalized dimensions, 1 to {rank} are right"));
+        return invalid(format!(
+            "{dims} normalized dimensions, 1 to {rank} are right"
+        ));
     }
     let (outer, inner) = input.sizes.split_at(rank - dims as usize);
-    Ok(Header { rows: outer.iter().product(), length: inner.iter().product(), ..Header::zeroed() })
+    Ok(Header {
+        rows: outer.iter().product(),
+        length: inner.iter().product(),
+        ..Header::zeroed()
+    })
 }
 
 impl Header {
     fn put(&mut self, place: usize, tensor: &Tensor<'_>, numel: i64) -> Result<()> {
         checked_size(tensor)?;
         if tensor.numel() != numel {
-            return invalid(format!("an operand has {} elements, {numel} are right", tensor.numel()));
+            return invalid(format!(
+                "an operand has {} elements, {numel} are right",
+                tensor.numel()
+            ));
         }
         if !tensor.is_contiguous() {
             return unsupported("operands that are not contiguous");
@@ -136,7 +151,11 @@ impl Header {
     }
 
     fn put_optional(&mut self, place: usize, tensor: &Tensor<'_>, numel: i64) -> Result<()> {
-        if tensor.dtype == DType::INVALID { Ok(()) } else { self.put(place, tensor, numel) }
+        if tensor.dtype == DType::INVALID {
+            Ok(())
+        } else {
+            self.put(place, tensor, numel)
+        }
     }
 
     fn has(&self, place: usize) -> bool {
@@ -170,7 +189,10 @@ impl<C: Compute> Operand<C> {
     /// They are elements of the operand, which nobody writes while they are used.
     unsafe fn read<'s>(&self, index: i64, scratch: &'s mut [MaybeUninit<C>]) -> &'s [C] {
         // SAFETY: operands are contiguous; the rest is the caller's promise.
-        unsafe { self.reader.row(self.base.at(index * self.size), self.size, scratch) }
+        unsafe {
+            self.reader
+                .row(self.base.at(index * self.size), self.size, scratch)
+        }
     }
 
     /// Writes values from an index on.
@@ -179,7 +201,10 @@ impl<C: Compute> Operand<C> {
     /// They are elements of the operand, which nobody else uses meanwhile.
     unsafe fn write(&self, index: i64, values: &[C]) {
         // SAFETY: as for `read`.
-        unsafe { self.writer.row(values, self.base.at(index * self.size), self.size) };
+        unsafe {
+            self.writer
+                .row(values, self.base.at(index * self.size), self.size)
+        };
     }
 }
 
@@ -290,7 +315,9 @@ impl<C: Number> Vectorised for ForwardRow<'_, C> {
 unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((h, _)) = block.split::<Header>() else { return Code::INTERNAL.0 };
+    let Some((h, _)) = block.split::<Header>() else {
+        return Code::INTERNAL.0;
+    };
     let operand = |place| Operand::<C>::new(&h, place, bias);
     let (Some(input), Some(out), Some(mean), Some(rstd)) =
         (operand(INPUT), operand(OUT), operand(MEAN), operand(RSTD))
@@ -305,15 +332,25 @@ unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bia
         let (mut x_room, mut weight_room, mut bias_room) = (room(), room(), room());
         let mut result = vec![C::default(); length];
         // SAFETY: all of weight and bias.
-        let weight = weight.as_ref().map(|weight| unsafe { weight.read(0, &mut weight_room) });
+        let weight = weight
+            .as_ref()
+            .map(|weight| unsafe { weight.read(0, &mut weight_room) });
         // SAFETY: as above.
-        let shift = shift.as_ref().map(|shift| unsafe { shift.read(0, &mut bias_room) });
+        let shift = shift
+            .as_ref()
+            .map(|shift| unsafe { shift.read(0, &mut bias_room) });
         for row in begin..end {
             // SAFETY: a row of the input.
             let x = unsafe { input.read(row * h.length, &mut x_room) };
             let epsilon = h.epsilon;
             let out_row = &mut result;
-            let (m, r) = dispatch(ForwardRow { x, weight, bias: shift, out: out_row, epsilon });
+            let (m, r) = dispatch(ForwardRow {
+                x,
+                weight,
+                bias: shift,
+                out: out_row,
+                epsilon,
+            });
             // SAFETY: this row's results, which are ours.
             unsafe {
                 out.write(row * h.length, &result);
@@ -356,7 +393,10 @@ impl<C: Number> Vectorised for BackwardRow<'_, C> {
         let Some(out) = self.grad_input else { return };
         let out = &mut out[..n];
         // Without a weight every factor is 1, and the incoming gradient stands in for the product.
-        let weighted = |k: usize| self.weight.map_or(grad[k].wide(), |w| grad[k].wide() * w[k].wide());
+        let weighted = |k: usize| {
+            self.weight
+                .map_or(grad[k].wide(), |w| grad[k].wide() * w[k].wide())
+        };
         let (sum, dot) = sums(n, |k| {
             let g = weighted(k);
             (g, g * x[k].fma::<I>(scale, shift).wide())
@@ -374,7 +414,9 @@ impl<C: Number> Vectorised for BackwardRow<'_, C> {
 unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((h, _)) = block.split::<Header>() else { return Code::INTERNAL.0 };
+    let Some((h, _)) = block.split::<Header>() else {
+        return Code::INTERNAL.0;
+    };
     let operand = |place| Operand::<C>::new(&h, place, bias);
     let (Some(grad), Some(input), Some(mean), Some(rstd)) =
         (operand(GRAD), operand(INPUT), operand(MEAN), operand(RSTD))
@@ -396,7 +438,9 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
         let (mut x_room, mut grad_room, mut weight_room) = (room(), room(), room());
         let mut result = vec![C::default(); length];
         // SAFETY: all of the weight.
-        let weight = weight.as_ref().map(|weight| unsafe { weight.read(0, &mut weight_room) });
+        let weight = weight
+            .as_ref()
+            .map(|weight| unsafe { weight.read(0, &mut weight_room) });
         for piece in begin..end {
             // SAFETY: the sums of this piece are this thread's.
             let sums = unsafe { slots.range(piece as usize * per_piece, per_piece) };

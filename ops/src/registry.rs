@@ -4,9 +4,9 @@
 use std::ffi::CStr;
 
 use crate::call::Call;
-use crate::{copy, elementwise, index, matmul, norm, reduce, rows};
 use crate::error::Result;
 use crate::plan::Plan;
+use crate::{copy, elementwise, generate, index, loss, matmul, norm, optimizer, reduce, rows};
 
 /// One operator. Each module of operators lists its own.
 pub(crate) struct Definition {
@@ -16,7 +16,7 @@ pub(crate) struct Definition {
 }
 
 /// All operators, grouped as in `docs/operators.md`.
-const GROUPS: [&[Definition]; 10] = [
+const GROUPS: [&[Definition]; 13] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -27,6 +27,9 @@ const GROUPS: [&[Definition]; 10] = [
     rows::OPERATORS,
     norm::OPERATORS,
     index::OPERATORS,
+    loss::OPERATORS,
+    optimizer::OPERATORS,
+    generate::OPERATORS,
 ];
 
 const COUNT: usize = {

@@ -23,11 +23,26 @@ use crate::registry::Definition;
 
 /// The operators of this file.
 pub(crate) const OPERATORS: &[Definition] = &[
-    Definition { name: c"softmax", plan: plan_rows::<1, Softmax> },
-    Definition { name: c"log_softmax", plan: plan_rows::<1, LogSoftmax> },
-    Definition { name: c"softmax_backward", plan: plan_rows::<2, SoftmaxBackward> },
-    Definition { name: c"log_softmax_backward", plan: plan_rows::<2, LogSoftmaxBackward> },
-    Definition { name: c"cumsum", plan: plan_rows::<1, CumulativeSum> },
+    Definition {
+        name: c"softmax",
+        plan: plan_rows::<1, Softmax>,
+    },
+    Definition {
+        name: c"log_softmax",
+        plan: plan_rows::<1, LogSoftmax>,
+    },
+    Definition {
+        name: c"softmax_backward",
+        plan: plan_rows::<2, SoftmaxBackward>,
+    },
+    Definition {
+        name: c"log_softmax_backward",
+        plan: plan_rows::<2, LogSoftmaxBackward>,
+    },
+    Definition {
+        name: c"cumsum",
+        plan: plan_rows::<1, CumulativeSum>,
+    },
 ];
 
 /// What is computed of the rows of N inputs.
@@ -76,9 +91,16 @@ fn plan_rows<const N: usize, F: RowFunction<N>>(call: &Call<'_>, plan: &mut Plan
     };
     for input in call.inputs {
         if input.sizes != output.sizes {
-            return invalid(format!("sizes differ: {:?} and {:?}", input.sizes, output.sizes));
+            return invalid(format!(
+                "sizes differ: {:?} and {:?}",
+                input.sizes, output.sizes
+            ));
         }
-        let fits = if class == 2 { !is_float(input.dtype) } else { true };
+        let fits = if class == 2 {
+            !is_float(input.dtype)
+        } else {
+            true
+        };
         if class_of(input.dtype).is_none() || !fits {
             return unsupported(format!("from {} to {}", input.dtype, output.dtype));
         }
@@ -87,9 +109,16 @@ fn plan_rows<const N: usize, F: RowFunction<N>>(call: &Call<'_>, plan: &mut Plan
         return unsupported(format!("not defined for {}", output.dtype));
     };
     let operand = |k: usize| -> Option<&Tensor<'_>> {
-        if k == 0 { Some(output) } else { call.inputs.get(k - 1) }
+        if k == 0 {
+            Some(output)
+        } else {
+            call.inputs.get(k - 1)
+        }
     };
-    let mut header = Header { length: 1, ..Header::zeroed() };
+    let mut header = Header {
+        length: 1,
+        ..Header::zeroed()
+    };
     let mut sizes = [0; 3];
     for (k, size) in sizes.iter_mut().enumerate() {
         let Some(tensor) = operand(k) else { continue };
@@ -110,7 +139,13 @@ fn plan_rows<const N: usize, F: RowFunction<N>>(call: &Call<'_>, plan: &mut Plan
         for (k, stride) in strides[..3].iter_mut().enumerate() {
             *stride = operand(k).map_or(0, |tensor| tensor.strides[d] * sizes[k]);
         }
-        geometry.add(Dim { size: output.sizes[d], strides }, false)?;
+        geometry.add(
+            Dim {
+                size: output.sizes[d],
+                strides,
+            },
+            false,
+        )?;
     }
     geometry.finish(3);
     if geometry.numel * header.length == 0 {
@@ -151,10 +186,13 @@ unsafe extern "C" fn kernel<C: Compute, const N: usize, M: RowMap<C, N>>(
 ) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((h, tail)) = block.split::<Header>() else { return Code::INTERNAL.0 };
-    let (Some((dims, rank)), Some(writer)) =
-        (read_dims(tail, h.rank as usize, 3), Writer::<C>::new(h.dtypes[0]))
-    else {
+    let Some((h, tail)) = block.split::<Header>() else {
+        return Code::INTERNAL.0;
+    };
+    let (Some((dims, rank)), Some(writer)) = (
+        read_dims(tail, h.rank as usize, 3),
+        Writer::<C>::new(h.dtypes[0]),
+    ) else {
         return Code::INTERNAL.0;
     };
     let mut readers = [None; N];
@@ -173,8 +211,11 @@ unsafe extern "C" fn kernel<C: Compute, const N: usize, M: RowMap<C, N>>(
         let mut cursor = Cursor::at(&dims[..rank], begin);
         for _ in begin..end {
             let mut inputs: [&[C]; N] = [&[]; N];
-            for (k, ((input, buffer), reader)) in
-                inputs.iter_mut().zip(&mut buffers).zip(readers.iter().flatten()).enumerate()
+            for (k, ((input, buffer), reader)) in inputs
+                .iter_mut()
+                .zip(&mut buffers)
+                .zip(readers.iter().flatten())
+                .enumerate()
             {
                 let from = bases[k + 1].at(cursor.offset(k + 1));
                 buffer.reserve(length);
@@ -184,16 +225,25 @@ unsafe extern "C" fn kernel<C: Compute, const N: usize, M: RowMap<C, N>>(
             }
             let to = bases[0].at(cursor.offset(0));
             // In place, results must wait until inputs are no longer read.
-            let apart = inputs.iter().all(|input| input.as_ptr().cast::<u8>() != to.cast_const());
-            // SAFETY: a row of the output, which is ours, and apart from the inputs.
-            let place =
-                if apart { unsafe { writer.place(to, h.strides[0], length) } } else { None };
+            let apart = inputs
+                .iter()
+                .all(|input| input.as_ptr().cast::<u8>() != to.cast_const());
+            let place = if apart {
+                // SAFETY: a row of the output, which is ours, and apart from the inputs.
+                unsafe { writer.place(to, h.strides[0], length) }
+            } else {
+                None
+            };
             let map = std::marker::PhantomData::<M>;
             if let Some(out) = place {
                 dispatch(Row { inputs, out, map });
             } else {
                 result.reserve(length);
-                dispatch(Row { inputs, out: &mut result.spare_capacity_mut()[..length], map });
+                dispatch(Row {
+                    inputs,
+                    out: &mut result.spare_capacity_mut()[..length],
+                    map,
+                });
                 // SAFETY: a row function writes all of its row.
                 unsafe { result.set_len(length) };
                 // SAFETY: a row of the output, which is ours; inputs are no longer read.
@@ -241,7 +291,10 @@ fn largest<C: Compute>(values: &[C]) -> C {
             *best = bigger(*value, *best);
         }
     }
-    best.into_iter().chain(rest.iter().copied()).reduce(bigger).unwrap_or_default()
+    best.into_iter()
+        .chain(rest.iter().copied())
+        .reduce(bigger)
+        .unwrap_or_default()
 }
 
 /// The sum of what `term` gives for each index, in f64 over independent lanes.

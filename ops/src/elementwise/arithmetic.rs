@@ -101,7 +101,10 @@ maps!(Sign[f32, f64, i32, i64]() 1 [a] -> same {
 maps!(Square[f32, f64]() 1 [a] -> same a * a);
 maps!(SquareInt[i32, i64]() 1 [a] -> same a.wrapping_mul(a));
 
-#[expect(clippy::eq_op, reason = "NaN is what differs from itself, and integers never do")]
+#[expect(
+    clippy::eq_op,
+    reason = "NaN is what differs from itself, and integers never do"
+)]
 #[inline(always)]
 fn is_nan<T: PartialOrd>(a: T) -> bool {
     a != a

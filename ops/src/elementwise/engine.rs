@@ -13,12 +13,12 @@ use std::mem::{MaybeUninit, size_of};
 
 use bytemuck::{Pod, Zeroable};
 
-use outrigger_device::{Code, DType};
 use crate::convert::{Compute, Load, Store};
 use crate::cursor::Cursor;
 use crate::geometry::{Dim, MAX_OPERANDS, MAX_RANK};
 use crate::memory::read_dims;
 use crate::parallel;
+use outrigger_device::{Code, DType};
 
 /// Values per block: large enough to hide the cost of a block, small enough for the first cache.
 pub(crate) const BLOCK: usize = 1024;
@@ -148,8 +148,14 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
                 }
             });
         }
-        let sources = sources.map(|source| source.expect("every slot was filled by the loop above"));
-        Some(Self { dims, rank, sources, sink })
+        let sources =
+            sources.map(|source| source.expect("every slot was filled by the loop above"));
+        Some(Self {
+            dims,
+            rank,
+            sources,
+            sink,
+        })
     }
 
     /// Computes elements `begin..end` of the order in which dimensions are walked.
@@ -171,8 +177,12 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
             let inner = &self.dims[0].strides;
 
             let mut inputs: [&[In]; N] = [&[]; N];
-            for (k, ((source, block), input)) in
-                self.sources.iter().zip(&mut scratch).zip(&mut inputs).enumerate()
+            for (k, ((source, block), input)) in self
+                .sources
+                .iter()
+                .zip(&mut scratch)
+                .zip(&mut inputs)
+                .enumerate()
             {
                 let stride = inner[k + 1] as isize;
                 if source.dense && source.native {
@@ -221,7 +231,10 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
     ///
     /// # Safety
     /// As for `range`, for elements `at..at + n`, in one row if `one_row`.
-    #[expect(clippy::too_many_arguments, reason = "the state of one loop, split only to be read")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the state of one loop, split only to be read"
+    )]
     #[inline(always)]
     unsafe fn emit(
         &self,
@@ -236,7 +249,9 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
         let stride = self.dims[0].strides[0] as isize;
         let row_dense = one_row && stride == size_of::<Out>() as isize;
         let place = if self.sink.dense {
-            self.sink.base.wrapping_offset(at as isize * size_of::<Out>() as isize)
+            self.sink
+                .base
+                .wrapping_offset(at as isize * size_of::<Out>() as isize)
         } else {
             self.sink.base.wrapping_offset(cursor.offset(0) as isize)
         };
@@ -248,9 +263,8 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
             });
             if apart {
                 // SAFETY: n dense places of type Out, ours alone, and apart from the inputs.
-                let out = unsafe {
-                    std::slice::from_raw_parts_mut(place.cast::<MaybeUninit<Out>>(), n)
-                };
+                let out =
+                    unsafe { std::slice::from_raw_parts_mut(place.cast::<MaybeUninit<Out>>(), n) };
                 function(at, inputs, out);
                 return;
             }

@@ -5,7 +5,9 @@
 
 use super::real::Real;
 use super::{maps, operator};
-use crate::call::Scalar;
+use crate::call::{Call, Scalar};
+use crate::error::{Result, invalid};
+use crate::plan::Plan;
 use crate::registry::Definition;
 
 maps!(Sqrt[f32, f64]() 1 [x] -> same x.sqrt());
@@ -91,8 +93,8 @@ maps!(SoftplusBackward[f32, f64](beta, threshold) 2 [grad, x] -> same {
     if x * beta > threshold { grad } else { grad * (x * beta).sigmoid_::<I>() }
 });
 maps!(Hardtanh[f32, f64](low, high) 2 [grad, x] -> same if x <= low || x >= high { 0.0 } else { grad });
-maps!(Hardsigmoid[f32, f64]() 1 [x] -> same (x + 3.0).max(0.0).min(6.0) / 6.0);
-maps!(Hardswish[f32, f64]() 1 [x] -> same x * (x + 3.0).max(0.0).min(6.0) / 6.0);
+maps!(Hardsigmoid[f32, f64]() 1 [x] -> same (x + 3.0).clamp(0.0, 6.0) / 6.0);
+maps!(Hardswish[f32, f64]() 1 [x] -> same x * (x + 3.0).clamp(0.0, 6.0) / 6.0);
 
 /// 1 / sqrt(2 pi).
 const SQRT_1_2PI: f64 = 0.398_942_280_401_432_7;
@@ -103,6 +105,35 @@ macro_rules! real {
     ($name:literal, $n:literal, $cost:literal, $map:ident $(, $field:ident: $value:expr)*) => {
         operator!($name, $n, Output, $cost, [$map<f32>; $map<f64>;;] $(, $field: $value)*)
     };
+}
+
+/// GELU by the error function, or by its approximation with tanh if the scalar is not 0.
+fn plan_gelu(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
+    static ERF: Definition = real!(c"gelu", 1, 1600, GeluErf);
+    static TANH: Definition = real!(c"gelu", 1, 1400, GeluTanh);
+    by_form(&ERF, &TANH, call, plan)
+}
+
+fn plan_gelu_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
+    static ERF: Definition = real!(c"gelu_backward", 2, 2200, GeluErfBackward);
+    static TANH: Definition = real!(c"gelu_backward", 2, 1600, GeluTanhBackward);
+    by_form(&ERF, &TANH, call, plan)
+}
+
+fn by_form(erf: &Definition, tanh: &Definition, call: &Call<'_>, plan: &mut Plan) -> Result<()> {
+    let approximate = match call.scalars {
+        [] => false,
+        [form] => form.to_i64() != 0,
+        _ => return invalid("1 scalar at most is right: 0 for erf, 1 for tanh"),
+    };
+    let definition = if approximate { tanh } else { erf };
+    (definition.plan)(
+        &Call {
+            scalars: &[],
+            ..*call
+        },
+        plan,
+    )
 }
 
 /// The operators of this file.
@@ -134,10 +165,14 @@ pub(crate) const OPERATORS: &[Definition] = &[
     real!(c"tanh_backward", 2, 250, TanhBackward),
     real!(c"silu", 1, 1000, Silu),
     real!(c"silu_backward", 2, 1200, SiluBackward),
-    real!(c"gelu", 1, 1600, GeluErf),
-    real!(c"gelu_backward", 2, 2200, GeluErfBackward),
-    real!(c"gelu_tanh", 1, 1400, GeluTanh),
-    real!(c"gelu_tanh_backward", 2, 1600, GeluTanhBackward),
+    Definition {
+        name: c"gelu",
+        plan: plan_gelu,
+    },
+    Definition {
+        name: c"gelu_backward",
+        plan: plan_gelu_backward,
+    },
     real!(c"elu", 1, 900, Elu, defaults: &[Scalar::F64(1.0), Scalar::F64(1.0), Scalar::F64(1.0)]),
     real!(c"softplus", 1, 2000, Softplus, defaults: &[Scalar::F64(1.0), Scalar::F64(20.0)]),
     real!(c"softplus_backward", 2, 1200, SoftplusBackward, defaults: &[Scalar::F64(1.0), Scalar::F64(20.0)]),

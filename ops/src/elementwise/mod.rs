@@ -20,7 +20,6 @@ use std::mem::{MaybeUninit, size_of};
 
 use engine::{Header, IMMEDIATE, code};
 
-use outrigger_device::{Code, DType};
 use crate::call::{Call, Scalar, Tensor};
 use crate::convert::{
     Class, Compute, bf16_to_f32, class_of, f16_to_f32, f32_to_bf16, f32_to_f16, is_float,
@@ -30,6 +29,7 @@ use crate::geometry::{self, MAX_OPERANDS};
 use crate::isa::{Isa, Vectorised, dispatch};
 use crate::memory::ArgumentBlock;
 use crate::plan::{KernelFn, Plan};
+use outrigger_device::{Code, DType};
 
 /// A function of N values.
 pub(crate) trait Map<const N: usize>: Copy + Send + Sync + 'static {
@@ -62,15 +62,15 @@ impl<F: Map<N>, const N: usize> Vectorised for Block<'_, F, N> {
         let n = self.out.len();
         // Equal lengths, known to the compiler, so that the loop has no bounds to check.
         let inputs = self.inputs.map(|input| &input[..n]);
-        for index in 0..n {
+        for (index, out) in self.out.iter_mut().enumerate() {
             let x = std::array::from_fn(|k| inputs[k][index]);
-            self.out[index].write(self.function.apply::<I>(x));
+            out.write(self.function.apply::<I>(x));
         }
         if F::FIXUP {
-            for index in 0..n {
+            for (index, out) in self.out.iter_mut().enumerate() {
                 let x = std::array::from_fn(|k| inputs[k][index]);
                 if let Some(value) = self.function.fixup(x) {
-                    self.out[index].write(value);
+                    out.write(value);
                 }
             }
         }
@@ -94,7 +94,11 @@ pub(crate) unsafe extern "C" fn kernel<F: Map<N>, const N: usize>(
     };
     let function = F::new(header.params);
     let block = |_: i64, inputs: [&[F::In]; N], out: &mut [MaybeUninit<F::Out>]| {
-        dispatch(Block { function, inputs, out });
+        dispatch(Block {
+            function,
+            inputs,
+            out,
+        });
     };
     // SAFETY: the header is of a plan for this kernel, hence for these types, and memory is the
     // caller's promise.
@@ -202,8 +206,15 @@ impl Op {
 
     #[cold]
     fn wrong_count(&self, given: usize) -> Result<()> {
-        let or_scalar = if self.scalar_operand { ", the last of them as tensor or scalar" } else { "" };
-        invalid(format!("{given} inputs, {} are right{or_scalar}", self.operands))
+        let or_scalar = if self.scalar_operand {
+            ", the last of them as tensor or scalar"
+        } else {
+            ""
+        };
+        invalid(format!(
+            "{given} inputs, {} are right{or_scalar}",
+            self.operands
+        ))
     }
 }
 
@@ -255,7 +266,11 @@ fn class_of_inputs(
         let Some(class) = class_of(input.dtype) else {
             return unsupported(format!("no arithmetic on {}", input.dtype));
         };
-        let slot = if input.rank() == 0 { &mut without } else { &mut with_dims };
+        let slot = if input.rank() == 0 {
+            &mut without
+        } else {
+            &mut with_dims
+        };
         *slot = Some(slot.map_or(class, |other| wider(class, other)));
     }
     let mut class = match (with_dims, without) {

@@ -32,7 +32,11 @@ where
     let from_a = weight.fma_::<I>(b - a, a);
     let from_b = (-(b - a)).fma_::<I>(one - weight, b);
     let half = T::from(0.5);
-    if weight < half && weight > -half { from_a } else { from_b }
+    if weight < half && weight > -half {
+        from_a
+    } else {
+        from_b
+    }
 }
 
 /// The operators of this file.

@@ -38,30 +38,46 @@ impl<In: Compute, const LARGEST: bool> Reducer for Extreme<In, LARGEST> {
         Self(std::marker::PhantomData)
     }
     fn start(self) -> Best<In> {
-        Best { value: In::default(), index: -1 }
+        Best {
+            value: In::default(),
+            index: -1,
+        }
     }
     #[inline(always)]
     fn take<I: Isa>(self, state: Best<In>, first: i64, values: &[In]) -> Best<In> {
         const LANES: usize = 16;
-        let Some(&start) = values.first() else { return state };
+        let Some(&start) = values.first() else {
+            return state;
+        };
         // The value first, which is vectorised; where it is only if it is better.
         let mut best = [start; LANES];
         let (blocks, rest) = values.as_chunks::<LANES>();
         for block in blocks {
             for (best, value) in best.iter_mut().zip(block) {
-                *best = if beats::<In, LARGEST>(*value, *best) { *value } else { *best };
+                *best = if beats::<In, LARGEST>(*value, *best) {
+                    *value
+                } else {
+                    *best
+                };
             }
         }
         let mut value = start;
         for candidate in best.into_iter().chain(rest.iter().copied()) {
-            value = if beats::<In, LARGEST>(candidate, value) { candidate } else { value };
+            value = if beats::<In, LARGEST>(candidate, value) {
+                candidate
+            } else {
+                value
+            };
         }
         if state.index >= 0 && !beats::<In, LARGEST>(value, state.value) {
             return state;
         }
         let is_value = |x: &In| !beats::<In, LARGEST>(value, *x);
         let index = values.iter().position(is_value).unwrap_or(0) as i64;
-        Best { value, index: first + index }
+        Best {
+            value,
+            index: first + index,
+        }
     }
     #[inline(always)]
     fn take_each<I: Isa>(self, states: &mut [Best<In>], index: i64, values: &[In]) {
@@ -72,7 +88,11 @@ impl<In: Compute, const LARGEST: bool> Reducer for Extreme<In, LARGEST> {
         }
     }
     fn combine(self, a: Best<In>, b: Best<In>) -> Best<In> {
-        if a.index < 0 || (b.index >= 0 && beats::<In, LARGEST>(b.value, a.value)) { b } else { a }
+        if a.index < 0 || (b.index >= 0 && beats::<In, LARGEST>(b.value, a.value)) {
+            b
+        } else {
+            a
+        }
     }
     fn finish(self, state: Best<In>, _: i64) -> (In, i64) {
         (state.value, state.index)
@@ -87,7 +107,9 @@ fn plan_extreme<const LARGEST: bool>(
     if !call.scalars.is_empty() {
         return invalid("no scalars are right");
     }
-    let Some(input) = call.inputs.first() else { return invalid("0 inputs, 1 is right") };
+    let Some(input) = call.inputs.first() else {
+        return invalid("0 inputs, 1 is right");
+    };
     let kernel = match class_of(input.dtype) {
         Some(Class::F32) => kernel::<Extreme<f32, LARGEST>>,
         Some(Class::F64) => kernel::<Extreme<f64, LARGEST>>,
@@ -98,7 +120,10 @@ fn plan_extreme<const LARGEST: bool>(
     if let (Outputs::First | Outputs::Both, Some(values)) = (outputs, call.outputs.first())
         && values.dtype != input.dtype
     {
-        return invalid(format!("values are {}, they must be {}", values.dtype, input.dtype));
+        return invalid(format!(
+            "values are {}, they must be {}",
+            values.dtype, input.dtype
+        ));
     }
     if let (Outputs::Second | Outputs::Both, Some(indices)) = (outputs, call.outputs.last())
         && (is_float(indices.dtype) || class_of(indices.dtype) != Some(Class::I64))
@@ -106,7 +131,14 @@ fn plan_extreme<const LARGEST: bool>(
         return invalid(format!("indices are {}, they must be i64", indices.dtype));
     }
     let ordered = outputs != Outputs::First;
-    Reduction { kernel, ordered, outputs, empty: false, param: 0.0 }.plan(call, plan)
+    Reduction {
+        kernel,
+        ordered,
+        outputs,
+        empty: false,
+        param: 0.0,
+    }
+    .plan(call, plan)
 }
 
 macro_rules! extremes {

@@ -115,7 +115,11 @@ impl Reduction {
             }
         };
         let shape = call.outputs[0];
-        if call.outputs.iter().any(|output| output.sizes != shape.sizes) {
+        if call
+            .outputs
+            .iter()
+            .any(|output| output.sizes != shape.sizes)
+        {
             return invalid("both outputs must have the same sizes");
         }
         let sides = split(input, &shape, first, second, self.ordered)?;
@@ -123,7 +127,9 @@ impl Reduction {
             return Ok(());
         }
         if sides.reduced.numel == 0 && !self.empty {
-            return invalid("the reduced dimensions are empty, and there is no result for no values");
+            return invalid(
+                "the reduced dimensions are empty, and there is no result for no values",
+            );
         }
         let code = |tensor: Option<&Tensor<'_>>| tensor.map_or(0, |tensor| tensor.dtype.0 as u8);
         let address = |tensor: Option<&Tensor<'_>>| tensor.map_or(0, |tensor| tensor.address);
@@ -170,12 +176,18 @@ fn split(
     let size = geometry::checked_size(input)?;
     let size_of = |tensor: Option<&Tensor<'_>>| tensor.map_or(Ok(0), geometry::checked_size);
     let (first_size, second_size) = (size_of(first)?, size_of(second)?);
-    let mut sides = Sides { kept: Geometry::empty(), reduced: Geometry::empty() };
+    let mut sides = Sides {
+        kept: Geometry::empty(),
+        reduced: Geometry::empty(),
+    };
     for d in (0..input.rank()).rev() {
         let stride = |tensor: Option<&Tensor<'_>>, bytes: i64| {
             tensor.map_or(0, |tensor| tensor.strides[d] * bytes)
         };
-        let mut dim = Dim { size: input.sizes[d], strides: [0; geometry::MAX_OPERANDS] };
+        let mut dim = Dim {
+            size: input.sizes[d],
+            strides: [0; geometry::MAX_OPERANDS],
+        };
         dim.strides[0] = input.strides[d] * size;
         if shape.sizes[d] == dim.size {
             dim.strides[1] = stride(first, first_size);
@@ -207,11 +219,19 @@ pub(crate) unsafe extern "C" fn kernel<R: Reducer>(
 ) -> i32 {
     // SAFETY: the caller's promise.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    let Some((header, tail)) = block.split::<Header>() else { return Code::INTERNAL.0 };
-    let Some(work) = Work::<R>::new(&header, tail, bias) else { return Code::INTERNAL.0 };
+    let Some((header, tail)) = block.split::<Header>() else {
+        return Code::INTERNAL.0;
+    };
+    let Some(work) = Work::<R>::new(&header, tail, bias) else {
+        return Code::INTERNAL.0;
+    };
     // SAFETY: the operands of the plan are the caller's promise.
     unsafe {
-        if work.across() { work.columns() } else { work.rows() }
+        if work.across() {
+            work.columns()
+        } else {
+            work.rows()
+        }
     }
     Code::OK.0
 }
@@ -247,12 +267,18 @@ impl<R: Reducer> Work<R> {
             input: Base::new(header.input, bias),
             reader: Reader::new(header.dtypes[0])?,
             first: if wanted(1) {
-                Some((Base::new(header.outputs[0], bias), Writer::new(header.dtypes[1])?))
+                Some((
+                    Base::new(header.outputs[0], bias),
+                    Writer::new(header.dtypes[1])?,
+                ))
             } else {
                 None
             },
             second: if wanted(2) {
-                Some((Base::new(header.outputs[1], bias), Writer::new(header.dtypes[2])?))
+                Some((
+                    Base::new(header.outputs[1], bias),
+                    Writer::new(header.dtypes[2])?,
+                ))
             } else {
                 None
             },
@@ -306,7 +332,9 @@ impl<R: Reducer> Work<R> {
             });
             for (result, states) in states.chunks_exact(pieces as usize).enumerate() {
                 let start = self.reducer.start();
-                let state = states.iter().fold(start, |a, &b| self.reducer.combine(a, b));
+                let state = states
+                    .iter()
+                    .fold(start, |a, &b| self.reducer.combine(a, b));
                 let cursor = Cursor::at(&self.kept_dims[..self.kept_rank], first + result as i64);
                 // SAFETY: every result is written once, here.
                 unsafe { self.write(&cursor, state) };
@@ -334,7 +362,12 @@ impl<R: Reducer> Work<R> {
             let part = if dense || cursor.row_left() >= part.min(64) || part == left {
                 // SAFETY: `part` values of one row.
                 let values = unsafe { self.reader.row(pointer, stride, &mut scratch[..part]) };
-                state = dispatch(Take { reducer: self.reducer, state, first: at, values });
+                state = dispatch(Take {
+                    reducer: self.reducer,
+                    state,
+                    first: at,
+                    values,
+                });
                 cursor.advance(part);
                 part
             } else {
@@ -351,10 +384,14 @@ impl<R: Reducer> Work<R> {
                     cursor.advance(part);
                 }
                 // SAFETY: the loop above filled the first `filled` values.
-                let values = unsafe {
-                    std::slice::from_raw_parts(scratch.as_ptr().cast::<R::In>(), filled)
-                };
-                state = dispatch(Take { reducer: self.reducer, state, first: at, values });
+                let values =
+                    unsafe { std::slice::from_raw_parts(scratch.as_ptr().cast::<R::In>(), filled) };
+                state = dispatch(Take {
+                    reducer: self.reducer,
+                    state,
+                    first: at,
+                    values,
+                });
                 filled
             };
             at += part as i64;
@@ -372,7 +409,11 @@ impl<R: Reducer> Work<R> {
         let strips = self.kept / width * bands;
         // Values of a strip go to one thread, unless there are too few strips for all threads.
         let depth = (PIECE / width.min(COLUMNS as i64)).max(1);
-        let pieces = if strips >= 16 { 1 } else { (self.reduced + depth - 1) / depth };
+        let pieces = if strips >= 16 {
+            1
+        } else {
+            (self.reduced + depth - 1) / depth
+        };
         let depth = (self.reduced + pieces - 1) / pieces;
         let band_width = width.min(COLUMNS as i64) as usize;
         let batch = (4096 / pieces).max(1);
@@ -392,8 +433,7 @@ impl<R: Reducer> Work<R> {
                     }
                 });
             } else {
-                let mut states =
-                    vec![self.reducer.start(); (count * pieces) as usize * band_width];
+                let mut states = vec![self.reducer.start(); (count * pieces) as usize * band_width];
                 let slots = Slots::new(&mut states);
                 parallel::for_range(0, count * pieces, 1, &|begin, end| {
                     for item in begin..end {
@@ -409,7 +449,10 @@ impl<R: Reducer> Work<R> {
                         row.copy_from_slice(&states[..n]);
                     }
                 });
-                for (k, parts) in states.chunks_exact(pieces as usize * band_width).enumerate() {
+                for (k, parts) in states
+                    .chunks_exact(pieces as usize * band_width)
+                    .enumerate()
+                {
                     let mut total = [self.reducer.start(); COLUMNS];
                     for part in parts.chunks_exact(band_width) {
                         for (total, &state) in total.iter_mut().zip(part) {
@@ -459,7 +502,12 @@ impl<R: Reducer> Work<R> {
             let stride = self.kept_dims[0].strides[0];
             // SAFETY: n values of one row of columns.
             let values = unsafe { self.reader.row(pointer, stride, &mut scratch[..n]) };
-            dispatch(TakeEach { reducer: self.reducer, states: &mut states[..n], index, values });
+            dispatch(TakeEach {
+                reducer: self.reducer,
+                states: &mut states[..n],
+                index,
+                values,
+            });
             cursor.advance(1);
         }
         n
@@ -521,6 +569,7 @@ impl<R: Reducer> Vectorised for TakeEach<'_, R> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        self.reducer.take_each::<I>(self.states, self.index, self.values);
+        self.reducer
+            .take_each::<I>(self.states, self.index, self.values);
     }
 }

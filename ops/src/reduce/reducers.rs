@@ -4,7 +4,7 @@
 //! bit or so; integers are accumulated in i64 and wrap.
 
 use super::{Outputs, Reducer, Reduction, kernel};
-use crate::call::{Call, Scalar};
+use crate::call::Call;
 use crate::convert::{Class, Compute, class_of, is_float};
 use crate::error::{Result, invalid, unsupported};
 use crate::isa::Isa;
@@ -47,14 +47,14 @@ macro_rules! folds {
     ($name:ident[$($in:ty => $state:ty),*] start $start:expr; take |$s:ident, $x:ident| $take:expr;
      join |$a:ident, $b:ident| $join:expr; finish |$self:ident, $f:ident, $count:ident| $finish:expr) => {
         #[derive(Clone, Copy)]
-        struct $name<In>(f64, std::marker::PhantomData<In>);
+        struct $name<In>(std::marker::PhantomData<In>);
         $(impl Reducer for $name<$in> {
             type In = $in;
             type Out = $state;
             type Second = $state;
             type State = $state;
-            fn new(param: f64) -> Self {
-                Self(param, std::marker::PhantomData)
+            fn new(_: f64) -> Self {
+                Self(std::marker::PhantomData)
             }
             fn start(self) -> $state {
                 $start
@@ -118,7 +118,13 @@ impl<In: Compute, const ALL: bool> Reducer for Truth<In, ALL> {
         let part = lanes(
             values,
             self.start(),
-            |s, x| if ALL { s & u8::from(x != In::default()) } else { s | u8::from(x != In::default()) },
+            |s, x| {
+                if ALL {
+                    s & u8::from(x != In::default())
+                } else {
+                    s | u8::from(x != In::default())
+                }
+            },
             |a, b| if ALL { a & b } else { a | b },
         );
         self.combine(state, part)
@@ -230,7 +236,9 @@ fn plan_by_input(
     call: &Call<'_>,
     plan: &mut Plan,
 ) -> Result<()> {
-    let Some(input) = call.inputs.first() else { return invalid("0 inputs, 1 is right") };
+    let Some(input) = call.inputs.first() else {
+        return invalid("0 inputs, 1 is right");
+    };
     let kernel = match class_of(input.dtype) {
         Some(Class::F32) => Some(kernels.f32),
         Some(Class::F64) => Some(kernels.f64),
@@ -245,11 +253,22 @@ fn plan_by_input(
             return unsupported(format!("from {} to {}", input.dtype, output.dtype));
         }
     }
-    Reduction { kernel, ordered: false, outputs, empty: true, param }.plan(call, plan)
+    Reduction {
+        kernel,
+        ordered: false,
+        outputs,
+        empty: true,
+        param,
+    }
+    .plan(call, plan)
 }
 
 fn no_scalars(call: &Call<'_>) -> Result<()> {
-    if call.scalars.is_empty() { Ok(()) } else { invalid("no scalars are right") }
+    if call.scalars.is_empty() {
+        Ok(())
+    } else {
+        invalid("no scalars are right")
+    }
 }
 
 macro_rules! sums {
@@ -270,14 +289,28 @@ macro_rules! sums {
 }
 
 fn plan_norm(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
-    let [order] = call.scalars else { return invalid("1 scalar, the order of the norm, is right") };
+    let [order] = call.scalars else {
+        return invalid("1 scalar, the order of the norm, is right");
+    };
     let order = order.to_f64();
     let kernels = if order == 1.0 {
-        Kernels { f32: kernel::<Norm1<f32>>, f64: kernel::<Norm1<f64>>, int: None }
+        Kernels {
+            f32: kernel::<Norm1<f32>>,
+            f64: kernel::<Norm1<f64>>,
+            int: None,
+        }
     } else if order == 2.0 {
-        Kernels { f32: kernel::<Norm2<f32>>, f64: kernel::<Norm2<f64>>, int: None }
+        Kernels {
+            f32: kernel::<Norm2<f32>>,
+            f64: kernel::<Norm2<f64>>,
+            int: None,
+        }
     } else if order == f64::INFINITY {
-        Kernels { f32: kernel::<NormMax<f32>>, f64: kernel::<NormMax<f64>>, int: None }
+        Kernels {
+            f32: kernel::<NormMax<f32>>,
+            f64: kernel::<NormMax<f64>>,
+            int: None,
+        }
     } else {
         return unsupported("norms of another order than 1, 2 and infinity");
     };
@@ -299,13 +332,19 @@ where
         f64: kernel::<Variance<f64, ROOT>>,
         int: None,
     };
-    let outputs = if call.outputs.len() == 2 { Outputs::Both } else { Outputs::First };
+    let outputs = if call.outputs.len() == 2 {
+        Outputs::Both
+    } else {
+        Outputs::First
+    };
     plan_by_input(&kernels, outputs, correction, call, plan)
 }
 
 fn plan_truth<const ALL: bool>(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     no_scalars(call)?;
-    let Some(input) = call.inputs.first() else { return invalid("0 inputs, 1 is right") };
+    let Some(input) = call.inputs.first() else {
+        return invalid("0 inputs, 1 is right");
+    };
     let kernel = match class_of(input.dtype) {
         Some(Class::F32) => kernel::<Truth<f32, ALL>>,
         Some(Class::F64) => kernel::<Truth<f64, ALL>>,
@@ -313,20 +352,39 @@ fn plan_truth<const ALL: bool>(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         Some(Class::I64) => kernel::<Truth<i64, ALL>>,
         None => return unsupported(format!("not defined for {}", input.dtype)),
     };
-    let reduction =
-        Reduction { kernel, ordered: false, outputs: Outputs::First, empty: true, param: 0.0 };
+    let reduction = Reduction {
+        kernel,
+        ordered: false,
+        outputs: Outputs::First,
+        empty: true,
+        param: 0.0,
+    };
     reduction.plan(call, plan)
 }
-
 
 /// The operators of this file.
 pub(crate) const OPERATORS: &[Definition] = &[
     sums!(c"sum", Sum, Some(kernel::<SumInt<i64>>)),
     sums!(c"mean", Mean, None),
     sums!(c"prod", Prod, Some(kernel::<ProdInt<i64>>)),
-    Definition { name: c"norm", plan: plan_norm },
-    Definition { name: c"var", plan: plan_variance::<false> },
-    Definition { name: c"std", plan: plan_variance::<true> },
-    Definition { name: c"any", plan: plan_truth::<false> },
-    Definition { name: c"all", plan: plan_truth::<true> },
+    Definition {
+        name: c"norm",
+        plan: plan_norm,
+    },
+    Definition {
+        name: c"var",
+        plan: plan_variance::<false>,
+    },
+    Definition {
+        name: c"std",
+        plan: plan_variance::<true>,
+    },
+    Definition {
+        name: c"any",
+        plan: plan_truth::<false>,
+    },
+    Definition {
+        name: c"all",
+        plan: plan_truth::<true>,
+    },
 ];
