@@ -1,0 +1,86 @@
+"""Copies of a sample for one side of the comparison: CPU tensors, or tensors of the device.
+
+A copy keeps what operators can see: sizes, strides, offset, which tensors share memory, and what requires
+a gradient. It must never share memory with the sample, since operators write to their arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.testing._internal.opinfo.core import SampleInput
+from torch.utils import _pytree as pytree
+
+
+@dataclass
+class Arguments:
+    """The arguments of one call, all on one side."""
+
+    input: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors among the arguments."""
+        leaves = pytree.tree_leaves((self.input, self.args, self.kwargs))
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def differentiable(self) -> list[Tensor]:
+        """The tensors whose gradients are wanted."""
+        return [tensor for tensor in self.tensors() if tensor.requires_grad]
+
+
+class Transfer:
+    """One copy of one sample; remembers the storages that it has copied."""
+
+    def __init__(self, device: torch.device, keeps_devices: bool) -> None:
+        self.device = device
+        self.keeps_devices = keeps_devices
+        # Keyed by the storage object's address: the sample outlives the transfer, so that none is reused.
+        self.bases: dict[int, Tensor] = {}
+
+    def sample(self, sample: SampleInput) -> Arguments:
+        """The arguments of `sample` on this side."""
+        kwargs = dict(sample.kwargs)
+        # Names of devices are plain text and stand under this name only.
+        if kwargs.get("device") == "cpu" and not self.keeps_devices:
+            kwargs["device"] = self.device
+        moved = pytree.tree_map(self.value, (sample.input, sample.args, kwargs))
+        return Arguments(*moved)
+
+    def value(self, value: Any) -> Any:
+        """One argument on this side."""
+        if isinstance(value, Tensor):
+            with torch.no_grad():
+                return self.tensor(value).requires_grad_(value.requires_grad)
+        if isinstance(value, torch.device) and value.type == "cpu" and not self.keeps_devices:
+            return self.device
+        if isinstance(value, torch.Generator):
+            return torch.Generator(self.device).manual_seed(value.initial_seed())
+        return value
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        """A copy of `tensor` without its history."""
+        tensor = tensor.detach()
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return tensor.to(self.device, copy=True)
+        if tensor.is_conj():
+            return self.tensor(tensor.conj()).conj()
+        if tensor.is_neg():
+            return torch._neg_view(self.tensor(torch._neg_view(tensor)))
+        copy = torch.empty(0, dtype=tensor.dtype, device=self.device)
+        storage = self.base(tensor).untyped_storage()
+        return copy.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    def base(self, tensor: Tensor) -> Tensor:
+        """The copy of the whole storage behind `tensor`, as bytes."""
+        storage = tensor.untyped_storage()
+        base = self.bases.get(storage._cdata)
+        if base is None:
+            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+            base = whole.to(self.device, copy=True)
+            self.bases[storage._cdata] = base
+        return base
