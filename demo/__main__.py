@@ -6,13 +6,13 @@ Exit status: 0 if all demands were met, 1 if not, 2 if the device cannot be used
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import torch_outrigger
 from torch import Tensor
 
 from . import data, device, trace
@@ -54,19 +54,20 @@ def main() -> int:
     print(f"device {target}, {torch.get_num_threads()} threads, torch {torch.__version__}", flush=True)
 
     memory: list[MemorySample] = []
-    torch_outrigger.fallback_reset()
+    device.runtime.reset_fallback_report()
     digits = train_digits(target, options.steps or DIGIT_STEPS, memory)
     chars = train_chars(target, options.steps or CHAR_STEPS, memory)
-    fallback = torch_outrigger.fallback_report()
+    fallback = device.runtime.fallback_report()
 
-    commands = trace_steps([digits, chars], options.out / "trace.json")
+    traced = trace_steps([digits, chars], options.out / "trace.json")
     report = Report(
         device=str(target),
-        driver=torch_outrigger.device_info(target.index)["driver"],
+        driver=os.environ.get("OUTRIGGER_DRIVER", "host"),
         results=[result for result, _ in (digits, chars)],
         fallback=fallback,
         memory=memory,
-        extra={"traced_commands": commands},
+        traced_memory=traced.memory,
+        extra={"traced_commands": traced.commands},
     )
     report.write(options.out)
     print(f"\n{report.table()}\n")
@@ -140,8 +141,8 @@ def train_with_progress(pair: Pair, batches: Iterator[Batch], steps: int, memory
     return device.peak_memory(target)
 
 
-def trace_steps(trained: list[Trained], path: Path) -> int:
-    """Records a few more steps of each model on the device; the number of device commands recorded."""
+def trace_steps(trained: list[Trained], path: Path) -> trace.Traced:
+    """Records a few more steps of each model on the device."""
 
     def work() -> None:
         for result, batches in trained:

@@ -1,6 +1,6 @@
 """The door to the device: opens it, and asks it for what the report shows.
 
-Everything goes through stock PyTorch or the public functions of `torch_outrigger`.
+Everything goes through stock PyTorch or the functions of `torch_outrigger` that no device type owns.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 import torch_outrigger
+from torch_outrigger import _runtime as runtime
 
 
 class NoDevice(RuntimeError):
@@ -29,7 +30,7 @@ def open_device(name: str) -> torch.device:
     if error := torch_outrigger.load_error():
         raise NoDevice(f"torch_outrigger did not load: {error}")
     if not getattr(torch, name).is_available():
-        raise NoDevice(f"torch.{name} has no device; what was tried:\n{torch_outrigger.load_report()}")
+        raise NoDevice(f"torch.{name} has no device; what was tried:\n{runtime.load_report()}")
     return torch.device(name, 0)
 
 

@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from .device import MemorySample
+from .trace import MemoryMoment
 from .train import COMPARED_STEPS, TOLERANCE, Pair
 
 
@@ -70,6 +71,7 @@ class Report:
     results: list[Result]
     fallback: list[dict[str, Any]]
     memory: list[MemorySample]
+    traced_memory: list[MemoryMoment]
     extra: dict[str, Any] = field(default_factory=dict)
 
     def failures(self) -> list[str]:
@@ -91,7 +93,7 @@ class Report:
         }
         (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
         plot_losses([result.pair for result in self.results], folder / "loss.png")
-        plot_memory(self.memory, folder / "memory.png")
+        plot_memory(self.memory, self.traced_memory, folder / "memory.png")
 
     def table(self) -> str:
         """The final table, for people."""
@@ -159,17 +161,22 @@ def plot_losses(pairs: list[Pair], path: Path) -> None:
     plt.close(figure)
 
 
-def plot_memory(samples: list[MemorySample], path: Path) -> None:
-    """Device memory after each step, one background colour per model."""
-    figure, axis = plt.subplots(figsize=(10, 4))
-    moments = range(len(samples))
-    axis.plot(moments, [sample.reserved / 2**20 for sample in samples], label="held by the allocator")
-    axis.plot(moments, [sample.allocated / 2**20 for sample in samples], label="in tensors")
+def plot_memory(samples: list[MemorySample], moments: list[MemoryMoment], path: Path) -> None:
+    """Left: device memory after each step, one background colour per model. Right: every allocation and
+    release of the traced steps."""
+    figure, (steps, traced) = plt.subplots(1, 2, figsize=(12, 4), sharey=True)
+    numbers = range(len(samples))
+    steps.plot(numbers, [sample.reserved / 2**20 for sample in samples], label="held by the allocator")
+    steps.plot(numbers, [sample.allocated / 2**20 for sample in samples], label="in tensors")
     for index, label in enumerate(dict.fromkeys(sample.label for sample in samples)):
-        inside = [moment for moment in moments if samples[moment].label == label]
-        axis.axvspan(inside[0], inside[-1], alpha=0.1, color=f"C{index + 2}", label=label)
-    axis.set(xlabel="sample", ylabel="MiB", ylim=(0, None), title="device memory")
-    axis.legend()
+        inside = [number for number in numbers if samples[number].label == label]
+        steps.axvspan(inside[0], inside[-1], alpha=0.1, color=f"C{index + 2}", label=label)
+    steps.set(xlabel="training step", ylabel="MiB", ylim=(0, None), title="device memory after each step")
+    steps.legend()
+    times = [(moment.at_ns - moments[0].at_ns) / 1e6 for moment in moments]
+    traced.step(times, [moment.reserved / 2**20 for moment in moments], where="post")
+    traced.step(times, [moment.allocated / 2**20 for moment in moments], where="post", linewidth=0.7)
+    traced.set(xlabel="ms", title="every allocation of the traced steps")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

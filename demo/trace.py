@@ -1,8 +1,8 @@
-"""Writes one trace of a few training steps that Perfetto opens: what PyTorch called, and below it what
-the device ran.
+"""Writes one trace of a few training steps that Perfetto opens: what PyTorch called, what the device ran,
+and how much of its memory was in use.
 
-The two come from two recorders with clocks of their own. Both are put on PyTorch's: microseconds since
-the `baseTimeNanoseconds` that its trace names.
+They come from three recorders with clocks of their own. All are put on PyTorch's: microseconds since the
+`baseTimeNanoseconds` that its trace names.
 """
 
 from __future__ import annotations
@@ -10,36 +10,62 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-import torch_outrigger
 from torch.profiler import ProfilerActivity, profile
+
+from .device import runtime
 
 DEVICE_PROCESS = 1_000_000_000  # above every process id of the host, so that the device is a row of its own
 
 Event = dict[str, Any]
 
 
-def record(work: Callable[[], None], path: Path) -> int:
-    """Runs `work` under both recorders and writes the merged trace; the number of device commands in it."""
+@dataclass(frozen=True)
+class MemoryMoment:
+    """Device memory after one allocation or release. Times are nanoseconds since the epoch."""
+
+    at_ns: int
+    allocated: int
+    reserved: int
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What was recorded: how many commands the device ran, and its memory."""
+
+    commands: int
+    memory: list[MemoryMoment]
+
+
+def record(work: Callable[[], None], path: Path) -> Traced:
+    """Runs `work` under all recorders and writes the merged trace."""
+    memory: list[MemoryMoment] = []
+
+    def remember(observation: runtime.Observation) -> None:
+        memory.append(MemoryMoment(time.time_ns(), observation.allocated_bytes, observation.reserved_bytes))
+
     with TemporaryDirectory() as folder:
         host_file, device_file = Path(folder, "host.json"), Path(folder, "device.json")
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             began_ns = time.time_ns()
-            with torch_outrigger.trace(str(device_file)):
+            with runtime.trace(device_file), runtime.observe(remember, ["alloc", "free"]):
                 work()
                 torch.accelerator.synchronize()
         profiler.export_chrome_trace(str(host_file))
         trace = json.loads(host_file.read_text())
         commands = json.loads(device_file.read_text())
-    offset = (began_ns - trace.get("baseTimeNanoseconds", 0)) / 1e3
-    trace["traceEvents"] += [process_name(), *(shifted(event, offset) for event in commands)]
+    base_ns = trace.get("baseTimeNanoseconds", 0)
+    trace["traceEvents"] += [process_name()]
+    trace["traceEvents"] += [shifted(event, (began_ns - base_ns) / 1e3) for event in commands]
+    trace["traceEvents"] += [counter(moment, base_ns) for moment in memory]
     trace["traceName"] = path.name
     path.write_text(json.dumps(trace))
-    return sum(event["ph"] in "BX" for event in commands)
+    return Traced(sum(event["ph"] in "BX" for event in commands), memory)
 
 
 def process_name() -> Event:
@@ -54,3 +80,15 @@ def shifted(event: Event, offset: float) -> Event:
     if "ts" in moved:
         moved["ts"] += offset
     return moved
+
+
+def counter(moment: MemoryMoment, base_ns: int) -> Event:
+    """Device memory as a counter of the trace, in bytes."""
+    return {
+        "ph": "C",
+        "name": "device memory",
+        "pid": DEVICE_PROCESS,
+        "tid": 0,
+        "ts": (moment.at_ns - base_ns) / 1e3,
+        "args": {"in tensors": moment.allocated, "cached": moment.reserved - moment.allocated},
+    }
