@@ -134,7 +134,7 @@ def aligned(rows: list[list[str]]) -> list[str]:
     """The rows as lines, first column left, others right aligned, a rule under the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  " + "   ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
+        "  " + "   ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
         for row in rows
     ]
     lines.insert(1, "  " + "-" * (len(lines[0]) - 2))

@@ -223,8 +223,9 @@ pub(crate) fn cxx_compiler() -> anyhow::Result<String> {
         Some(name) => vec![name.as_str()],
         None => vec!["c++", "g++", "clang++"],
     };
+    // CXX may hold a launcher or flags behind the program's name.
     let works = |name: &&str| {
-        Command::new(name)
+        Command::new(name.split_whitespace().next().unwrap_or_default())
             .arg("--version")
             .output()
             .is_ok_and(|output| output.status.success())
