@@ -1,64 +1,86 @@
 """Outrigger devices in PyTorch.
 
-`import torch` calls `autoload` through the entry point group `torch.backends`. It must never make
-`import torch` fail: what goes wrong is kept, warned about once, and answered by `load_error`.
+`import torch` loads this package by itself (entry point `torch.backends`); `import torch_outrigger`
+does where torch's autoload is switched off. It must never make `import torch` fail, and never load a
+driver: that is left to the first use of a device.
+
+`torch.outrigger` is the device's module, as `torch.cuda` is CUDA's. What is the same for all device
+types that are served (fallbacks, traces, drivers, observers) is here too: see `_runtime`.
 """
 
 from __future__ import annotations
 
-import os
+import threading
 import warnings
+from pathlib import Path
+from typing import Any
 
-__all__ = ["autoload", "load_error"]
+__version__ = "0.1.0"
 
-_error: BaseException | None = None
-_done = False
-
-
-def load_error() -> BaseException | None:
-    """What kept the devices from being served, or None if they are."""
-    return _error
-
-
-def _wanted() -> tuple[str, ...]:
-    """The device types that OUTRIGGER_TORCH asks for."""
-    choice = os.environ.get("OUTRIGGER_TORCH", "outrigger")
-    if choice == "both":
-        return ("outrigger", "mtia")
-    if choice in ("outrigger", "mtia"):
-        return (choice,)
-    raise ValueError(f"OUTRIGGER_TORCH={choice!r}: outrigger, mtia or both is right")
-
-
-def _reason(error: BaseException) -> str:
-    """What to tell the user about a failed load, and what to do."""
-    text = f"torch_outrigger could not serve its devices: {error}"
-    if isinstance(error, ModuleNotFoundError) and error.name == "torch_outrigger._C":
-        return (
-            "torch_outrigger is installed, but its compiled part is not built. Build it with "
-            "`python -m pip install --no-build-isolation --no-deps -e frameworks/torch` in Outrigger's "
-            "repository; that needs a C++20 compiler (Debian and Ubuntu: `apt install g++`) and "
-            "liboutrigger.so (`cargo build --release`)."
-        )
-    if isinstance(error, ImportError):
-        return text + ". Was it built against another torch, or was liboutrigger.so moved? Build it again."
-    return text
+_lock = threading.RLock()
+_loaded = False
+_error: Exception | None = None
 
 
 def autoload() -> None:
-    """Serves the devices. Called by torch at the end of its import; calling it again does nothing."""
-    global _error, _done
-    if _done:
-        return
-    _done = True
-    try:
-        from torch_outrigger import _setup
+    """Registers the device types with torch, once. A problem is warned of and kept for `load_error`."""
+    global _loaded, _error
+    with _lock:
+        if _loaded:
+            return
+        _loaded = True
+        try:
+            from . import _activate
 
-        _setup.serve(_wanted())
-    except Exception as error:
-        _error = error
-        warnings.warn(_reason(error), RuntimeWarning, stacklevel=2)
+            _activate.activate()
+        except Exception as error:
+            _error = error
+            try:
+                warnings.warn(
+                    f"torch_outrigger could not be loaded; its devices are not available.\n{_advice(error)}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            except RuntimeWarning:
+                # Warnings are errors here. `import torch` must work all the same, and `load_error` tells.
+                pass
 
 
-if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
-    autoload()
+def load_error() -> Exception | None:
+    """What went wrong when the package was loaded, or None."""
+    return _error
+
+
+def _advice(error: Exception) -> str:
+    """What to do about an error of loading."""
+    here = Path(__file__).resolve().parent
+    if not isinstance(error, ImportError):
+        return f"{type(error).__name__}: {error}"
+    if any(here.glob("_C*.so")):
+        problem = f"Its compiled part does not load: {error}\nIt was built for another torch, or the library is gone."
+    else:
+        problem = f"Its compiled part is not built: there is no _C*.so in {here}."
+    return (
+        f"{problem} Build it for this Python environment, in the repository of Outrigger:\n"
+        "    cargo build --release\n"
+        "    python -m pip install --no-build-isolation --no-deps -e frameworks/torch\n"
+        "It needs a C++20 compiler. TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from trying."
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _error is not None:
+        raise AttributeError(f"{__name__}.{name}: the package could not be loaded: {_advice(_error)}") from _error
+    from . import _runtime
+
+    if name not in _runtime.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_runtime, name)
+
+
+# With torch's autoload this import comes back to `autoload` above; the call below is then the second.
+import torch  # noqa: E402, F401
+
+autoload()
