@@ -56,22 +56,24 @@ fn a_forked_child_is_told_so_and_the_parent_goes_on() {
     // SAFETY: the child does what is tested here and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let codes = [
-            queue.synchronize().unwrap_err(),
-            queue.host_call(|upstream| upstream).unwrap_err(),
-            event.record(&queue).unwrap_err(),
-            event.query().unwrap_err(),
-            driver.memory_alloc(0, 64).unwrap_err(),
-            driver.queue_create(0, 0).unwrap_err(),
-        ];
-        let (drivers, report) = outrigger_device::load("host", &[]);
-        let right = forked()
-            && codes.iter().all(|error| error.code() == Code::FORKED)
-            && codes[0].message().contains("spawn")
-            && drivers.is_empty()
-            && report.to_string().contains("fork");
-        // Dropping must not wait for threads that are not in this process.
-        drop((queue, event, driver));
+        // A child that panics would leave with success: only its one thread would end.
+        let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let codes = [
+                queue.synchronize().unwrap_err(),
+                queue.host_call(|upstream| upstream).unwrap_err(),
+                event.record(&queue).unwrap_err(),
+                event.query().unwrap_err(),
+                driver.memory_alloc(0, 64).unwrap_err(),
+                driver.queue_create(0, 0).unwrap_err(),
+            ];
+            assert!(forked() && codes.iter().all(|error| error.code() == Code::FORKED));
+            assert!(codes[0].message().contains("spawn"));
+            let (drivers, report) = outrigger_device::load("host", &[]);
+            assert!(drivers.is_empty() && report.to_string().contains("fork"));
+            // Dropping must not wait for threads that are not in this process.
+            drop((queue, event, driver));
+        }))
+        .is_ok();
         // SAFETY: ends the child without the handlers of the parent.
         unsafe { libc::_exit(if right { 0 } else { 1 }) };
     }

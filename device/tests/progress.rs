@@ -210,6 +210,7 @@ fn timestamps_follow_the_order_of_the_work() {
         events[1].record(&queue).unwrap();
         events[2].record(&queue).unwrap();
         assert_eq!(events[1].time_ns().unwrap(), None);
+        until(|| events[0].query().unwrap());
         std::thread::sleep(std::time::Duration::from_millis(2));
         gate.open();
         queue.synchronize().unwrap();

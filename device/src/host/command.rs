@@ -13,12 +13,7 @@ use crate::{Code, HostFn, HostKernelFn};
 /// One command of a queue. Addresses are host pointers: the bias was added when it was submitted.
 pub(super) enum Command {
     /// The argument block follows the record.
-    Launch {
-        kernel: HostKernelFn,
-        bias: i64,
-        label: *const c_char,
-        cost_ns: u32,
-    },
+    Launch(Launch),
     Copy {
         dst: u64,
         src: u64,
@@ -48,6 +43,30 @@ pub(super) enum Command {
     Jump {
         segment: NonNull<c_void>,
     },
+}
+
+/// A launch of a kernel.
+#[derive(Clone, Copy)]
+pub(super) struct Launch {
+    pub(super) kernel: HostKernelFn,
+    pub(super) bias: i64,
+    /// NULL, or a string that lives as long as the process.
+    pub(super) label: *const c_char,
+    /// The host's estimate of the run time in nanoseconds; 0 if unknown.
+    pub(super) estimate: u32,
+}
+
+impl Launch {
+    /// As of [`Command::cost_ns`].
+    #[inline]
+    pub(super) fn cost_ns(&self) -> u64 {
+        // Without an estimate it counts as one of about a microsecond.
+        if self.estimate == 0 {
+            1000
+        } else {
+            u64::from(self.estimate)
+        }
+    }
 }
 
 /// When an event's point passed.
@@ -102,11 +121,9 @@ impl Command {
     /// worker is woken and waiters are looked after.
     #[inline]
     pub(super) fn cost_ns(&self) -> u64 {
-        // A launch without an estimate counts as one of about a microsecond, and moved bytes as ten
-        // per nanosecond.
         match self {
-            Self::Launch { cost_ns: 0, .. } => 1000,
-            Self::Launch { cost_ns, .. } => u64::from(*cost_ns),
+            Self::Launch(launch) => launch.cost_ns(),
+            // Moved bytes count as ten per nanosecond.
             Self::Copy { size, .. } | Self::Fill { size, .. } => size / 10,
             Self::HostCall { .. } => u64::MAX,
             Self::Wait { .. } | Self::Stamp { .. } | Self::Nop | Self::Jump { .. } => 0,
@@ -117,7 +134,7 @@ impl Command {
     #[inline]
     pub(super) fn launch_label(&self) -> *const c_char {
         match self {
-            Self::Launch { label, .. } => *label,
+            Self::Launch(launch) => launch.label,
             _ => std::ptr::null(),
         }
     }
@@ -125,13 +142,13 @@ impl Command {
     /// The name of the command in traces.
     pub(super) fn label(&self) -> &str {
         match self {
-            Self::Launch { label, .. } if !label.is_null() => {
+            Self::Launch(launch) if !launch.label.is_null() => {
                 // SAFETY: the contract: NUL-terminated, and lives as long as the process.
-                unsafe { CStr::from_ptr(*label) }
+                unsafe { CStr::from_ptr(launch.label) }
                     .to_str()
                     .unwrap_or("kernel")
             }
-            Self::Launch { .. } => "kernel",
+            Self::Launch(_) => "kernel",
             Self::Copy { .. } => "copy",
             Self::Fill { .. } => "fill",
             Self::HostCall { .. } => "host call",
@@ -149,9 +166,9 @@ impl Command {
     pub(super) unsafe fn run(self, args: (*const u8, u32), upstream: Code) -> Code {
         let failed = upstream != Code::OK;
         match self {
-            Self::Launch { kernel, bias, .. } if !failed => {
+            Self::Launch(launch) if !failed => {
                 // SAFETY: the host launched this kernel with these arguments.
-                Code(unsafe { kernel(args.0.cast(), args.1, bias) })
+                Code(unsafe { (launch.kernel)(args.0.cast(), args.1, launch.bias) })
             }
             Self::Copy { dst, src, size } if !failed => {
                 // SAFETY: live ranges that do not overlap (R26), checked against their device.
@@ -173,7 +190,7 @@ impl Command {
                 stamp.0.store(now(), Ordering::Relaxed);
                 Code::OK
             }
-            Self::Launch { .. }
+            Self::Launch(_)
             | Self::Copy { .. }
             | Self::Fill { .. }
             | Self::Wait { .. }

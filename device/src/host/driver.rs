@@ -65,7 +65,8 @@ impl Host {
         })
     }
 
-    fn open(options: &str) -> Result<Self, Fault> {
+    /// Reserves the devices that the options describe.
+    pub(super) fn open(options: &str) -> Result<Self, Fault> {
         let options = Options::parse(options)?;
         let devices = (0..options.devices)
             .map(|index| {

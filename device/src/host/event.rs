@@ -226,3 +226,34 @@ pub(super) unsafe extern "C" fn queue_wait(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::{Point, Queue};
+
+    #[test]
+    fn a_point_is_never_read_half_written() {
+        let leak = || -> &'static Queue { Box::leak(Box::new(Queue::new().unwrap())) };
+        let queues = [leak(), leak()];
+        let (point, over) = (Point::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for side in 0..2u64 {
+                let (point, over, queue) = (&point, &over, queues[side as usize]);
+                // The values of one queue are even, those of the other odd.
+                scope.spawn(move || {
+                    for value in 0..300_000 {
+                        point.write(queue, 2 * value + side);
+                    }
+                    over.store(true, Ordering::Relaxed);
+                });
+            }
+            while !over.load(Ordering::Relaxed) {
+                if let Some((queue, value)) = point.read() {
+                    assert!(std::ptr::eq(queue, queues[(value % 2) as usize]));
+                }
+            }
+        });
+    }
+}

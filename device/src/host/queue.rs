@@ -21,7 +21,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
 
-use super::command::{Command, Inside, inside};
+use super::command::{Command, Inside, Launch, inside};
 use super::driver::{Device, Host};
 use super::failure::{Failure, Failures};
 use super::fault::Fault;
@@ -132,7 +132,8 @@ impl Queue {
         Ok(queue)
     }
 
-    fn new() -> Result<Self, Fault> {
+    /// An idle queue that belongs to nobody.
+    pub(super) fn new() -> Result<Self, Fault> {
         let (writer, reader, spare) = chain().ok_or_else(out_of_memory)?;
         Ok(Self {
             producer: CachePadded::new(Mutex::new(Producer {
@@ -236,21 +237,34 @@ impl Queue {
 
     /// Submits a command of the host.
     #[inline]
-    pub(super) fn submit(&'static self, command: Command, args: &[u8]) -> Result<(), Fault> {
-        self.push(command, args, true).map(drop)
+    pub(super) fn submit(&'static self, command: Command) -> Result<(), Fault> {
+        let cost = command.cost_ns();
+        self.push(cost, || command, &[], true).map(drop)
+    }
+
+    /// Submits a launch. Its argument block is copied.
+    #[inline]
+    pub(super) fn submit_launch(&'static self, launch: Launch, args: &[u8]) -> Result<(), Fault> {
+        self.push(launch.cost_ns(), || Command::Launch(launch), args, true)
+            .map(drop)
     }
 
     /// Submits a command that the host does not count, and gives the point after it.
     pub(super) fn mark(&'static self, command: Command) -> Result<u64, Fault> {
-        self.push(command, &[], false)
+        self.push(0, || command, &[], false)
     }
 
-    #[inline]
-    fn push(&'static self, command: Command, args: &[u8], counted: bool) -> Result<u64, Fault> {
+    #[inline(always)] // so that a launch is made where it stays, see `Writer::push`
+    fn push(
+        &'static self,
+        cost: u64,
+        command: impl FnOnce() -> Command,
+        args: &[u8],
+        counted: bool,
+    ) -> Result<u64, Fault> {
         if self.submitted.load(Ordering::Relaxed) >= self.look_at.load(Ordering::Relaxed) {
             self.relieve();
         }
-        let cost = command.cost_ns();
         let mut producer = self.producer.lock();
         let submission = producer.submissions + 1;
         let number = if counted { submission } else { 0 };

@@ -125,11 +125,11 @@ impl Writer {
     }
 
     /// Writes a record, or answers `false` without memory and with nothing changed.
-    #[inline]
+    #[inline(always)] // so that `command` is
     pub(super) fn push(
         &mut self,
         spare: &Spare,
-        command: Command,
+        command: impl FnOnce() -> Command,
         submission: u64,
         args: &[u8],
     ) -> bool {
@@ -138,16 +138,16 @@ impl Writer {
         if needed + LINE > self.left && !self.jump(spare, needed) {
             return false;
         }
-        // An argument block is at most u32::MAX bytes: its size comes from a u32.
-        let record = Record {
-            command,
-            submission,
-            args_size: args.len() as u32,
-        };
+        let record = self.at.cast::<Record>().as_ptr();
         // SAFETY: `left` bytes from `at` belong to the writer, which is more than `needed`; `at` is
-        // aligned to a line as all sizes are multiples of it.
+        // aligned to a line as all sizes are multiples of it. The fields are written one by one, and
+        // the command is made here: moved, it would be stored in one width and loaded in another, which
+        // stalls for longer than the rest of a launch takes.
         unsafe {
-            self.at.cast::<Record>().write(record);
+            (&raw mut (*record).command).write(command());
+            (&raw mut (*record).submission).write(submission);
+            // An argument block has at most u32::MAX bytes: its size comes from a u32.
+            (&raw mut (*record).args_size).write(args.len() as u32);
             let behind = self.at.add(LINE);
             std::ptr::copy_nonoverlapping(args.as_ptr(), behind.as_ptr(), args.len());
             self.at = self.at.add(needed);
@@ -225,7 +225,7 @@ mod tests {
             for _ in 0..=round % 7 {
                 written += 1;
                 let args = vec![written as u8; sizes[written as usize % sizes.len()]];
-                assert!(writer.push(&spare, Command::Nop, written, &args));
+                assert!(writer.push(&spare, || Command::Nop, written, &args));
             }
             while read < written {
                 read += 1;

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
-use super::command::{Command, Pattern};
+use super::command::{Command, Launch, Pattern};
 use super::driver::{Device, Host, give};
 use super::event::queue;
 use super::fault::{Fault, answer, done};
@@ -85,7 +85,7 @@ pub(super) unsafe extern "C" fn host_call(
         let Some(function) = function else {
             return Err(Fault::null("the function", Code::INVALID_ARGUMENT));
         };
-        queue.submit(Command::HostCall { function, user }, &[])
+        queue.submit(Command::HostCall { function, user })
     })
 }
 
@@ -118,7 +118,7 @@ pub(super) unsafe extern "C" fn copy(
         };
         let dst = end(to_device, "destination", dst)?;
         let src = end(from_device, "source", src)?;
-        queue.submit(Command::Copy { dst, src, size }, &[])
+        queue.submit(Command::Copy { dst, src, size })
     })
 }
 
@@ -138,7 +138,7 @@ pub(super) unsafe extern "C" fn peer_copy(
             .ok_or_else(|| Fault::new(Code::INVALID_HANDLE, "this queue was destroyed before"))?;
         let dst = on_device(host.device(dst_device)?, "destination", dst, size)?;
         let src = on_device(host.device(src_device)?, "source", src, size)?;
-        queue.submit(Command::Copy { dst, src, size }, &[])
+        queue.submit(Command::Copy { dst, src, size })
     })
 }
 
@@ -171,7 +171,7 @@ pub(super) unsafe extern "C" fn fill(
             ));
         };
         let dst = on_device(queue.device(), "destination", dst, size)?;
-        queue.submit(Command::Fill { dst, size, pattern }, &[])
+        queue.submit(Command::Fill { dst, size, pattern })
     })
 }
 
@@ -309,7 +309,13 @@ pub(super) unsafe extern "C" fn launch(
                 launch.struct_size
             )));
         }
-        if launch.grid != [1; 3] || launch.block != [1; 3] {
+        // One by one: a wider load of what the caller has just stored in parts would stall.
+        if launch
+            .grid
+            .iter()
+            .chain(&launch.block)
+            .any(|&extent| extent != 1)
+        {
             return Err(grid(launch));
         }
         if launch.args.is_null() && launch.args_size > 0 {
@@ -320,13 +326,13 @@ pub(super) unsafe extern "C" fn launch(
             // SAFETY: not NULL, so `args_size` bytes.
             size => unsafe { std::slice::from_raw_parts(launch.args.cast(), size as usize) },
         };
-        let command = Command::Launch {
+        let launch = Launch {
             kernel: module.function,
             bias: queue.bias(),
             label: launch.label,
-            cost_ns: launch.cost_ns,
+            estimate: launch.cost_ns,
         };
-        queue.submit(command, args)
+        queue.submit_launch(launch, args)
     })
 }
 

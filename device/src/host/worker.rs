@@ -267,3 +267,46 @@ fn look() -> bool {
     }
     working
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use std::time::{Duration, Instant};
+
+    use super::Thread;
+    use crate::host::command::Command;
+    use crate::host::driver::Host;
+    use crate::host::queue::Queue;
+
+    /// Waits for something that takes microseconds; fails well before a worker would go by itself.
+    fn soon(mut holds: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !holds() {
+            assert!(start.elapsed() < Duration::from_secs(5), "it never came");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    #[test]
+    fn a_queue_is_released_whatever_its_worker_was_doing() {
+        for state in [Thread::Absent, Thread::Awake, Thread::Asleep] {
+            let host = Arc::new(Host::open("devices=1,memory=64K").unwrap());
+            let queue = Queue::create(&host, &host.devices[0]).unwrap();
+            host.queues.fetch_add(1, Ordering::Relaxed);
+            queue.mark(Command::Nop).unwrap();
+            if state != Thread::Absent {
+                queue.worker().wake(queue);
+            }
+            if state == Thread::Asleep {
+                soon(|| queue.worker().state.lock().thread == Thread::Asleep);
+            }
+            let alive = Arc::downgrade(&host);
+            drop(host);
+            queue.destroy().unwrap();
+            assert!(queue.destroy().is_err());
+            soon(|| alive.upgrade().is_none());
+            assert!(queue.idle());
+        }
+    }
+}
