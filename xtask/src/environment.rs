@@ -74,13 +74,30 @@ pub(crate) fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     stamp.write()
 }
 
+/// Makes the packages in `folder` importable, and their entry points known, in the environment.
+///
+/// # Errors
+/// If the environment is not there or cannot be written.
+pub(crate) fn add_to_path(workspace: &Workspace, folder: &Path) -> anyhow::Result<()> {
+    let packages = site_packages(workspace).context(".venv holds no site-packages")?;
+    let file = packages.join("outrigger.pth");
+    fs::write(&file, format!("{}\n", folder.display()))
+        .with_context(|| format!("{} cannot be written", file.display()))
+}
+
 /// The folder of the libclang that the environment holds, if it has been made.
 pub(crate) fn libclang(workspace: &Workspace) -> Option<PathBuf> {
+    let folder = site_packages(workspace)?.join("clang/native");
+    folder.join("libclang.so").is_file().then_some(folder)
+}
+
+/// Where the environment keeps its packages, if it has been made.
+fn site_packages(workspace: &Workspace) -> Option<PathBuf> {
     let versions = fs::read_dir(workspace.path(".venv/lib")).ok()?;
     versions
         .filter_map(Result::ok)
-        .map(|version| version.path().join("site-packages/clang/native"))
-        .find(|folder| folder.join("libclang.so").is_file())
+        .map(|version| version.path().join("site-packages"))
+        .find(|folder| folder.is_dir())
 }
 
 /// A file that remembers what something was made of.
@@ -262,4 +279,35 @@ pub(crate) fn files_below(folder: &Path, extensions: &[&str]) -> anyhow::Result<
     }
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stamp_notices_every_change() -> anyhow::Result<()> {
+        let folder = std::env::temp_dir().join(format!("outrigger-xtask-{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        let (source, stamp) = (folder.join("source"), folder.join("stamp"));
+        let current = |more: &str| -> anyhow::Result<bool> {
+            Ok(Stamp::new(stamp.clone(), std::slice::from_ref(&source), more)?.is_current())
+        };
+        fs::write(&source, "one")?;
+        assert!(!current("a")?, "it was never written");
+        Stamp::new(stamp.clone(), std::slice::from_ref(&source), "a")?.write()?;
+        assert!(current("a")?);
+        assert!(!current("b")?, "something else than a source changed");
+        fs::write(&source, "two")?;
+        assert!(!current("a")?, "the source changed");
+        fs::remove_dir_all(&folder)?;
+        Ok(())
+    }
+
+    #[test]
+    fn an_unreachable_index_is_named() {
+        let output = "NewConnectionError: Failed to establish a new connection: [Errno -3]";
+        assert!(network_hint(output).contains("Check the network"));
+        assert!(!network_hint("error: resolution impossible").contains("network"));
+    }
 }

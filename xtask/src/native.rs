@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 
 use crate::environment::{self, Stamp};
 use crate::shell;
@@ -19,8 +19,14 @@ pub(crate) struct DriverSpec(pub(crate) String);
 /// If the machine lacks something or a build fails.
 pub(crate) fn prepare(workspace: &Workspace) -> anyhow::Result<()> {
     let compiler = environment::cxx_compiler()?;
-    environment::ensure(workspace)?;
-    library(workspace)?;
+    // The one fetches and unpacks, the other computes: together they take as long as the longer.
+    let (environment, library) = std::thread::scope(|scope| {
+        let environment = scope.spawn(|| environment::ensure(workspace));
+        let library = library(workspace);
+        (environment.join(), library)
+    });
+    environment.map_err(|_| anyhow!("a defect of xtask: making the environment panicked"))??;
+    library?;
     shim(workspace, &compiler)
 }
 
@@ -48,25 +54,25 @@ fn shim(workspace: &Workspace, compiler: &str) -> anyhow::Result<()> {
         &sources,
         (compiler, &library_folder),
     )?;
-    if stamp.is_current() {
+    if stamp.is_current() && built_shim(&package)? {
         return Ok(());
     }
+    // In place and not through pip, which would compile everything anew each time.
     let mut build = Command::new(workspace.python());
     build
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--disable-pip-version-check",
-            "--no-input",
-            "--no-build-isolation",
-        ])
-        .args(["--no-deps", "--verbose", "--editable"])
-        .arg(&package)
+        .args(["setup.py", "build_ext", "--inplace", "egg_info"])
+        .current_dir(&package)
         .env("CXX", compiler)
         .env("OUTRIGGER_LIB_DIR", &library_folder);
     shell::step(workspace, "compiling the PyTorch shim", &mut build)?;
+    environment::add_to_path(workspace, &package)?;
     stamp.write()
+}
+
+/// True if the package holds a compiled shim, of whatever Python.
+fn built_shim(package: &Path) -> anyhow::Result<bool> {
+    let libraries = environment::files_below(&package.join("torch_outrigger"), &["so"])?;
+    Ok(!libraries.is_empty())
 }
 
 /// What `--driver` and `--face` mean: a name or specification as it is, a library by its path, a folder
@@ -135,4 +141,35 @@ pub(crate) fn python(workspace: &Workspace, driver: Option<&DriverSpec>) -> Comm
         command.env("OUTRIGGER_DRIVER", spec);
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, face: Option<&str>) -> anyhow::Result<String> {
+        Ok(driver(&Workspace::find()?, name, face)?.0)
+    }
+
+    #[test]
+    fn a_face_is_an_option_of_host_and_of_nothing_else() -> anyhow::Result<()> {
+        assert_eq!(spec("host", Some("discrete"))?, "host?face=discrete");
+        assert_eq!(
+            spec("host?devices=1", Some("unified"))?,
+            "host?devices=1&face=unified"
+        );
+        let refused = spec("acme", Some("discrete")).expect_err("acme has no faces");
+        assert!(refused.to_string().contains("acme"), "{refused}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_library_is_named_by_its_whole_path_and_keeps_its_options() -> anyhow::Result<()> {
+        // Tests run in the crate's folder: any file there serves as a library.
+        let named = spec("Cargo.toml?memory=1G", None)?;
+        assert!(Path::new(&named).is_absolute(), "{named}");
+        assert!(named.ends_with("/xtask/Cargo.toml?memory=1G"), "{named}");
+        assert_eq!(spec("acme?x=1", None)?, "acme?x=1");
+        Ok(())
+    }
 }

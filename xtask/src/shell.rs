@@ -5,11 +5,11 @@ use std::fs;
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::workspace::Workspace;
 
@@ -166,6 +166,9 @@ fn write_log(workspace: &Workspace, title: &str, output: &str) -> anyhow::Result
     Ok(log)
 }
 
+/// The lines of all commands that run now; they must not draw over each other.
+static LINES: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
 /// One line per command: live on a terminal, plain in a log.
 struct StatusLine {
     bar: ProgressBar,
@@ -182,7 +185,7 @@ impl StatusLine {
                 live,
             };
         }
-        let bar = ProgressBar::new_spinner();
+        let bar = LINES.add(ProgressBar::new_spinner());
         if let Ok(style) =
             ProgressStyle::with_template("{spinner} {elapsed:>4} {prefix}  {msg:.dim}")
         {
@@ -194,13 +197,17 @@ impl StatusLine {
     }
 
     fn finish(&self, title: &str, finished: &Finished) {
-        if self.live {
-            self.bar.finish_and_clear();
-        }
         let mark = if finished.success() { "ok" } else { "FAILED" };
-        eprintln!(
+        let line = format!(
             "{mark:>6} {title} ({:.1} s)",
             finished.elapsed.as_secs_f64()
         );
+        if self.live {
+            self.bar.finish_and_clear();
+            // Above the lines of commands that still run.
+            LINES.suspend(|| eprintln!("{line}"));
+        } else {
+            eprintln!("{line}");
+        }
     }
 }
