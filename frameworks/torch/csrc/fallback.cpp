@@ -1,0 +1,213 @@
+//! The boxed CPU fallback: arguments become CPU tensors, the CPU kernel runs, results become device
+//! tensors. It must never guess a device: it comes from the arguments, and they must agree.
+
+#include "fallback.h"
+
+#include "generator.h"
+#include "sparse.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace outrigger {
+namespace {
+
+// Operators that write to arguments which their schema does not mark as written.
+struct UnmarkedWrites {
+  std::string_view name;
+  std::array<std::string_view, 3> arguments;
+};
+constexpr UnmarkedWrites kUnmarkedWrites[] = {
+    {"aten::native_batch_norm", {"running_mean", "running_var", ""}},
+    {"aten::cudnn_batch_norm", {"running_mean", "running_var", ""}},
+    {"aten::miopen_batch_norm", {"running_mean", "running_var", ""}},
+    {"aten::batch_norm_update_stats", {"running_mean", "running_var", ""}},
+    {"aten::batch_norm_gather_stats", {"running_mean", "running_var", ""}},
+    {"aten::batch_norm_gather_stats_with_counts", {"running_mean", "running_var", ""}},
+    {"aten::rrelu_with_noise", {"noise", "", ""}},
+};
+
+// Operators that take CPU tensors with dimensions beside device tensors, as they do on other devices.
+constexpr std::string_view kMixedDevices[] = {
+    "aten::index", "aten::_unsafe_index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
+    "aten::_unsafe_index_put", "aten::_ctc_loss", "aten::_ctc_loss_backward", "aten::_pack_padded_sequence",
+    "aten::_pack_padded_sequence_backward", "aten::segment_reduce", "aten::set_",
+};
+
+uint64_t mix(uint64_t value) {
+  // The finalizer of splitmix64: spreads (seed, offset) over all bits of a seed for the CPU's generator.
+  value += 0x9e3779b97f4a7c15ULL;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
+  return value ^ (value >> 31);
+}
+
+// Calls `visit` for every tensor in an argument.
+template <class Visit>
+void each_tensor(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      visit(tensor);
+    }
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      if (tensor.has_value()) {
+        visit(*tensor);
+      }
+    }
+  }
+}
+
+// What an argument becomes when every tensor in it goes through `convert`.
+template <class Convert>
+c10::IValue map_tensors(const c10::IValue& value, const Convert& convert) {
+  if (value.isTensor()) {
+    return convert(value.toTensor());
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      list.push_back(convert(tensor));
+    }
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      list.push_back(tensor.has_value() ? std::optional<at::Tensor>(convert(*tensor)) : std::nullopt);
+    }
+    return list;
+  }
+  return value;
+}
+
+c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> found;
+  bool foreign = false;
+  for (const c10::IValue& value : arguments) {
+    each_tensor(value, [&](const at::Tensor& tensor) {
+      if (is_ours(tensor)) {
+        TORCH_CHECK(
+            !found.has_value() || *found == tensor.device(),
+            "Expected all tensors to be on the same device, but found at least two devices, ", *found, " and ",
+            tensor.device(), "! (when calling ", schema.operator_name(), ")");
+        found = tensor.device();
+      } else if (tensor.defined() && tensor.dim() > 0) {
+        foreign = true;
+      }
+    });
+  }
+  if (found.has_value()) {
+    const bool mixed = std::find(std::begin(kMixedDevices), std::end(kMixedDevices), schema.name()) !=
+        std::end(kMixedDevices);
+    TORCH_CHECK(
+        !foreign || mixed, "Expected all tensors to be on the same device, but found at least two devices, ",
+        *found, " and cpu! (when calling ", schema.operator_name(), ")");
+    return *found;
+  }
+  for (const c10::IValue& value : arguments) {
+    if (value.isDevice() && is_ours(value.toDevice().type())) {
+      const c10::Device device = value.toDevice();
+      return device.has_index() ? device : c10::Device(device.type(), current_device());
+    }
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "outrigger: ", schema.operator_name(), " has no kernel, and no argument says on which device it runs");
+}
+
+bool writes(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+    return true;
+  }
+  return std::any_of(std::begin(kUnmarkedWrites), std::end(kUnmarkedWrites), [&](const UnmarkedWrites& entry) {
+    return entry.name == schema.name() &&
+        std::find(entry.arguments.begin(), entry.arguments.end(), argument.name()) != entry.arguments.end();
+  });
+}
+
+bool takes_generator(const c10::Argument& argument) {
+  return argument.name() == "generator";
+}
+
+// The CPU generator that stands in for the device's: its seed is taken from the device's state, so that
+// results depend on the device's seed alone and the CPU's own random state stays untouched.
+at::Generator stand_in(const c10::IValue& value, c10::Device device) {
+  if (value.isGenerator() && value.toGenerator().device().is_cpu()) {
+    return value.toGenerator();
+  }
+  const std::optional<at::Generator> given =
+      value.isGenerator() ? std::optional<at::Generator>(value.toGenerator()) : std::nullopt;
+  const Philox start = reserve(given, device, 1);
+  return at::make_generator<at::CPUGeneratorImpl>(mix(mix(start.seed) ^ start.offset));
+}
+
+}  // namespace
+
+FallbackRecord::FallbackRecord(const char* name) : name_(name), start_(std::chrono::steady_clock::now()) {
+  uint32_t first_warning = 0;
+  check(otr_fallback_begin(name, &first_warning));
+  if (first_warning != 0) {
+    TORCH_WARN("outrigger: operator ", name, " has no kernel on the device and runs on the CPU");
+  }
+}
+
+FallbackRecord::~FallbackRecord() {
+  const auto elapsed = std::chrono::steady_clock::now() - start_;
+  const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count();
+  warn_if_failed(
+      otr_fallback_end(name_, static_cast<uint64_t>(nanoseconds), staged_bytes_), "counting a fallback");
+}
+
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  const auto arguments = torch::jit::last(*stack, count);
+  const c10::Device device = device_of(schema, arguments);
+
+  const char* name = schema.name().c_str();
+  FallbackRecord record(schema.name().compare(0, 6, "aten::") == 0 ? name + 6 : name);
+  torch::jit::Stack results;
+  {
+    HostScope scope(device);
+    SparseScope sparse(scope);
+    for (const c10::IValue& value : arguments) {
+      each_tensor(value, [&](const at::Tensor& tensor) { sparse.announce(tensor); });
+    }
+    torch::jit::Stack host;
+    host.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      const c10::Argument& argument = schema.arguments()[i];
+      const c10::IValue& value = arguments[i];
+      if (value.isDevice() && is_ours(value.toDevice().type())) {
+        host.emplace_back(c10::Device(c10::DeviceType::CPU));
+      } else if (takes_generator(argument)) {
+        host.emplace_back(stand_in(value, device));
+      } else {
+        const bool written = writes(schema, argument);
+        host.push_back(
+            map_tensors(value, [&](const at::Tensor& tensor) { return sparse.to_host(tensor, written); }));
+      }
+    }
+    op.redispatchBoxed(c10::DispatchKeySet(sparse.key()), &host);
+    scope.finish();
+    sparse.finish();
+    results.reserve(host.size());
+    for (const c10::IValue& value : host) {
+      results.push_back(map_tensors(value, [&](const at::Tensor& tensor) { return sparse.to_device(tensor); }));
+    }
+    record.staged(scope.staged_bytes());
+  }
+  torch::jit::drop(*stack, count);
+  for (c10::IValue& result : results) {
+    stack->push_back(std::move(result));
+  }
+}
+
+}  // namespace outrigger

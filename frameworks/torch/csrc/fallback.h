@@ -1,0 +1,45 @@
+//! Running an operator on the CPU, for any operator, in the order of the stream, and counted.
+//! It must never run before the work queued on the device, and never silently when the mode forbids it.
+#pragma once
+
+#include "host.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <ATen/native/CPUFallback.h>
+
+#include <chrono>
+
+namespace outrigger {
+
+/// Counts one fallback from its construction to its destruction. Throws, naming the operator and how to
+/// allow it, if the mode forbids fallbacks; warns at an operator's first one if the mode asks for it.
+class FallbackRecord {
+ public:
+  /// `name` is the operator's base name, such as "convolution"; it must outlive the record.
+  explicit FallbackRecord(const char* name);
+  ~FallbackRecord();
+  FallbackRecord(const FallbackRecord&) = delete;
+  FallbackRecord& operator=(const FallbackRecord&) = delete;
+
+  /// Says how many bytes were copied between host and device.
+  void staged(uint64_t bytes) {
+    staged_bytes_ = bytes;
+  }
+
+ private:
+  const char* name_;
+  std::chrono::steady_clock::time_point start_;
+  uint64_t staged_bytes_ = 0;
+};
+
+/// The boxed fallback of every operator that has no kernel of its own.
+void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+/// Runs operator `Op` on the CPU, called with its own arguments.
+template <class Op, class... Args>
+decltype(auto) fall_back(Args&&... args) {
+  return at::native::call_fallback_fn_symint<&run_on_host, Op>::call(std::forward<Args>(args)...);
+}
+
+}  // namespace outrigger

@@ -1,0 +1,332 @@
+//! CPU tensors over device memory, staging where the host cannot see it, and results born on the device.
+//! It must never copy between host and device where the memory is host-visible.
+
+#include "host.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace outrigger {
+namespace {
+
+thread_local bool born_on_device = false;
+thread_local c10::Device born_device(c10::DeviceType::PrivateUse1, 0);
+
+// Frees memory that was born on a device while a CPU tensor was asked for. Told apart from
+// `free_device_memory` so that `is_born` means what it says.
+void free_born(void* address) noexcept {
+  free_device_memory(address);
+}
+
+bool is_born(const c10::DataPtr& pointer) {
+  return pointer.get_deleter() == &free_born;
+}
+
+// The CPU allocator of the process: the one before it, except for threads inside a scope.
+class HostAllocator final : public c10::Allocator {
+ public:
+  explicit HostAllocator(c10::Allocator* before) : before_(before) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (C10_LIKELY(!born_on_device) || bytes == 0) {
+      return before_->allocate(bytes);
+    }
+    c10::DataPtr memory = outrigger::allocate(born_device, bytes);
+    void* address = memory.release_context();
+    return {address, address, &free_born, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  bool is_simple_data_ptr(const c10::DataPtr& pointer) const override {
+    return before_->is_simple_data_ptr(pointer);
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    // Inside a scope there is no single deleter that fits everything allocated here.
+    return born_on_device ? nullptr : before_->raw_deleter();
+  }
+
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    default_copy_data(destination, source, bytes);
+  }
+
+ private:
+  c10::Allocator* before_;
+};
+
+void release_storage(void* context) noexcept {
+  delete static_cast<c10::Storage*>(context);
+}
+
+// A storage on `device` over the bytes of another one, which it keeps alive.
+c10::Storage storage_over(const c10::Storage& owner, c10::Device device, c10::Allocator* allocator) {
+  auto* keep = new c10::Storage(owner);
+  c10::DataPtr data(owner.unsafeGetStorageImpl()->mutable_data(), keep, &release_storage, device);
+  return c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), owner.nbytes(), std::move(data), allocator, /*resizable=*/true);
+}
+
+// First byte and one past the last byte that a tensor reaches in its storage.
+std::pair<size_t, size_t> span_of(const at::Tensor& tensor) {
+  const auto item = static_cast<int64_t>(tensor.itemsize());
+  int64_t first = tensor.storage_offset();
+  int64_t last = first;
+  if (tensor.numel() == 0) {
+    return {0, 0};
+  }
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    const int64_t reach = (tensor.size(dim) - 1) * tensor.stride(dim);
+    (reach < 0 ? first : last) += reach;
+  }
+  return {static_cast<size_t>(first * item), static_cast<size_t>((last + 1) * item)};
+}
+
+void copy_bits(const at::Tensor& from, const at::Tensor& to) {
+  if (from.is_conj()) {
+    to._set_conj(true);
+  }
+  if (from.is_neg()) {
+    to._set_neg(true);
+  }
+}
+
+// Offsets of staged spans keep this alignment relative to the storage, so that every dtype stays aligned.
+constexpr size_t kSpanAlignment = 64;
+
+}  // namespace
+
+void install_host_allocator() {
+  static const bool installed = [] {
+    c10::SetCPUAllocator(new HostAllocator(c10::GetCPUAllocator()));
+    return true;
+  }();
+  (void)installed;
+}
+
+HostScope::HostScope(c10::Device device)
+    : device_(device),
+      visible_(is_host_visible(device.index())),
+      born_before_(born_on_device),
+      born_device_before_(born_device) {
+  synchronize(current_stream(device.index()));
+  born_on_device = visible_;
+  born_device = device;
+}
+
+HostScope::~HostScope() {
+  born_on_device = born_before_;
+  born_device = born_device_before_;
+}
+
+HostScope::Shown& HostScope::shown(const c10::Storage& storage) {
+  for (Shown& entry : shown_) {
+    if (entry.device.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) {
+      return entry;
+    }
+  }
+  if (storage.device() != device_) {
+    synchronize(current_stream(storage.device().index()));
+  }
+  Shown entry;
+  entry.device = storage;
+  entry.staged = !is_host_visible(storage.device().index());
+  entry.begin = entry.end = 0;
+  shown_.push_back(std::move(entry));
+  return shown_.back();
+}
+
+void HostScope::announce(const at::Tensor& tensor) {
+  if (!is_ours(tensor) || !tensor.has_storage()) {
+    return;
+  }
+  Shown& entry = shown(tensor.storage());
+  const auto [begin, end] = span_of(tensor);
+  if (end > begin) {
+    const size_t aligned = begin / kSpanAlignment * kSpanAlignment;
+    entry.begin = entry.end == 0 ? aligned : std::min(entry.begin, aligned);
+    entry.end = std::max(entry.end, end);
+  }
+}
+
+// Makes the host storage of an entry: over the device bytes, or a copy of the announced span.
+void HostScope::fill(Shown& entry) {
+  if (!entry.staged) {
+    entry.host = storage_over(entry.device, c10::Device(c10::DeviceType::CPU), c10::GetCPUAllocator());
+  } else {
+    const size_t bytes = entry.end - entry.begin;
+    c10::DataPtr data = c10::GetCPUAllocator()->allocate(bytes);
+    if (bytes != 0) {
+      const otr_stream_t stream = current_stream(entry.device.device().index());
+      check(otr_copy(
+          stream, address_of(data.get()), address_of(entry.device.data()) + entry.begin, bytes,
+          OTR_COPY_DEVICE_TO_HOST));
+      synchronize(stream);
+      staged_bytes_ += bytes;
+    }
+    entry.host = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), c10::GetCPUAllocator(), true);
+  }
+  entry.data = entry.host.data();
+}
+
+at::Tensor HostScope::to_host(const at::Tensor& tensor, bool written) {
+  if (!is_ours(tensor)) {
+    return tensor;
+  }
+  for (const Argument& argument : arguments_) {
+    if (argument.device.is_same(tensor)) {
+      if (written && tensor.has_storage()) {
+        shown(tensor.storage()).written = true;
+      }
+      return argument.host;
+    }
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      tensor.layout() == c10::Layout::Strided && tensor.has_storage(),
+      "outrigger: a tensor of layout ", tensor.layout(), " cannot be shown to a CPU kernel as it is");
+  Shown& entry = shown(tensor.storage());
+  entry.written |= written;
+  if (!entry.host) {
+    fill(entry);
+  }
+  const auto item = static_cast<int64_t>(tensor.itemsize());
+  const int64_t shift = entry.staged ? static_cast<int64_t>(entry.begin) / item : 0;
+  const int64_t offset = tensor.numel() == 0 ? 0 : tensor.storage_offset() - shift;
+  at::Tensor host = tensor_over(
+      entry.host, tensor.sizes(), tensor.strides(), entry.staged ? offset : tensor.storage_offset(),
+      tensor.dtype());
+  copy_bits(tensor, host);
+  arguments_.push_back({tensor, host});
+  return host;
+}
+
+// Staged bytes go back; a storage that the operator replaced by a larger one is taken over.
+void HostScope::write_back(Shown& entry) {
+  c10::StorageImpl* device = entry.device.unsafeGetStorageImpl();
+  c10::StorageImpl* host = entry.host.unsafeGetStorageImpl();
+  const otr_stream_t stream = current_stream(device->device().index());
+  if (!entry.staged) {
+    if (host->data() == entry.data) {
+      return;
+    }
+    c10::DataPtr grown = std::move(host->mutable_data_ptr());
+    if (is_born(grown)) {
+      void* address = grown.release_context();
+      grown = c10::DataPtr(address, address, &free_device_memory, device->device());
+      device->set_data_ptr_noswap(std::move(grown));
+      device->set_nbytes(host->nbytes());
+      return;
+    }
+    // Resized to nothing, or by a kernel that brought its own memory.
+    c10::DataPtr fresh = allocate(device->device(), host->nbytes());
+    if (host->nbytes() != 0) {
+      check(otr_copy(
+          stream, address_of(fresh.get()), address_of(grown.get()), host->nbytes(), OTR_COPY_HOST_TO_DEVICE));
+      synchronize(stream);
+      staged_bytes_ += host->nbytes();
+    }
+    device->set_data_ptr_noswap(std::move(fresh));
+    device->set_nbytes(host->nbytes());
+    return;
+  }
+  const size_t needed = entry.begin + host->nbytes();
+  if (needed > device->nbytes()) {
+    resize_storage(device, needed);
+  }
+  if (host->nbytes() != 0) {
+    check(otr_copy(
+        stream, address_of(device->data()) + entry.begin, address_of(host->data()), host->nbytes(),
+        OTR_COPY_HOST_TO_DEVICE));
+    synchronize(stream);
+    staged_bytes_ += host->nbytes();
+  }
+}
+
+void HostScope::finish() {
+  for (Shown& entry : shown_) {
+    if (entry.written && entry.host) {
+      write_back(entry);
+    }
+  }
+  for (const Argument& argument : arguments_) {
+    const at::Tensor& device = argument.device;
+    const at::Tensor& host = argument.host;
+    Shown& entry = shown(device.storage());
+    if (!entry.written) {
+      continue;
+    }
+    c10::TensorImpl* impl = device.unsafeGetTensorImpl();
+    if (host.storage().unsafeGetStorageImpl() != entry.host.unsafeGetStorageImpl()) {
+      // The operator gave the tensor another storage.
+      impl->set_storage_keep_dtype(adopt(host).storage());
+      impl->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
+    } else if (device.sizes() != host.sizes() || device.strides() != host.strides()) {
+      const int64_t shift = entry.staged ? static_cast<int64_t>(entry.begin / device.itemsize()) : 0;
+      impl->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset() + shift);
+    }
+  }
+}
+
+// A device tensor over the bytes of a CPU tensor that is no view of an argument.
+at::Tensor HostScope::adopt(const at::Tensor& result) {
+  c10::Storage storage;
+  for (const auto& [host, device] : adopted_) {
+    if (host.unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl()) {
+      storage = device;
+    }
+  }
+  if (!storage) {
+    const c10::Storage& host = result.storage();
+    if (is_born(host.data_ptr()) && visible_) {
+      storage = storage_over(host, device_, allocator_of(device_.type()));
+    } else {
+      c10::DataPtr data = allocate(device_, host.nbytes());
+      if (host.nbytes() != 0) {
+        const otr_stream_t stream = current_stream(device_.index());
+        check(otr_copy(
+            stream, address_of(data.get()), address_of(host.data()), host.nbytes(), OTR_COPY_HOST_TO_DEVICE));
+        synchronize(stream);
+        staged_bytes_ += host.nbytes();
+      }
+      storage = c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(), host.nbytes(), std::move(data), allocator_of(device_.type()), true);
+    }
+    adopted_.emplace_back(host, storage);
+  }
+  at::Tensor tensor = tensor_over(
+      std::move(storage), result.sizes(), result.strides(), result.storage_offset(), result.dtype());
+  copy_bits(result, tensor);
+  return tensor;
+}
+
+at::Tensor HostScope::to_device(const at::Tensor& result) {
+  if (!result.defined() || !result.device().is_cpu() || !result.has_storage()) {
+    return result;
+  }
+  for (const Argument& argument : arguments_) {
+    if (argument.host.is_same(result)) {
+      return argument.device;
+    }
+  }
+  for (const Shown& entry : shown_) {
+    if (entry.host && entry.host.unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl()) {
+      const int64_t shift = entry.staged ? static_cast<int64_t>(entry.begin / result.itemsize()) : 0;
+      at::Tensor view = tensor_over(
+          entry.device, result.sizes(), result.strides(), result.storage_offset() + shift, result.dtype());
+      copy_bits(result, view);
+      return view;
+    }
+  }
+  return adopt(result);
+}
+
+HostMemoryGuard::HostMemoryGuard() : before_(std::exchange(born_on_device, false)) {}
+
+HostMemoryGuard::~HostMemoryGuard() {
+  born_on_device = before_;
+}
+
+}  // namespace outrigger

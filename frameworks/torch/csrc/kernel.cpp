@@ -1,0 +1,128 @@
+//! The parts of operator calls that are off the hot path, and calls on whole tensors.
+//! It must never fall back to the CPU by itself: callers decide what "no kernel" means to them.
+
+#include "kernel.h"
+
+#include "fallback.h"
+
+#include <c10/core/DynamicCast.h>
+#include <c10/util/SmallVector.h>
+
+namespace outrigger {
+
+Operator::Operator(const char* name) {
+  otr_status_t* status = otr_operator_find(name, &id_);
+  exists_ = status == nullptr;
+  if (!exists_) {
+    TORCH_CHECK(
+        otr_status_code(status) == OTR_ERR_NOT_FOUND, "outrigger: looking up operator ", name, ": ",
+        otr_status_message(status));
+    otr_status_free(status);
+  }
+}
+
+bool Operator::refused(otr_status_t* status) {
+  if (otr_status_code(status) != OTR_ERR_UNSUPPORTED) {
+    raise(status);
+  }
+  otr_status_free(status);
+  return false;
+}
+
+c10::Scalar value_of(const at::TensorBase& tensor) {
+  const void* data = tensor.const_data_ptr();
+  const c10::ScalarType type = tensor.scalar_type();
+  if (type == c10::ScalarType::Bool) {
+    return c10::Scalar(c10::fetch_and_cast<bool>(type, data));
+  }
+  if (c10::isFloatingType(type)) {
+    return c10::Scalar(c10::fetch_and_cast<double>(type, data));
+  }
+  if (c10::isComplexType(type)) {
+    return c10::Scalar(c10::fetch_and_cast<c10::complex<double>>(type, data));
+  }
+  if (type == c10::ScalarType::UInt64) {
+    return c10::Scalar(c10::fetch_and_cast<uint64_t>(type, data));
+  }
+  return c10::Scalar(c10::fetch_and_cast<int64_t>(type, data));
+}
+
+bool run(
+    const Operator& op, std::initializer_list<std::reference_wrapper<const at::Tensor>> outputs,
+    std::initializer_list<std::reference_wrapper<const at::Tensor>> inputs,
+    std::initializer_list<otr_scalar_t> scalars) {
+  c10::SmallVector<otr_tensor_t, 8> in;
+  c10::SmallVector<otr_tensor_t, 4> out;
+  const c10::Device device = outputs.begin()->get().device();
+  for (const at::Tensor& tensor : inputs) {
+    if (tensor.device() != device) {
+      return false;
+    }
+    in.push_back(operand(tensor));
+  }
+  for (const at::Tensor& tensor : outputs) {
+    if (tensor.device() != device) {
+      return false;
+    }
+    out.push_back(operand(tensor));
+  }
+  otr_operator_call_t call = {};
+  call.struct_size = sizeof(call);
+  call.inputs = in.data();
+  call.outputs = out.data();
+  call.scalars = scalars.begin();
+  call.input_count = static_cast<uint32_t>(in.size());
+  call.output_count = static_cast<uint32_t>(out.size());
+  call.scalar_count = static_cast<uint32_t>(scalars.size());
+  return op.submit(current_stream(device.index()), call);
+}
+
+bool fill_native(const at::Tensor& out, const c10::Scalar& value) {
+  static const Operator fill("fill");
+  if (!has_number(value) || dtype_of(out.scalar_type()) == OTR_DTYPE_INVALID) {
+    return false;
+  }
+  Call<0, 1, 1> call;
+  call.outputs[0] = operand(out);
+  call.scalars[0] = number(value);
+  return call.submit(fill, stream_of(out), 0);
+}
+
+void copy_on_device(const at::Tensor& to, const at::Tensor& from) {
+  static const Operator copy("copy");
+  Call<1, 1, 0> call;
+  call.inputs[0] = operand(from);
+  call.outputs[0] = operand(to);
+  if (to.scalar_type() == from.scalar_type() && call.inputs[0].dtype == OTR_DTYPE_INVALID) {
+    // A type that the C ABI does not know is moved as bits of its size.
+    constexpr std::pair<size_t, otr_dtype_t> kBits[] = {
+        {1, OTR_DTYPE_U8}, {2, OTR_DTYPE_I16}, {4, OTR_DTYPE_I32}, {8, OTR_DTYPE_I64}, {16, OTR_DTYPE_C128}};
+    for (const auto& [size, dtype] : kBits) {
+      if (size == to.itemsize()) {
+        call.inputs[0].dtype = call.outputs[0].dtype = dtype;
+      }
+    }
+  }
+  if (call.submit(copy, stream_of(to))) {
+    return;
+  }
+  const FallbackRecord record("copy_");
+  HostScope scope(to.device());
+  scope.announce(to);
+  scope.announce(from);
+  const at::Tensor host_from = scope.to_host(from, false);
+  const at::Tensor host_to = scope.to_host(to, true);
+  host_to.copy_(host_from);
+  scope.finish();
+}
+
+at::Tensor contiguous(const at::Tensor& tensor) {
+  if (tensor.is_contiguous()) {
+    return tensor;
+  }
+  at::Tensor copy = empty_on(tensor.device(), tensor.sizes(), tensor.scalar_type());
+  copy_on_device(copy, tensor);
+  return copy;
+}
+
+}  // namespace outrigger

@@ -1,0 +1,243 @@
+//! The device allocator, the pinned host allocator, and tensors made over them.
+//! It must never wait for a stream: reuse of memory is in stream order, which the runtime sees to.
+
+#include "memory.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+
+namespace outrigger {
+namespace {
+
+c10::CachingAllocator::Stat stat(const otr_stat_t& from) {
+  c10::CachingAllocator::Stat to;
+  to.current = static_cast<int64_t>(from.current);
+  to.peak = static_cast<int64_t>(from.peak);
+  to.allocated = static_cast<int64_t>(from.allocated);
+  to.freed = static_cast<int64_t>(from.freed);
+  return to;
+}
+
+// The runtime keeps one figure where torch splits into small and large pools: it is the aggregate.
+void set(c10::CachingAllocator::StatArray& to, const otr_stat_t& from) {
+  to[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)] = stat(from);
+}
+
+void free_pinned_memory(void* pointer) noexcept {
+  warn_if_failed(otr_host_free(pointer), "freeing pinned memory");
+}
+
+c10::DispatchKeySet keys_of(c10::DeviceType type) {
+  switch (type) {
+    case c10::DeviceType::CPU: return c10::DispatchKeySet(c10::DispatchKey::CPU);
+    case c10::DeviceType::MTIA: return c10::DispatchKeySet(c10::DispatchKey::MTIA);
+    default: return c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
+  }
+}
+
+at::Tensor make(c10::Device device, size_t bytes, c10::ScalarType dtype) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), bytes, allocate(device, bytes), allocator_of(device.type()),
+      /*resizable=*/true);
+  return at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), keys_of(device.type()), c10::scalarTypeToTypeMeta(dtype));
+}
+
+}  // namespace
+
+c10::DataPtr allocate(c10::Device device, size_t bytes) {
+  otr_address_t address = 0;
+  if (bytes != 0) {
+    const auto index = static_cast<uint32_t>(device.index());
+    check(otr_memory_alloc(index, bytes, current_stream(device.index()), &address));
+  } else if (C10_UNLIKELY(device.index() < 0)) {
+    check_device(device.index());
+  }
+  void* pointer = reinterpret_cast<void*>(address);
+  return {pointer, pointer, &free_device_memory, device};
+}
+
+void free_device_memory(void* address) noexcept {
+  warn_if_failed(otr_memory_free(address_of(address)), "freeing device memory");
+}
+
+c10::CachingDeviceAllocator::DeviceStats device_stats(c10::DeviceIndex device) {
+  check_device(device);
+  otr_memory_stats_t from = {};
+  from.struct_size = sizeof(from);
+  check(otr_memory_stats(static_cast<uint32_t>(device), &from));
+  c10::CachingDeviceAllocator::DeviceStats to;
+  set(to.allocation, from.allocations);
+  set(to.segment, from.segments);
+  set(to.active, from.active);
+  set(to.inactive_split, from.inactive_split);
+  set(to.allocated_bytes, from.allocated_bytes);
+  set(to.reserved_bytes, from.reserved_bytes);
+  set(to.active_bytes, from.active_bytes);
+  set(to.inactive_split_bytes, from.inactive_split_bytes);
+  set(to.requested_bytes, from.requested_bytes);
+  to.num_alloc_retries = static_cast<int64_t>(from.alloc_retries);
+  to.num_ooms = static_cast<int64_t>(from.ooms);
+  to.num_sync_all_streams = static_cast<int64_t>(from.sync_all_streams);
+  to.num_device_alloc = static_cast<int64_t>(from.device_allocs);
+  to.num_device_free = static_cast<int64_t>(from.device_frees);
+  return to;
+}
+
+void record_stream(const void* pointer, otr_stream_t stream) {
+  if (pointer != nullptr) {
+    check(otr_memory_record_stream(address_of(pointer), stream));
+  }
+}
+
+c10::DataPtr DeviceAllocator::allocate(size_t bytes) {
+  return outrigger::allocate(c10::Device(type_, current_device()), bytes);
+}
+
+void DeviceAllocator::copy_data(void* destination, const void* source, size_t bytes) const {
+  if (bytes != 0) {
+    check(otr_copy(
+        current_stream(current_device()), address_of(destination), address_of(source), bytes,
+        OTR_COPY_DEVICE_TO_DEVICE));
+  }
+}
+
+void DeviceAllocator::emptyCache(c10::MempoolId_t) {
+  for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+    check(otr_memory_empty_cache(static_cast<uint32_t>(device)));
+  }
+}
+
+void DeviceAllocator::recordStream(const c10::DataPtr& pointer, c10::Stream stream) {
+  record_stream(pointer.get(), stream_handle(stream));
+}
+
+void DeviceAllocator::resetAccumulatedStats(c10::DeviceIndex device) {
+  check_device(device);
+  check(otr_memory_reset_accumulated(static_cast<uint32_t>(device)));
+}
+
+void DeviceAllocator::resetPeakStats(c10::DeviceIndex device) {
+  check_device(device);
+  check(otr_memory_reset_peak(static_cast<uint32_t>(device)));
+}
+
+std::pair<size_t, size_t> DeviceAllocator::getMemoryInfo(c10::DeviceIndex device) {
+  check_device(device);
+  uint64_t free_bytes = 0;
+  uint64_t total_bytes = 0;
+  check(otr_memory_info(static_cast<uint32_t>(device), &free_bytes, &total_bytes));
+  return {free_bytes, total_bytes};
+}
+
+DeviceAllocator* allocator_of(c10::DeviceType type) {
+  // Leaked on purpose: tensors of other static objects may outlive any order of destruction.
+  static auto* outrigger = new DeviceAllocator(c10::DeviceType::PrivateUse1);
+  static auto* mtia = new DeviceAllocator(c10::DeviceType::MTIA);
+  return type == c10::DeviceType::MTIA ? mtia : outrigger;
+}
+
+c10::DataPtr PinnedAllocator::allocate(size_t bytes) {
+  void* pointer = nullptr;
+  if (bytes != 0) {
+    check(otr_host_alloc(bytes, &pointer));
+  }
+  return {pointer, pointer, raw_deleter(), c10::Device(c10::DeviceType::CPU)};
+}
+
+c10::DeleterFnPtr PinnedAllocator::raw_deleter() const {
+  return &free_pinned_memory;
+}
+
+bool PinnedAllocator::record_event(void* pointer, void*, c10::Stream stream) {
+  if (!is_pinned(pointer)) {
+    return false;
+  }
+  check(otr_host_record_stream(pointer, stream_handle(stream)));
+  return true;
+}
+
+void PinnedAllocator::empty_cache() {
+  check(otr_host_empty_cache());
+}
+
+at::HostStats PinnedAllocator::get_stats() {
+  // The runtime does not count pinned memory; zeros say so.
+  return {};
+}
+
+PinnedAllocator* PinnedAllocator::instance() {
+  static auto* allocator = new PinnedAllocator;
+  return allocator;
+}
+
+bool is_pinned(const void* pointer) {
+  uint32_t yes = 0;
+  if (pointer != nullptr) {
+    check(otr_host_is_pinned(pointer, &yes));
+  }
+  return yes != 0;
+}
+
+at::Tensor empty_strided_on(
+    c10::Device device, c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
+  at::detail::check_size_nonnegative(sizes);
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
+  at::Tensor tensor = make(device, bytes, dtype);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
+at::Tensor empty_on(
+    c10::Device device, c10::IntArrayRef sizes, c10::ScalarType dtype, c10::MemoryFormat format) {
+  at::detail::check_size_nonnegative(sizes);
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, c10::elementSize(dtype));
+  at::Tensor tensor = make(device, bytes, dtype);
+  // A new tensor has the single size 0, which is contiguous.
+  if (sizes.size() != 1 || sizes[0] != 0) {
+    tensor.unsafeGetTensorImpl()->generic_set_sizes_contiguous(sizes);
+  }
+  if (format != c10::MemoryFormat::Contiguous && format != c10::MemoryFormat::Preserve) {
+    tensor.unsafeGetTensorImpl()->empty_tensor_restride(format);
+  }
+  return tensor;
+}
+
+at::Tensor empty_like_on(const at::Tensor& like, c10::ScalarType dtype) {
+  if (like.is_contiguous()) {
+    return empty_on(like.device(), like.sizes(), dtype);
+  }
+  if (like.is_non_overlapping_and_dense()) {
+    return empty_strided_on(like.device(), like.sizes(), like.strides(), dtype);
+  }
+  const auto strides = at::infer_dense_strides(like.sizes(), like.strides());
+  return empty_strided_on(like.device(), like.sizes(), strides, dtype);
+}
+
+at::Tensor tensor_over(
+    c10::Storage storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
+    caffe2::TypeMeta dtype) {
+  const c10::DispatchKeySet keys = keys_of(storage.device_type());
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, dtype);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
+void resize_storage(c10::StorageImpl* storage, size_t bytes) {
+  TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
+  const c10::Device device = storage->device();
+  c10::DataPtr grown = allocate(device, bytes);
+  const size_t kept = std::min(bytes, storage->nbytes());
+  if (kept != 0) {
+    check(otr_copy(
+        current_stream(device.index()), address_of(grown.get()), address_of(storage->data()), kept,
+        OTR_COPY_DEVICE_TO_DEVICE));
+  }
+  storage->set_data_ptr_noswap(std::move(grown));
+  storage->set_nbytes(bytes);
+}
+
+}  // namespace outrigger

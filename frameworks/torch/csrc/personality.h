@@ -1,0 +1,14 @@
+//! What makes the runtime's devices a device type of torch. Both types get the same kernels.
+#pragma once
+
+#include <c10/core/Device.h>
+
+namespace outrigger {
+
+/// Registers PrivateUse1 under the name "outrigger": hooks, guard, allocators, kernels. Once.
+void serve_outrigger();
+
+/// Registers MTIA: hooks, guard, allocators, kernels. Once, and before torch first asks for its hooks.
+void serve_mtia();
+
+}  // namespace outrigger

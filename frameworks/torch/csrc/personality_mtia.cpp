@@ -1,0 +1,125 @@
+//! The runtime's devices as MTIA. Graphs and memory history have no counterpart in the runtime: torch's
+//! own "not supported" answers stand for them.
+
+#include "personality_impl.h"
+
+#include <ATen/detail/MTIAHooksInterface.h>
+#include <Python.h>
+
+#include <mutex>
+
+namespace outrigger {
+namespace {
+
+// Calls the Python observer of failed allocations; observers run on the thread that failed.
+void tell_python(void* observer, const otr_observation_t* seen) noexcept {
+  if (Py_IsInitialized() == 0) {
+    return;
+  }
+  const PyGILState_STATE state = PyGILState_Ensure();
+  uint64_t free_bytes = 0;
+  uint64_t total_bytes = 0;
+  otr_status_t* status = otr_memory_info(seen->device, &free_bytes, &total_bytes);
+  otr_status_free(status);
+  PyObject* result = PyObject_CallFunction(
+      static_cast<PyObject*>(observer), "iKKK", static_cast<int>(seen->device),
+      static_cast<unsigned long long>(seen->size), static_cast<unsigned long long>(total_bytes),
+      static_cast<unsigned long long>(free_bytes));
+  if (result == nullptr) {
+    PyErr_WriteUnraisable(static_cast<PyObject*>(observer));
+  }
+  Py_XDECREF(result);
+  PyGILState_Release(state);
+}
+
+}  // namespace
+
+// Torch looks the class up by this very name, as a string.
+struct MTIAHooks final : Hooks<c10::DeviceType::MTIA, at::MTIAHooksInterface> {
+  using Device = c10::DeviceIndex;
+  static constexpr auto kType = c10::DeviceType::MTIA;
+
+  bool hasMTIA() const override {
+    return true;
+  }
+  std::string showConfig() const override {
+    return std::string("outrigger ") + otr_version();
+  }
+  Device getDeviceCount() const override {
+    return deviceCount();
+  }
+  void deviceSynchronize(Device index) const override {
+    Guard<kType>().synchronizeDevice(index);
+  }
+  c10::Stream getCurrentStream(Device index) const override {
+    return Guard<kType>().getStream({kType, index});
+  }
+  int64_t getCurrentRawStream(Device index) const override {
+    return static_cast<int64_t>(current_stream(index < 0 ? current_device() : index));
+  }
+  c10::Stream getDefaultStream(Device index) const override {
+    return Guard<kType>().getDefaultStream({kType, index});
+  }
+  void setCurrentStream(const c10::Stream& stream) const override {
+    check(otr_stream_set_current(stream_handle(stream)));
+  }
+  void emptyCache() const override {
+    allocator_of(kType)->emptyCache({0, 0});
+  }
+  void resetPeakMemoryStats(Device index) const override {
+    allocator_of(kType)->resetPeakStats(index);
+  }
+  PyObject* memoryStats(Device index) const override {
+    otr_memory_stats_t stats = {};
+    stats.struct_size = sizeof(stats);
+    check_device(index);
+    check(otr_memory_stats(static_cast<uint32_t>(index), &stats));
+    using Number = unsigned long long;
+    return Py_BuildValue(
+        "{s:{s:K,s:K,s:K,s:K,s:K}}", "dram", "allocated_bytes", static_cast<Number>(stats.allocated_bytes.current),
+        "peak_bytes", static_cast<Number>(stats.allocated_bytes.peak), "reserved_bytes",
+        static_cast<Number>(stats.reserved_bytes.current), "reserved_peak_bytes",
+        static_cast<Number>(stats.reserved_bytes.peak), "num_ooms", static_cast<Number>(stats.ooms));
+  }
+  PyObject* getDeviceCapability(Device index) const override {
+    check_device(index < 0 ? current_device() : index);
+    // The version of the driver contract, the only capability number that all drivers share.
+    return Py_BuildValue("(ii)", 1, 0);
+  }
+  PyObject* getDeviceProperties(Device index) const override {
+    const otr_device_info_t info = device_info(index < 0 ? current_device() : index);
+    return Py_BuildValue(
+        "{s:s,s:s,s:s,s:s,s:K,s:I,s:I}", "name", info.name, "vendor", info.vendor, "driver", info.driver,
+        "driver_version", info.driver_version, "total_memory", static_cast<unsigned long long>(info.total_memory),
+        "multi_processor_count", info.compute_units, "host_visible", info.host_visible);
+  }
+  bool isCurrentStreamCapturing() const override {
+    return false;
+  }
+  void attachOutOfMemoryObserver(PyObject* observer) const override {
+    static std::mutex lock;
+    static otr_observer_t attached = 0;
+    Py_INCREF(observer);
+    otr_observer_t made = 0;
+    check(otr_observer_add(OTR_OBSERVE_OUT_OF_MEMORY, &tell_python, observer, &made));
+    const std::lock_guard<std::mutex> guard(lock);
+    if (attached != 0) {
+      // The old observer stays referenced: a call of it may still be under way on another thread.
+      check(otr_observer_remove(attached));
+    }
+    attached = made;
+  }
+};
+
+void serve_mtia() {
+  static const bool served = [] {
+    register_runtime<c10::DeviceType::MTIA>();
+    static const auto creator = [] { return std::unique_ptr<at::MTIAHooksInterface>(new MTIAHooks); };
+    at::MTIAHooksRegistry()->Register("MTIAHooks", creator);
+    register_kernels(c10::DispatchKey::MTIA);
+    return true;
+  }();
+  (void)served;
+}
+
+}  // namespace outrigger

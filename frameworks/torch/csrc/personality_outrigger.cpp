@@ -1,0 +1,57 @@
+//! The runtime's devices as PrivateUse1, under the name "outrigger".
+
+#include "personality_impl.h"
+#include "sparse.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/DeviceType.h>
+
+namespace outrigger {
+namespace {
+
+struct OutriggerHooks final : Hooks<c10::DeviceType::PrivateUse1, at::PrivateUse1HooksInterface> {
+  bool isAvailable() const override {
+    return outrigger::device_count() > 0;
+  }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    resize_storage(storage.unsafeGetStorageImpl(), bytes);
+  }
+};
+
+// Torch's own lists of what autocast runs in the lower precision and what in float32.
+void register_autocast(torch::Library& m) {
+#define OUTRIGGER_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+#define OUTRIGGER_FLOAT(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+  AT_FORALL_LOWER_PRECISION_FP(OUTRIGGER_LOWER)
+  AT_FORALL_FP32(OUTRIGGER_FLOAT)
+#undef OUTRIGGER_LOWER
+#undef OUTRIGGER_FLOAT
+}
+
+}  // namespace
+
+void serve_outrigger() {
+  static const bool served = [] {
+    // Before anything asks for the name.
+    c10::register_privateuse1_backend("outrigger");
+    register_runtime<c10::DeviceType::PrivateUse1>();
+    at::RegisterPrivateUse1HooksInterface(new OutriggerHooks);
+    register_kernels(c10::DispatchKey::PrivateUse1);
+    for (const auto key : {c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCsrPrivateUse1}) {
+      torch::Library& aten = new_library("aten", key);
+      if (key == c10::DispatchKey::SparsePrivateUse1) {
+        register_sparse_coo(aten);
+      } else {
+        register_sparse_compressed(aten);
+      }
+      new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+    }
+    new_library("_", c10::DispatchKey::AutocastPrivateUse1).fallback(torch::CppFunction::makeFallthrough());
+    register_autocast(new_library("aten", c10::DispatchKey::AutocastPrivateUse1));
+    return true;
+  }();
+  (void)served;
+}
+
+}  // namespace outrigger

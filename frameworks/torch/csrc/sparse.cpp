@@ -1,0 +1,178 @@
+//! Sparse tensors: COO and the compressed layouts, over indices and values in device memory.
+//! Arithmetic on them runs on the CPU; this file only takes tensors apart and puts them together.
+
+#include "sparse.h"
+
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_dimI_native.h>
+#include <ATen/ops/_dimV_native.h>
+#include <ATen/ops/_indices_native.h>
+#include <ATen/ops/_nnz_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_values_native.h>
+#include <ATen/ops/ccol_indices_native.h>
+#include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/crow_indices_native.h>
+#include <ATen/ops/dense_dim_native.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/row_indices_native.h>
+#include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/sparse_resize_and_clear_native.h>
+#include <ATen/ops/sparse_resize_native.h>
+#include <ATen/ops/values_native.h>
+
+namespace outrigger {
+namespace {
+
+at::SparseTensorImpl* coo(const at::Tensor& tensor) {
+  return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+
+at::SparseCsrTensorImpl* compressed(const at::Tensor& tensor) {
+  return static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+
+bool is_compressed(c10::Layout layout) {
+  return layout == c10::Layout::SparseCsr || layout == c10::Layout::SparseCsc ||
+      layout == c10::Layout::SparseBsr || layout == c10::Layout::SparseBsc;
+}
+
+bool is_sparse(const at::Tensor& tensor) {
+  return tensor.defined() && (tensor.layout() == c10::Layout::Sparse || is_compressed(tensor.layout()));
+}
+
+// A sparse tensor of the same shape and properties over other members, on the members' device.
+template <class Member>
+at::Tensor remake(const at::Tensor& from, const Member& member) {
+  if (from.layout() == c10::Layout::Sparse) {
+    const at::Tensor values = member(coo(from)->values());
+    const auto key = values.device().is_cpu() ? c10::DispatchKey::SparseCPU : c10::DispatchKey::SparsePrivateUse1;
+    at::Tensor made =
+        at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key), from.dtype());
+    coo(made)->raw_resize_(coo(from)->sparse_dim(), coo(from)->dense_dim(), from.sizes());
+    coo(made)->set_indices_and_values_unsafe(member(coo(from)->indices()), values);
+    coo(made)->set_coalesced(coo(from)->coalesced());
+    return made;
+  }
+  const at::Tensor values = member(compressed(from)->values());
+  const auto key =
+      values.device().is_cpu() ? c10::DispatchKey::SparseCsrCPU : c10::DispatchKey::SparseCsrPrivateUse1;
+  at::Tensor made = at::detail::make_tensor<at::SparseCsrTensorImpl>(
+      c10::DispatchKeySet(key), values.device(), from.layout(), from.dtype());
+  compressed(made)->set_member_tensors(
+      member(compressed(from)->compressed_indices()), member(compressed(from)->plain_indices()), values,
+      from.sizes());
+  return made;
+}
+
+template <class Visit>
+void each_member(const at::Tensor& tensor, const Visit& visit) {
+  if (tensor.layout() == c10::Layout::Sparse) {
+    visit(coo(tensor)->indices());
+    visit(coo(tensor)->values());
+  } else {
+    visit(compressed(tensor)->compressed_indices());
+    visit(compressed(tensor)->plain_indices());
+    visit(compressed(tensor)->values());
+  }
+}
+
+}  // namespace
+
+void SparseScope::announce(const at::Tensor& tensor) {
+  if (!is_ours(tensor) || !is_sparse(tensor)) {
+    scope_.announce(tensor);
+    return;
+  }
+  if (is_compressed(tensor.layout())) {
+    key_ = c10::DispatchKey::SparseCsrCPU;
+  } else if (key_ == c10::DispatchKey::CPU) {
+    key_ = c10::DispatchKey::SparseCPU;
+  }
+  each_member(tensor, [&](const at::Tensor& member) { scope_.announce(member); });
+}
+
+at::Tensor SparseScope::to_host(const at::Tensor& tensor, bool written) {
+  if (!is_ours(tensor) || !is_sparse(tensor)) {
+    return scope_.to_host(tensor, written);
+  }
+  for (Argument& argument : arguments_) {
+    if (argument.device.is_same(tensor)) {
+      argument.written |= written;
+      return argument.host;
+    }
+  }
+  at::Tensor host =
+      remake(tensor, [&](const at::Tensor& member) { return scope_.to_host(member, written); });
+  arguments_.push_back({tensor, host, written});
+  return host;
+}
+
+void SparseScope::finish() {
+  for (const Argument& argument : arguments_) {
+    if (!argument.written) {
+      continue;
+    }
+    const at::Tensor& device = argument.device;
+    const at::Tensor& host = argument.host;
+    if (device.layout() == c10::Layout::Sparse) {
+      coo(device)->raw_resize_(coo(host)->sparse_dim(), coo(host)->dense_dim(), host.sizes());
+      coo(device)->set_indices_and_values_unsafe(
+          scope_.to_device(coo(host)->indices()), scope_.to_device(coo(host)->values()));
+      coo(device)->set_coalesced(coo(host)->coalesced());
+    } else {
+      compressed(device)->set_member_tensors(
+          scope_.to_device(compressed(host)->compressed_indices()),
+          scope_.to_device(compressed(host)->plain_indices()), scope_.to_device(compressed(host)->values()),
+          host.sizes());
+    }
+  }
+}
+
+at::Tensor SparseScope::to_device(const at::Tensor& result) {
+  if (!is_sparse(result) || !result.device().is_cpu()) {
+    return scope_.to_device(result);
+  }
+  for (const Argument& argument : arguments_) {
+    if (argument.host.is_same(result)) {
+      return argument.device;
+    }
+  }
+  return remake(result, [&](const at::Tensor& member) { return scope_.to_device(member); });
+}
+
+void register_sparse_coo(torch::Library& m) {
+  m.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
+  m.impl(
+      "_sparse_coo_tensor_with_dims_and_tensors", TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
+  m.impl("_indices", TORCH_FN(at::native::_indices_sparse));
+  m.impl("_values", TORCH_FN(at::native::_values_sparse));
+  m.impl("indices", TORCH_FN(at::native::indices_sparse));
+  m.impl("values", TORCH_FN(at::native::values_sparse));
+  m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse));
+  m.impl("_dimI", TORCH_FN(at::native::sparse_dim_sparse));
+  m.impl("_dimV", TORCH_FN(at::native::dense_dim_sparse));
+  m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse));
+  m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse));
+  m.impl("is_coalesced", TORCH_FN(at::native::is_coalesced_sparse));
+  m.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
+  m.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
+  m.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
+}
+
+void register_sparse_compressed(torch::Library& m) {
+  m.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
+  m.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
+  m.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));
+  m.impl("row_indices", TORCH_FN(at::native::row_indices_sparse_csr));
+  m.impl("values", TORCH_FN(at::native::values_sparse_csr));
+  m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
+  m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
+  m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
+}
+
+}  // namespace outrigger
