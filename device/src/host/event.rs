@@ -1,78 +1,24 @@
 //! Events: the entries of the table, over copies of points. An event is a queue and a value of its
 //! counter; it holds nothing that a queue would have to know of.
 
-use std::hint::spin_loop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
 use super::command::{Command, Stamp};
 use super::driver::{Host, give};
 use super::fault::{Fault, answer, done};
+use super::point::Point;
 use super::queue::Queue;
 use crate::{Code, sys};
 
 /// An event of the host.
 pub(super) struct Event {
-    point: Point,
+    point: Point<Queue>,
     /// With timing: when the point passed. The lock also makes the two change together.
     stamp: Option<Mutex<Arc<Stamp>>>,
     host: Arc<Host>,
-}
-
-/// A queue and a value of its counter, read without a lock: a sequence lock of which the version is odd
-/// while the two are written. Queues live as long as the process, so that the pointer may be followed
-/// whenever it was read.
-#[derive(Default)]
-struct Point {
-    version: AtomicU64,
-    /// NULL: never recorded.
-    queue: AtomicPtr<Queue>,
-    value: AtomicU64,
-}
-
-impl Point {
-    #[inline]
-    fn read(&self) -> Option<(&'static Queue, u64)> {
-        loop {
-            let version = self.version.load(Ordering::Acquire);
-            let queue = self.queue.load(Ordering::Relaxed);
-            let value = self.value.load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            if version & 1 == 0 && self.version.load(Ordering::Relaxed) == version {
-                // SAFETY: NULL, or a queue, which is never freed.
-                return unsafe { queue.as_ref() }.map(|queue| (queue, value));
-            }
-            spin_loop();
-        }
-    }
-
-    #[inline]
-    fn write(&self, queue: &'static Queue, value: u64) {
-        let version = loop {
-            let version = self.version.load(Ordering::Relaxed);
-            if version & 1 == 0
-                && self
-                    .version
-                    .compare_exchange_weak(
-                        version,
-                        version + 1,
-                        Ordering::Acquire,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok()
-            {
-                break version;
-            }
-            spin_loop();
-        };
-        fence(Ordering::Release);
-        self.queue
-            .store(std::ptr::from_ref(queue).cast_mut(), Ordering::Relaxed);
-        self.value.store(value, Ordering::Relaxed);
-        self.version.store(version + 2, Ordering::Release);
-    }
 }
 
 /// The event behind a handle.
@@ -225,35 +171,4 @@ pub(super) unsafe extern "C" fn queue_wait(
             None => Ok(()),
         }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use super::{Point, Queue};
-
-    #[test]
-    fn a_point_is_never_read_half_written() {
-        let leak = || -> &'static Queue { Box::leak(Box::new(Queue::new().unwrap())) };
-        let queues = [leak(), leak()];
-        let (point, over) = (Point::default(), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            for side in 0..2u64 {
-                let (point, over, queue) = (&point, &over, queues[side as usize]);
-                // The values of one queue are even, those of the other odd.
-                scope.spawn(move || {
-                    for value in 0..300_000 {
-                        point.write(queue, 2 * value + side);
-                    }
-                    over.store(true, Ordering::Relaxed);
-                });
-            }
-            while !over.load(Ordering::Relaxed) {
-                if let Some((queue, value)) = point.read() {
-                    assert!(std::ptr::eq(queue, queues[(value % 2) as usize]));
-                }
-            }
-        });
-    }
 }

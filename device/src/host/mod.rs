@@ -15,10 +15,17 @@ mod failure;
 mod fault;
 mod memory;
 mod options;
+mod point;
 mod queue;
 mod segment;
 mod submit;
 mod worker;
+
+/// The atomics of the parts that a model checker runs with its own: see `tests/model.rs`.
+mod sync {
+    pub(super) use std::hint::spin_loop;
+    pub(super) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+}
 
 use crate::sys;
 

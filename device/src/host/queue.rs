@@ -133,7 +133,7 @@ impl Queue {
     }
 
     /// An idle queue that belongs to nobody.
-    pub(super) fn new() -> Result<Self, Fault> {
+    fn new() -> Result<Self, Fault> {
         let (writer, reader, spare) = chain().ok_or_else(out_of_memory)?;
         Ok(Self {
             producer: CachePadded::new(Mutex::new(Producer {
