@@ -1,0 +1,118 @@
+"""What all tests share: the device under test, a held stream, a clean state after each.
+
+Any driver and face can be under test: OUTRIGGER_DRIVER chooses the driver, --device the torch device type.
+A test must never wait without a limit; what holds a stream lets go by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+
+HELD_MILLISECONDS = 20_000
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Which device type is tested."""
+    default = "mtia" if os.environ.get("OUTRIGGER_TORCH") == "mtia" else "outrigger"
+    parser.addoption("--device", choices=("outrigger", "mtia"), default=default, help="the torch device type to test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """torch reads the choice at its import, which is later than this."""
+    config.addinivalue_line("markers", "outrigger_only: needs torch.outrigger, which serving MTIA alone does not give")
+    if config.getoption("--device") == "mtia":
+        os.environ.setdefault("OUTRIGGER_TORCH", "mtia")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what the chosen device type has no interface for."""
+    if config.getoption("--device") == "mtia":
+        skip = pytest.mark.skip(reason="tests torch.outrigger")
+        for item in items:
+            if item.get_closest_marker("outrigger_only"):
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def device_type(request: pytest.FixtureRequest) -> str:
+    """The torch device type under test, which must be there."""
+    import torch
+    import torch_outrigger
+
+    name = request.config.getoption("--device")
+    if torch_outrigger.load_error() is not None:
+        pytest.exit(f"torch_outrigger did not load: {torch_outrigger.load_error()}", returncode=2)
+    if torch.get_device_module(name).device_count() == 0:
+        pytest.exit(f"there is no {name} device: {torch_outrigger.load_report()}", returncode=2)
+    return name
+
+
+@pytest.fixture
+def device(device_type):
+    """The first device."""
+    import torch
+
+    return torch.device(device_type, 0)
+
+
+@pytest.fixture
+def module(device_type):
+    """The device type's module, such as torch.outrigger."""
+    import torch
+
+    return torch.get_device_module(device_type)
+
+
+@pytest.fixture
+def other_device(device_type, module):
+    """The second device."""
+    import torch
+
+    if module.device_count() < 2:
+        pytest.skip("the driver has one device")
+    return torch.device(device_type, 1)
+
+
+@pytest.fixture
+def host_visible(device):
+    """Whether the CPU sees the memory of the device."""
+    from torch_outrigger import _C
+
+    return _C.device_info(device.index)["host_visible"]
+
+
+@pytest.fixture
+def hold(device):
+    """A context that keeps the current stream of the device busy until it ends."""
+    from torch_outrigger import _C
+
+    @contextlib.contextmanager
+    def hold(index: int = device.index):
+        task = _C._hold_stream(index, HELD_MILLISECONDS)
+        try:
+            yield
+        except BaseException as error:
+            if not _C._release_stream(task):
+                raise AssertionError("something waited for the stream that this test held") from error
+            raise
+        assert _C._release_stream(task), "something waited for the stream that this test held"
+
+    return hold
+
+
+@pytest.fixture(autouse=True)
+def clean(device_type, module):
+    """Every test starts with the same settings and leaves no work behind."""
+    import torch
+    import torch_outrigger
+
+    torch.manual_seed(1234)
+    torch_outrigger.set_fallback_mode("silent")
+    torch_outrigger.reset_fallback_report()
+    yield
+    torch_outrigger.set_fallback_mode("silent")
+    for index in range(module.device_count()):
+        module.synchronize(torch.device(device_type, index))

@@ -1,0 +1,137 @@
+"""Random numbers: a state that is seed and offset, the same numbers for any number of threads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import run_python
+
+DRAWS = {
+    "rand": lambda d, g: torch.rand(1000, device=d, generator=g),
+    "randn": lambda d, g: torch.randn(1001, device=d, generator=g),
+    "randint": lambda d, g: torch.randint(0, 100, (1000,), device=d, generator=g),
+    "randperm": lambda d, g: torch.randperm(500, device=d, generator=g),
+    "bernoulli": lambda d, g: torch.bernoulli(torch.full((1000,), 0.3, device=d), generator=g),
+    "multinomial": lambda d, g: torch.multinomial(torch.ones(50, device=d), 20, generator=g),
+    "exponential": lambda d, g: torch.empty(1000, device=d).exponential_(generator=g),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_seed_decides_the_numbers(device, name):
+    draw = DRAWS[name]
+    generator = torch.Generator(device=device).manual_seed(42)
+    first, second = draw(device, generator), draw(device, generator)
+    assert not torch.equal(first, second), "numbers are not repeated"
+    generator.manual_seed(42)
+    assert torch.equal(draw(device, generator), first) and torch.equal(draw(device, generator), second)
+    assert not torch.equal(draw(device, generator.manual_seed(43)), first)
+
+
+def test_default_generator_follows_torch_manual_seed(device, module):
+    torch.manual_seed(5)
+    first = torch.rand(64, device=device)
+    host = torch.rand(4)
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(64, device=device), first)
+    assert torch.equal(torch.rand(4), host), "the device's numbers do not come from the CPU's generator"
+    module.manual_seed_all(5)
+    assert torch.equal(torch.rand(64, device=device), first)
+
+
+def test_state_round_trip(device, module):
+    torch.rand(10, device=device)
+    state = module.get_rng_state(device)
+    assert state.dtype == torch.uint8 and state.device.type == "cpu"
+    first = torch.randn(33, device=device)
+    module.set_rng_state(state, device)
+    assert torch.equal(torch.randn(33, device=device), first)
+    generator = torch.Generator(device=device)
+    generator.set_state(state)
+    assert torch.equal(torch.randn(33, device=device, generator=generator), first)
+    with pytest.raises((RuntimeError, TypeError)):
+        generator.set_state(torch.zeros(3, dtype=torch.uint8))
+    assert generator.device == device
+
+
+def test_fork_rng_restores(device):
+    torch.manual_seed(1)
+    expected = torch.rand(8, device=device)
+    torch.manual_seed(1)
+    with torch.random.fork_rng(devices=[device.index], device_type=device.type):
+        torch.manual_seed(99)
+        torch.rand(100, device=device)
+    assert torch.equal(torch.rand(8, device=device), expected)
+
+
+def test_generators_are_independent(device):
+    a, b = torch.Generator(device=device).manual_seed(1), torch.Generator(device=device).manual_seed(1)
+    first = torch.rand(100, device=device, generator=a)
+    torch.rand(17, device=device, generator=a)
+    assert torch.equal(torch.rand(100, device=device, generator=b), first)
+    torch.rand(5, device=device)  # the default generator moves neither
+    assert torch.equal(torch.rand(10, device=device, generator=a.clone_state()), torch.rand(10, device=device, generator=a))
+
+
+def test_a_cpu_generator_is_refused(device):
+    with pytest.raises((RuntimeError, ValueError), match="[Ee]xpected a"):
+        torch.rand(3, device=device, generator=torch.Generator())
+
+
+@pytest.mark.outrigger_only
+def test_default_generators_one_per_device(device, module):
+    generators = torch.outrigger.default_generators
+    assert [g.device.index for g in generators] == list(range(module.device_count()))
+    torch.manual_seed(77)
+    assert all(g.initial_seed() == 77 for g in generators) and torch.outrigger.initial_seed() == 77
+    states = torch.outrigger.get_rng_state_all()
+    first = torch.rand(5, device=device)
+    torch.outrigger.set_rng_state_all(states)
+    assert torch.equal(torch.rand(5, device=device), first)
+    assert torch.outrigger.seed() != 77
+
+
+def test_numbers_do_not_depend_on_threads(device_type):
+    code = f"""
+        import torch
+        torch.set_num_threads(%d)
+        torch.manual_seed(3)
+        d = "{device_type}"
+        x = [torch.rand(100_003, device=d), torch.randn(100_003, device=d),
+             torch.nn.functional.dropout(torch.ones(100_003, device=d), 0.4)]
+        weights = torch.arange(1, 100_004)
+        print([(t.cpu().view(torch.int32).long() * weights).sum().item() for t in x])  # of every bit, exactly
+        """
+    outputs = [run_python(code % threads) for threads in (1, 2)]
+    assert outputs[0].returncode == 0, outputs[0].stderr
+    assert outputs[0].stdout == outputs[1].stdout
+
+
+def test_distributions(device):
+    count = 400_000  # the bounds are about 6 standard deviations of the estimate
+    uniform = torch.rand(count, device=device).cpu()
+    assert 0 <= uniform.min() and uniform.max() < 1 and abs(uniform.mean() - 0.5) < 0.003
+    assert abs(uniform.var() - 1 / 12) < 0.001
+    normal = torch.randn(count, device=device).cpu()
+    assert abs(normal.mean()) < 0.01 and abs(normal.var() - 1) < 0.014
+    assert abs((normal.abs() < 1).float().mean() - 0.6827) < 0.005
+    pairs = torch.corrcoef(torch.stack([normal[:-1], normal[1:]]))[0, 1]
+    assert abs(pairs) < 0.01, "neighbours are independent"
+    integers = torch.randint(-3, 5, (count,), device=device).cpu()
+    assert integers.unique().tolist() == list(range(-3, 5))
+    shares = torch.bincount(integers + 3).float() / count
+    assert (shares - 1 / 8).abs().max() < 0.004
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25, 1.0])
+def test_dropout(device, p):
+    ones = torch.ones(200_000, device=device, requires_grad=True)
+    result = torch.nn.functional.dropout(ones, p)
+    result.sum().backward()
+    kept = (result != 0).cpu()
+    assert abs(kept.float().mean() - (1 - p)) < 0.007
+    if p < 1:
+        expected = kept.float() / (1 - p)
+        torch.testing.assert_close(result.detach().cpu(), expected)
+        torch.testing.assert_close(ones.grad.cpu(), expected)  # the mask of the forward pass
+    assert torch.equal(torch.nn.functional.dropout(ones, p, training=False), ones)

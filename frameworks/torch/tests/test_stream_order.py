@@ -1,0 +1,181 @@
+"""Stream order is the truth: nothing overtakes a task that holds its stream, and nothing is lost.
+
+The held task ends when the test says so, and the fixture fails if anything waited for it meanwhile. What
+is asserted is order, never time.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import same
+
+SIZE = 4096
+
+
+def host_tensor(value: float, pinned: bool) -> torch.Tensor:
+    """A CPU tensor, in pinned memory if asked."""
+    return torch.full((SIZE,), value, dtype=torch.float32, pin_memory=pinned)
+
+
+def test_operator_and_fill_wait_their_turn(device, module, hold):
+    source = torch.ones(SIZE, device=device)
+    target = torch.zeros(SIZE, device=device)
+    module.synchronize(device)
+    stream = module.current_stream(device)
+    with hold():
+        result = source + 1  # an operator
+        target.fill_(3)  # a fill
+        target += result
+        assert not stream.query()
+    stream.synchronize()
+    assert stream.query()
+    same(result, torch.full((SIZE,), 2.0))
+    same(target, torch.full((SIZE,), 5.0))
+
+
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
+def test_host_to_device_waits_its_turn(device, module, hold, pinned):
+    target = torch.zeros(SIZE, device=device)
+    module.synchronize(device)
+    stream = module.current_stream(device)
+    with hold():
+        source = host_tensor(7, pinned)
+        target.copy_(source, non_blocking=True)
+        if pinned:
+            source.fill_(8)  # not read yet: the copy must see this, or it has overtaken the stream
+        del source  # the copy keeps what it needs
+        torch.full((SIZE,), -1.0)  # takes the freed memory, if it was freed
+        assert not stream.query()
+    stream.synchronize()
+    same(target, torch.full((SIZE,), 8.0 if pinned else 7.0))
+
+
+def test_device_to_pinned_waits_its_turn(device, module, hold):
+    source = torch.full((SIZE,), 4.0, device=device)
+    target = host_tensor(-1, pinned=True)
+    module.synchronize(device)
+    stream = module.current_stream(device)
+    with hold():
+        source.mul_(2)
+        target.copy_(source, non_blocking=True)
+        assert target[0].item() == -1 and target[-1].item() == -1
+        assert not stream.query()
+    stream.synchronize()
+    assert torch.equal(target, torch.full((SIZE,), 8.0))
+
+
+def test_device_to_device_waits_its_turn(device, module, hold):
+    source = torch.zeros(SIZE, device=device)
+    module.synchronize(device)
+    with hold():
+        source.fill_(6)
+        duplicate = source.clone()
+        strided = source.view(64, 64).t().contiguous()
+        cast = source.to(torch.float64, non_blocking=True)
+        assert not module.current_stream(device).query()
+    for result in (duplicate, strided.view(-1), cast.float()):
+        same(result, torch.full((SIZE,), 6.0))
+
+
+def test_reading_waits_for_the_stream(device, module):
+    from torch_outrigger import _C
+
+    value = torch.zeros((), device=device)
+    module.synchronize(device)
+    _C._sleep_on_stream(300, device.index)
+    value.add_(1)
+    assert not module.current_stream(device).query()
+    assert value.item() == 1  # waits for sleep and addition
+    assert module.current_stream(device).query()
+
+
+def test_another_stream_does_not_wait_unless_told(device, module, hold):
+    first, second = torch.Stream(device), torch.Stream(device)
+    shared = torch.zeros(SIZE, device=device)
+    module.synchronize(device)
+    event = torch.Event(device.type)
+    with first, hold():
+        shared.fill_(2)
+        event.record()
+        assert not event.query() and not first.query()
+        with second:
+            alone = torch.ones(SIZE, device=device) * 5  # independent of the held stream
+            second.synchronize()
+            same(alone, torch.full((SIZE,), 5.0))
+            second.wait_event(event)
+            after = shared * 10
+            assert not second.query()
+    second.synchronize()
+    assert event.query() and second.query()
+    same(after, torch.full((SIZE,), 20.0))
+
+
+def test_an_event_marks_its_point(device, module, hold):
+    stream = torch.Stream(device)
+    with stream:
+        early = stream.record_event()
+        early.synchronize()
+        with hold():
+            late = stream.record_event()
+            assert early.query() and not late.query()
+        late.synchronize()
+        assert late.query()
+
+
+def test_timed_events_measure(device, module):
+    from torch_outrigger import _C
+
+    start, end = torch.Event(device.type, enable_timing=True), torch.Event(device.type, enable_timing=True)
+    start.record()
+    _C._sleep_on_stream(50, device.index)
+    end.record()
+    end.synchronize()
+    assert start.elapsed_time(end) >= 50
+    with pytest.raises((RuntimeError, ValueError), match="recorded"):
+        torch.Event(device.type, enable_timing=True).elapsed_time(end)
+
+
+def test_current_streams_are_per_thread_and_restored(device, module):
+    import threading
+
+    default = module.current_stream(device)
+    stream = torch.Stream(device)
+    seen = []
+    with stream:
+        assert module.current_stream(device) == stream != default
+        thread = threading.Thread(target=lambda: seen.append(module.current_stream(device)))
+        thread.start()
+        thread.join(60)
+    assert seen == [default] and module.current_stream(device) == default
+
+
+def test_memory_in_use_on_another_stream_is_not_reused(device, module, hold):
+    side = torch.Stream(device)
+    module.synchronize(device)
+    with side, hold():
+        tensor = torch.full((SIZE,), 1.0, device=device)
+    side.synchronize()
+    with side, hold():
+        copied = tensor.clone()  # on `side`, of memory that ...
+        tensor.record_stream(side)
+    main = torch.full((SIZE,), 3.0, device=device)
+    address = main.data_ptr()
+    main.record_stream(side)
+    with side, hold():
+        result = main + 1  # not done yet
+        del main  # ... the default stream gives back while `side` still reads it
+        other = [torch.full((SIZE,), 9.0, device=device) for _ in range(4)]
+        assert address not in [t.data_ptr() for t in other]
+    side.synchronize()
+    same(result, torch.full((SIZE,), 4.0))
+    same(copied, torch.full((SIZE,), 1.0))
+
+
+def test_a_failure_is_reported_once_and_the_stream_goes_on(device, module):
+    from torch_outrigger import _C
+
+    _C._fail_on_stream(device.index)
+    with pytest.raises(RuntimeError):
+        module.current_stream(device).synchronize()
+    same(torch.ones(3, device=device) + 1, torch.full((3,), 2.0))
