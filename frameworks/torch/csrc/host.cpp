@@ -26,6 +26,23 @@ bool is_born(const c10::DataPtr& pointer) {
   return pointer.get_deleter() == &free_born;
 }
 
+// Frees host memory for the CPU allocator that was there before ours; NULL if it hands out no bare pointers.
+c10::DeleterFnPtr host_deleter = nullptr;
+
+// Frees a bare pointer of the CPU allocator, which may have been born on a device. Only memory that the
+// host sees is: the addresses of other devices can be any number, also that of a host pointer.
+void free_raw(void* pointer) noexcept {
+  otr_pointer_info_t info = {};
+  info.struct_size = sizeof(info);
+  otr_status_t* status = otr_memory_pointer_info(address_of(pointer), &info);
+  if (status == nullptr && is_host_visible(static_cast<c10::DeviceIndex>(info.device))) {
+    free_device_memory(pointer);
+    return;
+  }
+  otr_status_free(status);
+  host_deleter(pointer);
+}
+
 // The CPU allocator of the process: the one before it, except for threads inside a scope.
 class HostAllocator final : public c10::Allocator {
  public:
@@ -45,8 +62,8 @@ class HostAllocator final : public c10::Allocator {
   }
 
   c10::DeleterFnPtr raw_deleter() const override {
-    // Inside a scope there is no single deleter that fits everything allocated here.
-    return born_on_device ? nullptr : before_->raw_deleter();
+    // Kernels take scratch memory as bare pointers, inside a scope too, and may give it back after it.
+    return host_deleter == nullptr ? nullptr : &free_raw;
   }
 
   void copy_data(void* destination, const void* source, size_t bytes) const override {
@@ -100,7 +117,9 @@ constexpr size_t kSpanAlignment = 64;
 
 void install_host_allocator() {
   static const bool installed = [] {
-    c10::SetCPUAllocator(new HostAllocator(c10::GetCPUAllocator()));
+    c10::Allocator* before = c10::GetCPUAllocator();
+    host_deleter = before->raw_deleter();
+    c10::SetCPUAllocator(new HostAllocator(before));
     return true;
   }();
   (void)installed;
