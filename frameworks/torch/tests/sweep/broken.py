@@ -55,6 +55,7 @@ def operator(name: str, function: Callable[..., Any]) -> Operator:
         differentiable=True,
         initialised=True,
         keeps_devices=False,
+        host_arguments=False,
         tolerance=ELEMENTWISE,
         gradient_tolerance=ACCUMULATING,
         make_samples=samples,

@@ -29,6 +29,16 @@ UNINITIALISED = frozenset(
 # The device is an argument of these that is tested as it stands, not one that says where to compute.
 KEEPS_DEVICES = frozenset({"to"})
 
+# torch wants the indices of these as CPU tensors, whatever the device.
+HOST_ARGUMENTS = frozenset({"tensor_split"})
+
+# Where torch's own tests of a device grant nothing but a difference is rounding:
+WIDER = {
+    # One element is normalised: its gradient is exactly 0, of terms of 1/sqrt(eps) = 316 that cancel.
+    "native_layer_norm": Tolerance(rtol=1e-4, atol=1e-4),
+    "nn.functional.layer_norm": Tolerance(rtol=1e-4, atol=1e-4),
+}
+
 # The tests of torch that compare the way this sweep does; overrides for others are not about us.
 COMPARING_TESTS = frozenset(
     {None, "test_compare_cpu", "test_noncontiguous_samples", "test_out", "test_variant_consistency_eager"}
@@ -55,8 +65,9 @@ def describe(info: OpInfo) -> Operator:
         differentiable=differentiable,
         initialised=info.name not in UNINITIALISED,
         keeps_devices=info.name in KEEPS_DEVICES,
+        host_arguments=info.name in HOST_ARGUMENTS,
         tolerance=(ELEMENTWISE if elementwise else ACCUMULATING).widened(overrides),
-        gradient_tolerance=ACCUMULATING.widened(overrides),
+        gradient_tolerance=ACCUMULATING.widened(overrides).widened(WIDER.get(info.full_name, overrides)),
         make_samples=lambda: info.sample_inputs("cpu", dtype, requires_grad=differentiable),
     )
 

@@ -62,8 +62,6 @@ class Check:
         self.result = Result(operator.name, Outcome.PASS, str(operator.dtype).removeprefix("torch."))
         self.index = 0
         self.left_to_chance: set[int] = set()
-        # Results of an operator that is told where to put them may be anywhere.
-        self.output_device = None if operator.keeps_devices else device.type
 
     def run(self) -> Result:
         """Checks all samples."""
@@ -100,10 +98,14 @@ class Check:
         """Waits for the device, so that a late failure is this operator's."""
         self.heartbeat(self.index, "synchronize")
         try:
-            if self.device.type != "cpu":
-                getattr(torch, self.device.type).synchronize()
+            self.wait()
         except Exception as error:
             self.note(f"synchronize: {explain(error)}")
+
+    def wait(self) -> None:
+        """Waits for all work of the device."""
+        if self.device.type != "cpu":
+            getattr(torch, self.device.type).synchronize()
 
     def sample(self, sample: SampleInput) -> None:
         """Checks every variant of the operator on one sample."""
@@ -170,7 +172,7 @@ class Check:
         """Calls `function` on both sides, with copies of the arguments."""
 
         def on(device: torch.device) -> tuple[Arguments, Any]:
-            moved = Transfer(device, self.operator.keeps_devices).sample(sample)
+            moved = Transfer(device, self.operator).sample(sample)
             return moved, function(moved.input, *moved.args, **moved.kwargs)
 
         try:
@@ -178,6 +180,9 @@ class Check:
         except Exception as error:
             raise Refused from error
         moved, actual = on(self.device)
+        if self.operator.keeps_devices:
+            # A copy to the host that does not block ends up in pinned memory some time later.
+            self.wait()
         return Pair(arguments, moved, expected, actual, again=lambda: on(CPU))
 
     def compare_results(self, pair: Pair, finish: Callable[[Any], Any]) -> None:
@@ -206,23 +211,24 @@ class Check:
         given = torch.autograd.grad(
             actual,
             pair.actual_arguments.differentiable(),
-            [one.to(self.device) for one in weights],
+            [one.to(root.device) for one, root in zip(weights, actual, strict=True)],
             allow_unused=True,
         )
         self.same("gradient", wanted, given, pair, self.operator.gradient_tolerance)
 
     def same(self, what: str, expected: Any, actual: Any, pair: Pair, tolerance: Tolerance) -> None:
         """Compares values, or the form only where values are left to chance."""
+        place = None if self.operator.keeps_devices else pair.actual_arguments.place(self.device)
         if not self.operator.initialised:
-            compare.alike(what, expected, actual, self.output_device, finite=False)
+            compare.alike(what, expected, actual, place, finite=False)
             return
         try:
-            compare.equal(what, expected, actual, tolerance, self.output_device)
+            compare.equal(what, expected, actual, tolerance, place)
         except Mismatch:
             if not pair.random:
                 raise
             self.left_to_chance.add(self.index)
-            compare.alike(what, expected, actual, self.output_device, finite=True)
+            compare.alike(what, expected, actual, place, finite=True)
 
 
 def roots(results: Any) -> list[Tensor]:

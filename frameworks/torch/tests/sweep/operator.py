@@ -45,6 +45,9 @@ class Operator:
     differentiable: bool
     initialised: bool
     keeps_devices: bool
+    """A device among the arguments is tested as it stands: it does not say where to compute."""
+    host_arguments: bool
+    """All arguments but the first stay on the host, on every device."""
     tolerance: Tolerance
     gradient_tolerance: Tolerance
     make_samples: Callable[[], Iterator[SampleInput]]

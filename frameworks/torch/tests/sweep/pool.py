@@ -125,7 +125,9 @@ class Worker:
         """The end of the worker's log, in one line."""
         size = self.log.seek(0, os.SEEK_END)
         self.log.seek(max(0, size - LOG_BYTES))
-        lines = self.log.read().decode(errors="replace").splitlines()
+        text = self.log.read().decode(errors="replace")
+        # The frames of a C++ stack say nothing without symbols, and hide what was said above them.
+        lines = [line for line in text.splitlines() if not line.startswith(("frame #", "<omitting", "Exception raised from"))]
         # Python's traceback after a signal comes innermost call first, below what C++ said.
         heads = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
         if heads:

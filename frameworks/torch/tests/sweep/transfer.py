@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils import _pytree as pytree
 
+from .operator import Operator
+
 
 @dataclass
 class Arguments:
@@ -28,6 +30,12 @@ class Arguments:
         leaves = pytree.tree_leaves((self.input, self.args, self.kwargs))
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
 
+    def place(self, device: torch.device) -> str | None:
+        """The type of device that results must be on; None if the call neither names nor has `device`."""
+        leaves = pytree.tree_leaves((self.input, self.args, self.kwargs))
+        known = any(getattr(leaf, "device", leaf) == device for leaf in leaves)
+        return device.type if known else None
+
     def differentiable(self) -> list[Tensor]:
         """The tensors whose gradients are wanted."""
         return [tensor for tensor in self.tensors() if tensor.requires_grad]
@@ -36,9 +44,9 @@ class Arguments:
 class Transfer:
     """One copy of one sample; remembers the storages that it has copied."""
 
-    def __init__(self, device: torch.device, keeps_devices: bool) -> None:
+    def __init__(self, device: torch.device, operator: Operator) -> None:
         self.device = device
-        self.keeps_devices = keeps_devices
+        self.operator = operator
         # Keyed by the storage object's address: the sample outlives the transfer, so that none is reused.
         self.bases: dict[int, Tensor] = {}
 
@@ -46,17 +54,20 @@ class Transfer:
         """The arguments of `sample` on this side."""
         kwargs = dict(sample.kwargs)
         # Names of devices are plain text and stand under this name only.
-        if kwargs.get("device") == "cpu" and not self.keeps_devices:
+        if kwargs.get("device") == "cpu" and not self.operator.keeps_devices:
             kwargs["device"] = self.device
-        moved = pytree.tree_map(self.value, (sample.input, sample.args, kwargs))
-        return Arguments(*moved)
+        given = pytree.tree_map(self.value, sample.input)
+        others = (sample.args, kwargs)
+        if not self.operator.host_arguments:
+            others = pytree.tree_map(self.value, others)
+        return Arguments(given, *others)
 
     def value(self, value: Any) -> Any:
         """One argument on this side."""
         if isinstance(value, Tensor):
             with torch.no_grad():
                 return self.tensor(value).requires_grad_(value.requires_grad)
-        if isinstance(value, torch.device) and value.type == "cpu" and not self.keeps_devices:
+        if isinstance(value, torch.device) and value.type == "cpu" and not self.operator.keeps_devices:
             return self.device
         if isinstance(value, torch.Generator):
             return torch.Generator(self.device).manual_seed(value.initial_seed())
