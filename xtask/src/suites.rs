@@ -241,13 +241,7 @@ fn torch(workspace: &Workspace) -> Vec<Row> {
             pytest(workspace, "torch driver-c", &driver, "outrigger", &[])
         }),
         row("torch mtia", || {
-            pytest(
-                workspace,
-                "torch mtia",
-                &host("unified"),
-                "mtia",
-                &["test_mtia.py"],
-            )
+            pytest(workspace, "torch mtia", &host("unified"), "mtia", &[])
         }),
     ]
 }
