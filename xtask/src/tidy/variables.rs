@@ -35,7 +35,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<String> {
 
 /// The variables of the project that stand in `text` between two `quote`s, and nothing else with them.
 fn names(text: &str, quote: char) -> BTreeSet<&str> {
-    let is_name = |word: &&str| {
+    let is_name = |word: &str| {
         word.strip_prefix(PREFIX).is_some_and(|rest| {
             !rest.is_empty()
                 && rest
@@ -44,8 +44,12 @@ fn names(text: &str, quote: char) -> BTreeSet<&str> {
         })
     };
     text.lines()
-        .flat_map(|line| line.split(quote).skip(1))
-        .filter(is_name)
+        .flat_map(|line| line.split(quote).zip(line.split(quote).skip(1)))
+        // What a build script hands to the compiler is no variable of the environment of a user.
+        .filter(|(before, word)| {
+            is_name(word) && !before.ends_with(" env!(") && !before.ends_with("(env!(")
+        })
+        .map(|(_, word)| word)
         .collect()
 }
 
@@ -60,7 +64,8 @@ mod tests {
             format!("{PREFIX}UNKNOWN"),
             format!("{PREFIX}STALE"),
         );
-        let code = format!("env::var(\"{known}\"); env::var(\"{unknown}\")");
+        let code =
+            format!("env::var(\"{known}\"); env::var(\"{unknown}\"); f(env!(\"{PREFIX}BUILT\"))");
         let table = format!("| `{known}` | x |\n| `{stale}` | y |\n");
         let problems = check(&[
             Source {
