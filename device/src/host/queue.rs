@@ -15,8 +15,8 @@
 
 use std::hint::spin_loop;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
@@ -33,15 +33,22 @@ use crate::Code;
 const WAKE_BACKLOG: u64 = 256;
 /// Pending commands at which a submitter helps before it goes on.
 const HELP_BACKLOG: u64 = 1024;
-/// Estimated pending work at which the worker is woken, in nanoseconds.
-const WAKE_COST: u64 = 30_000;
+/// Estimated work, in nanoseconds, that has to be pending already for a submission to wake the worker.
+/// The submission itself does not count: who submits one thing and waits for it runs it himself, and
+/// would pay for a wake-up that helps nobody.
+const WAKE_PENDING: u64 = 30_000;
+/// Estimated cost of one command from which on it wakes the worker at once, in nanoseconds: then a
+/// wake-up, some microseconds, is lost in it.
+const WAKE_AT_ONCE: u64 = 500_000;
 /// From this estimated cost on, waiters are looked after before a command is run.
 const LONG_COMMAND: u64 = 2_000;
 /// How long a submitter puts up with a queue that does not move before it goes on without it: the
 /// command in the way may be a host call that waits for this very thread.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Turns of a waiter before it parks, about two microseconds.
+/// Turns of a waiter before it lets other threads run, about two microseconds.
 const SPINS: u32 = 60;
+/// How long a waiter then tries before it parks: a wake-up later costs about as much.
+const YIELDS: Duration = Duration::from_micros(50);
 
 static POOL: Mutex<Vec<&'static Queue>> = Mutex::new(Vec::new());
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -60,6 +67,10 @@ pub(super) struct Queue {
     failures: Failures,
     /// The lowest point that a parked thread waits for; `u64::MAX` if there is none.
     wanted: AtomicU64,
+    /// Threads that wait and are about to execute themselves.
+    takers: AtomicU32,
+    /// Whether the worker has left work behind for one of them.
+    left: AtomicBool,
     parking: Mutex<()>,
     parked: Condvar,
     worker: Worker,
@@ -97,6 +108,8 @@ enum Step {
     Busy,
     /// The next command is a host call, which the caller must not run.
     Held,
+    /// Another thread waits and goes on from here.
+    Left,
 }
 
 /// What a thread is after that drives a queue.
@@ -104,6 +117,9 @@ enum Step {
 enum Errand {
     /// It needs the point, and runs whatever comes before.
     Wait,
+    /// It is the worker: as `Wait`, but it lets go of its queue when somebody waits. That thread then
+    /// runs the rest itself, and finds it done the moment that it is.
+    Work,
     /// It submits, and only helps: it runs no host call, since that may wait for what the thread does
     /// next; and it gives up where nothing moves.
     Help,
@@ -149,6 +165,8 @@ impl Queue {
             spare,
             failures: Failures::default(),
             wanted: AtomicU64::new(u64::MAX),
+            takers: AtomicU32::new(0),
+            left: AtomicBool::new(false),
             parking: Mutex::new(()),
             parked: Condvar::new(),
             worker: Worker::default(),
@@ -277,8 +295,11 @@ impl Queue {
         // Only this thread writes it: it holds the lock.
         let point = self.submitted.load(Ordering::Relaxed) + 1;
         self.submitted.store(point, Ordering::Release);
-        producer.cost = producer.cost.saturating_add(cost);
-        let wake = producer.cost >= WAKE_COST && self.worth_waking(&mut producer, point, cost);
+        let mut wake = cost >= WAKE_AT_ONCE;
+        if producer.cost >= WAKE_PENDING {
+            wake |= self.much_pending(&mut producer, point - 1);
+        }
+        producer.cost += cost.min(WAKE_AT_ONCE);
         drop(producer);
         if wake {
             self.worker.wake(self);
@@ -287,27 +308,22 @@ impl Queue {
         Ok(point)
     }
 
-    /// Whether so much estimated work is pending that a worker pays.
+    /// Whether so much estimated work is pending up to a point that a worker pays.
     #[cold]
-    fn worth_waking(&self, producer: &mut Producer, point: u64, newest: u64) -> bool {
-        let completed = self.completed.load(Ordering::Relaxed).max(producer.counted);
-        let (all, pending) = (point - producer.counted, point - completed);
-        // The newest, and of the others the share that has not finished.
-        let estimate = match pending {
-            0 => 0,
-            _ => {
-                let older = (producer.cost - newest.min(producer.cost)) / all;
-                newest.saturating_add(older * (pending - 1))
-            }
-        };
-        producer.counted = completed;
-        producer.cost = estimate;
-        if estimate >= WAKE_COST {
-            producer.counted = point;
+    fn much_pending(&self, producer: &mut Producer, point: u64) -> bool {
+        let completed = self.completed.load(Ordering::Relaxed);
+        let done = completed.clamp(producer.counted, point);
+        // Of what was counted, the share that has not finished.
+        let share = producer.cost / (point - producer.counted).max(1);
+        producer.cost = share * (point - done);
+        producer.counted = done;
+        let much = producer.cost >= WAKE_PENDING;
+        if much {
+            // The worker is told; from here on the next thirty microseconds are counted.
             producer.cost = 0;
-            return true;
+            producer.counted = point;
         }
-        false
+        much
     }
 
     /// Looks at the backlog before a submission: wakes the worker, and helps if that is not enough.
@@ -328,11 +344,11 @@ impl Queue {
             .store(submitted + WAKE_BACKLOG / 2, Ordering::Relaxed);
     }
 
-    /// Makes later work start after a point of another queue.
+    /// Makes later work start after a point of another queue, or of this one: such a point lies before
+    /// anyway, but it may carry a failure that was cleared since (R23, R24).
     pub(super) fn wait_for(&'static self, other: &'static Self, point: u64) -> Result<(), Fault> {
-        // A point of its own work lies before anyway, and one that has passed well needs no command.
-        if std::ptr::eq(self, other) || (other.passed(point) && other.failures.at(point).is_none())
-        {
+        // A point that has passed well needs no command.
+        if other.passed(point) && other.failures.at(point).is_none() {
             return Ok(());
         }
         self.mark(Command::Wait {
@@ -432,25 +448,44 @@ impl Queue {
             return Err(would_deadlock());
         }
         self.drive(point, Errand::Wait);
+        if self.left.load(Ordering::Relaxed) {
+            self.hand_back();
+        }
         Ok(())
     }
 
-    /// Runs all that was submitted so far: what a worker is for.
-    pub(super) fn run_pending(&'static self) {
-        self.drive(self.tail(), Errand::Wait);
+    /// Wakes the worker if it has left more than the waiting thread needed.
+    #[cold]
+    fn hand_back(&'static self) {
+        self.left.store(false, Ordering::Relaxed);
+        if !self.idle() {
+            self.worker.wake(self);
+        }
     }
 
-    /// Runs this queue up to a point, and of other queues what has to come before.
-    fn drive(&'static self, point: u64, errand: Errand) {
+    /// Runs all that was submitted so far, as the worker. `false` if another thread goes on with it.
+    pub(super) fn run_pending(&'static self) -> bool {
+        self.drive(self.tail(), Errand::Work)
+    }
+
+    /// Runs this queue up to a point, and of other queues what has to come before. `false` if it has
+    /// not come so far, which does not happen to who waits.
+    fn drive(&'static self, point: u64, errand: Errand) -> bool {
         let (mut queue, mut goal) = (self, point);
         // The queues that wait for the one at hand. Kept here and not on the stack: chains of waits
         // may be long.
         let mut waiting: Vec<(&'static Self, u64)> = Vec::new();
         loop {
+            // A worker leaves its own queue only.
+            let errand = if waiting.is_empty() || errand == Errand::Help {
+                errand
+            } else {
+                Errand::Wait
+            };
             match queue.advance(goal, errand) {
                 Step::Done => match waiting.pop() {
                     Some(last) => (queue, goal) = last,
-                    None => return,
+                    None => return true,
                 },
                 Step::Blocked(other, value) => {
                     waiting.push((queue, goal));
@@ -458,13 +493,14 @@ impl Queue {
                 }
                 Step::Busy => {
                     if !queue.park(goal, errand) {
-                        return;
+                        return false;
                     }
                 }
                 Step::Held => {
                     queue.worker.wake(queue);
-                    return;
+                    return false;
                 }
+                Step::Left => return false,
             }
         }
     }
@@ -473,11 +509,8 @@ impl Queue {
     /// helper answers `false` when nothing has moved for as long as it is patient.
     fn park(&self, point: u64, errand: Errand) -> bool {
         let ready = || self.passed(point) || !self.executor.is_locked();
-        for _ in 0..SPINS {
-            if ready() {
-                return true;
-            }
-            spin_loop();
+        if errand == Errand::Wait && self.take_over(ready) {
+            return true;
         }
         let before = self.completed.load(Ordering::Relaxed);
         let mut parking = self.parking.lock();
@@ -489,7 +522,7 @@ impl Queue {
             return true;
         }
         match errand {
-            Errand::Wait => {
+            Errand::Wait | Errand::Work => {
                 self.parked.wait(&mut parking);
                 true
             }
@@ -498,6 +531,29 @@ impl Queue {
                 !over || self.completed.load(Ordering::Relaxed) != before
             }
         }
+    }
+
+    /// Tries for a moment to go on in place of the thread that executes.
+    fn take_over(&self, ready: impl Fn() -> bool) -> bool {
+        self.takers.fetch_add(1, Ordering::Relaxed);
+        let mut turns = 0;
+        let mut since = None;
+        let taken = loop {
+            if ready() {
+                break true;
+            }
+            if turns < SPINS {
+                turns += 1;
+                spin_loop();
+            } else if since.get_or_insert_with(Instant::now).elapsed() < YIELDS {
+                // The other thread, or the threads of its kernel, may need this core.
+                std::thread::yield_now();
+            } else {
+                break false;
+            }
+        };
+        self.takers.fetch_sub(1, Ordering::Relaxed);
+        taken
     }
 
     /// Wakes parked threads if `completed` has reached what one of them waits for.
@@ -545,6 +601,10 @@ impl Queue {
         // Only the holder of the lock writes it.
         let mut completed = self.completed.load(Ordering::Relaxed);
         while completed < point {
+            if errand == Errand::Work && self.takers.load(Ordering::Relaxed) > 0 {
+                self.left.store(true, Ordering::Relaxed);
+                return Step::Left;
+            }
             // SAFETY: a point is a value of `submitted` that was acquired, by this thread or by one that
             // handed it over; fewer have completed.
             let record = unsafe { reader.peek(&self.spare) };

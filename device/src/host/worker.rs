@@ -81,7 +81,9 @@ impl Worker {
             // Nothing is left to run, or no thread could be started: then this one does it.
             state.phase = Phase::Released;
             drop(state);
-            queue.run_pending();
+            while !queue.run_pending() {
+                std::thread::yield_now();
+            }
             queue.release();
             return true;
         }
@@ -135,25 +137,27 @@ impl Worker {
     /// The life of the thread.
     fn run(&self, queue: &'static Queue) {
         loop {
-            queue.run_pending();
-            for _ in 0..SPINS {
-                if !queue.idle() {
-                    break;
-                }
+            let finished = queue.run_pending();
+            // Where another thread goes on, this one is not needed until it is woken again.
+            let mut turns = 0;
+            while finished && turns < SPINS && queue.idle() {
                 std::hint::spin_loop();
+                turns += 1;
             }
-            if queue.idle() && !self.sleep(queue) {
+            if (!finished || queue.idle()) && !self.sleep(queue, finished) {
                 return;
             }
         }
     }
 
-    /// Sleeps until there may be work; `false` if the thread is to end.
-    fn sleep(&self, queue: &'static Queue) -> bool {
+    /// Sleeps until there may be work; `false` if the thread is to end. Work that is there already
+    /// keeps it awake only if it `looks` for any.
+    fn sleep(&self, queue: &'static Queue, looks: bool) -> bool {
         let mut state = self.state.lock();
         self.awake.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if !queue.idle() {
+        let idle = queue.idle();
+        if !idle && (looks || state.phase != Phase::Live) {
             self.awake.store(true, Ordering::Relaxed);
             return true;
         }
