@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "outrigger/src/bridge.rs.h"
+#include "rust/cxx.h"
 
 namespace {
 

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char};
 
 use outrigger::runtime::runtime;
+use outrigger_tests as _; // the C++ host is linked with it
 
 unsafe extern "C" {
     fn outrigger_cpp_host(device: u32) -> *const c_char;

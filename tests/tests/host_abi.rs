@@ -103,7 +103,7 @@ fn finished(stream: u64) -> bool {
 }
 
 fn upload<T: Copy>(stream: u64, to: u64, from: &[T]) {
-    let kind = CopyKind::HOST_TO_DEVICE.number();
+    let kind = CopyKind::HostToDevice.raw();
     ok(unsafe {
         otr_copy(
             stream,
@@ -119,7 +119,7 @@ fn upload<T: Copy>(stream: u64, to: u64, from: &[T]) {
 fn download<T: Copy + Default>(stream: u64, from: u64, count: usize) -> Vec<T> {
     let mut to = vec![T::default(); count];
     let size = (count * size_of::<T>()) as u64;
-    let kind = CopyKind::DEVICE_TO_HOST.number();
+    let kind = CopyKind::DeviceToHost.raw();
     ok(unsafe { otr_copy(stream, to.as_mut_ptr() as u64, from, size, kind) });
     ok(unsafe { otr_stream_synchronize(stream) });
     to
@@ -147,18 +147,17 @@ fn work_waits_its_turn_on_every_driver() {
         let mut seen = [0u32; 16];
         let source = [7u32; 16];
         ok(unsafe { otr_host_call(stream, Some(hold), (&raw const flag).cast_mut().cast()) });
-        let copy =
-            |dst, src, kind: CopyKind| unsafe { otr_copy(stream, dst, src, 64, kind.number()) };
+        let copy = |dst, src, kind: CopyKind| unsafe { otr_copy(stream, dst, src, 64, kind.raw()) };
         ok(copy(
             address,
             source.as_ptr() as u64,
-            CopyKind::HOST_TO_DEVICE,
+            CopyKind::HostToDevice,
         ));
         ok(unsafe { otr_fill(stream, address, 32, (&raw const device).cast(), 4) });
         ok(copy(
             seen.as_mut_ptr() as u64,
             address,
-            CopyKind::DEVICE_TO_HOST,
+            CopyKind::DeviceToHost,
         ));
         std::thread::sleep(Duration::from_millis(20));
         assert!(
@@ -332,7 +331,7 @@ fn memory_is_checked_counted_and_given_back() {
             (info.base, info.device, info.stream),
             (address, device, stream)
         );
-        let kind = CopyKind::HOST_TO_DEVICE.number();
+        let kind = CopyKind::HostToDevice.raw();
         let source = [0u8; 4096];
         let from = source.as_ptr() as u64;
         fails(
@@ -354,7 +353,7 @@ fn memory_is_checked_counted_and_given_back() {
         fails(
             unsafe { otr_memory_free(address) },
             Code::INVALID_ARGUMENT,
-            &["freed"],
+            &["already free"],
         );
         fails(
             unsafe { otr_copy(stream, address, from, 1, kind) },
@@ -378,7 +377,7 @@ fn memory_is_checked_counted_and_given_back() {
         let failure = fails(
             unsafe { otr_memory_alloc(device, 1 << 60, stream, &mut out) },
             Code::OUT_OF_MEMORY,
-            &["1073741824"],
+            &["1.00 EiB"],
         );
         assert!(
             failure.message.contains(&format!("device {device}")),

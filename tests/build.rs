@@ -1,0 +1,102 @@
+//! Builds what the tests load: the C template by its own Makefile, as a vendor does; the broken drivers
+//! of `drivers/`, one library for each defect; and the C++ host of the bridge.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The defects that `drivers/broken.c` knows, each a macro.
+const DEFECTS: [&str; 17] = [
+    "NO_SYMBOL",
+    "GET_API_FAILS",
+    "NO_TABLE",
+    "OTHER_MAJOR",
+    "REFUSES_OUR_MAJOR",
+    "NEWER_MINOR",
+    "SMALL_TABLE",
+    "TINY_TABLE",
+    "NULL_ENTRIES",
+    "GROUP_WITH_HOLE",
+    "OPEN_FAILS",
+    "OPEN_WITHOUT_DRIVER",
+    "COUNT_FAILS",
+    "NO_DEVICES",
+    "PROPERTIES_FAIL",
+    "BAD_ALIGNMENT",
+    "FAILS_ON_DEMAND",
+];
+
+fn main() {
+    let tests = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
+    let root = tests.parent().expect("the tests lie in the repository");
+    let template = root.join("examples/driver-c");
+    let include = root.join("include");
+    for path in [
+        &template,
+        &include,
+        &tests.join("drivers"),
+        &tests.join("cpp"),
+    ] {
+        println!("cargo:rerun-if-changed={}", path.display());
+    }
+
+    run(Command::new("make")
+        .arg("-C")
+        .arg(&template)
+        .arg("--always-make")
+        .arg(format!("OUT={}", out.display()))
+        .arg("CFLAGS=-O2 -g -Werror"));
+    println!(
+        "cargo:rustc-env=OUTRIGGER_C_DRIVER={}",
+        out.join("liboutrigger_example.so").display()
+    );
+
+    for defect in DEFECTS {
+        broken(&tests, &template, &include, &out, defect);
+    }
+    println!("cargo:rustc-env=OUTRIGGER_BROKEN_DRIVERS={}", out.display());
+
+    // Where the headers of the bridge lie; the package `outrigger` says so through its `links` key.
+    let bridge = std::env::var_os("DEP_OUTRIGGER_CXXBRIDGE_DIR0")
+        .expect("set for dependents of `outrigger`");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .include(bridge)
+        .file(tests.join("cpp/bridge_host.cc"))
+        .compile("outrigger_bridge_host");
+}
+
+fn broken(tests: &Path, template: &Path, include: &Path, out: &Path, defect: &str) {
+    let compiler = cc::Build::new().opt_level(0).get_compiler();
+    run(compiler
+        .to_command()
+        .args([
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-pthread",
+            "-shared",
+        ])
+        .arg(format!("-D{defect}"))
+        .arg("-I")
+        .arg(include)
+        .arg("-I")
+        .arg(template)
+        .arg("-o")
+        .arg(out.join(format!("liboutrigger_{}.so", defect.to_lowercase())))
+        .arg(tests.join("drivers/broken.c")));
+}
+
+fn run(command: &mut Command) {
+    match command.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => panic!("{command:?}: {status}"),
+        Err(error) => panic!(
+            "{command:?} could not be started: {error}; these tests need make and a C compiler"
+        ),
+    }
+}
