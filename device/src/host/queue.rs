@@ -6,28 +6,25 @@
 //! as the process: a destroyed one is used again, and its counters go on. That is what makes an event
 //! two words, without reference counts.
 //!
-//! The rules that keep this right:
-//! - One thread writes at a time (`producer`), one executes at a time (`executor`). A thread never
-//!   waits for an executor lock, and never holds two: it tries, and parks until there is something new.
-//! - A command runs only when all before it have run, and never past a wait whose point has not passed:
-//!   then the executor lets go of the queue and works on the other one.
-//! - A point is recorded before it can be waited for, so that waits form no cycle.
+//! One thread writes at a time (`producer`), one executes at a time (`executor`). A point is recorded
+//! before it can be waited for, so that waits form no cycle. How the work gets done is in `drive`.
 
-use std::hint::spin_loop;
+mod drive;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Condvar, Mutex};
 
-use super::command::{Command, Inside, Launch, inside};
+use super::command::{Command, Launch, inside};
 use super::driver::{Device, Host};
-use super::failure::{Failure, Failures};
+use super::failure::Failures;
 use super::fault::Fault;
-use super::segment::{Reader, Record, Spare, Writer, chain};
+use super::segment::{Reader, Spare, Writer, chain};
 use super::worker::{self, Worker};
 use crate::Code;
+use drive::Errand;
 
 /// Pending commands at which the worker is woken.
 const WAKE_BACKLOG: u64 = 256;
@@ -40,15 +37,6 @@ const WAKE_PENDING: u64 = 30_000;
 /// Estimated cost of one command from which on it wakes the worker at once, in nanoseconds: then a
 /// wake-up, some microseconds, is lost in it.
 const WAKE_AT_ONCE: u64 = 500_000;
-/// From this estimated cost on, waiters are looked after before a command is run.
-const LONG_COMMAND: u64 = 2_000;
-/// How long a submitter puts up with a queue that does not move before it goes on without it: the
-/// command in the way may be a host call that waits for this very thread.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// Turns of a waiter before it lets other threads run, about two microseconds.
-const SPINS: u32 = 60;
-/// How long a waiter then tries before it parks: a wake-up later costs about as much.
-const YIELDS: Duration = Duration::from_micros(50);
 
 static POOL: Mutex<Vec<&'static Queue>> = Mutex::new(Vec::new());
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -60,6 +48,8 @@ pub(super) struct Queue {
     submitted: CachePadded<AtomicU64>,
     /// At which `submitted` the next submitter looks at the backlog. A hint.
     look_at: AtomicU64,
+    /// What `completed` was when a submitter helped in vain.
+    stuck_at: AtomicU64,
     /// Commands that have finished; written under `executor`.
     completed: CachePadded<AtomicU64>,
     executor: CachePadded<Mutex<Reader>>,
@@ -99,32 +89,6 @@ struct Producer {
     counted: u64,
 }
 
-/// How far an attempt to execute came.
-enum Step {
-    Done,
-    /// The next command waits for this point of another queue.
-    Blocked(&'static Queue, u64),
-    /// Another thread is executing.
-    Busy,
-    /// The next command is a host call, which the caller must not run.
-    Held,
-    /// Another thread waits and goes on from here.
-    Left,
-}
-
-/// What a thread is after that drives a queue.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Errand {
-    /// It needs the point, and runs whatever comes before.
-    Wait,
-    /// It is the worker: as `Wait`, but it lets go of its queue when somebody waits. That thread then
-    /// runs the rest itself, and finds it done the moment that it is.
-    Work,
-    /// It submits, and only helps: it runs no host call, since that may wait for what the thread does
-    /// next; and it gives up where nothing moves.
-    Help,
-}
-
 impl Queue {
     /// Makes a queue of a device, or takes one from the pool.
     pub(super) fn create(host: &Arc<Host>, device: &Device) -> Result<&'static Self, Fault> {
@@ -160,6 +124,7 @@ impl Queue {
             })),
             submitted: CachePadded::new(AtomicU64::new(0)),
             look_at: AtomicU64::new(WAKE_BACKLOG),
+            stuck_at: AtomicU64::new(u64::MAX),
             completed: CachePadded::new(AtomicU64::new(0)),
             executor: CachePadded::new(Mutex::new(reader)),
             spare,
@@ -337,8 +302,16 @@ impl Queue {
             return;
         }
         self.worker.wake(self);
-        if pending >= HELP_BACKLOG && !inside() {
-            self.drive(submitted - HELP_BACKLOG / 2, Errand::Help);
+        // Where nothing has moved since the last time, waiting again would only cost the submitter.
+        let stuck = self.stuck_at.load(Ordering::Relaxed) == completed;
+        if pending >= HELP_BACKLOG && !stuck && !inside() {
+            let helped = self.drive(submitted - HELP_BACKLOG / 2, Errand::Help);
+            let now = if helped {
+                u64::MAX
+            } else {
+                self.completed.load(Ordering::Relaxed)
+            };
+            self.stuck_at.store(now, Ordering::Relaxed);
         }
         self.look_at
             .store(submitted + WAKE_BACKLOG / 2, Ordering::Relaxed);
@@ -430,263 +403,11 @@ impl Queue {
         match self.mark(Command::Nop) {
             Ok(point) => {
                 self.failures.clear(point - 1);
-                // It runs later if another thread is executing.
-                let _ = self.advance(point, Errand::Help);
+                self.try_drive(point);
             }
             // Without memory for it, what was submitted so far counts as failed.
             Err(_) => self.failures.clear(self.tail()),
         }
-    }
-
-    /// Waits until the point has passed, and runs what has to.
-    #[inline]
-    fn reach(&'static self, point: u64) -> Result<(), Fault> {
-        if self.passed(point) {
-            return Ok(());
-        }
-        if inside() {
-            return Err(would_deadlock());
-        }
-        self.drive(point, Errand::Wait);
-        if self.left.load(Ordering::Relaxed) {
-            self.hand_back();
-        }
-        Ok(())
-    }
-
-    /// Wakes the worker if it has left more than the waiting thread needed.
-    #[cold]
-    fn hand_back(&'static self) {
-        self.left.store(false, Ordering::Relaxed);
-        if !self.idle() {
-            self.worker.wake(self);
-        }
-    }
-
-    /// Runs all that was submitted so far, as the worker. `false` if another thread goes on with it.
-    pub(super) fn run_pending(&'static self) -> bool {
-        self.drive(self.tail(), Errand::Work)
-    }
-
-    /// Runs this queue up to a point, and of other queues what has to come before. `false` if it has
-    /// not come so far, which does not happen to who waits.
-    fn drive(&'static self, point: u64, errand: Errand) -> bool {
-        let (mut queue, mut goal) = (self, point);
-        // The queues that wait for the one at hand. Kept here and not on the stack: chains of waits
-        // may be long.
-        let mut waiting: Vec<(&'static Self, u64)> = Vec::new();
-        loop {
-            // A worker leaves its own queue only.
-            let errand = if waiting.is_empty() || errand == Errand::Help {
-                errand
-            } else {
-                Errand::Wait
-            };
-            match queue.advance(goal, errand) {
-                Step::Done => match waiting.pop() {
-                    Some(last) => (queue, goal) = last,
-                    None => return true,
-                },
-                Step::Blocked(other, value) => {
-                    waiting.push((queue, goal));
-                    (queue, goal) = (other, value);
-                }
-                Step::Busy => {
-                    if !queue.park(goal, errand) {
-                        return false;
-                    }
-                }
-                Step::Held => {
-                    queue.worker.wake(queue);
-                    return false;
-                }
-                Step::Left => return false,
-            }
-        }
-    }
-
-    /// Waits while another thread executes: until the point has passed or that thread has let go. A
-    /// helper answers `false` when nothing has moved for as long as it is patient.
-    fn park(&self, point: u64, errand: Errand) -> bool {
-        let ready = || self.passed(point) || !self.executor.is_locked();
-        if errand == Errand::Wait && self.take_over(ready) {
-            return true;
-        }
-        let before = self.completed.load(Ordering::Relaxed);
-        let mut parking = self.parking.lock();
-        self.wanted.fetch_min(point, Ordering::Relaxed);
-        // With the fence in `advance` (or `attend`): either this thread sees what the other has done,
-        // or the other sees that somebody waits, and then needs the lock that is held here.
-        fence(Ordering::SeqCst);
-        if ready() {
-            return true;
-        }
-        match errand {
-            Errand::Wait | Errand::Work => {
-                self.parked.wait(&mut parking);
-                true
-            }
-            Errand::Help => {
-                let over = self.parked.wait_for(&mut parking, PATIENCE).timed_out();
-                !over || self.completed.load(Ordering::Relaxed) != before
-            }
-        }
-    }
-
-    /// Tries for a moment to go on in place of the thread that executes.
-    fn take_over(&self, ready: impl Fn() -> bool) -> bool {
-        self.takers.fetch_add(1, Ordering::Relaxed);
-        let mut turns = 0;
-        let mut since = None;
-        let taken = loop {
-            if ready() {
-                break true;
-            }
-            if turns < SPINS {
-                turns += 1;
-                spin_loop();
-            } else if since.get_or_insert_with(Instant::now).elapsed() < YIELDS {
-                // The other thread, or the threads of its kernel, may need this core.
-                std::thread::yield_now();
-            } else {
-                break false;
-            }
-        };
-        self.takers.fetch_sub(1, Ordering::Relaxed);
-        taken
-    }
-
-    /// Wakes parked threads if `completed` has reached what one of them waits for.
-    #[inline]
-    fn attend(&self, completed: u64) {
-        fence(Ordering::SeqCst);
-        if completed >= self.wanted.load(Ordering::Relaxed) {
-            self.wake_parked();
-        }
-    }
-
-    #[cold]
-    fn wake_parked(&self) {
-        let _parking = self.parking.lock();
-        self.wanted.store(u64::MAX, Ordering::Relaxed);
-        self.parked.notify_all();
-    }
-
-    // ---- Execution -----------------------------------------------------------------------------
-
-    /// Tries to run the queue up to a point.
-    #[inline]
-    fn advance(&'static self, point: u64, errand: Errand) -> Step {
-        if self.passed(point) {
-            return Step::Done;
-        }
-        let Some(mut reader) = self.executor.try_lock() else {
-            return Step::Busy;
-        };
-        let step = self.execute(&mut reader, point, errand);
-        drop(reader);
-        // Those who wait for later points go on by themselves now.
-        fence(Ordering::SeqCst);
-        if self.wanted.load(Ordering::Relaxed) != u64::MAX {
-            self.wake_parked();
-        }
-        step
-    }
-
-    /// Runs commands up to a point, which is at most `tail`. The caller holds the executor lock.
-    #[inline]
-    fn execute(&'static self, reader: &mut Reader, point: u64, errand: Errand) -> Step {
-        let _inside = Inside::enter();
-        let traced = tracing::enabled!(target: "outrigger::device", tracing::Level::TRACE);
-        // Only the holder of the lock writes it.
-        let mut completed = self.completed.load(Ordering::Relaxed);
-        while completed < point {
-            if errand == Errand::Work && self.takers.load(Ordering::Relaxed) > 0 {
-                self.left.store(true, Ordering::Relaxed);
-                return Step::Left;
-            }
-            // SAFETY: a point is a value of `submitted` that was acquired, by this thread or by one that
-            // handed it over; fewer have completed.
-            let record = unsafe { reader.peek(&self.spare) };
-            // SAFETY: the record is initialised, and read by this thread only.
-            let next = unsafe { &record.as_ref().command };
-            let mut failure = None;
-            if let Command::Wait { queue, value } = *next {
-                if !queue.passed(value) {
-                    return Step::Blocked(queue, value);
-                }
-                failure = queue.failures.at(value);
-            } else if errand == Errand::Help && matches!(next, Command::HostCall { .. }) {
-                return Step::Held;
-            } else if next.cost_ns() >= LONG_COMMAND {
-                self.attend(completed);
-            }
-            let upstream = self
-                .failures
-                .current()
-                .map_or(Code::OK, |failure| failure.code);
-            let label = next.launch_label();
-            // SAFETY: moved out once: the reader passes the record below, whatever the outcome.
-            let command = unsafe { std::ptr::read(next) };
-            let args = Record::args(record);
-            // SAFETY: it is this command's turn; its memory is the host's promise.
-            let code = unsafe {
-                if traced {
-                    self.run_traced(command, args, upstream)
-                } else {
-                    command.run(args, upstream)
-                }
-            };
-            if code != Code::OK {
-                // SAFETY: the record's number stays in place; only its command was moved out.
-                let submission = unsafe { (*record.as_ptr()).submission };
-                failure = Some(Failure {
-                    code,
-                    label,
-                    submission,
-                    queue: self.number(),
-                });
-            }
-            completed += 1;
-            if let Some(failure) = failure {
-                self.fail(completed, failure);
-            }
-            // SAFETY: this is the record that `peek` gave.
-            unsafe { reader.pass() };
-            self.completed.store(completed, Ordering::Release);
-            if completed >= self.wanted.load(Ordering::Relaxed) {
-                self.wake_parked();
-            }
-        }
-        Step::Done
-    }
-
-    /// Notes the failure of the command at a point.
-    #[cold]
-    fn fail(&self, point: u64, mut failure: Failure) {
-        if failure.code == Code::NOT_READY {
-            // An answer to a query, not a failure: as an outcome it has no meaning.
-            failure.code = Code::EXECUTION;
-        }
-        self.failures.add(point, failure);
-    }
-
-    /// Runs a command within a span.
-    ///
-    /// # Safety
-    /// As of [`Command::run`].
-    #[cold]
-    unsafe fn run_traced(&self, command: Command, args: (*const u8, u32), upstream: Code) -> Code {
-        let span = tracing::trace_span!(
-            target: "outrigger::device",
-            "command",
-            device = self.life.index.load(Ordering::Relaxed),
-            queue = self.number(),
-            label = command.label(),
-        );
-        let _entered = span.enter();
-        // SAFETY: as the caller promises.
-        unsafe { command.run(args, upstream) }
     }
 }
 
@@ -695,14 +416,5 @@ fn out_of_memory() -> Fault {
     Fault::new(
         Code::OUT_OF_HOST_MEMORY,
         "no host memory for the commands of a queue",
-    )
-}
-
-#[cold]
-fn would_deadlock() -> Fault {
-    Fault::new(
-        Code::WOULD_DEADLOCK,
-        "a host call or kernel waits for work that has not finished, which may be behind itself: wait \
-         outside of it, or before it is submitted",
     )
 }
