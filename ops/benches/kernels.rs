@@ -173,3 +173,151 @@ fn unary_1m(bencher: Bencher<'_, '_>, name: &CStr) {
     let (a, out) = (Dense::new(MILLION), Dense::new(MILLION));
     bench(bencher, name, &[&a], &out, &[]);
 }
+
+#[divan::bench(args = CORES)]
+fn sum_all_1m(bencher: Bencher<'_, '_>, cores: usize) {
+    parallel::set_threads(cores);
+    let (a, out) = (Dense::new(MILLION), Dense::new(&[1]));
+    bench(bencher, c"sum", &[&a], &out, &[]);
+}
+
+#[divan::bench]
+fn sum_columns_1m(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let (a, out) = (Dense::new(&[4096, 256]), Dense::new(&[1, 256]));
+    bench(bencher, c"sum", &[&a], &out, &[]);
+}
+
+#[divan::bench]
+fn sum_rows_1m(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let (a, out) = (Dense::new(&[4096, 256]), Dense::new(&[4096, 1]));
+    bench(bencher, c"sum", &[&a], &out, &[]);
+}
+
+#[divan::bench]
+fn argmax_rows_1m(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let (a, out) = (Dense::new(&[4096, 256]), Dense::new(&[4096, 2]));
+    let mut indices = out.tensor();
+    indices.dtype = DType::I64;
+    let (sizes, strides) = ([4096, 1], [1, 1]);
+    (indices.sizes, indices.strides) = (&sizes, &strides);
+    let (inputs, outputs) = ([a.tensor()], [indices]);
+    let call = Call {
+        inputs: &inputs,
+        outputs: &outputs,
+        scalars: &[],
+    };
+    let plan = plan(id(c"argmax"), &call).expect("the call is right");
+    bencher.bench_local(|| run(black_box(&plan)));
+}
+
+#[divan::bench]
+fn softmax_rows_1m(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let (a, out) = (Dense::new(&[4096, 256]), Dense::new(&[4096, 256]));
+    bench(bencher, c"softmax", &[&a], &out, &[Scalar::I64(1)]);
+}
+
+#[divan::bench]
+fn layer_norm_1m(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let (a, out) = (Dense::new(&[4096, 256]), Dense::new(&[4096, 256]));
+    let (weight, bias) = (Dense::new(&[256]), Dense::new(&[256]));
+    let (mean, rstd) = (Dense::new(&[4096, 1]), Dense::new(&[4096, 1]));
+    let scalars = [Scalar::I64(1), Scalar::F64(1e-5)];
+    bench_outputs(
+        bencher,
+        c"layer_norm",
+        &[&a, &weight, &bias],
+        &[&out, &mean, &rstd],
+        &scalars,
+    );
+}
+
+#[divan::bench]
+fn layer_norm_backward_1m(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let (a, grad) = (Dense::new(&[4096, 256]), Dense::new(&[4096, 256]));
+    let (weight, mean, rstd) = (
+        Dense::new(&[256]),
+        Dense::new(&[4096, 1]),
+        Dense::new(&[4096, 1]),
+    );
+    let (grad_a, grad_weight, grad_bias) = (
+        Dense::new(&[4096, 256]),
+        Dense::new(&[256]),
+        Dense::new(&[256]),
+    );
+    bench_outputs(
+        bencher,
+        c"layer_norm_backward",
+        &[&grad, &a, &mean, &rstd, &weight],
+        &[&grad_a, &grad_weight, &grad_bias],
+        &[Scalar::I64(1)],
+    );
+}
+
+#[divan::bench(args = CORES)]
+fn mm_1024(bencher: Bencher<'_, '_>, cores: usize) {
+    parallel::set_threads(cores);
+    let square = &[1024, 1024];
+    let (a, b, out) = (Dense::new(square), Dense::new(square), Dense::new(square));
+    bench(bencher, c"mm", &[&a, &b], &out, &[]);
+}
+
+#[divan::bench]
+fn mm_64(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let square = &[64, 64];
+    let (a, b, out) = (Dense::new(square), Dense::new(square), Dense::new(square));
+    bench(bencher, c"mm", &[&a, &b], &out, &[]);
+}
+
+#[divan::bench]
+fn copy_transposed_1m(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let square = &[1024, 1024];
+    let (a, out) = (Dense::new(square).transposed(), Dense::new(square));
+    bench(bencher, c"copy", &[&a], &out, &[]);
+}
+
+#[divan::bench]
+fn fill_1m(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let out = Dense::new(MILLION);
+    bench(bencher, c"fill", &[], &out, &[Scalar::F64(1.0)]);
+}
+
+#[divan::bench(args = [c"uniform", c"normal"])]
+fn random_1m(bencher: Bencher<'_, '_>, name: &CStr) {
+    parallel::set_threads(1);
+    let out = Dense::new(MILLION);
+    let scalars = [
+        Scalar::F64(0.0),
+        Scalar::F64(1.0),
+        Scalar::I64(1),
+        Scalar::I64(0),
+    ];
+    bench(bencher, name, &[], &out, &scalars);
+}
+
+#[divan::bench]
+fn adamw_1m(bencher: Bencher<'_, '_>) {
+    parallel::set_threads(1);
+    let (grad, step) = (Dense::new(MILLION), Dense::new(&[1]));
+    let (param, m, v) = (
+        Dense::new(MILLION),
+        Dense::new(MILLION),
+        Dense::new(MILLION),
+    );
+    let scalars = [1e-3, 0.9, 0.999, 1e-8, 0.01, 0.0].map(Scalar::F64);
+    bench_outputs(
+        bencher,
+        c"adamw_step",
+        &[&grad, &step],
+        &[&param, &m, &v],
+        &scalars,
+    );
+}

@@ -320,17 +320,46 @@ impl Generator for Normal<f32> {
     }
     #[inline(always)]
     fn fill<I: Isa>(self, first: i64, out: &mut [MaybeUninit<f32>]) {
+        const CHUNK: usize = 256;
         let (mean, deviation) = (self.0.a as f32, self.0.b as f32);
-        self.0.stream.each(first, out, |[a, b, c, d]| {
-            let pair = |x: u32, y: u32| {
+        // In passes over a chunk, each of which is vectorised: pairs that positions share are made
+        // for both, since a chunk may begin and end between them.
+        let mut first = first;
+        for out in out.chunks_mut(CHUNK) {
+            let begin = first & !1;
+            let skip = (first - begin) as usize;
+            let count = (skip + out.len()).div_ceil(2) * 2;
+            let mut words = [MaybeUninit::<u32>::uninit(); CHUNK + 2];
+            self.0
+                .stream
+                .each(begin, &mut words[..count], |words| words);
+            let mut normals = [0.0f32; CHUNK + 2];
+            for (pair, words) in normals
+                .as_chunks_mut::<2>()
+                .0
+                .iter_mut()
+                .zip(words.as_chunks::<2>().0)
+                .take(count / 2)
+            {
+                // SAFETY: `each` wrote the first `count` words.
+                let [x, y] = words.map(|word| unsafe { word.assume_init() });
                 // 1 - u lies in (0, 1], where the logarithm is finite.
-                let radius = (-2.0 * (1.0 - fraction32(x, 24)).log_::<I>()).sqrt();
-                let angle = std::f32::consts::TAU * fraction32(y, 24);
-                [radius * angle.cos_::<I>(), radius * angle.sin_::<I>()]
-            };
-            let ([p, q], [r, s]) = (pair(a, b), pair(c, d));
-            [p, q, r, s].map(|z| I::fma32(z, deviation, mean))
-        });
+                *pair = [
+                    1.0 - fraction32(x, 24),
+                    std::f32::consts::TAU * fraction32(y, 24),
+                ];
+            }
+            for pair in normals[..count].as_chunks_mut::<2>().0 {
+                let radius = (-2.0 * pair[0].log_::<I>()).sqrt() * deviation;
+                let angle = pair[1];
+                pair[0] = I::fma32(radius, angle.cos_::<I>(), mean);
+                pair[1] = I::fma32(radius, angle.sin_::<I>(), mean);
+            }
+            for (out, value) in out.iter_mut().zip(&normals[skip..]) {
+                out.write(*value);
+            }
+            first += out.len() as i64;
+        }
     }
 }
 

@@ -78,8 +78,8 @@ impl Geometry {
     #[inline]
     pub(crate) fn push(&self, operands: usize, plan: &mut Plan) {
         for dim in &self.dims[..self.rank] {
-            plan.push_numbers(&[dim.size]);
-            plan.push_numbers(&dim.strides[..operands]);
+            let [a, b, c, d] = dim.strides;
+            plan.push_first(&[dim.size, a, b, c, d], 1 + operands);
         }
     }
 }
@@ -106,9 +106,19 @@ pub(crate) fn checked_size(tensor: &Tensor<'_>) -> Result<i64> {
     Ok(size as i64)
 }
 
-/// Lays out an output and inputs that are broadcast to it.
+/// What is known of operands at first sight.
+pub(crate) struct Shape {
+    /// Elements of the output.
+    pub(crate) numel: i64,
+    /// Bytes of an element of each operand, output first.
+    sizes: [i64; MAX_OPERANDS],
+    /// All operands of the output's size are contiguous, and all others are single elements.
+    dense: bool,
+}
+
+/// Looks at an output and inputs that are broadcast to it.
 #[inline]
-pub(crate) fn broadcast(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Geometry> {
+pub(crate) fn shape(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Shape> {
     let mut sizes = [0i64; MAX_OPERANDS];
     sizes[0] = checked_size(output)?;
     let numel = output.numel();
@@ -121,32 +131,56 @@ pub(crate) fn broadcast(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Ge
             input.sizes.iter().all(|&size| size == 1) && input.rank() <= output.rank()
         };
     }
-    let mut geometry = Geometry::empty();
-    geometry.numel = numel;
-    if dense {
-        geometry.rank = 1;
-        let dim = &mut geometry.dims[0];
-        dim.size = numel;
-        dim.strides[0] = sizes[0];
-        for (k, input) in inputs.iter().enumerate() {
-            dim.strides[k + 1] = if input.sizes == output.sizes {
-                sizes[k + 1]
-            } else {
-                0
-            };
+    Ok(Shape {
+        numel,
+        sizes,
+        dense,
+    })
+}
+
+impl Shape {
+    /// If operands are dense: the numbers of their one dimension, as `Geometry::push` writes them.
+    #[inline]
+    pub(crate) fn dense(
+        &self,
+        output: &Tensor<'_>,
+        inputs: &[Tensor<'_>],
+    ) -> Option<[i64; MAX_OPERANDS + 1]> {
+        if !self.dense {
+            return None;
         }
-        return Ok(geometry);
+        let mut numbers = [self.numel, self.sizes[0], 0, 0, 0];
+        for (k, input) in inputs.iter().enumerate() {
+            if input.sizes == output.sizes {
+                numbers[k + 2] = self.sizes[k + 1];
+            }
+        }
+        Some(numbers)
     }
-    general(&mut geometry, output, inputs, &sizes)?;
+}
+
+/// Lays out an output and inputs that are broadcast to it.
+pub(crate) fn broadcast(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Geometry> {
+    let shape = shape(output, inputs)?;
+    let Some([size, strides @ ..]) = shape.dense(output, inputs) else {
+        return general(output, inputs, &shape);
+    };
+    let mut geometry = Geometry::empty();
+    geometry.numel = shape.numel;
+    geometry.rank = 1;
+    geometry.dims[0] = Dim { size, strides };
     Ok(geometry)
 }
 
-fn general(
-    geometry: &mut Geometry,
+/// As [`broadcast`], of operands that are not dense.
+#[inline(never)]
+pub(crate) fn general(
     output: &Tensor<'_>,
     inputs: &[Tensor<'_>],
-    sizes: &[i64; MAX_OPERANDS],
-) -> Result<()> {
+    shape: &Shape,
+) -> Result<Geometry> {
+    let mut geometry = Geometry::empty();
+    geometry.numel = shape.numel;
     let rank = output.rank();
     for input in inputs {
         if input.rank() > rank {
@@ -163,14 +197,14 @@ fn general(
             size,
             strides: [0; MAX_OPERANDS],
         };
-        dim.strides[0] = output.strides[rank - back] * sizes[0];
+        dim.strides[0] = output.strides[rank - back] * shape.sizes[0];
         for (k, input) in inputs.iter().enumerate() {
             if back > input.rank() {
                 continue;
             }
             let at = input.rank() - back;
             if input.sizes[at] == size {
-                dim.strides[k + 1] = input.strides[at] * sizes[k + 1];
+                dim.strides[k + 1] = input.strides[at] * shape.sizes[k + 1];
             } else if input.sizes[at] != 1 {
                 return invalid(shapes(
                     "an input cannot be broadcast to the output",
@@ -180,11 +214,11 @@ fn general(
             }
         }
         if size != 1 {
-            insert(geometry, dim)?;
+            insert(&mut geometry, dim)?;
         }
     }
     geometry.finish(inputs.len() + 1);
-    Ok(())
+    Ok(geometry)
 }
 
 /// Inserts a dimension so that those that move least in memory are innermost: by the output's stride,

@@ -20,6 +20,7 @@ mod generate;
 mod geometry;
 mod index;
 mod isa;
+mod lanes;
 mod loss;
 mod math;
 mod matmul;

@@ -16,6 +16,7 @@ use crate::convert::{Class, Compute, class_of};
 use crate::error::{Result, invalid, unsupported};
 use crate::geometry::checked_size;
 use crate::isa::{Isa, Vectorised, dispatch};
+use crate::lanes::{fold, fold_triples};
 use crate::memory::{ArgumentBlock, Base, Reader, Slots, Writer};
 use crate::parallel;
 use crate::plan::Plan;
@@ -209,7 +210,7 @@ impl<C: Compute> Operand<C> {
 }
 
 /// A number that rows are computed in.
-pub(crate) trait Number: Compute {
+pub(crate) trait Number: Compute + std::ops::Mul<Output = Self> {
     fn wide(self) -> f64;
     fn of(value: f64) -> Self;
     fn fma<I: Isa>(self, b: Self, c: Self) -> Self;
@@ -245,33 +246,10 @@ impl Number for f64 {
     }
 }
 
-/// Sums of two terms over all indices, in independent lanes.
-#[inline(always)]
-fn sums(length: usize, mut terms: impl FnMut(usize) -> (f64, f64)) -> (f64, f64) {
-    const LANES: usize = 8;
-    let (mut a, mut b) = ([0.0; LANES], [0.0; LANES]);
-    let whole = length / LANES * LANES;
-    let mut at = 0;
-    while at < whole {
-        for k in 0..LANES {
-            let (x, y) = terms(at + k);
-            a[k] += x;
-            b[k] += y;
-        }
-        at += LANES;
-    }
-    for k in whole..length {
-        let (x, y) = terms(k);
-        a[0] += x;
-        b[0] += y;
-    }
-    (a.iter().sum(), b.iter().sum())
-}
-
 struct ForwardRow<'a, C> {
     x: &'a [C],
-    weight: Option<&'a [C]>,
-    bias: Option<&'a [C]>,
+    weight: &'a [C],
+    bias: &'a [C],
     out: &'a mut [C],
     epsilon: f64,
 }
@@ -280,31 +258,19 @@ impl<C: Number> Vectorised for ForwardRow<'_, C> {
     type Output = (f64, f64);
     #[inline(always)]
     fn run<I: Isa>(self) -> (f64, f64) {
-        let n = self.out.len();
-        let x = &self.x[..n];
-        let (sum, _) = sums(n, |k| (x[k].wide(), 0.0));
-        let mean = sum / n as f64;
-        let (squares, _) = sums(n, |k| {
-            let d = x[k].wide() - mean;
-            (d * d, 0.0)
-        });
-        let rstd = 1.0 / (squares / n as f64 + self.epsilon).sqrt();
+        let n = self.x.len() as f64;
+        let add = |a: f64, b: f64| a + b;
+        let mean = fold(self.x, 0.0, |s, x: C| s + x.wide(), add) / n;
+        let squares = |s, x: C| {
+            let d = x.wide() - mean;
+            s + d * d
+        };
+        let variance = fold(self.x, 0.0, squares, add) / n;
+        let rstd = 1.0 / (variance + self.epsilon).sqrt();
         let (scale, shift) = (C::of(rstd), C::of(-mean * rstd));
-        match (self.weight, self.bias) {
-            (Some(weight), Some(bias)) => {
-                let (weight, bias) = (&weight[..n], &bias[..n]);
-                for k in 0..n {
-                    self.out[k] = x[k].fma::<I>(scale, shift).fma::<I>(weight[k], bias[k]);
-                }
-            }
-            (weight, bias) => {
-                for k in 0..n {
-                    let normal = x[k].fma::<I>(scale, shift);
-                    let weight = weight.map_or(C::of(1.0), |weight| weight[k]);
-                    let bias = bias.map_or(C::of(0.0), |bias| bias[k]);
-                    self.out[k] = normal.fma::<I>(weight, bias);
-                }
-            }
+        let affine = self.weight.iter().zip(self.bias);
+        for ((out, x), (weight, bias)) in self.out.iter_mut().zip(self.x).zip(affine) {
+            *out = x.fma::<I>(scale, shift).fma::<I>(*weight, *bias);
         }
         (mean, rstd)
     }
@@ -319,41 +285,39 @@ unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bia
         return Code::INTERNAL.0;
     };
     let operand = |place| Operand::<C>::new(&h, place, bias);
-    let (Some(input), Some(out), Some(mean), Some(rstd)) =
+    let (Some(input), Some(output), Some(mean), Some(rstd)) =
         (operand(INPUT), operand(OUT), operand(MEAN), operand(RSTD))
     else {
         return Code::INTERNAL.0;
     };
-    let (weight, shift) = (operand(WEIGHT), operand(BIAS));
     let length = h.length as usize;
+    // SAFETY: all of weight and bias, where they are.
+    let (weight, shift) = unsafe {
+        (
+            all_or(operand(WEIGHT), length, 1.0),
+            all_or(operand(BIAS), length, 0.0),
+        )
+    };
     let room = || vec![MaybeUninit::<C>::uninit(); length];
     let grain = ((1 << 14) / h.length.max(1)).max(1);
     parallel::for_range(0, h.rows, grain, &|begin, end| {
-        let (mut x_room, mut weight_room, mut bias_room) = (room(), room(), room());
+        let mut x_room = room();
         let mut result = vec![C::default(); length];
-        // SAFETY: all of weight and bias.
-        let weight = weight
-            .as_ref()
-            .map(|weight| unsafe { weight.read(0, &mut weight_room) });
-        // SAFETY: as above.
-        let shift = shift
-            .as_ref()
-            .map(|shift| unsafe { shift.read(0, &mut bias_room) });
         for row in begin..end {
             // SAFETY: a row of the input.
             let x = unsafe { input.read(row * h.length, &mut x_room) };
-            let epsilon = h.epsilon;
-            let out_row = &mut result;
+            let (weight, bias, epsilon) = (&weight[..], &shift[..], h.epsilon);
+            let out = &mut result[..];
             let (m, r) = dispatch(ForwardRow {
                 x,
                 weight,
-                bias: shift,
-                out: out_row,
+                bias,
+                out,
                 epsilon,
             });
             // SAFETY: this row's results, which are ours.
             unsafe {
-                out.write(row * h.length, &result);
+                output.write(row * h.length, &result);
                 mean.write(row, &[C::of(m)]);
                 rstd.write(row, &[C::of(r)]);
             }
@@ -362,49 +326,69 @@ unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bia
     Code::OK.0
 }
 
+/// All values of an operand, or one value so many times where it is absent.
+///
+/// # Safety
+/// The operand lies in live memory that nobody writes meanwhile.
+unsafe fn all_or<C: Number>(operand: Option<Operand<C>>, length: usize, value: f64) -> Vec<C> {
+    let mut room = vec![MaybeUninit::uninit(); length];
+    match operand {
+        // SAFETY: as promised.
+        Some(operand) => unsafe { operand.read(0, &mut room) }.to_vec(),
+        None => vec![C::of(value); length],
+    }
+}
+
 struct BackwardRow<'a, C> {
     grad: &'a [C],
     x: &'a [C],
-    weight: Option<&'a [C]>,
+    weight: &'a [C],
     mean: f64,
     rstd: f64,
-    grad_input: Option<&'a mut [C]>,
-    grad_weight: Option<&'a mut [f64]>,
-    grad_bias: Option<&'a mut [f64]>,
+    /// Takes the normalised row, then the row's gradient if it is wanted.
+    out: &'a mut [C],
+    wants_input: bool,
+    grad_weight: &'a mut [f64],
+    grad_bias: &'a mut [f64],
 }
 
 impl<C: Number> Vectorised for BackwardRow<'_, C> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let n = self.x.len();
-        let (x, grad) = (&self.x[..n], &self.grad[..n]);
         let (scale, shift) = (C::of(self.rstd), C::of(-self.mean * self.rstd));
-        if let Some(sum) = self.grad_weight {
-            for ((sum, x), grad) in sum.iter_mut().zip(x).zip(grad) {
-                *sum += x.fma::<I>(scale, shift).wide() * grad.wide();
-            }
+        for (normal, x) in self.out.iter_mut().zip(self.x) {
+            *normal = x.fma::<I>(scale, shift);
         }
-        if let Some(sum) = self.grad_bias {
-            for (sum, grad) in sum.iter_mut().zip(grad) {
-                *sum += grad.wide();
-            }
+        let terms = self.out.iter().zip(self.grad);
+        for (sum, (normal, grad)) in self.grad_weight.iter_mut().zip(terms) {
+            *sum += normal.wide() * grad.wide();
         }
-        let Some(out) = self.grad_input else { return };
-        let out = &mut out[..n];
-        // Without a weight every factor is 1, and the incoming gradient stands in for the product.
-        let weighted = |k: usize| {
-            self.weight
-                .map_or(grad[k].wide(), |w| grad[k].wide() * w[k].wide())
-        };
-        let (sum, dot) = sums(n, |k| {
-            let g = weighted(k);
-            (g, g * x[k].fma::<I>(scale, shift).wide())
-        });
-        let (sum, dot) = (sum / n as f64, dot / n as f64);
-        for k in 0..n {
-            let normal = x[k].fma::<I>(scale, shift).wide();
-            out[k] = C::of(self.rstd * (weighted(k) - sum - normal * dot));
+        for (sum, grad) in self.grad_bias.iter_mut().zip(self.grad) {
+            *sum += grad.wide();
+        }
+        if !self.wants_input {
+            return;
+        }
+        let n = self.x.len() as f64;
+        let zero = (0.0, 0.0);
+        let join = |a: (f64, f64), b: (f64, f64)| (a.0 + b.0, a.1 + b.1);
+        let weighted = fold_triples(
+            self.grad,
+            self.weight,
+            self.out,
+            zero,
+            |s, g, w, z| {
+                let product = g.wide() * w.wide();
+                (s.0 + product, s.1 + product * z.wide())
+            },
+            join,
+        );
+        let (mean, slope) = (C::of(-weighted.0 / n), C::of(-weighted.1 / n));
+        for ((out, grad), weight) in self.out.iter_mut().zip(self.grad).zip(self.weight) {
+            // rstd (grad weight - mean - normal slope)
+            let inner = out.fma::<I>(slope, mean);
+            *out = grad.fma::<I>(*weight, inner) * scale;
         }
     }
 }
@@ -423,9 +407,10 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
     else {
         return Code::INTERNAL.0;
     };
-    let weight = operand(WEIGHT);
     let grad_input = operand(OUT);
     let length = h.length as usize;
+    // SAFETY: all of the weight, where there is one.
+    let weight = unsafe { all_or(operand(WEIGHT), length, 1.0) };
     let sum_length = |place: usize| if h.has(place) { length } else { 0 };
     let (weight_sums, bias_sums) = (sum_length(GRAD_WEIGHT), sum_length(GRAD_BIAS));
     let per_piece = weight_sums + bias_sums;
@@ -435,12 +420,8 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
     let grain = (1 << 14) * pieces / (h.length * h.rows).max(1);
     let room = || vec![MaybeUninit::<C>::uninit(); length];
     parallel::for_range(0, pieces, grain.max(1), &|begin, end| {
-        let (mut x_room, mut grad_room, mut weight_room) = (room(), room(), room());
+        let (mut x_room, mut grad_room) = (room(), room());
         let mut result = vec![C::default(); length];
-        // SAFETY: all of the weight.
-        let weight = weight
-            .as_ref()
-            .map(|weight| unsafe { weight.read(0, &mut weight_room) });
         for piece in begin..end {
             // SAFETY: the sums of this piece are this thread's.
             let sums = unsafe { slots.range(piece as usize * per_piece, per_piece) };
@@ -458,12 +439,13 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
                 dispatch(BackwardRow {
                     grad,
                     x,
-                    weight,
+                    weight: &weight,
                     mean,
                     rstd,
-                    grad_input: grad_input.is_some().then_some(&mut result[..]),
-                    grad_weight: (weight_sums > 0).then_some(&mut *weight_part),
-                    grad_bias: (bias_sums > 0).then_some(&mut *bias_part),
+                    out: &mut result,
+                    wants_input: grad_input.is_some(),
+                    grad_weight: weight_part,
+                    grad_bias: bias_part,
                 });
                 if let Some(out) = &grad_input {
                     // SAFETY: this row of the output, which is ours.

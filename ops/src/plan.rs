@@ -13,8 +13,9 @@ use bytemuck::Pod;
 /// reach its bytes. The result is a `Code`.
 pub type KernelFn = unsafe extern "C" fn(args: *const c_void, args_size: u32, bias: i64) -> i32;
 
-/// Inline space of a block, in 64-bit words.
-const INLINE_WORDS: usize = 64;
+/// Inline space of a block, in 64-bit words: three operands of four dimensions. A plan is returned by
+/// value, so that more would cost every call.
+const INLINE_WORDS: usize = 40;
 
 /// A call that is ready to run: in stream order, any number of times, on any thread.
 pub struct Plan {
@@ -71,6 +72,22 @@ impl Plan {
     pub(crate) fn push<T: Pod>(&mut self, value: &T) {
         const { assert!(size_of::<T>().is_multiple_of(8)) };
         self.push_bytes(bytemuck::bytes_of(value));
+    }
+
+    /// Appends the first numbers of an array of fixed size, which is copied faster than a slice.
+    #[inline]
+    pub(crate) fn push_first<const N: usize>(&mut self, numbers: &[i64; N], count: usize) {
+        let at = self.bytes as usize;
+        if at + N * 8 <= INLINE_WORDS * 8 && self.spilled.is_empty() {
+            // SAFETY: as in `push_bytes`; what lies beyond `count` is overwritten or not counted.
+            unsafe {
+                let to = self.inline.as_mut_ptr().cast::<u8>().add(at);
+                to.copy_from_nonoverlapping(numbers.as_ptr().cast::<u8>(), N * 8);
+            }
+            self.bytes += count.min(N) as u32 * 8;
+        } else {
+            self.push_numbers(&numbers[..count.min(N)]);
+        }
     }
 
     /// Appends numbers of the tail.

@@ -16,6 +16,7 @@ use crate::elementwise::real::Real;
 use crate::error::{Result, invalid, unsupported};
 use crate::geometry::{Dim, Geometry, MAX_OPERANDS, checked_size};
 use crate::isa::{Isa, Vectorised, dispatch};
+use crate::lanes::{LANES, fold, fold_pairs};
 use crate::memory::{ArgumentBlock, Base, Reader, Writer, read_dims};
 use crate::parallel;
 use crate::plan::{KernelFn, Plan};
@@ -274,8 +275,6 @@ row_functions! {
     CumulativeSum, 1, 1000, Some(kernel::<i64, 1, CumulativeSum>);
 }
 
-const LANES: usize = 16;
-
 /// The largest value; NaN if there is one.
 #[inline(always)]
 fn largest<C: Compute>(values: &[C]) -> C {
@@ -297,31 +296,6 @@ fn largest<C: Compute>(values: &[C]) -> C {
         .unwrap_or_default()
 }
 
-/// The sum of what `term` gives for each index, in f64 over independent lanes.
-#[inline(always)]
-fn sum_of(length: usize, mut term: impl FnMut(usize) -> f64) -> f64 {
-    let mut sums = [0.0; LANES];
-    let whole = length / LANES * LANES;
-    let mut at = 0;
-    while at < whole {
-        for (k, sum) in sums.iter_mut().enumerate() {
-            *sum += term(at + k);
-        }
-        at += LANES;
-    }
-    for (k, sum) in sums.iter_mut().enumerate().take(length - whole) {
-        *sum += term(whole + k);
-    }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for k in 0..width {
-            sums[k] += sums[k + width];
-        }
-        width /= 2;
-    }
-    sums[0]
-}
-
 macro_rules! row_maps {
     ($($t:ident),*) => {$(
         impl RowMap<$t, 1> for Softmax {
@@ -335,7 +309,7 @@ macro_rules! row_maps {
                 }
                 // SAFETY: the loop above wrote all values.
                 let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [$t]) };
-                let sum = sum_of(out.len(), |k| f64::from(out[k]));
+                let sum = fold(out, 0.0, |s, x| s + f64::from(x), |a, b| a + b);
                 let scale = (1.0 / sum) as $t;
                 for value in out {
                     *value *= scale;
@@ -347,7 +321,12 @@ macro_rules! row_maps {
             fn apply<I: Isa>([x]: [&[$t]; 1], out: &mut [MaybeUninit<$t>]) {
                 let x = &x[..out.len()];
                 let max = largest(x);
-                let sum = sum_of(x.len(), |k| f64::from((x[k] - max).exp_::<I>()));
+                let sum = fold(
+                    x,
+                    0.0,
+                    |s, x| s + f64::from((x - max).exp_::<I>()),
+                    |a, b| a + b,
+                );
                 let log = sum.ln() as $t;
                 for (out, x) in out.iter_mut().zip(x) {
                     out.write(*x - max - log);
@@ -358,7 +337,13 @@ macro_rules! row_maps {
             #[inline(always)]
             fn apply<I: Isa>([grad, y]: [&[$t]; 2], out: &mut [MaybeUninit<$t>]) {
                 let (grad, y) = (&grad[..out.len()], &y[..out.len()]);
-                let dot = sum_of(y.len(), |k| f64::from(grad[k]) * f64::from(y[k])) as $t;
+                let dot = fold_pairs(
+                    grad,
+                    y,
+                    0.0,
+                    |s, g, y| s + f64::from(g) * f64::from(y),
+                    |a, b| a + b,
+                ) as $t;
                 for (out, (grad, y)) in out.iter_mut().zip(grad.iter().zip(y)) {
                     out.write((*grad - dot) * *y);
                 }
@@ -368,7 +353,7 @@ macro_rules! row_maps {
             #[inline(always)]
             fn apply<I: Isa>([grad, y]: [&[$t]; 2], out: &mut [MaybeUninit<$t>]) {
                 let (grad, y) = (&grad[..out.len()], &y[..out.len()]);
-                let sum = sum_of(y.len(), |k| f64::from(grad[k])) as $t;
+                let sum = fold(grad, 0.0, |s, g| s + f64::from(g), |a, b| a + b) as $t;
                 for (out, (grad, y)) in out.iter_mut().zip(grad.iter().zip(y)) {
                     out.write(*grad - y.exp_::<I>() * sum);
                 }

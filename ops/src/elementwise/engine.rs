@@ -16,7 +16,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::convert::{Compute, Load, Store};
 use crate::cursor::Cursor;
 use crate::geometry::{Dim, MAX_OPERANDS, MAX_RANK};
-use crate::memory::read_dims;
+use crate::memory::{Base, Reader, Writer, read_dims, read_number};
 use crate::parallel;
 use outrigger_device::{Code, DType};
 
@@ -25,6 +25,9 @@ pub(crate) const BLOCK: usize = 1024;
 
 /// Rows at least this long are handed over one by one; shorter ones are gathered into full blocks.
 const LONG_ROW: usize = 256;
+
+/// Calls of one row that is no longer than this are run without setting up a walk.
+const SHORT: usize = 32;
 
 /// Marks an operand whose value stands in the block itself, in place of its address.
 pub(crate) const IMMEDIATE: u8 = u8::MAX;
@@ -66,6 +69,8 @@ struct Source<In> {
     native: bool,
     /// The operand walks memory densely over all dimensions.
     dense: bool,
+    /// Every row is the same.
+    same_rows: bool,
 }
 
 struct Sink<Out> {
@@ -97,6 +102,13 @@ pub(crate) unsafe fn run<In: Compute, Out: Compute, const N: usize>(
     bias: i64,
     function: BlockFn<'_, In, Out, N>,
 ) -> Code {
+    if header.rank == 1 && header.numel <= SHORT as i64 {
+        // SAFETY: as promised.
+        return match unsafe { short(header, tail, bias, function) } {
+            Some(()) => Code::OK,
+            None => Code::INTERNAL,
+        };
+    }
     let Some(walk) = Walk::<In, Out, N>::new(header, tail, bias) else {
         return Code::INTERNAL;
     };
@@ -107,6 +119,50 @@ pub(crate) unsafe fn run<In: Compute, Out: Compute, const N: usize>(
         unsafe { walk.range(begin, end, function) };
     });
     Code::OK
+}
+
+/// Runs a short row: everything passes through the stack. `None` if the block is not of this kernel.
+///
+/// # Safety
+/// As for [`run`].
+#[inline]
+unsafe fn short<In: Compute, Out: Compute, const N: usize>(
+    header: &Header,
+    tail: &[u8],
+    bias: i64,
+    function: BlockFn<'_, In, Out, N>,
+) -> Option<()> {
+    let n = usize::try_from(header.numel).ok()?.min(SHORT);
+    let mut scratch = [const { [const { MaybeUninit::<In>::uninit() }; SHORT] }; N];
+    let mut results = [const { MaybeUninit::<Out>::uninit() }; SHORT];
+    let mut inputs: [&[In]; N] = [&[]; N];
+    for (k, (block, input)) in scratch.iter_mut().zip(&mut inputs).enumerate() {
+        let block = &mut block[..n];
+        if header.dtypes[k + 1] == IMMEDIATE {
+            block.fill(MaybeUninit::new(In::from_word(header.addresses[k + 1])));
+        } else {
+            let reader = Reader::<In>::new(header.dtypes[k + 1])?;
+            let stride = read_number(tail, k + 2)?;
+            let from = Base::new(header.addresses[k + 1], bias).at(0);
+            // SAFETY: the operand is n elements at this stride.
+            unsafe { reader.copy(from, stride, block) };
+        }
+        // SAFETY: all n values were written just now.
+        *input = unsafe { std::slice::from_raw_parts(block.as_ptr().cast::<In>(), n) };
+    }
+    function(0, inputs, &mut results[..n]);
+    let writer = Writer::<Out>::new(header.dtypes[0])?;
+    // SAFETY: functions write all of what they are given.
+    let values = unsafe { std::slice::from_raw_parts(results.as_ptr().cast::<Out>(), n) };
+    // SAFETY: the output is n elements at this stride.
+    unsafe {
+        writer.row(
+            values,
+            Base::new(header.addresses[0], bias).at(0),
+            read_number(tail, 1)?,
+        );
+    }
+    Some(())
 }
 
 impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
@@ -137,6 +193,7 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
                     load: load_immediate::<In>,
                     native: false,
                     dense: false,
+                    same_rows: true,
                 }
             } else {
                 let dtype = DType(u32::from(header.dtypes[k + 1]));
@@ -145,6 +202,7 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
                     load: In::loader(dtype)?,
                     native: In::is_native(dtype),
                     dense: dense(k + 1, size_of::<In>()),
+                    same_rows: dims[1..rank].iter().all(|dim| dim.strides[k + 1] == 0),
                 }
             });
         }
@@ -165,15 +223,24 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
     unsafe fn range(&self, begin: i64, end: i64, function: BlockFn<'_, In, Out, N>) {
         let mut scratch = [const { [const { MaybeUninit::<In>::uninit() }; BLOCK] }; N];
         let mut results = [const { MaybeUninit::<Out>::uninit() }; BLOCK];
-        // Which value a block of one repeated value holds, and how often.
+        // What a block holds that can be used again: where it was read, and how many values.
         let mut repeated = [(std::ptr::null::<u8>(), 0usize); N];
         let mut cursor = Cursor::at(&self.dims[..self.rank], begin);
+        let whole_row = self.dims[0].size as usize;
         let mut at = begin;
         while at < end {
             let left = (end - at) as usize;
             let row = cursor.row_left();
             let one_row = row >= LONG_ROW || row >= left;
-            let n = left.min(BLOCK).min(if one_row { row } else { usize::MAX });
+            // Short rows are taken together; whole ones, so that rows that are all the same line up.
+            let n = if one_row {
+                left.min(row).min(BLOCK)
+            } else if row < whole_row {
+                row
+            } else {
+                left.min(BLOCK / whole_row * whole_row)
+            };
+            let one_row = one_row || n <= row;
             let inner = &self.dims[0].strides;
 
             let mut inputs: [&[In]; N] = [&[]; N];
@@ -211,10 +278,11 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
                 } else if one_row {
                     // SAFETY: the next n elements of the row are readable.
                     unsafe { (source.load)(pointer, stride, &mut block[..n]) };
-                } else {
+                    repeated[k].1 = 0;
+                } else if !source.same_rows || repeated[k].0 != pointer || repeated[k].1 < n {
                     // SAFETY: n more elements are in range.
                     unsafe { self.gather(k, &cursor, &mut block[..n]) };
-                    repeated[k].1 = 0;
+                    repeated[k] = (pointer, if source.same_rows { n } else { 0 });
                 }
                 // SAFETY: the first n values of the block were written just now or, repeated, before.
                 *input = unsafe { std::slice::from_raw_parts(block.as_ptr().cast::<In>(), n) };
@@ -301,8 +369,15 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
         while done < block.len() {
             let part = cursor.row_left().min(block.len() - done);
             let pointer = source.base.wrapping_offset(cursor.offset(k + 1) as isize);
-            // SAFETY: the part lies in one row, which is readable.
-            unsafe { (source.load)(pointer, stride, &mut block[done..done + part]) };
+            let room = &mut block[done..done + part];
+            if stride == 0 {
+                // SAFETY: the row's one element is readable.
+                unsafe { (source.load)(pointer, 0, &mut room[..1]) };
+                room.fill(room[0]);
+            } else {
+                // SAFETY: the part lies in one row, which is readable.
+                unsafe { (source.load)(pointer, stride, room) };
+            }
             done += part;
             cursor.advance(part);
         }

@@ -170,16 +170,13 @@ impl Op {
             return unsupported(format!("not defined for {class:?} elements"));
         };
 
-        let geometry = geometry::broadcast(output, call.inputs)?;
-        if geometry.numel == 0 {
-            return Ok(());
-        }
+        let shape = geometry::shape(output, call.inputs)?;
         let mut header = Header {
-            numel: geometry.numel,
+            numel: shape.numel,
             addresses: [output.address, 0, 0, 0],
             params: [0; 4],
             dtypes: [code(output.dtype), 0, 0, 0],
-            rank: geometry.rank as u16,
+            rank: 1,
             grain_blocks: (8_000_000 / self.cost / BLOCK as u32).clamp(1, 32) as u16,
         };
         for (k, input) in call.inputs.iter().enumerate() {
@@ -197,10 +194,22 @@ impl Op {
         for (k, default) in self.defaults.iter().enumerate() {
             header.params[k] = word(class, params.get(k).copied().unwrap_or(*default));
         }
-        plan.kernel = kernel;
-        plan.cost_ns = crate::plan::cost_ns(geometry.numel, self.cost);
-        plan.push(&header);
-        geometry.push(self.operands + 1, plan);
+        plan.cost_ns = crate::plan::cost_ns(shape.numel, self.cost);
+        match shape.dense(output, call.inputs) {
+            Some(numbers) => {
+                plan.push(&header);
+                plan.push_first(&numbers, self.operands + 2);
+            }
+            None => {
+                let geometry = geometry::general(output, call.inputs, &shape)?;
+                header.rank = geometry.rank as u16;
+                plan.push(&header);
+                geometry.push(self.operands + 1, plan);
+            }
+        }
+        if shape.numel > 0 {
+            plan.kernel = kernel;
+        }
         Ok(())
     }
 

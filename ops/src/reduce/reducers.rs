@@ -8,39 +8,9 @@ use crate::call::Call;
 use crate::convert::{Class, Compute, class_of, is_float};
 use crate::error::{Result, invalid, unsupported};
 use crate::isa::Isa;
+use crate::lanes::fold;
 use crate::plan::{KernelFn, Plan};
 use crate::registry::Definition;
-
-/// Independent sums of a loop, so that additions do not wait for each other.
-const LANES: usize = 16;
-
-/// Folds values in lanes, then the lanes.
-#[inline(always)]
-fn lanes<T: Copy, S: Copy>(
-    values: &[T],
-    start: S,
-    take: impl Fn(S, T) -> S,
-    join: impl Fn(S, S) -> S,
-) -> S {
-    let mut sums = [start; LANES];
-    let (blocks, rest) = values.as_chunks::<LANES>();
-    for block in blocks {
-        for (sum, value) in sums.iter_mut().zip(block) {
-            *sum = take(*sum, *value);
-        }
-    }
-    for (sum, value) in sums.iter_mut().zip(rest) {
-        *sum = take(*sum, *value);
-    }
-    let mut width = LANES / 2;
-    while width > 0 {
-        for k in 0..width {
-            sums[k] = join(sums[k], sums[k + width]);
-        }
-        width /= 2;
-    }
-    sums[0]
-}
 
 /// Declares a reducer whose state is one number.
 macro_rules! folds {
@@ -61,7 +31,7 @@ macro_rules! folds {
             }
             #[inline(always)]
             fn take<I: Isa>(self, state: $state, _: i64, values: &[$in]) -> $state {
-                let part = lanes(
+                let part = fold(
                     values,
                     self.start(),
                     |$s: $state, $x: $in| { let $x = $x as $state; $take },
@@ -115,7 +85,7 @@ impl<In: Compute, const ALL: bool> Reducer for Truth<In, ALL> {
     }
     #[inline(always)]
     fn take<I: Isa>(self, state: u8, _: i64, values: &[In]) -> u8 {
-        let part = lanes(
+        let part = fold(
             values,
             self.start(),
             |s, x| {
@@ -176,9 +146,9 @@ macro_rules! variance {
                 if count == 0.0 {
                     return state;
                 }
-                let sum = lanes(values, 0.0, |s, x| s + x as f64, |a, b| a + b);
+                let sum = fold(values, 0.0, |s, x| s + x as f64, |a, b| a + b);
                 let mean = sum / count;
-                let squares = lanes(
+                let squares = fold(
                     values,
                     0.0,
                     |s, x| { let d = x as f64 - mean; s + d * d },
