@@ -20,10 +20,8 @@ fn a_cpp_host_uses_the_bridge() {
         let problem = unsafe { outrigger_cpp_host(device) };
         if !problem.is_null() {
             // SAFETY: as above.
-            panic!(
-                "device {device}: {}",
-                unsafe { CStr::from_ptr(problem) }.to_string_lossy()
-            );
+            let problem = unsafe { CStr::from_ptr(problem) };
+            panic!("device {device}: {}", problem.to_string_lossy());
         }
     }
 }

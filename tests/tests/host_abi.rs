@@ -1,6 +1,11 @@
 //! The host contract from outside: the C ABI called as a C host calls it, on three drivers at once
 //! (`host` unified, `host` discrete, the C template), in the right order and in every wrong one.
 
+#![expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each block is one call of the C ABI with pointers to locals, or with what the contract says is checked"
+)]
+
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::LazyLock;

@@ -119,7 +119,7 @@ fn a_name_is_found_on_the_search_path() {
 
 /// A file that starts like an ELF library of another machine.
 fn elf(name: &str, class: u8, machine: u16, length: usize) -> PathBuf {
-    let mut bytes = vec![0u8; 64];
+    let mut bytes = [0u8; 64];
     bytes[..8].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, 1, 1, 0]);
     bytes[16..18].copy_from_slice(&3u16.to_le_bytes());
     bytes[18..20].copy_from_slice(&machine.to_le_bytes());
@@ -331,8 +331,9 @@ fn a_failing_entry_is_reported_and_leaks_nothing() {
                     first.and_then(|()| use_driver(&driver))
                 });
                 // SAFETY: takes nothing.
+                let left = unsafe { live() };
                 assert_eq!(
-                    unsafe { live() },
+                    left,
                     0,
                     "objects after {entry} failed at call {}",
                     passes + 1
