@@ -59,9 +59,9 @@ PROGRAM = """
         torch.mtia.set_device(0)
 
     model = torch.nn.Linear(3, 1).to("mtia")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     losses = []
-    for _ in range(30):
+    for _ in range(60):
         loss = (model(x) - x.sum(1, keepdim=True)).pow(2).mean()
         optimizer.zero_grad(); loss.backward(); optimizer.step()
         losses.append(loss.item())
