@@ -139,9 +139,6 @@ bool takes_generator(const c10::Argument& argument) {
 // The CPU generator that stands in for the device's: its seed is taken from the device's state, so that
 // results depend on the device's seed alone and the CPU's own random state stays untouched.
 at::Generator stand_in(const c10::IValue& value, c10::Device device) {
-  if (value.isGenerator() && value.toGenerator().device().is_cpu()) {
-    return value.toGenerator();
-  }
   const std::optional<at::Generator> given =
       value.isGenerator() ? std::optional<at::Generator>(value.toGenerator()) : std::nullopt;
   const Philox start = reserve(given, device, 1);

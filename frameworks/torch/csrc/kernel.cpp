@@ -53,15 +53,23 @@ bool run(
     std::initializer_list<otr_scalar_t> scalars) {
   c10::SmallVector<otr_tensor_t, 8> in;
   c10::SmallVector<otr_tensor_t, 4> out;
-  const c10::Device device = outputs.begin()->get().device();
+  std::optional<c10::Device> device;
+  for (const at::Tensor& tensor : outputs) {
+    if (tensor.defined() && !device.has_value()) {
+      device = tensor.device();
+    }
+  }
+  if (!device.has_value() || !is_ours(device->type())) {
+    return false;
+  }
   for (const at::Tensor& tensor : inputs) {
-    if (tensor.device() != device) {
+    if (tensor.defined() && tensor.device() != *device) {
       return false;
     }
     in.push_back(operand(tensor));
   }
   for (const at::Tensor& tensor : outputs) {
-    if (tensor.device() != device) {
+    if (tensor.defined() && tensor.device() != *device) {
       return false;
     }
     out.push_back(operand(tensor));
@@ -74,7 +82,7 @@ bool run(
   call.input_count = static_cast<uint32_t>(in.size());
   call.output_count = static_cast<uint32_t>(out.size());
   call.scalar_count = static_cast<uint32_t>(scalars.size());
-  return op.submit(current_stream(device.index()), call);
+  return op.submit(current_stream(device->index()), call);
 }
 
 bool fill_native(const at::Tensor& out, const c10::Scalar& value) {
@@ -117,7 +125,7 @@ void copy_on_device(const at::Tensor& to, const at::Tensor& from) {
 }
 
 at::Tensor contiguous(const at::Tensor& tensor) {
-  if (tensor.is_contiguous()) {
+  if (!tensor.defined() || tensor.is_contiguous()) {
     return tensor;
   }
   at::Tensor copy = empty_on(tensor.device(), tensor.sizes(), tensor.scalar_type());

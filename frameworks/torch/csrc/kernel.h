@@ -38,8 +38,11 @@ class Operator {
   bool exists_ = false;
 };
 
-/// A tensor as an operand: sizes and strides are borrowed from it.
+/// A tensor as an operand: sizes and strides are borrowed from it. An undefined one is an absent operand.
 inline otr_tensor_t operand(const at::TensorBase& tensor) {
+  if (C10_UNLIKELY(!tensor.defined())) {
+    return {};
+  }
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const c10::IntArrayRef sizes = impl->sizes();
   otr_tensor_t out;
@@ -106,8 +109,8 @@ struct Call {
   }
 };
 
-/// Calls an operator on whole tensors, on the current stream of the first output. False if there is no
-/// kernel for them, or one of them is not on that device.
+/// Calls an operator on whole tensors, on the current stream of the first output that is there. False if
+/// there is no kernel for them, or one of them is on another device.
 bool run(
     const Operator& op, std::initializer_list<std::reference_wrapper<const at::Tensor>> outputs,
     std::initializer_list<std::reference_wrapper<const at::Tensor>> inputs,
@@ -119,7 +122,12 @@ bool fill_native(const at::Tensor& out, const c10::Scalar& value);
 /// Copies between tensors of one device, of any layouts and dtypes, in stream order. `from` is broadcast.
 void copy_on_device(const at::Tensor& to, const at::Tensor& from);
 
-/// The tensor itself if it is contiguous, else a contiguous copy.
+/// The tensor itself if it is contiguous or undefined, else a contiguous copy.
 at::Tensor contiguous(const at::Tensor& tensor);
+
+/// An optional tensor as one that may be undefined.
+inline at::Tensor or_undefined(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() ? *tensor : at::Tensor();
+}
 
 }  // namespace outrigger

@@ -24,6 +24,19 @@ inline void register_kernels(c10::DispatchKey key) {
   register_copies(aten);
   register_factories(aten);
   register_views(aten);
+  register_unary(aten);
+  register_binary(aten);
+  register_logic(aten);
+  register_reductions(aten);
+  register_matmul(aten);
+  register_nn(aten);
+  register_recurrent(aten);
+  register_losses(aten);
+  register_convolution(aten);
+  register_attention(aten);
+  register_indexing(aten);
+  register_random(aten);
+  register_optimizers(aten);
   new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }
 

@@ -19,14 +19,22 @@ struct OutriggerHooks final : Hooks<c10::DeviceType::PrivateUse1, at::PrivateUse
   }
 };
 
-// Torch's own lists of what autocast runs in the lower precision and what in float32.
+// Torch's own lists of what autocast runs in the lower precision, in float32, and in the widest type.
 void register_autocast(torch::Library& m) {
 #define OUTRIGGER_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
 #define OUTRIGGER_FLOAT(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+#define OUTRIGGER_OPTIONAL(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)
+#define OUTRIGGER_WIDEST(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
   AT_FORALL_LOWER_PRECISION_FP(OUTRIGGER_LOWER)
   AT_FORALL_FP32(OUTRIGGER_FLOAT)
+  AT_FORALL_FP32_SET_OPT_DTYPE(OUTRIGGER_OPTIONAL)
+  AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
+  AT_FORALL_PROMOTE(OUTRIGGER_WIDEST)
 #undef OUTRIGGER_LOWER
 #undef OUTRIGGER_FLOAT
+#undef OUTRIGGER_OPTIONAL
+#undef OUTRIGGER_WIDEST
+  m.impl("binary_cross_entropy", TORCH_FN(at::autocast::binary_cross_entropy_banned));
 }
 
 }  // namespace

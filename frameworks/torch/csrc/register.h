@@ -24,10 +24,10 @@ void register_reductions(torch::Library& library);
 void register_matmul(torch::Library& library);
 /// Operators of neural networks.
 void register_nn(torch::Library& library);
+/// Cells of recurrent networks.
+void register_recurrent(torch::Library& library);
 /// Losses.
 void register_losses(torch::Library& library);
-/// Pooling.
-void register_pooling(torch::Library& library);
 /// Convolution.
 void register_convolution(torch::Library& library);
 /// Attention.

@@ -1,0 +1,107 @@
+//! Scaled dot product attention, forward and backward, by the CPU's flash kernel over the device's bytes,
+//! counted as a fallback. Cases that it does not cover are decomposed by torch into products and softmax.
+
+#include "register.h"
+
+#include "fallback.h"
+#include "kernel.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/SDPBackend.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+
+namespace outrigger {
+namespace {
+
+// What the flash kernel takes: no dropout, equal head sizes, dense, a mask without gradient.
+int64_t choose(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
+    double dropout, bool causal, std::optional<double>, bool grouped) {
+  const auto fits = [&](const at::Tensor& tensor) {
+    return tensor.dim() == 4 && tensor.scalar_type() == query.scalar_type() && tensor.size(3) == query.size(3) &&
+        tensor.size(0) == query.size(0) && tensor.size(1) == query.size(1) && tensor.stride(3) == 1 &&
+        tensor.numel() != 0;
+  };
+  const c10::ScalarType dtype = query.scalar_type();
+  const bool typed = dtype == c10::ScalarType::Float || dtype == c10::ScalarType::Double ||
+      dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Half;
+  const bool masked = mask.has_value() && mask->defined();
+  const bool mask_fits = !masked ||
+      (!causal && !mask->requires_grad() && (mask->dim() == 2 || mask->dim() == 4) &&
+       (mask->scalar_type() == dtype || mask->scalar_type() == c10::ScalarType::Bool));
+  const bool flash = typed && dropout == 0.0 && !grouped && mask_fits && fits(query) && fits(key) && fits(value);
+  return static_cast<int64_t>(flash ? at::SDPBackend::overrideable : at::SDPBackend::math);
+}
+
+// As torch does for the CPU: the kernel adds the mask, so that a mask of booleans becomes 0 and -inf.
+std::optional<at::Tensor> additive(const at::Tensor& mask, c10::ScalarType dtype) {
+  if (!mask.defined()) {
+    return std::nullopt;
+  }
+  if (mask.scalar_type() != c10::ScalarType::Bool) {
+    return mask;
+  }
+  at::Tensor added = at::detail::empty_cpu(mask.sizes(), dtype);
+  added.zero_();
+  added.masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
+  return added;
+}
+
+using Attention = std::tuple<
+    at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
+
+Attention attention(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
+    double dropout, bool causal, bool, std::optional<double> scale) {
+  FallbackRecord record("scaled_dot_product_attention");
+  const at::Tensor bias = or_undefined(mask);
+  at::Tensor result;
+  at::Tensor logsumexp;
+  {
+    HostScope scope(query.device());
+    for (const at::Tensor& tensor : {query, key, value, bias}) {
+      scope.announce(tensor);
+    }
+    const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+        scope.to_host(query, false), scope.to_host(key, false), scope.to_host(value, false), dropout, causal,
+        additive(scope.to_host(bias, false), query.scalar_type()), scale);
+    result = scope.to_device(out);
+    logsumexp = scope.to_device(sums);
+    record.staged(scope.staged_bytes());
+  }
+  // Sequence offsets and random state do not exist for dense batches without dropout; autograd keeps
+  // what it is given, so they are empty tensors.
+  const at::Tensor none = empty_on(query.device(), {0}, c10::ScalarType::Long);
+  return {result, logsumexp, none, none, query.sym_size(2), key.sym_size(2), none, none, none};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
+    const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& mask, std::array<bool, 4>, const at::Tensor& out, const at::Tensor& logsumexp,
+    const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt, double dropout, bool causal,
+    const at::Tensor&, const at::Tensor&, std::optional<double> scale) {
+  FallbackRecord record("scaled_dot_product_attention_backward");
+  HostScope scope(query.device());
+  for (const at::Tensor& tensor : {grad, query, key, value, out, logsumexp, mask}) {
+    scope.announce(tensor);
+  }
+  const auto host = [&](const at::Tensor& tensor) { return scope.to_host(tensor, false); };
+  const auto [grad_query, grad_key, grad_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      host(grad), host(query), host(key), host(value), host(out), host(logsumexp), dropout, causal,
+      additive(host(mask), query.scalar_type()), scale);
+  std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> result(
+      scope.to_device(grad_query), scope.to_device(grad_key), scope.to_device(grad_value), at::Tensor());
+  record.staged(scope.staged_bytes());
+  return result;
+}
+
+}  // namespace
+
+void register_attention(torch::Library& m) {
+  m.impl("_fused_sdp_choice", &choose);
+  m.impl("_scaled_dot_product_fused_attention_overrideable", &attention);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward);
+}
+
+}  // namespace outrigger

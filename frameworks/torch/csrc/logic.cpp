@@ -1,0 +1,220 @@
+//! Comparisons, logic, and selection between values.
+
+#include "elementwise.h"
+#include "register.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/result_type.h>
+#include <ATen/ops/abs_ops.h>
+#include <ATen/ops/clamp_max_meta.h>
+#include <ATen/ops/clamp_max_ops.h>
+#include <ATen/ops/clamp_meta.h>
+#include <ATen/ops/clamp_min_meta.h>
+#include <ATen/ops/clamp_min_ops.h>
+#include <ATen/ops/clamp_ops.h>
+#include <ATen/ops/eq_meta.h>
+#include <ATen/ops/eq_ops.h>
+#include <ATen/ops/ge_meta.h>
+#include <ATen/ops/ge_ops.h>
+#include <ATen/ops/gt_meta.h>
+#include <ATen/ops/gt_ops.h>
+#include <ATen/ops/isnan_ops.h>
+#include <ATen/ops/le_meta.h>
+#include <ATen/ops/le_ops.h>
+#include <ATen/ops/logical_and_ops.h>
+#include <ATen/ops/logical_not_ops.h>
+#include <ATen/ops/logical_or_ops.h>
+#include <ATen/ops/logical_xor_ops.h>
+#include <ATen/ops/lt_meta.h>
+#include <ATen/ops/lt_ops.h>
+#include <ATen/ops/masked_fill_ops.h>
+#include <ATen/ops/ne_meta.h>
+#include <ATen/ops/ne_ops.h>
+#include <ATen/ops/relu_ops.h>
+#include <ATen/ops/where_ops.h>
+
+#include <cmath>
+
+namespace outrigger {
+namespace {
+
+// One operator for each of the bounds that are given.
+struct Clamp {
+  static bool run(
+      at::TensorIteratorBase& iterator, const at::Tensor&, const std::optional<at::Scalar>& low,
+      const std::optional<at::Scalar>& high) {
+    static const Operator both("clamp");
+    static const Operator lower("clamp_min");
+    static const Operator upper("clamp_max");
+    Numbers numbers;
+    for (const auto& bound : {low, high}) {
+      if (bound.has_value()) {
+        // A bound that is not a number makes every element so: the CPU does that.
+        if (bound->isFloatingPoint() && std::isnan(bound->toDouble())) {
+          return false;
+        }
+        numbers.take(*bound);
+      }
+    }
+    const Operator& op = low.has_value() && high.has_value() ? both : low.has_value() ? lower : upper;
+    return submit_elementwise(iterator, op, nullptr, numbers);
+  }
+};
+
+// The comparison operators that torch has not made structured.
+template <Name Native, class Op>
+at::Tensor& logical_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  auto iterator = at::TensorIterator::comparison_op(out, self, other);
+  if (Elementwise<Native, Native, Take::kNothing>::run(iterator)) {
+    return out;
+  }
+  return fall_back<Op>(self, other, out);
+}
+
+at::Tensor& logical_not_out(const at::Tensor& self, at::Tensor& out) {
+  static const Operator op("logical_not");
+  if (out.scalar_type() == c10::ScalarType::Bool && out.device() == self.device()) {
+    at::native::resize_output(out, self.sizes());
+    if (out.numel() == 0 || run(op, {out}, {self})) {
+      return out;
+    }
+  }
+  return fall_back<at::_ops::logical_not_out>(self, out);
+}
+
+at::Tensor isnan(const at::Tensor& self) {
+  static const Operator op("isnan");
+  const at::Tensor out = empty_like_on(self, c10::ScalarType::Bool);
+  if (out.numel() == 0 || run(op, {out}, {self})) {
+    return out;
+  }
+  return fall_back<at::_ops::isnan>(self);
+}
+
+at::Tensor& abs_out(const at::Tensor& self, at::Tensor& out) {
+  if (!self.is_complex()) {
+    auto iterator = at::TensorIterator::unary_op(out, self);
+    if (Elementwise<"abs">::run(iterator)) {
+      return out;
+    }
+  }
+  return fall_back<at::_ops::abs_out>(self, out);
+}
+
+at::Tensor relu(const at::Tensor& self) {
+  static const Operator op("relu");
+  if (self.scalar_type() != c10::ScalarType::Bool) {
+    const at::Tensor out = empty_like_on(self, self.scalar_type());
+    if (out.numel() == 0 || run(op, {out}, {self})) {
+      return out;
+    }
+  }
+  return fall_back<at::_ops::relu>(self);
+}
+
+at::Tensor& relu_(at::Tensor& self) {
+  static const Operator op("relu");
+  if (self.scalar_type() != c10::ScalarType::Bool &&
+      (self.numel() == 0 || (self.is_non_overlapping_and_dense() && run(op, {self}, {self})))) {
+    return self;
+  }
+  return fall_back<at::_ops::relu_>(self);
+}
+
+// A scalar on the CPU as a device tensor; anything else as it is.
+bool onto(c10::Device device, const at::Tensor& tensor, at::Tensor& out) {
+  if (tensor.device() == device) {
+    out = tensor;
+    return true;
+  }
+  if (!tensor.device().is_cpu() || tensor.dim() != 0) {
+    return false;
+  }
+  const c10::Scalar value = value_of(tensor);
+  out = empty_on(device, {}, tensor.scalar_type());
+  return has_number(value) && fill_native(out, value);
+}
+
+at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
+  static const Operator op("where");
+  const c10::ScalarType dtype = at::result_type(self, other);
+  at::Tensor inputs[3];
+  const c10::Device device = condition.device();
+  if (is_ours(condition) && condition.scalar_type() == c10::ScalarType::Bool && onto(device, condition, inputs[0]) &&
+      onto(device, self, inputs[1]) && onto(device, other, inputs[2])) {
+    const at::DimVector values = at::infer_size_dimvector(self.sizes(), other.sizes());
+    const at::DimVector sizes = at::infer_size_dimvector(condition.sizes(), values);
+    const at::Tensor out = empty_on(device, sizes, dtype);
+    if (out.numel() == 0 || run(op, {out}, {inputs[0], inputs[1], inputs[2]})) {
+      return out;
+    }
+  }
+  return fall_back<at::_ops::where_self>(condition, self, other);
+}
+
+// Whether the mask can be laid over the tensor, and the tensor written element by element.
+bool can_mask(const at::Tensor& self, const at::Tensor& mask) {
+  return mask.scalar_type() == c10::ScalarType::Bool && mask.device() == self.device() &&
+      self.is_non_overlapping_and_dense() && mask.dim() <= self.dim() &&
+      at::is_expandable_to(mask.sizes(), self.sizes());
+}
+
+at::Tensor& masked_fill(at::Tensor& self, const at::Tensor& mask, const at::Scalar& value) {
+  static const Operator op("masked_fill");
+  const bool converts = value.isFloatingPoint() && !c10::isFloatingType(self.scalar_type());
+  if (has_number(value) && !converts && can_mask(self, mask) &&
+      (self.numel() == 0 || run(op, {self}, {self, mask}, {number(value)}))) {
+    return self;
+  }
+  return fall_back<at::_ops::masked_fill__Scalar>(self, mask, value);
+}
+
+at::Tensor& masked_fill_tensor(at::Tensor& self, const at::Tensor& mask, const at::Tensor& value) {
+  static const Operator op("where");
+  TORCH_CHECK(
+      value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ", value.dim(),
+      " dimension(s).");
+  if (value.device().is_cpu()) {
+    return masked_fill(self, mask, value_of(value));
+  }
+  if (value.scalar_type() == self.scalar_type() && can_mask(self, mask) &&
+      (self.numel() == 0 || run(op, {self}, {mask, value, self}))) {
+    return self;
+  }
+  return fall_back<at::_ops::masked_fill__Tensor>(self, mask, value);
+}
+
+}  // namespace
+
+void register_logic(torch::Library& m) {
+  namespace ops = at::_ops;
+  using namespace at::meta;
+#define OUTRIGGER_COMPARE(name, swapped)                                                                         \
+  variants<structured_##name##_Tensor, Elementwise<#name, swapped, Take::kNothing>, ops::name##_Tensor,           \
+           ops::name##__Tensor, ops::name##_Tensor_out>(m);                                                       \
+  variants<structured_##name##_Scalar, Elementwise<#name, swapped, Take::kNothing>, ops::name##_Scalar,           \
+           ops::name##__Scalar, ops::name##_Scalar_out>(m);
+  OUTRIGGER_COMPARE(eq, "eq")
+  OUTRIGGER_COMPARE(ne, "ne")
+  OUTRIGGER_COMPARE(lt, "gt")
+  OUTRIGGER_COMPARE(le, "ge")
+  OUTRIGGER_COMPARE(gt, "lt")
+  OUTRIGGER_COMPARE(ge, "le")
+#undef OUTRIGGER_COMPARE
+  variants<structured_clamp, Clamp, ops::clamp, ops::clamp_, ops::clamp_out>(m);
+  variants<structured_clamp_min, Elementwise<"clamp_min">, ops::clamp_min, ops::clamp_min_, ops::clamp_min_out>(m);
+  variants<structured_clamp_max, Elementwise<"clamp_max">, ops::clamp_max, ops::clamp_max_, ops::clamp_max_out>(m);
+  m.impl("logical_and.out", TORCH_FN((logical_out<"logical_and", ops::logical_and_out>)));
+  m.impl("logical_or.out", TORCH_FN((logical_out<"logical_or", ops::logical_or_out>)));
+  m.impl("logical_xor.out", TORCH_FN((logical_out<"logical_xor", ops::logical_xor_out>)));
+  m.impl("logical_not.out", &logical_not_out);
+  m.impl("isnan", &isnan);
+  m.impl("abs.out", &abs_out);
+  m.impl("relu", &relu);
+  m.impl("relu_", &relu_);
+  m.impl("where.self", &where);
+  m.impl("masked_fill_.Scalar", &masked_fill);
+  m.impl("masked_fill_.Tensor", &masked_fill_tensor);
+}
+
+}  // namespace outrigger
