@@ -16,7 +16,8 @@ pub(crate) trait Isa: Copy {
 #[derive(Clone, Copy)]
 pub(crate) struct Baseline;
 
-/// A processor with fused multiply-add; on x86-64 one with AVX2.
+/// An x86-64 processor with AVX2 and fused multiply-add.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(crate) struct Wide;
 
@@ -40,6 +41,7 @@ impl Isa for Baseline {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Isa for Wide {
     #[inline(always)]
     fn fma32(a: f32, b: f32, c: f32) -> f32 {
@@ -53,16 +55,10 @@ impl Isa for Wide {
 }
 
 /// True if loops compiled for [`Wide`] may run on this processor.
+#[cfg(target_arch = "x86_64")]
 #[inline]
-pub(crate) fn wide() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        false
-    }
+fn wide() -> bool {
+    std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
 }
 
 /// A computation that is compiled once per instruction set.

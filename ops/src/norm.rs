@@ -16,7 +16,7 @@ use crate::convert::{Class, Compute, class_of};
 use crate::error::{Result, invalid, unsupported};
 use crate::geometry::checked_size;
 use crate::isa::{Isa, Vectorised, dispatch};
-use crate::lanes::{fold, fold_triples};
+use crate::lanes::{fold, fold_pairs, fold_triples};
 use crate::memory::{ArgumentBlock, Base, Reader, Slots, Writer};
 use crate::parallel;
 use crate::plan::Plan;
@@ -58,6 +58,9 @@ const GRAD: usize = BIAS;
 
 /// Pieces that rows are cut into where sums over rows are wanted.
 const PIECES: i64 = 16;
+
+/// Rows that are summed in the type that is computed in, before their sum is added to one in f64.
+const FLUSH: u32 = 16;
 
 fn plan_forward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([input, weight, bias], [out, mean, rstd]) = (call.inputs, call.outputs) else {
@@ -348,8 +351,8 @@ struct BackwardRow<'a, C> {
     /// Takes the normalised row, then the row's gradient if it is wanted.
     out: &'a mut [C],
     wants_input: bool,
-    grad_weight: &'a mut [f64],
-    grad_bias: &'a mut [f64],
+    grad_weight: &'a mut [C],
+    grad_bias: &'a mut [C],
 }
 
 impl<C: Number> Vectorised for BackwardRow<'_, C> {
@@ -362,29 +365,26 @@ impl<C: Number> Vectorised for BackwardRow<'_, C> {
         }
         let terms = self.out.iter().zip(self.grad);
         for (sum, (normal, grad)) in self.grad_weight.iter_mut().zip(terms) {
-            *sum += normal.wide() * grad.wide();
+            *sum = normal.fma::<I>(*grad, *sum);
         }
         for (sum, grad) in self.grad_bias.iter_mut().zip(self.grad) {
-            *sum += grad.wide();
+            *sum = grad.fma::<I>(C::of(1.0), *sum);
         }
         if !self.wants_input {
             return;
         }
         let n = self.x.len() as f64;
-        let zero = (0.0, 0.0);
-        let join = |a: (f64, f64), b: (f64, f64)| (a.0 + b.0, a.1 + b.1);
-        let weighted = fold_triples(
+        let add = |a: f64, b: f64| a + b;
+        let sum = fold_pairs(
             self.grad,
             self.weight,
-            self.out,
-            zero,
-            |s, g, w, z| {
-                let product = g.wide() * w.wide();
-                (s.0 + product, s.1 + product * z.wide())
-            },
-            join,
+            0.0,
+            |s, g, w| s + (g * w).wide(),
+            add,
         );
-        let (mean, slope) = (C::of(-weighted.0 / n), C::of(-weighted.1 / n));
+        let dot = |s: f64, g: C, w: C, z: C| s + (g * w * z).wide();
+        let dot = fold_triples(self.grad, self.weight, self.out, 0.0, dot, add);
+        let (mean, slope) = (C::of(-sum / n), C::of(-dot / n));
         for ((out, grad), weight) in self.out.iter_mut().zip(self.grad).zip(self.weight) {
             // rstd (grad weight - mean - normal slope)
             let inner = out.fma::<I>(slope, mean);
@@ -422,11 +422,13 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
     parallel::for_range(0, pieces, grain.max(1), &|begin, end| {
         let (mut x_room, mut grad_room) = (room(), room());
         let mut result = vec![C::default(); length];
+        let (mut part, mut taken) = (vec![C::default(); per_piece], 0);
         for piece in begin..end {
             // SAFETY: the sums of this piece are this thread's.
             let sums = unsafe { slots.range(piece as usize * per_piece, per_piece) };
-            let (weight_part, bias_part) = sums.split_at_mut(weight_sums);
-            for row in piece * h.rows / pieces..(piece + 1) * h.rows / pieces {
+            let last = (piece + 1) * h.rows / pieces;
+            for row in piece * h.rows / pieces..last {
+                let (weight_part, bias_part) = part.split_at_mut(weight_sums);
                 // SAFETY: a row of each input.
                 let (x, grad, mean, rstd) = unsafe {
                     (
@@ -450,6 +452,14 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
                 if let Some(out) = &grad_input {
                     // SAFETY: this row of the output, which is ours.
                     unsafe { out.write(row * h.length, &result) };
+                }
+                taken += 1;
+                if taken == FLUSH || row + 1 == last {
+                    for (sum, part) in sums.iter_mut().zip(&mut part) {
+                        *sum += part.wide();
+                        *part = C::default();
+                    }
+                    taken = 0;
                 }
             }
         }
