@@ -25,7 +25,8 @@ class Network(torch.nn.Module):
         self.embedding = torch.nn.Embedding(11, 16)
         self.convolution = torch.nn.Conv1d(16, 16, 3, padding=1)
         self.norm = torch.nn.LayerNorm(16)
-        self.attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+        # Without biases: that of the keys has no gradient but rounding, which Adam would make into steps.
+        self.attention = torch.nn.MultiheadAttention(16, 2, bias=False, batch_first=True)
         self.head = torch.nn.Linear(16, 11)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
