@@ -338,6 +338,25 @@ fn powers_of_integers_wrap() {
 }
 
 #[test]
+fn powers_of_floats_match() {
+    let mut rng = Rng(12);
+    for &dtype in FLOATS {
+        let a = Array::dense(dtype, &[301]).filled(&mut rng, 2.0);
+        for exponent in [2.0, 3.0, 0.5, -0.5, -1.0, 0.0, 1.7] {
+            let mut out = Array::dense(dtype, &[301]);
+            call("pow", &[&a], &mut [&mut out], &[Scalar::F64(exponent)]);
+            let by_tensor = Array::of(dtype, &[], &[exponent]);
+            for k in 0..301 {
+                let want = a.get(k).powf(by_tensor.get(0));
+                // The rounded exponent is what a tensor holds; a scalar is exact.
+                let close = tolerance(dtype) * if exponent == 1.7 { 8.0 } else { 1.0 };
+                assert_close(out.get(k), want, close, (dtype, exponent, a.get(k)));
+            }
+        }
+    }
+}
+
+#[test]
 fn operands_are_converted_as_pytorch_promotes() {
     // Integers to what the output is computed in.
     let (a, b) = (

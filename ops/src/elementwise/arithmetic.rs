@@ -4,8 +4,12 @@
 //! Integers wrap, as in PyTorch. Division of an integer by zero gives 0: a kernel has no way to
 //! report one element.
 
+use super::functions::{Reciprocal, Rsqrt, Sqrt};
 use super::{maps, operator};
-use crate::call::Scalar;
+use crate::call::{Call, Scalar};
+use crate::convert::is_float;
+use crate::error::Result;
+use crate::plan::Plan;
 use crate::registry::Definition;
 
 maps!(Add[f32, f64](alpha) 2 [a, b] -> same a + alpha * b);
@@ -54,10 +58,8 @@ maps!(RemainderInt[i32, i64]() 2 [a, b] -> same if b == 0 {
 });
 maps!(Fmod[f32, f64]() 2 [a, b] -> same a % b);
 maps!(FmodInt[i32, i64]() 2 [a, b] -> same if b == 0 { 0 } else { a.wrapping_rem(b) });
-maps!(Pow[f32, f64]() 2 [a, b] -> same {
-    // Squares and cubes are most of what is asked for, and are exact enough.
-    if b == 2.0 { a * a } else if b == 3.0 { a * a * a } else { a.powf(b) }
-});
+maps!(Pow[f32, f64]() 2 [a, b] -> same a.powf(b));
+maps!(Cube[f32, f64]() 1 [a] -> same a * a * a);
 maps!(PowInt[i32, i64]() 2 [a, b] -> same if b >= 0 {
     // The exponent's low 32 bits suffice: beyond them every base but -1, 0 and 1 has wrapped to 0.
     a.wrapping_pow(b.min(0x7fff_fffe + (b & 1)) as u32)
@@ -126,6 +128,38 @@ macro_rules! comparison {
     };
 }
 
+/// Powers; the exponents that are mostly asked for have kernels that are vectorised, as in PyTorch.
+fn plan_pow(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
+    static POW: Definition = arithmetic!(c"pow", 8000, Pow, PowInt);
+    static SQUARE: Definition = operator!(c"pow", 1, Output, 200, [Square<f32>; Square<f64>;;]);
+    static CUBE: Definition = operator!(c"pow", 1, Output, 200, [Cube<f32>; Cube<f64>;;]);
+    static SQRT: Definition = operator!(c"pow", 1, Output, 600, [Sqrt<f32>; Sqrt<f64>;;]);
+    static RSQRT: Definition = operator!(c"pow", 1, Output, 900, [Rsqrt<f32>; Rsqrt<f64>;;]);
+    static INVERSE: Definition =
+        operator!(c"pow", 1, Output, 300, [Reciprocal<f32>; Reciprocal<f64>;;]);
+    let special = match (call.inputs, call.outputs, call.scalars) {
+        ([_], [output], [exponent]) if is_float(output.dtype) => match exponent.to_f64() {
+            2.0 => Some(&SQUARE),
+            3.0 => Some(&CUBE),
+            0.5 => Some(&SQRT),
+            -0.5 => Some(&RSQRT),
+            -1.0 => Some(&INVERSE),
+            _ => None,
+        },
+        _ => None,
+    };
+    match special {
+        Some(special) => (special.plan)(
+            &Call {
+                scalars: &[],
+                ..*call
+            },
+            plan,
+        ),
+        None => (POW.plan)(call, plan),
+    }
+}
+
 /// The operators of this file.
 pub(crate) const OPERATORS: &[Definition] = &[
     arithmetic!(c"add", 250, Add, AddInt, defaults: ONE),
@@ -138,7 +172,10 @@ pub(crate) const OPERATORS: &[Definition] = &[
     arithmetic!(c"div_floor", 8000, DivFloor, DivFloorInt),
     arithmetic!(c"remainder", 8000, Remainder, RemainderInt),
     arithmetic!(c"fmod", 8000, Fmod, FmodInt),
-    arithmetic!(c"pow", 8000, Pow, PowInt),
+    Definition {
+        name: c"pow",
+        plan: plan_pow,
+    },
     operator!(c"rpow", 2, Output, 8000, [RPow<f32>; RPow<f64>;;], scalar_operand: true),
     arithmetic!(c"maximum", 250, Maximum, Maximum),
     arithmetic!(c"minimum", 250, Minimum, Minimum),

@@ -108,7 +108,10 @@ pub(super) unsafe extern "C" fn native_kernel<T: Native>(
     let Some((header, _)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
     };
-    let Some(reader) = Reader::<T>::new(header.dtype) else {
+    let (Some(reader), Some(writer)) = (
+        Reader::<T>::new(header.dtype),
+        Writer::<T>::new(header.dtype),
+    ) else {
         return Code::INTERNAL.0;
     };
     let parts = Parts::new(&header);
@@ -126,7 +129,7 @@ pub(super) unsafe extern "C" fn native_kernel<T: Native>(
             if h.has_bias != 0 && !in_place {
                 let from = base(&h.bias).at(h.bias.offset(p.batch, p.row, p.column));
                 // SAFETY: this part of the output is ours, and the bias is readable.
-                unsafe { put_bias(reader, h, from, out, &p) };
+                unsafe { put_bias((reader, writer), h, from, out, &p) };
             }
             if h.k == 0 {
                 // SAFETY: as above.
@@ -181,7 +184,7 @@ fn same_place(output: &Matrix, bias: &Matrix, h: &Header) -> bool {
 /// `from` and `out` are the part's rows and columns at the header's strides, in live memory; the output
 /// is ours.
 unsafe fn put_bias<T: Native>(
-    reader: Reader<T>,
+    (reader, writer): (Reader<T>, Writer<T>),
     h: &Header,
     from: *const u8,
     out: *mut T,
@@ -197,13 +200,8 @@ unsafe fn put_bias<T: Native>(
             // SAFETY: `part` elements of a row of the bias.
             let values = unsafe { reader.copy(from, h.bias.column, &mut scratch[..part as usize]) };
             let to = out.wrapping_byte_offset((row * h.output.row + at * writer_stride) as isize);
-            for (k, value) in values.iter().enumerate() {
-                // SAFETY: element k of the same part of the output.
-                unsafe {
-                    to.byte_offset(k as isize * writer_stride as isize)
-                        .write(*value)
-                };
-            }
+            // SAFETY: the same part of the output.
+            unsafe { writer.row(values, to.cast::<u8>(), writer_stride) };
             at += part;
         }
     }
