@@ -282,8 +282,8 @@ fn r16_r20_r24_random_programs_match_the_model(target: &Target) {
             .map(|queue| code(queue.synchronize()))
             .collect();
         outcome?;
-        for queue in 0..QUEUES {
-            prop_assert_eq!(ends[queue], model.failure[queue], "queue {}", queue);
+        for (queue, end) in ends.into_iter().enumerate() {
+            prop_assert_eq!(end, model.failure[queue], "queue {}", queue);
             prop_assert_eq!(
                 &machine.calls[queue].values(),
                 &model.calls[queue],

@@ -100,21 +100,15 @@ impl Raw {
     fn open(&self) -> *mut sys::otr_driver {
         let mut driver = null_mut();
         // SAFETY: no parameters stand for no options; the output is valid.
-        assert_eq!(
-            unsafe { self.api.open.unwrap()(&params(null()), &mut driver) },
-            Code::OK.0
-        );
+        let code = unsafe { self.api.open.unwrap()(&params(null()), &mut driver) };
+        assert_eq!(code, Code::OK.0);
         driver
     }
 
     fn close(&self, driver: *mut sys::otr_driver) {
         // SAFETY: all that was made with it is gone.
-        assert_eq!(
-            unsafe { self.api.close.unwrap()(driver) },
-            Code::OK.0,
-            "{}",
-            self.text()
-        );
+        let code = unsafe { self.api.close.unwrap()(driver) };
+        assert_eq!(code, Code::OK.0, "{}", self.text());
     }
 
     fn text(&self) -> String {
