@@ -1,6 +1,11 @@
 //! The C++ bridge: devices, streams, events, buffers and operators as C++ classes that own what they
 //! stand for. A failure is a `rust::Error` with the text of the runtime.
 
+#![allow(
+    unreachable_pub,
+    reason = "cxx makes the structs that both sides share public"
+)]
+
 use std::ffi::CString;
 use std::pin::Pin;
 

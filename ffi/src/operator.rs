@@ -51,8 +51,8 @@ fn tensors<'a>(out: &mut Tensors<'a>, array: &'a [otr_tensor_t], what: &str) -> 
 #[inline]
 fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
     for scalar in array {
-        // SAFETY: both members of the union are 8 bytes for which every bit pattern is a value.
         let value = match DType(scalar.dtype) {
+            // SAFETY: both members of the union are 8 bytes for which every bit pattern is a value.
             DType::F64 => Scalar::F64(unsafe { scalar.value.f64_ }),
             // SAFETY: as above.
             DType::I64 => Scalar::I64(unsafe { scalar.value.i64_ }),

@@ -13,7 +13,10 @@ use crate::{Device, Error, Result, Stream};
 const SLOTS: usize = 4096;
 
 /// The driver's kernels for our host functions, made at first use. Looking one up takes no lock.
-pub(crate) struct Kernels(Box<[OnceLock<(usize, Option<Kernel>)>]>);
+pub(crate) struct Kernels(Box<[Slot]>);
+
+/// A host function, and the driver's kernel for it.
+type Slot = OnceLock<(usize, Option<Kernel>)>;
 
 impl Kernels {
     pub(crate) fn new() -> Self {

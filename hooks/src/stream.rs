@@ -149,7 +149,9 @@ impl Stream {
     /// # Errors
     /// `INVALID_ARGUMENT` if the range is not in a live allocation, or size and pattern do not fit.
     pub fn fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
-        if !matches!(pattern.len(), 1 | 2 | 4 | 8 | 16) || size % pattern.len() as u64 != 0 {
+        if !matches!(pattern.len(), 1 | 2 | 4 | 8 | 16)
+            || !size.is_multiple_of(pattern.len() as u64)
+        {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(

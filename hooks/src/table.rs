@@ -228,7 +228,10 @@ mod tests {
                     for _ in 0..2000 {
                         let id = *table.insert(|id| id).expect("room");
                         table
-                            .with(id, |object| Ok(assert_eq!(*object, id)))
+                            .with(id, |object| {
+                                assert_eq!(*object, id);
+                                Ok(())
+                            })
                             .expect("alive");
                         table.remove(id).expect("alive");
                         assert!(table.get(id).is_err());
