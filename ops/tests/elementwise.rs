@@ -318,7 +318,7 @@ fn division_follows_python() {
 #[test]
 fn powers_of_integers_wrap() {
     for (a, b, want) in [
-        (3, 4, 81i64),
+        (3, 4i64, 81i64),
         (2, 62, 1 << 62),
         (2, 64, 0),
         (-1, 3, -1),
@@ -326,14 +326,17 @@ fn powers_of_integers_wrap() {
         (5, -1, 0),
         (1, -9, 1),
         (7, 0, 1),
+        (3, (1 << 32) + 1, 7473929035676909571),
     ] {
         let (x, y) = (
             Array::of(DType::I64, &[1], &[f64::from(a)]),
-            Array::of(DType::I64, &[1], &[f64::from(b)]),
+            Array::of(DType::I64, &[1], &[b as f64]),
         );
         let mut out = Array::dense(DType::I64, &[1]);
         call("pow", &[&x, &y], &mut [&mut out], &[]);
         assert_eq!(out.get(0), want as f64, "{a}^{b}");
+        call("rpow", &[&y, &x], &mut [&mut out], &[]);
+        assert_eq!(out.get(0), want as f64, "{a}^{b}, turned round");
     }
 }
 

@@ -12,6 +12,28 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::registry::Definition;
 
+/// a^b of integers by squaring, which wraps; of negative exponents only those of 1 and -1 are not 0.
+macro_rules! power {
+    ($a:expr, $b:expr) => {
+        match ($a, $b) {
+            (mut base, mut exponent) if exponent >= 0 => {
+                let mut result = 1;
+                while exponent > 0 {
+                    if exponent & 1 == 1 {
+                        result = base.wrapping_mul(result);
+                    }
+                    base = base.wrapping_mul(base);
+                    exponent >>= 1;
+                }
+                result
+            }
+            (1, _) => 1,
+            (-1, exponent) => 1 - 2 * (exponent & 1),
+            _ => 0,
+        }
+    };
+}
+
 maps!(Add[f32, f64](alpha) 2 [a, b] -> same a + alpha * b);
 maps!(AddInt[i32, i64](alpha) 2 [a, b] -> same a.wrapping_add(alpha.wrapping_mul(b)));
 maps!(Sub[f32, f64](alpha) 2 [a, b] -> same a - alpha * b);
@@ -60,16 +82,8 @@ maps!(Fmod[f32, f64]() 2 [a, b] -> same a % b);
 maps!(FmodInt[i32, i64]() 2 [a, b] -> same if b == 0 { 0 } else { a.wrapping_rem(b) });
 maps!(Pow[f32, f64]() 2 [a, b] -> same a.powf(b));
 maps!(Cube[f32, f64]() 1 [a] -> same a * a * a);
-maps!(PowInt[i32, i64]() 2 [a, b] -> same if b >= 0 {
-    // The exponent's low 32 bits suffice: beyond them every base but -1, 0 and 1 has wrapped to 0.
-    a.wrapping_pow(b.min(0x7fff_fffe + (b & 1)) as u32)
-} else {
-    match a {
-        1 => 1,
-        -1 => if b & 1 == 0 { 1 } else { -1 },
-        _ => 0,
-    }
-});
+maps!(PowInt[i32, i64]() 2 [a, b] -> same power!(a, b));
+maps!(RPowInt[i32, i64]() 2 [a, b] -> same power!(b, a));
 maps!(RPow[f32, f64]() 2 [a, b] -> same b.powf(a));
 maps!(Maximum[f32, f64, i32, i64]() 2 [a, b] -> same if a > b || is_nan(a) { a } else { b });
 maps!(Minimum[f32, f64, i32, i64]() 2 [a, b] -> same if a < b || is_nan(a) { a } else { b });
@@ -176,7 +190,7 @@ pub(crate) const OPERATORS: &[Definition] = &[
         name: c"pow",
         plan: plan_pow,
     },
-    operator!(c"rpow", 2, Output, 8000, [RPow<f32>; RPow<f64>;;], scalar_operand: true),
+    arithmetic!(c"rpow", 8000, RPow, RPowInt),
     arithmetic!(c"maximum", 250, Maximum, Maximum),
     arithmetic!(c"minimum", 250, Minimum, Minimum),
     operator!(c"bitwise_and", 2, Output, 250, [;; BitwiseAnd<i32>; BitwiseAnd<i64>], scalar_operand: true),

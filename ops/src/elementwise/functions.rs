@@ -92,7 +92,7 @@ maps!(Softplus[f32, f64](beta, threshold) 1 [x] -> same {
 maps!(SoftplusBackward[f32, f64](beta, threshold) 2 [grad, x] -> same {
     if x * beta > threshold { grad } else { grad * (x * beta).sigmoid_::<I>() }
 });
-maps!(Hardtanh[f32, f64](low, high) 2 [grad, x] -> same if x <= low || x >= high { 0.0 } else { grad });
+maps!(Hardtanh[f32, f64](low, high) 2 [grad, x] -> same if x > low && x < high { grad } else { 0.0 });
 maps!(Hardsigmoid[f32, f64]() 1 [x] -> same (x + 3.0).clamp(0.0, 6.0) / 6.0);
 maps!(Hardswish[f32, f64]() 1 [x] -> same x * (x + 3.0).clamp(0.0, 6.0) / 6.0);
 
