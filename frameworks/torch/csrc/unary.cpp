@@ -73,6 +73,37 @@
 #include <ATen/ops/trunc_ops.h>
 
 namespace outrigger {
+namespace {
+
+// Of all gradients, torch's iterator holds only this one's operands as input and gradient, in this order;
+// the native operator takes them as the arguments come.
+struct ThresholdBackward {
+  static bool run(
+      at::TensorIteratorBase& iterator,
+      const at::Tensor& gradient,
+      const at::Tensor& input,
+      const at::Scalar& threshold) {
+    static const Operator op("threshold_backward");
+    const at::Tensor& output = iterator.output();
+    const c10::ScalarType type = output.scalar_type();
+    const bool same = gradient.scalar_type() == type && input.scalar_type() == type &&
+        gradient.device() == output.device() && input.device() == output.device();
+    if (C10_UNLIKELY(!same || !has_number(threshold))) {
+      return false;
+    }
+    if (C10_UNLIKELY(output.numel() == 0)) {
+      return true;
+    }
+    Call<2, 1, 1> call;
+    call.inputs[0] = operand(gradient);
+    call.inputs[1] = operand(input);
+    call.outputs[0] = operand(output);
+    call.scalars[0] = number(threshold);
+    return call.outputs[0].dtype != OTR_DTYPE_INVALID && call.submit(op, stream_of(output), 2, 1, 1);
+  }
+};
+
+}  // namespace
 
 void register_unary(torch::Library& m) {
   namespace ops = at::_ops;
@@ -94,8 +125,12 @@ void register_unary(torch::Library& m) {
   OUTRIGGER_GRADIENT(silu_backward)
   OUTRIGGER_GRADIENT(sigmoid_backward)
   OUTRIGGER_GRADIENT(tanh_backward)
-  OUTRIGGER_GRADIENT(threshold_backward)
 #undef OUTRIGGER_GRADIENT
+  two_variants<
+      structured_threshold_backward,
+      ThresholdBackward,
+      ops::threshold_backward,
+      ops::threshold_backward_grad_input>(m);
 }
 
 }  // namespace outrigger
