@@ -21,6 +21,7 @@ mod kernels;
 mod memory;
 mod observer;
 mod peer;
+mod pinned;
 mod runtime;
 mod stream;
 mod table;
@@ -34,8 +35,9 @@ pub use fallback::{
     fallback_reset, set_fallback_mode,
 };
 pub use generator::{Generator, create_generator, destroy_generator, generator};
-pub use memory::{PointerInfo, host_memory};
+pub use memory::PointerInfo;
 pub use observer::{Observation, ObservationKinds, add_observer, remove_observer};
+pub use pinned::host_memory;
 pub use runtime::{MAX_DEVICES, Runtime, runtime};
 pub use stream::{Stream, create_stream, destroy_stream, stream, with_stream};
 

@@ -1,13 +1,10 @@
-//! Memory: device memory and pinned host memory over the caching allocator, with its accounting, and
-//! observers told of what happens. It must never give memory back to a driver while work that was
+//! Device memory over the caching allocator, with its accounting, and observers told of what happens. It must never give memory back to a driver while work that was
 //! submitted may still use it.
 
-use std::ffi::c_void;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use outrigger_allocator::{
-    AllocError, Allocator, Backend, Config, Event, EventKind, FreeError, MemoryInfo, Snapshot,
-    Stats, StreamId,
+    AllocError, Backend, Event, EventKind, FreeError, MemoryInfo, Snapshot, Stats, StreamId,
 };
 use outrigger_device::{Code, Driver};
 
@@ -31,13 +28,13 @@ pub struct PointerInfo {
 /// An event after which memory is free; `None`: it is free already.
 pub(crate) type Fence = Option<Arc<outrigger_device::Event>>;
 
-fn fence_done(fence: &Fence) -> bool {
+pub(crate) fn fence_done(fence: &Fence) -> bool {
     fence
         .as_ref()
         .is_none_or(|event| !matches!(event.query(), Ok(false)))
 }
 
-fn fence_wait(fence: &Fence) {
+pub(crate) fn fence_wait(fence: &Fence) {
     if let Some(event) = fence {
         // A failure is reported to those who wait for the stream; the memory is free either way.
         let _ = event.synchronize();
@@ -345,155 +342,6 @@ impl crate::Runtime {
 }
 
 #[cold]
-fn not_allocated(error: FreeError) -> Error {
+pub(crate) fn not_allocated(error: FreeError) -> Error {
     Error::new(Code::INVALID_ARGUMENT, error.to_string())
-}
-
-/// Pinned host memory: host memory that devices reach fast and asynchronously.
-pub struct HostMemory(Allocator<PinnedMemory>);
-
-/// Freed pinned memory that no stream uses is free at once: its "own stream" is none.
-const NO_STREAM: StreamId = StreamId(0);
-
-/// The pinned host memory of the process.
-///
-/// # Errors
-/// `UNSUPPORTED` if no loaded driver offers pinned memory.
-pub fn host_memory() -> Result<&'static HostMemory> {
-    static MEMORY: OnceLock<HostMemory> = OnceLock::new();
-    if let Some(memory) = MEMORY.get() {
-        return Ok(memory);
-    }
-    let driver = runtime()?
-        .devices()
-        .map(Device::driver)
-        .find(|driver| driver.pinned().is_some())
-        .ok_or_else(|| {
-            Error::new(
-                Code::UNSUPPORTED,
-                "no loaded driver offers pinned host memory",
-            )
-        })?;
-    Ok(MEMORY.get_or_init(|| {
-        HostMemory(Allocator::new(
-            PinnedMemory(driver.clone()),
-            Config::default(),
-        ))
-    }))
-}
-
-struct PinnedMemory(Driver);
-
-impl Backend for PinnedMemory {
-    type Error = Error;
-    type Fence = Fence;
-
-    fn segment_alloc(&self, size: u64) -> Result<u64> {
-        let pinned = self
-            .0
-            .pinned()
-            .ok_or_else(|| Error::new(Code::UNSUPPORTED, "no pinned memory"))?;
-        Ok(pinned.alloc(size)? as u64)
-    }
-
-    fn segment_free(&self, address: u64) {
-        let Some(pinned) = self.0.pinned() else {
-            return;
-        };
-        // SAFETY: the allocator gives back what `segment_alloc` returned, once; blocks whose streams
-        // had not passed were waited for by fences.
-        if let Err(error) = unsafe { pinned.free(address as *mut c_void) } {
-            tracing::error!(target: "outrigger::memory", %error, address, "the driver refused to free");
-        }
-    }
-
-    fn is_out_of_memory(&self, error: &Error) -> bool {
-        matches!(error.code(), Code::OUT_OF_MEMORY | Code::OUT_OF_HOST_MEMORY)
-    }
-
-    fn fence(&self, id: StreamId) -> Result<Fence> {
-        if id == NO_STREAM {
-            return Ok(None);
-        }
-        match stream(id.0) {
-            Ok(stream) => stream.device().timelines().fence(id.0),
-            // Destroyed: its device still knows where its work ends.
-            Err(_) => runtime()?
-                .devices()
-                .find_map(|device| device.timelines().fence(id.0).transpose())
-                .transpose(),
-        }
-    }
-
-    fn fence_done(&self, fence: &Fence) -> bool {
-        fence_done(fence)
-    }
-
-    fn fence_wait(&self, fence: &Fence) {
-        fence_wait(fence);
-    }
-}
-
-impl HostMemory {
-    /// Hands out at least `size` bytes of pinned memory. 0 bytes are a NULL pointer.
-    ///
-    /// # Errors
-    /// `OUT_OF_HOST_MEMORY` with a summary.
-    pub fn alloc(&self, size: u64) -> Result<*mut c_void> {
-        if size == 0 {
-            return Ok(std::ptr::null_mut());
-        }
-        match self.0.alloc(size, NO_STREAM) {
-            Ok(allocation) => Ok(allocation.address as *mut c_void),
-            Err(AllocError::Backend(error)) => Err(error),
-            Err(error @ AllocError::OutOfMemory(_)) => Err(Error::new(
-                Code::OUT_OF_HOST_MEMORY,
-                format!("pinned memory: {error}"),
-            )),
-            Err(error) => Err(Error::new(
-                Code::INTERNAL,
-                format!("pinned memory: {error}"),
-            )),
-        }
-    }
-
-    /// Frees pinned memory, at any time: it is reused when the streams recorded on it have passed.
-    ///
-    /// # Errors
-    /// `INVALID_ARGUMENT` that says whether the pointer was never allocated or was freed before.
-    pub fn free(&self, pointer: *mut c_void) -> Result<()> {
-        if pointer.is_null() {
-            return Ok(());
-        }
-        let address = pointer as u64;
-        self.0.free(address).map(drop).map_err(not_allocated)
-    }
-
-    /// Says that work of `stream` uses the memory at `pointer`, as a copy does.
-    ///
-    /// # Errors
-    /// `INVALID_ARGUMENT` if the pointer is not one that was allocated; `INVALID_HANDLE`.
-    pub fn record_stream(&self, pointer: *mut c_void, stream: u64) -> Result<()> {
-        with_stream(stream, |_| Ok(()))?;
-        let address = pointer as u64;
-        self.0
-            .record_stream(address, StreamId(stream))
-            .map_err(not_allocated)
-    }
-
-    /// The start and size of the live pinned allocation that holds a pointer.
-    pub fn lookup(&self, pointer: *const c_void) -> Option<(u64, u64)> {
-        let block = self.0.lookup(pointer as u64).filter(|block| !block.free)?;
-        Some((block.base, block.size))
-    }
-
-    /// Gives all cached pinned memory back. Returns how many bytes.
-    pub fn empty_cache(&self) -> u64 {
-        self.0.empty_cache()
-    }
-
-    /// Statistics of pinned memory.
-    pub fn stats(&self) -> Stats {
-        self.0.stats()
-    }
 }

@@ -1,0 +1,233 @@
+//! Pinned host memory: cached like device memory, reused only when the streams that use it have passed.
+//!
+//! It comes from the first driver that pins. Where none does it is plain pages of the process: copies
+//! take those like any host memory, and callers need not know. It must never give memory back while
+//! work that was submitted may still use it.
+
+use std::alloc::Layout;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+use outrigger_allocator::{AllocError, Allocator, Backend, Config, Stats, StreamId};
+use outrigger_device::{Code, Driver};
+use parking_lot::Mutex;
+
+use crate::memory::{Fence, fence_done, fence_wait, not_allocated};
+use crate::{Device, Error, Result, runtime, stream, with_stream};
+
+/// Alignment of plain pages: what copies and direct I/O like best on all machines.
+const PAGE: usize = 4096;
+
+/// Pinned host memory: host memory that devices reach fast and asynchronously.
+pub struct HostMemory(Allocator<PinnedMemory>);
+
+/// Freed pinned memory that no stream uses is free at once: its "own stream" is none.
+const NO_STREAM: StreamId = StreamId(0);
+
+/// The pinned host memory of the process.
+///
+/// # Errors
+/// Those of [`runtime`].
+pub fn host_memory() -> Result<&'static HostMemory> {
+    static MEMORY: OnceLock<HostMemory> = OnceLock::new();
+    if let Some(memory) = MEMORY.get() {
+        return Ok(memory);
+    }
+    let driver = runtime()?
+        .devices()
+        .map(Device::driver)
+        .find(|driver| driver.pinned().is_some());
+    Ok(MEMORY.get_or_init(|| {
+        let source = driver.map_or_else(
+            || PinnedMemory::Pages(Mutex::default()),
+            |driver| PinnedMemory::Driver(driver.clone()),
+        );
+        HostMemory(Allocator::new(source, Config::default()))
+    }))
+}
+
+/// Where segments come from.
+enum PinnedMemory {
+    /// A driver that pins.
+    Driver(Driver),
+    /// No driver pins: pages of the process, by address.
+    Pages(Mutex<HashMap<u64, Layout>>),
+}
+
+impl Backend for PinnedMemory {
+    type Error = Error;
+    type Fence = Fence;
+
+    fn segment_alloc(&self, size: u64) -> Result<u64> {
+        match self {
+            Self::Driver(driver) => {
+                let pinned = driver
+                    .pinned()
+                    .ok_or_else(|| Error::new(Code::UNSUPPORTED, "no pinned memory"))?;
+                Ok(pinned.alloc(size)? as u64)
+            }
+            Self::Pages(live) => {
+                let layout = usize::try_from(size)
+                    .ok()
+                    .filter(|size| *size != 0)
+                    .and_then(|size| Layout::from_size_align(size, PAGE).ok())
+                    .ok_or_else(|| out_of_host_memory(size))?;
+                // SAFETY: the layout's size is not 0.
+                let pointer = unsafe { std::alloc::alloc(layout) };
+                if pointer.is_null() {
+                    return Err(out_of_host_memory(size));
+                }
+                live.lock().insert(pointer as u64, layout);
+                Ok(pointer as u64)
+            }
+        }
+    }
+
+    fn segment_free(&self, address: u64) {
+        match self {
+            Self::Driver(driver) => {
+                let Some(pinned) = driver.pinned() else {
+                    return;
+                };
+                // SAFETY: the allocator gives back what `segment_alloc` returned, once; blocks whose
+                // streams had not passed were waited for by fences.
+                if let Err(error) = unsafe { pinned.free(address as *mut c_void) } {
+                    tracing::error!(target: "outrigger::memory", %error, address, "the driver refused to free");
+                }
+            }
+            Self::Pages(live) => {
+                let Some(layout) = live.lock().remove(&address) else {
+                    tracing::error!(target: "outrigger::memory", address, "freed pages that were not allocated");
+                    return;
+                };
+                // SAFETY: the map held the address, so `segment_alloc` made it with this layout and it
+                // was not freed since; blocks whose streams had not passed were waited for by fences.
+                unsafe { std::alloc::dealloc(address as *mut u8, layout) };
+            }
+        }
+    }
+
+    fn is_out_of_memory(&self, error: &Error) -> bool {
+        matches!(error.code(), Code::OUT_OF_MEMORY | Code::OUT_OF_HOST_MEMORY)
+    }
+
+    fn fence(&self, id: StreamId) -> Result<Fence> {
+        if id == NO_STREAM {
+            return Ok(None);
+        }
+        match stream(id.0) {
+            Ok(stream) => stream.device().timelines().fence(id.0),
+            // Destroyed: its device still knows where its work ends.
+            Err(_) => runtime()?
+                .devices()
+                .find_map(|device| device.timelines().fence(id.0).transpose())
+                .transpose(),
+        }
+    }
+
+    fn fence_done(&self, fence: &Fence) -> bool {
+        fence_done(fence)
+    }
+
+    fn fence_wait(&self, fence: &Fence) {
+        fence_wait(fence);
+    }
+}
+
+#[cold]
+fn out_of_host_memory(size: u64) -> Error {
+    Error::new(
+        Code::OUT_OF_HOST_MEMORY,
+        format!("the process has no {size} bytes of host memory left"),
+    )
+}
+
+impl HostMemory {
+    /// Hands out at least `size` bytes of pinned memory. 0 bytes are a NULL pointer.
+    ///
+    /// # Errors
+    /// `OUT_OF_HOST_MEMORY` with a summary.
+    pub fn alloc(&self, size: u64) -> Result<*mut c_void> {
+        if size == 0 {
+            return Ok(std::ptr::null_mut());
+        }
+        match self.0.alloc(size, NO_STREAM) {
+            Ok(allocation) => Ok(allocation.address as *mut c_void),
+            Err(AllocError::Backend(error)) => Err(error),
+            Err(error @ AllocError::OutOfMemory(_)) => Err(Error::new(
+                Code::OUT_OF_HOST_MEMORY,
+                format!("pinned memory: {error}"),
+            )),
+            Err(error) => Err(Error::new(
+                Code::INTERNAL,
+                format!("pinned memory: {error}"),
+            )),
+        }
+    }
+
+    /// Frees pinned memory, at any time: it is reused when the streams recorded on it have passed.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that says whether the pointer was never allocated or was freed before.
+    pub fn free(&self, pointer: *mut c_void) -> Result<()> {
+        if pointer.is_null() {
+            return Ok(());
+        }
+        let address = pointer as u64;
+        self.0.free(address).map(drop).map_err(not_allocated)
+    }
+
+    /// Says that work of `stream` uses the memory at `pointer`, as a copy does.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the pointer is not one that was allocated; `INVALID_HANDLE`.
+    pub fn record_stream(&self, pointer: *mut c_void, stream: u64) -> Result<()> {
+        with_stream(stream, |_| Ok(()))?;
+        let address = pointer as u64;
+        self.0
+            .record_stream(address, StreamId(stream))
+            .map_err(not_allocated)
+    }
+
+    /// The start and size of the live pinned allocation that holds a pointer.
+    pub fn lookup(&self, pointer: *const c_void) -> Option<(u64, u64)> {
+        let block = self.0.lookup(pointer as u64).filter(|block| !block.free)?;
+        Some((block.base, block.size))
+    }
+
+    /// Gives all cached pinned memory back. Returns how many bytes.
+    pub fn empty_cache(&self) -> u64 {
+        self.0.empty_cache()
+    }
+
+    /// Statistics of pinned memory.
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_pages_serve_where_no_driver_pins() {
+        let memory = HostMemory(Allocator::new(
+            PinnedMemory::Pages(Mutex::default()),
+            Config::default(),
+        ));
+        let pointer = memory.alloc(100_000).unwrap().cast::<u8>();
+        // SAFETY: the allocation has this many bytes and nobody else knows of it.
+        unsafe { pointer.write_bytes(7, 100_000) };
+        let inside = pointer.wrapping_add(99_999).cast::<c_void>();
+        assert_eq!(memory.lookup(inside).unwrap().0, pointer as u64);
+        memory.free(pointer.cast()).unwrap();
+        assert!(memory.lookup(inside).is_none());
+        assert!(memory.free(pointer.cast()).is_err(), "freed before");
+        assert!(memory.empty_cache() >= 100_000);
+        let source = PinnedMemory::Pages(Mutex::default());
+        let error = source.segment_alloc(u64::MAX).unwrap_err();
+        assert!(source.is_out_of_memory(&error), "{error}");
+    }
+}
