@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The defects that `drivers/broken.c` knows, each a macro.
-const DEFECTS: [&str; 17] = [
+const DEFECTS: [&str; 18] = [
     "NO_SYMBOL",
     "GET_API_FAILS",
     "NO_TABLE",
@@ -22,6 +22,7 @@ const DEFECTS: [&str; 17] = [
     "NO_DEVICES",
     "PROPERTIES_FAIL",
     "BAD_ALIGNMENT",
+    "CLOSE_FAILS",
     "FAILS_ON_DEMAND",
 ];
 

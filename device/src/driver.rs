@@ -24,7 +24,7 @@ struct Inner {
     handle: NonNull<sys::otr_driver>,
     devices: Vec<DeviceProperties>,
     // Declared last: the table's functions lie in it. `None` for a built-in driver.
-    _library: Option<Library>,
+    library: Option<Library>,
 }
 
 // SAFETY: R8 of the contract: every function may be called from any thread, also at the same time on
@@ -49,6 +49,8 @@ impl Drop for Inner {
             let text = unsafe { last_error(&self.table) };
             tracing::warn!(target: "outrigger::device", driver = self.table.name, %code, text,
                 "a driver could not be closed");
+            // Its threads may still run: the library stays loaded under them.
+            std::mem::forget(self.library.take());
         }
     }
 }
@@ -109,7 +111,7 @@ impl Driver {
             table,
             handle,
             devices: Vec::new(),
-            _library: library,
+            library,
         };
         inner.devices = inner.read_devices()?;
         Ok(Self(Arc::new(inner)))

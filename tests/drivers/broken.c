@@ -99,6 +99,13 @@ static otr_code_t properties_fail(otr_driver_t* driver, uint32_t device, otr_dev
 }
 #endif
 
+#ifdef CLOSE_FAILS
+static otr_code_t close_fails(otr_driver_t* driver) {
+  (void)driver;
+  return fail(OTR_ERR_BUSY, "the device does not let go");
+}
+#endif
+
 #ifdef BAD_ALIGNMENT
 static otr_code_t bad_alignment(otr_driver_t* driver, uint32_t device, otr_device_properties_t* out) {
   const otr_code_t code = device_properties(driver, device, out);
@@ -159,6 +166,8 @@ otr_code_t otr_driver_get_api(const otr_host_info_t* host, const otr_driver_api_
   broken.device_properties = properties_fail;
 #elif defined(BAD_ALIGNMENT)
   broken.device_properties = bad_alignment;
+#elif defined(CLOSE_FAILS)
+  broken.close = close_fails;
 #elif defined(FAILS_ON_DEMAND)
 #define USE(name) broken.name = failing_##name
   USE(open), USE(close), USE(device_count), USE(device_properties), USE(memory_alloc), USE(memory_free);

@@ -279,8 +279,21 @@ fn a_refused_driver_does_not_keep_the_next_one_away() {
     use_driver(&drivers[0]).unwrap();
 }
 
-/// Every mandatory entry, failing at its first, second, ... call: the error names it, nothing is left
-/// behind, and the driver works once it stops failing.
+#[test]
+fn a_driver_that_does_not_close_stays_loaded() {
+    let path = broken_driver("close_fails");
+    let loaded = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.contains(path.to_str().unwrap())
+    };
+    let driver = Driver::open(&path.display().to_string().parse().unwrap()).unwrap();
+    use_driver(&driver).unwrap();
+    drop(driver);
+    assert!(loaded(), "its threads may still run");
+}
+
+/// Every mandatory entry (but for `last_error`), failing at its first, second, ... call: the error names
+/// it, nothing is left behind, and the driver works once it stops failing.
 #[test]
 fn a_failing_entry_is_reported_and_leaks_nothing() {
     const ENTRIES: [&str; 15] = [
@@ -355,6 +368,19 @@ fn a_failing_entry_is_reported_and_leaks_nothing() {
             assert!(failures >= 1, "{entry} was never called");
             // SAFETY: as above.
             unsafe { fail_at(c"".as_ptr(), 0) };
+        }
+        // What takes away can only leave something behind: it is reported where there is a caller to
+        // tell, and the next driver is not affected.
+        for entry in ["memory_free", "queue_destroy", "event_destroy", "close"] {
+            let name = std::ffi::CString::new(entry).unwrap();
+            // SAFETY: as above.
+            unsafe { fail_at(name.as_ptr(), 0) };
+            let result = Driver::open(&spec).and_then(|driver| use_driver(&driver));
+            match result {
+                Ok(()) => assert_ne!(entry, "memory_free"),
+                Err(error) => assert!(error.message().contains(entry), "{error}"),
+            }
+            use_driver(&Driver::open(&spec).unwrap()).expect(entry);
         }
     });
 }
