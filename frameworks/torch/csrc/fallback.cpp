@@ -4,6 +4,7 @@
 #include "fallback.h"
 
 #include "generator.h"
+#include "register.h"
 #include "sparse.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -160,6 +161,13 @@ FallbackRecord::~FallbackRecord() {
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count();
   warn_if_failed(
       otr_fallback_end(name_, static_cast<uint64_t>(nanoseconds), staged_bytes_), "counting a fallback");
+}
+
+void register_host_composites(torch::Library& m) {
+  // Torch's own kernels of these serve every device in name only: inside they pick one by device type.
+  for (const char* name : {"conj_physical_", "mode.values"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  }
 }
 
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

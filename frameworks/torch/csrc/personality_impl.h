@@ -21,6 +21,7 @@ inline torch::Library& new_library(const char* name, c10::DispatchKey key) {
 /// Registers every kernel of this package under a key, and the CPU fallback for all other operators.
 inline void register_kernels(c10::DispatchKey key) {
   torch::Library& aten = new_library("aten", key);
+  register_host_composites(aten);
   register_copies(aten);
   register_factories(aten);
   register_views(aten);

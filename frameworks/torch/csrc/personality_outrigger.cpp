@@ -5,6 +5,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/norm.h>
 #include <c10/core/DeviceType.h>
 
 namespace outrigger {
@@ -19,8 +20,18 @@ struct OutriggerHooks final : Hooks<c10::DeviceType::PrivateUse1, at::PrivateUse
   }
 };
 
+// Banned under autocast on every device: its input is a probability, which half precision cannot hold.
+at::Tensor no_cross_entropy(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, int64_t) {
+  TORCH_CHECK(
+      false,
+      "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+      "Use binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss, which combine the sigmoid with the loss.");
+}
+
 // Torch's own lists of what autocast runs in the lower precision, in float32, and in the widest type.
 void register_autocast(torch::Library& m) {
+  // Torch's lists name their types without a namespace.
+  using namespace at;
 #define OUTRIGGER_LOWER(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
 #define OUTRIGGER_FLOAT(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
 #define OUTRIGGER_OPTIONAL(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)
@@ -34,7 +45,7 @@ void register_autocast(torch::Library& m) {
 #undef OUTRIGGER_FLOAT
 #undef OUTRIGGER_OPTIONAL
 #undef OUTRIGGER_WIDEST
-  m.impl("binary_cross_entropy", TORCH_FN(at::autocast::binary_cross_entropy_banned));
+  m.impl("binary_cross_entropy", &no_cross_entropy);
 }
 
 }  // namespace

@@ -5,13 +5,10 @@
 
 #include "kernel.h"
 
-#include <ATen/ops/add.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/rsub.h>
 #include <ATen/ops/sigmoid.h>
-#include <ATen/ops/sub.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
 

@@ -6,6 +6,8 @@
 
 namespace outrigger {
 
+/// Operators that torch itself would serve wrongly, and that the CPU serves.
+void register_host_composites(torch::Library& library);
 /// Copies and reads by the host.
 void register_copies(torch::Library& library);
 /// empty, resize_, set_ and their like.

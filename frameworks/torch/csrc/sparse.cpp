@@ -3,6 +3,8 @@
 
 #include "sparse.h"
 
+#include "fallback.h"
+
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/ops/_coalesced_native.h>
@@ -14,7 +16,10 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
 #include <ATen/ops/_values_native.h>
 #include <ATen/ops/ccol_indices_native.h>
+#include <ATen/ops/clone_native.h>
 #include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
 #include <ATen/ops/crow_indices_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/indices_native.h>
@@ -78,6 +83,22 @@ void each_member(const at::Tensor& tensor, const Visit& visit) {
     visit(compressed(tensor)->compressed_indices());
     visit(compressed(tensor)->plain_indices());
     visit(compressed(tensor)->values());
+  }
+}
+
+// Gives the CPU fallback every operator that has a kernel of its own for the CPU's tensors of a layout
+// and none for ours. Left alone, many would be taken by torch's composite kernels for dense tensors.
+void register_rest(torch::Library& m, c10::DispatchKey ours, c10::DispatchKey of_cpu) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (name.getNamespace() == "aten" && op.has_value() && op->hasKernelForDispatchKey(of_cpu) &&
+        !op->hasKernelForDispatchKey(ours)) {
+      const std::string plain = name.name.substr(sizeof("aten::") - 1);
+      m.impl(
+          (name.overload_name.empty() ? plain : plain + "." + name.overload_name).c_str(),
+          torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+    }
   }
 }
 
@@ -162,6 +183,10 @@ void register_sparse_coo(torch::Library& m) {
   m.impl("_coalesced_", TORCH_FN(at::native::_coalesced_sparse_));
   m.impl("sparse_resize_", TORCH_FN(at::native::sparse_resize_));
   m.impl("sparse_resize_and_clear_", TORCH_FN(at::native::sparse_resize_and_clear_));
+  m.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
+  m.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
+  m.impl("clone", TORCH_FN(at::native::clone_sparse));
+  register_rest(m, c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCPU);
 }
 
 void register_sparse_compressed(torch::Library& m) {
@@ -173,6 +198,9 @@ void register_sparse_compressed(torch::Library& m) {
   m.impl("_nnz", TORCH_FN(at::native::_nnz_sparse_csr));
   m.impl("sparse_dim", TORCH_FN(at::native::sparse_dim_sparse_csr));
   m.impl("dense_dim", TORCH_FN(at::native::dense_dim_sparse_csr));
+  m.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
+  m.impl("clone", TORCH_FN(at::native::clone_sparse_compressed));
+  register_rest(m, c10::DispatchKey::SparseCsrPrivateUse1, c10::DispatchKey::SparseCsrCPU);
 }
 
 }  // namespace outrigger
