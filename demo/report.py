@@ -133,10 +133,11 @@ def time_cell(pair: Pair) -> str:
 def aligned(rows: list[list[str]]) -> list[str]:
     """The rows as lines, first column left, others right aligned, a rule under the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  " + "   ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
+    lines = []
+    for first, *others in rows:
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  " + "   ".join(cells))
     lines.insert(1, "  " + "-" * (len(lines[0]) - 2))
     return lines
 

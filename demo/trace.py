@@ -60,26 +60,43 @@ def record(work: Callable[[], None], path: Path) -> Traced:
         trace = json.loads(host_file.read_text())
         commands = json.loads(device_file.read_text())
     base_ns = trace.get("baseTimeNanoseconds", 0)
-    trace["traceEvents"] += [process_name()]
-    trace["traceEvents"] += [shifted(event, (began_ns - base_ns) / 1e3) for event in commands]
+    device_events = [shifted(event, (began_ns - base_ns) / 1e3) for event in commands if event["ph"] != "M"]
+    trace["traceEvents"] += row_names(device_events) + device_events
     trace["traceEvents"] += [counter(moment, base_ns) for moment in memory]
     trace["traceName"] = path.name
     path.write_text(json.dumps(trace))
-    return Traced(sum(event["ph"] in "BX" for event in commands), memory)
-
-
-def process_name() -> Event:
-    """The record that names the device's row."""
-    name = {"name": "Outrigger: commands as the device runs them"}
-    return {"ph": "M", "name": "process_name", "pid": DEVICE_PROCESS, "tid": 0, "ts": 0, "args": name}
+    return Traced(sum(event["ph"] in "BX" for event in device_events), memory)
 
 
 def shifted(event: Event, offset: float) -> Event:
-    """The device's event on the host's clock, `offset` microseconds later, in the device's row."""
-    moved = dict(event, pid=DEVICE_PROCESS)
-    if "ts" in moved:
-        moved["ts"] += offset
+    """The device's event on the host's clock, `offset` microseconds later, in the row of its queue."""
+    arguments = {name: value.strip('"') for name, value in event.get("args", {}).items()}
+    moved: Event = {
+        "ph": event["ph"],
+        "cat": event.get("cat", ""),
+        "pid": DEVICE_PROCESS,
+        "tid": int(arguments.get("queue", 0)),
+        "ts": event["ts"] + offset,
+        "args": arguments,
+    }
+    if "label" in arguments:
+        moved["name"] = arguments["label"]
+    elif "operator" in arguments:
+        moved["name"] = f"fallback: {arguments['operator']}"
+    else:
+        moved["name"] = event["name"]
     return moved
+
+
+def row_names(events: list[Event]) -> list[Event]:
+    """The records that name the device's row and those of its queues."""
+    names = [("process_name", 0, "Outrigger: commands as the device runs them")]
+    queues = sorted({event["tid"] for event in events})
+    names += [("thread_name", queue, f"queue {queue}" if queue else "runtime") for queue in queues]
+    return [
+        {"ph": "M", "name": kind, "pid": DEVICE_PROCESS, "tid": queue, "ts": 0, "args": {"name": name}}
+        for kind, queue, name in names
+    ]
 
 
 def counter(moment: MemoryMoment, base_ns: int) -> Event:

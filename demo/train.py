@@ -7,6 +7,7 @@ the whole time that a user would wait.
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from .data import Batch
 
 COMPARED_STEPS = 50  # losses of these first steps must agree
 TOLERANCE = 1e-4  # largest relative difference of a loss
+NO_NUMBER = 1e9  # the difference of a loss that is not finite; JSON has no infinity
 WARM_UP_STEPS = 5  # not counted in the time per step
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -68,18 +70,23 @@ class Pair:
     def relative_differences(self) -> list[float]:
         """For every step, the difference of the two losses relative to the CPU's."""
         return [
-            abs(device - cpu) / max(abs(cpu), 1e-12)
+            relative_difference(device, cpu)
             for device, cpu in zip(self.on_device.losses, self.on_cpu.losses, strict=True)
         ]
 
     def max_relative_difference(self) -> float:
-        """The largest of the first `COMPARED_STEPS` relative differences; not a number counts as infinite."""
-        compared = self.relative_differences()[:COMPARED_STEPS]
-        return max((value if value == value else float("inf") for value in compared), default=float("inf"))
+        """The largest of the first `COMPARED_STEPS` relative differences."""
+        return max(self.relative_differences()[:COMPARED_STEPS], default=NO_NUMBER)
 
     def agrees(self) -> bool:
         """Whether the losses agree well enough."""
         return self.max_relative_difference() <= TOLERANCE
+
+
+def relative_difference(device: float, cpu: float) -> float:
+    """How far the device's loss is from the CPU's, relative to that; at most `NO_NUMBER`."""
+    difference = abs(device - cpu) / max(abs(cpu), 1e-12)
+    return min(difference, NO_NUMBER) if math.isfinite(difference) else NO_NUMBER
 
 
 def make_pair(name: str, model: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, device: torch.device) -> Pair:
