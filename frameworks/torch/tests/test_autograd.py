@@ -133,7 +133,10 @@ def test_double_backward(device):
     )
 
 
-def test_sparse(device):
+def test_sparse(device, request):
+    if device.type == "mtia":
+        reason = "sparse layouts are registered for the device type outrigger alone, not for SparseMTIA"
+        request.node.add_marker(pytest.mark.xfail(reason=reason, raises=NotImplementedError, strict=True))
     indices, values = torch.tensor([[0, 1, 1], [2, 0, 2]]), torch.tensor([3.0, 4.0, 5.0])
     host = torch.sparse_coo_tensor(indices, values, (2, 3))
     there = torch.sparse_coo_tensor(indices.to(device), values.to(device), (2, 3))
