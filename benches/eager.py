@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from demo.device import open_device
 from demo.models import DigitNet
 
 from .harness import Bar, Block, Metric, run
@@ -51,8 +52,7 @@ def repeated_here(call: Callable[[], object]) -> Block:
 
 def against_cpu(name: str, make: Callable[[torch.device], Callable[[], object]], bar: float | None = None) -> Metric:
     """The call that `make` gives for a device, on the device and on CPU tensors."""
-    device = torch.accelerator.current_accelerator()
-    assert device is not None, "import torch loads the device"
+    device = open_device("outrigger")
     return Metric(
         name,
         repeated(make(device)),
@@ -130,7 +130,7 @@ def make_mlp() -> nn.Module:
 
 def copies() -> list[Metric]:
     """Both directions, against memcpy and against a copy between CPU tensors, over the same kind of memory."""
-    device = torch.accelerator.current_accelerator()
+    device = open_device("outrigger")
     source, target, other = (torch.ones(COPY_ELEMENTS) for _ in range(3))
     on_device = torch.ones(COPY_ELEMENTS, device=device)
     peers = {

@@ -83,7 +83,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         .args(["-m", "demo", "--device", options.device.name(), "--out"])
         .arg(workspace.target("demo"))
         .env("OUTRIGGER_TORCH", options.device.name())
-        .env("KINETO_LOG_LEVEL", "5"); // its search for a GPU is nobody's business here
+        .env("KINETO_LOG_LEVEL", "99"); // its search for a GPU is nobody's business here
     if let Some(steps) = options.steps {
         python.args(["--steps", &steps.to_string()]);
     }
