@@ -98,12 +98,15 @@ class BuildShim(build_ext):
                 compiled = list(pool.map(compile_one, ext.sources))
             result = Path(self.get_ext_fullpath(ext.name)).resolve()
             result.parent.mkdir(parents=True, exist_ok=True)
-            link = [*command, "-shared", *compiled, "-o", str(result), f"-L{library}", "-loutrigger"]
+            # Linked beside its place and then renamed: a process that has the old one open goes on.
+            fresh = result.with_suffix(".new")
+            link = [*command, "-shared", *compiled, "-o", str(fresh), f"-L{library}", "-loutrigger"]
             for path in cpp.library_paths():
                 link += [f"-L{path}", f"-Wl,-rpath,{path}"]
             link += ["-lc10", "-ltorch_cpu", "-ltorch_python", "-ltorch", "-Wl,--as-needed"]
             link += ["-Wl,-rpath,$ORIGIN", f"-Wl,-rpath,{library}"]
             subprocess.run(link, check=True)
+            fresh.replace(result)
         except subprocess.CalledProcessError as error:
             sys.exit(f"torch_outrigger: the compiler failed (exit status {error.returncode}); its messages stand above.")
 
