@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -132,7 +133,7 @@ class Worker:
         heads = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
         if heads:
             said, trace = lines[: heads[-1]], lines[heads[-1] + 1 :]
-            calls = [line.strip() for line in trace if line.strip().startswith("File ")]
+            calls = [re.sub(r'"[^"]*/', '"', line) for line in trace if line.strip().startswith("File ")]
             return one_line(said[-LOG_LINES:] + calls[:3])
         return one_line(lines[-LOG_LINES:])
 
