@@ -8,6 +8,8 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/SDPBackend.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
@@ -100,6 +102,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
 
 void register_attention(torch::Library& m) {
   m.impl("_fused_sdp_choice", &choose);
+  // Torch asks this table first, and takes a device that is not in it for one without fused kernels.
+  at::native::_fused_sdp_choice_stub.set_privateuse1_dispatch_ptr(&choose);
+  at::native::_fused_sdp_choice_stub.set_mtia_dispatch_ptr(&choose);
   m.impl("_scaled_dot_product_fused_attention_overrideable", &attention);
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", &attention_backward);
 }

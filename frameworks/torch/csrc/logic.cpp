@@ -204,6 +204,10 @@ void register_logic(torch::Library& m) {
   variants<structured_clamp, Clamp, ops::clamp, ops::clamp_, ops::clamp_out>(m);
   variants<structured_clamp_min, Elementwise<"clamp_min">, ops::clamp_min, ops::clamp_min_, ops::clamp_min_out>(m);
   variants<structured_clamp_max, Elementwise<"clamp_max">, ops::clamp_max, ops::clamp_max_, ops::clamp_max_out>(m);
+  variants<structured_clamp_min_Tensor, Elementwise<"maximum", "maximum">, ops::clamp_min_Tensor,
+           ops::clamp_min__Tensor, ops::clamp_min_Tensor_out>(m);
+  variants<structured_clamp_max_Tensor, Elementwise<"minimum", "minimum">, ops::clamp_max_Tensor,
+           ops::clamp_max__Tensor, ops::clamp_max_Tensor_out>(m);
   m.impl("logical_and.out", TORCH_FN((logical_out<"logical_and", ops::logical_and_out>)));
   m.impl("logical_or.out", TORCH_FN((logical_out<"logical_or", ops::logical_or_out>)));
   m.impl("logical_xor.out", TORCH_FN((logical_out<"logical_xor", ops::logical_xor_out>)));

@@ -7,6 +7,7 @@
 
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_dimI_native.h>
 #include <ATen/ops/_dimV_native.h>
@@ -119,7 +120,8 @@ void SparseScope::announce(const at::Tensor& tensor) {
 
 at::Tensor SparseScope::to_host(const at::Tensor& tensor, bool written) {
   if (!is_ours(tensor) || !is_sparse(tensor)) {
-    return scope_.to_host(tensor, written);
+    at::Tensor host = scope_.to_host(tensor, written);
+    return is_ours(tensor) ? with_gradient_of(tensor, std::move(host)) : host;
   }
   for (Argument& argument : arguments_) {
     if (argument.device.is_same(tensor)) {
@@ -129,7 +131,16 @@ at::Tensor SparseScope::to_host(const at::Tensor& tensor, bool written) {
   }
   at::Tensor host =
       remake(tensor, [&](const at::Tensor& member) { return scope_.to_host(member, written); });
+  host = with_gradient_of(tensor, std::move(host));
   arguments_.push_back({tensor, host, written});
+  return host;
+}
+
+// Kernels of the compressed layouts ask whether a gradient will be wanted, to keep what it needs.
+at::Tensor SparseScope::with_gradient_of(const at::Tensor& tensor, at::Tensor host) const {
+  if (key_ == c10::DispatchKey::SparseCsrCPU && at::GradMode::is_enabled() && tensor.requires_grad()) {
+    host.set_requires_grad(true);
+  }
   return host;
 }
 

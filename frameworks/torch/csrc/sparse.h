@@ -35,6 +35,8 @@ class SparseScope {
     bool written;
   };
 
+  at::Tensor with_gradient_of(const at::Tensor& tensor, at::Tensor host) const;
+
   HostScope& scope_;
   c10::DispatchKey key_ = c10::DispatchKey::CPU;
   std::vector<Argument> arguments_;

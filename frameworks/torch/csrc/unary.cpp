@@ -29,6 +29,8 @@
 #include <ATen/ops/gelu_ops.h>
 #include <ATen/ops/hardsigmoid_meta.h>
 #include <ATen/ops/hardsigmoid_ops.h>
+#include <ATen/ops/leaky_relu_backward_meta.h>
+#include <ATen/ops/leaky_relu_backward_ops.h>
 #include <ATen/ops/leaky_relu_meta.h>
 #include <ATen/ops/leaky_relu_ops.h>
 #include <ATen/ops/log1p_meta.h>
@@ -45,6 +47,8 @@
 #include <ATen/ops/round_ops.h>
 #include <ATen/ops/rsqrt_meta.h>
 #include <ATen/ops/rsqrt_ops.h>
+#include <ATen/ops/sgn_meta.h>
+#include <ATen/ops/sgn_ops.h>
 #include <ATen/ops/sigmoid_backward_meta.h>
 #include <ATen/ops/sigmoid_backward_ops.h>
 #include <ATen/ops/sigmoid_meta.h>
@@ -75,31 +79,35 @@
 namespace outrigger {
 namespace {
 
-// Of all gradients, torch's iterator holds only this one's operands as input and gradient, in this order;
-// the native operator takes them as the arguments come.
-struct ThresholdBackward {
+// For some gradients torch's iterator holds input and gradient in this order; the native operators take
+// them as the arguments come.
+template <Name Native>
+struct InputFirst {
   static bool run(
-      at::TensorIteratorBase& iterator,
-      const at::Tensor& gradient,
-      const at::Tensor& input,
-      const at::Scalar& threshold) {
-    static const Operator op("threshold_backward");
+      at::TensorIteratorBase& iterator, const at::Tensor& gradient, const at::Tensor& input,
+      const at::Scalar& factor) {
+    static const Operator op(Native.text);
     const at::Tensor& output = iterator.output();
     const c10::ScalarType type = output.scalar_type();
     const bool same = gradient.scalar_type() == type && input.scalar_type() == type &&
         gradient.device() == output.device() && input.device() == output.device();
-    if (C10_UNLIKELY(!same || !has_number(threshold))) {
+    if (C10_UNLIKELY(!same || !has_number(factor))) {
       return false;
     }
     if (C10_UNLIKELY(output.numel() == 0)) {
       return true;
     }
     Call<2, 1, 1> call;
-    call.inputs[0] = operand(gradient);
-    call.inputs[1] = operand(input);
+    call.inputs = {operand(gradient), operand(input)};
     call.outputs[0] = operand(output);
-    call.scalars[0] = number(threshold);
-    return call.outputs[0].dtype != OTR_DTYPE_INVALID && call.submit(op, stream_of(output), 2, 1, 1);
+    call.scalars[0] = number(factor);
+    return call.submit(op, stream_of(output));
+  }
+  // The native operator takes the input, not the result of the forward pass in its place.
+  static bool run(
+      at::TensorIteratorBase& iterator, const at::Tensor& gradient, const at::Tensor& input,
+      const at::Scalar& factor, bool self_is_result) {
+    return !self_is_result && run(iterator, gradient, input, factor);
   }
 };
 
@@ -117,6 +125,10 @@ void register_unary(torch::Library& m) {
   OUTRIGGER_REGISTER(silu)
   OUTRIGGER_REGISTER(hardsigmoid)
 #undef OUTRIGGER_REGISTER
+  // Of a real number it is the sign; complex ones have no kernel.
+  variants<structured_sgn, Elementwise<"sign">, ops::sgn, ops::sgn_, ops::sgn_out>(m);
+  two_variants<structured_leaky_relu_backward, InputFirst<"leaky_relu_backward">, ops::leaky_relu_backward,
+               ops::leaky_relu_backward_grad_input>(m);
   two_variants<structured_softplus, Elementwise<"softplus">, ops::softplus, ops::softplus_out>(m);
 #define OUTRIGGER_GRADIENT(name) \
   two_variants<structured_##name, Elementwise<#name>, ops::name, ops::name##_grad_input>(m);
@@ -128,7 +140,7 @@ void register_unary(torch::Library& m) {
 #undef OUTRIGGER_GRADIENT
   two_variants<
       structured_threshold_backward,
-      ThresholdBackward,
+      InputFirst<"threshold_backward">,
       ops::threshold_backward,
       ops::threshold_backward_grad_input>(m);
 }
