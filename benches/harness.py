@@ -17,6 +17,7 @@ from typing import Any
 
 BLOCK_SECONDS = 0.01  # a block is at least this long
 ROUNDS = 31  # blocks per subject that count
+MOST_REPETITIONS = 1_000_000  # per block
 WARM_UP_ROUNDS = 3  # blocks per subject that do not
 
 Block = Callable[[int], None]  # runs its subject so many times, and waits for all of it
@@ -100,12 +101,11 @@ def measure(metric: Metric) -> Outcome:
 
 def calibrate(block: Block) -> int:
     """How often a block repeats its subject so that it lasts `BLOCK_SECONDS`."""
+    block(1)  # waits for what the making of the tensors has left to do
     repetitions = 1
-    while (seconds := time_block(block, repetitions)) < BLOCK_SECONDS:
-        repetitions = max(2 * repetitions, int(repetitions * BLOCK_SECONDS / max(seconds, 1e-7)))
-        repetitions = min(repetitions, 1_000_000)
-        if repetitions == 1_000_000:
-            break
+    while repetitions < MOST_REPETITIONS and (seconds := time_block(block, repetitions)) < BLOCK_SECONDS:
+        wanted = int(repetitions * BLOCK_SECONDS / max(seconds, 1e-7))
+        repetitions = min(max(2 * repetitions, wanted), MOST_REPETITIONS)
     return repetitions
 
 
