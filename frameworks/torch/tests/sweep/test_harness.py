@@ -122,7 +122,7 @@ def test_the_page_survives_saving_and_names_every_failure() -> None:
     page = document.render([sweep], Expectations({EVERY_FACE: {"a|b": "why"}}))
     assert "| `a\\|b` | unified | 1 of 3 | why | `x` |" in page
     assert "| `c` | `aten::c` |" in page
-    assert "On the device only (0)" in page
+    assert "On the device only, forward and backward (0)" in page
 
 
 def test_the_committed_page_lists_what_is_expected_to_fail() -> None:
