@@ -100,6 +100,18 @@ fn site_packages(workspace: &Workspace) -> Option<PathBuf> {
         .find(|folder| folder.is_dir())
 }
 
+/// Fails early, before anything is built, if the machine cannot make the environment.
+///
+/// # Errors
+/// If Python or a part of it is missing; the message says what to install.
+pub(crate) fn check(workspace: &Workspace) -> anyhow::Result<()> {
+    let base = base_python()?;
+    if workspace.python().exists() {
+        return Ok(());
+    }
+    base.check()
+}
+
 /// A file that remembers what something was made of.
 pub(crate) struct Stamp {
     path: PathBuf,

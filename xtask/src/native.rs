@@ -19,6 +19,7 @@ pub(crate) struct DriverSpec(pub(crate) String);
 /// If the machine lacks something or a build fails.
 pub(crate) fn prepare(workspace: &Workspace) -> anyhow::Result<()> {
     let compiler = environment::cxx_compiler()?;
+    environment::check(workspace)?;
     // The one fetches and unpacks, the other computes: together they take as long as the longer.
     let (environment, library) = std::thread::scope(|scope| {
         let environment = scope.spawn(|| environment::ensure(workspace));
