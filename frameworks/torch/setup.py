@@ -80,7 +80,9 @@ class BuildShim(build_ext):
         ]  # fmt: skip
         probe = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
         if "clang" not in probe.stdout:
-            flags += ["-fno-gnu-unique"]
+            # Without OpenMP at::parallel_for is a plain loop. Only GCC's shares its threads with torch's:
+            # beside another runtime, kernels stay on the library's own pool.
+            flags += ["-fno-gnu-unique", "-fopenmp"]
         for path in includes:
             flags += ["-isystem" if "site-packages" in path else "-I", path]
         flags += ["-MMD"]
@@ -100,7 +102,8 @@ class BuildShim(build_ext):
             result.parent.mkdir(parents=True, exist_ok=True)
             # Linked beside its place and then renamed: a process that has the old one open goes on.
             fresh = result.with_suffix(".new")
-            link = [*command, "-shared", *compiled, "-o", str(fresh), f"-L{library}", "-loutrigger"]
+            openmp = [flag for flag in flags if flag == "-fopenmp"]
+            link = [*command, "-shared", *openmp, *compiled, "-o", str(fresh), f"-L{library}", "-loutrigger"]
             for path in cpp.library_paths():
                 link += [f"-L{path}", f"-Wl,-rpath,{path}"]
             link += ["-lc10", "-ltorch_cpu", "-ltorch_python", "-ltorch", "-Wl,--as-needed"]

@@ -1,5 +1,6 @@
-//! Runs operators on a device: the driver's own where it has them, then host kernels through the driver's launch where the driver takes
-//! them, else as host calls in stream order where the memory is visible to the host.
+//! Runs operators on a device: the driver's own where it has them, then host kernels through the
+//! driver's launch where the driver takes them, else as host calls in stream order where the memory is
+//! visible to the host.
 
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};

@@ -1,5 +1,5 @@
-//! Device memory over the caching allocator, with its accounting, and observers told of what happens. It must never give memory back to a driver while work that was
-//! submitted may still use it.
+//! Device memory over the caching allocator, with its accounting, and observers told of what happens.
+//! It must never give memory back to a driver while work that was submitted may still use it.
 
 use std::sync::Arc;
 
@@ -265,26 +265,32 @@ impl Device {
     }
 }
 
-/// The device whose live memory holds an address; the current one is asked first.
+/// The device whose memory holds an address.
 fn owner(address: u64) -> Result<&'static Device> {
-    let runtime = runtime()?;
-    let current = runtime.device(current_device()).ok();
-    let rest = runtime
-        .devices()
-        .filter(|device| Some(device.index()) != current.map(Device::index));
-    current
-        .into_iter()
-        .chain(rest)
+    runtime()?
+        .by_likelihood()
         .find(|device| device.allocator().lookup(address).is_some())
-        .ok_or_else(|| {
-            Error::new(
-                Code::NOT_FOUND,
-                format!("{address:#x} is not in the memory of any device"),
-            )
-        })
+        .ok_or_else(|| nowhere(address))
+}
+
+#[cold]
+fn nowhere(address: u64) -> Error {
+    Error::new(
+        Code::NOT_FOUND,
+        format!("{address:#x} is not in the live memory of any device"),
+    )
 }
 
 impl crate::Runtime {
+    /// All devices, the current one first: memory mostly is of that one.
+    fn by_likelihood(&self) -> impl Iterator<Item = &'static Device> {
+        let current = self.device(current_device()).ok();
+        let rest = self
+            .devices()
+            .filter(move |one| Some(one.index()) != current.map(Device::index));
+        current.into_iter().chain(rest)
+    }
+
     /// Frees an allocation, at any time: it is reused in stream order. Address 0 is ignored.
     ///
     /// # Errors
@@ -293,13 +299,8 @@ impl crate::Runtime {
         if address == 0 {
             return Ok(());
         }
-        let current = self.device(current_device()).ok();
-        // The usual case in one look-up: the memory is of the current device.
         let mut refusal = None;
-        let rest = self
-            .devices()
-            .filter(|one| Some(one.index()) != current.map(Device::index));
-        for device in current.into_iter().chain(rest) {
+        for device in self.by_likelihood() {
             match device.allocator().free(address) {
                 Ok(freed) => {
                     if observer::listening(ObservationKinds::FREE) {
@@ -332,12 +333,9 @@ impl crate::Runtime {
     /// # Errors
     /// `NOT_FOUND` if it is in no live allocation.
     pub fn pointer_info(&self, address: u64) -> Result<PointerInfo> {
-        owner(address)?.pointer_info(address).ok_or_else(|| {
-            Error::new(
-                Code::NOT_FOUND,
-                format!("{address:#x} lies in memory that was freed"),
-            )
-        })
+        self.by_likelihood()
+            .find_map(|device| device.pointer_info(address))
+            .ok_or_else(|| nowhere(address))
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
+use std::ops::{Mul, Sub};
 
 use bytemuck::{Pod, Zeroable};
 use outrigger_device::{Code, DType};
@@ -213,7 +214,7 @@ impl<C: Compute> Operand<C> {
 }
 
 /// A number that rows are computed in.
-pub(crate) trait Number: Compute + std::ops::Mul<Output = Self> {
+pub(crate) trait Number: Compute + Mul<Output = Self> + Sub<Output = Self> {
     fn wide(self) -> f64;
     fn of(value: f64) -> Self;
     fn fma<I: Isa>(self, b: Self, c: Self) -> Self;
@@ -270,10 +271,11 @@ impl<C: Number> Vectorised for ForwardRow<'_, C> {
         };
         let variance = fold(self.x, 0.0, squares, add) / n;
         let rstd = 1.0 / (variance + self.epsilon).sqrt();
-        let (scale, shift) = (C::of(rstd), C::of(-mean * rstd));
+        // The mean is taken off first: x * rstd - mean * rstd would round where x is the mean.
+        let (shift, scale) = (C::of(mean), C::of(rstd));
         let affine = self.weight.iter().zip(self.bias);
         for ((out, x), (weight, bias)) in self.out.iter_mut().zip(self.x).zip(affine) {
-            *out = x.fma::<I>(scale, shift).fma::<I>(*weight, *bias);
+            *out = ((*x - shift) * scale).fma::<I>(*weight, *bias);
         }
         (mean, rstd)
     }
@@ -359,9 +361,9 @@ impl<C: Number> Vectorised for BackwardRow<'_, C> {
     type Output = ();
     #[inline(always)]
     fn run<I: Isa>(self) {
-        let (scale, shift) = (C::of(self.rstd), C::of(-self.mean * self.rstd));
+        let (shift, scale) = (C::of(self.mean), C::of(self.rstd));
         for (normal, x) in self.out.iter_mut().zip(self.x) {
-            *normal = x.fma::<I>(scale, shift);
+            *normal = (*x - shift) * scale;
         }
         let terms = self.out.iter().zip(self.grad);
         for (sum, (normal, grad)) in self.grad_weight.iter_mut().zip(terms) {

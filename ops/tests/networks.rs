@@ -192,6 +192,23 @@ fn softmax_of_extremes() {
 }
 
 #[test]
+fn rows_of_one_element_are_normalised_to_zero() {
+    // (x - mean) is exactly 0, and 1 / sqrt(eps) must not blow a rounding error up.
+    let values = [0.1, -3.7, 1e4, 12345.678];
+    let x = Array::of(DType::F32, &[4, 1], &values);
+    let bias = Array::of(DType::F32, &[1], &[2.5]);
+    let mut out = Array::dense(DType::F32, &[4, 1]);
+    let (mut mean, mut rstd) = (out.clone(), out.clone());
+    call(
+        "layer_norm",
+        &[&x, &absent(), &bias],
+        &mut [&mut out, &mut mean, &mut rstd],
+        &[Scalar::I64(1), Scalar::F64(1e-12)],
+    );
+    assert_eq!(out.values(), [2.5; 4]);
+}
+
+#[test]
 fn layer_norm_and_its_gradient_match() {
     let mut rng = Rng(4);
     for &dtype in FLOATS {

@@ -10,6 +10,10 @@
 #include <atomic>
 #include <exception>
 
+#if defined(__GNUC__) && !defined(__clang__) && !defined(_OPENMP)
+#error "compile with -fopenmp: without it at::parallel_for is a plain loop, and kernels run on one core"
+#endif
+
 namespace outrigger {
 namespace {
 
@@ -31,6 +35,7 @@ std::string describe(const otr_status_t* status) {
   return text;
 }
 
+#ifdef _OPENMP
 // The body runs torch's own threads; an exception of ours cannot occur in it, one of the pool's must not
 // leave it.
 void parallel_for(
@@ -41,6 +46,7 @@ void parallel_for(
     TORCH_WARN("outrigger: torch's thread pool failed (", error.what(), "); work may be incomplete");
   }
 }
+#endif
 
 }  // namespace
 
@@ -150,7 +156,9 @@ bool is_host_visible(c10::DeviceIndex device) {
 }
 
 void lend_threads() {
+#ifdef _OPENMP
   check(otr_set_parallel_for(&parallel_for));
+#endif
 }
 
 }  // namespace outrigger

@@ -166,8 +166,10 @@ fn plan_product(call: &Call<'_>, plan: &mut Plan, form: &Form) -> Result<()> {
     }
     plan.kernel = kernel;
     // 2 operations per element and step, at about 32 operations per nanosecond and core.
-    plan.cost_ns = crate::plan::cost_ns(batches.saturating_mul(m).saturating_mul(n), 62)
-        .saturating_mul(u32::try_from(k.max(1)).unwrap_or(u32::MAX));
+    let steps = [m, n, k.max(1)]
+        .into_iter()
+        .fold(batches, i64::saturating_mul);
+    plan.cost_ns = crate::plan::cost_ns(steps, 62);
     plan.push(&Header {
         output: out,
         left,
