@@ -11,9 +11,10 @@ pub struct StreamId(pub u64);
 ///
 /// No method is called while the allocator's state is locked. [`segment_alloc`](Self::segment_alloc),
 /// [`segment_free`](Self::segment_free) and [`fence_done`](Self::fence_done) are called under the growth
-/// lock, and so is [`fence`](Self::fence) when one that failed is tried again: they must not wait for
-/// anybody who allocates. [`fence_wait`](Self::fence_wait) may, and is called with no lock held, as are
-/// [`memory_info`](Self::memory_info) and [`observe`](Self::observe).
+/// lock, and so is [`fence`](Self::fence) when one that failed is tried again, or for a segment of a
+/// released pool: they must not wait for anybody who allocates. [`fence_wait`](Self::fence_wait) may, and is called with no lock held, as are
+/// [`fence_may_wait`](Self::fence_may_wait), [`memory_info`](Self::memory_info) and
+/// [`observe`](Self::observe).
 pub trait Backend: Send + Sync {
     /// Why the device refused.
     type Error: Send;
@@ -35,12 +36,24 @@ pub trait Backend: Send + Sync {
     /// Records a fence behind all work submitted to `stream` so far. For a stream that no longer
     /// exists and whose work is finished, or whose order means nothing, this is a fence that is done.
     /// After an error the memory that waits for this stream stays unused, and the allocator asks again.
+    ///
+    /// A stream's fences are asked in the order in which they were recorded: one that stays open holds
+    /// up the memory behind later ones.
     fn fence(&self, stream: StreamId) -> Result<Self::Fence, Self::Error>;
 
     /// Whether the fence has passed; never waits. A fence of work that failed has passed.
     fn fence_done(&self, fence: &Self::Fence) -> bool;
 
-    /// Waits until [`fence_done`](Self::fence_done) would say so.
+    /// Whether [`fence_wait`](Self::fence_wait) would come back without help of the caller. A fence
+    /// that stands for work that nobody has started, as of a stream whose work is being captured,
+    /// answers false: it is never waited for, only asked now and then whether it is done.
+    fn fence_may_wait(&self, fence: &Self::Fence) -> bool {
+        let _ = fence;
+        true
+    }
+
+    /// Waits until [`fence_done`](Self::fence_done) would say so. Only called for fences that
+    /// [`fence_may_wait`](Self::fence_may_wait).
     fn fence_wait(&self, fence: &Self::Fence);
 
     /// Free and total bytes of the device, where it tells: for the text of an out-of-memory error.

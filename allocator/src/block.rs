@@ -25,8 +25,8 @@ pub(crate) struct Block {
     /// Recorded streams that must still pass, if pending.
     pub(crate) waits: u32,
     pub(crate) state: BlockState,
-    /// Streams were recorded since the allocation.
-    pub(crate) recorded: bool,
+    /// Has holds or recorded streams.
+    pub(crate) noted: bool,
 }
 
 impl Block {
@@ -43,7 +43,7 @@ impl Block {
             down: NONE,
             waits: 0,
             state: BlockState::Free,
-            recorded: false,
+            noted: false,
         }
     }
 

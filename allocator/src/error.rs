@@ -6,6 +6,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::PoolId;
+
 /// Why an allocation failed. The allocator's state is as if it had not been asked for, except that
 /// cached segments were given back.
 #[derive(Debug, Error)]
@@ -31,6 +33,40 @@ pub enum AllocError<E> {
     },
 }
 
+/// Why an allocation from a private pool failed.
+#[derive(Debug, Error)]
+pub enum PoolAllocError<E> {
+    /// There is no such pool any more, or never was. Nothing was changed.
+    #[error("{0}")]
+    Pool(PoolError),
+    /// What any allocation may fail for.
+    #[error("{0}")]
+    Alloc(AllocError<E>),
+}
+
+/// Why a private pool could not be used. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PoolError {
+    /// No pool has this number.
+    #[error(
+        "no memory pool has the number {pool}; use a number that creating a pool of this \
+         device returned"
+    )]
+    Unknown {
+        /// What was given.
+        pool: PoolId,
+    },
+    /// The last reference was given back.
+    #[error(
+        "memory pool {pool} was released: its last reference was given back. Keep a reference for \
+         as long as it is used, or create another pool"
+    )]
+    Released {
+        /// What was given.
+        pool: PoolId,
+    },
+}
+
 /// The figures of an allocation that failed, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
@@ -40,7 +76,7 @@ pub struct OutOfMemory {
     pub reserved: u64,
     /// In use by callers.
     pub allocated: u64,
-    /// Held, but not in use, in blocks that were too small or belong to other streams.
+    /// Held, but not in use, in blocks that were too small or belong to other streams or pools.
     pub free: u64,
     /// The largest of these blocks.
     pub largest_free_block: u64,
@@ -78,15 +114,15 @@ impl fmt::Display for OutOfMemory {
         }
         if self.free >= self.requested {
             f.write_str(
-                " Enough is free, but in pieces or on other streams: max_split_size_mb in \
-                 OUTRIGGER_ALLOC may reduce fragmentation.",
+                " Enough is free, but in pieces, on other streams or in other pools: \
+                 max_split_size_mb in OUTRIGGER_ALLOC may reduce fragmentation.",
             )?;
         }
         Ok(())
     }
 }
 
-/// Why an address could not be freed or recorded on a stream. Nothing was changed.
+/// Why an address could not be freed, recorded on a stream, held or let go. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FreeError {
     /// The address is in no segment of this allocator.
@@ -108,6 +144,12 @@ pub enum FreeError {
         address: u64,
         /// The start of the block around it.
         base: u64,
+    },
+    /// A hold was given back that nobody has.
+    #[error("{address:#x} has no hold to give back; each hold is given back once")]
+    NotHeld {
+        /// What was given.
+        address: u64,
     },
 }
 
@@ -149,8 +191,8 @@ mod tests {
             "out of memory: tried to allocate 1.50 GiB. The device has 16.00 GiB in all, of which \
              512 bytes are free. This process holds 15.00 GiB: 13.00 GiB in use, 2.00 GiB cached \
              but free, the largest free block 1.00 MiB. The limit set for it is 15.00 GiB. Enough \
-             is free, but in pieces or on other streams: max_split_size_mb in OUTRIGGER_ALLOC may \
-             reduce fragmentation."
+             is free, but in pieces, on other streams or in other pools: max_split_size_mb in \
+             OUTRIGGER_ALLOC may reduce fragmentation."
         );
         assert_eq!(Bytes(u64::MAX).to_string(), "16.00 EiB");
     }

@@ -1,39 +1,50 @@
 //! The arithmetic of the allocator: finding, splitting and joining blocks, and counting.
 //!
 //! It knows no device, no lock and no fence: memory comes in by [`Heap::add_segment`] and leaves by
-//! [`Heap::take_idle`]. Every call leaves it consistent, whatever it returns. It must never hand out
-//! a block that is not free.
+//! [`Heap::take_idle`] and [`Heap::remove_segment`]. Every call leaves it consistent, whatever it
+//! returns. It must never hand out a block that is not free.
+
+mod holds;
+mod pools;
+mod view;
 
 use std::collections::HashMap;
 
+use self::holds::Note;
+use self::pools::Pools;
+use crate::arena::Arenas;
 use crate::block::{Block, Blocks};
-use crate::config::{Class, Request};
-use crate::lists::FreeLists;
+use crate::config::Request;
 use crate::segment::{Segment, Segments, Starts};
 use crate::stats::Gauges;
 use crate::table::{NONE, Table};
-use crate::{
-    Allocation, BlockInfo, BlockState, Config, Event, EventKind, FreeError, Freed, SegmentBlock,
-    SegmentInfo, Snapshot, StreamId,
-};
+use crate::{Allocation, BlockState, Config, Event, EventKind, FreeError, Freed, PoolId, StreamId};
 
-/// Free blocks of a stream.
-struct Pool {
-    stream: StreamId,
-    lists: [FreeLists; 2], // by class
-    segments: usize,
+/// Whom an allocation is for.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// `None` is the memory that all share.
+    pub(crate) pool: Option<PoolId>,
+    pub(crate) stream: StreamId,
 }
 
 /// What became of a block that was freed.
 pub(crate) enum Release {
     /// It can be used again.
     Reusable(Freed),
-    /// It can be used again once [`Heap::pass`] was called for each of these streams.
-    Pending {
-        freed: Freed,
-        block: u32,
-        streams: Vec<StreamId>,
-    },
+    /// It has notes or is of a private pool: what this block waits for, [`Heap::let_go`] says.
+    Pending(Freed, u32),
+}
+
+/// What the heap, which knows no fence, leaves to its caller.
+#[must_use]
+pub(crate) enum Next {
+    /// Nothing.
+    Done,
+    /// [`Heap::pass`] for this block, once for each stream, behind all its work of now.
+    Wait { block: u32, streams: Vec<StreamId> },
+    /// What [`Heap::take_retired`] says.
+    Retire,
 }
 
 /// Segments, blocks and figures.
@@ -42,13 +53,11 @@ pub(crate) struct Heap {
     limit: u64,
     blocks: Blocks,
     segments: Segments,
-    pools: Vec<Pool>,
-    spare_pools: Vec<u32>,
-    pool_of: Table,                        // by stream
-    latest: (StreamId, u32),               // the stream that was looked up last, and its pool
-    by_address: Table,                     // blocks in any state, by where they start
-    recorded: HashMap<u32, Vec<StreamId>>, // by block
-    clock: u64,                            // counts segments that became idle
+    arenas: Arenas,
+    pools: Pools,
+    by_address: Table,         // blocks in any state, by where they start
+    notes: HashMap<u32, Note>, // by block
+    clock: u64,                // counts segments that became idle
     gauges: Gauges,
 }
 
@@ -59,29 +68,43 @@ impl Heap {
             config,
             blocks: Blocks::new(),
             segments: Segments::new(),
-            pools: Vec::new(),
-            spare_pools: Vec::new(),
-            pool_of: Table::new(),
-            latest: (StreamId(0), NONE),
+            arenas: Arenas::new(),
+            pools: Pools::default(),
             by_address: Table::new(),
-            recorded: HashMap::new(),
+            notes: HashMap::new(),
             clock: 0,
             gauges: Gauges::default(),
         }
     }
 
-    /// Serves a request from a free block, if one fits.
+    /// Serves a request from a free block of the shared memory, if one fits.
     #[inline]
     pub(crate) fn alloc(&mut self, request: &Request, stream: StreamId) -> Option<Allocation> {
-        let pool = self.pool(stream);
-        if pool == NONE {
+        let arena = self.arenas.shared(stream);
+        self.alloc_from(arena, request)
+    }
+
+    /// Serves a request from a free block of whom it is for, if one fits.
+    pub(crate) fn alloc_at(&mut self, request: &Request, place: Place) -> Option<Allocation> {
+        let Some(pool) = place.pool else {
+            return self.alloc(request, place.stream);
+        };
+        let arena = self.pools.arena(pool, place.stream, &self.arenas);
+        let found = self.alloc_from(arena, request)?;
+        self.pools.allocated(pool).add(found.size);
+        Some(found)
+    }
+
+    #[inline]
+    fn alloc_from(&mut self, arena: u32, request: &Request) -> Option<Allocation> {
+        if arena == NONE {
             return None;
         }
-        let lists = &self.pools[pool as usize].lists[request.class as usize];
+        let lists = &self.arenas[arena].lists[request.class as usize];
         let block = lists.best_fit(&self.blocks, request.size)?;
         self.config
             .accepts(request, self.blocks[block].size)
-            .then(|| self.hand_out(block, pool, request))
+            .then(|| self.hand_out(block, arena, request))
     }
 
     /// Adds a segment that was made for this request, and serves it from there. `None` if the
@@ -91,13 +114,13 @@ impl Heap {
         address: u64,
         size: u64,
         request: &Request,
-        stream: StreamId,
+        place: Place,
     ) -> Option<Allocation> {
         address.checked_add(size)?;
         if self.segments.overlap(address, size) {
             return None;
         }
-        let pool = self.pool_or_new(stream);
+        let arena = self.arena_or_new(place);
         let id = self.segments.next_id();
         let first = self.blocks.add(Block::whole(address, size, id));
         let class = request.class;
@@ -106,25 +129,30 @@ impl Heap {
         self.segments.add(Segment {
             address,
             size,
-            pool,
+            arena,
             class,
             first,
             starts,
             idle_since: 0,
         });
         self.by_address.insert(address, first);
-        let owner = &mut self.pools[pool as usize];
+        let owner = &mut self.arenas[arena];
         owner.segments += 1;
         owner.lists[class as usize].insert(&mut self.blocks, first);
         self.gauges.reserved.add(size);
         self.gauges.device_allocs += 1;
-        Some(self.hand_out(first, pool, request))
+        let found = self.hand_out(first, arena, request);
+        if let Some(pool) = place.pool {
+            self.pools.add_segment(pool, size);
+            self.pools.allocated(pool).add(found.size);
+        }
+        Some(found)
     }
 
-    /// Makes a free block of a pool one in use, and cuts off what is not needed.
+    /// Makes a free block of an arena one in use, and cuts off what is not needed.
     #[inline]
-    fn hand_out(&mut self, id: u32, pool: u32, request: &Request) -> Allocation {
-        let lists = &mut self.pools[pool as usize].lists[request.class as usize];
+    fn hand_out(&mut self, id: u32, arena: u32, request: &Request) -> Allocation {
+        let lists = &mut self.arenas[arena].lists[request.class as usize];
         lists.remove(&mut self.blocks, id);
         let block = &mut self.blocks[id];
         let (address, found, after) = (block.address, block.size, block.after);
@@ -171,7 +199,7 @@ impl Heap {
         Allocation { address, size }
     }
 
-    /// Takes back a block in use.
+    /// Takes back a block in use. With [`Release::Pending`], [`let_go`](Self::let_go) comes next.
     #[inline]
     pub(crate) fn free(&mut self, address: u64) -> Result<Release, FreeError> {
         let id = self.in_use(address)?;
@@ -180,33 +208,34 @@ impl Heap {
         self.gauges.allocated.sub(size);
         self.gauges.requested.sub(block.requested);
         block.requested = 0;
-        let recorded = std::mem::take(&mut block.recorded);
-        let pool = self.segments[block.segment].pool;
+        let noted = block.noted;
+        let arena = &self.arenas[self.segments[block.segment].arena];
         let freed = Freed {
             size,
-            stream: self.pools[pool as usize].stream,
+            stream: arena.stream,
+            pool: arena.pool,
         };
-        if recorded {
-            let streams = self.recorded.remove(&id).unwrap_or_default();
-            let block = &mut self.blocks[id];
-            block.state = BlockState::Pending;
-            block.waits = streams.len() as u32;
-            return Ok(Release::Pending {
-                freed,
-                block: id,
-                streams,
-            });
+        if noted || freed.pool.is_some() {
+            self.set_pending(id, &freed);
+            return Ok(Release::Pending(freed, id));
         }
         self.recycle(id);
         Ok(Release::Reusable(freed))
     }
 
-    /// One of the streams that a pending block waits for has passed.
-    pub(crate) fn pass(&mut self, id: u32) {
-        self.blocks[id].waits -= 1;
-        if self.blocks[id].waits == 0 {
-            self.recycle(id);
+    #[inline(never)]
+    fn set_pending(&mut self, id: u32, freed: &Freed) {
+        self.blocks[id].state = BlockState::Pending;
+        if let Some(pool) = freed.pool {
+            self.pools.allocated(pool).sub(freed.size);
         }
+    }
+
+    /// One of the streams that a pending block waits for has passed. Returns whether a segment was
+    /// retired.
+    pub(crate) fn pass(&mut self, id: u32) -> bool {
+        self.blocks[id].waits -= 1;
+        self.blocks[id].waits == 0 && matches!(self.let_go(id), Next::Retire)
     }
 
     /// Makes a block free, joined with its free neighbours.
@@ -221,7 +250,7 @@ impl Heap {
         } = self.blocks[id];
         self.gauges.active.sub(size);
         let segment = &mut self.segments[segment_id];
-        let lists = &mut self.pools[segment.pool as usize].lists[segment.class as usize];
+        let lists = &mut self.arenas[segment.arena].lists[segment.class as usize];
         let (mut joined, mut joined_bytes) = (0, 0);
         if after != NONE && self.blocks[after].state == BlockState::Free {
             lists.remove(&mut self.blocks, after);
@@ -255,108 +284,78 @@ impl Heap {
             .replace(joined_bytes, split_bytes);
     }
 
-    /// Notes that a stream uses a block, beside the one that it was allocated for.
-    pub(crate) fn record(&mut self, address: u64, stream: StreamId) -> Result<(), FreeError> {
-        let id = self.in_use(address)?;
-        let block = &mut self.blocks[id];
-        let pool = self.segments[block.segment].pool;
-        if self.pools[pool as usize].stream == stream {
-            return Ok(());
-        }
-        block.recorded = true;
-        let streams = self.recorded.entry(id).or_default();
-        if !streams.contains(&stream) {
-            streams.push(stream);
-        }
-        Ok(())
-    }
-
-    /// The streams that have idle segments, and a time: what is idle since before it will have been
-    /// used only by work submitted before now.
+    /// The streams that have idle segments of the shared memory, and a time: what is idle since
+    /// before it will have been used only by work submitted before now.
     pub(crate) fn idle_streams(&self) -> (u64, Vec<StreamId>) {
-        let mut pools: Vec<u32> = self
+        let shared = self
             .segments
             .ids()
             .filter(|&id| self.is_idle(id))
-            .map(|id| self.segments[id].pool)
-            .collect();
-        pools.sort_unstable();
-        pools.dedup();
-        (
-            self.clock,
-            pools
-                .into_iter()
-                .map(|pool| self.pools[pool as usize].stream)
-                .collect(),
-        )
+            .map(|id| &self.arenas[self.segments[id].arena])
+            .filter(|arena| arena.pool.is_none());
+        let mut streams: Vec<StreamId> = shared.map(|arena| arena.stream).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        (self.clock, streams)
     }
 
-    /// Removes the segments of these streams that are idle since before a time, and returns an event
-    /// for each.
+    /// Removes the segments of the shared memory of these streams that are idle since before a time,
+    /// and returns an event for each.
     pub(crate) fn take_idle(&mut self, before: u64, streams: &[StreamId]) -> Vec<Event> {
         let taken: Vec<u32> = self
             .segments
             .ids()
             .filter(|&id| {
                 let segment = &self.segments[id];
+                let arena = &self.arenas[segment.arena];
                 self.is_idle(id)
                     && segment.idle_since < before
-                    && streams.contains(&self.pools[segment.pool as usize].stream)
+                    && arena.pool.is_none()
+                    && streams.contains(&arena.stream)
             })
             .collect();
-        let events = taken
-            .iter()
-            .map(|&id| {
-                let Segment {
-                    address,
-                    size,
-                    pool,
-                    class,
-                    first,
-                    ..
-                } = self.segments[id];
-                let owner = &mut self.pools[pool as usize];
-                let stream = owner.stream;
-                owner.lists[class as usize].remove(&mut self.blocks, first);
-                owner.segments -= 1;
-                if owner.segments == 0 {
-                    // Streams come and go: without memory, a stream leaves nothing behind.
-                    self.pool_of.remove(stream.0);
-                    self.spare_pools.push(pool);
-                    self.latest = (stream, NONE);
-                }
-                self.by_address.remove(address);
-                self.blocks.remove(first);
-                self.gauges.reserved.sub(size);
-                self.gauges.device_frees += 1;
-                self.event(EventKind::SegmentFree, address, size, stream)
-            })
-            .collect();
+        let events = taken.iter().map(|&id| self.take_segment(id)).collect();
         self.segments.remove(&taken);
         events
+    }
+
+    /// Removes an idle segment, and returns an event for it.
+    pub(crate) fn remove_segment(&mut self, id: u32) -> Event {
+        let event = self.take_segment(id);
+        self.segments.remove(&[id]);
+        event
+    }
+
+    /// All that removing an idle segment takes, but for its record.
+    fn take_segment(&mut self, id: u32) -> Event {
+        let Segment {
+            address,
+            size,
+            arena,
+            class,
+            first,
+            ..
+        } = self.segments[id];
+        let owner = &mut self.arenas[arena];
+        let (stream, pool) = (owner.stream, owner.pool);
+        owner.lists[class as usize].remove(&mut self.blocks, first);
+        owner.segments -= 1;
+        if owner.segments == 0 {
+            self.arenas.remove(arena);
+        }
+        if let Some(pool) = pool {
+            self.pools.remove_segment(pool, size);
+        }
+        self.by_address.remove(address);
+        self.blocks.remove(first);
+        self.gauges.reserved.sub(size);
+        self.gauges.device_frees += 1;
+        self.event(EventKind::SegmentFree, address, size, stream)
     }
 
     fn is_idle(&self, segment: u32) -> bool {
         let first = &self.blocks[self.segments[segment].first];
         first.state == BlockState::Free && first.is_whole()
-    }
-
-    /// An event, with the figures of now.
-    pub(crate) fn event(
-        &self,
-        kind: EventKind,
-        address: u64,
-        size: u64,
-        stream: StreamId,
-    ) -> Event {
-        Event {
-            kind,
-            address,
-            size,
-            stream,
-            allocated_bytes: self.gauges.allocated.bytes.current(),
-            reserved_bytes: self.gauges.reserved.bytes.current(),
-        }
     }
 
     /// Whether the limit leaves room for another segment.
@@ -385,63 +384,6 @@ impl Heap {
         &mut self.gauges
     }
 
-    /// The size of the largest free block, of any stream and class.
-    pub(crate) fn largest_free_block(&self) -> u64 {
-        let lists = self.pools.iter().flat_map(|pool| &pool.lists);
-        lists
-            .map(|lists| lists.largest(&self.blocks))
-            .max()
-            .unwrap_or(0)
-    }
-
-    /// The block around an address, in any state.
-    pub(crate) fn lookup(&self, address: u64) -> Option<BlockInfo> {
-        let block = &self.blocks[self.around(address)?];
-        let pool = self.segments[block.segment].pool;
-        Some(BlockInfo {
-            base: block.address,
-            size: block.size,
-            requested: block.requested,
-            stream: self.pools[pool as usize].stream,
-            free: block.state != BlockState::Allocated,
-        })
-    }
-
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        let segments = self.segments.ids().map(|id| {
-            let segment = &self.segments[id];
-            let first = Some(segment.first);
-            let ids = std::iter::successors(first, |&id| {
-                Some(self.blocks[id].after).filter(|&after| after != NONE)
-            });
-            let blocks = ids.map(|id| {
-                let Block {
-                    address,
-                    size,
-                    requested,
-                    state,
-                    ..
-                } = self.blocks[id];
-                SegmentBlock {
-                    address,
-                    size,
-                    requested,
-                    state,
-                }
-            });
-            SegmentInfo {
-                address: segment.address,
-                size: segment.size,
-                stream: self.pools[segment.pool as usize].stream,
-                large: segment.class == Class::Large,
-                blocks: blocks.collect(),
-            }
-        });
-        Snapshot {
-            segments: segments.collect(),
-        }
-    }
-
     #[inline]
     fn in_use(&self, address: u64) -> Result<u32, FreeError> {
         let id = self.by_address.get(address);
@@ -463,52 +405,19 @@ impl Heap {
         }
     }
 
-    #[inline]
-    fn around(&self, address: u64) -> Option<u32> {
-        let id = self.by_address.get(address);
-        if id != NONE {
-            return Some(id);
-        }
-        let segment = &self.segments[self.segments.around(address)?];
-        let id = segment.starts.last_up_to(address - segment.address)?;
-        let block = &self.blocks[id];
-        Some(if block.address <= address {
-            id
-        } else {
-            block.before
-        })
-    }
-
-    /// A stream's pool, or [`NONE`].
-    #[inline]
-    fn pool(&mut self, stream: StreamId) -> u32 {
-        if self.latest.0 != stream || self.latest.1 == NONE {
-            self.latest = (stream, self.pool_of.get(stream.0));
-        }
-        self.latest.1
-    }
-
-    fn pool_or_new(&mut self, stream: StreamId) -> u32 {
-        let known = self.pool(stream);
+    fn arena_or_new(&mut self, place: Place) -> u32 {
+        let known = match place.pool {
+            None => self.arenas.shared(place.stream),
+            Some(pool) => self.pools.arena(pool, place.stream, &self.arenas),
+        };
         if known != NONE {
             return known;
         }
         let rounding = self.config.rounding();
-        let lists = [FreeLists::new(rounding), FreeLists::new(rounding)];
-        let pool = Pool {
-            stream,
-            lists,
-            segments: 0,
-        };
-        let id = if let Some(id) = self.spare_pools.pop() {
-            self.pools[id as usize] = pool;
-            id
-        } else {
-            self.pools.push(pool);
-            u32::try_from(self.pools.len() - 1).expect("fewer than 2^32 streams fit in memory")
-        };
-        self.pool_of.insert(stream.0, id);
-        self.latest = (stream, id);
+        let id = self.arenas.add(place.pool, place.stream, rounding);
+        if let Some(pool) = place.pool {
+            self.pools.add_arena(pool, id);
+        }
         id
     }
 }
@@ -537,21 +446,56 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_without_segments_serves_the_next_stream() {
+    fn an_arena_without_segments_serves_the_next_stream() {
         let config = Config::default();
         let request = config.request(100).unwrap();
         let mut heap = Heap::new(config);
         for number in 0..50 {
             let stream = StreamId(number);
-            let block = heap
-                .add_segment(1 << 30, 2 << 20, &request, stream)
-                .unwrap();
+            let place = Place { pool: None, stream };
+            let block = heap.add_segment(1 << 30, 2 << 20, &request, place).unwrap();
             assert!(matches!(heap.free(block.address), Ok(Release::Reusable(_))));
             let (now, streams) = heap.idle_streams();
             assert_eq!(streams, [stream]);
             assert_eq!(heap.take_idle(now, &streams).len(), 1);
             assert!(heap.alloc(&request, stream).is_none());
         }
-        assert_eq!((heap.pools.len(), heap.segments.ids().count()), (1, 0));
+        assert_eq!(
+            (heap.arenas.iter().count(), heap.segments.ids().count()),
+            (1, 0)
+        );
+    }
+
+    #[test]
+    fn a_pool_leaves_nothing_behind() {
+        let config = Config::default();
+        let request = config.request(100).unwrap();
+        let mut heap = Heap::new(config);
+        for number in 0..50 {
+            let pool = heap.pool_create();
+            let place = Place {
+                pool: Some(pool),
+                stream: StreamId(number),
+            };
+            let block = heap.add_segment(1 << 30, 2 << 20, &request, place).unwrap();
+            assert_eq!(heap.hold(block.address + 1), Ok(block.address));
+            assert!(matches!(heap.pool_release(pool), Ok(Next::Done)));
+            let Ok(Release::Pending(_, id)) = heap.free(block.address) else {
+                panic!("held")
+            };
+            assert!(matches!(heap.let_go(id), Next::Done));
+            assert!(matches!(heap.unhold(block.address), Ok(Next::Retire)));
+            let [(stream, segment)] = heap.take_retired()[..] else {
+                panic!("one segment")
+            };
+            assert_eq!(stream, place.stream);
+            heap.remove_segment(segment);
+            assert_eq!(heap.pool_stats(pool), None);
+        }
+        assert_eq!(
+            (heap.arenas.iter().count(), heap.segments.ids().count()),
+            (1, 0)
+        );
+        assert_eq!(heap.notes.len(), 0);
     }
 }

@@ -4,10 +4,12 @@
 //!
 //! - `table`, `bits`: an address table and a set of numbers, for lookups in constant time;
 //! - `block`, `lists`: blocks and their free lists, sorted so that best fit takes constant time;
+//! - `arena`: the free lists of a stream, of the shared memory or of a private pool;
 //! - `config`: the policy's numbers;
 //! - `segment`: what the device gave, findable by any address inside;
-//! - `heap`: pure arithmetic: splitting, coalescing, accounting. It knows no device and no lock;
-//! - `pending`: freed blocks that recorded streams may still touch;
+//! - `heap`: pure arithmetic: splitting, coalescing, accounting, private pools, holds. It knows no
+//!   device and no lock;
+//! - `pending`: freed blocks that recorded streams may still touch, and segments that leave;
 //! - `allocator`: locks, the device, and what to do when memory runs out.
 //!
 //! It must never touch the memory that it manages, know what a stream is, or depend on another crate
@@ -17,6 +19,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]
 
 mod allocator;
+mod arena;
 mod backend;
 mod bits;
 mod block;
@@ -25,6 +28,7 @@ mod error;
 mod heap;
 mod lists;
 mod pending;
+mod pool;
 mod segment;
 mod snapshot;
 mod stats;
@@ -33,6 +37,7 @@ mod table;
 pub use allocator::Allocator;
 pub use backend::{Backend, Event, EventKind, MemoryInfo, StreamId};
 pub use config::{Config, ConfigError};
-pub use error::{AllocError, FreeError, OutOfMemory};
+pub use error::{AllocError, FreeError, OutOfMemory, PoolAllocError, PoolError};
+pub use pool::{PoolId, PoolStats};
 pub use snapshot::{Allocation, BlockInfo, BlockState, Freed, SegmentBlock, SegmentInfo, Snapshot};
 pub use stats::{Stat, Stats};

@@ -1,4 +1,4 @@
-//! Free blocks of one stream and class, ready for best fit.
+//! Free blocks of one arena and class, ready for best fit.
 //!
 //! Sizes fall into bins: 64 to an octave, so that a bin's sizes differ by less than 1.6 %, and below
 //! 128 times the rounding a bin holds one size only. A bin is a list in the order of sizes, the latest

@@ -1,4 +1,4 @@
-//! Freed blocks that wait for streams, in a queue per stream.
+//! Freed blocks, and segments of released pools, that wait for streams, in a queue per stream.
 //!
 //! A stream's fences pass in the order in which they were recorded, so that only the first of a queue
 //! is asked. This is bookkeeping alone: it must never call the device, and never waits.
@@ -8,10 +8,18 @@ use std::sync::Arc;
 
 use crate::StreamId;
 
-/// A block that waits for one stream.
+/// What waits, by its id in the heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    /// A freed block, to be used again.
+    Block(u32),
+    /// An idle segment, to be given back to the device.
+    Segment(u32),
+}
+
+/// A waiter for one stream.
 pub(crate) struct Use<F> {
-    /// The block's id in the heap.
-    pub(crate) block: u32,
+    pub(crate) waiter: Waiter,
     /// Behind the last work that may touch it. `None` if the device could not record one: a later one
     /// does as well.
     pub(crate) fence: Option<Arc<F>>,
@@ -23,7 +31,7 @@ struct Queue<F> {
     unfenced: usize, // uses without a fence
 }
 
-/// The queues. A stream without a pending block has none, since streams come and go.
+/// The queues. A stream that nothing waits for has none, since streams come and go.
 pub(crate) struct Pending<F> {
     queues: Vec<Queue<F>>,
 }
@@ -47,7 +55,7 @@ impl<F> Pending<F> {
         queue.uses.push_back(entry);
     }
 
-    /// The streams that blocks wait for.
+    /// The streams that are waited for.
     pub(crate) fn streams(&self) -> Vec<StreamId> {
         self.queues.iter().map(|queue| queue.stream).collect()
     }
@@ -96,8 +104,19 @@ impl<F> Pending<F> {
 
     /// All fences, to wait for.
     pub(crate) fn fences(&self) -> Vec<Arc<F>> {
+        self.fences_of(|_| true)
+    }
+
+    /// The fences that segments wait for.
+    pub(crate) fn segment_fences(&self) -> Vec<Arc<F>> {
+        self.fences_of(|waiter| matches!(waiter, Waiter::Segment(_)))
+    }
+
+    fn fences_of(&self, counts: impl Fn(Waiter) -> bool) -> Vec<Arc<F>> {
         let uses = self.queues.iter().flat_map(|queue| &queue.uses);
-        uses.filter_map(|entry| entry.fence.clone()).collect()
+        uses.filter(|entry| counts(entry.waiter))
+            .filter_map(|entry| entry.fence.clone())
+            .collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -120,21 +139,21 @@ mod tests {
         pending.push(
             stream,
             Use {
-                block: 0,
+                waiter: Waiter::Block(0),
                 fence: None,
             },
         );
         pending.push(
             stream,
             Use {
-                block: 1,
+                waiter: Waiter::Block(1),
                 fence: Some(Arc::new('a')),
             },
         );
         pending.push(
             stream,
             Use {
-                block: 2,
+                waiter: Waiter::Block(2),
                 fence: None,
             },
         );
@@ -142,18 +161,23 @@ mod tests {
         pending.push(
             stream,
             Use {
-                block: 3,
+                waiter: Waiter::Block(3),
                 fence: None,
             },
         ); // after the fence below was recorded
         pending.set_fence(stream, 3, &Arc::new('b'));
         assert_eq!(pending.unfenced(), [(stream, 4)]);
         let uses: Vec<_> = std::iter::from_fn(|| pending.pop(stream))
-            .map(|entry| (entry.block, entry.fence.as_deref().copied()))
+            .map(|entry| (entry.waiter, entry.fence.as_deref().copied()))
             .collect();
         assert_eq!(
             uses,
-            [(0, Some('b')), (1, Some('a')), (2, Some('b')), (3, None)]
+            [
+                (Waiter::Block(0), Some('b')),
+                (Waiter::Block(1), Some('a')),
+                (Waiter::Block(2), Some('b')),
+                (Waiter::Block(3), None)
+            ]
         );
         assert!(pending.is_empty());
     }

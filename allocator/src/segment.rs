@@ -9,7 +9,7 @@ use crate::config::{Class, SMALL_MAX};
 pub(crate) struct Segment {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    pub(crate) pool: u32,
+    pub(crate) arena: u32,
     pub(crate) class: Class,
     /// The block at the segment's start; it never changes, since the left one of two blocks that are
     /// joined stays.

@@ -2,7 +2,7 @@
 //!
 //! Plain data, copied out under the lock; it must never refer back into the allocator.
 
-use crate::StreamId;
+use crate::{PoolId, StreamId};
 
 /// A block handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub struct Freed {
     pub size: u64,
     /// The stream that it was allocated for.
     pub stream: StreamId,
+    /// The private pool that it is of; `None` is the memory that all share.
+    pub pool: Option<PoolId>,
 }
 
 /// The block around an address.
@@ -33,7 +35,9 @@ pub struct BlockInfo {
     pub requested: u64,
     /// The stream whose allocations it serves.
     pub stream: StreamId,
-    /// Nobody holds it: it is cached, or waits for recorded streams.
+    /// The private pool that it is of; `None` is the memory that all share.
+    pub pool: Option<PoolId>,
+    /// Nobody owns it: it is cached, or waits for holds or recorded streams.
     pub free: bool,
 }
 
@@ -44,7 +48,7 @@ pub enum BlockState {
     Free,
     /// In use.
     Allocated,
-    /// Freed, but a recorded stream may still touch it.
+    /// Freed, but held, or a recorded stream may still touch it.
     Pending,
 }
 
@@ -81,6 +85,8 @@ pub struct SegmentInfo {
     pub size: u64,
     /// The stream whose allocations it serves.
     pub stream: StreamId,
+    /// The private pool whose allocations it serves; `None` is the memory that all share.
+    pub pool: Option<PoolId>,
     /// Serves blocks above 1 MiB.
     pub large: bool,
     /// All of it, in the order of addresses, without gaps.

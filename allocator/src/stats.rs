@@ -24,7 +24,8 @@ pub struct Stats {
     pub reserved_bytes: Stat,
     /// Bytes of blocks in use, as asked for.
     pub requested_bytes: Stat,
-    /// Bytes of blocks in use, or freed but not yet reusable since a recorded stream may touch them.
+    /// Bytes of blocks in use, or freed but not yet reusable: held, or a recorded stream may
+    /// touch them.
     pub active_bytes: Stat,
     /// Bytes of free blocks that share their segment with others.
     pub inactive_split_bytes: Stat,
@@ -82,6 +83,10 @@ impl Gauge {
     #[inline]
     pub(crate) fn current(&self) -> u64 {
         self.current
+    }
+
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak
     }
 
     fn stat(&self) -> Stat {

@@ -9,10 +9,23 @@ const MIB: u64 = 1 << 20;
 const MAIN: StreamId = StreamId(0);
 const SIDE: StreamId = StreamId(7);
 
-/// Uses every path to the device: growth, recorded streams, giving back, waiting.
+/// Uses every path to the device: growth, recorded streams, giving back, waiting; pools that grow and
+/// are released with memory in use, and held memory that is freed.
 fn busy_steps() -> Vec<Step> {
     let mut steps = Vec::new();
     for round in 0..6 {
+        steps.push(Step::PoolCreate);
+        for size in [900, 2 * MIB] {
+            steps.push(Step::AllocIn {
+                pool: round as usize,
+                size: size + round * 700_000,
+                stream: round % 2,
+            });
+        }
+        steps.push(Step::Hold {
+            block: 3 * round as usize,
+            inside: 77,
+        });
         for size in [700, 300_000, 3 * MIB, 15 * MIB] {
             steps.push(Step::Alloc {
                 size: size + round * 600_000,
@@ -25,6 +38,8 @@ fn busy_steps() -> Vec<Step> {
         }
         steps.push(Step::Free(round as usize));
         steps.push(Step::Free(2 * round as usize + 1));
+        steps.push(Step::PoolRelease(round as usize / 2));
+        steps.push(Step::Unhold(usize::MAX));
         steps.push(Step::Finish {
             stream: round % 2,
             work: 1,

@@ -2,6 +2,7 @@
 //! failures at every call of the device, and threads.
 
 mod faults;
+mod graphs;
 mod model;
 mod sim;
 mod threads;

@@ -1,16 +1,18 @@
-//! Random use, step by step compared with what must be true: no overlap, alignment, stream safety, exact
-//! figures, errors only where there is a reason, and everything given back in the end.
+//! What must be true of an allocator in random use: no overlap, alignment, stream safety, exact figures,
+//! private pools that stay private, held memory that stays, errors only where there is a reason, and
+//! everything given back in the end. This is what the steps do and what each promises by itself.
+
+mod checks;
+mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use outrigger_allocator::{
-    AllocError, Allocator, BlockInfo, BlockState, Config, EventKind, FreeError, Stat, StreamId,
+    AllocError, Allocator, BlockState, Config, FreeError, PoolAllocError, PoolError, PoolId,
+    StreamId,
 };
-use proptest::prelude::*;
 
 use crate::sim::{Refusal, Sim};
-
-const MIB: u64 = 1 << 20;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -32,6 +34,24 @@ pub(crate) enum Step {
     },
     EmptyCache,
     SetLimit(u64),
+    PoolCreate,
+    /// These name the n-th pool, modulo their number; released ones count.
+    PoolRetain(usize),
+    PoolRelease(usize),
+    AllocIn {
+        pool: usize,
+        size: u64,
+        stream: u64,
+    },
+    /// Holds the block at an address inside of it. (As in `Use`, freed blocks that are held come after
+    /// those in use.)
+    Hold {
+        block: usize,
+        inside: u64,
+    },
+    Unhold(usize),
+    /// Starts to capture a stream, or ends that.
+    Capture(u64),
 }
 
 struct Live {
@@ -39,7 +59,16 @@ struct Live {
     size: u64,
     requested: u64,
     stream: StreamId,
+    pool: Option<PoolId>,
     recorded: BTreeSet<StreamId>,
+    holds: u32,
+}
+
+/// A private pool.
+struct Private {
+    id: PoolId,
+    references: u64,
+    peak: u64,
 }
 
 /// An allocator, its device, and what is known of them.
@@ -49,6 +78,12 @@ pub(crate) struct Model {
     rounding: u64,
     limit: u64,
     live: Vec<Live>,
+    kept: Vec<Live>, // freed, but held
+    pools: Vec<Private>,
+    owners: BTreeMap<u64, (Option<PoolId>, StreamId)>, // of segments
+    asking: Option<PoolId>,                            // the pool of the allocation in this step
+    events: usize,                                     // that were looked at
+    captures: u64,
     freed_bytes: u64,
     allocated_bytes: u64,
     peak: u64,
@@ -64,6 +99,12 @@ impl Model {
             allocator: Allocator::new(sim.clone(), config),
             sim,
             live: Vec::new(),
+            kept: Vec::new(),
+            pools: Vec::new(),
+            owners: BTreeMap::new(),
+            asking: None,
+            events: 0,
+            captures: 0,
             freed_bytes: 0,
             allocated_bytes: 0,
             peak: 0,
@@ -73,12 +114,50 @@ impl Model {
 
     pub(crate) fn step(&mut self, step: &Step) {
         match *step {
-            Step::Alloc { size, stream } => self.alloc(size, StreamId(stream)),
-            Step::Free(at) if !self.live.is_empty() => self.free(at % self.live.len()),
-            Step::Use { block, stream } if !self.live.is_empty() => {
-                self.touch(block % self.live.len(), StreamId(stream));
+            Step::Alloc { size, stream } => self.alloc(size, StreamId(stream), None),
+            Step::AllocIn { pool, size, stream } if !self.pools.is_empty() => {
+                let pool = pool % self.pools.len();
+                self.alloc(size, StreamId(stream), Some(pool));
             }
-            Step::Free(_) | Step::Use { .. } => {}
+            Step::Free(at) if !self.live.is_empty() => self.free(at % self.live.len()),
+            Step::Use { block, stream } if self.known() > 0 => {
+                self.touch(block % self.known(), StreamId(stream));
+            }
+            Step::Hold { block, inside } if self.known() > 0 => {
+                let at = block % self.known();
+                let block = self.block(at);
+                block.holds += 1;
+                let (address, inside) = (block.address, inside % block.size);
+                assert_eq!(self.allocator.hold(address + inside), Ok(address));
+            }
+            Step::Unhold(block) if self.known() > 0 => self.unhold(block % self.known()),
+            Step::PoolCreate => self.pools.push(Private {
+                id: self.allocator.pool_create(),
+                references: 1,
+                peak: 0,
+            }),
+            Step::PoolRetain(pool) if !self.pools.is_empty() => {
+                let pool = pool % self.pools.len();
+                let done = self.allocator.pool_retain(self.pools[pool].id);
+                self.count_reference(pool, done, 1);
+            }
+            Step::PoolRelease(pool) if !self.pools.is_empty() => {
+                self.pool_release(pool % self.pools.len());
+            }
+            Step::Free(_)
+            | Step::Use { .. }
+            | Step::AllocIn { .. }
+            | Step::Hold { .. }
+            | Step::Unhold(_)
+            | Step::PoolRetain(_)
+            | Step::PoolRelease(_) => {}
+            Step::Capture(stream) => {
+                self.captures += 1;
+                let captures = &mut self.sim.0.lock().captures;
+                if captures.remove(&StreamId(stream)).is_none() {
+                    captures.insert(StreamId(stream), self.captures);
+                }
+            }
             Step::Finish { stream, work } => {
                 let stream = StreamId(stream);
                 let mut device = self.sim.0.lock();
@@ -88,8 +167,12 @@ impl Model {
             }
             Step::EmptyCache => {
                 let before = self.sim.0.lock().reserved();
+                let faults_before = self.faults_so_far();
                 let given_back = self.allocator.empty_cache();
                 assert_eq!(before - self.sim.0.lock().reserved(), given_back);
+                if self.is_quiet_since(faults_before) {
+                    self.check_emptied();
+                }
             }
             Step::SetLimit(bytes) => {
                 self.limit = bytes;
@@ -99,10 +182,107 @@ impl Model {
         self.check();
     }
 
-    fn alloc(&mut self, requested: u64, stream: StreamId) {
+    /// How many blocks `Use` and `Hold` may name.
+    fn known(&self) -> usize {
+        self.live.len() + self.kept.len()
+    }
+
+    fn block(&mut self, at: usize) -> &mut Live {
+        let in_use = self.live.len();
+        if at < in_use {
+            &mut self.live[at]
+        } else {
+            &mut self.kept[at - in_use]
+        }
+    }
+
+    /// No call failed since, and no stream is captured, so that everything could be waited for.
+    fn is_quiet_since(&self, faults_before: usize) -> bool {
+        self.faults_so_far() == faults_before && self.sim.0.lock().captures.is_empty()
+    }
+
+    fn references(&self, pool: PoolId) -> u64 {
+        let pool = self.pools.iter().find(|known| known.id == pool);
+        pool.map_or(0, |known| known.references)
+    }
+
+    /// What retaining or releasing a pool should have answered, which is counted.
+    fn count_reference(&mut self, pool: usize, done: Result<(), PoolError>, by: i64) {
+        let Private { id, references, .. } = &mut self.pools[pool];
+        if *references == 0 {
+            assert_eq!(done, Err(PoolError::Released { pool: *id }));
+        } else {
+            assert_eq!(done, Ok(()));
+            *references = references.strict_add_signed(by);
+        }
+    }
+
+    fn pool_release(&mut self, pool: usize) {
+        let faults_before = self.faults_so_far();
+        let id = self.pools[pool].id;
+        let idle: Vec<u64> = self
+            .allocator
+            .snapshot()
+            .segments
+            .iter()
+            .filter(|segment| segment.pool == Some(id))
+            .filter(|segment| segment.blocks.iter().all(|b| b.state == BlockState::Free))
+            .map(|segment| segment.address)
+            .collect();
+        let done = self.allocator.pool_release(id);
+        self.count_reference(pool, done, -1);
+        if done.is_ok() && self.references(id) == 0 && self.is_quiet_since(faults_before) {
+            for address in idle {
+                assert_eq!(self.allocator.lookup(address), None, "idle, but stays");
+            }
+        }
+    }
+
+    fn unhold(&mut self, at: usize) {
+        let block = self.block(at);
+        let address = block.address;
+        let done = if block.holds == 0 {
+            Err(FreeError::NotHeld { address })
+        } else {
+            block.holds -= 1;
+            Ok(())
+        };
+        assert_eq!(self.allocator.unhold(address), done);
+        self.kept.retain(|block| block.holds > 0);
+    }
+
+    /// Only segments that somebody needs are left: after a quiet `empty_cache`.
+    fn check_emptied(&self) {
+        for segment in self.allocator.snapshot().segments {
+            let live = segment.pool.is_some_and(|pool| self.references(pool) > 0);
+            let bytes = segment.address..segment.address + segment.size;
+            let mut blocks = self.live.iter().chain(&self.kept);
+            let needed = live || blocks.any(|block| bytes.contains(&block.address));
+            assert!(needed, "left behind: {segment:?}");
+        }
+    }
+
+    fn alloc(&mut self, requested: u64, stream: StreamId, pool: Option<usize>) {
         let faults_before = self.faults_so_far();
         let rounded = requested.max(1).next_multiple_of(self.rounding);
-        match self.allocator.alloc(requested, stream) {
+        let pool = pool.map(|pool| self.pools[pool].id);
+        self.asking = pool;
+        let result = match pool {
+            None => self.allocator.alloc(requested, stream),
+            Some(pool) => match self.allocator.alloc_in(pool, requested, stream) {
+                Err(PoolAllocError::Pool(error)) => {
+                    assert_eq!(error, PoolError::Released { pool });
+                    assert_eq!(self.references(pool), 0);
+                    return;
+                }
+                Err(PoolAllocError::Alloc(error)) => Err(error),
+                Ok(found) => {
+                    assert!(self.references(pool) > 0);
+                    Ok(found)
+                }
+            },
+        };
+        match result {
             Ok(found) => {
                 assert!(found.size >= rounded && found.size.is_multiple_of(self.rounding));
                 let bytes = found.address..found.address + found.size;
@@ -110,7 +290,7 @@ impl Model {
                 let (base, size) = device.segments.range(..=found.address).next_back().unwrap();
                 assert!(bytes.end <= base + size, "{bytes:?} leaves its segment");
                 assert_eq!((found.address - base) % self.rounding, 0);
-                for other in &self.live {
+                for other in self.live.iter().chain(&self.kept) {
                     let apart =
                         other.address + other.size <= bytes.start || bytes.end <= other.address;
                     assert!(apart, "{bytes:?} is in use");
@@ -126,7 +306,9 @@ impl Model {
                     size: found.size,
                     requested,
                     stream,
+                    pool,
                     recorded: BTreeSet::new(),
+                    holds: 0,
                 });
             }
             Err(AllocError::OutOfMemory(error)) => {
@@ -170,26 +352,27 @@ impl Model {
     fn free(&mut self, at: usize) {
         let block = self.live.swap_remove(at);
         let freed = self.allocator.free(block.address).unwrap();
-        assert_eq!((freed.size, freed.stream), (block.size, block.stream));
+        let expected = (block.size, block.stream, block.pool);
+        assert_eq!((freed.size, freed.stream, freed.pool), expected);
         self.freed_bytes += freed.size;
-        let again = self.allocator.free(block.address);
-        assert_eq!(
-            again,
-            Err(FreeError::AlreadyFreed {
-                address: block.address
-            })
-        );
+        let address = block.address;
+        let again = match self.allocator.lookup(address) {
+            Some(_) => FreeError::AlreadyFreed { address },
+            None => FreeError::Unknown { address }, // gone with its pool
+        };
+        assert_eq!(self.allocator.free(address), Err(again));
+        if block.holds > 0 {
+            self.kept.push(block);
+        }
     }
 
     fn touch(&mut self, at: usize, stream: StreamId) {
-        let block = &mut self.live[at];
+        let block = self.block(at);
+        let bytes = block.address..block.address + block.size;
         if stream != block.stream && block.recorded.insert(stream) {
-            self.allocator.record_stream(block.address, stream).unwrap();
+            self.allocator.record_stream(bytes.start, stream).unwrap();
         }
-        self.sim
-            .0
-            .lock()
-            .submit(stream, block.address..block.address + block.size);
+        self.sim.0.lock().submit(stream, bytes);
     }
 
     fn faults_so_far(&self) -> usize {
@@ -197,210 +380,24 @@ impl Model {
         device.faults.range(..=device.calls).count()
     }
 
-    /// All blocks, their state, and whether they share their segment.
-    fn blocks(&self) -> Vec<(BlockInfo, BlockState, bool)> {
-        let snapshot = self.allocator.snapshot();
-        let blocks = snapshot.segments.iter().flat_map(|segment| {
-            segment.blocks.iter().map(|block| {
-                let info = BlockInfo {
-                    base: block.address,
-                    size: block.size,
-                    requested: block.requested,
-                    stream: segment.stream,
-                    free: block.state != BlockState::Allocated,
-                };
-                (info, block.state, segment.blocks.len() > 1)
-            })
-        });
-        blocks.collect()
-    }
-
-    /// Everything that is true between any two steps.
-    fn check(&mut self) {
-        let device = self.sim.0.lock();
-        assert_eq!(device.complaints, Vec::<String>::new());
-        let snapshot = self.allocator.snapshot();
-        let segments: BTreeMap<u64, u64> = snapshot
-            .segments
-            .iter()
-            .map(|segment| (segment.address, segment.size))
-            .collect();
-        assert_eq!(segments, device.segments);
-        assert!(device.capacity >= device.reserved());
-        let told = |kind| device.events.iter().filter(move |event| event.kind == kind);
-        let given = told(EventKind::SegmentAlloc)
-            .map(|event| event.size)
-            .sum::<u64>();
-        let taken = told(EventKind::SegmentFree)
-            .map(|event| event.size)
-            .sum::<u64>();
-        assert_eq!(given - taken, device.reserved());
-        assert_eq!(told(EventKind::OutOfMemory).count() as u64, self.ooms);
-
-        for segment in &snapshot.segments {
-            let mut end = segment.address;
-            let mut was_free = false;
-            for block in &segment.blocks {
-                assert_eq!(block.address, end, "a gap or an overlap");
-                end += block.size;
-                let free = block.state == BlockState::Free;
-                assert!(!(free && was_free), "free neighbours were not joined");
-                was_free = free;
-                if free {
-                    let touch = device.touched(&(block.address..end), Some(segment.stream));
-                    assert!(touch.is_none(), "reusable, but {touch:?}");
-                }
-            }
-            assert_eq!(end, segment.address + segment.size);
-        }
-        drop(device);
-
-        let blocks = self.blocks();
-        let mut live: Vec<_> = self
-            .live
-            .iter()
-            .map(|b| (b.address, b.size, b.requested, b.stream))
-            .collect();
-        live.sort_unstable();
-        let in_use: Vec<_> = blocks
-            .iter()
-            .filter(|(info, ..)| !info.free)
-            .map(|(info, ..)| (info.base, info.size, info.requested, info.stream))
-            .collect();
-        assert_eq!(in_use, live);
-        for (info, ..) in &blocks {
-            for inside in [
-                info.base,
-                info.base + info.size / 2 + 1,
-                info.base + info.size - 1,
-            ] {
-                assert_eq!(self.allocator.lookup(inside), Some(*info));
-            }
-            if !info.free {
-                let error = FreeError::Interior {
-                    address: info.base + 1,
-                    base: info.base,
-                };
-                assert_eq!(self.allocator.free(info.base + 1), Err(error));
-            }
-        }
-        assert_eq!(self.allocator.lookup(1), None);
-        assert_eq!(
-            self.allocator.free(1),
-            Err(FreeError::Unknown { address: 1 })
-        );
-
-        self.check_figures(&blocks, &segments);
-    }
-
-    fn check_figures(
-        &mut self,
-        blocks: &[(BlockInfo, BlockState, bool)],
-        segments: &BTreeMap<u64, u64>,
-    ) {
-        let stats = self.allocator.stats();
-        let figures = |keep: &dyn Fn(BlockState, bool) -> bool| {
-            let sizes = blocks
-                .iter()
-                .filter(|(_, state, split)| keep(*state, *split));
-            sizes.fold((0, 0), |(count, bytes), (info, ..)| {
-                (count + 1, bytes + info.size)
-            })
-        };
-        let current = |count: Stat, bytes: Stat| (count.current, bytes.current);
-        let allocated = figures(&|state, _| state == BlockState::Allocated);
-        let active = figures(&|state, _| state != BlockState::Free);
-        let inactive_split = figures(&|state, split| state == BlockState::Free && split);
-        assert_eq!(current(stats.allocations, stats.allocated_bytes), allocated);
-        assert_eq!(current(stats.active, stats.active_bytes), active);
-        assert_eq!(
-            current(stats.inactive_split, stats.inactive_split_bytes),
-            inactive_split
-        );
-        let reserved = (segments.len() as u64, segments.values().sum());
-        assert_eq!(current(stats.segments, stats.reserved_bytes), reserved);
-        let requested = self.live.iter().map(|block| block.requested).sum::<u64>();
-        assert_eq!(stats.requested_bytes.current, requested);
-        self.peak = self.peak.max(allocated.1);
-        let expected = Stat {
-            current: allocated.1,
-            peak: self.peak,
-            allocated: self.allocated_bytes,
-            freed: self.freed_bytes,
-        };
-        assert_eq!(stats.allocated_bytes, expected);
-        assert_eq!(
-            stats.device_allocs - stats.device_frees,
-            segments.len() as u64
-        );
-        assert_eq!(stats.ooms, self.ooms);
-    }
-
     /// Frees everything and gives it back.
     pub(crate) fn finish(mut self) {
         while !self.live.is_empty() {
             self.step(&Step::Free(0));
+        }
+        self.sim.0.lock().captures.clear();
+        while !self.kept.is_empty() {
+            self.step(&Step::Unhold(0));
+        }
+        for pool in 0..self.pools.len() {
+            while self.pools[pool].references > 0 {
+                self.step(&Step::PoolRelease(pool));
+            }
         }
         self.sim.0.lock().faults.clear();
         self.step(&Step::EmptyCache);
         assert_eq!(self.allocator.stats().reserved_bytes.current, 0);
         assert_eq!(self.allocator.stats().active.current, 0);
         assert_eq!(self.sim.0.lock().segments, BTreeMap::new());
-    }
-}
-
-fn sizes() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        4 => 0_u64..4096,
-        4 => 1_u64..2 * MIB,
-        3 => MIB..12 * MIB,
-        1 => 12 * MIB..70 * MIB,
-        1 => Just(u64::MAX - 700),
-    ]
-}
-
-pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
-    let stream = || 0_u64..3;
-    let step = prop_oneof![
-        8 => (sizes(), stream()).prop_map(|(size, stream)| Step::Alloc { size, stream }),
-        6 => any::<usize>().prop_map(Step::Free),
-        6 => (any::<usize>(), stream()).prop_map(|(block, stream)| Step::Use { block, stream }),
-        3 => (stream(), 1_u64..6).prop_map(|(stream, work)| Step::Finish { stream, work }),
-        1 => Just(Step::EmptyCache),
-        1 => (20 * MIB..200 * MIB).prop_map(Step::SetLimit),
-    ];
-    prop::collection::vec(step, 1..most)
-}
-
-fn configs() -> impl Strategy<Value = Config> {
-    prop_oneof![
-        3 => Just(""),
-        1 => Just("max_split_size_mb:20,max_non_split_rounding_mb:4,limit_mb:150"),
-        1 => Just("rounding:64,small_segment_size_mb:3,large_segment_size_mb:5"),
-    ]
-    .prop_map(|text| Config::parse(text).unwrap())
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 2000,
-        failure_persistence: None, // a failure is shown with its steps
-        max_shrink_iters: 20_000,
-        ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn random_use_keeps_every_promise(
-        config in configs(),
-        steps in steps(120),
-        faults in prop::collection::btree_set(1_u32..150, 0..20),
-        capacity in prop_oneof![Just(100 * MIB), Just(u64::MAX / 2)],
-    ) {
-        let mut model = Model::new(capacity, config);
-        model.sim.0.lock().faults = faults;
-        for step in &steps {
-            model.step(step);
-        }
-        model.finish();
     }
 }

@@ -25,12 +25,21 @@ pub(crate) struct Touch {
     pub(crate) number: u64,
 }
 
+/// A point in a stream.
+pub(crate) struct Fence {
+    stream: StreamId,
+    number: u64,
+    capture: Option<u64>,
+}
+
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) capacity: u64,
     pub(crate) segments: BTreeMap<u64, u64>,
     pub(crate) submitted: BTreeMap<StreamId, u64>,
     pub(crate) finished: BTreeMap<StreamId, u64>,
+    /// Streams whose work is captured, and the number of the capture.
+    pub(crate) captures: BTreeMap<StreamId, u64>,
     pub(crate) touches: Vec<Touch>,
     pub(crate) events: Vec<Event>,
     /// Calls that may fail so far, and which of them do.
@@ -72,6 +81,11 @@ impl State {
         })
     }
 
+    /// Whether a fence was recorded in a capture that goes on: waiting for it would never end.
+    fn is_captured(&self, fence: &Fence) -> bool {
+        fence.capture.is_some() && self.captures.get(&fence.stream).copied() == fence.capture
+    }
+
     fn fails(&mut self) -> bool {
         self.calls += 1;
         self.faults.contains(&self.calls)
@@ -93,7 +107,7 @@ impl Sim {
 
 impl Backend for Sim {
     type Error = Refusal;
-    type Fence = (StreamId, u64);
+    type Fence = Fence;
 
     fn segment_alloc(&self, size: u64) -> Result<u64, Refusal> {
         let mut state = self.0.lock();
@@ -137,20 +151,35 @@ impl Backend for Sim {
         *error == Refusal::OutOfMemory
     }
 
-    fn fence(&self, stream: StreamId) -> Result<Self::Fence, Refusal> {
+    fn fence(&self, stream: StreamId) -> Result<Fence, Refusal> {
         let mut state = self.0.lock();
         if state.fails() {
             return Err(Refusal::Broken);
         }
-        Ok((stream, state.submitted.get(&stream).copied().unwrap_or(0)))
+        Ok(Fence {
+            stream,
+            number: state.submitted.get(&stream).copied().unwrap_or(0),
+            capture: state.captures.get(&stream).copied(),
+        })
     }
 
-    fn fence_done(&self, &(stream, number): &Self::Fence) -> bool {
-        self.0.lock().finished.get(&stream).copied().unwrap_or(0) >= number
+    fn fence_done(&self, fence: &Fence) -> bool {
+        let state = self.0.lock();
+        let finished = state.finished.get(&fence.stream).copied().unwrap_or(0);
+        finished >= fence.number && !state.is_captured(fence)
     }
 
-    fn fence_wait(&self, &(stream, number): &Self::Fence) {
-        self.0.lock().finish(stream, number);
+    fn fence_may_wait(&self, fence: &Fence) -> bool {
+        !self.0.lock().is_captured(fence)
+    }
+
+    fn fence_wait(&self, fence: &Fence) {
+        let mut state = self.0.lock();
+        if state.is_captured(fence) {
+            let complaint = format!("a wait for {:?} would hang", fence.stream);
+            state.complaints.push(complaint);
+        }
+        state.finish(fence.stream, fence.number);
     }
 
     fn memory_info(&self) -> Option<MemoryInfo> {

@@ -1,0 +1,226 @@
+//! What is true of an allocator between any two steps, whatever the steps.
+
+use std::collections::BTreeMap;
+
+use outrigger_allocator::{BlockInfo, BlockState, EventKind, FreeError, PoolStats, Snapshot, Stat};
+
+use super::Model;
+
+impl Model {
+    /// All blocks, their state, and whether they share their segment.
+    pub(super) fn blocks(&self) -> Vec<(BlockInfo, BlockState, bool)> {
+        let snapshot = self.allocator.snapshot();
+        let blocks = snapshot.segments.iter().flat_map(|segment| {
+            segment.blocks.iter().map(|block| {
+                let info = BlockInfo {
+                    base: block.address,
+                    size: block.size,
+                    requested: block.requested,
+                    stream: segment.stream,
+                    pool: segment.pool,
+                    free: block.state != BlockState::Allocated,
+                };
+                (info, block.state, segment.blocks.len() > 1)
+            })
+        });
+        blocks.collect()
+    }
+
+    /// Follows who got segments, and who may lose them.
+    fn check_owners(&mut self, snapshot: &Snapshot) {
+        let device = self.sim.0.lock();
+        for event in &device.events[self.events..] {
+            match event.kind {
+                EventKind::OutOfMemory => {}
+                EventKind::SegmentAlloc => {
+                    let owner = (self.asking, event.stream);
+                    assert_eq!(self.owners.insert(event.address, owner), None);
+                }
+                EventKind::SegmentFree => {
+                    let (pool, stream) = self.owners.remove(&event.address).unwrap();
+                    assert_eq!(stream, event.stream);
+                    let live = pool.is_some_and(|pool| self.references(pool) > 0);
+                    assert!(!live, "{pool:?} lost memory");
+                }
+            }
+        }
+        self.events = device.events.len();
+        let told = snapshot.segments.iter();
+        let told: BTreeMap<_, _> = told.map(|s| (s.address, (s.pool, s.stream))).collect();
+        assert_eq!(told, self.owners);
+    }
+
+    fn check_pools(&mut self, segments: &BTreeMap<u64, u64>) {
+        for pool in &mut self.pools {
+            let owned = |address: &u64| self.owners[address].0 == Some(pool.id);
+            let sizes = segments.iter().filter(|(address, _)| owned(address));
+            let (count, reserved) = sizes.fold((0, 0), |(n, sum), (_, size)| (n + 1, sum + size));
+            let blocks = self.live.iter().filter(|b| b.pool == Some(pool.id));
+            let allocated = blocks.map(|block| block.size).sum::<u64>();
+            pool.peak = pool.peak.max(allocated);
+            let expected = PoolStats {
+                reserved,
+                allocated,
+                allocated_peak: pool.peak,
+                segments: count,
+                references: pool.references,
+            };
+            let gone = pool.references == 0 && count == 0;
+            let expected = (!gone).then_some(expected);
+            assert_eq!(self.allocator.pool_stats(pool.id), expected);
+        }
+    }
+
+    /// Whether a block takes holds, and gives back only those that it has.
+    fn check_holds(&self, blocks: &[(BlockInfo, BlockState, bool)]) {
+        let kept: BTreeMap<u64, u64> = self.kept.iter().map(|b| (b.address, b.size)).collect();
+        let mut found = 0;
+        for (info, state, _) in blocks.iter().filter(|(info, ..)| info.free) {
+            if kept.contains_key(&info.base) {
+                let pending = (info.size, *state) == (kept[&info.base], BlockState::Pending);
+                assert!(pending, "{info:?} is held");
+                found += 1;
+                continue;
+            }
+            let address = info.base + info.size / 2;
+            let free = Err(FreeError::AlreadyFreed { address });
+            assert_eq!(self.allocator.hold(address), free);
+            let address = info.base;
+            let not_held = Err(FreeError::NotHeld { address });
+            assert_eq!(self.allocator.unhold(address), not_held);
+        }
+        assert_eq!(found, kept.len());
+        for block in self.live.iter().chain(&self.kept) {
+            let (address, base) = (block.address + 1, block.address);
+            let interior = Err(FreeError::Interior { address, base });
+            assert_eq!(self.allocator.unhold(address), interior);
+        }
+        let unknown = FreeError::Unknown { address: 1 };
+        assert_eq!(self.allocator.hold(1), Err(unknown));
+        assert_eq!(self.allocator.unhold(1), Err(unknown));
+    }
+
+    /// Everything that is true between any two steps.
+    pub(super) fn check(&mut self) {
+        let device = self.sim.0.lock();
+        assert_eq!(device.complaints, Vec::<String>::new());
+        let snapshot = self.allocator.snapshot();
+        let segments: BTreeMap<u64, u64> = snapshot
+            .segments
+            .iter()
+            .map(|segment| (segment.address, segment.size))
+            .collect();
+        assert_eq!(segments, device.segments);
+        assert!(device.capacity >= device.reserved());
+        let told = |kind| device.events.iter().filter(move |event| event.kind == kind);
+        let given = told(EventKind::SegmentAlloc)
+            .map(|event| event.size)
+            .sum::<u64>();
+        let taken = told(EventKind::SegmentFree)
+            .map(|event| event.size)
+            .sum::<u64>();
+        assert_eq!(given - taken, device.reserved());
+        assert_eq!(told(EventKind::OutOfMemory).count() as u64, self.ooms);
+
+        for segment in &snapshot.segments {
+            let mut end = segment.address;
+            let mut was_free = false;
+            for block in &segment.blocks {
+                assert_eq!(block.address, end, "a gap or an overlap");
+                end += block.size;
+                let free = block.state == BlockState::Free;
+                assert!(!(free && was_free), "free neighbours were not joined");
+                was_free = free;
+                if free {
+                    let touch = device.touched(&(block.address..end), Some(segment.stream));
+                    assert!(touch.is_none(), "reusable, but {touch:?}");
+                }
+            }
+            assert_eq!(end, segment.address + segment.size);
+        }
+        drop(device);
+
+        let blocks = self.blocks();
+        let mut live: Vec<_> = self
+            .live
+            .iter()
+            .map(|b| (b.address, b.size, b.requested, b.stream, b.pool))
+            .collect();
+        live.sort_unstable();
+        let in_use: Vec<_> = blocks
+            .iter()
+            .filter(|(info, ..)| !info.free)
+            .map(|(info, ..)| (info.base, info.size, info.requested, info.stream, info.pool))
+            .collect();
+        assert_eq!(in_use, live);
+        self.check_owners(&snapshot);
+        self.check_pools(&segments);
+        self.check_holds(&blocks);
+        for (info, ..) in &blocks {
+            for inside in [
+                info.base,
+                info.base + info.size / 2 + 1,
+                info.base + info.size - 1,
+            ] {
+                assert_eq!(self.allocator.lookup(inside), Some(*info));
+            }
+            if !info.free {
+                let error = FreeError::Interior {
+                    address: info.base + 1,
+                    base: info.base,
+                };
+                assert_eq!(self.allocator.free(info.base + 1), Err(error));
+            }
+        }
+        assert_eq!(self.allocator.lookup(1), None);
+        assert_eq!(
+            self.allocator.free(1),
+            Err(FreeError::Unknown { address: 1 })
+        );
+
+        self.check_figures(&blocks, &segments);
+    }
+
+    fn check_figures(
+        &mut self,
+        blocks: &[(BlockInfo, BlockState, bool)],
+        segments: &BTreeMap<u64, u64>,
+    ) {
+        let stats = self.allocator.stats();
+        let figures = |keep: &dyn Fn(BlockState, bool) -> bool| {
+            let sizes = blocks
+                .iter()
+                .filter(|(_, state, split)| keep(*state, *split));
+            sizes.fold((0, 0), |(count, bytes), (info, ..)| {
+                (count + 1, bytes + info.size)
+            })
+        };
+        let current = |count: Stat, bytes: Stat| (count.current, bytes.current);
+        let allocated = figures(&|state, _| state == BlockState::Allocated);
+        let active = figures(&|state, _| state != BlockState::Free);
+        let inactive_split = figures(&|state, split| state == BlockState::Free && split);
+        assert_eq!(current(stats.allocations, stats.allocated_bytes), allocated);
+        assert_eq!(current(stats.active, stats.active_bytes), active);
+        assert_eq!(
+            current(stats.inactive_split, stats.inactive_split_bytes),
+            inactive_split
+        );
+        let reserved = (segments.len() as u64, segments.values().sum());
+        assert_eq!(current(stats.segments, stats.reserved_bytes), reserved);
+        let requested = self.live.iter().map(|block| block.requested).sum::<u64>();
+        assert_eq!(stats.requested_bytes.current, requested);
+        self.peak = self.peak.max(allocated.1);
+        let expected = Stat {
+            current: allocated.1,
+            peak: self.peak,
+            allocated: self.allocated_bytes,
+            freed: self.freed_bytes,
+        };
+        assert_eq!(stats.allocated_bytes, expected);
+        assert_eq!(
+            stats.device_allocs - stats.device_frees,
+            segments.len() as u64
+        );
+        assert_eq!(stats.ooms, self.ooms);
+    }
+}
