@@ -71,6 +71,8 @@ codes! {
     LOAD = sys::OTR_ERR_LOAD, "a driver could not be loaded";
     /// A defect of the side that reports it.
     INTERNAL = sys::OTR_ERR_INTERNAL, "internal error";
+    /// Not possible while a stream captures, or the capture failed.
+    CAPTURE = sys::OTR_ERR_CAPTURE, "not possible in a capture";
 }
 
 impl fmt::Display for Code {

@@ -24,6 +24,7 @@ pub const OTR_ERR_FORKED: i32 = 15;
 pub const OTR_ERR_CANCELLED: i32 = 16;
 pub const OTR_ERR_LOAD: i32 = 17;
 pub const OTR_ERR_INTERNAL: i32 = 18;
+pub const OTR_ERR_CAPTURE: i32 = 19;
 pub const OTR_DTYPE_INVALID: u32 = 0;
 pub const OTR_DTYPE_BOOL: u32 = 1;
 pub const OTR_DTYPE_U8: u32 = 2;
@@ -68,6 +69,13 @@ pub type otr_host_fn = ::core::option::Option<
     unsafe extern "C" fn(
         user: *mut ::core::ffi::c_void,
         upstream: otr_code_t,
+    ) -> otr_code_t,
+>;
+pub type otr_host_kernel_fn = ::core::option::Option<
+    unsafe extern "C" fn(
+        args: *const ::core::ffi::c_void,
+        args_size: u32,
+        bias: i64,
     ) -> otr_code_t,
 >;
 #[repr(C)]
@@ -723,13 +731,6 @@ const _: () = {
 };
 pub type otr_timing_api_t = otr_timing_api;
 pub type otr_code_format_t = u32;
-pub type otr_host_kernel_fn = ::core::option::Option<
-    unsafe extern "C" fn(
-        args: *const ::core::ffi::c_void,
-        args_size: u32,
-        bias: i64,
-    ) -> otr_code_t,
->;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_launch {

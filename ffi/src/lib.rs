@@ -8,11 +8,14 @@
 
 #[macro_use]
 mod guard;
+mod capture;
 mod command;
 mod diagnostics;
 mod event;
 mod fallback;
 mod generator;
+mod graph;
+mod graph_exec;
 mod memory;
 mod observer;
 mod operator;
@@ -21,11 +24,14 @@ mod runtime;
 mod status;
 mod stream;
 
+pub use capture::*;
 pub use command::*;
 pub use diagnostics::*;
 pub use event::*;
 pub use fallback::*;
 pub use generator::*;
+pub use graph::*;
+pub use graph_exec::*;
 pub use memory::*;
 pub use observer::*;
 pub use operator::*;
@@ -42,5 +48,13 @@ pub type otr_event_t = u64;
 pub type otr_generator_t = u64;
 /// An observer: a generational id, never 0.
 pub type otr_observer_t = u64;
+/// A pool of memory that graphs share: a generational id, never 0.
+pub type otr_pool_t = u64;
+/// A graph, nodes and edges: a generational id, never 0.
+pub type otr_graph_t = u64;
+/// A graph that can be replayed: a generational id, never 0.
+pub type otr_graph_exec_t = u64;
+/// A node, by its number within its graph.
+pub type otr_node_t = u32;
 /// An operator: a dense number.
 pub type otr_operator_id_t = u32;

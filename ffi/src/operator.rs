@@ -50,25 +50,80 @@ fn tensors<'a>(out: &mut Tensors<'a>, array: &'a [otr_tensor_t], what: &str) -> 
 
 #[inline]
 fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
-    for scalar in array {
-        let value = match DType(scalar.dtype) {
-            // SAFETY: both members of the union are 8 bytes for which every bit pattern is a value.
-            DType::F64 => Scalar::F64(unsafe { scalar.value.f64_ }),
-            // SAFETY: as above.
-            DType::I64 => Scalar::I64(unsafe { scalar.value.i64_ }),
-            other => {
-                return Err(Error::new(
-                    Code::INVALID_ARGUMENT,
-                    format!(
-                        "a scalar's dtype is OTR_DTYPE_F64 or OTR_DTYPE_I64, not {}",
-                        other.0
-                    ),
-                ));
-            }
-        };
-        out.try_push(value).map_err(|_| too_many("scalars"))?;
+    for one in array {
+        out.try_push(scalar(one)?)
+            .map_err(|_| too_many("scalars"))?;
     }
     Ok(())
+}
+
+/// A number as the header has it.
+#[inline]
+pub(crate) fn scalar(scalar: &otr_scalar_t) -> Result<Scalar> {
+    match DType(scalar.dtype) {
+        // SAFETY: both members of the union are 8 bytes for which every bit pattern is a value.
+        DType::F64 => Ok(Scalar::F64(unsafe { scalar.value.f64_ })),
+        // SAFETY: as above.
+        DType::I64 => Ok(Scalar::I64(unsafe { scalar.value.i64_ })),
+        other => Err(Error::new(
+            Code::INVALID_ARGUMENT,
+            format!(
+                "a scalar's dtype is OTR_DTYPE_F64 or OTR_DTYPE_I64, not {}",
+                other.0
+            ),
+        )),
+    }
+}
+
+/// Checks the size of a caller's struct.
+#[inline]
+pub(crate) fn struct_size<T>(size: usize, name: &str) -> Result<()> {
+    if size >= size_of::<T>() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::INVALID_ARGUMENT,
+        format!("{name}->struct_size is {size}: set it to sizeof(*{name})"),
+    ))
+}
+
+/// Runs `with` on a caller's operator call.
+#[inline]
+pub(crate) fn with_call<R>(
+    operator_id: otr_operator_id_t,
+    call: *const otr_operator_call_t,
+    with: impl FnOnce(OperatorId, &Call<'_>) -> Result<R>,
+) -> Result<R> {
+    // SAFETY: NULL or valid by the contract of the header.
+    let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
+    struct_size::<otr_operator_call_t>(call.struct_size, "call")?;
+    let operator = OperatorId::from_index(operator_id).ok_or_else(|| {
+        Error::new(
+            Code::NOT_FOUND,
+            format!("there is no operator number {operator_id}"),
+        )
+    })?;
+    let (mut inputs, mut outputs) = (Tensors::new(), Tensors::new());
+    let mut numbers = Scalars::new();
+    let (given, taken) = (call.input_count as usize, call.output_count as usize);
+    tensors(&mut inputs, slice(call.inputs, given, "inputs")?, "inputs")?;
+    tensors(
+        &mut outputs,
+        slice(call.outputs, taken, "outputs")?,
+        "outputs",
+    )?;
+    scalars(
+        &mut numbers,
+        slice(call.scalars, call.scalar_count as usize, "scalars")?,
+    )?;
+    with(
+        operator,
+        &Call {
+            inputs: &inputs,
+            outputs: &outputs,
+            scalars: &numbers,
+        },
+    )
 }
 
 #[cold]
@@ -100,25 +155,10 @@ api! {
         operator_id: otr_operator_id_t,
         call: *const otr_operator_call_t,
     ) {
-        // SAFETY: NULL or valid by the contract of the header.
-        let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
-        if call.struct_size < size_of::<otr_operator_call_t>() {
-            return Err(Error::new(
-                Code::INVALID_ARGUMENT,
-                format!("call->struct_size is {}: set it to sizeof(*call)", call.struct_size),
-            ));
-        }
-        let operator = OperatorId::from_index(operator_id).ok_or_else(|| {
-            Error::new(Code::NOT_FOUND, format!("there is no operator number {operator_id}"))
-        })?;
-        let (mut inputs, mut outputs) = (Tensors::new(), Tensors::new());
-        let mut numbers = Scalars::new();
-        tensors(&mut inputs, slice(call.inputs, call.input_count as usize, "inputs")?, "inputs")?;
-        tensors(&mut outputs, slice(call.outputs, call.output_count as usize, "outputs")?, "outputs")?;
-        scalars(&mut numbers, slice(call.scalars, call.scalar_count as usize, "scalars")?)?;
-        let call = Call { inputs: &inputs, outputs: &outputs, scalars: &numbers };
-        // SAFETY: that operands lie in live memory of the device is the host's promise.
-        hooks::with_stream(stream, |stream| unsafe { stream.call(operator, &call) })
+        with_call(operator_id, call, |operator, call| {
+            // SAFETY: that operands lie in live memory of the device is the host's promise.
+            hooks::with_stream(stream, |stream| unsafe { stream.call(operator, call) })
+        })
     }
 
     /// Lends the threads of a framework to host kernels; NULL goes back to the built-in pool.

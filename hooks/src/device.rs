@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::driver_operators::DriverOperators;
 use crate::generator::{Generator, new_generator};
+use crate::graph::Captures;
 use crate::kernels::Kernels;
 use crate::memory::DeviceMemory;
 use crate::stream::Owner;
@@ -31,6 +32,9 @@ pub struct Device {
     driver_operators: DriverOperators,
     pools: Mutex<HashMap<i32, Vec<Arc<Stream>>>>,
     next_pool_stream: AtomicUsize,
+    captures: Captures,
+    retired: Mutex<Vec<Retired>>,
+    bias: OnceLock<Option<i64>>,
     // Made right after the device, which they refer to, and before anybody else sees it.
     default_stream: OnceLock<Arc<Stream>>,
     default_generator: OnceLock<Arc<Generator>>,
@@ -60,6 +64,9 @@ impl Device {
             driver_operators: DriverOperators::default(),
             pools: Mutex::default(),
             next_pool_stream: AtomicUsize::new(0),
+            captures: Captures::default(),
+            retired: Mutex::default(),
+            bias: OnceLock::new(),
             default_stream: OnceLock::new(),
             default_generator: OnceLock::new(),
         }));
@@ -128,13 +135,21 @@ impl Device {
     ///
     /// # Errors
     /// The first failure that one of the streams reports; the others are waited for all the same.
+    /// `CAPTURE` on a thread that records a capture on this device, unless that is in relaxed mode.
     pub fn synchronize(&self) -> Result<()> {
+        if self.captures.any() {
+            self.captures.refuse_wait("a wait for the device")?;
+        }
         let mut result = Ok(());
         for stream in self.timelines.live() {
+            if stream.is_capturing() {
+                continue;
+            }
             if !matches!(stream.query(), Ok(true)) {
                 result = result.and(stream.synchronize());
             }
         }
+        self.sweep_retired();
         result
     }
 
@@ -157,6 +172,49 @@ impl Device {
     #[inline]
     pub(crate) fn timelines(&self) -> &Timelines {
         &self.timelines
+    }
+
+    #[inline]
+    pub(crate) fn captures(&self) -> &Captures {
+        &self.captures
+    }
+
+    pub(crate) fn known_bias(&self) -> &OnceLock<Option<i64>> {
+        &self.bias
+    }
+
+    /// Keeps something until the work of a stream so far has finished, and looks after what was kept
+    /// before.
+    pub(crate) fn retire(&self, stream: Option<u64>, kept: Box<dyn Send>) {
+        let fence = stream.map(|stream| self.timelines.fence(stream));
+        match fence {
+            None | Some(Ok(None)) => drop(kept),
+            Some(Ok(Some(fence))) => self.retired.lock().push(Retired { fence, kept }),
+            Some(Err(error)) => {
+                // Whether the work has finished cannot be known: better kept for good than freed early.
+                tracing::error!(target: "outrigger::graph", %error, "memory of a graph is not given back");
+                std::mem::forget(kept);
+            }
+        }
+        self.sweep_retired();
+    }
+
+    /// Gives back what was kept for work that has finished.
+    pub(crate) fn sweep_retired(&self) {
+        let mut done = Vec::new();
+        {
+            let mut retired = self.retired.lock();
+            let mut index = 0;
+            while index < retired.len() {
+                if matches!(retired[index].fence.query(), Ok(false)) {
+                    index += 1;
+                } else {
+                    done.push(retired.swap_remove(index).kept);
+                }
+            }
+        }
+        // Outside of the lock: what is dropped may retire more.
+        drop(done);
     }
 
     /// Checks that a range lies in one live allocation of this device.
@@ -188,6 +246,12 @@ impl Device {
             ),
         ))
     }
+}
+
+/// What is kept until work has finished.
+struct Retired {
+    fence: Arc<outrigger_device::Event>,
+    kept: Box<dyn Send>,
 }
 
 impl fmt::Debug for Device {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use outrigger_device::sys::{otr_operator_call, otr_scalar, otr_scalar__bindgen_ty_1, otr_tensor};
-use outrigger_device::{DType, Operator};
+use outrigger_device::{Code, DType, Operator};
 use outrigger_ops::{Call, OperatorId, Scalar, Tensor};
 use parking_lot::RwLock;
 
-use crate::{Device, Result, Stream};
+use crate::{Device, Error, Result, Stream};
 
 /// Signatures that are kept before all are forgotten: programs with ever new shapes must not grow.
 const KEPT: usize = 16_384;
@@ -28,6 +28,7 @@ pub(crate) struct DriverOperators(RwLock<HashMap<Box<[i64]>, Answer>>);
 /// `None`: the driver has no such operator.
 type Answer = Option<Arc<Prepared>>;
 
+#[derive(Debug)]
 pub(crate) struct Prepared {
     operator: Operator,
     workspace_bytes: u64,
@@ -93,6 +94,51 @@ impl Stream {
         }
         launched.map_err(|error| self.failed(error))?;
         Ok(true)
+    }
+}
+
+impl Stream {
+    /// Launches an operator that was prepared for this call.
+    ///
+    /// # Safety
+    /// As for [`Stream::call`]; the workspace has as many bytes as the operator asked for.
+    pub(crate) unsafe fn launch_prepared(
+        &self,
+        prepared: &Prepared,
+        id: OperatorId,
+        call: &Call<'_>,
+        workspace: u64,
+    ) -> Result<()> {
+        let raw = Raw::new(call)
+            .ok_or_else(|| Error::new(Code::INTERNAL, "a recorded call has too many operands"))?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.queue()
+                .launch_operator(&prepared.operator, &raw.call(id), workspace)
+        }
+        .map_err(|error| self.failed(error))
+    }
+}
+
+impl Device {
+    /// The driver's own operator for a call that a graph records, and how many bytes of workspace it
+    /// needs; `None` if the driver has none.
+    pub(crate) fn prepare_operator(
+        &self,
+        id: OperatorId,
+        call: &Call<'_>,
+    ) -> Result<Option<(Arc<Prepared>, u64)>> {
+        if self.driver().operators().is_none() {
+            return Ok(None);
+        }
+        let Some(raw) = Raw::new(call) else {
+            return Ok(None);
+        };
+        let prepared = self.driver_operators().get(self, id, call, &raw)?;
+        Ok(prepared.map(|prepared| {
+            let bytes = prepared.workspace_bytes;
+            (prepared, bytes)
+        }))
     }
 }
 

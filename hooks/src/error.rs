@@ -8,10 +8,10 @@ use outrigger_device::Code;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A failed call. Cheap to return: one pointer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Error(Box<Inner>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Inner {
     code: Code,
     message: String,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outrigger_device::Code;
 
+use crate::graph::CapturedMark;
 use crate::table::{Kind, Table};
 use crate::{Device, Error, Result, Stream, runtime};
 
@@ -15,6 +16,7 @@ pub struct Event {
     id: u64,
     device: &'static Device,
     inner: outrigger_device::Event,
+    captured: CapturedMark,
 }
 
 impl Event {
@@ -30,6 +32,10 @@ impl Event {
 
     pub(crate) fn inner(&self) -> &outrigger_device::Event {
         &self.inner
+    }
+
+    pub(crate) fn captured(&self) -> &CapturedMark {
+        &self.captured
     }
 
     /// Moves the event to the end of the work submitted to `stream` so far. Waits that were made
@@ -51,6 +57,12 @@ impl Event {
             )
             .on_stream(stream.id()));
         }
+        if stream.is_capturing() {
+            return stream.record_event(self);
+        }
+        if self.captured.active() {
+            self.captured.clear();
+        }
         self.inner
             .record(stream.queue())
             .map_err(|error| stream.failed(error))
@@ -59,17 +71,23 @@ impl Event {
     /// True if the work before the event has finished. Never waits.
     ///
     /// # Errors
-    /// The failure of that work.
+    /// The failure of that work; `CAPTURE` if it was recorded in a capture.
     #[inline]
     pub fn query(&self) -> Result<bool> {
+        if self.captured.active() {
+            return Err(self.captured.refusal("a query"));
+        }
         Ok(self.inner.query()?)
     }
 
     /// Waits for the work before the event.
     ///
     /// # Errors
-    /// The failure of that work.
+    /// The failure of that work; `CAPTURE` if it was recorded in a capture.
     pub fn synchronize(&self) -> Result<()> {
+        if self.captured.active() {
+            return Err(self.captured.refusal("a wait"));
+        }
         Ok(self.inner.synchronize()?)
     }
 }
@@ -81,7 +99,12 @@ impl Event {
 pub fn create_event(device: u32, timing: bool) -> Result<Arc<Event>> {
     let device = runtime()?.device(device)?;
     let inner = device.driver().event_create(device.ordinal(), timing)?;
-    TABLE.insert(|id| Event { id, device, inner })
+    TABLE.insert(|id| Event {
+        id,
+        device,
+        inner,
+        captured: CapturedMark::default(),
+    })
 }
 
 /// The event with this id.
@@ -115,6 +138,9 @@ pub fn destroy_event(id: u64) -> Result<()> {
 /// `NOT_READY` if one has not passed yet; `INVALID_ARGUMENT` if one has no time.
 pub fn elapsed_ms(start: &Event, end: &Event) -> Result<f64> {
     let time = |event: &Event, which: &str| {
+        if event.captured.active() {
+            return Err(event.captured.refusal("a time"));
+        }
         event.inner.time_ns()?.ok_or_else(|| {
             Error::new(
                 Code::NOT_READY,

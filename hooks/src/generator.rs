@@ -51,7 +51,21 @@ impl Generator {
 
     /// Takes the next `count` 128-bit outputs (four 32-bit numbers each): returns the seed, and the
     /// offset at which they start.
-    pub fn reserve(&self, count: u64) -> (u64, u64) {
+    ///
+    /// Where the current stream of this thread captures, what is returned stands for the numbers that
+    /// each replay reserves for itself.
+    pub fn reserve(self: &Arc<Self>, count: u64) -> (u64, u64) {
+        let capturing = runtime()
+            .and_then(|runtime| runtime.device(self.device))
+            .is_ok_and(|device| device.captures().any());
+        if capturing && let Some(place) = crate::graph::reserve(self, count) {
+            return place;
+        }
+        self.reserve_now(count)
+    }
+
+    /// As [`reserve`](Self::reserve), captured or not.
+    pub(crate) fn reserve_now(&self, count: u64) -> (u64, u64) {
         let mut state = self.state.lock();
         let start = *state;
         state.1 = state.1.wrapping_add(count);

@@ -2,7 +2,8 @@
 //! driver's launch where the driver takes them, else as host calls in stream order where the memory is
 //! visible to the host.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use outrigger_device::{Code, Kernel};
@@ -59,6 +60,9 @@ impl Stream {
     /// the operator elsewhere. `INVALID_ARGUMENT` if the operands do not fit the operator.
     #[inline]
     pub unsafe fn call(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        if self.is_capturing() {
+            return self.record_call(operator, call);
+        }
         // SAFETY: the caller's promise is the same.
         if unsafe { self.call_driver(operator, call) }? {
             return Ok(());
@@ -76,12 +80,7 @@ impl Stream {
                 .map_err(|error| self.failed(error))
             }
             None if self.device().properties().host_visible() => self.call_on_host(plan),
-            None => Err(Error::new(
-                Code::UNSUPPORTED,
-                "the driver runs no host kernels and its memory is not visible to the host",
-            )
-            .in_operator(name(operator))
-            .on_stream(self.id())),
+            None => Err(no_way().in_operator(name(operator)).on_stream(self.id())),
         }
     }
 
@@ -99,7 +98,41 @@ impl Stream {
             if code == Code::OK.0 {
                 return Ok(());
             }
-            failed.set(plan.label);
+            failed.set(plan.label.into());
+            Err(Code(code))
+        })
+    }
+
+    /// Launches a host kernel, captured or not; see [`Stream::launch`].
+    ///
+    /// # Safety
+    /// As for [`Stream::launch`].
+    pub(crate) unsafe fn launch_host(
+        &self,
+        function: KernelFn,
+        args: &[u8],
+        cost_ns: u32,
+        label: &'static CStr,
+    ) -> Result<()> {
+        let device = self.device();
+        if let Some(kernel) = device.kernels().get(device, function)? {
+            // SAFETY: the caller's promise.
+            return unsafe { self.queue().launch(kernel, args, cost_ns, label) }
+                .map_err(|error| self.failed(error));
+        }
+        if !device.properties().host_visible() {
+            return Err(no_way().on_stream(self.id()));
+        }
+        let args = args.to_vec();
+        let failed = Arc::clone(self.failed_operator());
+        self.host_call_now(move |upstream| {
+            upstream?;
+            // SAFETY: the caller's promise; device addresses are host pointers, so that the bias is 0.
+            let code = unsafe { function(args.as_ptr().cast(), args.len() as u32, 0) };
+            if code == Code::OK.0 {
+                return Ok(());
+            }
+            failed.set(label.into());
             Err(Code(code))
         })
     }
@@ -113,6 +146,58 @@ impl Stream {
         Error::new(code, reason)
             .in_operator(name(operator))
             .on_stream(self.id())
+    }
+}
+
+#[cold]
+fn no_way() -> Error {
+    Error::new(
+        Code::UNSUPPORTED,
+        "the driver runs no host kernels and its memory is not visible to the host",
+    )
+}
+
+/// Writes its bias where its block says.
+///
+/// # Safety
+/// `args` holds the address of an `AtomicI64` that is alive.
+unsafe extern "C" fn tell_bias(args: *const c_void, _size: u32, bias: i64) -> i32 {
+    // SAFETY: the caller's promise.
+    let place = unsafe { &*(args.cast::<u64>().read_unaligned() as *const AtomicI64) };
+    place.store(bias, Ordering::Release);
+    Code::OK.0
+}
+
+impl Device {
+    /// Whether its driver runs host kernels.
+    pub(crate) fn takes_host_kernels(&self) -> Result<bool> {
+        Ok(self.kernels().get(self, tell_bias)?.is_some())
+    }
+
+    /// What to add to an address of the device to reach its bytes from the host, on a thread that the
+    /// driver runs; `None` if the host cannot.
+    pub(crate) fn host_bias(&self) -> Result<Option<i64>> {
+        if self.properties().host_visible() {
+            return Ok(Some(0));
+        }
+        if let Some(known) = self.known_bias().get() {
+            return Ok(*known);
+        }
+        let bias = match self.kernels().get(self, tell_bias)? {
+            None => None,
+            Some(kernel) => {
+                // A queue of its own: streams of the host may capture, or have failed.
+                let queue = self.driver().queue_create(self.ordinal(), 0)?;
+                let place = AtomicI64::new(0);
+                let args = (std::ptr::from_ref(&place) as u64).to_ne_bytes();
+                // SAFETY: the block is what the kernel expects, and the place outlives the launch, which
+                // is waited for.
+                unsafe { queue.launch(kernel, &args, 0, c"bias") }?;
+                queue.synchronize()?;
+                Some(place.load(Ordering::Acquire))
+            }
+        };
+        Ok(*self.known_bias().get_or_init(|| bias))
     }
 }
 

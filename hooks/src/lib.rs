@@ -17,6 +17,7 @@ mod error;
 mod event;
 mod fallback;
 mod generator;
+mod graph;
 mod kernels;
 mod memory;
 mod observer;
@@ -35,12 +36,18 @@ pub use fallback::{
     fallback_reset, set_fallback_mode,
 };
 pub use generator::{Generator, create_generator, destroy_generator, generator};
+pub use graph::{
+    CaptureInfo, CaptureMode, ConditionalKind, DestroyFn, DumpFormat, ExecFlags, ExecInfo,
+    ExecMode, Graph, GraphExec, GraphInfo, HostNode, HostNodeFn, KernelCall, Pool, create_graph,
+    create_pool, destroy_graph, destroy_graph_exec, destroy_pool, graph, graph_exec, pool,
+    with_graph_exec,
+};
 pub use memory::PointerInfo;
 pub use observer::{Observation, ObservationKinds, add_observer, remove_observer};
 pub use pinned::host_memory;
 pub use runtime::{MAX_DEVICES, Runtime, runtime};
 pub use stream::{Stream, create_stream, destroy_stream, stream, with_stream};
 
-pub use outrigger_allocator::{SegmentInfo, Snapshot, Stat, Stats};
+pub use outrigger_allocator::{PoolStats, SegmentInfo, Snapshot, Stat, Stats};
 pub use outrigger_device::{Code, CopyKind, DType, LoadReport};
 pub use outrigger_ops as ops;

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use outrigger_allocator::{
-    AllocError, Backend, Event, EventKind, FreeError, MemoryInfo, Snapshot, Stats, StreamId,
+    AllocError, Allocation, Backend, Event, EventKind, FreeError, Freed, MemoryInfo,
+    PoolAllocError, Snapshot, Stats, StreamId,
 };
 use outrigger_device::{Code, Driver};
 
 use crate::device::Timelines;
+use crate::graph::{Capture, PoolRef};
 use crate::observer::{self, Observation, ObservationKinds};
 use crate::{Device, Error, Result, current_device, runtime, stream, with_stream};
 
@@ -25,19 +27,41 @@ pub struct PointerInfo {
     pub device: u32,
 }
 
-/// An event after which memory is free; `None`: it is free already.
-pub(crate) type Fence = Option<Arc<outrigger_device::Event>>;
-
-pub(crate) fn fence_done(fence: &Fence) -> bool {
-    fence
-        .as_ref()
-        .is_none_or(|event| !matches!(event.query(), Ok(false)))
+/// After which memory is free.
+pub(crate) enum Fence {
+    /// It is free already.
+    Passed,
+    /// The point of a stream.
+    Event(Arc<outrigger_device::Event>),
+    /// The end of a capture that has recorded a use of it: until then nothing else of the capture may
+    /// get it, and replays are ordered by the graph.
+    Capture(Arc<Capture>),
 }
 
-pub(crate) fn fence_wait(fence: &Fence) {
-    if let Some(event) = fence {
-        // A failure is reported to those who wait for the stream; the memory is free either way.
-        let _ = event.synchronize();
+impl From<Option<Arc<outrigger_device::Event>>> for Fence {
+    fn from(event: Option<Arc<outrigger_device::Event>>) -> Self {
+        event.map_or(Self::Passed, Self::Event)
+    }
+}
+
+impl Fence {
+    pub(crate) fn done(&self) -> bool {
+        match self {
+            Self::Passed => true,
+            Self::Event(event) => !matches!(event.query(), Ok(false)),
+            Self::Capture(capture) => capture.ended(),
+        }
+    }
+
+    pub(crate) fn may_wait(&self) -> bool {
+        !matches!(self, Self::Capture(_))
+    }
+
+    pub(crate) fn wait(&self) {
+        if let Self::Event(event) = self {
+            // A failure is reported to those who wait for the stream; the memory is free either way.
+            let _ = event.synchronize();
+        }
     }
 }
 
@@ -90,11 +114,15 @@ impl Backend for DeviceMemory {
     }
 
     fn fence_done(&self, fence: &Fence) -> bool {
-        fence_done(fence)
+        fence.done()
+    }
+
+    fn fence_may_wait(&self, fence: &Fence) -> bool {
+        fence.may_wait()
     }
 
     fn fence_wait(&self, fence: &Fence) {
-        fence_wait(fence);
+        fence.wait();
     }
 
     fn memory_info(&self) -> Option<MemoryInfo> {
@@ -125,10 +153,14 @@ impl Backend for DeviceMemory {
 
 /// An event after the work of a stream, which may be one of another device.
 fn fence_of(timelines: &Timelines, id: StreamId) -> Result<Fence> {
-    match stream(id.0) {
-        Ok(stream) => stream.device().timelines().fence(id.0),
+    let event = match stream(id.0) {
+        Ok(stream) => match stream.captured_by() {
+            Some(capture) => return Ok(Fence::Capture(capture)),
+            None => stream.device().timelines().fence(id.0),
+        },
         Err(_) => timelines.fence(id.0),
-    }
+    };
+    event.map(Fence::from)
 }
 
 impl Device {
@@ -140,9 +172,9 @@ impl Device {
     /// `INVALID_ARGUMENT` if the stream is of another device.
     #[inline]
     pub fn alloc(&self, size: u64, stream: u64) -> Result<u64> {
-        with_stream(stream, |found| {
+        let capturing = with_stream(stream, |found| {
             if found.device().index() == self.index() {
-                return Ok(());
+                return Ok(found.is_capturing());
             }
             Err(Error::new(
                 Code::INVALID_ARGUMENT,
@@ -156,14 +188,65 @@ impl Device {
         if size == 0 {
             return Ok(0);
         }
-        let allocation = self
-            .allocator()
-            .alloc(size, StreamId(stream))
-            .map_err(|error| self.alloc_failed(error))?;
+        let allocation = if capturing {
+            crate::stream(stream)?.alloc_captured(|pool, stream| {
+                let allocation = self.alloc_in(pool, size, stream)?;
+                Ok((allocation.address, allocation))
+            })?
+        } else {
+            self.allocator()
+                .alloc(size, StreamId(stream))
+                .map_err(|error| self.alloc_failed(error))?
+        };
         if observer::listening(ObservationKinds::ALLOC) {
             self.tell(ObservationKinds::ALLOC, allocation.address, allocation.size);
         }
         Ok(allocation.address)
+    }
+
+    /// Allocates from a pool of graphs.
+    pub(crate) fn alloc_in(
+        &self,
+        pool: &PoolRef,
+        size: u64,
+        stream: StreamId,
+    ) -> Result<Allocation> {
+        match self.allocator().alloc_in(pool.pool(), size, stream) {
+            Ok(allocation) => Ok(allocation),
+            Err(PoolAllocError::Alloc(error)) => Err(self.alloc_failed(error)),
+            Err(PoolAllocError::Pool(error)) => Err(Error::new(Code::INTERNAL, error.to_string())),
+        }
+    }
+
+    /// Keeps the allocation around an address alive, whoever frees it; gives its base.
+    pub(crate) fn hold(&self, address: u64) -> Result<u64> {
+        self.allocator().hold(address).map_err(not_allocated)
+    }
+
+    /// Gives a hold back.
+    pub(crate) fn unhold(&self, base: u64) {
+        if let Err(error) = self.allocator().unhold(base) {
+            tracing::error!(target: "outrigger::graph", %error, "memory was held less often than thought");
+        }
+    }
+
+    /// Frees a block that a graph has allocated.
+    pub(crate) fn free_block(&self, address: u64) {
+        if let Err(error) = self.allocator().free(address) {
+            tracing::error!(target: "outrigger::graph", %error, "memory of a graph was freed by another");
+        }
+    }
+
+    /// Frees an address, also one of the pool of a capture, which then learns of it.
+    fn free_address(&self, address: u64) -> Result<Freed, FreeError> {
+        if self.captures().any()
+            && let Some(block) = self.allocator().lookup(address)
+            && let Some(pool) = block.pool
+            && let Some(capture) = self.captures().of_pool(pool)
+        {
+            return capture.free(address, || self.allocator().free(address));
+        }
+        self.allocator().free(address)
     }
 
     #[cold]
@@ -220,6 +303,7 @@ impl Device {
 
     /// Gives all cached memory that is not in use back to the driver. Returns how many bytes.
     pub fn empty_cache(&self) -> u64 {
+        self.sweep_retired();
         self.allocator().empty_cache()
     }
 
@@ -301,7 +385,7 @@ impl crate::Runtime {
         }
         let mut refusal = None;
         for device in self.by_likelihood() {
-            match device.allocator().free(address) {
+            match device.free_address(address) {
                 Ok(freed) => {
                     if observer::listening(ObservationKinds::FREE) {
                         device.tell(ObservationKinds::FREE, address, freed.size);

@@ -13,7 +13,7 @@ use outrigger_allocator::{AllocError, Allocator, Backend, Config, Stats, StreamI
 use outrigger_device::{Code, Driver};
 use parking_lot::Mutex;
 
-use crate::memory::{Fence, fence_done, fence_wait, not_allocated};
+use crate::memory::{Fence, not_allocated};
 use crate::{Device, Error, Result, runtime, stream, with_stream};
 
 /// Alignment of plain pages: what copies and direct I/O like best on all machines.
@@ -114,24 +114,32 @@ impl Backend for PinnedMemory {
 
     fn fence(&self, id: StreamId) -> Result<Fence> {
         if id == NO_STREAM {
-            return Ok(None);
+            return Ok(Fence::Passed);
         }
-        match stream(id.0) {
-            Ok(stream) => stream.device().timelines().fence(id.0),
+        let event = match stream(id.0) {
+            Ok(stream) => match stream.captured_by() {
+                Some(capture) => return Ok(Fence::Capture(capture)),
+                None => stream.device().timelines().fence(id.0),
+            },
             // Destroyed: its device still knows where its work ends.
             Err(_) => runtime()?
                 .devices()
                 .find_map(|device| device.timelines().fence(id.0).transpose())
                 .transpose(),
-        }
+        };
+        event.map(Fence::from)
     }
 
     fn fence_done(&self, fence: &Fence) -> bool {
-        fence_done(fence)
+        fence.done()
+    }
+
+    fn fence_may_wait(&self, fence: &Fence) -> bool {
+        fence.may_wait()
     }
 
     fn fence_wait(&self, fence: &Fence) {
-        fence_wait(fence);
+        fence.wait();
     }
 }
 

@@ -2,12 +2,14 @@
 //! owns; a host makes others. Work of a stream runs in the order of submission, and nothing here runs
 //! anything ahead of it.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use outrigger_device::{Code, CopyKind, Queue};
 use parking_lot::Mutex;
 
+use crate::graph::{CaptureSlot, HostNode, KernelCall};
 use crate::table::{Kind, Table};
 use crate::{Device, Error, Event, Result, runtime};
 
@@ -21,15 +23,16 @@ pub struct Stream {
     priority: i32,
     owner: Owner,
     failed_operator: Arc<FailedOperator>,
+    capture: CaptureSlot,
 }
 
 /// The first operator that failed as a host call since the last report: to a driver all host calls
 /// look alike.
-#[derive(Default)]
-pub(crate) struct FailedOperator(Mutex<Option<&'static CStr>>);
+#[derive(Debug, Default)]
+pub(crate) struct FailedOperator(Mutex<Option<Cow<'static, CStr>>>);
 
 impl FailedOperator {
-    pub(crate) fn set(&self, name: &'static CStr) {
+    pub(crate) fn set(&self, name: Cow<'static, CStr>) {
         self.0.lock().get_or_insert(name);
     }
 }
@@ -53,6 +56,7 @@ impl Stream {
             priority,
             owner,
             failed_operator: Arc::default(),
+            capture: CaptureSlot::default(),
         })?;
         device.timelines().add(&stream);
         Ok(stream)
@@ -79,20 +83,33 @@ impl Stream {
         &self.queue
     }
 
+    #[inline]
+    pub(crate) fn capture(&self) -> &CaptureSlot {
+        &self.capture
+    }
+
     /// True if all work submitted before has finished. Never waits.
     ///
     /// # Errors
-    /// The first failure of the stream's work since it was last synchronized.
+    /// The first failure of the stream's work since it was last synchronized; `CAPTURE` while it
+    /// captures.
     #[inline]
     pub fn query(&self) -> Result<bool> {
+        if self.is_capturing() {
+            return Err(self.refuse_capturing("a query"));
+        }
         self.queue.query().map_err(|error| self.failed(error))
     }
 
     /// Waits for all work submitted before.
     ///
     /// # Errors
-    /// The first failure of the stream's work, which is thereby cleared: the stream takes work again.
+    /// The first failure of the stream's work, which is thereby cleared: the stream takes work again;
+    /// `CAPTURE` while it captures.
     pub fn synchronize(&self) -> Result<()> {
+        if self.is_capturing() {
+            return Err(self.refuse_capturing("a wait"));
+        }
         self.queue.synchronize().map_err(|error| {
             let error = self.failed(error);
             self.failed_operator.0.lock().take();
@@ -105,6 +122,9 @@ impl Stream {
     /// # Errors
     /// What the driver reports.
     pub fn flush(&self) -> Result<()> {
+        if self.is_capturing() {
+            return Ok(());
+        }
         self.queue.flush().map_err(|error| self.failed(error))
     }
 
@@ -114,6 +134,9 @@ impl Stream {
     /// # Errors
     /// What the driver reports. A failure that the event carries fails the stream, not this call.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
+        if self.is_capturing() || event.captured().active() {
+            return self.wait_captured(event);
+        }
         if event.device().driver().same_as(self.device.driver()) {
             self.queue
                 .wait_event(event.inner())
@@ -139,8 +162,26 @@ impl Stream {
         if kind.reads_device() {
             self.device.check_range("source", src, size)?;
         }
+        if self.is_capturing() {
+            return self.record_copy(dst, src, size, kind);
+        }
         // SAFETY: device ranges are live, as just checked, and the allocator reuses them in stream
         // order only; the host ranges are the caller's promise.
+        unsafe { self.copy_now(dst, src, size, kind) }
+    }
+
+    /// Copies, captured or not, without a look at the ranges.
+    ///
+    /// # Safety
+    /// As for [`copy`](Self::copy); device ranges are live.
+    pub(crate) unsafe fn copy_now(
+        &self,
+        dst: u64,
+        src: u64,
+        size: u64,
+        kind: CopyKind,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
         unsafe { self.queue.copy(dst, src, size, kind) }.map_err(|error| self.failed(error))
     }
 
@@ -149,21 +190,82 @@ impl Stream {
     /// # Errors
     /// `INVALID_ARGUMENT` if the range is not in a live allocation, or size and pattern do not fit.
     pub fn fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
-        if !matches!(pattern.len(), 1 | 2 | 4 | 8 | 16)
-            || !size.is_multiple_of(pattern.len() as u64)
-        {
-            return Err(Error::new(
-                Code::INVALID_ARGUMENT,
-                format!(
-                    "a fill of {size} bytes with a pattern of {} bytes: the pattern has 1, 2, 4, 8 \
-                     or 16 bytes, and the size is a multiple of it",
-                    pattern.len()
-                ),
-            ));
-        }
+        check_pattern(size, pattern)?;
         self.device.check_range("destination", dst, size)?;
+        if self.is_capturing() {
+            return self.record_fill(dst, size, pattern);
+        }
         // SAFETY: the range is live, and the allocator reuses it in stream order only.
         unsafe { self.queue.fill(dst, size, pattern) }.map_err(|error| self.failed(error))
+    }
+
+    /// Fills memory that a graph keeps alive with a pattern of 16 bytes, the last of which may be cut.
+    ///
+    /// # Safety
+    /// The range is live.
+    pub(crate) unsafe fn fill_now(&self, dst: u64, size: u64, pattern: &[u8; 16]) -> Result<()> {
+        // The shortest pattern that repeats to the same bytes fits every size that was recorded.
+        let repeats = |length: &usize| {
+            let first = &pattern[..*length];
+            pattern.chunks(*length).all(|chunk| chunk == first)
+        };
+        let length = [1, 2, 4, 8].into_iter().find(repeats).unwrap_or(16);
+        // SAFETY: the caller's promise.
+        unsafe { self.queue.fill(dst, size, &pattern[..length]) }
+            .map_err(|error| self.failed(error))
+    }
+
+    /// Launches a host kernel in stream order, through the driver's launch where it takes host
+    /// functions, else as a host call where the memory is visible to the host.
+    ///
+    /// # Safety
+    /// The kernel may run with this block, and the memory that it names is live until it has.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the device can do neither; `INVALID_ARGUMENT` for a wrong place of an address.
+    #[inline]
+    pub unsafe fn launch(&self, call: &KernelCall<'_>) -> Result<()> {
+        if self.is_capturing() {
+            return self.record_kernel(call);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_host(call.function, call.args, call.cost_ns, call.label) }
+    }
+
+    /// Runs a function on the host in stream order: once, or at every replay where the stream captures.
+    ///
+    /// # Safety
+    /// The function may be called with its user data, from any thread, until `destroy` is called.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the host cannot reach the device's memory. The function was not and will not be
+    /// called then, nor `destroy`.
+    pub unsafe fn host_node(&self, node: &HostNode<'_>) -> Result<()> {
+        if self.is_capturing() {
+            return self.record_host_node(node);
+        }
+        let Some(bias) = self.device.host_bias()? else {
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                "the driver does not let the host reach the device's memory",
+            )
+            .on_stream(self.id));
+        };
+        let (function, user, destroy) = (node.function, node.user as usize, node.destroy);
+        self.host_call_now(move |upstream| {
+            let upstream = upstream.err().unwrap_or(Code::OK);
+            // SAFETY: the caller's promise.
+            let code = unsafe { function(user as *mut c_void, bias, upstream.0) };
+            if let Some(destroy) = destroy {
+                // SAFETY: as above, and this is the only call of it.
+                unsafe { destroy(user as *mut c_void) };
+            }
+            if code == Code::OK.0 {
+                Ok(())
+            } else {
+                Err(Code(code))
+            }
+        })
     }
 
     /// Runs a function on the host in stream order, exactly once. It gets the failure of the work
@@ -175,15 +277,32 @@ impl Stream {
         &self,
         function: impl FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
     ) -> Result<()> {
+        if self.is_capturing() {
+            return Err(Error::new(
+                Code::CAPTURE,
+                "a function that is called once cannot be captured: use a host node, which is called at \
+                 every replay",
+            )
+            .on_stream(self.id));
+        }
+        self.host_call_now(function)
+    }
+
+    /// As [`host_call`](Self::host_call), also while the stream captures.
+    pub(crate) fn host_call_now(
+        &self,
+        function: impl FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
+    ) -> Result<()> {
         self.queue
             .host_call(function)
             .map_err(|error| self.failed(error))
     }
 
-    /// As [`host_call`](Self::host_call) for a C function.
+    /// As [`host_call`](Self::host_call) for a C function. Where the stream captures, it is called at
+    /// every replay.
     ///
     /// # Safety
-    /// `function` may be called once with `user` from any thread at any later time.
+    /// `function` may be called with `user` from any thread at any later time.
     ///
     /// # Errors
     /// What the driver reports; the function was not and will not be called.
@@ -192,6 +311,9 @@ impl Stream {
         function: outrigger_device::HostFn,
         user: *mut c_void,
     ) -> Result<()> {
+        if self.is_capturing() {
+            return self.record_host_call(function, user);
+        }
         // SAFETY: as the caller promises.
         unsafe { self.queue.host_call_raw(function, user) }.map_err(|error| self.failed(error))
     }
@@ -199,8 +321,8 @@ impl Stream {
     #[cold]
     pub(crate) fn failed(&self, error: outrigger_device::Error) -> Error {
         let error = Error::from(error).on_stream(self.id);
-        match *self.failed_operator.0.lock() {
-            Some(name) if error.operator().is_none() => error.in_operator(name.to_string_lossy()),
+        match &*self.failed_operator.0.lock() {
+            Some(name) => error.in_operator(name.to_string_lossy()),
             _ => error,
         }
     }
@@ -252,7 +374,15 @@ pub fn with_stream<R>(id: u64, call: impl FnOnce(&Stream) -> Result<R>) -> Resul
 /// `INVALID_HANDLE` if the id is not of a live stream; `INVALID_ARGUMENT` for a stream that the
 /// runtime owns.
 pub fn destroy_stream(id: u64) -> Result<()> {
-    if with_stream(id, |stream| Ok(stream.owner))? == Owner::Runtime {
+    let (owner, capturing) = with_stream(id, |stream| Ok((stream.owner, stream.is_capturing())))?;
+    if capturing {
+        return Err(Error::new(
+            Code::BUSY,
+            "the stream captures: end the capture before the stream is destroyed",
+        )
+        .on_stream(id));
+    }
+    if owner == Owner::Runtime {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
             "default and pool streams belong to the runtime and are not destroyed",
@@ -262,4 +392,19 @@ pub fn destroy_stream(id: u64) -> Result<()> {
     let stream = TABLE.remove(id)?;
     stream.device.timelines().end(&stream);
     Ok(())
+}
+
+/// Whether a fill's size and pattern fit.
+pub(crate) fn check_pattern(size: u64, pattern: &[u8]) -> Result<()> {
+    if matches!(pattern.len(), 1 | 2 | 4 | 8 | 16) && size.is_multiple_of(pattern.len() as u64) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::INVALID_ARGUMENT,
+        format!(
+            "a fill of {size} bytes with a pattern of {} bytes: the pattern has 1, 2, 4, 8 or 16 bytes, \
+             and the size is a multiple of it",
+            pattern.len()
+        ),
+    ))
 }

@@ -20,6 +20,9 @@ pub(crate) enum Kind {
     Event = 2,
     Generator = 3,
     Observer = 4,
+    Pool = 5,
+    Graph = 6,
+    GraphExec = 7,
 }
 
 impl Kind {
@@ -29,6 +32,9 @@ impl Kind {
             2 => "an event",
             3 => "a generator",
             4 => "an observer",
+            5 => "a pool",
+            6 => "a graph",
+            7 => "an executable graph",
             _ => return None,
         })
     }

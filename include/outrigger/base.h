@@ -33,6 +33,7 @@ typedef int32_t otr_code_t;
 #define OTR_ERR_CANCELLED 16          /* work was given up because its queue was destroyed or had failed */
 #define OTR_ERR_LOAD 17               /* a driver could not be loaded */
 #define OTR_ERR_INTERNAL 18           /* a defect of the side that reports it */
+#define OTR_ERR_CAPTURE 19            /* not possible while a stream captures, or the capture failed */
 
 /* ---- Element types ------------------------------------------------------------------------- */
 typedef uint32_t otr_dtype_t;
@@ -69,6 +70,11 @@ typedef uint32_t otr_copy_kind_t;
  * failure of the work before it: then only clean up. It must not call back into Outrigger or the
  * driver. Any other result than OTR_OK makes the stream fail. */
 typedef otr_code_t (*otr_host_fn)(void* user, otr_code_t upstream);
+
+/* A kernel for devices whose memory is host memory behind another address: add `bias` to a device
+ * address of the launching device to reach its bytes. It is the same for all launches on a device.
+ * The code that it returns is the outcome. */
+typedef otr_code_t (*otr_host_kernel_fn)(const void* args, uint32_t args_size, int64_t bias);
 
 /* ---- Tensors and operator calls ------------------------------------------------------------ */
 typedef struct otr_tensor {

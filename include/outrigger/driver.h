@@ -227,10 +227,6 @@ typedef uint32_t otr_code_format_t;
 #define OTR_CODE_CUDA_C 6
 #define OTR_CODE_VENDOR 0x80000000u /* and above */
 
-/* A kernel for devices whose memory is host memory behind another address: add `bias` to a device
- * address of the launching device to reach its bytes. The code that it returns is the outcome. */
-typedef otr_code_t (*otr_host_kernel_fn)(const void* args, uint32_t args_size, int64_t bias);
-
 typedef struct otr_launch {
   size_t struct_size;
   const otr_ext_t* next;

@@ -4,8 +4,9 @@
  *
  * Status     A call returns NULL on success, else a status object that says what failed and is freed
  *            with otr_status_free. Outputs are written only on success.
- * Handles    Streams, events, generators and observers are 64-bit ids: never 0, never used again. A
- *            stale, foreign or NULL handle is OTR_ERR_INVALID_HANDLE, never undefined behaviour.
+ * Handles    Streams, events, generators, observers, pools, graphs and executable graphs are 64-bit
+ *            ids: never 0, never used again. A stale, foreign or NULL handle is
+ *            OTR_ERR_INVALID_HANDLE, never undefined behaviour.
  * Pointers   are valid for the call, or NULL where that is said; a forbidden NULL is
  *            OTR_ERR_INVALID_ARGUMENT. Strings are NUL-terminated UTF-8. What a call keeps beyond its
  *            return is said at the call.
@@ -27,6 +28,25 @@
 
 typedef struct otr_status otr_status_t;
 
+// A stream does not capture.
+#define OTR_CAPTURE_NONE 0
+
+// A stream captures.
+#define OTR_CAPTURE_ACTIVE 1
+
+// A stream captures, and a call in the capture has failed.
+#define OTR_CAPTURE_FAILED 2
+
+// Capture mode: waiting for the whole device is refused on threads that record. Nothing that other
+// threads do can break a capture, so that this is no different from OTR_CAPTURE_THREAD_LOCAL.
+#define OTR_CAPTURE_GLOBAL 0
+
+// Capture mode: waiting for the whole device is refused on threads that record.
+#define OTR_CAPTURE_THREAD_LOCAL 1
+
+// Capture mode: waiting for the whole device leaves capturing streams out.
+#define OTR_CAPTURE_RELAXED 2
+
 // The event can be used with otr_event_elapsed.
 #define OTR_EVENT_TIMED 1
 
@@ -38,6 +58,40 @@ typedef struct otr_status otr_status_t;
 
 // Fallbacks are refused.
 #define OTR_FALLBACK_ERROR 2
+
+// A conditional node that runs its first body if the predicate is not 0, else its second one if there
+// is one.
+#define OTR_GRAPH_IF 1
+
+// A conditional node that runs its body again and again, as long as the predicate is not 0.
+#define OTR_GRAPH_WHILE 2
+
+// A conditional node that runs the body whose number is the predicate; none if there is none.
+#define OTR_GRAPH_SWITCH 3
+
+// A graph in the language of Graphviz.
+#define OTR_GRAPH_DOT 1
+
+// A graph's nodes and buffers as JSON.
+#define OTR_GRAPH_JSON 2
+
+// A picture of a graph.
+#define OTR_GRAPH_SVG 3
+
+// Replays never use more than one thread.
+#define OTR_GRAPH_SERIAL 1
+
+// Replays go through the driver's queue node by node.
+#define OTR_GRAPH_SUBMIT 2
+
+// A replay is one launch of a host kernel that runs all nodes.
+#define OTR_GRAPH_MODE_LAUNCH 1
+
+// A replay is one host call that runs all nodes.
+#define OTR_GRAPH_MODE_HOST_CALL 2
+
+// A replay goes through the driver's queue node by node.
+#define OTR_GRAPH_MODE_SUBMIT 3
 
 // Memory was handed out.
 #define OTR_OBSERVE_ALLOC 1
@@ -63,11 +117,160 @@ typedef struct otr_status otr_status_t;
 // A stream: a generational id, never 0.
 typedef uint64_t otr_stream_t;
 
+// A host kernel to launch.
+typedef struct {
+  // sizeof(otr_kernel_call_t)
+  size_t struct_size;
+  // NULL
+  const void *next;
+  // What runs, on a thread of the driver's choice.
+  otr_host_kernel_fn function;
+  // Its argument block, which is copied.
+  const void *args;
+  // The bytes of the block.
+  uint32_t args_size;
+  // Estimated time in nanoseconds, 0 if unknown: what runs in parallel is decided by it.
+  uint32_t cost_ns;
+  // Its name, for failures and pictures. Lives as long as the process; or NULL.
+  const char *label;
+  // Where in the block device addresses stand, in bytes, each a multiple of 8. A graph keeps their
+  // memory alive, and can bind other memory in its place.
+  const uint32_t *address_offsets;
+  // How many there are.
+  uint32_t address_count;
+  // 0
+  uint32_t reserved;
+} otr_kernel_call_t;
+
+// A host function of a stream or graph. `bias`: add it to an address of this device to reach its
+// bytes. `upstream`: the failure of the work before it, else OTR_OK; then it only cleans up. It must
+// not call back into Outrigger. Any other result than OTR_OK makes the stream fail.
+typedef int32_t (*otr_host_node_fn)(void *user, int64_t bias, int32_t upstream);
+
+// Gives user data back.
+typedef void (*otr_destroy_fn)(void *user);
+
+// A host function, and what it uses.
+typedef struct {
+  // sizeof(otr_host_node_t)
+  size_t struct_size;
+  // NULL
+  const void *next;
+  // What is called.
+  otr_host_node_fn function;
+  // What it is given.
+  void *user;
+  // Called once with `user`, when the function will not be called again; or NULL. Not called if the
+  // call that takes this struct fails.
+  otr_destroy_fn destroy;
+  // Its name, copied; or NULL.
+  const char *label;
+  // Addresses within allocations that it reads: a graph keeps them alive.
+  const uint64_t *reads;
+  // Addresses within allocations that it writes, or reads and writes.
+  const uint64_t *writes;
+  // How many it reads.
+  uint32_t read_count;
+  // How many it writes.
+  uint32_t write_count;
+  // Estimated time in nanoseconds, 0 if unknown.
+  uint32_t cost_ns;
+  // 0
+  uint32_t reserved;
+} otr_host_node_t;
+
+// A pool of memory that graphs share: a generational id, never 0.
+typedef uint64_t otr_pool_t;
+
+// What a pool holds. Set `struct_size` before the call.
+typedef struct {
+  // sizeof(otr_pool_info_t)
+  size_t struct_size;
+  // Bytes taken from the device.
+  uint64_t reserved_bytes;
+  // Bytes in use, rounded up.
+  uint64_t allocated_bytes;
+  // The most that were in use.
+  uint64_t peak_allocated_bytes;
+  // The device.
+  uint32_t device;
+  // Captures, graphs and executable graphs that refer to it.
+  uint32_t users;
+} otr_pool_info_t;
+
+// A graph, nodes and edges: a generational id, never 0.
+typedef uint64_t otr_graph_t;
+
+// What is known of a stream's capture. Set `struct_size` before the call.
+typedef struct {
+  // sizeof(otr_capture_info_t)
+  size_t struct_size;
+  // The number of the capture; 0 if the stream does not capture.
+  uint64_t id;
+  // OTR_CAPTURE_NONE, _ACTIVE or _FAILED.
+  uint32_t status;
+  // OTR_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED.
+  uint32_t mode;
+  // Nodes so far.
+  uint32_t node_count;
+  // Streams that record, the first included.
+  uint32_t stream_count;
+} otr_capture_info_t;
+
 // An event: a generational id, never 0.
 typedef uint64_t otr_event_t;
 
 // A random number generator: a generational id, never 0.
 typedef uint64_t otr_generator_t;
+
+// Figures of a graph. Set `struct_size` before the call.
+typedef struct {
+  // sizeof(otr_graph_info_t)
+  size_t struct_size;
+  // Bytes that its pool holds.
+  uint64_t memory_bytes;
+  // The device.
+  uint32_t device;
+  // Nodes.
+  uint32_t nodes;
+  // Edges.
+  uint32_t edges;
+  // 1 for what a capture had recorded at some moment: it can be looked at only.
+  uint32_t partial;
+} otr_graph_info_t;
+
+// A node, by its number within its graph.
+typedef uint32_t otr_node_t;
+
+// An operator: a dense number.
+typedef uint32_t otr_operator_id_t;
+
+// A graph that can be replayed: a generational id, never 0.
+typedef uint64_t otr_graph_exec_t;
+
+// Figures of an executable graph. Set `struct_size` before the call.
+typedef struct {
+  // sizeof(otr_graph_exec_info_t)
+  size_t struct_size;
+  // Replays so far.
+  uint64_t replays;
+  // Bytes that its pool holds.
+  uint64_t memory_bytes;
+  // Estimated time of a replay on one thread, in nanoseconds.
+  uint64_t estimated_ns;
+  // Nodes that run.
+  uint32_t nodes;
+  // Nodes that were dropped, since nobody sees their results.
+  uint32_t dropped;
+  // Parts that run one after the other.
+  uint32_t levels;
+  // Those of them that run on several threads.
+  uint32_t parallel_levels;
+  // OTR_GRAPH_MODE_*
+  uint32_t mode;
+  // 0
+  uint32_t reserved;
+} otr_graph_exec_info_t;
 
 // What is known of an address within an allocation. Set `struct_size` before the call.
 typedef struct {
@@ -160,9 +363,6 @@ typedef void (*otr_observer_fn)(void *user, const otr_observation_t *observation
 // An observer: a generational id, never 0.
 typedef uint64_t otr_observer_t;
 
-// An operator: a dense number.
-typedef uint32_t otr_operator_id_t;
-
 // Runs `body` over parts of a range.
 typedef void (*otr_parallel_body_fn)(void *context, int64_t begin, int64_t end);
 
@@ -205,6 +405,55 @@ typedef struct {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the device
+// runs none and its memory is not visible to the host.
+otr_status_t *otr_kernel_launch(otr_stream_t stream, const otr_kernel_call_t *call);
+
+// Calls a host function in stream order: once; where the stream captures, at every replay.
+otr_status_t *otr_host_node(otr_stream_t stream, const otr_host_node_t *node);
+
+// Makes a pool of a device's memory that graphs can share. Graphs of one pool may use the same
+// memory for what they need in between, so that their replays must not overlap.
+otr_status_t *otr_pool_create(uint32_t device, otr_pool_t *pool);
+
+// Gives the handle up. The memory goes back to the device with the last graph that uses it.
+otr_status_t *otr_pool_destroy(otr_pool_t pool);
+
+// What a pool holds now.
+otr_status_t *otr_pool_info(otr_pool_t pool, otr_pool_info_t *info);
+
+// Begins a capture: work of this stream is recorded, not run, until otr_capture_end; so is work of
+// streams that wait for an event that was recorded in the capture. `mode` is OTR_CAPTURE_*. Memory
+// that is allocated on these streams comes from `pool`, or with 0 from a pool of the graph's own.
+// The first call that fails in a capture makes it fail.
+otr_status_t *otr_capture_begin(otr_stream_t stream, uint32_t mode, otr_pool_t pool);
+
+// Ends the capture that was begun on this stream. Fails with the first failure of a call in the
+// capture, or OTR_ERR_CAPTURE if work of another stream was not joined: the capture has then
+// ended all the same, its streams are usable, and its memory is given back.
+otr_status_t *otr_capture_end(otr_stream_t stream, otr_graph_t *graph);
+
+// Makes a capture fail for a reason of the caller's, which otr_capture_end then reports.
+otr_status_t *otr_capture_abort(otr_stream_t stream, const char *reason);
+
+// What was recorded so far, to look at: it cannot be instantiated.
+otr_status_t *otr_capture_partial(otr_stream_t stream, otr_graph_t *graph);
+
+// What is known of a stream's capture.
+otr_status_t *otr_capture_info(otr_stream_t stream, otr_capture_info_t *info);
+
+// Nodes that this stream records from here on carry this text, until the next one; NULL ends it.
+// Without a capture it does nothing.
+otr_status_t *otr_capture_label(otr_stream_t stream, const char *label);
+
+// Records a conditional node; see otr_graph_add_conditional.
+otr_status_t *otr_capture_conditional(otr_stream_t stream,
+                                      uint32_t kind,
+                                      uint64_t predicate,
+                                      uint32_t dtype,
+                                      const otr_graph_t *bodies,
+                                      uint32_t body_count);
 
 // Copies `size` bytes in stream order. Addresses are device addresses of the stream's device or
 // host pointers, as `kind` says. Host memory stays valid and untouched until the copy has
@@ -306,6 +555,157 @@ otr_status_t *otr_generator_reserve(otr_generator_t generator,
                                     uint64_t count,
                                     uint64_t *seed,
                                     uint64_t *offset);
+
+// Makes an empty graph, to be built node by node. A node runs after those in its `deps`, which are
+// nodes of the same graph. Memory of otr_graph_add_alloc comes from `pool`, or with 0 from a pool
+// of the graph's own.
+otr_status_t *otr_graph_create(uint32_t device, otr_pool_t pool, otr_graph_t *graph);
+
+// Destroys a graph. What was instantiated from it lives on.
+otr_status_t *otr_graph_destroy(otr_graph_t graph);
+
+// Figures of a graph.
+otr_status_t *otr_graph_info(otr_graph_t graph, otr_graph_info_t *info);
+
+// The graph as text: OTR_GRAPH_DOT, _JSON or _SVG. Free it with otr_string_free.
+otr_status_t *otr_graph_dump(otr_graph_t graph, uint32_t format, char **text);
+
+// Gives memory that nodes use a name, before the graph is instantiated: replays may then use other
+// memory in its place (otr_graph_bind). The range lies in one live allocation.
+otr_status_t *otr_graph_name_buffer(otr_graph_t graph,
+                                    const char *name,
+                                    uint64_t address,
+                                    uint64_t size);
+
+// Gives a scalar of an operator's node a name, before the graph is instantiated
+// (otr_graph_bind_scalar).
+otr_status_t *otr_graph_name_scalar(otr_graph_t graph,
+                                    const char *name,
+                                    otr_node_t node,
+                                    uint32_t scalar_index);
+
+// Adds a host kernel.
+otr_status_t *otr_graph_add_kernel(otr_graph_t graph,
+                                   const otr_node_t *deps,
+                                   uint32_t dep_count,
+                                   const otr_kernel_call_t *call,
+                                   otr_node_t *node);
+
+// Adds an operator. OTR_ERR_UNSUPPORTED: there is no kernel for these arguments.
+otr_status_t *otr_graph_add_operator(otr_graph_t graph,
+                                     const otr_node_t *deps,
+                                     uint32_t dep_count,
+                                     otr_operator_id_t operator_id,
+                                     const otr_operator_call_t *call,
+                                     otr_node_t *node);
+
+// Adds a copy; see otr_copy. Host memory stays valid as long as the graph is replayed.
+otr_status_t *otr_graph_add_copy(otr_graph_t graph,
+                                 const otr_node_t *deps,
+                                 uint32_t dep_count,
+                                 uint64_t dst,
+                                 uint64_t src,
+                                 uint64_t size,
+                                 uint32_t kind,
+                                 otr_node_t *node);
+
+// Adds a fill; see otr_fill.
+otr_status_t *otr_graph_add_fill(otr_graph_t graph,
+                                 const otr_node_t *deps,
+                                 uint32_t dep_count,
+                                 uint64_t dst,
+                                 uint64_t size,
+                                 const void *pattern,
+                                 uint32_t pattern_size,
+                                 otr_node_t *node);
+
+// Adds a host function, called at every replay.
+otr_status_t *otr_graph_add_host(otr_graph_t graph,
+                                 const otr_node_t *deps,
+                                 uint32_t dep_count,
+                                 const otr_host_node_t *host,
+                                 otr_node_t *node);
+
+// Adds a node that does nothing but join edges.
+otr_status_t *otr_graph_add_empty(otr_graph_t graph,
+                                  const otr_node_t *deps,
+                                  uint32_t dep_count,
+                                  otr_node_t *node);
+
+// Copies all nodes of another graph in. `node` runs after all of them.
+otr_status_t *otr_graph_add_child(otr_graph_t graph,
+                                  const otr_node_t *deps,
+                                  uint32_t dep_count,
+                                  otr_graph_t child,
+                                  otr_node_t *node);
+
+// Adds a conditional node: OTR_GRAPH_IF, _WHILE or _SWITCH. The predicate is one number in device
+// memory, of dtype bool, u8, i32 or i64, read when the node runs. The bodies are graphs of the
+// same device, taken as they are now.
+otr_status_t *otr_graph_add_conditional(otr_graph_t graph,
+                                        const otr_node_t *deps,
+                                        uint32_t dep_count,
+                                        uint32_t kind,
+                                        uint64_t predicate,
+                                        uint32_t dtype,
+                                        const otr_graph_t *bodies,
+                                        uint32_t body_count,
+                                        otr_node_t *node);
+
+// Adds an allocation from the graph's pool, and gives its address. It may be memory that another
+// node has freed: then it runs after that node.
+otr_status_t *otr_graph_add_alloc(otr_graph_t graph,
+                                  const otr_node_t *deps,
+                                  uint32_t dep_count,
+                                  uint64_t size,
+                                  uint64_t *address,
+                                  otr_node_t *node);
+
+// Adds the end of an allocation of otr_graph_add_alloc: later nodes must not use it.
+otr_status_t *otr_graph_add_free(otr_graph_t graph,
+                                 const otr_node_t *deps,
+                                 uint32_t dep_count,
+                                 uint64_t address,
+                                 otr_node_t *node);
+
+// Makes a graph executable. `flags` is 0 or of OTR_GRAPH_SERIAL and OTR_GRAPH_SUBMIT.
+otr_status_t *otr_graph_instantiate(otr_graph_t graph, uint32_t flags, otr_graph_exec_t *exec);
+
+// Destroys an executable graph without waiting: replays that were submitted still run, and what
+// they use is given back afterwards.
+otr_status_t *otr_graph_exec_destroy(otr_graph_exec_t exec);
+
+// Replays a graph in stream order, and returns at once. Replays of one executable graph run in the
+// order of these calls, on whatever streams.
+otr_status_t *otr_graph_replay(otr_graph_exec_t exec, otr_stream_t stream);
+
+// The slot of a name, for otr_graph_bind. OTR_ERR_NOT_FOUND.
+otr_status_t *otr_graph_slot(otr_graph_exec_t exec, const char *name, uint32_t *slot);
+
+// Puts other memory in place of a named buffer, for later replays: without a copy, and without
+// recording anew. The memory is kept alive until other memory takes its place.
+otr_status_t *otr_graph_bind(otr_graph_exec_t exec, uint32_t slot, uint64_t address);
+
+// Puts another number in place of a named one, for later replays.
+otr_status_t *otr_graph_bind_scalar(otr_graph_exec_t exec,
+                                    uint32_t slot,
+                                    const otr_scalar_t *value);
+
+// Takes over addresses and numbers of another graph of the same shape: same kinds of nodes, same
+// operators, same edges. OTR_ERR_INVALID_ARGUMENT names the first node that differs, and nothing
+// has changed then. Bindings go back to what that graph recorded.
+otr_status_t *otr_graph_update(otr_graph_exec_t exec, otr_graph_t graph);
+
+// Figures of an executable graph.
+otr_status_t *otr_graph_exec_info(otr_graph_exec_t exec, otr_graph_exec_info_t *info);
+
+// Replays once, timing each node, and waits. The result is JSON: `total_ns`, and `nodes` with `id`,
+// `label`, `scope`, `ns`. Free it with otr_string_free.
+otr_status_t *otr_graph_profile(otr_graph_exec_t exec, otr_stream_t stream, char **json);
+
+// Runs the nodes in the order in which they were recorded, then as a replay does, from the same
+// contents of memory, and waits. Fails with the first node whose result differs.
+otr_status_t *otr_graph_check(otr_graph_exec_t exec, otr_stream_t stream);
 
 // Hands out at least `size` bytes of a device, in the order of `stream`: memory that was freed
 // may be handed out again while the work before the free is still running on that stream.

@@ -20,12 +20,14 @@ use crate::memory::ArgumentBlock;
 use crate::plan::{KernelFn, Plan};
 use crate::registry::Definition;
 
-/// The operators of this file.
-pub(crate) const OPERATORS: &[Definition] = &[
-    Definition {
-        name: c"arange",
-        plan: plan_arange,
-    },
+/// Sequences.
+pub(crate) const SEQUENCES: &[Definition] = &[Definition {
+    name: c"arange",
+    plan: plan_arange,
+}];
+
+/// Random numbers. The last two scalars of each are seed and offset.
+pub(crate) const RANDOM: &[Definition] = &[
     Definition {
         name: c"uniform",
         plan: plan_uniform,

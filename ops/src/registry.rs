@@ -16,7 +16,7 @@ pub(crate) struct Definition {
 }
 
 /// All operators, grouped as in `docs/operators.md`.
-const GROUPS: [&[Definition]; 13] = [
+const GROUPS: [&[Definition]; 14] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -29,7 +29,8 @@ const GROUPS: [&[Definition]; 13] = [
     index::OPERATORS,
     loss::OPERATORS,
     optimizer::OPERATORS,
-    generate::OPERATORS,
+    generate::SEQUENCES,
+    generate::RANDOM,
 ];
 
 const COUNT: usize = {
@@ -90,6 +91,12 @@ impl OperatorId {
     #[inline]
     pub fn name(self) -> &'static CStr {
         TABLE[self.0 as usize].name
+    }
+
+    /// Whether it draws random numbers: its last two scalars are then seed and offset.
+    pub fn is_random(self) -> bool {
+        let name = self.name();
+        generate::RANDOM.iter().any(|one| one.name == name)
     }
 
     /// All operators.

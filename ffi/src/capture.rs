@@ -1,0 +1,311 @@
+//! Kernels and host functions of the caller's own, pools, and capture: what a stream takes beside
+//! operators, and how it records instead of running.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use outrigger_device::sys::otr_host_kernel_fn;
+use outrigger_hooks as hooks;
+use outrigger_hooks::{CaptureMode, ConditionalKind, DType, HostNode, KernelCall, Result};
+
+use crate::graph::graphs;
+use crate::guard::{Out, OutStruct, null, slice, text};
+use crate::operator::struct_size;
+use crate::{otr_graph_t, otr_pool_t, otr_stream_t};
+
+/// A host kernel to launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct otr_kernel_call_t {
+    /// sizeof(otr_kernel_call_t)
+    pub struct_size: usize,
+    /// NULL
+    pub next: *const c_void,
+    /// What runs, on a thread of the driver's choice.
+    pub function: otr_host_kernel_fn,
+    /// Its argument block, which is copied.
+    pub args: *const c_void,
+    /// The bytes of the block.
+    pub args_size: u32,
+    /// Estimated time in nanoseconds, 0 if unknown: what runs in parallel is decided by it.
+    pub cost_ns: u32,
+    /// Its name, for failures and pictures. Lives as long as the process; or NULL.
+    pub label: *const c_char,
+    /// Where in the block device addresses stand, in bytes, each a multiple of 8. A graph keeps their
+    /// memory alive, and can bind other memory in its place.
+    pub address_offsets: *const u32,
+    /// How many there are.
+    pub address_count: u32,
+    /// 0
+    pub reserved: u32,
+}
+
+/// A host function of a stream or graph. `bias`: add it to an address of this device to reach its
+/// bytes. `upstream`: the failure of the work before it, else OTR_OK; then it only cleans up. It must
+/// not call back into Outrigger. Any other result than OTR_OK makes the stream fail.
+pub type otr_host_node_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, bias: i64, upstream: i32) -> i32>;
+
+/// Gives user data back.
+pub type otr_destroy_fn = Option<unsafe extern "C" fn(user: *mut c_void)>;
+
+/// A host function, and what it uses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct otr_host_node_t {
+    /// sizeof(otr_host_node_t)
+    pub struct_size: usize,
+    /// NULL
+    pub next: *const c_void,
+    /// What is called.
+    pub function: otr_host_node_fn,
+    /// What it is given.
+    pub user: *mut c_void,
+    /// Called once with `user`, when the function will not be called again; or NULL. Not called if the
+    /// call that takes this struct fails.
+    pub destroy: otr_destroy_fn,
+    /// Its name, copied; or NULL.
+    pub label: *const c_char,
+    /// Addresses within allocations that it reads: a graph keeps them alive.
+    pub reads: *const u64,
+    /// Addresses within allocations that it writes, or reads and writes.
+    pub writes: *const u64,
+    /// How many it reads.
+    pub read_count: u32,
+    /// How many it writes.
+    pub write_count: u32,
+    /// Estimated time in nanoseconds, 0 if unknown.
+    pub cost_ns: u32,
+    /// 0
+    pub reserved: u32,
+}
+
+/// What a pool holds. Set `struct_size` before the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct otr_pool_info_t {
+    /// sizeof(otr_pool_info_t)
+    pub struct_size: usize,
+    /// Bytes taken from the device.
+    pub reserved_bytes: u64,
+    /// Bytes in use, rounded up.
+    pub allocated_bytes: u64,
+    /// The most that were in use.
+    pub peak_allocated_bytes: u64,
+    /// The device.
+    pub device: u32,
+    /// Captures, graphs and executable graphs that refer to it.
+    pub users: u32,
+}
+
+/// A stream does not capture.
+pub const OTR_CAPTURE_NONE: u32 = 0;
+/// A stream captures.
+pub const OTR_CAPTURE_ACTIVE: u32 = 1;
+/// A stream captures, and a call in the capture has failed.
+pub const OTR_CAPTURE_FAILED: u32 = 2;
+
+/// Capture mode: waiting for the whole device is refused on threads that record. Nothing that other
+/// threads do can break a capture, so that this is no different from OTR_CAPTURE_THREAD_LOCAL.
+pub const OTR_CAPTURE_GLOBAL: u32 = 0;
+/// Capture mode: waiting for the whole device is refused on threads that record.
+pub const OTR_CAPTURE_THREAD_LOCAL: u32 = 1;
+/// Capture mode: waiting for the whole device leaves capturing streams out.
+pub const OTR_CAPTURE_RELAXED: u32 = 2;
+
+/// What is known of a stream's capture. Set `struct_size` before the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct otr_capture_info_t {
+    /// sizeof(otr_capture_info_t)
+    pub struct_size: usize,
+    /// The number of the capture; 0 if the stream does not capture.
+    pub id: u64,
+    /// OTR_CAPTURE_NONE, _ACTIVE or _FAILED.
+    pub status: u32,
+    /// OTR_CAPTURE_GLOBAL, _THREAD_LOCAL or _RELAXED.
+    pub mode: u32,
+    /// Nodes so far.
+    pub node_count: u32,
+    /// Streams that record, the first included.
+    pub stream_count: u32,
+}
+
+/// Runs `with` on a caller's kernel call.
+pub(crate) fn with_kernel<R>(
+    call: *const otr_kernel_call_t,
+    with: impl FnOnce(&KernelCall<'_>) -> Result<R>,
+) -> Result<R> {
+    // SAFETY: NULL or valid by the contract of the header.
+    let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
+    struct_size::<otr_kernel_call_t>(call.struct_size, "call")?;
+    let label = if call.label.is_null() {
+        c"kernel"
+    } else {
+        // SAFETY: a NUL-terminated string that lives as long as the process, by the contract.
+        unsafe { CStr::from_ptr(call.label) }
+    };
+    with(&KernelCall {
+        function: call.function.ok_or_else(|| null("call->function"))?,
+        args: slice(
+            call.args.cast::<u8>(),
+            call.args_size as usize,
+            "call->args",
+        )?,
+        cost_ns: call.cost_ns,
+        label,
+        address_offsets: slice(
+            call.address_offsets,
+            call.address_count as usize,
+            "call->address_offsets",
+        )?,
+    })
+}
+
+/// Runs `with` on a caller's host function.
+pub(crate) fn with_host_node<R>(
+    node: *const otr_host_node_t,
+    with: impl FnOnce(&HostNode<'_>) -> Result<R>,
+) -> Result<R> {
+    // SAFETY: NULL or valid by the contract of the header.
+    let node = unsafe { node.as_ref() }.ok_or_else(|| null("node"))?;
+    struct_size::<otr_host_node_t>(node.struct_size, "node")?;
+    with(&HostNode {
+        function: node.function.ok_or_else(|| null("node->function"))?,
+        user: node.user,
+        destroy: node.destroy,
+        label: if node.label.is_null() {
+            ""
+        } else {
+            text(node.label, "node->label")?
+        },
+        reads: slice(node.reads, node.read_count as usize, "node->reads")?,
+        writes: slice(node.writes, node.write_count as usize, "node->writes")?,
+        cost_ns: node.cost_ns,
+    })
+}
+
+/// The pool of a handle; `None` for 0.
+pub(crate) fn optional_pool(pool: otr_pool_t) -> Result<Option<std::sync::Arc<hooks::Pool>>> {
+    if pool == 0 {
+        Ok(None)
+    } else {
+        hooks::pool(pool).map(Some)
+    }
+}
+
+api! {
+    /// Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the device
+    /// runs none and its memory is not visible to the host.
+    fn otr_kernel_launch(stream: otr_stream_t, call: *const otr_kernel_call_t) {
+        with_kernel(call, |call| {
+            // SAFETY: the host's promise: the kernel may run with this block, on live memory.
+            hooks::with_stream(stream, |stream| unsafe { stream.launch(call) })
+        })
+    }
+
+    /// Calls a host function in stream order: once; where the stream captures, at every replay.
+    fn otr_host_node(stream: otr_stream_t, node: *const otr_host_node_t) {
+        with_host_node(node, |node| {
+            // SAFETY: the host's promise: the function may be called until `destroy` is.
+            hooks::with_stream(stream, |stream| unsafe { stream.host_node(node) })
+        })
+    }
+
+    /// Makes a pool of a device's memory that graphs can share. Graphs of one pool may use the same
+    /// memory for what they need in between, so that their replays must not overlap.
+    fn otr_pool_create(device: u32, pool: *mut otr_pool_t) {
+        let out = Out::new(pool, "pool")?;
+        out.set(hooks::create_pool(device)?.id());
+        Ok(())
+    }
+
+    /// Gives the handle up. The memory goes back to the device with the last graph that uses it.
+    fn otr_pool_destroy(pool: otr_pool_t) {
+        hooks::destroy_pool(pool)
+    }
+
+    /// What a pool holds now.
+    fn otr_pool_info(pool: otr_pool_t, info: *mut otr_pool_info_t) {
+        let out = OutStruct::new(info, "info")?;
+        let pool = hooks::pool(pool)?;
+        let stats = pool.stats();
+        out.set(&otr_pool_info_t {
+            struct_size: 0,
+            reserved_bytes: stats.reserved,
+            allocated_bytes: stats.allocated,
+            peak_allocated_bytes: stats.allocated_peak,
+            device: pool.device().index(),
+            users: pool.users() as u32,
+        });
+        Ok(())
+    }
+
+    /// Begins a capture: work of this stream is recorded, not run, until otr_capture_end; so is work of
+    /// streams that wait for an event that was recorded in the capture. `mode` is OTR_CAPTURE_*. Memory
+    /// that is allocated on these streams comes from `pool`, or with 0 from a pool of the graph's own.
+    /// The first call that fails in a capture makes it fail.
+    fn otr_capture_begin(stream: otr_stream_t, mode: u32, pool: otr_pool_t) {
+        let pool = optional_pool(pool)?;
+        hooks::stream(stream)?.capture_begin(CaptureMode::from_raw(mode)?, pool.as_deref())
+    }
+
+    /// Ends the capture that was begun on this stream. Fails with the first failure of a call in the
+    /// capture, or OTR_ERR_CAPTURE if work of another stream was not joined: the capture has then
+    /// ended all the same, its streams are usable, and its memory is given back.
+    fn otr_capture_end(stream: otr_stream_t, graph: *mut otr_graph_t) {
+        let out = Out::new(graph, "graph")?;
+        out.set(hooks::stream(stream)?.capture_end()?.id());
+        Ok(())
+    }
+
+    /// Makes a capture fail for a reason of the caller's, which otr_capture_end then reports.
+    fn otr_capture_abort(stream: otr_stream_t, reason: *const c_char) {
+        hooks::stream(stream)?.capture_abort(text(reason, "reason")?)
+    }
+
+    /// What was recorded so far, to look at: it cannot be instantiated.
+    fn otr_capture_partial(stream: otr_stream_t, graph: *mut otr_graph_t) {
+        let out = Out::new(graph, "graph")?;
+        out.set(hooks::stream(stream)?.capture_partial()?.id());
+        Ok(())
+    }
+
+    /// What is known of a stream's capture.
+    fn otr_capture_info(stream: otr_stream_t, info: *mut otr_capture_info_t) {
+        let out = OutStruct::new(info, "info")?;
+        let known = hooks::stream(stream)?.capture_info();
+        out.set(&known.map_or_else(otr_capture_info_t::default, |known| otr_capture_info_t {
+            struct_size: 0,
+            id: known.id,
+            status: if known.failed { OTR_CAPTURE_FAILED } else { OTR_CAPTURE_ACTIVE },
+            mode: known.mode as u32,
+            node_count: known.nodes,
+            stream_count: known.streams,
+        }));
+        Ok(())
+    }
+
+    /// Nodes that this stream records from here on carry this text, until the next one; NULL ends it.
+    /// Without a capture it does nothing.
+    fn otr_capture_label(stream: otr_stream_t, label: *const c_char) {
+        let label = if label.is_null() { "" } else { text(label, "label")? };
+        hooks::with_stream(stream, |stream| {
+            stream.capture_label(label);
+            Ok(())
+        })
+    }
+
+    /// Records a conditional node; see otr_graph_add_conditional.
+    fn otr_capture_conditional(
+        stream: otr_stream_t,
+        kind: u32,
+        predicate: u64,
+        dtype: u32,
+        bodies: *const otr_graph_t,
+        body_count: u32,
+    ) {
+        let bodies = graphs(bodies, body_count)?;
+        let kind = ConditionalKind::from_raw(kind)?;
+        hooks::stream(stream)?.capture_conditional(kind, predicate, DType(dtype), &bodies)
+    }
+}

@@ -1,0 +1,96 @@
+//! Which buffers a graph uses: addresses are looked up once, what is not the graph's own is held.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use outrigger_allocator::StreamId;
+use outrigger_device::Code;
+use outrigger_graph::{Buffer, BufferId};
+
+use super::data::{Resources, buffer};
+use super::record::Buffers;
+use crate::{Error, Result};
+
+/// What is known of addresses while a graph is recorded or built.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BufferMap {
+    by_base: HashMap<u64, BufferId>,
+    by_address: HashMap<u64, BufferId>,
+    /// By buffer: whether it was freed since.
+    ended: Vec<bool>,
+    /// Bases of live allocations that were made for this graph.
+    own: HashSet<u64>,
+}
+
+impl BufferMap {
+    /// An allocation was made for this graph.
+    pub(crate) fn allocated(&mut self, base: u64) {
+        self.own.insert(base);
+    }
+
+    /// An allocation ends. Gives its buffer if the graph has made it and uses it.
+    pub(crate) fn freed(&mut self, base: u64) -> Option<BufferId> {
+        let own = self.own.remove(&base);
+        let buffer = self.by_base.remove(&base)?;
+        self.ended[buffer as usize] = true;
+        own.then_some(buffer)
+    }
+}
+
+/// Finds buffers for one command.
+pub(crate) struct Resolver<'a> {
+    pub(crate) map: &'a mut BufferMap,
+    pub(crate) resources: &'a Arc<Resources>,
+    pub(crate) add: &'a mut dyn FnMut(Buffer) -> BufferId,
+}
+
+impl Buffers for Resolver<'_> {
+    fn resolve(&mut self, address: u64) -> Result<BufferId> {
+        let map = &mut *self.map;
+        if let Some(&found) = map.by_address.get(&address)
+            && !map.ended[found as usize]
+        {
+            return Ok(found);
+        }
+        let device = self.resources.device;
+        let block = device
+            .allocator()
+            .lookup(address)
+            .filter(|block| !block.free);
+        let Some(block) = block else {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "{address:#x} is not in live memory of device {}: a graph takes only memory that it \
+                     can keep alive",
+                    device.index()
+                ),
+            ));
+        };
+        let id = match map.by_base.get(&block.base) {
+            Some(&known) => known,
+            None => {
+                if block.pool != Some(self.resources.pool.pool()) {
+                    self.resources.hold(block.base)?;
+                }
+                let id = (self.add)(buffer(block.base, block.size));
+                map.by_base.insert(block.base, id);
+                map.ended.push(false);
+                id
+            }
+        };
+        map.by_address.insert(address, id);
+        Ok(id)
+    }
+
+    fn workspace(&mut self, bytes: u64) -> Result<u64> {
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let device = self.resources.device;
+        let stream = StreamId(device.default_stream().id());
+        let block = device.alloc_in(&self.resources.pool, bytes, stream)?;
+        self.resources.own_block(block.address);
+        Ok(block.address)
+    }
+}

@@ -1,0 +1,837 @@
+//! Executable graphs: replays, bindings, updates, and their end.
+//!
+//! Replays of one executable graph run in the order in which they were submitted, on whatever streams:
+//! one on another stream waits for the one before it. What a replay uses is given back only when the
+//! last replay has finished.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use outrigger_allocator::StreamId;
+use outrigger_device::Code;
+use outrigger_graph::{Kind, Schedule};
+use outrigger_ops::{Call, Scalar, parallel};
+use parking_lot::Mutex;
+
+use super::data::{GraphData, NamedThing, Work};
+use super::program::{Patch, Program};
+use super::steps;
+use crate::stream::FailedOperator;
+use crate::table::{self, Table};
+use crate::{Device, Error, Graph, Result, Stream};
+
+static TABLE: Table<GraphExec> = Table::new(table::Kind::GraphExec);
+
+/// The most words of a replay's block that are put together without memory from the heap.
+const PATCHES: usize = 16;
+
+/// How a graph is made executable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExecFlags {
+    /// Never in parallel.
+    pub serial: bool,
+    /// Node by node through the driver's queue.
+    pub submit: bool,
+}
+
+/// How replays reach the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExecMode {
+    /// As one launch of a host kernel that runs all nodes.
+    Launch,
+    /// As one host call that runs all nodes.
+    HostCall,
+    /// Node by node through the driver's queue.
+    Submit,
+}
+
+/// Figures of an executable graph.
+#[derive(Clone, Copy, Debug)]
+pub struct ExecInfo {
+    /// Nodes that run.
+    pub nodes: u32,
+    /// Nodes that were dropped, since nobody sees their results.
+    pub dropped: u32,
+    /// Parts that run one after the other.
+    pub segments: u32,
+    /// Those of them that run on several threads.
+    pub parallel_segments: u32,
+    /// Replays so far.
+    pub replays: u64,
+    /// Bytes that its pool holds.
+    pub memory_bytes: u64,
+    /// Estimated time on one thread, in nanoseconds.
+    pub estimated_ns: u64,
+    /// How replays reach the device.
+    pub mode: ExecMode,
+}
+
+/// A graph that can be replayed.
+#[derive(Debug)]
+pub struct GraphExec {
+    id: u64,
+    device: &'static Device,
+    mode: ExecMode,
+    serial: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    data: Arc<GraphData>,
+    schedule: Arc<Schedule>,
+    program: Arc<Program>,
+    slots: Vec<Slot>,
+    /// Bindings that replays were not seen to have taken over, each with the first replay that has it.
+    pending: Vec<(u64, Patch)>,
+    /// The stream of the latest replay.
+    last: Option<u64>,
+    /// Where failures of replays are noted, by stream.
+    reports: Vec<(u64, Arc<FailedOperator>)>,
+    replays: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    name: String,
+    what: NamedThing,
+    /// The base of the buffer that is bound in place of the recorded one, which is held.
+    bound: Option<u64>,
+    /// The number that is bound in place of the recorded one.
+    scalar: Option<Scalar>,
+}
+
+/// What a launch of a replay is given, before its patches.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Header {
+    program: *const Program,
+    report: *const FailedOperator,
+    number: u64,
+    patches: u64,
+}
+
+/// # Safety
+/// `args` is a block that `GraphExec::replay` made, whose program and report are alive, and no other
+/// replay of the program is running.
+unsafe extern "C" fn replay(args: *const c_void, _size: u32, bias: i64) -> i32 {
+    // SAFETY: the caller's promise; a launch may have copied the block anywhere.
+    unsafe {
+        let header = args.cast::<Header>().read_unaligned();
+        let program = &*header.program;
+        let patches = args.byte_add(size_of::<Header>()).cast::<Patch>();
+        for index in 0..header.patches as usize {
+            program.patch(&[patches.add(index).read_unaligned()]);
+        }
+        program.applied.store(header.number, Ordering::Release);
+        let code = program.run(bias);
+        if code != Code::OK.0 {
+            report(program, &*header.report);
+        }
+        code
+    }
+}
+
+/// Notes the name of the node that failed where its stream looks for it.
+#[cold]
+fn report(program: &Program, report: &FailedOperator) {
+    if let Some(label) = program.take_failed_label() {
+        report.set(label.into());
+    }
+}
+
+fn threads(serial: bool) -> u32 {
+    if serial {
+        1
+    } else {
+        parallel::threads() as u32
+    }
+}
+
+fn slot_ranges(slots: &[Slot]) -> Vec<(u64, u64)> {
+    let range = |slot: &Slot| match slot.what {
+        NamedThing::Buffer { address, size } => (address, size),
+        NamedThing::Scalar { .. } => (0, 0),
+    };
+    slots.iter().map(range).collect()
+}
+
+/// Nodes whose addresses could not be told from numbers cannot follow a buffer.
+fn check_slots(data: &GraphData, slots: &[Slot]) -> Result<()> {
+    for slot in slots {
+        let NamedThing::Buffer { address, size } = slot.what else {
+            continue;
+        };
+        for (id, node) in data
+            .graph
+            .nodes()
+            .filter(|(_, node)| node.spec.command.fixed)
+        {
+            let uses = data.graph.accesses(node).iter().any(|access| {
+                let buffer = data.graph.buffers()[access.buffer as usize];
+                buffer.address < address + size && address < buffer.address + buffer.size
+            });
+            if uses {
+                return Err(Error::new(
+                    Code::UNSUPPORTED,
+                    format!(
+                        "'{}' cannot be bound: node {id} ({}) keeps its address by itself; copy into the \
+                         recorded buffer instead",
+                        slot.name, node.spec.label
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn slots_of(data: &GraphData) -> Vec<Slot> {
+    data.names
+        .iter()
+        .map(|one| Slot {
+            name: one.name.clone(),
+            what: one.what,
+            bound: None,
+            scalar: None,
+        })
+        .collect()
+}
+
+impl GraphExec {
+    /// Makes a graph executable.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the device can run it in no way, or not in the way asked for, or a named buffer
+    /// cannot be bound; `OUT_OF_HOST_MEMORY` if too many are alive.
+    pub(crate) fn new(data: Arc<GraphData>, flags: ExecFlags) -> Result<Arc<Self>> {
+        let device = data.resources.device;
+        device.sweep_retired();
+        let mode = mode_of(device, &data, flags)?;
+        let threads = threads(flags.serial || mode == ExecMode::Submit);
+        let schedule = Arc::new(data.graph.schedule(threads));
+        let slots = slots_of(&data);
+        check_slots(&data, &slots)?;
+        let program = Program::new(&data, &schedule, threads, &slot_ranges(&slots))?;
+        TABLE.insert(|id| Self {
+            id,
+            device,
+            mode,
+            serial: flags.serial,
+            state: Mutex::new(State {
+                data,
+                schedule,
+                program: Arc::new(program),
+                slots,
+                pending: Vec::new(),
+                last: None,
+                reports: Vec::new(),
+                replays: 0,
+            }),
+        })
+    }
+
+    /// The id, as C hosts hold it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Figures.
+    pub fn info(&self) -> ExecInfo {
+        let state = self.state.lock();
+        let segments = &state.schedule.segments;
+        ExecInfo {
+            nodes: state.schedule.steps.len() as u32,
+            dropped: state.schedule.dropped.len() as u32,
+            segments: segments.len() as u32,
+            parallel_segments: segments.iter().filter(|one| one.len() > 1).count() as u32,
+            replays: state.replays,
+            memory_bytes: state.data.resources.pool.stats().reserved,
+            estimated_ns: state.schedule.cost_ns,
+            mode: self.mode,
+        }
+    }
+
+    /// Replays the graph in stream order. Returns at once.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for a stream of another device; `CAPTURE` if the stream captures; what the
+    /// driver reports.
+    pub fn replay(&self, stream: &Stream) -> Result<()> {
+        self.check_stream(stream)?;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.order(stream)?;
+        let number = state.replays + 1;
+        let applied = state.program.applied.load(Ordering::Acquire);
+        state.pending.retain(|(first, _)| *first > applied);
+        let draws = state
+            .data
+            .store
+            .drawn
+            .iter()
+            .enumerate()
+            .map(|(index, drawn)| {
+                let (seed, offset) = drawn.generator.reserve_now(drawn.count);
+                Patch {
+                    target: Patch::GENERATOR | index as u64,
+                    first: seed,
+                    second: offset,
+                }
+            });
+        let patches = state.pending.iter().map(|(_, patch)| *patch).chain(draws);
+        match self.mode {
+            ExecMode::Launch => {
+                let header = Header {
+                    program: Arc::as_ptr(&state.program),
+                    report: std::ptr::null(),
+                    number,
+                    patches: 0,
+                };
+                let mut block = Block::new(header);
+                patches.for_each(|patch| block.push(patch));
+                let report = state_report(&mut state.reports, stream);
+                let cost = u32::try_from(state.schedule.cost_ns).unwrap_or(u32::MAX);
+                // SAFETY: the block is what `replay` expects; the exec keeps program and report until the
+                // launch has finished, and orders replays.
+                block.finish(report, |args| unsafe {
+                    stream.launch_host(replay, args, cost, c"graph")
+                })?;
+            }
+            ExecMode::HostCall => {
+                let patches: Vec<_> = patches.collect();
+                let program = Arc::clone(&state.program);
+                let report_to = Arc::clone(stream.failed_operator());
+                stream.host_call_now(move |upstream| {
+                    // SAFETY: the exec orders replays, and keeps what they use alive.
+                    unsafe { program.patch(&patches) };
+                    program.applied.store(number, Ordering::Release);
+                    // Device addresses are host pointers on this device.
+                    let code = match upstream {
+                        // SAFETY: as above.
+                        Ok(()) => unsafe { program.run(0) },
+                        // SAFETY: as above.
+                        Err(code) => unsafe { program.skip(0, code.0) },
+                    };
+                    if code == Code::OK.0 {
+                        return Ok(());
+                    }
+                    report(&program, &report_to);
+                    Err(Code(code))
+                })?;
+            }
+            ExecMode::Submit => {
+                let patches: Vec<_> = patches.collect();
+                // SAFETY: blocks are read when their node is submitted, which this thread does.
+                unsafe { state.program.patch(&patches) };
+                state.program.applied.store(number, Ordering::Release);
+                state.submit(stream)?;
+            }
+        }
+        state.replays = number;
+        state.last = Some(stream.id());
+        Ok(())
+    }
+
+    fn check_stream(&self, stream: &Stream) -> Result<()> {
+        if stream.device().index() != self.device.index() {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "a graph of device {} on a stream of device {}",
+                    self.device.index(),
+                    stream.device().index()
+                ),
+            )
+            .on_stream(stream.id()));
+        }
+        if stream.is_capturing() {
+            return Err(stream.refuse_capturing("a replay"));
+        }
+        Ok(())
+    }
+
+    /// The number of a name.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`, with the names that there are.
+    pub fn slot(&self, name: &str) -> Result<u32> {
+        let state = self.state.lock();
+        let place = state.slots.iter().position(|slot| slot.name == name);
+        place.map(|index| index as u32).ok_or_else(|| {
+            let names: Vec<_> = state.slots.iter().map(|slot| &*slot.name).collect();
+            Error::new(
+                Code::NOT_FOUND,
+                format!(
+                    "the graph has no name '{name}'; it has: {}",
+                    names.join(", ")
+                ),
+            )
+        })
+    }
+
+    /// Puts other memory in place of a named buffer, for later replays. It is kept alive until another
+    /// one takes its place.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` for an unknown slot or one of a number; `INVALID_ARGUMENT` if fewer bytes than the
+    /// buffer has are in a live allocation from there on, or it is aligned otherwise.
+    pub fn bind(&self, slot: u32, address: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Some(Slot {
+            what:
+                NamedThing::Buffer {
+                    address: recorded,
+                    size,
+                },
+            bound,
+            name,
+            ..
+        }) = state.slots.get_mut(slot as usize)
+        else {
+            return Err(no_slot(slot, "buffer"));
+        };
+        let device = self.device;
+        device.check_range(&format!("buffer for '{name}'"), address, *size)?;
+        if address.abs_diff(*recorded) % ALIGNMENT != 0 {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "the buffer for '{name}' at {address:#x} is aligned otherwise than the recorded one at \
+                     {recorded:#x}: their distance is a multiple of {ALIGNMENT}"
+                ),
+            ));
+        }
+        let base = device.hold(address)?;
+        if let Some(old) = bound.replace(base) {
+            unbind(device, state.last, old);
+        }
+        let patch = Patch {
+            target: u64::from(slot),
+            first: address,
+            second: 0,
+        };
+        state.push_pending(patch);
+        Ok(())
+    }
+
+    /// Puts another number in place of a named one, for later replays.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` for an unknown slot or one of a buffer; `UNSUPPORTED` if the operator has no kernel
+    /// for the number, or another one than was recorded.
+    pub fn bind_scalar(&self, slot: u32, value: Scalar) -> Result<()> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Some(&Slot {
+            what: NamedThing::Scalar { node: id, .. },
+            ..
+        }) = state.slots.get(slot as usize)
+        else {
+            return Err(no_slot(slot, "scalar"));
+        };
+        let missing = || Error::new(Code::INTERNAL, "a named node is missing");
+        let data = Arc::clone(&state.data);
+        let node = data.graph.node(id).ok_or_else(missing)?;
+        let command = &node.spec.command;
+        let call = command.call.ok_or_else(missing)?;
+        let old = state.slots[slot as usize].scalar.replace(value);
+        let planned = call.with(&data.store.calls, |operator, call| {
+            let mut scalars = call.scalars.to_vec();
+            for one in &state.slots {
+                if let (NamedThing::Scalar { node, index }, Some(value)) = (one.what, one.scalar)
+                    && node == id
+                {
+                    scalars[index as usize] = value;
+                }
+            }
+            let call = Call {
+                scalars: &scalars,
+                ..*call
+            };
+            outrigger_ops::plan(operator, &call)
+        });
+        let same = planned.ok().filter(|plan| {
+            matches!(command.work, Work::Kernel(kernel) if std::ptr::fn_addr_eq(kernel, plan.kernel))
+                && plan.args().len() == command.size as usize
+        });
+        let Some(plan) = same else {
+            state.slots[slot as usize].scalar = old;
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                format!(
+                    "{} runs another kernel with {value:?} than with the recorded number: capture it anew",
+                    node.spec.label
+                ),
+            ));
+        };
+        let addresses = |word: u32| data.store.addresses.iter().any(|one| one.word == word);
+        let (first, recorded) = (command.words.start, &data.store.words);
+        for (word, bytes) in (first..).zip(plan.args().as_chunks::<8>().0) {
+            // All words that ever differ are sent, so that a number can also go back.
+            let value = u64::from_ne_bytes(*bytes);
+            let target = Patch::WORD | u64::from(word);
+            let sent = state
+                .pending
+                .iter()
+                .any(|(_, patch)| patch.target == target);
+            let changed = value != recorded[word as usize] || sent || state.replays > 0;
+            if changed && !addresses(word) && !state.drawn(word) {
+                state.push_pending(Patch {
+                    target,
+                    first: value,
+                    second: 0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over the nodes of another graph of the same shape: same kinds, operators and edges, with
+    /// other addresses and numbers. Bindings go back to what that graph recorded.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that names the first node that differs: nothing has changed then.
+    pub fn update(&self, graph: &Graph) -> Result<()> {
+        let data = graph.data()?;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let differ = |what: String| {
+            Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("the graph is not of the same shape: {what}; instantiate it instead"),
+            )
+        };
+        if data.resources.device.index() != self.device.index() {
+            return Err(differ("it is of another device".to_owned()));
+        }
+        state
+            .data
+            .graph
+            .same_shape(&data.graph, same_command)
+            .map_err(|difference| differ(difference.to_string()))?;
+        let slots = if data.names.is_empty() {
+            let unbound = |slot: &Slot| Slot {
+                bound: None,
+                scalar: None,
+                ..slot.clone()
+            };
+            state.slots.iter().map(unbound).collect()
+        } else {
+            let slots = slots_of(&data);
+            let names = |slots: &[Slot]| -> Vec<String> {
+                slots.iter().map(|slot| slot.name.clone()).collect()
+            };
+            if names(&slots) != names(&state.slots) {
+                return Err(differ(format!(
+                    "its names are {:?}, not {:?}",
+                    names(&slots),
+                    names(&state.slots)
+                )));
+            }
+            slots
+        };
+        check_slots(&data, &slots)?;
+        let threads = threads(self.serial || self.mode == ExecMode::Submit);
+        let schedule = if state.data.graph.same_use(&data.graph) {
+            Arc::clone(&state.schedule)
+        } else {
+            Arc::new(data.graph.schedule(threads))
+        };
+        let program = Program::new(&data, &schedule, threads, &slot_ranges(&slots))?;
+        program.applied.store(state.replays, Ordering::Relaxed);
+        for old in std::mem::replace(&mut state.slots, slots) {
+            if let Some(base) = old.bound {
+                unbind(self.device, state.last, base);
+            }
+        }
+        state.pending.clear();
+        state.schedule = schedule;
+        let old = (
+            std::mem::replace(&mut state.program, Arc::new(program)),
+            std::mem::replace(&mut state.data, data),
+        );
+        self.device.retire(state.last, Box::new(old));
+        Ok(())
+    }
+
+    /// Runs `with` on the program and its data, in order of `stream` and on a thread of the driver, and
+    /// waits for it. It is given what to add to a device address to reach its bytes.
+    pub(super) fn on_host<R: Send + 'static>(
+        &self,
+        stream: &Stream,
+        with: impl FnOnce(&Program, &GraphData, i64) -> R + Send + 'static,
+    ) -> Result<R> {
+        self.check_stream(stream)?;
+        let Some(bias) = self.device.host_bias()? else {
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                "the driver does not let the host reach the device's memory",
+            ));
+        };
+        let place = Arc::new(Mutex::new(None));
+        {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            state.order(stream)?;
+            let (program, data) = (Arc::clone(&state.program), Arc::clone(&state.data));
+            let patches: Vec<_> = state.pending.iter().map(|(_, patch)| *patch).collect();
+            let place = Arc::clone(&place);
+            stream.host_call_now(move |upstream| {
+                upstream?;
+                // SAFETY: in order with replays.
+                unsafe { program.patch(&patches) };
+                *place.lock() = Some(with(&program, &data, bias));
+                Ok(())
+            })?;
+            state.last = Some(stream.id());
+        }
+        stream.synchronize()?;
+        let result = place.lock().take();
+        result.ok_or_else(|| Error::new(Code::CANCELLED, "the stream has failed before"))
+    }
+}
+
+/// How far apart two buffers may be so that kernels find one aligned as the other.
+const ALIGNMENT: u64 = 16;
+
+#[cold]
+fn no_slot(slot: u32, wanted: &str) -> Error {
+    Error::new(
+        Code::NOT_FOUND,
+        format!("slot {slot} is not of a named {wanted}"),
+    )
+}
+
+/// Lets a bound buffer go: the work of replays so far may still use it.
+fn unbind(device: &'static Device, last: Option<u64>, base: u64) {
+    if let Some(stream) = last {
+        // A buffer that cannot be recorded has been freed and reused by nobody: it is held.
+        let _ = device.allocator().record_stream(base, StreamId(stream));
+    }
+    device.unhold(base);
+}
+
+fn same_command(a: &super::data::Command, b: &super::data::Command) -> Result<(), String> {
+    let same = match (&a.work, &b.work) {
+        (Work::None, Work::None) => true,
+        (Work::Kernel(a), Work::Kernel(b)) => std::ptr::fn_addr_eq(*a, *b),
+        (Work::Operator(a, _), Work::Operator(b, _)) => Arc::ptr_eq(a, b),
+        (Work::Conditional(a), Work::Conditional(b)) => a == b,
+        _ => false,
+    };
+    if same && a.size == b.size && a.words == b.words {
+        Ok(())
+    } else {
+        Err("it runs another kernel, or one with other arguments".to_owned())
+    }
+}
+
+fn mode_of(device: &'static Device, data: &GraphData, flags: ExecFlags) -> Result<ExecMode> {
+    let mut nodes = data.graph.nodes().map(|(_, node)| &node.spec.command.work);
+    let operators = nodes.any(|work| matches!(work, Work::Operator(..)));
+    if flags.submit || operators {
+        if !data.store.bodies.is_empty() {
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                "a graph with conditional nodes is not replayed node by node: the host would have to wait \
+                 for each predicate",
+            ));
+        }
+        return Ok(ExecMode::Submit);
+    }
+    if device.takes_host_kernels()? {
+        Ok(ExecMode::Launch)
+    } else if device.properties().host_visible() {
+        Ok(ExecMode::HostCall)
+    } else {
+        Ok(ExecMode::Submit)
+    }
+}
+
+fn state_report(
+    reports: &mut Vec<(u64, Arc<FailedOperator>)>,
+    stream: &Stream,
+) -> *const FailedOperator {
+    let id = stream.id();
+    if let Some((_, report)) = reports.iter().find(|(known, _)| *known == id) {
+        return Arc::as_ptr(report);
+    }
+    reports.push((id, Arc::clone(stream.failed_operator())));
+    Arc::as_ptr(stream.failed_operator())
+}
+
+impl State {
+    fn push_pending(&mut self, patch: Patch) {
+        self.pending.retain(|(_, old)| old.target != patch.target);
+        self.pending.push((self.replays + 1, patch));
+    }
+
+    /// Whether a word is written by replays for a generator.
+    fn drawn(&self, word: u32) -> bool {
+        let mut draws = self.data.store.draws.iter();
+        draws.any(|draw| draw.seed == word || draw.offset == word)
+    }
+
+    /// Makes a stream wait for the latest replay, if that was on another one.
+    fn order(&self, stream: &Stream) -> Result<()> {
+        let Some(last) = self.last.filter(|&last| last != stream.id()) else {
+            return Ok(());
+        };
+        let Some(fence) = stream.device().timelines().fence(last)? else {
+            return Ok(());
+        };
+        stream
+            .queue()
+            .wait_event(&fence)
+            .map_err(|error| stream.failed(error))
+    }
+
+    /// Submits all nodes, one by one.
+    fn submit(&self, stream: &Stream) -> Result<()> {
+        let data = &self.data;
+        for &id in &self.schedule.steps {
+            let Some(node) = data.graph.node(id) else {
+                continue;
+            };
+            let command = &node.spec.command;
+            // SAFETY: blocks are changed by replays only, which the exec's lock keeps apart.
+            let block = unsafe { self.program.block(command.words.clone()) };
+            match (&command.work, node.spec.kind) {
+                (Work::Operator(prepared, workspace), _) => {
+                    let Some(call) = command.call else { continue };
+                    // SAFETY: the graph keeps operands and workspace alive.
+                    call.with(&data.store.calls, |id, call| unsafe {
+                        stream.launch_prepared(prepared, id, call, *workspace)
+                    })?;
+                }
+                (Work::Kernel(_), Kind::Copy) => {
+                    if let Some((dst, src, size, kind)) = steps::copy_of(block) {
+                        // SAFETY: the graph keeps device ranges alive; host ranges are the recorder's
+                        // promise.
+                        unsafe { stream.copy_now(dst, src, size, kind) }?;
+                    }
+                }
+                (Work::Kernel(_), Kind::Fill) => {
+                    if let Some((dst, size, pattern)) = steps::fill_of(block) {
+                        // SAFETY: the graph keeps the range alive.
+                        unsafe { stream.fill_now(dst, size, &pattern) }?;
+                    }
+                }
+                (Work::Kernel(function), _) => {
+                    let args: &[u8] = bytemuck::cast_slice(block);
+                    let args = &args[..command.size as usize];
+                    // SAFETY: the block was made for this kernel, and the graph keeps its memory alive.
+                    unsafe { stream.launch_host(*function, args, node.spec.cost_ns, c"graph") }?;
+                }
+                (Work::None | Work::Conditional(_), _) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The argument block of a replay, on the stack while it is small.
+struct Block {
+    header: Header,
+    few: arrayvec::ArrayVec<Patch, PATCHES>,
+    many: Vec<Patch>,
+}
+
+impl Block {
+    fn new(header: Header) -> Self {
+        Self {
+            header,
+            few: arrayvec::ArrayVec::new(),
+            many: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, patch: Patch) {
+        if self.many.is_empty() {
+            if self.few.try_push(patch).is_ok() {
+                return;
+            }
+            self.many.extend_from_slice(&self.few);
+        }
+        self.many.push(patch);
+    }
+
+    fn finish<R>(mut self, report: *const FailedOperator, with: impl FnOnce(&[u8]) -> R) -> R {
+        let patches = if self.many.is_empty() {
+            &self.few[..]
+        } else {
+            &self.many[..]
+        };
+        self.header.patches = patches.len() as u64;
+        self.header.report = report;
+        let header: [u64; HEADER_WORDS] = [
+            self.header.program as u64,
+            self.header.report as u64,
+            self.header.number,
+            self.header.patches,
+        ];
+        if patches.is_empty() {
+            return with(bytemuck::cast_slice(&header));
+        }
+        let words = patches
+            .iter()
+            .flat_map(|one| [one.target, one.first, one.second]);
+        if patches.len() <= PATCHES {
+            let mut block = arrayvec::ArrayVec::<u64, { HEADER_WORDS + 3 * PATCHES }>::new();
+            block.extend(header.into_iter().chain(words));
+            return with(bytemuck::cast_slice(&block));
+        }
+        let block: Vec<u64> = header.into_iter().chain(words).collect();
+        with(bytemuck::cast_slice(&block))
+    }
+}
+
+const HEADER_WORDS: usize = size_of::<Header>() / 8;
+const _: () = assert!(HEADER_WORDS == 4 && size_of::<Patch>() == 24);
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        for slot in &state.slots {
+            if let Some(base) = slot.bound {
+                unbind(self.device, state.last, base);
+            }
+        }
+        let kept = (
+            Arc::clone(&state.program),
+            Arc::clone(&state.data),
+            std::mem::take(&mut state.reports),
+        );
+        self.device.retire(state.last, Box::new(kept));
+    }
+}
+
+/// The executable graph with this id.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live one.
+pub fn graph_exec(id: u64) -> Result<Arc<GraphExec>> {
+    TABLE.get(id)
+}
+
+/// Runs a short call on the executable graph with this id.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live one; what `call` returns.
+#[inline]
+pub fn with_graph_exec<R>(id: u64, call: impl FnOnce(&GraphExec) -> Result<R>) -> Result<R> {
+    TABLE.with(id, call)
+}
+
+/// Destroys an executable graph without waiting: replays that were submitted still run, and what they
+/// use is given back afterwards.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live one.
+pub fn destroy_graph_exec(id: u64) -> Result<()> {
+    TABLE.remove(id).map(drop)
+}

@@ -1,0 +1,566 @@
+//! Graphs by handle: captured ones, and ones that are built node by node.
+
+use std::sync::Arc;
+
+use outrigger_allocator::StreamId;
+use outrigger_device::{Code, CopyKind, DType};
+use outrigger_graph::{Kind, NodeId};
+use outrigger_ops::{Call, OperatorId};
+use parking_lot::Mutex;
+
+use super::buffers::{BufferMap, Resolver};
+use super::data::{Command, GraphData, Named, NamedThing, Resources, Store, Work, buffer};
+use super::pool::{Pool, PoolRef};
+use super::record::{self, Buffers, Condition, HostNode, KernelCall, Recorded};
+use super::{ConditionalKind, GraphExec};
+use crate::table::{self, Table};
+use crate::{Device, Error, Result, runtime};
+
+static TABLE: Table<Graph> = Table::new(table::Kind::Graph);
+
+/// Nodes and edges that can be looked at, added to, and instantiated.
+#[derive(Debug)]
+pub struct Graph {
+    id: u64,
+    partial: bool,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    data: Arc<GraphData>,
+    map: BufferMap,
+    /// What nodes of this graph have freed, by address, size and node: an allocation that gets the
+    /// memory again runs after that node.
+    freed: Vec<(u64, u64, NodeId)>,
+}
+
+/// Figures of a graph.
+#[derive(Clone, Copy, Debug)]
+pub struct GraphInfo {
+    /// The device that it is for.
+    pub device: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Edges.
+    pub edges: u32,
+    /// Bytes that its pool holds.
+    pub memory_bytes: u64,
+    /// What was recorded before a capture failed: it can be looked at only.
+    pub partial: bool,
+}
+
+/// How a graph is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DumpFormat {
+    /// The language of Graphviz.
+    Dot,
+    /// Nodes and buffers, for programs.
+    Json,
+    /// A picture.
+    Svg,
+}
+
+impl Graph {
+    pub(crate) fn new(data: GraphData, map: BufferMap, partial: bool) -> Result<Arc<Self>> {
+        TABLE.insert(|id| Self {
+            id,
+            partial,
+            inner: Mutex::new(Inner {
+                data: Arc::new(data),
+                map,
+                freed: Vec::new(),
+            }),
+        })
+    }
+
+    /// The id, as C hosts hold it.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Figures.
+    pub fn info(&self) -> GraphInfo {
+        let data = &self.inner.lock().data;
+        GraphInfo {
+            device: data.resources.device.index(),
+            nodes: data.graph.len() as u32,
+            edges: data.graph.edge_count() as u32,
+            memory_bytes: data.resources.pool.stats().reserved,
+            partial: self.partial,
+        }
+    }
+
+    /// The graph, written down.
+    pub fn dump(&self, format: DumpFormat) -> String {
+        let data = Arc::clone(&self.inner.lock().data);
+        match format {
+            DumpFormat::Dot => data.graph.to_dot(&format!("graph {:#x}", self.id)),
+            DumpFormat::Json => data.graph.to_json().to_string(),
+            DumpFormat::Svg => data.graph.to_svg(),
+        }
+    }
+
+    /// The graph as it is now.
+    ///
+    /// # Errors
+    /// `CAPTURE` for what a failed capture has left.
+    pub(crate) fn data(&self) -> Result<Arc<GraphData>> {
+        if self.partial {
+            return Err(Error::new(
+                Code::CAPTURE,
+                "the graph is what a capture had recorded at some moment: it can be looked at, not run",
+            ));
+        }
+        Ok(Arc::clone(&self.inner.lock().data))
+    }
+
+    /// Gives a buffer a name: replays may put another one in its place.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the range is not in a live allocation, or the name is taken.
+    pub fn name_buffer(&self, name: &str, address: u64, size: u64) -> Result<()> {
+        let device = self.inner.lock().data.resources.device;
+        device.check_range("buffer", address, size)?;
+        self.name(name, NamedThing::Buffer { address, size })
+    }
+
+    /// Gives a number of an operator's node a name: replays may put another one in its place.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is no such node or number; `INVALID_ARGUMENT` if the name is taken.
+    pub fn name_scalar(&self, name: &str, node: NodeId, index: u32) -> Result<()> {
+        let data = Arc::clone(&self.inner.lock().data);
+        let call = data
+            .graph
+            .node(node)
+            .and_then(|node| node.spec.command.call);
+        let count = call.map(|call| call.with(&data.store.calls, |_, call| call.scalars.len()));
+        if count.is_none_or(|count| index as usize >= count) {
+            return Err(Error::new(
+                Code::NOT_FOUND,
+                match count {
+                    None => format!("node {node} is not an operator of this graph"),
+                    Some(count) => {
+                        format!("node {node} has {count} scalars, not one of number {index}")
+                    }
+                },
+            ));
+        }
+        self.name(name, NamedThing::Scalar { node, index })
+    }
+
+    fn name(&self, name: &str, what: NamedThing) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if name.is_empty() || inner.data.names.iter().any(|one| one.name == name) {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("the name '{name}' is empty or taken: names of a graph differ"),
+            ));
+        }
+        Arc::make_mut(&mut inner.data).names.push(Named {
+            name: name.to_owned(),
+            what,
+        });
+        Ok(())
+    }
+
+    // ---- Building ------------------------------------------------------------------------------
+
+    fn add(
+        &self,
+        deps: &[NodeId],
+        command: impl FnOnce(&'static Device, &mut Store, &mut dyn Buffers) -> Result<Recorded>,
+    ) -> Result<NodeId> {
+        if self.partial {
+            self.data()?;
+        }
+        let mut inner = self.inner.lock();
+        let Inner { data, map, .. } = &mut *inner;
+        let data = Arc::make_mut(data);
+        if let Some(dep) = deps.iter().find(|&&dep| dep as usize >= data.graph.len()) {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "a node that runs after node {dep}: the graph has {} nodes so far",
+                    data.graph.len()
+                ),
+            ));
+        }
+        let GraphData {
+            graph,
+            store,
+            resources,
+            ..
+        } = data;
+        let (stored, accesses) = {
+            let mut add = |buffer| graph.add_buffer(buffer);
+            let mut resolver = Resolver {
+                map,
+                resources,
+                add: &mut add,
+            };
+            command(resources.device, store, &mut resolver)?
+        };
+        graph
+            .add(0, stored.spec(None), deps, &accesses)
+            .ok_or_else(|| Error::new(Code::INTERNAL, "a buffer of a graph is missing"))
+    }
+
+    /// Adds a host kernel.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps` or addresses that are not in live memory.
+    ///
+    /// # Safety
+    /// The kernel may run with this block, on memory that its addresses name, at every replay.
+    pub unsafe fn add_kernel(&self, deps: &[NodeId], call: &KernelCall<'_>) -> Result<NodeId> {
+        self.add(deps, |_, store, buffers| {
+            record::kernel(store, buffers, call)
+        })
+    }
+
+    /// Adds an operator.
+    ///
+    /// # Errors
+    /// As [`add_kernel`](Self::add_kernel); `UNSUPPORTED` if there is no kernel for these arguments.
+    pub fn add_operator(&self, deps: &[NodeId], id: OperatorId, call: &Call<'_>) -> Result<NodeId> {
+        self.add(deps, |device, store, buffers| {
+            record::operator(device, store, buffers, id, call)
+        })
+    }
+
+    /// Adds a copy.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps` or a device range that is not in a live allocation.
+    ///
+    /// # Safety
+    /// Host ranges are valid at every replay, and the two ranges do not overlap.
+    pub unsafe fn add_copy(
+        &self,
+        deps: &[NodeId],
+        dst: u64,
+        src: u64,
+        size: u64,
+        kind: CopyKind,
+    ) -> Result<NodeId> {
+        self.add(deps, |device, store, buffers| {
+            check_copy(device, dst, src, size, kind)?;
+            record::copy(store, buffers, (dst, src, size, kind))
+        })
+    }
+
+    /// Adds a fill with a pattern of 1, 2, 4, 8 or 16 bytes.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps`, a range that is not in a live allocation, or a pattern
+    /// that does not fit.
+    pub fn add_fill(&self, deps: &[NodeId], dst: u64, size: u64, pattern: &[u8]) -> Result<NodeId> {
+        self.add(deps, |device, store, buffers| {
+            crate::stream::check_pattern(size, pattern)?;
+            device.check_range("destination", dst, size)?;
+            record::fill(store, buffers, dst, size, pattern)
+        })
+    }
+
+    /// Adds a host function.
+    ///
+    /// # Errors
+    /// As [`add_kernel`](Self::add_kernel); then `destroy` is not called.
+    ///
+    /// # Safety
+    /// The function may be called with its user data at every replay, from any thread.
+    pub unsafe fn add_host(&self, deps: &[NodeId], node: &HostNode<'_>) -> Result<NodeId> {
+        let id = self.add(deps, |_, store, buffers| {
+            record::host_node(store, buffers, node)
+        })?;
+        let resources = Arc::clone(&self.inner.lock().data.resources);
+        resources.own(node.user, node.destroy);
+        Ok(id)
+    }
+
+    /// Adds a node that does nothing but join edges.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps`.
+    pub fn add_empty(&self, deps: &[NodeId]) -> Result<NodeId> {
+        self.add(deps, |_, _, _| {
+            Ok((record::nothing(Kind::Empty, "empty"), Vec::new()))
+        })
+    }
+
+    /// Adds a conditional node. The bodies are taken as they are now.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that says what is wrong with predicate, bodies or `deps`.
+    pub fn add_conditional(
+        &self,
+        deps: &[NodeId],
+        kind: ConditionalKind,
+        predicate: u64,
+        dtype: DType,
+        bodies: &[Arc<Graph>],
+    ) -> Result<NodeId> {
+        let bodies = whole(bodies)?;
+        let id = self.add(deps, |device, store, buffers| {
+            let bodies = &bodies[..];
+            let condition = Condition {
+                kind,
+                predicate,
+                dtype,
+                bodies,
+            };
+            record::conditional(device, store, buffers, &condition)
+        })?;
+        let resources = Arc::clone(&self.inner.lock().data.resources);
+        for body in &bodies {
+            resources.share(&body.resources);
+        }
+        Ok(id)
+    }
+
+    /// Adds an allocation from the graph's pool. It may get memory that another node frees: then it
+    /// runs after that node. The memory is the graph's until a node frees it, or the graph ends.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`; `INVALID_ARGUMENT` for unknown `deps`.
+    pub fn add_alloc(&self, deps: &[NodeId], size: u64) -> Result<(NodeId, u64)> {
+        let (device, pool) = {
+            let inner = self.inner.lock();
+            (
+                inner.data.resources.device,
+                Arc::clone(&inner.data.resources.pool),
+            )
+        };
+        let stream = StreamId(device.default_stream().id());
+        let block = device.alloc_in(&pool, size.max(1), stream)?;
+        let mut after = deps.to_vec();
+        {
+            let inner = self.inner.lock();
+            let ends = |&(address, size, _): &(u64, u64, NodeId)| {
+                address < block.address + block.size && block.address < address + size
+            };
+            after.extend(inner.freed.iter().filter(|one| ends(one)).map(|one| one.2));
+        }
+        let label = format!("alloc {size}");
+        let added = self.add(&after, |_, _, _| {
+            Ok((record::nothing(Kind::Alloc, label), Vec::new()))
+        });
+        let id = added.inspect_err(|_| device.free_block(block.address))?;
+        let mut inner = self.inner.lock();
+        inner.map.allocated(block.address);
+        inner.data.resources.own_block(block.address);
+        Ok((id, block.address))
+    }
+
+    /// Adds the end of an allocation of [`add_alloc`](Self::add_alloc): later nodes must not use it.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the address is not that of such an allocation, or for unknown `deps`.
+    pub fn add_free(&self, deps: &[NodeId], address: u64) -> Result<NodeId> {
+        let resources = Arc::clone(&self.inner.lock().data.resources);
+        let device = resources.device;
+        let size = device
+            .allocator()
+            .lookup(address)
+            .map_or(0, |block| block.size);
+        let id = self.add(deps, |_, _, _| {
+            if !resources.disown_block(address) {
+                return Err(Error::new(
+                    Code::INVALID_ARGUMENT,
+                    format!("{address:#x} is not an allocation that a node of this graph has made"),
+                ));
+            }
+            Ok((record::nothing(Kind::Free, "free"), Vec::new()))
+        })?;
+        let mut inner = self.inner.lock();
+        if let Some(buffer) = inner.map.freed(address) {
+            Arc::make_mut(&mut inner.data).graph.set_transient(buffer);
+        }
+        inner.freed.push((address, size, id));
+        device.free_block(address);
+        Ok(id)
+    }
+
+    /// Copies all nodes of another graph in, to run after `deps`. What is returned runs after all of
+    /// them.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps` or a graph of another device.
+    pub fn add_child(&self, deps: &[NodeId], child: &Self) -> Result<NodeId> {
+        let child = child.data()?;
+        let first = self.add_empty(deps)?;
+        let mut inner = self.inner.lock();
+        if child.resources.device.index() != inner.data.resources.device.index() {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                "the child is a graph of another device",
+            ));
+        }
+        inner.data.resources.share(&child.resources);
+        let data = Arc::make_mut(&mut inner.data);
+        let leaves = data.append(&child, first);
+        drop(inner);
+        self.add_empty(&leaves)
+    }
+
+    /// Makes it executable.
+    ///
+    /// # Errors
+    /// See [`GraphExec`].
+    pub fn instantiate(&self, flags: super::ExecFlags) -> Result<Arc<GraphExec>> {
+        GraphExec::new(self.data()?, flags)
+    }
+}
+
+/// A copy's device ranges lie in live allocations.
+fn check_copy(device: &Device, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
+    if kind.writes_device() {
+        device.check_range("destination", dst, size)?;
+    }
+    if kind.reads_device() {
+        device.check_range("source", src, size)?;
+    }
+    Ok(())
+}
+
+/// The contents of graphs that can run.
+pub(crate) fn whole(graphs: &[Arc<Graph>]) -> Result<Vec<Arc<GraphData>>> {
+    graphs.iter().map(|graph| graph.data()).collect()
+}
+
+impl GraphData {
+    /// Adds all nodes of another graph after a node of this one. Gives the nodes that nothing in the
+    /// other graph runs after.
+    fn append(&mut self, other: &Self, first: NodeId) -> Vec<NodeId> {
+        let words = self.store.words.len() as u32;
+        let calls = self.store.calls.len() as u32;
+        let bodies = self.store.bodies.len();
+        let nodes = self.graph.len() as NodeId;
+        self.store.words.extend_from_slice(&other.store.words);
+        self.store.calls.extend_from_slice(&other.store.calls);
+        self.store.bodies.extend_from_slice(&other.store.bodies);
+        for one in &other.store.addresses {
+            self.store.push_address(words + one.word, one.address);
+        }
+        let generators: Vec<u32> = other
+            .store
+            .drawn
+            .iter()
+            .map(|drawn| self.store.adopt(drawn))
+            .collect();
+        // Numbers of the child follow those that were drawn before.
+        let before: Vec<u64> = generators
+            .iter()
+            .zip(&other.store.drawn)
+            .map(|(&index, drawn)| self.store.drawn[index as usize].count - drawn.count)
+            .collect();
+        for draw in &other.store.draws {
+            let mut draw = *draw;
+            draw.seed += words;
+            draw.offset += words;
+            draw.relative += before[draw.generator as usize];
+            draw.generator = generators[draw.generator as usize];
+            self.store.draws.push(draw);
+        }
+        let buffers: Vec<_> = other
+            .graph
+            .buffers()
+            .iter()
+            .map(|one| {
+                let id = self.graph.add_buffer(buffer(one.address, one.size));
+                if one.transient {
+                    self.graph.set_transient(id);
+                }
+                id
+            })
+            .collect();
+        let mut leaf = vec![true; other.graph.len()];
+        for (_, node) in other.graph.nodes() {
+            let mut spec = node.spec.clone();
+            spec.command = moved(&spec.command, words, calls, bodies);
+            let deps: Vec<_> = match other.graph.deps(node) {
+                [] => vec![first],
+                deps => deps.iter().map(|&dep| nodes + dep).collect(),
+            };
+            for &dep in other.graph.deps(node) {
+                leaf[dep as usize] = false;
+            }
+            let accesses: Vec<_> = other
+                .graph
+                .accesses(node)
+                .iter()
+                .map(|one| super::data::access(buffers[one.buffer as usize], one.reads, one.writes))
+                .collect();
+            let added = self.graph.add(node.lane, spec, &deps, &accesses);
+            debug_assert!(
+                added.is_some(),
+                "nodes and buffers of the child were all added"
+            );
+        }
+        let leaves = (0..).zip(leaf).filter(|(_, leaf)| *leaf);
+        let leaves: Vec<_> = leaves.map(|(id, _): (NodeId, _)| nodes + id).collect();
+        if leaves.is_empty() {
+            vec![first]
+        } else {
+            leaves
+        }
+    }
+}
+
+fn moved(command: &Command, words: u32, calls: u32, bodies: usize) -> Command {
+    let mut command = command.clone();
+    command.words = command.words.start + words..command.words.end + words;
+    command.call = command.call.map(|call| call.moved(calls));
+    if let Work::Conditional(index) = &mut command.work {
+        *index += bodies;
+    }
+    command
+}
+
+/// Makes an empty graph for a device. Memory that its nodes allocate comes from `pool`, or from a pool
+/// of its own.
+///
+/// # Errors
+/// `INVALID_DEVICE`; `INVALID_ARGUMENT` for a pool of another device.
+pub fn create_graph(device: u32, pool: Option<&Pool>) -> Result<Arc<Graph>> {
+    let device = runtime()?.device(device)?;
+    let pool = match pool {
+        None => PoolRef::new(device),
+        Some(pool) if pool.device().index() == device.index() => Arc::clone(pool.memory()),
+        Some(pool) => {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "a pool of device {} for a graph of device {}",
+                    pool.device().index(),
+                    device.index()
+                ),
+            ));
+        }
+    };
+    let data = GraphData {
+        graph: outrigger_graph::Graph::default(),
+        store: Store::default(),
+        names: Vec::new(),
+        resources: Arc::new(Resources::new(pool)),
+    };
+    Graph::new(data, BufferMap::default(), false)
+}
+
+/// The graph with this id.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live graph.
+pub fn graph(id: u64) -> Result<Arc<Graph>> {
+    TABLE.get(id)
+}
+
+/// Destroys a graph. What was instantiated from it lives on.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live graph.
+pub fn destroy_graph(id: u64) -> Result<()> {
+    TABLE.remove(id).map(drop)
+}

@@ -1,0 +1,343 @@
+//! Turns calls of a stream into stored commands: what a capture and the explicit builder share.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, c_void};
+
+use outrigger_device::{Code, CopyKind, DType, HostFn};
+use outrigger_graph::{Access, BufferId, Kind};
+use outrigger_ops::{Call, KernelFn, OperatorId, PlanError};
+
+use super::data::{
+    Bodies, Command, ConditionalKind, DestroyFn, GraphData, Store, Stored, Work, access,
+};
+use super::steps::{self, HostNodeFn};
+use crate::{Device, Error, Result};
+
+/// A host kernel of the caller's own.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelCall<'a> {
+    /// What runs, on a thread of the driver's choice.
+    pub function: KernelFn,
+    /// Its argument block, which is copied.
+    pub args: &'a [u8],
+    /// Estimated time in nanoseconds; 0 if unknown.
+    pub cost_ns: u32,
+    /// Its name, for failures and pictures.
+    pub label: &'static CStr,
+    /// Where in the block device addresses stand, in bytes; each is a multiple of 8.
+    pub address_offsets: &'a [u32],
+}
+
+impl KernelCall<'_> {
+    /// The device addresses in the block.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an offset that is no multiple of 8 or beyond the block.
+    pub(crate) fn addresses(&self) -> Result<Vec<(u32, u64)>> {
+        let one = |&offset: &u32| {
+            let at = offset as usize;
+            let word = self.args.get(at..at + 8).filter(|_| at.is_multiple_of(8));
+            let word = word.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
+            let word = word.ok_or_else(|| {
+                let text = format!(
+                    "an address at byte {at} of an argument block of {} bytes: it is a multiple of 8 \
+                     within the block",
+                    self.args.len()
+                );
+                Error::new(Code::INVALID_ARGUMENT, text)
+            })?;
+            Ok((offset / 8, u64::from_ne_bytes(word)))
+        };
+        self.address_offsets.iter().map(one).collect()
+    }
+}
+
+/// A function that runs on the host at every replay.
+#[derive(Clone, Copy, Debug)]
+pub struct HostNode<'a> {
+    /// What runs.
+    pub function: HostNodeFn,
+    /// What it is given.
+    pub user: *mut c_void,
+    /// Called once with `user` when the function will not be called again.
+    pub destroy: Option<DestroyFn>,
+    /// Its name.
+    pub label: &'a str,
+    /// Addresses within allocations that it reads.
+    pub reads: &'a [u64],
+    /// Addresses within allocations that it writes, or reads and writes.
+    pub writes: &'a [u64],
+    /// Estimated time in nanoseconds; 0 if unknown.
+    pub cost_ns: u32,
+}
+
+/// Finds the buffers that commands use.
+pub(crate) trait Buffers {
+    /// The buffer around an address.
+    fn resolve(&mut self, address: u64) -> Result<BufferId>;
+
+    /// Memory for an operator to work in, which the graph keeps.
+    fn workspace(&mut self, bytes: u64) -> Result<u64>;
+}
+
+/// A command, and what it does to buffers.
+pub(crate) type Recorded = (Stored, Vec<Access>);
+
+fn stored(
+    kind: Kind,
+    label: impl Into<Cow<'static, str>>,
+    function: KernelFn,
+    words: std::ops::Range<u32>,
+    size: u32,
+) -> Stored {
+    Stored {
+        kind,
+        label: label.into(),
+        cost_ns: 0,
+        effects: false,
+        command: Command {
+            work: Work::Kernel(function),
+            words,
+            size,
+            call: None,
+            fixed: false,
+        },
+    }
+}
+
+/// About how long moving so many bytes takes, in nanoseconds.
+fn move_cost(size: u64) -> u32 {
+    u32::try_from(size / 8).unwrap_or(u32::MAX).max(20)
+}
+
+pub(crate) fn operator(
+    device: &'static Device,
+    store: &mut Store,
+    buffers: &mut dyn Buffers,
+    id: OperatorId,
+    call: &Call<'_>,
+) -> Result<Recorded> {
+    let name = || id.name().to_string_lossy();
+    let mut places = Vec::with_capacity(call.inputs.len() + call.outputs.len());
+    let mut accesses = Vec::with_capacity(places.capacity());
+    for (index, tensor) in call.inputs.iter().chain(call.outputs).enumerate() {
+        if tensor.dtype == DType::INVALID || tensor.numel() == 0 {
+            places.push(None);
+            continue;
+        }
+        let buffer = buffers
+            .resolve(tensor.address)
+            .map_err(|error| error.in_operator(name()))?;
+        places.push(Some(buffer));
+        // Outputs may be read too: in-place operators do.
+        accesses.push(access(buffer, true, index >= call.inputs.len()));
+    }
+    if let Some((prepared, bytes)) = device.prepare_operator(id, call)? {
+        let workspace = buffers.workspace(bytes)?;
+        let words = store.push(&[]);
+        let call = super::call::StoredCall::store(&mut store.calls, id, call);
+        let mut stored = stored(Kind::Kernel, name().into_owned(), steps::copy, words, 0);
+        stored.command.work = Work::Operator(prepared, workspace);
+        stored.command.call = Some(call);
+        stored.command.fixed = true;
+        return Ok((stored, accesses));
+    }
+    let refused = |error| {
+        let (code, reason) = match error {
+            PlanError::Unsupported(reason) => (Code::UNSUPPORTED, reason),
+            PlanError::Invalid(reason) => (Code::INVALID_ARGUMENT, reason),
+        };
+        Error::new(code, reason).in_operator(name())
+    };
+    Ok((store.operator(id, call, &places, refused)?, accesses))
+}
+
+pub(crate) fn kernel(
+    store: &mut Store,
+    buffers: &mut dyn Buffers,
+    call: &KernelCall<'_>,
+) -> Result<Recorded> {
+    let mut accesses = Vec::new();
+    let addresses = call.addresses()?;
+    for &(_, address) in &addresses {
+        let buffer = buffers.resolve(address)?;
+        accesses.push(access(buffer, true, true));
+    }
+    let words = store.push_bytes(call.args);
+    for (word, address) in addresses {
+        store.push_address(words.start + word, address);
+    }
+    let label = call.label.to_string_lossy();
+    let size = call.args.len() as u32;
+    let mut stored = stored(Kind::Kernel, label, call.function, words, size);
+    stored.cost_ns = call.cost_ns;
+    stored.effects = true;
+    Ok((stored, accesses))
+}
+
+pub(crate) fn copy(
+    store: &mut Store,
+    buffers: &mut dyn Buffers,
+    (dst, src, size, kind): (u64, u64, u64, CopyKind),
+) -> Result<Recorded> {
+    let mut accesses = Vec::new();
+    let words = store.push(&steps::copy_block(dst, src, size, kind));
+    if size > 0 && kind.reads_device() {
+        accesses.push(access(buffers.resolve(src)?, true, false));
+        store.push_address(words.start + steps::COPY_SRC, src);
+    }
+    if size > 0 && kind.writes_device() {
+        accesses.push(access(buffers.resolve(dst)?, false, true));
+        store.push_address(words.start + steps::COPY_DST, dst);
+    }
+    let mut stored = stored(Kind::Copy, "copy", steps::copy, words, 32);
+    stored.cost_ns = move_cost(size);
+    // What goes to the host is seen there.
+    stored.effects = size > 0 && !kind.writes_device();
+    Ok((stored, accesses))
+}
+
+pub(crate) fn fill(
+    store: &mut Store,
+    buffers: &mut dyn Buffers,
+    dst: u64,
+    size: u64,
+    pattern: &[u8],
+) -> Result<Recorded> {
+    let mut accesses = Vec::new();
+    let words = store.push(&steps::fill_block(dst, size, pattern));
+    if size > 0 {
+        accesses.push(access(buffers.resolve(dst)?, false, true));
+        store.push_address(words.start + steps::FILL_DST, dst);
+    }
+    let mut stored = stored(Kind::Fill, "fill", steps::fill, words, 32);
+    stored.cost_ns = move_cost(size);
+    Ok((stored, accesses))
+}
+
+pub(crate) fn host_node(
+    store: &mut Store,
+    buffers: &mut dyn Buffers,
+    node: &HostNode<'_>,
+) -> Result<Recorded> {
+    let mut accesses = Vec::new();
+    let uses = node.reads.iter().map(|address| (address, false));
+    for (&address, writes) in uses.chain(node.writes.iter().map(|address| (address, true))) {
+        if address != 0 {
+            accesses.push(access(buffers.resolve(address)?, true, writes));
+        }
+    }
+    let words = store.push(&steps::host_block(node.function as usize, node.user));
+    let label = if node.label.is_empty() {
+        "host"
+    } else {
+        node.label
+    };
+    let mut stored = stored(Kind::Host, label.to_owned(), steps::host_node, words, 16);
+    stored.cost_ns = node.cost_ns;
+    stored.effects = true;
+    // It knows its addresses by itself.
+    stored.command.fixed = true;
+    Ok((stored, accesses))
+}
+
+pub(crate) fn host_call(store: &mut Store, function: HostFn, user: *mut c_void) -> Recorded {
+    let words = store.push(&steps::host_block(function as usize, user));
+    let mut stored = stored(Kind::Host, "host", steps::host_call, words, 16);
+    stored.effects = true;
+    (stored, Vec::new())
+}
+
+/// A predicate and its bodies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Condition<'a> {
+    pub(crate) kind: ConditionalKind,
+    pub(crate) predicate: u64,
+    pub(crate) dtype: DType,
+    pub(crate) bodies: &'a [std::sync::Arc<GraphData>],
+}
+
+pub(crate) fn conditional(
+    device: &'static Device,
+    store: &mut Store,
+    buffers: &mut dyn Buffers,
+    condition: &Condition<'_>,
+) -> Result<Recorded> {
+    let invalid = |text: String| Err(Error::new(Code::INVALID_ARGUMENT, text));
+    let right = match condition.kind {
+        ConditionalKind::If => 1..=2,
+        ConditionalKind::While => 1..=1,
+        ConditionalKind::Switch => 1..=1024,
+    };
+    let count = condition.bodies.len();
+    if !right.contains(&count) {
+        return invalid(format!(
+            "{count} bodies of a conditional node: {right:?} are right"
+        ));
+    }
+    let known = [DType::BOOL, DType::U8, DType::I32, DType::I64];
+    if !known.contains(&condition.dtype) {
+        return invalid(format!(
+            "a predicate of {}: it is one number of bool, u8, i32 or i64",
+            condition.dtype
+        ));
+    }
+    let size = condition.dtype.size().unwrap_or(8) as u64;
+    device.check_range("predicate", condition.predicate, size)?;
+    for body in condition.bodies {
+        if body.resources.device.index() != device.index() {
+            return invalid("a body of a conditional node is a graph of another device".to_owned());
+        }
+        if !body.store.drawn.is_empty() {
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                "random numbers in a body of a conditional node: how many a replay draws would depend \
+                 on the predicate; draw them before the node",
+            ));
+        }
+    }
+    let mut accesses = vec![access(buffers.resolve(condition.predicate)?, true, false)];
+    for body in condition.bodies {
+        for one in body
+            .graph
+            .nodes()
+            .flat_map(|(_, node)| body.graph.accesses(node))
+        {
+            let Some(buffer) = body.graph.buffers().get(one.buffer as usize) else {
+                continue;
+            };
+            if !buffer.transient {
+                accesses.push(access(buffers.resolve(buffer.address)?, true, one.writes));
+            }
+        }
+    }
+    let block =
+        steps::conditional_block(condition.predicate, condition.dtype, condition.kind, count);
+    let words = store.push(&block);
+    store.push_address(words.start + steps::PREDICATE, condition.predicate);
+    store.bodies.push(Bodies {
+        graphs: condition.bodies.to_vec(),
+    });
+    let label = match condition.kind {
+        ConditionalKind::If => "if",
+        ConditionalKind::While => "while",
+        ConditionalKind::Switch => "switch",
+    };
+    let mut stored = stored(Kind::Conditional, label, steps::conditional, words, 32);
+    stored.command.work = Work::Conditional(store.bodies.len() - 1);
+    stored.cost_ns = condition
+        .bodies
+        .iter()
+        .map(|body| u32::try_from(body.graph.schedule(1).cost_ns).unwrap_or(u32::MAX))
+        .max()
+        .unwrap_or(0);
+    stored.effects = true;
+    Ok((stored, accesses))
+}
+
+/// The spec of a node that does nothing.
+pub(crate) fn nothing(kind: Kind, label: impl Into<Cow<'static, str>>) -> Stored {
+    let mut stored = stored(kind, label, steps::copy, 0..0, 0);
+    stored.command.work = Work::None;
+    stored
+}

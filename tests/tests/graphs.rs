@@ -1,0 +1,713 @@
+//! Execution graphs from outside, through the C ABI, on three drivers at once (`host` unified, `host`
+//! discrete, the C template).
+
+#![expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each block is one call of the C ABI with pointers to locals, or with what the contract says is checked"
+)]
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use outrigger::ffi::*;
+use outrigger::runtime::{Code, CopyKind, DType};
+use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
+
+/// A device of each driver under test. All live in one runtime.
+static DEVICES: LazyLock<[u32; 3]> = LazyLock::new(|| {
+    let c_driver = outrigger_tests::c_driver();
+    for spec in ["host?face=discrete", c_driver.to_str().expect("UTF-8")] {
+        let spec = CString::new(spec).expect("no NUL");
+        ok(unsafe { otr_driver_load(spec.as_ptr()) });
+    }
+    [0, 2, 4]
+});
+
+/// Tests that look at a device's memory run one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn text(pointer: *const c_char) -> String {
+    unsafe { CStr::from_ptr(pointer) }
+        .to_str()
+        .expect("UTF-8")
+        .to_owned()
+}
+
+fn outcome(status: *mut otr_status_t) -> Result<(), (Code, String)> {
+    if status.is_null() {
+        return Ok(());
+    }
+    let code = Code(unsafe { otr_status_code(status) });
+    let operator = unsafe { otr_status_operator(status) };
+    let mut message = text(unsafe { otr_status_message(status) });
+    if !operator.is_null() {
+        message = format!("{}: {message}", text(operator));
+    }
+    unsafe { otr_status_free(status) };
+    Err((code, message))
+}
+
+#[track_caller]
+fn ok(status: *mut otr_status_t) {
+    if let Err((code, message)) = outcome(status) {
+        panic!("{code}: {message}");
+    }
+}
+
+#[track_caller]
+fn fails(status: *mut otr_status_t, code: Code, needles: &[&str]) {
+    let (found, message) = outcome(status).expect_err("the call must fail");
+    assert_eq!(found, code, "{message}");
+    for needle in needles {
+        assert!(message.contains(needle), "no {needle:?} in {message:?}");
+    }
+}
+
+fn made<T: Default>(make: impl FnOnce(*mut T) -> *mut otr_status_t) -> T {
+    let mut value = T::default();
+    ok(make(&raw mut value));
+    value
+}
+
+fn stream(device: u32) -> u64 {
+    made(|out| unsafe { otr_stream_create(device, 0, out) })
+}
+
+fn event(device: u32) -> u64 {
+    made(|out| unsafe { otr_event_create(device, 0, out) })
+}
+
+fn alloc(device: u32, size: u64, stream: u64) -> u64 {
+    made(|out| unsafe { otr_memory_alloc(device, size, stream, out) })
+}
+
+fn upload(stream: u64, to: u64, from: &[f32]) {
+    let kind = CopyKind::HostToDevice.raw();
+    let size = size_of_val(from) as u64;
+    ok(unsafe { otr_copy(stream, to, from.as_ptr() as u64, size, kind) });
+    ok(unsafe { otr_stream_synchronize(stream) });
+}
+
+fn download(stream: u64, from: u64, count: usize) -> Vec<f32> {
+    let mut to = vec![0.0f32; count];
+    let kind = CopyKind::DeviceToHost.raw();
+    ok(unsafe { otr_copy(stream, to.as_mut_ptr() as u64, from, count as u64 * 4, kind) });
+    ok(unsafe { otr_stream_synchronize(stream) });
+    to
+}
+
+/// Bytes that a device's cache holds, and bytes in use, once nothing is cached.
+fn held(device: u32) -> (u64, u64) {
+    ok(unsafe { otr_device_synchronize(device) });
+    ok(unsafe { otr_memory_empty_cache(device) });
+    let mut stats = otr_memory_stats_t {
+        struct_size: size_of::<otr_memory_stats_t>(),
+        ..Default::default()
+    };
+    ok(unsafe { otr_memory_stats(device, &mut stats) });
+    (stats.reserved_bytes.current, stats.active_bytes.current)
+}
+
+fn vector(address: u64, sizes: &[i64; 1]) -> otr_tensor_t {
+    const ONE: [i64; 1] = [1];
+    otr_tensor_t {
+        address,
+        dtype: DType::F32.0,
+        rank: 1,
+        sizes: sizes.as_ptr(),
+        strides: ONE.as_ptr(),
+    }
+}
+
+/// Calls `call` with an operator of two vectors of f32 and a number.
+fn with_binary<R>(
+    name: &CStr,
+    (out, a, b): (u64, u64, u64),
+    count: i64,
+    number: f64,
+    call: impl FnOnce(u32, &otr_operator_call_t) -> R,
+) -> R {
+    let id = made(|out| unsafe { otr_operator_find(name.as_ptr(), out) });
+    let sizes = [count];
+    let (inputs, outputs) = (
+        [vector(a, &sizes), vector(b, &sizes)],
+        [vector(out, &sizes)],
+    );
+    let mut scalar: otr_scalar_t = unsafe { std::mem::zeroed() };
+    scalar.dtype = DType::F64.0;
+    scalar.value.f64_ = number;
+    let body = otr_operator_call_t {
+        struct_size: size_of::<otr_operator_call_t>(),
+        next: null(),
+        name: null(),
+        inputs: inputs.as_ptr(),
+        outputs: outputs.as_ptr(),
+        scalars: &scalar,
+        input_count: 2,
+        output_count: 1,
+        scalar_count: 1,
+        reserved: 0,
+    };
+    call(id, &body)
+}
+
+/// out = a + number * b
+fn add(stream: u64, operands: (u64, u64, u64), count: i64, number: f64) {
+    with_binary(c"add", operands, count, number, |id, call| {
+        ok(unsafe { otr_operator_call(stream, id, call) });
+    });
+}
+
+fn begin(stream: u64) {
+    ok(unsafe { otr_capture_begin(stream, OTR_CAPTURE_GLOBAL, 0) });
+}
+
+fn end(stream: u64) -> u64 {
+    made(|out| unsafe { otr_capture_end(stream, out) })
+}
+
+fn instantiate(graph: u64, flags: u32) -> u64 {
+    made(|out| unsafe { otr_graph_instantiate(graph, flags, out) })
+}
+
+fn replay(exec: u64, stream: u64) {
+    ok(unsafe { otr_graph_replay(exec, stream) });
+}
+
+#[test]
+fn a_captured_stream_records_and_replays() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let s = stream(device);
+        let before = held(device);
+        for flags in [0, OTR_GRAPH_SERIAL, OTR_GRAPH_SUBMIT] {
+            let (x, y) = (alloc(device, 64, s), alloc(device, 64, s));
+            upload(s, x, &[1.0; 16]);
+            upload(s, y, &[0.0; 16]);
+            begin(s);
+            let t = alloc(device, 64, s);
+            add(s, (t, x, x), 16, 2.0); // t = 3 x
+            add(s, (y, y, t), 16, 1.0); // y += t
+            ok(unsafe { otr_memory_free(t) });
+            let graph = end(s);
+            assert_eq!(download(s, y, 16), [0.0; 16], "nothing has run yet");
+            let exec = instantiate(graph, flags);
+            for round in 1..=3 {
+                replay(exec, s);
+                assert_eq!(download(s, y, 16), [3.0 * round as f32; 16]);
+            }
+            ok(unsafe { otr_graph_check(exec, s) });
+            ok(unsafe { otr_graph_destroy(graph) });
+            ok(unsafe { otr_memory_free(x) });
+            ok(unsafe { otr_memory_free(y) });
+            replay(exec, s);
+            ok(unsafe { otr_graph_exec_destroy(exec) });
+        }
+        assert_eq!(held(device), before, "all memory is given back");
+    }
+}
+
+#[test]
+fn streams_fork_and_join_through_events() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let (s, other) = (stream(device), stream(device));
+        let (fork, join) = (event(device), event(device));
+        let buffers: Vec<u64> = (0..4).map(|_| alloc(device, 64, s)).collect();
+        let [x, a, b, y] = buffers[..] else { panic!() };
+        upload(s, x, &[2.0; 16]);
+        begin(s);
+        ok(unsafe { otr_event_record(fork, s) });
+        ok(unsafe { otr_stream_wait_event(other, fork) });
+        add(other, (a, x, x), 16, 1.0); // a = 2 x
+        ok(unsafe { otr_event_record(join, other) });
+        add(s, (b, x, x), 16, 3.0); // b = 4 x
+        let error = made_error(|out| unsafe { otr_capture_end(other, out) });
+        assert!(
+            error.contains("ended on the stream that began it"),
+            "{error}"
+        );
+        ok(unsafe { otr_stream_wait_event(s, join) });
+        add(s, (y, a, b), 16, 1.0);
+        let graph = end(s);
+        let exec = instantiate(graph, 0);
+        replay(exec, other);
+        assert_eq!(download(other, y, 16), [12.0; 16]);
+        // The streams are ordinary again.
+        add(other, (a, x, x), 16, 0.0);
+        assert_eq!(download(other, a, 16), [2.0; 16]);
+
+        // Work that is not joined is named.
+        begin(s);
+        ok(unsafe { otr_event_record(fork, s) });
+        ok(unsafe { otr_stream_wait_event(other, fork) });
+        add(other, (a, x, x), 16, 1.0);
+        let error = made_error(|out| unsafe { otr_capture_end(s, out) });
+        assert!(
+            error.contains("not joined") && error.contains("add"),
+            "{error}"
+        );
+        add(other, (a, x, x), 16, 1.0);
+        assert_eq!(download(other, a, 16), [4.0; 16]);
+    }
+}
+
+fn made_error(make: impl FnOnce(*mut u64) -> *mut otr_status_t) -> String {
+    let mut value = 77;
+    let (_, message) = outcome(make(&raw mut value)).expect_err("the call must fail");
+    assert_eq!(value, 77, "nothing is written on failure");
+    message
+}
+
+#[test]
+fn named_buffers_and_numbers_are_bound_anew() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let s = stream(device);
+        let (x, y) = (alloc(device, 64, s), alloc(device, 64, s));
+        upload(s, x, &[1.0; 16]);
+        begin(s);
+        add(s, (y, x, x), 16, 2.0);
+        let graph = end(s);
+        ok(unsafe { otr_graph_name_buffer(graph, c"x".as_ptr(), x, 64) });
+        ok(unsafe { otr_graph_name_scalar(graph, c"alpha".as_ptr(), 0, 0) });
+        for flags in [0, OTR_GRAPH_SUBMIT] {
+            let exec = instantiate(graph, flags);
+            let slot =
+                |name: &CStr| made(|out| unsafe { otr_graph_slot(exec, name.as_ptr(), out) });
+            fails(
+                unsafe { otr_graph_slot(exec, c"z".as_ptr(), &mut 0) },
+                Code::NOT_FOUND,
+                &["'z'", "x, alpha"],
+            );
+            let other = alloc(device, 64, s);
+            upload(s, other, &[10.0; 16]);
+            ok(unsafe { otr_graph_bind(exec, slot(c"x"), other) });
+            ok(unsafe { otr_memory_free(other) }); // held by the graph
+            let unrelated = alloc(device, 64, s);
+            upload(s, unrelated, &[-1.0; 16]);
+            replay(exec, s);
+            assert_eq!(download(s, y, 16), [30.0; 16]);
+            let mut value: otr_scalar_t = unsafe { std::mem::zeroed() };
+            value.dtype = DType::F64.0;
+            value.value.f64_ = 5.0;
+            ok(unsafe { otr_graph_bind_scalar(exec, slot(c"alpha"), &value) });
+            replay(exec, s);
+            assert_eq!(download(s, y, 16), [60.0; 16]);
+            ok(unsafe { otr_graph_bind(exec, slot(c"x"), x) });
+            value.value.f64_ = 2.0;
+            ok(unsafe { otr_graph_bind_scalar(exec, slot(c"alpha"), &value) });
+            replay(exec, s);
+            assert_eq!(download(s, y, 16), [3.0; 16]);
+            fails(
+                unsafe { otr_graph_bind(exec, slot(c"x"), x + 480) },
+                Code::INVALID_ARGUMENT,
+                &["overruns"],
+            );
+            ok(unsafe { otr_memory_free(unrelated) });
+            ok(unsafe { otr_graph_exec_destroy(exec) });
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_captured_is_refused_and_streams_stay_usable() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let s = stream(device);
+        let before = held(device);
+        let x = alloc(device, 64, s);
+        upload(s, x, &[1.0; 16]);
+        let cases: [(&str, &dyn Fn() -> *mut otr_status_t); 5] = [
+            ("a wait", &|| unsafe { otr_stream_synchronize(s) }),
+            ("a query", &|| unsafe { otr_stream_query(s, &mut 0) }),
+            ("device", &|| unsafe { otr_device_synchronize(device) }),
+            ("given up: my reason", &|| unsafe {
+                otr_capture_abort(s, c"my reason".as_ptr());
+                otr_stream_synchronize(s)
+            }),
+            ("live memory", &|| {
+                with_binary(c"add", (x, 4096, x), 16, 1.0, |id, call| unsafe {
+                    otr_operator_call(s, id, call)
+                })
+            }),
+        ];
+        for (what, call) in cases {
+            begin(s);
+            let t = alloc(device, 1 << 20, s);
+            add(s, (x, x, x), 16, 1.0);
+            assert!(outcome(call()).is_err(), "{what}");
+            let mut info = otr_capture_info_t {
+                struct_size: size_of::<otr_capture_info_t>(),
+                ..Default::default()
+            };
+            ok(unsafe { otr_capture_info(s, &mut info) });
+            assert_eq!(
+                (info.status, info.node_count),
+                (OTR_CAPTURE_FAILED, 1),
+                "{what}"
+            );
+            let partial: u64 = made(|out| unsafe { otr_capture_partial(s, out) });
+            fails(
+                unsafe { otr_graph_instantiate(partial, 0, &mut 0) },
+                Code::CAPTURE,
+                &["looked at"],
+            );
+            let mut dot = null_mut();
+            ok(unsafe { otr_graph_dump(partial, OTR_GRAPH_DOT, &mut dot) });
+            assert!(text(dot).contains("0 add"), "{}", text(dot));
+            unsafe { otr_string_free(dot) };
+            let error = made_error(|out| unsafe { otr_capture_end(s, out) });
+            assert!(error.contains(what), "{what}: {error}");
+            ok(unsafe { otr_graph_destroy(partial) });
+            ok(unsafe { otr_memory_free(t) });
+            assert_eq!(download(s, x, 16), [1.0; 16], "nothing has run");
+        }
+        ok(unsafe { otr_memory_free(x) });
+        assert_eq!(held(device), before);
+    }
+}
+
+struct Node {
+    calls: AtomicUsize,
+    destroyed: AtomicUsize,
+    fail: AtomicU32,
+}
+
+unsafe extern "C" fn host(user: *mut c_void, _bias: i64, upstream: i32) -> i32 {
+    let node = unsafe { &*user.cast::<Node>() };
+    node.calls.fetch_add(1, Ordering::Relaxed);
+    if upstream != 0 {
+        return upstream;
+    }
+    node.fail.load(Ordering::Relaxed) as i32
+}
+
+unsafe extern "C" fn destroy(user: *mut c_void) {
+    let node = unsafe { &*user.cast::<Node>() };
+    node.destroyed.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn host_nodes_are_called_at_every_replay_and_failures_are_named() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let s = stream(device);
+        let node: &'static Node = Box::leak(Box::new(Node {
+            calls: AtomicUsize::new(0),
+            destroyed: AtomicUsize::new(0),
+            fail: AtomicU32::new(0),
+        }));
+        let body = otr_host_node_t {
+            struct_size: size_of::<otr_host_node_t>(),
+            next: null(),
+            function: Some(host),
+            user: std::ptr::from_ref(node).cast_mut().cast(),
+            destroy: Some(destroy),
+            label: c"my host node".as_ptr(),
+            reads: null(),
+            writes: null(),
+            read_count: 0,
+            write_count: 0,
+            cost_ns: 0,
+            reserved: 0,
+        };
+        ok(unsafe { otr_host_node(s, &body) });
+        ok(unsafe { otr_stream_synchronize(s) });
+        let count = || {
+            (
+                node.calls.load(Ordering::Relaxed),
+                node.destroyed.load(Ordering::Relaxed),
+            )
+        };
+        assert_eq!(count(), (1, 1), "eagerly: once");
+        let y = alloc(device, 64, s);
+        upload(s, y, &[1.0; 16]);
+        begin(s);
+        ok(unsafe { otr_host_node(s, &body) });
+        add(s, (y, y, y), 16, 1.0);
+        ok(unsafe { otr_host_node(s, &body) });
+        let graph = end(s);
+        let exec = instantiate(graph, 0);
+        ok(unsafe { otr_graph_destroy(graph) });
+        replay(exec, s);
+        replay(exec, s);
+        assert_eq!(download(s, y, 16), [4.0; 16]);
+        assert_eq!(count(), (5, 1));
+        node.fail
+            .store(Code::OUT_OF_RANGE.0 as u32, Ordering::Relaxed);
+        replay(exec, s);
+        fails(
+            unsafe { otr_stream_synchronize(s) },
+            Code::OUT_OF_RANGE,
+            &["my host node"],
+        );
+        assert_eq!(count(), (7, 1), "the second one is called with the failure");
+        assert_eq!(
+            download(s, y, 16),
+            [4.0; 16],
+            "what follows a failure does not run"
+        );
+        node.fail.store(0, Ordering::Relaxed);
+        replay(exec, s);
+        assert_eq!(
+            download(s, y, 16),
+            [8.0; 16],
+            "the graph is usable after a failure"
+        );
+        ok(unsafe { otr_graph_exec_destroy(exec) });
+        held(device);
+        assert_eq!(count(), (9, 3));
+    }
+}
+
+#[test]
+fn conditionals_read_their_predicate_on_the_device() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let s = stream(device);
+        let (x, flag) = (alloc(device, 64, s), alloc(device, 64, s));
+        let body = |number: f64| {
+            begin(s);
+            add(s, (x, x, x), 16, number);
+            end(s)
+        };
+        let set = |value: i64| {
+            let bytes = value.to_ne_bytes();
+            ok(unsafe { otr_fill(s, flag, 8, bytes.as_ptr().cast(), 8) });
+        };
+        let bodies = [body(1.0), body(2.0), body(3.0)];
+        for (kind, count, cases) in [
+            (OTR_GRAPH_IF, 2, &[(1, 2.0), (0, 3.0), (7, 2.0)][..]),
+            (OTR_GRAPH_IF, 1, &[(1, 2.0), (0, 1.0)]),
+            (
+                OTR_GRAPH_SWITCH,
+                3,
+                &[(0, 2.0), (2, 4.0), (3, 1.0), (-1, 1.0)],
+            ),
+        ] {
+            begin(s);
+            ok(unsafe {
+                otr_capture_conditional(s, kind, flag, DType::I64.0, bodies.as_ptr(), count)
+            });
+            let graph = end(s);
+            let exec = instantiate(graph, 0);
+            for &(value, want) in cases {
+                upload(s, x, &[1.0; 16]);
+                set(value);
+                replay(exec, s);
+                assert_eq!(download(s, x, 16), [want; 16], "{kind} {value}");
+            }
+            fails(
+                unsafe { otr_graph_instantiate(graph, OTR_GRAPH_SUBMIT, &mut 0) },
+                Code::UNSUPPORTED,
+                &["conditional"],
+            );
+        }
+        // While: the body counts its own predicate down.
+        let one = alloc(device, 64, s);
+        ok(unsafe { otr_fill(s, one, 8, 1i64.to_ne_bytes().as_ptr().cast(), 8) });
+        begin(s);
+        add(s, (x, x, x), 16, 1.0);
+        let sizes = [1];
+        let number = |address| otr_tensor_t {
+            dtype: DType::I64.0,
+            ..vector(address, &sizes)
+        };
+        let (inputs, outputs) = ([number(flag), number(one)], [number(flag)]);
+        let mut scalar: otr_scalar_t = unsafe { std::mem::zeroed() };
+        scalar.dtype = DType::I64.0;
+        scalar.value.i64_ = -1;
+        let call = otr_operator_call_t {
+            struct_size: size_of::<otr_operator_call_t>(),
+            next: null(),
+            name: null(),
+            inputs: inputs.as_ptr(),
+            outputs: outputs.as_ptr(),
+            scalars: &scalar,
+            input_count: 2,
+            output_count: 1,
+            scalar_count: 1,
+            reserved: 0,
+        };
+        let id = made(|out| unsafe { otr_operator_find(c"add".as_ptr(), out) });
+        ok(unsafe { otr_operator_call(s, id, &call) });
+        let body = end(s);
+        begin(s);
+        ok(unsafe { otr_capture_conditional(s, OTR_GRAPH_WHILE, flag, DType::I64.0, &body, 1) });
+        let graph = end(s);
+        let exec = instantiate(graph, 0);
+        for rounds in [3, 0, 5] {
+            upload(s, x, &[1.0; 16]);
+            set(rounds);
+            replay(exec, s);
+            assert_eq!(download(s, x, 16), [2f32.powi(rounds as i32); 16]);
+        }
+        fails(
+            unsafe {
+                otr_graph_add_conditional(
+                    graph,
+                    null(),
+                    0,
+                    OTR_GRAPH_WHILE,
+                    flag,
+                    DType::F32.0,
+                    bodies.as_ptr(),
+                    1,
+                    &mut 0,
+                )
+            },
+            Code::INVALID_ARGUMENT,
+            &["bool, u8, i32 or i64"],
+        );
+    }
+}
+
+#[test]
+fn graphs_are_built_node_by_node() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let s = stream(device);
+        let before = held(device);
+        let x = alloc(device, 64, s);
+        upload(s, x, &[1.0; 16]);
+        let graph: u64 = made(|out| unsafe { otr_graph_create(device, 0, out) });
+        let (mut t, mut first) = (0, 0);
+        ok(unsafe { otr_graph_add_alloc(graph, null(), 0, 64, &mut t, &mut first) });
+        let (mut a, mut b, mut f) = (0, 0, 0);
+        with_binary(c"add", (t, x, x), 16, 1.0, |id, call| {
+            ok(unsafe { otr_graph_add_operator(graph, &first, 1, id, call, &mut a) });
+        });
+        with_binary(c"add", (x, x, t), 16, 1.0, |id, call| {
+            ok(unsafe { otr_graph_add_operator(graph, &a, 1, id, call, &mut b) });
+        });
+        ok(unsafe { otr_graph_add_free(graph, &b, 1, t, &mut f) });
+        // The memory comes again, so that its node runs after the free.
+        let (mut u, mut second, mut c) = (0, 0, 0);
+        ok(unsafe { otr_graph_add_alloc(graph, null(), 0, 64, &mut u, &mut second) });
+        with_binary(c"add", (u, x, x), 16, 1.0, |id, call| {
+            ok(unsafe { otr_graph_add_operator(graph, &second, 1, id, call, &mut c) });
+        });
+        fails(
+            unsafe { otr_graph_add_free(graph, null(), 0, x, &mut f) },
+            Code::INVALID_ARGUMENT,
+            &["not an allocation"],
+        );
+        fails(
+            unsafe { otr_graph_add_empty(graph, &99, 1, &mut f) },
+            Code::INVALID_ARGUMENT,
+            &["node 99"],
+        );
+        let parent: u64 = made(|out| unsafe { otr_graph_create(device, 0, out) });
+        let (mut one, mut two) = (0, 0);
+        ok(unsafe { otr_graph_add_child(parent, null(), 0, graph, &mut one) });
+        ok(unsafe { otr_graph_add_child(parent, &one, 1, graph, &mut two) });
+        let exec = instantiate(parent, 0);
+        ok(unsafe { otr_graph_destroy(graph) });
+        ok(unsafe { otr_graph_destroy(parent) });
+        replay(exec, s);
+        assert_eq!(download(s, x, 16), [9.0; 16]);
+        assert_eq!(download(s, u, 16), [18.0; 16]);
+        ok(unsafe { otr_graph_exec_destroy(exec) });
+        ok(unsafe { otr_memory_free(x) });
+        assert_eq!(held(device), before);
+    }
+}
+
+#[test]
+fn an_update_takes_other_addresses_of_the_same_shape() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let s = stream(device);
+        let (x, y) = (alloc(device, 64, s), alloc(device, 64, s));
+        upload(s, x, &[1.0; 16]);
+        upload(s, y, &[1.0; 16]);
+        let chain = |to: u64, length: usize| {
+            begin(s);
+            (0..length).for_each(|_| add(s, (to, to, to), 16, 1.0));
+            end(s)
+        };
+        let exec = instantiate(chain(x, 3), 0);
+        replay(exec, s);
+        ok(unsafe { otr_graph_update(exec, chain(y, 3)) });
+        replay(exec, s);
+        assert_eq!(download(s, x, 16), [8.0; 16]);
+        assert_eq!(download(s, y, 16), [8.0; 16]);
+        fails(
+            unsafe { otr_graph_update(exec, chain(x, 4)) },
+            Code::INVALID_ARGUMENT,
+            &["node 3", "same shape"],
+        );
+        replay(exec, s);
+        assert_eq!(download(s, y, 16), [64.0; 16], "nothing has changed");
+    }
+}
+
+#[test]
+fn random_numbers_advance_with_every_replay_as_eager_ones() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let s = stream(device);
+        ok(unsafe { otr_stream_set_current(s) });
+        let generator: u64 = made(|out| unsafe { otr_generator_create(device, out) });
+        let x = alloc(device, 64, s);
+        let id = made(|out| unsafe { otr_operator_find(c"uniform".as_ptr(), out) });
+        let draw = || {
+            let (mut seed, mut offset) = (0, 0);
+            ok(unsafe { otr_generator_reserve(generator, 8, &mut seed, &mut offset) });
+            let sizes = [16];
+            let outputs = [vector(x, &sizes)];
+            let mut scalars: [otr_scalar_t; 4] = unsafe { std::mem::zeroed() };
+            for (scalar, value) in scalars.iter_mut().zip([0.0f64, 1.0]) {
+                scalar.dtype = DType::F64.0;
+                scalar.value.f64_ = value;
+            }
+            for (scalar, value) in scalars[2..].iter_mut().zip([seed, offset]) {
+                scalar.dtype = DType::I64.0;
+                scalar.value.i64_ = value as i64;
+            }
+            let call = otr_operator_call_t {
+                struct_size: size_of::<otr_operator_call_t>(),
+                next: null(),
+                name: null(),
+                inputs: null(),
+                outputs: outputs.as_ptr(),
+                scalars: scalars.as_ptr(),
+                input_count: 0,
+                output_count: 1,
+                scalar_count: 4,
+                reserved: 0,
+            };
+            ok(unsafe { otr_operator_call(s, id, &call) });
+        };
+        ok(unsafe { otr_generator_seed(generator, 42) });
+        let eager: Vec<_> = (0..4)
+            .map(|_| {
+                draw();
+                download(s, x, 16)
+            })
+            .collect();
+        assert_ne!(eager[0], eager[1]);
+        begin(s);
+        draw();
+        draw();
+        let exec = instantiate(end(s), 0);
+        ok(unsafe { otr_generator_seed(generator, 42) });
+        for round in 0..2 {
+            replay(exec, s);
+            assert_eq!(
+                download(s, x, 16),
+                eager[2 * round + 1],
+                "device {device} round {round}"
+            );
+        }
+        let default = made(|out| unsafe { otr_stream_default(device, out) });
+        ok(unsafe { otr_stream_set_current(default) });
+    }
+}
