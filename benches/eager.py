@@ -10,10 +10,8 @@ Each block submits all its repetitions and then waits once for the device, and t
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -22,42 +20,39 @@ from torch import Tensor, nn
 from demo.device import open_device
 from demo.models import DigitNet
 
-from .harness import Bar, Block, Metric, run
+from .harness import US, Bar, Metric, Parts, timed
 
 ONE_MILLION = 1 << 20
 COPY_ELEMENTS = 64 * 2**20 // 4
 CPU = torch.device("cpu")
 
 
-def repeated(call: Callable[[], object]) -> Block:
-    """A block that runs `call` so many times and then waits for the device."""
+def repeated(call: Callable[[], object]) -> Parts:
+    """Blocks that run `call` so many times and then wait for the device."""
 
     def block(repetitions: int) -> None:
         for _ in range(repetitions):
             call()
         torch.accelerator.synchronize()
 
-    return block
+    return {"block": timed(block)}
 
 
-def repeated_here(call: Callable[[], object]) -> Block:
-    """A block of work that is finished when `call` returns."""
+def repeated_here(call: Callable[[], object]) -> Parts:
+    """Blocks of work that is finished when `call` returns."""
 
     def block(repetitions: int) -> None:
         for _ in range(repetitions):
             call()
 
-    return block
+    return {"block": timed(block)}
 
 
 def against_cpu(name: str, make: Callable[[torch.device], Callable[[], object]], bar: float | None = None) -> Metric:
     """The call that `make` gives for a device, on the device and on CPU tensors."""
-    device = open_device("outrigger")
+    bars = () if bar is None else (Bar(bar, "cpu"),)
     return Metric(
-        name,
-        repeated(make(device)),
-        {"cpu": repeated_here(make(CPU))},
-        None if bar is None else Bar(bar, "cpu"),
+        name, lambda: {US: repeated(make(open_device("outrigger"))), "cpu": repeated_here(make(CPU))}, bars
     )
 
 
@@ -130,33 +125,39 @@ def make_mlp() -> nn.Module:
 
 def copies() -> list[Metric]:
     """Both directions, against memcpy and against a copy between CPU tensors, over the same kind of memory."""
-    device = open_device("outrigger")
-    source, target, other = (torch.ones(COPY_ELEMENTS) for _ in range(3))
-    on_device = torch.ones(COPY_ELEMENTS, device=device)
-    peers = {
-        "memcpy": repeated_here(lambda: ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)),
-        "cpu": repeated_here(lambda: target.copy_(source)),
-    }
-    return [
-        Metric("h2d64m", repeated(lambda: on_device.copy_(source)), peers, Bar(1.05, "memcpy")),
-        Metric("d2h64m", repeated(lambda: other.copy_(on_device)), peers, Bar(1.05, "memcpy")),
-    ]
+
+    def contest(to_device: bool) -> dict[str, Parts]:
+        source, target, other = (torch.ones(COPY_ELEMENTS) for _ in range(3))
+        on_device = torch.ones(COPY_ELEMENTS, device=open_device("outrigger"))
+        copy = (lambda: on_device.copy_(source)) if to_device else (lambda: other.copy_(on_device))
+        return {
+            US: repeated(copy),
+            "memcpy": repeated_here(lambda: ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)),
+            "cpu": repeated_here(lambda: target.copy_(source)),
+        }
+
+    bars = (Bar(1.05, "memcpy"),)
+    return [Metric("h2d64m", lambda: contest(True), bars), Metric("d2h64m", lambda: contest(False), bars)]
 
 
 def synchronization() -> list[Metric]:
     """Events and idle waits. CPU tensors have no such thing: there is no peer."""
-    stream = torch.accelerator.current_stream()
-    event = torch.Event(stream.device)
 
-    def record_and_wait() -> None:
+    def event_record() -> None:
+        event.record(stream)
+
+    def event_record_sync() -> None:
         event.record(stream)
         event.synchronize()
 
+    device = open_device("outrigger")
+    stream = torch.accelerator.current_stream(device)
+    event = torch.Event(device)
     return [
-        Metric("event_record", repeated(lambda: event.record(stream))),
-        Metric("event_record_sync", repeated(record_and_wait)),
-        Metric("stream_sync_idle", repeated(stream.synchronize)),
-        Metric("device_sync_idle", repeated(torch.accelerator.synchronize), bar=Bar(5.0)),
+        Metric("event_record", lambda: {US: repeated(event_record)}),
+        Metric("event_record_sync", lambda: {US: repeated(event_record_sync)}),
+        Metric("stream_sync_idle", lambda: {US: repeated(stream.synchronize)}),
+        Metric("device_sync_idle", lambda: {US: repeated(torch.accelerator.synchronize)}, (Bar(5.0),)),
     ]
 
 
@@ -177,17 +178,3 @@ def metrics() -> list[Metric]:
         *copies(),
         *synchronization(),
     ]
-
-
-def main() -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="benches.eager", description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
-    parser.add_argument("--only", default="", help="metrics to measure, separated by commas")
-    options = parser.parse_args()
-    only = {name for name in options.only.split(",") if name}
-    run("eager", metrics(), only, options.json)
-
-
-if __name__ == "__main__":
-    main()

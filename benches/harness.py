@@ -1,17 +1,17 @@
-"""How every suite measures: all subjects of a metric take turns in one process, and medians are compared.
+"""How every suite measures: all subjects of a metric take turns, and medians are compared.
 
 Taking turns is what makes it fair: a noisy moment of the machine, a change of clock or a neighbour hits
 all of them. A subject runs in blocks that are long enough for the clock; the time of a block is divided
-by its repetitions. It never judges: bars are shown, and kept by whoever reads the numbers.
+by its repetitions. It never judges: bars are shown, and kept by whoever reads the numbers. A peer that
+cannot be measured is named with the reason, and so is Outrigger itself.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,119 +20,183 @@ ROUNDS = 31  # blocks per subject that count
 MOST_REPETITIONS = 1_000_000  # per block
 WARM_UP_ROUNDS = 3  # blocks per subject that do not
 
-Block = Callable[[int], None]  # runs its subject so many times, and waits for all of it
+US = "outrigger"  # the subject that bars are for
+
+Timer = Callable[[int], float]  # runs its part so many times; the seconds that this took
+Parts = dict[str, Timer]  # what a subject's figure is made of
+Seconds = dict[str, float]  # per repetition, of each part
+
+
+class SubjectFailure(RuntimeError):
+    """A subject cannot be measured; the message says why."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """In place of a subject's parts: why it does not take part."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What is demanded of a metric: a ratio to a peer, or an absolute value in the metric's unit."""
+    """What is demanded of a metric: an absolute limit in its unit, or one relative to a peer."""
 
-    most: float
+    limit: float
     peer: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Metric:
-    """One comparison, in microseconds: less is better."""
+    """One comparison. `contest` makes the subjects ready, Outrigger among them; `figure` turns the times of
+    a subject's parts into its figure; `around` is what the machine does meanwhile."""
 
     name: str
-    outrigger: Block
-    peers: dict[str, Block] = field(default_factory=dict)
-    bar: Bar | None = None
+    contest: Callable[[], dict[str, Parts | Missing]]
+    bars: tuple[Bar, ...] = ()
+    unit: str = "us"
+    better: str = "lower"
+    figure: Callable[[Seconds], float] = lambda seconds: 1e6 * seconds["block"]
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
-    """The medians of a metric in microseconds per repetition."""
+    """The medians of a metric's figures, in its unit."""
 
     metric: Metric
-    outrigger: float
-    peers: dict[str, float]
+    figures: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def peers(self) -> dict[str, float]:
+        """The figures of all others."""
+        return {name: figure for name, figure in self.figures.items() if name != US}
 
     def to_json(self, suite: str) -> dict[str, Any]:
         """The form that all suites share."""
         return {
             "suite": suite,
             "metric": self.metric.name,
-            "unit": "us",
-            "outrigger": self.outrigger,
-            "peers": self.peers,
-            "better": "lower",
+            "unit": self.metric.unit,
+            "outrigger": self.figures.get(US),
+            "peers": self.peers(),
+            "better": self.metric.better,
+            "bars": [{"bar": self.demand(bar), "verdict": self.verdict(bar)} for bar in self.metric.bars],
+            "missing": self.missing,
         }
 
-    def row(self) -> list[str]:
-        """One line of the table."""
-        peers = "  ".join(f"{name} {value:.3f}" for name, value in self.peers.items())
-        reference = self.peers.get(self.bar_peer())
-        ratio = f"{self.outrigger / reference:.2f}x" if reference else ""
-        return [self.metric.name, f"{self.outrigger:.3f}", peers, ratio, *self.verdict()]
+    def rows(self) -> list[list[str]]:
+        """The lines of the table: one, and one more for each further bar."""
+        us, unit = self.figures.get(US), self.metric.unit
+        peers = "  ".join(f"{name} {number(value)}" for name, value in self.peers().items())
+        bars = [[self.demand(bar), self.verdict(bar)] for bar in self.metric.bars] or [["", ""]]
+        first = [self.metric.name, "failed" if us is None else f"{number(us)} {unit}", self.ratio()]
+        rows = [[*first, *bars[0], peers]]
+        rows += [["", "", "", *bar, ""] for bar in bars[1:]]
+        return rows
 
-    def bar_peer(self) -> str:
-        """The peer that the ratio is to: the bar's, else the first."""
-        if self.metric.bar is not None and self.metric.bar.peer is not None:
-            return self.metric.bar.peer
-        return next(iter(self.peers), "")
+    def ratio(self) -> str:
+        """Outrigger's figure over that of the peer which a bar names, else over the first one's."""
+        named = next((bar.peer for bar in self.metric.bars if bar.peer is not None), None)
+        reference = self.figures.get(named or next(iter(self.peers()), ""))
+        us = self.figures.get(US)
+        if us is None or reference is None or reference <= 0:
+            return ""
+        return f"{us / reference:.2f}x"
 
-    def verdict(self) -> tuple[str, str]:
-        """The bar in words, and whether it is met."""
-        bar = self.metric.bar
-        if bar is None:
-            return "", ""
-        if bar.peer is None:
-            return f"at most {bar.most:g} us", "met" if self.outrigger <= bar.most else "MISSED"
-        met = self.outrigger <= bar.most * self.peers[bar.peer]
-        return f"at most {bar.most:g}x {bar.peer}", "met" if met else "MISSED"
+    def demand(self, bar: Bar) -> str:
+        """A bar in words."""
+        side = "at most" if self.metric.better == "lower" else "at least"
+        of = f" {self.metric.unit}" if bar.peer is None else f"x {bar.peer}"
+        return f"{side} {bar.limit:.4g}{of}"
+
+    def verdict(self, bar: Bar) -> str:
+        """Whether a bar is met."""
+        us = self.figures.get(US)
+        if us is None:
+            return "MISSED"
+        if bar.peer is not None and bar.peer not in self.figures:
+            return "unknown"
+        limit = bar.limit * (1 if bar.peer is None else self.figures[bar.peer])
+        met = us <= limit if self.metric.better == "lower" else us >= limit
+        return "met" if met else "MISSED"
+
+
+def timed(block: Callable[[int], None]) -> Timer:
+    """The time of everything that `block` does."""
+
+    def run(repetitions: int) -> float:
+        started = time.perf_counter()
+        block(repetitions)
+        return time.perf_counter() - started
+
+    return run
 
 
 def measure(metric: Metric) -> Outcome:
-    """Measures all subjects of `metric`, taking turns."""
-    blocks = {"": metric.outrigger, **metric.peers}
-    repetitions = {name: calibrate(block) for name, block in blocks.items()}
-    times: dict[str, list[float]] = {name: [] for name in blocks}
-    for number in range(WARM_UP_ROUNDS + ROUNDS):
+    """Measures all subjects of `metric`."""
+    contest = metric.contest()
+    with metric.around():
+        return take_turns(metric, contest)
+
+
+def take_turns(metric: Metric, contest: dict[str, Parts | Missing]) -> Outcome:
+    """Every round has one block of each part of each subject."""
+    outcome = Outcome(metric)
+    repetitions: dict[str, dict[str, int]] = {}
+    subjects: dict[str, Parts] = {}
+    for name, parts in contest.items():
+        if isinstance(parts, Missing):
+            outcome.missing[name] = parts.reason
+            continue
+        try:
+            repetitions[name] = {part: calibrate(timer) for part, timer in parts.items()}
+            subjects[name] = parts
+        except SubjectFailure as failure:
+            outcome.missing[name] = str(failure)
+    figures: dict[str, list[float]] = {name: [] for name in subjects}
+    for turn in range(WARM_UP_ROUNDS + ROUNDS):
         # Every other round goes backwards, so that nobody always runs after the same neighbour.
-        for name in list(blocks) if number % 2 else reversed(blocks):
-            seconds = time_block(blocks[name], repetitions[name])
-            if number >= WARM_UP_ROUNDS:
-                times[name].append(1e6 * seconds / repetitions[name])
-    medians = {name: median(values) for name, values in times.items()}
-    return Outcome(metric, medians.pop(""), medians)
+        for name in list(subjects) if turn % 2 else list(reversed(subjects)):
+            try:
+                seconds = {
+                    part: timer(repetitions[name][part]) / repetitions[name][part]
+                    for part, timer in subjects[name].items()
+                }
+            except SubjectFailure as failure:
+                outcome.missing[name] = str(failure)
+                del subjects[name]
+                continue
+            if turn >= WARM_UP_ROUNDS:
+                figures[name].append(metric.figure(seconds))
+    outcome.figures = {name: median(figures[name]) for name in subjects}
+    return outcome
 
 
-def calibrate(block: Block) -> int:
-    """How often a block repeats its subject so that it lasts `BLOCK_SECONDS`."""
-    block(1)  # waits for what the making of the tensors has left to do
+def calibrate(timer: Timer) -> int:
+    """How often a block repeats its part so that it lasts `BLOCK_SECONDS`."""
+    timer(1)  # whatever the making of the subject has left to do is done here
     repetitions = 1
-    while repetitions < MOST_REPETITIONS and (seconds := time_block(block, repetitions)) < BLOCK_SECONDS:
+    while repetitions < MOST_REPETITIONS and (seconds := timer(repetitions)) < BLOCK_SECONDS:
         wanted = int(repetitions * BLOCK_SECONDS / max(seconds, 1e-7))
         repetitions = min(max(2 * repetitions, wanted), MOST_REPETITIONS)
     return repetitions
 
 
-def time_block(block: Block, repetitions: int) -> float:
-    """Seconds that one block takes."""
-    started = time.perf_counter()
-    block(repetitions)
-    return time.perf_counter() - started
-
-
-def run(suite: str, metrics: list[Metric], only: set[str], json_file: Path | None) -> None:
-    """Measures the chosen metrics, prints the table as it grows, writes the JSON."""
-    unknown = only - {metric.name for metric in metrics}
-    if unknown:
-        raise SystemExit(f"error: no such metric: {', '.join(sorted(unknown))}")
-    head = ["metric", "outrigger us", "peers us", "ratio", "bar", ""]
-    print(line(head), flush=True)
-    outcomes = []
-    for metric in metrics:
-        if not only or metric.name in only:
-            outcomes.append(measure(metric))
-            print(line(outcomes[-1].row()), flush=True)
-    if json_file is not None:
-        json_file.write_text(json.dumps([outcome.to_json(suite) for outcome in outcomes], indent=2) + "\n")
+def report(outcome: Outcome) -> None:
+    """Prints the lines of one metric."""
+    for row in outcome.rows():
+        print(line(row), flush=True)
+    for name, reason in outcome.missing.items():
+        print(f"    {name} is missing: {reason}", flush=True)
 
 
 def line(cells: list[str]) -> str:
     """One line of the table."""
-    widths = (18, 13, 34, 8, 20, 6)
+    widths = (22, 14, 8, 26, 8, 0)
     return " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def number(value: float) -> str:
+    """Four digits, however large or small."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,76 @@
+"""`python -m benches SUITE... --json FILE`: measures suites one after the other, and prints their tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .harness import Metric, line, measure, report
+from .subjects import Subjects, read
+
+HEAD = ["metric", "outrigger", "ratio", "bar", "", "peers"]
+
+
+def metrics(suite: str, subjects: Subjects | None) -> Iterable[Metric]:
+    """The metrics of a suite. Only the suite that is run is imported: one needs PyTorch, others do not."""
+    if suite == "eager":
+        from . import eager
+
+        return eager.metrics()
+    if subjects is None:
+        raise SystemExit(f"error: the suite {suite} needs --subjects")
+    if suite == "stream":
+        from . import stream
+
+        return stream.metrics(subjects)
+    from . import graph
+
+    return graph.metrics(subjects)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="benches", description=__doc__)
+    parser.add_argument("suites", nargs="+", choices=["eager", "stream", "graph"])
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--only", default="", help="metrics to measure, separated by commas")
+    parser.add_argument("--subjects", type=Path, help="the programs that cargo xtask bench has prepared")
+    options = parser.parse_args()
+
+    subjects = None if options.subjects is None else read(options.subjects)
+    try:
+        results = run(options.suites, subjects, {name for name in options.only.split(",") if name})
+    finally:
+        if subjects is not None:
+            subjects.end()
+    if options.json is not None:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def run(suites: list[str], subjects: Subjects | None, only: set[str]) -> list[dict[str, Any]]:
+    """Measures the chosen metrics; the results in the form of the JSON file."""
+    chosen = {suite: list(metrics(suite, subjects)) for suite in suites}
+    if unknown := only - {metric.name for suite in chosen.values() for metric in suite}:
+        raise SystemExit(f"error: no such metric: {', '.join(sorted(unknown))}")
+    results = []
+    for suite, its_metrics in chosen.items():
+        print(f"\n{suite}", flush=True)
+        print(line(HEAD), flush=True)
+        for metric in its_metrics:
+            if not only or metric.name in only:
+                outcome = measure(metric)
+                report(outcome)
+                results.append(outcome.to_json(suite))
+    versions = {} if subjects is None else subjects.versions()
+    for name, version in versions.items():
+        print(f"    {name}: {version}", flush=True)
+    for result in results:
+        result["versions"] = {name: versions[name] for name in result["peers"] if name in versions}
+    return results
+
+
+if __name__ == "__main__":
+    main()

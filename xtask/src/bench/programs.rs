@@ -1,0 +1,311 @@
+//! The programs that the suites `stream` and `graph` measure: compiles them, fetches what they need, and
+//! writes down for benches/ how each is started, or why it cannot be.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::peers::Cache;
+use crate::environment::{self, Stamp};
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// Versions are pinned, so that figures of two runs can be compared.
+const WARP: &[&str] = &["warp-lang==1.19.0"];
+const IREE: &[&str] = &["iree-base-runtime==3.13.0", "iree-base-compiler==3.13.0"];
+const INTEL: &[&str] = &["intel-opencl-rt==2026.2.0", "intel-cmplr-lib-rt==2026.2.0"];
+
+/// How a program is started.
+struct Subject {
+    command: Vec<PathBuf>,
+    environment: BTreeMap<&'static str, String>,
+    /// True if it takes the passes of a spinning node as its argument.
+    spins: bool,
+}
+
+/// A source of benches/ and what it is compiled with.
+struct Source<'a> {
+    /// Path below benches/, without extension.
+    name: &'a str,
+    includes: Vec<PathBuf>,
+    /// Folder of the libraries, which are found there when the program runs, too.
+    library_folder: Option<PathBuf>,
+    libraries: &'a [&'a str],
+}
+
+/// Prepares all programs; the file that says how they are started.
+///
+/// # Errors
+/// If Outrigger's own programs or the plain loop cannot be built, or the file not be written. A peer that
+/// cannot be prepared is written down as missing.
+pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let builder = Builder {
+        workspace,
+        cache: Cache::open(workspace)?,
+        compiler: environment::cxx_compiler()?,
+    };
+    let mut entries = vec![
+        entry(
+            "outrigger_stream",
+            Ok(builder.outrigger("native/outrigger_stream")?),
+        ),
+        entry(
+            "outrigger_graph",
+            Ok(builder.outrigger("native/outrigger_graph")?),
+        ),
+        entry("c_loop", Ok(builder.c_loop()?)),
+        entry("tbb", builder.tbb()),
+        entry("taskflow", builder.taskflow()),
+        entry("warp", builder.warp()),
+        entry("iree", builder.iree()),
+    ];
+    let opencl = builder.opencl();
+    entries.extend([
+        entry("pocl", builder.pocl(&opencl, None)),
+        entry("pocl_basic", builder.pocl(&opencl, Some("basic"))),
+        entry("intel_opencl", builder.intel(&opencl)),
+    ]);
+    let file = builder.cache.path("subjects.json");
+    fs::write(&file, serde_json::to_string_pretty(&entries)?)
+        .with_context(|| format!("{} cannot be written", file.display()))?;
+    Ok(file)
+}
+
+/// What benches/ reads of one program.
+fn entry(name: &str, subject: anyhow::Result<Subject>) -> Value {
+    match subject {
+        Ok(subject) => json!({
+            "name": name,
+            "command": subject.command,
+            "environment": subject.environment,
+            "spins": subject.spins,
+        }),
+        Err(error) => {
+            let reason = format!("{error:#}");
+            json!({"name": name, "missing": reason.lines().next().unwrap_or_default()})
+        }
+    }
+}
+
+struct Builder<'a> {
+    workspace: &'a Workspace,
+    cache: Cache<'a>,
+    compiler: String,
+}
+
+impl Builder<'_> {
+    fn outrigger(&self, name: &str) -> anyhow::Result<Subject> {
+        let program = self.compile(&Source {
+            name,
+            includes: vec![self.workspace.path("include")],
+            library_folder: Some(self.workspace.library_folder()),
+            libraries: &["outrigger"],
+        })?;
+        Ok(Subject {
+            command: vec![program],
+            environment: BTreeMap::new(),
+            spins: name.ends_with("graph"),
+        })
+    }
+
+    fn c_loop(&self) -> anyhow::Result<Subject> {
+        let program = self.compile(&Source {
+            name: "peers/c_loop",
+            includes: vec![],
+            library_folder: None,
+            libraries: &[],
+        })?;
+        Ok(spinning(program))
+    }
+
+    fn tbb(&self) -> anyhow::Result<Subject> {
+        self.cache.debian("libtbb-dev")?;
+        let program = self.compile(&Source {
+            name: "peers/tbb",
+            includes: vec![self.cache.debian_include()],
+            library_folder: Some(self.cache.debian_lib()),
+            libraries: &["tbb"],
+        })?;
+        Ok(spinning(program))
+    }
+
+    fn taskflow(&self) -> anyhow::Result<Subject> {
+        let program = self.compile(&Source {
+            name: "peers/taskflow",
+            includes: vec![self.cache.taskflow()?],
+            library_folder: None,
+            libraries: &["pthread"],
+        })?;
+        Ok(spinning(program))
+    }
+
+    fn warp(&self) -> anyhow::Result<Subject> {
+        let python = self.cache.python("warp", WARP)?;
+        let kernels = self.cache.path("warp-kernels").display().to_string();
+        Ok(self.script("warp_cpu.py", &python, [("WARP_CACHE_PATH", kernels)]))
+    }
+
+    fn iree(&self) -> anyhow::Result<Subject> {
+        let python = self.cache.python("iree", IREE)?;
+        Ok(self.script("iree_sync.py", &python, []))
+    }
+
+    /// The program that measures whichever OpenCL the environment names.
+    fn opencl(&self) -> anyhow::Result<PathBuf> {
+        self.cache.debian("ocl-icd-opencl-dev")?;
+        self.compile(&Source {
+            name: "peers/opencl",
+            includes: vec![self.cache.debian_include()],
+            library_folder: Some(self.cache.debian_lib()),
+            libraries: &["OpenCL"],
+        })
+    }
+
+    fn pocl(
+        &self,
+        program: &anyhow::Result<PathBuf>,
+        devices: Option<&str>,
+    ) -> anyhow::Result<Subject> {
+        let program = built(program)?;
+        self.cache.debian("pocl-opencl-icd")?;
+        // By its name, for it may also be one that the system has installed.
+        let vendor = self.cache.opencl_vendor("pocl", "libpocl.so.2".as_ref())?;
+        let mut environment = opencl_environment(&vendor, &[&self.cache.debian_lib()]);
+        let kernels = self.cache.path("pocl-kernels");
+        environment.insert("POCL_CACHE_DIR", kernels.display().to_string());
+        if let Some(devices) = devices {
+            environment.insert("POCL_DEVICES", devices.to_owned());
+        }
+        Ok(Subject {
+            command: vec![program],
+            environment,
+            spins: false,
+        })
+    }
+
+    fn intel(&self, program: &anyhow::Result<PathBuf>) -> anyhow::Result<Subject> {
+        let program = built(program)?;
+        let lib = self.cache.python("intel", INTEL)?.join("lib");
+        let vendor = self
+            .cache
+            .opencl_vendor("intel", lib.join("libintelocl.so").as_os_str())?;
+        // Its own folder first: it needs a newer TBB than Debian's.
+        Ok(Subject {
+            command: vec![program],
+            environment: opencl_environment(&vendor, &[&lib, &self.cache.debian_lib()]),
+            spins: false,
+        })
+    }
+
+    /// A peer that is driven from Python.
+    fn script<const N: usize>(
+        &self,
+        name: &str,
+        python: &Path,
+        environment: [(&'static str, String); N],
+    ) -> Subject {
+        let script = self.workspace.path("benches/peers").join(name);
+        Subject {
+            command: vec![python.join("bin/python"), script],
+            environment: environment.into(),
+            spins: false,
+        }
+    }
+
+    /// Compiles a program if its sources or its flags have changed.
+    fn compile(&self, source: &Source<'_>) -> anyhow::Result<PathBuf> {
+        let name = source.name.rsplit('/').next().unwrap_or(source.name);
+        let folder = self.cache.path("bin");
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("{} cannot be made", folder.display()))?;
+        let program = folder.join(name);
+        let file = self.workspace.path(&format!("benches/{}.cpp", source.name));
+        let mut arguments = vec!["-std=c++17".to_owned(), "-O2".to_owned()];
+        for include in &source.includes {
+            arguments.extend(["-isystem".to_owned(), include.display().to_string()]);
+        }
+        arguments.extend([file.display().to_string(), "-o".to_owned()]);
+        arguments.push(program.display().to_string());
+        if let Some(folder) = &source.library_folder {
+            arguments.push(format!("-L{}", folder.display()));
+            arguments.push(format!("-Wl,-rpath,{}", folder.display()));
+        }
+        arguments.extend(
+            source
+                .libraries
+                .iter()
+                .map(|library| format!("-l{library}")),
+        );
+
+        let mut read = vec![file];
+        for folder in ["benches/native", "benches/peers", "include"] {
+            read.extend(environment::files_below(
+                &self.workspace.path(folder),
+                &["h"],
+            )?);
+        }
+        let stamp = Stamp::new(
+            folder.join(format!("{name}.stamp")),
+            &read,
+            (&self.compiler, &arguments),
+        )?;
+        if stamp.is_current() && program.is_file() {
+            return Ok(program);
+        }
+        // CXX may hold a launcher or flags behind the program's name.
+        let mut words = self.compiler.split_whitespace();
+        let mut compile = Command::new(words.next().unwrap_or_default());
+        compile.args(words).args(&arguments);
+        shell::step(self.workspace, &format!("compiling {name}"), &mut compile)?;
+        stamp.write()?;
+        Ok(program)
+    }
+}
+
+/// A program that takes the passes of a spinning node.
+fn spinning(program: PathBuf) -> Subject {
+    Subject {
+        command: vec![program],
+        environment: BTreeMap::new(),
+        spins: true,
+    }
+}
+
+/// A program that several peers share, or why there is none, for each of them.
+fn built(program: &anyhow::Result<PathBuf>) -> anyhow::Result<PathBuf> {
+    match program {
+        Ok(program) => Ok(program.clone()),
+        Err(error) => Err(anyhow::anyhow!("{error:#}")),
+    }
+}
+
+/// What makes the OpenCL loader take the implementation of `vendor` and nothing else.
+fn opencl_environment(vendor: &Path, folders: &[&Path]) -> BTreeMap<&'static str, String> {
+    let folders: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
+    BTreeMap::from([
+        ("OCL_ICD_VENDORS", vendor.display().to_string()),
+        ("LD_LIBRARY_PATH", folders.join(":")),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_peer_is_written_down_with_one_line_of_reason() {
+        let missing = entry("acme", Err(anyhow::anyhow!("no acme\nof any kind")));
+        assert_eq!(missing, json!({"name": "acme", "missing": "no acme"}));
+    }
+
+    #[test]
+    fn an_opencl_is_chosen_by_its_entry_and_found_before_the_systems() {
+        let chosen = opencl_environment(Path::new("/v"), &[Path::new("/a"), Path::new("/b")]);
+        assert_eq!(chosen["OCL_ICD_VENDORS"], "/v");
+        assert_eq!(chosen["LD_LIBRARY_PATH"], "/a:/b");
+    }
+}
