@@ -86,7 +86,7 @@ struct Stream {
 }
 
 /// An event, destroyed with its object.
-struct Event(std::sync::Arc<hooks::Event>);
+struct Event(&'static hooks::Event);
 
 /// Device memory, freed with its object.
 struct Buffer {
@@ -146,7 +146,7 @@ impl Stream {
     }
 
     fn wait(&self, event: &Event) -> Result<()> {
-        self.inner.wait_event(&event.0)
+        self.inner.wait_event(event.0)
     }
 
     /// # Safety
@@ -221,7 +221,7 @@ impl Event {
     }
 
     fn milliseconds_since(&self, start: &Event) -> Result<f64> {
-        hooks::elapsed_ms(&start.0, &self.0)
+        hooks::elapsed_ms(start.0, self.0)
     }
 }
 

@@ -32,16 +32,15 @@ api! {
     /// Moves an event to the end of the work submitted to a stream so far. Waits that were made
     /// before keep the old point.
     fn otr_event_record(event: otr_event_t, stream: otr_stream_t) {
-        hooks::with_event(event, |event| {
-            hooks::with_stream(stream, |stream| event.record(stream))
-        })
+        let event = hooks::event(event)?;
+        hooks::with_stream(stream, |stream| event.record(stream))
     }
 
     /// Sets `finished` to 1 if the work before an event has finished, else to 0. Never waits.
     /// Fails with the failure of that work.
     fn otr_event_query(event: otr_event_t, finished: *mut u32) {
         let out = Out::new(finished, "finished")?;
-        out.set(hooks::with_event(event, hooks::Event::query)?.into());
+        out.set(hooks::event(event)?.query()?.into());
         Ok(())
     }
 
@@ -53,7 +52,7 @@ api! {
     /// Milliseconds between two events that were made with OTR_EVENT_TIMED and have passed.
     fn otr_event_elapsed(start: otr_event_t, end: otr_event_t, milliseconds: *mut f64) {
         let out = Out::new(milliseconds, "milliseconds")?;
-        out.set(hooks::elapsed_ms(&*hooks::event(start)?, &*hooks::event(end)?)?);
+        out.set(hooks::elapsed_ms(hooks::event(start)?, hooks::event(end)?)?);
         Ok(())
     }
 }

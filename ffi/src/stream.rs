@@ -81,7 +81,11 @@ api! {
     /// Lets later work of a stream start after the point at which an event was last recorded, also
     /// on another device. Does not wait, unless the event is of another driver.
     fn otr_stream_wait_event(stream: otr_stream_t, event: otr_event_t) {
-        let (stream, event) = (hooks::stream(stream)?, hooks::event(event)?);
-        stream.wait_event(&event)
+        let event = hooks::event(event)?;
+        // The usual case does not wait, and needs no share of the stream.
+        if hooks::with_stream(stream, |stream| stream.wait_event_on_device(event))? {
+            return Ok(());
+        }
+        hooks::stream(stream)?.wait_event(event)
     }
 }

@@ -1,39 +1,61 @@
 //! Events: points in the work of a stream that can be waited for, also across streams and devices.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use outrigger_device::Code;
+use parking_lot::Mutex;
 
 use crate::graph::CapturedMark;
-use crate::table::{Kind, Table};
+use crate::lasting::{Lasting, LastingTable, Life};
+use crate::table::Kind;
 use crate::{Device, Error, Result, Stream, runtime};
 
-static TABLE: Table<Event> = Table::new(Kind::Event);
+static TABLE: LastingTable<Event> = LastingTable::new(Kind::Event);
+
+/// Events between two lives, by device and whether they have times.
+static FREE: LazyLock<Mutex<HashMap<(u32, bool), Vec<&'static Event>>>> =
+    LazyLock::new(Mutex::default);
 
 /// An event of a device. Until it is recorded it counts as passed.
 #[derive(Debug)]
 pub struct Event {
-    id: u64,
+    life: Life,
     device: &'static Device,
+    timing: bool,
     inner: outrigger_device::Event,
+    /// Whether it was recorded in this life.
+    recorded: AtomicBool,
     captured: CapturedMark,
 }
 
+impl Lasting for Event {
+    #[inline]
+    fn life(&self) -> &Life {
+        &self.life
+    }
+}
+
 impl Event {
-    /// The id, as C hosts hold it.
+    /// The id, as C hosts hold it; 0 once it was destroyed.
     pub fn id(&self) -> u64 {
-        self.id
+        self.life.id()
     }
 
     /// The device on whose streams it is recorded.
+    #[inline]
     pub fn device(&self) -> &'static Device {
         self.device
     }
 
-    pub(crate) fn inner(&self) -> &outrigger_device::Event {
-        &self.inner
+    /// The event of the driver; `None` as long as there is nothing to wait for.
+    #[inline]
+    pub(crate) fn inner(&self) -> Option<&outrigger_device::Event> {
+        self.recorded.load(Ordering::Acquire).then_some(&self.inner)
     }
 
+    #[inline]
     pub(crate) fn captured(&self) -> &CapturedMark {
         &self.captured
     }
@@ -65,7 +87,9 @@ impl Event {
         }
         self.inner
             .record(stream.queue())
-            .map_err(|error| stream.failed(error))
+            .map_err(|error| stream.failed(error))?;
+        self.recorded.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// True if the work before the event has finished. Never waits.
@@ -77,18 +101,25 @@ impl Event {
         if self.captured.active() {
             return Err(self.captured.refusal("a query"));
         }
-        Ok(self.inner.query()?)
+        match self.inner() {
+            Some(inner) => Ok(inner.query()?),
+            None => Ok(true),
+        }
     }
 
     /// Waits for the work before the event.
     ///
     /// # Errors
     /// The failure of that work; `CAPTURE` if it was recorded in a capture.
+    #[inline]
     pub fn synchronize(&self) -> Result<()> {
         if self.captured.active() {
             return Err(self.captured.refusal("a wait"));
         }
-        Ok(self.inner.synchronize()?)
+        match self.inner() {
+            Some(inner) => Ok(inner.synchronize()?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -96,32 +127,40 @@ impl Event {
 ///
 /// # Errors
 /// `INVALID_DEVICE`; `UNSUPPORTED` for timing on a driver without timestamps.
-pub fn create_event(device: u32, timing: bool) -> Result<Arc<Event>> {
+pub fn create_event(device: u32, timing: bool) -> Result<&'static Event> {
     let device = runtime()?.device(device)?;
-    let inner = device.driver().event_create(device.ordinal(), timing)?;
-    TABLE.insert(|id| Event {
-        id,
-        device,
-        inner,
-        captured: CapturedMark::default(),
-    })
+    let free = || FREE.lock().get_mut(&(device.index(), timing))?.pop();
+    loop {
+        let event = match free() {
+            Some(event) => event,
+            None => {
+                let inner = device.driver().event_create(device.ordinal(), timing)?;
+                TABLE.insert(|life| Event {
+                    life,
+                    device,
+                    timing,
+                    inner,
+                    recorded: AtomicBool::new(false),
+                    captured: CapturedMark::default(),
+                })?
+            }
+        };
+        event.recorded.store(false, Ordering::Relaxed);
+        event.captured.clear();
+        // One that has used up its ids is left alone.
+        if event.life.begin() {
+            return Ok(event);
+        }
+    }
 }
 
 /// The event with this id.
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live event.
-pub fn event(id: u64) -> Result<Arc<Event>> {
-    TABLE.get(id)
-}
-
-/// Runs a call that does not wait on the event with this id.
-///
-/// # Errors
-/// `INVALID_HANDLE` if the id is not of a live event; what `call` returns.
 #[inline]
-pub fn with_event<R>(id: u64, call: impl FnOnce(&Event) -> Result<R>) -> Result<R> {
-    TABLE.with(id, call)
+pub fn event(id: u64) -> Result<&'static Event> {
+    TABLE.get(id)
 }
 
 /// Destroys an event without waiting. What waits for it goes on waiting.
@@ -129,7 +168,12 @@ pub fn with_event<R>(id: u64, call: impl FnOnce(&Event) -> Result<R>) -> Result<
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live event.
 pub fn destroy_event(id: u64) -> Result<()> {
-    TABLE.remove(id).map(drop)
+    let event = TABLE.end(id)?;
+    let mut free = FREE.lock();
+    free.entry((event.device.index(), event.timing))
+        .or_default()
+        .push(event);
+    Ok(())
 }
 
 /// Milliseconds between two events that were made with timing, recorded, and have passed.
@@ -141,7 +185,13 @@ pub fn elapsed_ms(start: &Event, end: &Event) -> Result<f64> {
         if event.captured.active() {
             return Err(event.captured.refusal("a time"));
         }
-        event.inner.time_ns()?.ok_or_else(|| {
+        let Some(inner) = event.inner() else {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("the {which} event was never recorded, so that it has no time"),
+            ));
+        };
+        inner.time_ns()?.ok_or_else(|| {
             Error::new(
                 Code::NOT_READY,
                 format!("the {which} event has not passed yet: synchronize it first"),

@@ -19,6 +19,7 @@ mod fallback;
 mod generator;
 mod graph;
 mod kernels;
+mod lasting;
 mod memory;
 mod observer;
 mod peer;
@@ -30,7 +31,7 @@ mod table;
 pub use current::{current_device, current_stream, set_current_device, set_current_stream};
 pub use device::Device;
 pub use error::{Error, Result};
-pub use event::{Event, create_event, destroy_event, elapsed_ms, event, with_event};
+pub use event::{Event, create_event, destroy_event, elapsed_ms, event};
 pub use fallback::{
     FallbackEntry, FallbackMode, fallback_begin, fallback_end, fallback_mode, fallback_report,
     fallback_reset, set_fallback_mode,

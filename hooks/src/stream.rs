@@ -134,16 +134,32 @@ impl Stream {
     /// # Errors
     /// What the driver reports. A failure that the event carries fails the stream, not this call.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
-        if self.is_capturing() || event.captured().active() {
-            return self.wait_captured(event);
-        }
-        if event.device().driver().same_as(self.device.driver()) {
-            self.queue
-                .wait_event(event.inner())
-                .map_err(|error| self.failed(error))
+        if self.wait_event_on_device(event)? {
+            Ok(())
         } else {
             event.synchronize()
         }
+    }
+
+    /// As [`wait_event`](Self::wait_event), which never waits itself: `false` if the event is of another
+    /// driver, so that the host has to wait for it.
+    ///
+    /// # Errors
+    /// As [`wait_event`](Self::wait_event).
+    #[inline]
+    pub fn wait_event_on_device(&self, event: &Event) -> Result<bool> {
+        if self.is_capturing() || event.captured().active() {
+            self.wait_captured(event)?;
+            return Ok(true);
+        }
+        let Some(inner) = event.inner() else {
+            return Ok(true);
+        };
+        if !event.device().driver().same_as(self.device.driver()) {
+            return Ok(false);
+        }
+        let waits = self.queue.wait_event(inner);
+        waits.map(|()| true).map_err(|error| self.failed(error))
     }
 
     /// Copies `size` bytes in stream order. Device ranges must lie in live allocations of this

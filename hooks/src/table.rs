@@ -42,10 +42,10 @@ impl Kind {
 
 // An id: kind in bits 56 to 62, generation in 24 to 55, index in 0 to 23. The top bit stays 0, since
 // frameworks keep ids in signed numbers.
-const INDEX_BITS: u32 = 24;
-const GENERATION_BITS: u32 = 32;
-const CHUNK: usize = 256;
-const CHUNKS: usize = 4096; // 2^20 objects of a kind alive at once
+pub(crate) const INDEX_BITS: u32 = 24;
+pub(crate) const GENERATION_BITS: u32 = 32;
+pub(crate) const CHUNK: usize = 256;
+pub(crate) const CHUNKS: usize = 4096; // 2^20 objects of a kind alive at once
 
 struct Slot<T> {
     generation: u32, // of the object that lives here, or lived here last
@@ -121,38 +121,38 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn with<R>(&self, id: u64, call: impl FnOnce(&T) -> Result<R>) -> Result<R> {
         let Some((slot, generation)) = self.slot(id) else {
-            return Err(self.unknown(id));
+            return Err(unknown(self.kind, id));
         };
         let slot = slot.read();
         match &slot.object {
             Some(object) if slot.generation == generation => call(object),
-            _ => Err(self.unknown(id)),
+            _ => Err(unknown(self.kind, id)),
         }
     }
 
     /// The object, shared.
     pub(crate) fn get(&self, id: u64) -> Result<Arc<T>> {
         let Some((slot, generation)) = self.slot(id) else {
-            return Err(self.unknown(id));
+            return Err(unknown(self.kind, id));
         };
         let slot = slot.read();
         match &slot.object {
             Some(object) if slot.generation == generation => Ok(Arc::clone(object)),
-            _ => Err(self.unknown(id)),
+            _ => Err(unknown(self.kind, id)),
         }
     }
 
     /// Takes an object out. Its id is never valid again.
     pub(crate) fn remove(&self, id: u64) -> Result<Arc<T>> {
         let Some((slot, generation)) = self.slot(id) else {
-            return Err(self.unknown(id));
+            return Err(unknown(self.kind, id));
         };
         let mut slot = slot.write();
         if slot.generation != generation {
-            return Err(self.unknown(id));
+            return Err(unknown(self.kind, id));
         }
         let Some(object) = slot.object.take() else {
-            return Err(self.unknown(id));
+            return Err(unknown(self.kind, id));
         };
         // A slot whose generations are used up is retired, so that an id never comes back.
         if slot.generation < u32::MAX {
@@ -180,21 +180,22 @@ impl<T> Table<T> {
         let chunk = self.chunks.get(index / CHUNK)?.get()?;
         Some((&chunk[index % CHUNK], (id >> INDEX_BITS) as u32))
     }
+}
 
-    #[cold]
-    fn unknown(&self, id: u64) -> Error {
-        let wanted = Kind::name(self.kind as u64).unwrap_or("an object");
-        let found = id >> (INDEX_BITS + GENERATION_BITS);
-        let text = match (id, Kind::name(found)) {
-            (0, _) => format!("the handle is NULL where {wanted} is needed"),
-            (_, Some(_)) if found == self.kind as u64 => {
-                format!("the handle {id:#x} names {wanted} that was destroyed")
-            }
-            (_, Some(other)) => format!("the handle {id:#x} is of {other}, not of {wanted}"),
-            (_, None) => format!("{id:#x} is not a handle of this runtime; {wanted} is needed"),
-        };
-        Error::new(Code::INVALID_HANDLE, text)
-    }
+/// Why an id is not of a live object of this kind.
+#[cold]
+pub(crate) fn unknown(kind: Kind, id: u64) -> Error {
+    let wanted = Kind::name(kind as u64).unwrap_or("an object");
+    let found = id >> (INDEX_BITS + GENERATION_BITS);
+    let text = match (id, Kind::name(found)) {
+        (0, _) => format!("the handle is NULL where {wanted} is needed"),
+        (_, Some(_)) if found == kind as u64 => {
+            format!("the handle {id:#x} names {wanted} that was destroyed")
+        }
+        (_, Some(other)) => format!("the handle {id:#x} is of {other}, not of {wanted}"),
+        (_, None) => format!("{id:#x} is not a handle of this runtime; {wanted} is needed"),
+    };
+    Error::new(Code::INVALID_HANDLE, text)
 }
 
 #[cfg(test)]
