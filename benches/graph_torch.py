@@ -8,40 +8,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from .harness import US, Bar, Metric, Missing, Parts, Seconds, SubjectFailure, timed
+from .harness import US, Bar, Metric, Missing, Parts, Seconds, SubjectFailure, Timer, timed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OPERATORS = 1000
+WARM_UP = 3  # runs in eager mode: everything that is made on first use has been made then
 
 
-def repeated(call: Callable[[], object], finish: Callable[[], object]) -> Callable[[int], float]:
+def repeated(call: Callable[[], object], finish: Callable[[], object]) -> Timer:
     """The time of so many calls, each finished before the next one."""
 
     def block(repetitions: int) -> None:
-        for _ in range(repetitions):
-            call()
-            finish()
+        try:
+            for _ in range(repetitions):
+                call()
+                finish()
+        except RuntimeError as error:
+            raise SubjectFailure(str(error)) from error
 
     return timed(block)
 
 
-def chain(device: str) -> Callable[[], object]:
-    """Sums and products in turn, so that the values stay small."""
+def chain(device: str) -> Callable[[], Tensor]:
+    """Sums and products in turn, whose values come near to 1/3."""
     import torch
 
-    x, half = torch.ones(1, device=device), torch.full((1,), 0.5, device=device)
+    x, quarter = torch.ones(1, device=device), torch.full((1,), 0.25, device=device)
 
-    def call() -> torch.Tensor:
+    def call() -> Tensor:
         y = x
         for _ in range(OPERATORS // 2):
             y = y + x
-            y = y * half
+            y = y * quarter
         return y
 
     return call
 
 
-def training_step(device: str) -> Callable[[], object]:
+def training_step(device: str) -> Callable[[], Tensor]:
     """A step on one batch; gradients stay where they are, as a graph needs it."""
     import torch
     from torch import nn
@@ -54,7 +62,7 @@ def training_step(device: str) -> Callable[[], object]:
     labels = torch.arange(8).to(device)
     loss_function = nn.CrossEntropyLoss()
 
-    def call() -> torch.Tensor:
+    def call() -> Tensor:
         optimizer.zero_grad(set_to_none=False)
         loss = loss_function(model(batch), labels)
         loss.backward()
@@ -64,51 +72,70 @@ def training_step(device: str) -> Callable[[], object]:
     return call
 
 
-def captured(make: Callable[[str], Callable[[], object]]) -> tuple[Callable[[], object], Callable[[], object]]:
-    """A replay of the call that `make` gives for the device, and the wait for it."""
+def captured(make: Callable[[str], Callable[[], Tensor]]) -> Callable[[], Tensor]:
+    """A replay of the call that `make` gives for the device, after as many runs in eager mode as `WARM_UP`."""
     import torch
 
     from demo.device import open_device
 
     device = open_device("outrigger")
     call = make(str(device))
-    for _ in range(3):  # everything that is made on first use has been made
+    for _ in range(WARM_UP):
         call()
     torch.accelerator.synchronize()
     graph = torch.accelerator.Graph()
     with graph:
         result = call()
 
-    def replay() -> object:
+    def replay() -> Tensor:
         graph.replay()
-        return result  # the graph's results live as long as the replays
+        return result  # the same memory for every replay
 
-    return replay, torch.accelerator.synchronize
+    return replay
 
 
-def contest(make: Callable[[str], Callable[[], object]]) -> dict[str, Parts | Missing]:
-    """The replay against the same on CPU tensors, taking turns; each is judged next to the other."""
+def contest(make: Callable[[str], Callable[[], Tensor]]) -> dict[str, Parts | Missing]:
+    """The replay next to the same work on CPU tensors, of which the first results must agree."""
+    on_cpu = make("cpu")
+    for _ in range(WARM_UP):
+        on_cpu()
     try:
-        replay, finish = captured(make)
-    except (RuntimeError, ImportError, AttributeError) as error:
-        return {US: Missing(f"{type(error).__name__}: {error}".splitlines()[0])}
-    on_cpu = repeated(make("cpu"), lambda: None)
+        import torch
 
-    def checked(timer: Callable[[int], float]) -> Callable[[int], float]:
-        def run(repetitions: int) -> float:
-            try:
-                return timer(repetitions)
-            except RuntimeError as error:
-                raise SubjectFailure(str(error)) from error
+        replay = captured(make)
+        for _ in range(3):
+            torch.testing.assert_close(replay().cpu(), on_cpu())
+    except (RuntimeError, ImportError, AttributeError, AssertionError) as error:
+        return {US: Missing(" ".join(f"{type(error).__name__}: {error}".split()))}
+    cpu = repeated(on_cpu, lambda: None)
+    return {
+        US: {
+            "replay": repeated(replay, torch.accelerator.synchronize),
+            "cpu": cpu,
+            "cpu_one_thread": on_one_thread(cpu),
+        }
+    }
 
-        return run
 
-    return {US: {"replay": checked(repeated(replay, finish)), "cpu": on_cpu}}
+def on_one_thread(timer: Timer) -> Timer:
+    """The same without torch's other threads, which small operators gain nothing from."""
+
+    def run(repetitions: int) -> float:
+        import torch
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return timer(repetitions)
+        finally:
+            torch.set_num_threads(threads)
+
+    return run
 
 
 def speedup(seconds: Seconds) -> float:
-    """How often a replay fits into an eager run on CPU tensors."""
-    return seconds["cpu"] / seconds["replay"]
+    """How often a replay fits into an eager run on CPU tensors, on as many threads as are best for it."""
+    return min(seconds["cpu"], seconds["cpu_one_thread"]) / seconds["replay"]
 
 
 def metrics() -> list[Metric]:
