@@ -173,8 +173,12 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
+/// Text as XML can hold it: a character that it cannot hold at all becomes a question mark in a box.
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
+    let allowed =
+        |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{fffd}' | '\u{10000}'..=char::MAX);
+    text.replace(|c| !allowed(c), "\u{fffd}")
+        .replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
 }

@@ -225,8 +225,12 @@ impl<C> Graph<C> {
         }
     }
 
-    /// Whether nodes use buffers as in a graph of the same shape, so that one schedule serves both.
+    /// Whether each node uses buffers as in a graph of the same shape, so that one schedule serves
+    /// both.
     pub fn same_use(&self, other: &Self) -> bool {
+        let alike = |(a, b): (&Node<C>, &Node<C>)| {
+            a.spec.effects == b.spec.effects && self.accesses(a) == other.accesses(b)
+        };
         let transient = |graph: &Self| {
             graph
                 .buffers
@@ -234,7 +238,9 @@ impl<C> Graph<C> {
                 .map(|one| one.transient)
                 .collect::<Vec<_>>()
         };
-        self.accesses == other.accesses && transient(self) == transient(other)
+        self.nodes.len() == other.nodes.len()
+            && self.nodes.iter().zip(&other.nodes).all(alike)
+            && transient(self) == transient(other)
     }
 
     /// Whether `other` has the same nodes with the same edges; `alike` compares two commands and says
