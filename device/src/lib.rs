@@ -1,5 +1,5 @@
-//! The driver contract: its bindings, the loading of drivers, and drivers, queues, events and kernels
-//! as owned Rust values. With it comes the built-in driver `host`.
+//! The driver contract: its bindings, the loading of drivers, and drivers, queues, events, kernels
+//! and graphs as owned Rust values. With it comes the built-in driver `host`.
 //!
 //! This is the only layer that calls a driver. It reports what a driver answers and decides nothing:
 //! caching, streams, operators and fallbacks are above it.
@@ -31,6 +31,7 @@ mod elf;
 mod error;
 mod event;
 mod fork;
+mod graph;
 mod host;
 mod kernel;
 mod loader;
@@ -49,6 +50,7 @@ pub use dtype::DType;
 pub use error::{Error, Result};
 pub use event::Event;
 pub use fork::forked;
+pub use graph::{NativeGraph, NativeGraphs};
 pub use kernel::{HostKernelFn, Kernel, Operator, Operators};
 pub use loader::{default_search_path, load};
 pub use properties::DeviceProperties;

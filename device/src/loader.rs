@@ -188,11 +188,10 @@ fn load_one(spec: &DriverSpec, search_path: &[PathBuf], report: &mut LoadReport)
 
 fn open_builtin(spec: &DriverSpec) -> Result<Driver> {
     fork::watch();
+    let options = spec.driver_options().unwrap_or_default();
+    let api = host::api(&options.to_string_lossy());
     // SAFETY: the table of the host driver, which keeps the contract and is part of this library.
-    unsafe {
-        let table = Table::read(host::api())?;
-        Driver::from_table(table, None, spec.driver_options().as_deref())
-    }
+    unsafe { Driver::from_table(Table::read(api)?, None, Some(&options)) }
 }
 
 fn open_file(path: &Path, spec: &DriverSpec) -> Result<Driver> {

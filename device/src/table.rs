@@ -18,6 +18,7 @@ pub(crate) struct Table {
     pub(crate) timing: Option<sys::otr_timing_api>,
     pub(crate) kernel: Option<sys::otr_kernel_api>,
     pub(crate) operators: Option<sys::otr_operator_api>,
+    pub(crate) graph: Option<sys::otr_graph_api>,
     pub(crate) name: String,
     pub(crate) vendor: String,
     pub(crate) version: String,
@@ -135,6 +136,11 @@ impl Table {
                     let all = entries!(g, sys::otr_operator_api: prepare release launch);
                     check_entries("group operators", size, size_of_val(g), all)
                 })?,
+                graph: group(api.graph, "graph", |g, size| {
+                    let all = entries!(g, sys::otr_graph_api:
+                        record_begin record_end launch destroy);
+                    check_entries("group graph", size, size_of_val(g), all)
+                })?,
                 name: text(api.name, "name")?,
                 vendor: text(api.vendor, "vendor")?,
                 version: text(api.version, "version")?,
@@ -196,7 +202,7 @@ macro_rules! sized {
 
 sized! {
     otr_driver_api otr_memory_info_api otr_pinned_memory_api otr_peer_api otr_timing_api
-    otr_kernel_api otr_operator_api
+    otr_kernel_api otr_operator_api otr_graph_api
 }
 
 /// Copies what a table holds within its own size; the rest is zero. `struct_size` keeps what the
@@ -311,7 +317,7 @@ mod tests {
     use crate::{Code, host, sys};
 
     fn with(change: impl FnOnce(&mut sys::otr_driver_api)) -> crate::Result<Table> {
-        let mut api = *host::api();
+        let mut api = *host::api("");
         change(&mut api);
         // SAFETY: a whole table of the host driver, at most made smaller.
         unsafe { Table::read(&api) }
@@ -363,7 +369,7 @@ mod tests {
     #[test]
     fn a_group_with_a_hole_is_named() {
         // SAFETY: the host driver has this group.
-        let mut kernel = unsafe { *host::api().kernel };
+        let mut kernel = unsafe { *host::api("").kernel };
         kernel.launch = None;
         let text = message(|api| api.kernel = &kernel);
         assert!(

@@ -18,10 +18,14 @@
  * Errors
  *   R4  Every function returns a code. On failure it has changed nothing and written no output.
  *   R5  `last_error` gives the text of the calling thread's most recent failed call: what was wrong,
- *       and what would be right. It is never NULL and is valid until the thread's next call.
+ *       and what would be right. It is never NULL and is valid until the thread's next call. The
+ *       text of a failed command ends in ` [label=NAME submission=NUMBER]` where both are known:
+ *       the label of its launch, and the number of the command in its queue, from 1.
  *   R6  No function throws, unwinds, exits, or prints.
  *   R7  An argument that the driver can check cheaply (NULL, index, size, flag) is checked, and
- *       answered with the code that base.h documents, not with undefined behaviour.
+ *       answered with the code that base.h documents, not with undefined behaviour: a handle that
+ *       is NULL or foreign with OTR_ERR_INVALID_HANDLE; an output that is NULL, a range, a size or
+ *       a flag with OTR_ERR_INVALID_ARGUMENT.
  * Threads
  *   R8  Every function may be called from any thread, also at the same time on the same object.
  *       Only destroying or freeing an object while another call uses it is the host's fault.
@@ -32,7 +36,8 @@
  *       in may be freed as soon as the call returns, unless an entry says otherwise.
  *   R11 `queue_destroy` and `event_destroy` return without waiting. Work that was submitted still
  *       runs (or is cancelled, with its host calls still called); the driver keeps what it needs.
- *   R12 The host frees memory only after the work that uses it has finished. `close` comes last.
+ *   R12 The host frees memory only after the work that uses it has finished. `close` comes last: it
+ *       may answer OTR_ERR_BUSY while objects live, and waits for the work of destroyed queues.
  * Devices and addresses
  *   R13 A device address is a 64-bit number. Any address within an allocation is valid: base plus
  *       offset. 0 is never a valid address. Addresses of live allocations never overlap, over all
@@ -45,7 +50,8 @@
  *       command sees all effects of those before it in its queue.
  *   R17 Queues are independent: work of one never waits for work of another, except by
  *       `queue_wait_event`. A submission never waits for work to finish, except for back-pressure
- *       that resolves without the host.
+ *       that resolves without the host: a full queue may slow a caller down, but takes its work
+ *       also while a host call in it waits for that caller.
  *   R18 Submitted work makes progress by itself after `queue_flush`, or at once where
  *       `queue_flush` is NULL. `queue_synchronize`, `event_synchronize`, and work on another queue
  *       that waits for it imply a flush.
@@ -53,6 +59,8 @@
  *   R20 When a command fails, later commands of its queue are not executed, but for host calls,
  *       which are called with the failure as `upstream`. `queue_query` and `queue_synchronize`
  *       report the first failure; `queue_synchronize` clears it, so that the queue takes work again.
+ *       `queue_query` answers OTR_NOT_READY until all has finished, and only then the failure. A
+ *       failed queue still waits where `queue_wait_event` says so.
  * Events
  *   R21 `event_record` captures the work submitted to the queue so far. Recording again moves the
  *       event to the new point; waits that were made earlier keep the old point.
@@ -60,17 +68,48 @@
  *   R23 An event whose work failed answers every query, synchronize and dependent queue with that
  *       failure, the first one, for as long as it is not recorded again.
  *   R24 `queue_wait_event` returns at once. Later work of the queue starts after the event's point,
- *       also on another device of the driver. If the event failed, the queue fails with its code.
+ *       also on another device of the driver, and for an event of the same queue. If the event
+ *       failed, the queue fails with its code.
  * Commands
- *   R25 `copy` and `fill` accept a size of 0 and then do nothing but keep the order.
+ *   R25 `copy` and `fill` accept a size of 0 and then do nothing but keep the order: the addresses
+ *       are not looked at.
  *   R26 Host memory of a `copy` stays valid and untouched until the copy finished: the host sees
  *       to it. Source and destination do not overlap.
  *   R27 A host call is called exactly once, in queue order, on a thread of the driver's choice, and
- *       must not call the driver. The code that it returns is the outcome of the command.
+ *       must not call the driver. The code that it returns is the outcome of the command;
+ *       OTR_NOT_READY, which is none, counts as OTR_ERR_EXECUTION.
  *   R28 `fill` repeats a pattern of 1, 2, 4, 8 or 16 bytes. The size is a multiple of it.
  *   R29 Out of memory is OTR_ERR_OUT_OF_MEMORY for device memory and OTR_ERR_OUT_OF_HOST_MEMORY for
  *       everything else, and leaves the driver as usable as before.
  *   R30 Arguments of a launch are copied during the call.
+ * Graphs (the optional group `graph`)
+ *   R31 From `record_begin` to `record_end` what is submitted to the queue is kept and nothing of it
+ *       runs: copies, fills, launches, host calls, waits for events, and launches of graphs, whose
+ *       commands are kept as they are then. Arguments and patterns are copied as ever; memory,
+ *       modules, operators and the data of host calls that the commands name stay valid until the
+ *       graph is destroyed and its last launch has finished. A command that a driver cannot keep is
+ *       refused with OTR_ERR_UNSUPPORTED when it is submitted, and the recording goes on.
+ *   R32 An event that is recorded on a recording queue is a point of the recording. A queue that
+ *       waits for it joins the recording: what is submitted to it is kept too, until the end. The
+ *       recording queue has to wait for all that joined queues were given, else `record_end` answers
+ *       OTR_ERR_INVALID_ARGUMENT; the recording is lost then, and its queues are usable.
+ *   R33 What would wait, and what leads out of a recording, is refused with OTR_ERR_CAPTURE, and the
+ *       recording goes on: `queue_query`, `queue_synchronize` and `record_begin` on a queue that
+ *       records; `event_query`, `event_synchronize` and `event_time` of a point of the recording;
+ *       `queue_wait_event` for a point outside of it, unless that was reached without a failure; a
+ *       point of it on a queue of another recording. `queue_flush` does nothing. When the recording
+ *       ends, its events count as never recorded. Destroying a queue that records gives its recording
+ *       up: where it had only joined, `record_end` fails.
+ *   R34 A launch of a graph is one submission to its queue, which is of the device that was recorded
+ *       (else OTR_ERR_INVALID_DEVICE). The commands take effect as if submitted in the order in which
+ *       they were recorded; those that the recording does not order may overlap. Failures are as in
+ *       R20, within the graph too, and name the launch's submission. A host call is called once for
+ *       each launch. Launches on several queues are ordered by events, as all work is; a driver may
+ *       order those of one graph besides.
+ *   R35 `update` is for later launches: those that were submitted keep what they had. Where kinds,
+ *       kernels, number or order of the commands differ, it answers OTR_ERR_INVALID_ARGUMENT and
+ *       changes nothing. `from` stays as it is, and the host's.
+ *   R36 `destroy` returns without waiting: launches that were submitted still run.
  */
 #ifndef OUTRIGGER_DRIVER_H
 #define OUTRIGGER_DRIVER_H
@@ -148,7 +187,8 @@ typedef struct otr_device_properties {
 typedef struct otr_open_params {
   size_t struct_size;
   const otr_ext_t* next;
-  const char* options; /* "key=value,key=value", or NULL. An unknown key is an error that names it. */
+  /* "key=value,key=value", or NULL. An unknown key is OTR_ERR_INVALID_ARGUMENT, and the text names it. */
+  const char* options;
 } otr_open_params_t;
 
 typedef struct otr_queue_params {
@@ -212,7 +252,8 @@ typedef struct otr_peer_api {
 /* Nanoseconds on a clock of the device that never runs backwards. */
 typedef struct otr_timing_api {
   size_t struct_size;
-  /* OTR_NOT_READY before the event's point; OTR_ERR_INVALID_ARGUMENT without OTR_EVENT_TIMING */
+  /* OTR_NOT_READY before the event's point; OTR_ERR_INVALID_ARGUMENT without OTR_EVENT_TIMING, and
+   * for an event that was never recorded */
   otr_code_t (*event_time)(otr_drv_event_t*, uint64_t* nanoseconds);
   otr_code_t (*device_time)(otr_driver_t*, uint32_t device, uint64_t* nanoseconds);
 } otr_timing_api_t;
@@ -265,17 +306,16 @@ typedef struct otr_operator_api {
                        otr_address_t workspace);
 } otr_operator_api_t;
 
-/* Native graphs: commands are recorded from a queue and replayed as one. */
+/* Native graphs: commands are recorded from a queue and replayed as one (R31 to R36). */
 typedef struct otr_graph_api {
   size_t struct_size;
-  /* From begin to end, work of the queue (and of queues that join it by events) is recorded, not
-   * executed. A failed recording gives OTR_ERR_INVALID_ARGUMENT at end, and the queue is usable. */
   otr_code_t (*record_begin)(otr_queue_t*);
+  /* Of the queue that began, else OTR_ERR_INVALID_ARGUMENT. The graph may have no commands. */
   otr_code_t (*record_end)(otr_queue_t*, otr_drv_graph_t**);
   otr_code_t (*launch)(otr_queue_t*, otr_drv_graph_t*);
   /* Gives `graph` the arguments of `from`, which has the same commands. Optional. */
   otr_code_t (*update)(otr_drv_graph_t* graph, otr_drv_graph_t* from);
-  otr_code_t (*destroy)(otr_drv_graph_t*); /* deferred until its last launch has finished */
+  otr_code_t (*destroy)(otr_drv_graph_t*);
 } otr_graph_api_t;
 
 /* Memory and events of other processes. */
@@ -306,7 +346,8 @@ typedef struct otr_driver_api {
 
   /* -- Mandatory: 20 entries -- */
 
-  /* Makes the driver ready. May be called several times; each result is independent. */
+  /* Makes the driver ready; params NULL means defaults. May be called several times; each result is
+   * independent. */
   otr_code_t (*open)(const otr_open_params_t*, otr_driver_t**);
   /* After all queues and events were destroyed and all memory was freed. */
   otr_code_t (*close)(otr_driver_t*);
@@ -319,6 +360,7 @@ typedef struct otr_driver_api {
   /* `address` is what memory_alloc returned. */
   otr_code_t (*memory_free)(otr_driver_t*, otr_address_t address);
 
+  /* params NULL means defaults. */
   otr_code_t (*queue_create)(otr_driver_t*, uint32_t device, const otr_queue_params_t*,
                              otr_queue_t**);
   otr_code_t (*queue_destroy)(otr_queue_t*);

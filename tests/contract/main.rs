@@ -1,11 +1,12 @@
-//! The driver contract, rule by rule, on every driver at hand: `host` with both faces, the C template,
-//! and the library that `OUTRIGGER_TEST_DRIVER` names (`PATH?OPTIONS`). Each test is made once for each
-//! driver and is named `DRIVER::RULE_what_it_checks`. A test that needs an optional group is ignored on
-//! a driver that does not declare it, and never on one that does.
+//! The driver contract, rule by rule, on every driver at hand: `host` with both faces and with graphs of
+//! its own, the C template, and the library that `OUTRIGGER_TEST_DRIVER` names (`PATH?OPTIONS`). Each test
+//! is made once for each driver and is named `DRIVER::RULE_what_it_checks`. A test that needs an optional
+//! group is ignored on a driver that does not declare it, and never on one that does.
 
 mod command_rules;
 mod event_rules;
 mod failure_rules;
+mod graph_rules;
 mod memory_rules;
 mod program;
 mod queue_rules;
@@ -28,6 +29,9 @@ enum Needs {
     Peer,
     Timing,
     HostKernels,
+    Graphs,
+    GraphUpdate,
+    TwoDevicesWithGraphs,
     /// A library: its table can be called without the wrappers of this project.
     Library,
 }
@@ -57,6 +61,10 @@ fn main() {
         Target::new("host_unified", "host?devices=2&memory=64M&face=unified"),
         Target::new("host_discrete", "host?devices=2&memory=64M&face=discrete"),
         Target::new(
+            "host_graphs",
+            "host?devices=2&memory=64M&face=discrete&graphs=native",
+        ),
+        Target::new(
             "c",
             &format!("{}?devices=2&memory=67108864", c_driver().display()),
         ),
@@ -71,6 +79,7 @@ fn main() {
         event_rules::CASES,
         failure_rules::CASES,
         command_rules::CASES,
+        graph_rules::CASES,
         program::CASES,
     ];
     let mut trials = Vec::new();
@@ -108,6 +117,13 @@ fn has(driver: &Driver, target: &Target, needs: Needs) -> bool {
         Needs::Peer => driver.peer().is_some() && driver.device_count() > 1,
         Needs::Timing => !matches!(driver.device_time_ns(0), Ok(None)),
         Needs::HostKernels => !matches!(driver.host_kernel(0, support::count_kernel), Ok(None)),
+        Needs::Graphs => driver.native_graphs().is_some(),
+        Needs::GraphUpdate => driver
+            .native_graphs()
+            .is_some_and(|graphs| graphs.can_update()),
+        Needs::TwoDevicesWithGraphs => {
+            driver.native_graphs().is_some() && driver.device_count() > 1
+        }
         Needs::Library => target.library().is_some(),
     }
 }

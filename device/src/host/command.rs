@@ -7,10 +7,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::graph::Body;
 use super::queue::Queue;
 use crate::{Code, HostFn, HostKernelFn};
 
 /// One command of a queue. Addresses are host pointers: the bias was added when it was submitted.
+#[derive(Clone)]
 pub(super) enum Command {
     /// The argument block follows the record.
     Launch(Launch),
@@ -27,6 +29,10 @@ pub(super) enum Command {
     HostCall {
         function: HostFn,
         user: *mut c_void,
+    },
+    /// Runs the commands of a graph.
+    Graph {
+        body: Arc<Body>,
     },
     /// Later commands start after this point of another queue.
     Wait {
@@ -66,6 +72,21 @@ impl Launch {
         } else {
             u64::from(self.estimate)
         }
+    }
+}
+
+/// What became of a command: its code, and the label of the launch that it is of, or NULL.
+#[derive(Clone, Copy)]
+pub(super) struct Outcome {
+    pub(super) code: Code,
+    pub(super) label: *const c_char,
+}
+
+impl From<Code> for Outcome {
+    #[inline]
+    fn from(code: Code) -> Self {
+        let label = std::ptr::null();
+        Self { code, label }
     }
 }
 
@@ -126,16 +147,34 @@ impl Command {
             // Moved bytes count as ten per nanosecond.
             Self::Copy { size, .. } | Self::Fill { size, .. } => size / 10,
             Self::HostCall { .. } => u64::MAX,
+            Self::Graph { body } => body.cost_ns(),
             Self::Wait { .. } | Self::Stamp { .. } | Self::Nop | Self::Jump { .. } => 0,
         }
     }
 
-    /// The label of a launch; NULL for all else.
+    /// Whether it is a host call, or has one in it.
     #[inline]
-    pub(super) fn launch_label(&self) -> *const c_char {
+    pub(super) fn calls_host(&self) -> bool {
         match self {
-            Self::Launch(launch) => launch.label,
-            _ => std::ptr::null(),
+            Self::HostCall { .. } => true,
+            Self::Graph { body } => body.calls_host(),
+            _ => false,
+        }
+    }
+
+    /// Whether the other command does the same with other arguments.
+    pub(super) fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Launch(one), Self::Launch(other)) => {
+                std::ptr::fn_addr_eq(one.kernel, other.kernel)
+            }
+            (
+                Self::HostCall { function: one, .. },
+                Self::HostCall {
+                    function: other, ..
+                },
+            ) => std::ptr::fn_addr_eq(*one, *other),
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
 
@@ -152,6 +191,7 @@ impl Command {
             Self::Copy { .. } => "copy",
             Self::Fill { .. } => "fill",
             Self::HostCall { .. } => "host call",
+            Self::Graph { .. } => "graph",
             Self::Wait { .. } => "wait",
             Self::Stamp { .. } | Self::Nop | Self::Jump { .. } => "mark",
         }
@@ -163,39 +203,42 @@ impl Command {
     /// # Safety
     /// It is the command's turn, its memory is live (R12, R26), and `args` is its argument block.
     #[inline]
-    pub(super) unsafe fn run(self, args: (*const u8, u32), upstream: Code) -> Code {
+    pub(super) unsafe fn run(self, args: (*const u8, u32), upstream: Code) -> Outcome {
         let failed = upstream != Code::OK;
         match self {
-            Self::Launch(launch) if !failed => {
+            Self::Launch(launch) if !failed => Outcome {
                 // SAFETY: the host launched this kernel with these arguments.
-                Code(unsafe { (launch.kernel)(args.0.cast(), args.1, launch.bias) })
-            }
+                code: Code(unsafe { (launch.kernel)(args.0.cast(), args.1, launch.bias) }),
+                label: launch.label,
+            },
             Self::Copy { dst, src, size } if !failed => {
                 // SAFETY: live ranges that do not overlap (R26), checked against their device.
                 unsafe {
                     std::ptr::copy_nonoverlapping(src as *const u8, dst as *mut u8, size as usize);
                 }
-                Code::OK
+                Code::OK.into()
             }
             Self::Fill { dst, size, pattern } if !failed => {
                 // SAFETY: a live range, checked against its device.
                 unsafe { fill(dst as *mut u8, size as usize, pattern) };
-                Code::OK
+                Code::OK.into()
             }
             Self::HostCall { function, user } => {
                 // SAFETY: called once, in order, with what the host gave (R27).
-                Code(unsafe { function(user, upstream.0) })
+                Code(unsafe { function(user, upstream.0) }).into()
             }
+            // SAFETY: the caller's promise; a graph is run in its turn, with all that it names.
+            Self::Graph { body } => unsafe { body.run(upstream) },
             Self::Stamp { stamp } => {
                 stamp.0.store(now(), Ordering::Relaxed);
-                Code::OK
+                Code::OK.into()
             }
             Self::Launch(_)
             | Self::Copy { .. }
             | Self::Fill { .. }
             | Self::Wait { .. }
             | Self::Nop
-            | Self::Jump { .. } => Code::OK,
+            | Self::Jump { .. } => Code::OK.into(),
         }
     }
 }

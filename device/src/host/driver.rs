@@ -28,9 +28,10 @@ pub(super) struct Device {
 pub(super) struct Host {
     pub(super) devices: Box<[Device]>,
     face: Face,
-    /// Queues and events that the host has not destroyed.
+    /// Queues, events and graphs that the host has not destroyed.
     pub(super) queues: AtomicUsize,
     pub(super) events: AtomicUsize,
+    pub(super) graphs: AtomicUsize,
     /// Pinned allocations: address to mapped bytes.
     pinned: Mutex<HashMap<usize, usize>>,
 }
@@ -81,6 +82,7 @@ impl Host {
             face: options.face,
             queues: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
+            graphs: AtomicUsize::new(0),
             pinned: Mutex::default(),
         })
     }
@@ -91,6 +93,7 @@ impl Host {
         let counts = [
             (self.queues.load(Ordering::Relaxed), "queues"),
             (self.events.load(Ordering::Relaxed), "events"),
+            (self.graphs.load(Ordering::Relaxed), "graphs"),
             (allocations, "device allocations"),
             (self.pinned.lock().len(), "pinned allocations"),
         ];

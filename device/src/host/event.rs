@@ -11,6 +11,7 @@ use super::driver::{Host, give};
 use super::fault::{Fault, answer, done};
 use super::point::Point;
 use super::queue::Queue;
+use super::recording::Marked;
 use crate::{Code, sys};
 
 /// An event of the host.
@@ -18,7 +19,20 @@ pub(super) struct Event {
     point: Point<Queue>,
     /// With timing: when the point passed. The lock also makes the two change together.
     stamp: Option<Mutex<Arc<Stamp>>>,
+    /// In place of the point, if it was recorded last in a recording.
+    marked: Marked,
     host: Arc<Host>,
+}
+
+impl Event {
+    /// Where the event stands, for a call that looks at it; `None` if it was never recorded.
+    #[inline]
+    fn point(&self, call: &str) -> Result<Option<(&'static Queue, u64)>, Fault> {
+        if self.marked.is_set() {
+            return self.marked.refuse(call).map(|()| None);
+        }
+        Ok(self.point.read())
+    }
 }
 
 /// The event behind a handle.
@@ -69,6 +83,7 @@ pub(super) unsafe extern "C" fn create(
         let event = Box::new(Event {
             point: Point::default(),
             stamp: (flags != 0).then(Mutex::default),
+            marked: Marked::default(),
             host: Arc::clone(&host),
         });
         // SAFETY: not NULL, so writable.
@@ -95,6 +110,14 @@ pub(super) unsafe extern "C" fn record(
     done(|| {
         // SAFETY: the host's promise.
         let (event, queue) = unsafe { (event(handle)?, queue(on)?) };
+        if queue.recorder().active() || event.marked.is_set() {
+            let mark = queue.recorder().mark(queue);
+            let marked = mark.is_some();
+            event.marked.set(mark);
+            if marked {
+                return Ok(());
+            }
+        }
         match &event.stamp {
             None => event.point.write(queue, queue.tail()),
             Some(stamp) => {
@@ -114,7 +137,7 @@ pub(super) unsafe extern "C" fn record(
 pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_event) -> i32 {
     answer(|| {
         // SAFETY: the host's promise.
-        match unsafe { event(handle)? }.point.read() {
+        match unsafe { event(handle)? }.point("a query")? {
             Some((queue, value)) => queue.query(value),
             None => Ok(Code::OK),
         }
@@ -124,7 +147,7 @@ pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_event) -> i32 {
 pub(super) unsafe extern "C" fn synchronize(handle: *mut sys::otr_drv_event) -> i32 {
     done(|| {
         // SAFETY: the host's promise.
-        match unsafe { event(handle)? }.point.read() {
+        match unsafe { event(handle)? }.point("a wait")? {
             Some((queue, value)) => queue.wait(value),
             None => Ok(()),
         }
@@ -144,7 +167,7 @@ pub(super) unsafe extern "C" fn time(
             ));
         };
         let stamp = stamp.lock();
-        let Some((queue, value)) = event.point.read() else {
+        let Some((queue, value)) = event.point("the time")? else {
             return Err(Fault::argument(
                 "the event was never recorded, so that it has no time",
             ));
@@ -166,6 +189,9 @@ pub(super) unsafe extern "C" fn queue_wait(
     done(|| {
         // SAFETY: the host's promise.
         let (event, queue) = unsafe { (event(handle)?, queue(on)?) };
+        if event.marked.is_set() {
+            return event.marked.wait(queue);
+        }
         match event.point.read() {
             Some((other, value)) => queue.wait_for(other, value),
             None => Ok(()),

@@ -6,17 +6,20 @@
 //! bus, and the driver reaches the bytes through a second mapping: the bias.
 //!
 //! Options: `devices=N` (2), `memory=BYTES` of each (half of the physical memory), `face=unified` or
-//! `discrete`.
+//! `discrete`, `graphs=none` or `native`. Native graphs are there to test what stands above them: one
+//! launch of a host kernel that runs all nodes is cheaper.
 
 mod command;
 mod driver;
 mod event;
 mod failure;
 mod fault;
+mod graph;
 mod memory;
 mod options;
 mod point;
 mod queue;
+mod recording;
 mod segment;
 mod submit;
 mod worker;
@@ -32,9 +35,13 @@ use crate::sys;
 /// The name by which the driver is asked for.
 pub(crate) const NAME: &str = "host";
 
-/// The table of the driver.
-pub(crate) fn api() -> &'static sys::otr_driver_api {
-    &API.0
+/// The table of the driver, for options in the form of the contract. Those that are wrong are refused
+/// by `open`.
+pub(crate) fn api(options: &str) -> &'static sys::otr_driver_api {
+    match options::Options::parse(options) {
+        Ok(options) if options.native_graphs => &WITH_GRAPHS.0,
+        _ => &API.0,
+    }
 }
 
 /// A table is shared by all threads.
@@ -43,7 +50,14 @@ struct Shared<T>(T);
 // SAFETY: never written; all pointers in it are to statics and functions.
 unsafe impl<T> Sync for Shared<T> {}
 
-static API: Shared<sys::otr_driver_api> = Shared(sys::otr_driver_api {
+static API: Shared<sys::otr_driver_api> = Shared(TABLE);
+
+static WITH_GRAPHS: Shared<sys::otr_driver_api> = Shared(sys::otr_driver_api {
+    graph: &raw const GRAPH,
+    ..TABLE
+});
+
+const TABLE: sys::otr_driver_api = sys::otr_driver_api {
     struct_size: size_of::<sys::otr_driver_api>(),
     next: std::ptr::null(),
     api_major: sys::OTR_DRIVER_API_MAJOR,
@@ -82,7 +96,7 @@ static API: Shared<sys::otr_driver_api> = Shared(sys::otr_driver_api {
     operators: std::ptr::null(),
     graph: std::ptr::null(),
     ipc: std::ptr::null(),
-});
+};
 
 static MEMORY_INFO: sys::otr_memory_info_api = sys::otr_memory_info_api {
     struct_size: size_of::<sys::otr_memory_info_api>(),
@@ -108,6 +122,15 @@ static TIMING: sys::otr_timing_api = sys::otr_timing_api {
     struct_size: size_of::<sys::otr_timing_api>(),
     event_time: Some(event::time),
     device_time: Some(driver::device_time),
+};
+
+static GRAPH: sys::otr_graph_api = sys::otr_graph_api {
+    struct_size: size_of::<sys::otr_graph_api>(),
+    record_begin: Some(graph::record_begin),
+    record_end: Some(graph::record_end),
+    launch: Some(graph::launch),
+    update: Some(graph::update),
+    destroy: Some(graph::destroy),
 };
 
 static KERNEL: sys::otr_kernel_api = sys::otr_kernel_api {

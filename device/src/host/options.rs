@@ -20,6 +20,8 @@ pub(super) struct Options {
     /// Bytes of each device.
     pub(super) memory: u64,
     pub(super) face: Face,
+    /// Whether the driver has the group `graph`.
+    pub(super) native_graphs: bool,
 }
 
 /// A limit that keeps device indices small; far above what a test asks for.
@@ -27,7 +29,8 @@ const MOST_DEVICES: u32 = 64;
 /// Below the 47 bits of address space that a process has, all devices together.
 const MOST_MEMORY: u64 = 1 << 46;
 
-const KNOWN: &str = "known are devices=N, memory=BYTES (with K, M or G) and face=unified|discrete";
+const KNOWN: &str = "known are devices=N, memory=BYTES (with K, M or G), face=unified|discrete and \
+                     graphs=none|native";
 
 impl Options {
     /// Parses `key=value,key=value`.
@@ -36,6 +39,7 @@ impl Options {
             devices: 2,
             memory: half_of_physical_memory(),
             face: Face::Unified,
+            native_graphs: false,
         };
         for pair in text.split(',').filter(|pair| !pair.is_empty()) {
             let Some((key, value)) = pair.split_once('=') else {
@@ -47,6 +51,7 @@ impl Options {
                 "devices" => options.devices = devices(value)?,
                 "memory" => options.memory = memory(value)?,
                 "face" => options.face = face(value)?,
+                "graphs" => options.native_graphs = native_graphs(value)?,
                 _ => {
                     return Err(Fault::argument(format!(
                         "there is no option `{key}`; {KNOWN}"
@@ -82,6 +87,16 @@ fn face(value: &str) -> Result<Face, Fault> {
         "discrete" => Ok(Face::Discrete),
         _ => Err(Fault::argument(format!(
             "face={value}: expected unified or discrete"
+        ))),
+    }
+}
+
+fn native_graphs(value: &str) -> Result<bool, Fault> {
+    match value {
+        "none" => Ok(false),
+        "native" => Ok(true),
+        _ => Err(Fault::argument(format!(
+            "graphs={value}: expected none or native"
         ))),
     }
 }
@@ -132,13 +147,15 @@ mod tests {
         let options = Options::parse("").unwrap();
         assert_eq!((options.devices, options.face), (2, Face::Unified));
         assert!(options.memory >= 1 << 16);
-        let options = Options::parse("memory=3M,face=discrete,devices=1").unwrap();
+        assert!(!options.native_graphs);
+        let options = Options::parse("memory=3M,face=discrete,devices=1,graphs=native").unwrap();
         assert_eq!(
             options,
             Options {
                 devices: 1,
                 memory: 3 << 20,
-                face: Face::Discrete
+                face: Face::Discrete,
+                native_graphs: true
             }
         );
     }
@@ -156,6 +173,7 @@ mod tests {
             ("memory=17179869184G", "memory=1717", "K, M or G"),
             ("memory=60000G,devices=4", "4 devices", "can map"),
             ("face=round", "face=round", "unified or discrete"),
+            ("graphs=1", "graphs=1", "none or native"),
         ] {
             let fault = format!("{:?}", Options::parse(text).unwrap_err());
             assert!(

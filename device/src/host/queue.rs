@@ -21,6 +21,7 @@ use super::command::{Command, Launch, inside};
 use super::driver::{Device, Host};
 use super::failure::Failures;
 use super::fault::Fault;
+use super::recording::Recorder;
 use super::segment::{Reader, Spare, Writer, chain};
 use super::worker::{self, Worker};
 use crate::Code;
@@ -50,6 +51,7 @@ pub(super) struct Queue {
     look_at: AtomicU64,
     /// What `completed` was when a submitter helped in vain.
     stuck_at: AtomicU64,
+    recorder: Recorder,
     /// Commands that have finished; written under `executor`.
     completed: CachePadded<AtomicU64>,
     executor: CachePadded<Mutex<Reader>>,
@@ -125,6 +127,7 @@ impl Queue {
             submitted: CachePadded::new(AtomicU64::new(0)),
             look_at: AtomicU64::new(WAKE_BACKLOG),
             stuck_at: AtomicU64::new(u64::MAX),
+            recorder: Recorder::default(),
             completed: CachePadded::new(AtomicU64::new(0)),
             executor: CachePadded::new(Mutex::new(reader)),
             spare,
@@ -149,6 +152,7 @@ impl Queue {
     /// Gives the queue up without waiting: what was submitted still runs.
     pub(super) fn destroy(&'static self) -> Result<(), Fault> {
         let owner = self.owner();
+        self.recorder.abandon(self);
         if !self.worker.retire(self) {
             return Err(Fault::new(
                 Code::INVALID_HANDLE,
@@ -173,6 +177,11 @@ impl Queue {
 
     pub(super) fn worker(&self) -> &Worker {
         &self.worker
+    }
+
+    #[inline]
+    pub(super) fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// The device of a live queue.
@@ -218,16 +227,22 @@ impl Queue {
 
     // ---- Submission ----------------------------------------------------------------------------
 
-    /// Submits a command of the host.
+    /// Submits a command of the host, or keeps it where the queue records.
     #[inline]
     pub(super) fn submit(&'static self, command: Command) -> Result<(), Fault> {
+        if self.recorder.active() && self.recorder.keep(self, command.clone(), &[]) {
+            return Ok(());
+        }
         let cost = command.cost_ns();
         self.push(cost, || command, &[], true).map(drop)
     }
 
-    /// Submits a launch. Its argument block is copied.
+    /// Submits a launch, or keeps it where the queue records. Its argument block is copied.
     #[inline]
     pub(super) fn submit_launch(&'static self, launch: Launch, args: &[u8]) -> Result<(), Fault> {
+        if self.recorder.active() && self.recorder.keep(self, Command::Launch(launch), args) {
+            return Ok(());
+        }
         self.push(launch.cost_ns(), || Command::Launch(launch), args, true)
             .map(drop)
     }
@@ -324,6 +339,12 @@ impl Queue {
         if other.passed(point) && other.failures.at(point).is_none() {
             return Ok(());
         }
+        if self.recorder.active() {
+            return Err(Fault::new(
+                Code::CAPTURE,
+                "a wait for a point outside of the recording: wait for it before the recording begins",
+            ));
+        }
         self.mark(Command::Wait {
             queue: other,
             value: point,
@@ -350,6 +371,7 @@ impl Queue {
     /// The state of the queue, as `query` of the host: a cleared failure is none.
     #[inline]
     pub(super) fn query_all(&'static self) -> Result<Code, Fault> {
+        self.recorder.refuse("a query")?;
         if !self.idle() {
             self.worker.wake(self);
             return Ok(Code::NOT_READY);
@@ -374,6 +396,7 @@ impl Queue {
     /// it.
     #[inline]
     pub(super) fn synchronize(&'static self) -> Result<(), Fault> {
+        self.recorder.refuse("a wait")?;
         // Taken first, so that each of several waiting threads learns of a failure that one clears.
         let mark = self.failures.mark();
         let point = self.tail();

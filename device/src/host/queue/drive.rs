@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::Queue;
 use crate::Code;
-use crate::host::command::{Command, Inside, inside};
+use crate::host::command::{Command, Inside, Outcome, inside};
 use crate::host::failure::Failure;
 use crate::host::fault::Fault;
 use crate::host::segment::{Reader, Record};
@@ -235,7 +235,7 @@ impl Queue {
                     return Step::Blocked(queue, value);
                 }
                 failure = queue.failures.at(value);
-            } else if errand == Errand::Help && matches!(next, Command::HostCall { .. }) {
+            } else if errand == Errand::Help && next.calls_host() {
                 return Step::Held;
             } else if next.cost_ns() >= LONG_COMMAND {
                 self.attend(completed);
@@ -244,12 +244,11 @@ impl Queue {
                 .failures
                 .current()
                 .map_or(Code::OK, |failure| failure.code);
-            let label = next.launch_label();
             // SAFETY: moved out once: the reader passes the record below, whatever the outcome.
             let command = unsafe { std::ptr::read(next) };
             let args = Record::args(record);
             // SAFETY: it is this command's turn; its memory is the host's promise.
-            let code = unsafe {
+            let Outcome { code, label } = unsafe {
                 if traced {
                     self.run_traced(command, args, upstream)
                 } else {
@@ -296,7 +295,12 @@ impl Queue {
     /// # Safety
     /// As of [`Command::run`].
     #[cold]
-    unsafe fn run_traced(&self, command: Command, args: (*const u8, u32), upstream: Code) -> Code {
+    unsafe fn run_traced(
+        &self,
+        command: Command,
+        args: (*const u8, u32),
+        upstream: Code,
+    ) -> Outcome {
         // A listener that panics loses its span. Here it must not unwind: the command was moved out of
         // its record, which is not passed yet.
         let quietly = |span: &mut dyn FnMut()| drop(catch_unwind(AssertUnwindSafe(span)));
@@ -312,9 +316,9 @@ impl Queue {
             entered = Some(span.entered());
         });
         // SAFETY: as the caller promises.
-        let code = unsafe { command.run(args, upstream) };
+        let outcome = unsafe { command.run(args, upstream) };
         quietly(&mut || drop(entered.take()));
-        code
+        outcome
     }
 }
 

@@ -1,0 +1,206 @@
+//! Graphs: commands that were kept instead of run, and are run together whenever the graph is launched.
+//!
+//! A launch is one command of its queue. What it runs is shared and never written, so that an update
+//! replaces it for later launches and a destroyed graph ends with its last one. How commands get here is
+//! the recording's business.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+
+use super::command::{Command, Outcome};
+use super::driver::{Device, Host, give};
+use super::event::queue;
+use super::fault::{Fault, done};
+use super::recording;
+use crate::{Code, sys};
+
+/// What argument blocks are aligned to, as in a queue.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// A kept command: its argument block is `size` bytes from a line on.
+struct Kept {
+    command: Command,
+    line: usize,
+    size: u32,
+}
+
+// SAFETY: a command owns nothing that is bound to a thread: its pointers are the host's numbers, which
+// are passed on, and labels, which are constants of the process.
+unsafe impl Send for Kept {}
+// SAFETY: as above; nothing in it is written after it was kept.
+unsafe impl Sync for Kept {}
+
+/// Commands in an order that respects what each waits for.
+#[derive(Default)]
+pub(super) struct Body {
+    commands: Vec<Kept>,
+    args: Vec<Line>,
+    cost: u64,
+    calls: bool,
+}
+
+/// A graph of the host.
+struct Graph {
+    body: Mutex<Arc<Body>>,
+    /// Where it was recorded. It lies in `host`, and no other device ever does.
+    device: *const Device,
+    host: Arc<Host>,
+}
+
+impl Body {
+    /// Appends a command with a copy of its argument block.
+    pub(super) fn push(&mut self, command: Command, args: &[u8]) {
+        self.cost = self.cost.saturating_add(command.cost_ns());
+        self.calls |= command.calls_host();
+        let line = self.args.len();
+        self.args.extend(args.chunks(64).map(|chunk| {
+            let mut line = Line([0; 64]);
+            line.0[..chunk.len()].copy_from_slice(chunk);
+            line
+        }));
+        self.commands.push(Kept {
+            command,
+            line,
+            // An argument block has at most u32::MAX bytes: its size comes from a u32.
+            size: args.len() as u32,
+        });
+    }
+
+    /// The estimated run time of all commands, in nanoseconds.
+    pub(super) fn cost_ns(&self) -> u64 {
+        self.cost
+    }
+
+    /// Whether host calls are among the commands.
+    pub(super) fn calls_host(&self) -> bool {
+        self.calls
+    }
+
+    /// Runs all commands. After a failure, `upstream` or of one of them, only host calls are.
+    ///
+    /// # Safety
+    /// As of [`Command::run`], for each of the commands.
+    pub(super) unsafe fn run(&self, upstream: Code) -> Outcome {
+        let mut outcome = Outcome::from(upstream);
+        for kept in &self.commands {
+            let args = (self.args[kept.line..].as_ptr().cast(), kept.size);
+            // SAFETY: the caller's promise; the block was copied for this command.
+            let one = unsafe { kept.command.clone().run(args, outcome.code) };
+            if outcome.code == Code::OK {
+                outcome = one;
+            }
+        }
+        outcome
+    }
+
+    /// Where the other one does not do the same with other arguments: the number of the first command
+    /// that differs, from 0.
+    fn differs(&self, other: &Self) -> Option<usize> {
+        let pairs = self.commands.iter().zip(&other.commands);
+        let same = pairs
+            .take_while(|(one, other)| one.size == other.size && one.command.same(&other.command))
+            .count();
+        (same < self.commands.len().max(other.commands.len())).then_some(same)
+    }
+}
+
+/// The graph behind a handle.
+///
+/// # Safety
+/// `handle` is NULL or came from `record_end` and was not destroyed.
+unsafe fn graph<'a>(handle: *mut sys::otr_drv_graph) -> Result<&'a Graph, Fault> {
+    // SAFETY: as the caller promises.
+    unsafe { handle.cast::<Graph>().as_ref() }
+        .ok_or_else(|| Fault::null("the graph", Code::INVALID_HANDLE))
+}
+
+pub(super) unsafe extern "C" fn record_begin(on: *mut sys::otr_queue) -> i32 {
+    // SAFETY: the host's promise.
+    done(|| recording::begin(unsafe { queue(on)? }))
+}
+
+pub(super) unsafe extern "C" fn record_end(
+    on: *mut sys::otr_queue,
+    place: *mut *mut sys::otr_drv_graph,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let queue = unsafe { queue(on)? };
+        if place.is_null() {
+            return Err(Fault::null(
+                "the place for the graph",
+                Code::INVALID_ARGUMENT,
+            ));
+        }
+        let host = queue
+            .owner()
+            .ok_or_else(|| Fault::new(Code::INVALID_HANDLE, "this queue was destroyed before"))?;
+        let graph = Box::new(Graph {
+            body: Mutex::new(Arc::new(recording::end(queue)?)),
+            device: queue.device(),
+            host,
+        });
+        graph.host.graphs.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: not NULL, so writable.
+        unsafe { give(place, Box::into_raw(graph).cast()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn launch(
+    on: *mut sys::otr_queue,
+    handle: *mut sys::otr_drv_graph,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let (queue, graph) = unsafe { (queue(on)?, graph(handle)?) };
+        if !std::ptr::eq(queue.device(), graph.device) {
+            return Err(Fault::new(
+                Code::INVALID_DEVICE,
+                "the graph was recorded on another device than that of the queue",
+            ));
+        }
+        let body = Arc::clone(&graph.body.lock());
+        queue.submit(Command::Graph { body })
+    })
+}
+
+pub(super) unsafe extern "C" fn update(
+    handle: *mut sys::otr_drv_graph,
+    from: *mut sys::otr_drv_graph,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let (graph, from) = unsafe { (graph(handle)?, graph(from)?) };
+        let new = Arc::clone(&from.body.lock());
+        let mut body = graph.body.lock();
+        if !std::ptr::eq(graph.device, from.device) {
+            return Err(Fault::argument("the graphs are of two devices"));
+        }
+        if let Some(index) = body.differs(&new) {
+            return Err(Fault::argument(format!(
+                "command {index} (from 0) of the graphs differs in more than its arguments, or only one \
+                 of them has it: of {} and {}",
+                body.commands.len(),
+                new.commands.len()
+            )));
+        }
+        *body = new;
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_drv_graph) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let graph = unsafe { graph(handle)? };
+        graph.host.graphs.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: made by `Box::into_raw` in `record_end`, and given back by the host; launches that
+        // were submitted share the body.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(graph).cast_mut()) });
+        Ok(())
+    })
+}
