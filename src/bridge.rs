@@ -1,5 +1,5 @@
-//! The C++ bridge: devices, streams, events, buffers and operators as C++ classes that own what they
-//! stand for. A failure is a `rust::Error` with the text of the runtime.
+//! The C++ bridge: devices, streams, events, buffers, operators and graphs as C++ classes that own what
+//! they stand for. A failure is a `rust::Error` with the text of the runtime.
 
 #![allow(
     unreachable_pub,
@@ -29,10 +29,20 @@ mod ffi {
         peak_allocated: u64,
     }
 
+    /// How a graph is written down.
+    enum GraphFormat {
+        Dot,
+        Json,
+        Svg,
+    }
+
     extern "Rust" {
         type Stream;
         type Event;
         type Buffer;
+        type Capture;
+        type Graph;
+        type GraphExec;
 
         /// Loads one more driver; returns how many devices it brought.
         fn load_driver(spec: &str) -> Result<u32>;
@@ -74,14 +84,44 @@ mod ffi {
         fn download(self: &Buffer, bytes: &mut [u8], stream: &Stream) -> Result<()>;
         /// Fills the buffer with one byte, in stream order.
         fn fill(self: Pin<&mut Buffer>, byte: u8, stream: &Stream) -> Result<()>;
+
+        /// Records the work of a stream, and of those that wait for its events, instead of running it.
+        /// A capture that is destroyed before `end_capture` is given up.
+        fn begin_capture(stream: &Stream) -> Result<Box<Capture>>;
+        /// The graph of what was recorded; fails with the first failure of a call in the capture.
+        fn end_capture(capture: Box<Capture>) -> Result<Box<Graph>>;
+
+        /// Replays may put other memory in place of this buffer.
+        fn name_buffer(self: &Graph, name: &str, buffer: &Buffer) -> Result<()>;
+        /// Replays may put another number in place of this scalar of an operator's node.
+        fn name_scalar(self: &Graph, name: &str, node: u32, index: u32) -> Result<()>;
+        fn node_count(self: &Graph) -> u32;
+        fn dump(self: &Graph, format: GraphFormat) -> Result<String>;
+        fn instantiate(self: &Graph) -> Result<Box<GraphExec>>;
+
+        /// Replays in stream order and returns at once.
+        fn replay(self: &GraphExec, stream: &Stream) -> Result<()>;
+        /// Uses this buffer in place of the named one from the next replay on.
+        fn bind(self: &GraphExec, name: &str, buffer: &Buffer) -> Result<()>;
+        /// Uses this number in place of the named one from the next replay on.
+        fn bind_scalar(self: &GraphExec, name: &str, value: f64) -> Result<()>;
+        /// Takes over another graph of the same shape.
+        fn update(self: &GraphExec, graph: &Graph) -> Result<()>;
+        /// Compares a replay with running the nodes one after the other, and waits.
+        fn check(self: &GraphExec, stream: &Stream) -> Result<()>;
+        /// The time of each node as JSON, from one replay that is waited for.
+        fn profile(self: &GraphExec, stream: &Stream) -> Result<String>;
     }
 }
 
+use crate::bridge_graph::{Capture, Graph, GraphExec, begin_capture, end_capture};
 use ffi::{MemoryUse, Tensor};
 
+pub(crate) use ffi::GraphFormat;
+
 /// A stream; one that `create_stream` made is destroyed with its object.
-struct Stream {
-    inner: std::sync::Arc<hooks::Stream>,
+pub(crate) struct Stream {
+    pub(crate) inner: std::sync::Arc<hooks::Stream>,
     owned: bool,
 }
 
@@ -89,12 +129,12 @@ struct Stream {
 struct Event(&'static hooks::Event);
 
 /// Device memory, freed with its object.
-struct Buffer {
-    address: u64,
-    size: u64,
+pub(crate) struct Buffer {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
 }
 
-type Result<T> = hooks::Result<T>;
+pub(crate) type Result<T> = hooks::Result<T>;
 
 fn load_driver(spec: &str) -> Result<u32> {
     hooks::runtime()?.load(spec)

@@ -4,6 +4,7 @@
 //! and the C++ bridge. For Rust hosts it is the runtime itself, as [`runtime`].
 
 mod bridge;
+mod bridge_graph;
 
 /// The framework-neutral runtime.
 pub use outrigger_hooks as runtime;

@@ -1,5 +1,5 @@
 //! Builds what the tests load: the C template by its own Makefile, as a vendor does; the broken drivers
-//! of `drivers/`, one library for each defect; and the C++ host of the bridge.
+//! of `drivers/`, one library for each defect; the C++ host of the bridge; and the examples of hosts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -37,6 +37,8 @@ fn main() {
         &include,
         &tests.join("drivers"),
         &tests.join("cpp"),
+        &root.join("examples/graph-c"),
+        &root.join("examples/graph-cpp"),
     ] {
         println!("cargo:rerun-if-changed={}", path.display());
     }
@@ -65,7 +67,15 @@ fn main() {
         .std("c++17")
         .include(bridge)
         .file(tests.join("cpp/bridge_host.cc"))
+        .file(tests.join("cpp/graph_example.cc"))
         .compile("outrigger_bridge_host");
+    cc::Build::new()
+        .std("c11")
+        .include(&include)
+        .warnings_into_errors(true)
+        .define("main", "outrigger_graph_example_c")
+        .file(root.join("examples/graph-c/graph.c"))
+        .compile("outrigger_graph_example_c");
 }
 
 fn broken(tests: &Path, template: &Path, include: &Path, out: &Path, defect: &str) {

@@ -8,9 +8,10 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 8] = [
+const LAYERS: [&str; 9] = [
     "outrigger-device",
     "outrigger-allocator",
+    "outrigger-graph",
     "outrigger-ops",
     "outrigger-hooks",
     "outrigger-ffi",
