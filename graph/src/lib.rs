@@ -18,4 +18,4 @@ mod schedule;
 
 pub use graph::{Access, Buffer, BufferId, Difference, Graph, Kind, Node, NodeId, NodeSpec};
 pub use recorder::{Lane, Mark, Recorder, Unjoined};
-pub use schedule::{Chunk, Schedule, Segment};
+pub use schedule::{Chunk, Region, Schedule, Segment};

@@ -5,6 +5,7 @@
 //! time, once those of the levels before have finished. A level whose estimated work does not pay for
 //! a second thread joins its neighbours in one serial segment, in recorded order.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::graph::{Graph, Kind, NodeId};
@@ -16,6 +17,15 @@ pub type Chunk = Range<u32>;
 /// one before it has finished.
 pub type Segment = Range<u32>;
 
+/// Segments that run on one thread, or that one team of threads runs together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// A range of [`Schedule::segments`].
+    pub segments: Range<u32>,
+    /// Whether several threads pay.
+    pub team: bool,
+}
+
 /// What runs, in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
@@ -25,6 +35,8 @@ pub struct Schedule {
     pub chunks: Vec<Chunk>,
     /// Ranges of chunks.
     pub segments: Vec<Segment>,
+    /// Ranges of segments.
+    pub regions: Vec<Region>,
     /// Nodes whose results nobody sees.
     pub dropped: Vec<NodeId>,
     /// Estimated time on one thread, in nanoseconds.
@@ -33,8 +45,11 @@ pub struct Schedule {
 
 /// What it costs to hand work to another thread that is already looking for some, in nanoseconds.
 const HANDOFF_NS: u64 = 300;
-/// What a replay has to gain before a second thread is woken for it.
+/// What a region has to gain before a second thread is woken for it.
 const WAKE_NS: u64 = 15_000;
+/// What runs on one thread for so long ends a region: a team would wait for it, and kernels that share
+/// their own work among threads do that better alone.
+const SERIAL_NS: u64 = 20_000;
 /// What a node without an estimate is taken to cost.
 const UNKNOWN_NS: u64 = 100;
 
@@ -66,11 +81,28 @@ impl<C> Graph<C> {
             }
             levels[level].push(index);
         }
-        let gains: Vec<u64> = levels
-            .iter()
-            .map(|level| gain(&chains, level, threads))
-            .collect();
-        let worth = gains.iter().sum::<u64>() >= WAKE_NS;
+        let mut parts: Vec<Part> = Vec::new();
+        for level in &levels {
+            let gain = gain(&chains, level, threads);
+            let cost = level.iter().map(|&chain| chains[chain].cost).sum();
+            let nodes = level
+                .iter()
+                .map(|&chain| std::mem::take(&mut chains[chain].nodes));
+            let part = Part {
+                chunks: nodes.collect(),
+                cost,
+                gain,
+            };
+            match parts.last_mut() {
+                Some(last) if last.gain == 0 && gain == 0 => last.absorb(part),
+                _ if gain == 0 => {
+                    let mut one = Part::default();
+                    one.absorb(part);
+                    parts.push(one);
+                }
+                _ => parts.push(part),
+            }
+        }
         let mut schedule = Schedule {
             dropped: (0..)
                 .zip(&dead)
@@ -80,21 +112,34 @@ impl<C> Graph<C> {
             cost_ns,
             ..Schedule::default()
         };
-        let mut serial: Vec<NodeId> = Vec::new();
-        for (level, gain) in levels.iter().zip(gains) {
-            if worth && gain > 0 {
-                schedule.push_segment([std::mem::take(&mut serial)]);
-                let nodes = level
-                    .iter()
-                    .map(|&chain| std::mem::take(&mut chains[chain].nodes));
-                schedule.push_segment(nodes);
-            } else {
-                for &chain in level {
-                    serial.append(&mut chains[chain].nodes);
+        let mut parts = VecDeque::from(parts);
+        let mut serial = Part::default();
+        while let Some(part) = parts.pop_front() {
+            if part.gain == 0 {
+                serial.absorb(part);
+                continue;
+            }
+            // One team runs what follows, up to a long serial part.
+            let mut team = vec![part];
+            while parts
+                .front()
+                .is_some_and(|next| next.gain > 0 || next.cost < SERIAL_NS)
+            {
+                team.extend(parts.pop_front());
+            }
+            if team.last().is_some_and(|last| last.gain == 0) {
+                if let Some(tail) = team.pop() {
+                    parts.push_front(tail);
                 }
             }
+            if team.iter().map(|part| part.gain).sum::<u64>() < WAKE_NS {
+                team.into_iter().for_each(|part| serial.absorb(part));
+                continue;
+            }
+            schedule.push_region(vec![std::mem::take(&mut serial)], false);
+            schedule.push_region(team, true);
         }
-        schedule.push_segment([serial]);
+        schedule.push_region(vec![serial], false);
         schedule
     }
 
@@ -165,13 +210,22 @@ impl<C> Graph<C> {
 }
 
 impl Schedule {
-    /// Adds chunks that may run at the same time; a single one joins a serial segment's order.
-    fn push_segment(&mut self, chunks: impl IntoIterator<Item = Vec<NodeId>>) {
+    /// Adds a region of parts that run one after the other.
+    fn push_region(&mut self, parts: Vec<Part>, team: bool) {
+        let first = self.segments.len() as u32;
+        for part in parts {
+            self.push_segment(part.chunks);
+        }
+        let segments = first..self.segments.len() as u32;
+        if !segments.is_empty() {
+            self.regions.push(Region { segments, team });
+        }
+    }
+
+    /// Adds chunks that may run at the same time.
+    fn push_segment(&mut self, chunks: Vec<Vec<NodeId>>) {
         let first = self.chunks.len() as u32;
-        for mut nodes in chunks {
-            if nodes.is_empty() {
-                continue;
-            }
+        for mut nodes in chunks.into_iter().filter(|nodes| !nodes.is_empty()) {
             nodes.sort_unstable();
             let start = self.steps.len() as u32;
             self.steps.append(&mut nodes);
@@ -180,6 +234,27 @@ impl Schedule {
         if self.chunks.len() as u32 > first {
             self.segments.push(first..self.chunks.len() as u32);
         }
+    }
+}
+
+/// Chains of a level, or of several levels that run on one thread.
+#[derive(Default)]
+struct Part {
+    chunks: Vec<Vec<NodeId>>,
+    cost: u64,
+    /// What it gains from several threads; 0 if it runs on one, as one chunk.
+    gain: u64,
+}
+
+impl Part {
+    /// Runs another part behind this one, both on one thread.
+    fn absorb(&mut self, other: Self) {
+        let mut chunks = self.chunks.drain(..).chain(other.chunks);
+        let mut all = chunks.next().unwrap_or_default();
+        chunks.for_each(|mut more| all.append(&mut more));
+        self.chunks.push(all);
+        self.cost += other.cost;
+        self.gain = 0;
     }
 }
 

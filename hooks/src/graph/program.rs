@@ -7,11 +7,11 @@
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crossbeam_utils::{Backoff, CachePadded};
 use outrigger_device::Code;
-use outrigger_graph::{NodeId, Schedule};
+use outrigger_graph::{NodeId, Region, Schedule};
 use outrigger_ops::{KernelFn, parallel};
 use parking_lot::Mutex;
 
@@ -218,20 +218,50 @@ impl Program {
     /// replay of this program is running.
     #[inline]
     pub(crate) unsafe fn run(&self, bias: i64) -> i32 {
-        if !self.schedule.is_parallel() || self.threads < 2 {
+        if self.threads < 2 || !self.schedule.is_parallel() {
             // SAFETY: the caller's promise.
             return unsafe { self.run_steps(&self.steps, bias, Code::OK.0) };
+        }
+        let mut code = Code::OK.0;
+        for region in &self.schedule.regions {
+            // SAFETY: the caller's promise.
+            code = unsafe { self.run_region(region, bias, code) };
+        }
+        code
+    }
+
+    /// Runs one region, after a failure as `run_steps` does.
+    ///
+    /// # Safety
+    /// As for [`Program::run`].
+    unsafe fn run_region(&self, region: &Region, bias: i64, upstream: i32) -> i32 {
+        let schedule = &self.schedule;
+        let (first, last) = (region.segments.start, region.segments.end - 1);
+        let chunks = schedule.segments[first as usize].start..schedule.segments[last as usize].end;
+        if !region.team {
+            let steps = chunks.map(|chunk| self.steps_of(chunk));
+            // SAFETY: the caller's promise.
+            return steps.fold(upstream, |code, steps| unsafe {
+                self.run_steps(steps, bias, code)
+            });
         }
         let team = Team {
             program: self,
             bias,
-            next: CachePadded::new(AtomicU32::new(0)),
-            done: CachePadded::new(AtomicU32::new(0)),
-            code: AtomicU32::new(Code::OK.0 as u32),
+            segment: first,
+            end: chunks.end,
+            next: CachePadded::new(AtomicU32::new(chunks.start)),
+            done: CachePadded::new(AtomicU32::new(chunks.start)),
+            code: AtomicI32::new(upstream),
         };
         // Each part is one thread that looks for chunks until there are none; one alone does all.
         parallel::for_range(0, i64::from(self.threads), 1, &|_, _| team.work());
-        team.code.load(Ordering::Relaxed) as i32
+        team.code.load(Ordering::Relaxed)
+    }
+
+    fn steps_of(&self, chunk: u32) -> &[Step] {
+        let range = &self.schedule.chunks[chunk as usize];
+        &self.steps[range.start as usize..range.end as usize]
     }
 
     /// Calls the host functions with a failure of the work before the replay; nothing else runs.
@@ -358,40 +388,43 @@ unsafe fn call_rest(steps: &[Step], bias: i64, upstream: i32) {
     }
 }
 
-/// Threads that run one program together. A chunk is claimed only when it can run at once, so that
+/// Threads that run one region together. A chunk is claimed only when it can run at once, so that
 /// whoever holds one is running, and one thread alone can do all that nobody has claimed.
 struct Team<'a> {
     program: &'a Program,
     bias: i64,
+    /// The first segment of the region.
+    segment: u32,
+    /// The end of its chunks.
+    end: u32,
     /// The chunk that is claimed next.
     next: CachePadded<AtomicU32>,
-    /// Chunks that are done.
+    /// The chunk up to which as many are done.
     done: CachePadded<AtomicU32>,
     /// The first failure.
-    code: AtomicU32,
+    code: AtomicI32,
 }
 
 impl Team<'_> {
     fn work(&self) {
-        let schedule = &*self.program.schedule;
-        let mut segment = 0;
+        let segments = &self.program.schedule.segments;
+        let mut segment = self.segment as usize;
         let backoff = Backoff::new();
         loop {
             let chunk = self.next.load(Ordering::Relaxed);
-            if chunk as usize >= schedule.chunks.len() {
+            if chunk >= self.end {
                 return;
             }
-            while schedule.segments[segment].end <= chunk {
+            while segments[segment].end <= chunk {
                 segment += 1;
             }
             // Acquire: what those chunks have written lies before what this one reads.
-            if self.done.load(Ordering::Acquire) < schedule.segments[segment].start {
+            if self.done.load(Ordering::Acquire) < segments[segment].start {
                 backoff.snooze();
                 continue;
             }
-            let claimed =
-                self.next
-                    .compare_exchange(chunk, chunk + 1, Ordering::Relaxed, Ordering::Relaxed);
+            let (now, missed) = (Ordering::Relaxed, Ordering::Relaxed);
+            let claimed = self.next.compare_exchange(chunk, chunk + 1, now, missed);
             if claimed.is_err() {
                 continue;
             }
@@ -403,19 +436,14 @@ impl Team<'_> {
 
     #[inline]
     fn run(&self, chunk: u32) {
-        let range = &self.program.schedule.chunks[chunk as usize];
-        let steps = &self.program.steps[range.start as usize..range.end as usize];
-        let before = self.code.load(Ordering::Relaxed) as i32;
+        let steps = self.program.steps_of(chunk);
+        let before = self.code.load(Ordering::Relaxed);
         // SAFETY: `Program::run` was promised all of this, and has not returned yet. Each chunk is
         // claimed once.
         let code = unsafe { self.program.run_steps(steps, self.bias, before) };
         if code != before {
-            _ = self.code.compare_exchange(
-                Code::OK.0 as u32,
-                code as u32,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
+            let (now, missed) = (Ordering::Relaxed, Ordering::Relaxed);
+            _ = self.code.compare_exchange(Code::OK.0, code, now, missed);
         }
     }
 }
