@@ -49,7 +49,8 @@ class Bar:
 @dataclass(frozen=True)
 class Metric:
     """One comparison. `contest` makes the subjects ready, Outrigger among them; `figure` turns the times of
-    a subject's parts into its figure; `around` is what the machine does meanwhile."""
+    a subject's parts into its figure; `around` is what the machine does meanwhile, and what shares the CPUs
+    with other work needs longer blocks."""
 
     name: str
     contest: Callable[[], dict[str, Parts | Missing]]
@@ -58,6 +59,7 @@ class Metric:
     better: str = "lower"
     figure: Callable[[Seconds], float] = lambda seconds: 1e6 * seconds["block"]
     around: Callable[[], AbstractContextManager[None]] = nullcontext
+    block_seconds: float = BLOCK_SECONDS
 
 
 @dataclass
@@ -150,7 +152,9 @@ def take_turns(metric: Metric, contest: dict[str, Parts | Missing]) -> Outcome:
             outcome.missing[name] = parts.reason
             continue
         try:
-            repetitions[name] = {part: calibrate(timer) for part, timer in parts.items()}
+            repetitions[name] = {
+                part: calibrate(timer, metric.block_seconds) for part, timer in parts.items()
+            }
             subjects[name] = parts
         except SubjectFailure as failure:
             outcome.missing[name] = str(failure)
@@ -173,12 +177,12 @@ def take_turns(metric: Metric, contest: dict[str, Parts | Missing]) -> Outcome:
     return outcome
 
 
-def calibrate(timer: Timer) -> int:
-    """How often a block repeats its part so that it lasts `BLOCK_SECONDS`."""
+def calibrate(timer: Timer, block_seconds: float) -> int:
+    """How often a block repeats its part so that it lasts `block_seconds`."""
     timer(1)  # whatever the making of the subject has left to do is done here
     repetitions = 1
-    while repetitions < MOST_REPETITIONS and (seconds := timer(repetitions)) < BLOCK_SECONDS:
-        wanted = int(repetitions * BLOCK_SECONDS / max(seconds, 1e-7))
+    while repetitions < MOST_REPETITIONS and (seconds := timer(repetitions)) < block_seconds:
+        wanted = int(repetitions * block_seconds / max(seconds, 1e-7))
         repetitions = min(max(2 * repetitions, wanted), MOST_REPETITIONS)
     return repetitions
 
@@ -188,7 +192,7 @@ def report(outcome: Outcome) -> None:
     for row in outcome.rows():
         print(line(row), flush=True)
     for name, reason in outcome.missing.items():
-        print(f"    {name} is missing: {reason}", flush=True)
+        print(f"    {name} {'failed' if name == US else 'is missing'}: {reason}", flush=True)
 
 
 def line(cells: list[str]) -> str:
