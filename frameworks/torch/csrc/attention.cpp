@@ -3,8 +3,10 @@
 
 #include "register.h"
 
+#include "capture.h"
 #include "fallback.h"
 #include "kernel.h"
+#include "recorded.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/SDPBackend.h>
@@ -44,7 +46,8 @@ std::optional<at::Tensor> additive(const at::Tensor& mask, c10::ScalarType dtype
   if (mask.scalar_type() != c10::ScalarType::Bool) {
     return mask;
   }
-  at::Tensor added = at::detail::empty_cpu(mask.sizes(), dtype);
+  at::Tensor added = mask.device().is_cpu() ? at::detail::empty_cpu(mask.sizes(), dtype)
+                                            : empty_on(mask.device(), mask.sizes(), dtype);
   added.zero_();
   added.masked_fill_(mask.logical_not(), -std::numeric_limits<double>::infinity());
   return added;
@@ -60,7 +63,15 @@ Attention attention(
   const at::Tensor bias = or_undefined(mask);
   at::Tensor result;
   at::Tensor logsumexp;
-  {
+  if (is_capturing(stream_of(query))) {
+    torch::jit::Stack stack;
+    torch::jit::push(
+        stack, query, key, value, dropout, causal, additive(bias, query.scalar_type()), scale);
+    record_on_host(
+        "aten::_scaled_dot_product_flash_attention_for_cpu", "", &stack, query.device(), record.name());
+    result = stack[0].toTensor();
+    logsumexp = stack[1].toTensor();
+  } else {
     HostScope scope(query.device());
     for (const at::Tensor& tensor : {query, key, value, bias}) {
       scope.announce(tensor);
@@ -84,6 +95,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt, double dropout, bool causal,
     const at::Tensor&, const at::Tensor&, std::optional<double> scale) {
   FallbackRecord record("scaled_dot_product_attention_backward");
+  if (is_capturing(stream_of(query))) {
+    torch::jit::Stack stack;
+    torch::jit::push(
+        stack, grad, query, key, value, out, logsumexp, dropout, causal, additive(mask, query.scalar_type()), scale);
+    record_on_host(
+        "aten::_scaled_dot_product_flash_attention_for_cpu_backward", "", &stack, query.device(), record.name());
+    return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), at::Tensor()};
+  }
   HostScope scope(query.device());
   for (const at::Tensor& tensor : {grad, query, key, value, out, logsumexp, mask}) {
     scope.announce(tensor);

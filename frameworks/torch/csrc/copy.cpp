@@ -4,6 +4,7 @@
 
 #include "register.h"
 
+#include "capture.h"
 #include "fallback.h"
 #include "kernel.h"
 
@@ -53,6 +54,12 @@ void upload(const at::Tensor& to, const at::Tensor& source, bool non_blocking) {
   const otr_stream_t stream = stream_of(to);
   const otr_address_t address = address_of(to.data_ptr());
   const void* from = source.const_data_ptr();
+  if (C10_UNLIKELY(is_capturing(stream))) {
+    // Each replay reads what the host's memory holds by then, so the graph keeps it.
+    keep_copy_in_capture(stream, source.storage());
+    check(otr_copy(stream, address, address_of(from), bytes, OTR_COPY_HOST_TO_DEVICE));
+    return;
+  }
   const bool pinned = is_pinned(from);
   uint32_t idle = 0;
   if (!pinned) {
@@ -86,6 +93,17 @@ void download(const at::Tensor& target, const at::Tensor& from, bool non_blockin
   }
   const otr_stream_t stream = stream_of(from);
   void* to = target.mutable_data_ptr();
+  if (C10_UNLIKELY(is_capturing(stream))) {
+    if (!non_blocking || !is_pinned(to)) {
+      refuse_capture(
+          stream, "copy_",
+          "a copy to the CPU's memory is waited for, but the work before it is being recorded and has not run. "
+          "Copy after the replay, or copy into pinned memory with non_blocking=True, which each replay then does");
+    }
+    keep_copy_in_capture(stream, target.storage());
+    check(otr_copy(stream, address_of(to), address_of(from.const_data_ptr()), bytes, OTR_COPY_DEVICE_TO_HOST));
+    return;
+  }
   check(otr_copy(stream, address_of(to), address_of(from.const_data_ptr()), bytes, OTR_COPY_DEVICE_TO_HOST));
   if (non_blocking && is_pinned(to)) {
     check(otr_host_record_stream(to, stream));
@@ -172,7 +190,7 @@ void device_to_device(const at::Tensor& to, const at::Tensor& from, bool non_blo
   if (!target.is_same(to)) {
     copy_on_device(to, target);
   }
-  if (!non_blocking) {
+  if (!non_blocking && !is_capturing(target_stream)) {
     synchronize(target_stream);
   }
 }
@@ -213,6 +231,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   const otr_stream_t stream = stream_of(self);
+  refuse_wait_in_capture(stream, "_local_scalar_dense (item)");
   c10::Scalar value;
   if (is_host_visible(self.device().index())) {
     synchronize(stream);

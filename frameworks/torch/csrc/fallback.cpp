@@ -3,12 +3,14 @@
 
 #include "fallback.h"
 
+#include "capture.h"
 #include "generator.h"
+#include "recorded.h"
 #include "register.h"
 #include "sparse.h"
+#include "values.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/ivalue.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -46,47 +48,6 @@ uint64_t mix(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
   return value ^ (value >> 31);
-}
-
-// Calls `visit` for every tensor in an argument.
-template <class Visit>
-void each_tensor(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      visit(tensor);
-    }
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      if (tensor.has_value()) {
-        visit(*tensor);
-      }
-    }
-  }
-}
-
-// What an argument becomes when every tensor in it goes through `convert`.
-template <class Convert>
-c10::IValue map_tensors(const c10::IValue& value, const Convert& convert) {
-  if (value.isTensor()) {
-    return convert(value.toTensor());
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      list.push_back(convert(tensor));
-    }
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-      list.push_back(tensor.has_value() ? std::optional<at::Tensor>(convert(*tensor)) : std::nullopt);
-    }
-    return list;
-  }
-  return value;
 }
 
 c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
@@ -178,6 +139,10 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   const char* name = schema.name().c_str();
   FallbackRecord record(schema.name().compare(0, 6, "aten::") == 0 ? name + 6 : name);
+  if (C10_UNLIKELY(is_capturing(current_stream(device.index())))) {
+    record_on_host(op, stack, device, record.name());
+    return;
+  }
   torch::jit::Stack results;
   {
     HostScope scope(device);

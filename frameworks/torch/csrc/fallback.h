@@ -22,6 +22,11 @@ class FallbackRecord {
   FallbackRecord(const FallbackRecord&) = delete;
   FallbackRecord& operator=(const FallbackRecord&) = delete;
 
+  /// The operator's base name.
+  const char* name() const {
+    return name_;
+  }
+
   /// Says how many bytes were copied between host and device.
   void staged(uint64_t bytes) {
     staged_bytes_ = bytes;

@@ -2,6 +2,7 @@
 //! It must never throw where torch forbids it, and never keep state of its own.
 #pragma once
 
+#include "capture.h"
 #include "memory.h"
 #include "runtime.h"
 
@@ -90,9 +91,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   bool isStreamCapturing(const c10::Stream& stream) const override {
-    // The runtime has no captures: every stream that exists is not capturing.
-    stream_handle(stream);
-    return false;
+    return is_capturing(stream_handle(stream));
   }
 
   void record(

@@ -3,7 +3,9 @@
 
 #include "kernel.h"
 
+#include "capture.h"
 #include "fallback.h"
+#include "recorded.h"
 
 #include <c10/core/DynamicCast.h>
 #include <c10/util/SmallVector.h>
@@ -115,6 +117,11 @@ void copy_on_device(const at::Tensor& to, const at::Tensor& from) {
     return;
   }
   const FallbackRecord record("copy_");
+  if (is_capturing(stream_of(to))) {
+    torch::jit::Stack stack{to, from, false};
+    record_on_host("aten::copy_", "", &stack, to.device(), record.name());
+    return;
+  }
   HostScope scope(to.device());
   scope.announce(to);
   scope.announce(from);

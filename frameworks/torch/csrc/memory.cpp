@@ -33,6 +33,7 @@ void free_pinned_memory(void* pointer) noexcept {
 c10::DispatchKeySet keys_of(c10::DeviceType type) {
   switch (type) {
     case c10::DeviceType::CPU: return c10::DispatchKeySet(c10::DispatchKey::CPU);
+    case c10::DeviceType::Meta: return c10::DispatchKeySet(c10::DispatchKey::Meta);
     case c10::DeviceType::MTIA: return c10::DispatchKeySet(c10::DispatchKey::MTIA);
     default: return c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
   }

@@ -7,12 +7,12 @@
 #include <Python.h>
 
 #include "generator.h"
-#include "gil.h"
+#include "graph_module.h"
 #include "held.h"
 #include "observer.h"
 #include "personality.h"
+#include "python.h"
 
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 
 #include <cstdlib>
@@ -20,36 +20,6 @@
 
 namespace outrigger {
 namespace {
-
-/// The function that Python calls: `Body` with its exceptions translated.
-template <PyObject* (*Body)(PyObject*)>
-PyObject* bound(PyObject*, PyObject* arguments) {
-  HANDLE_TH_ERRORS
-  return Body(arguments);
-  END_HANDLE_TH_ERRORS
-}
-
-// Thrown by the parsers where Python has its exception set already.
-struct PythonError : python_error {
-  PythonError() {
-    persist();
-  }
-};
-
-template <class... Targets>
-void parse(PyObject* arguments, const char* format, Targets*... targets) {
-  if (!PyArg_ParseTuple(arguments, format, targets...)) {
-    throw PythonError();
-  }
-}
-
-const char* text_of(PyObject* object) {
-  const char* text = PyUnicode_AsUTF8(object);
-  if (text == nullptr) {
-    throw PythonError();
-  }
-  return text;
-}
 
 /// A device index from Python, checked to be that of a device before it is narrowed.
 c10::DeviceIndex checked(int index) {
@@ -76,10 +46,6 @@ PyObject* string_from(const Call& body) {
   PyObject* result = PyUnicode_FromString(text);
   otr_string_free(text);
   return result;
-}
-
-PyObject* none() {
-  Py_RETURN_NONE;
 }
 
 // ---- the package and its devices ----------------------------------------------------------------
@@ -343,5 +309,9 @@ PyModuleDef definition = {
 }  // namespace outrigger
 
 PyMODINIT_FUNC PyInit__C() {
-  return PyModule_Create(&outrigger::definition);
+  PyObject* module = PyModule_Create(&outrigger::definition);
+  if (module != nullptr && !outrigger::add_graph_functions(module)) {
+    Py_CLEAR(module);
+  }
+  return module;
 }

@@ -1,12 +1,14 @@
-//! The runtime's devices as MTIA. Graphs and memory history have no counterpart in the runtime: torch's
-//! own "not supported" answers stand for them.
+//! The runtime's devices as MTIA. Memory history has no counterpart in the runtime: torch's own "not
+//! supported" answer stands for it.
 
+#include "graph.h"
 #include "personality_impl.h"
 
 #include <ATen/detail/MTIAHooksInterface.h>
 #include <Python.h>
 
 #include <mutex>
+#include <unordered_map>
 
 namespace outrigger {
 namespace {
@@ -30,6 +32,39 @@ void tell_python(void* observer, const otr_observation_t* seen) noexcept {
   }
   Py_XDECREF(result);
   PyGILState_Release(state);
+}
+
+/// Graphs by the numbers that torch knows them by. A number is never used again.
+class Graphs {
+ public:
+  int64_t add(bool keep) {
+    const std::lock_guard<std::mutex> lock(lock_);
+    graphs_.emplace(++last_, std::make_shared<Graph>(keep));
+    return last_;
+  }
+  std::shared_ptr<Graph> get(int64_t number) {
+    const std::lock_guard<std::mutex> lock(lock_);
+    const auto found = graphs_.find(number);
+    TORCH_CHECK(found != graphs_.end(), "outrigger: there is no graph ", number, ", or it was destroyed");
+    return found->second;
+  }
+  void remove(int64_t number) {
+    // Its destructor must not run under the lock.
+    const std::shared_ptr<Graph> graph = get(number);
+    const std::lock_guard<std::mutex> lock(lock_);
+    graphs_.erase(number);
+  }
+
+ private:
+  std::mutex lock_;
+  int64_t last_ = 0;
+  std::unordered_map<int64_t, std::shared_ptr<Graph>> graphs_;
+};
+
+Graphs& graphs() {
+  // Leaked on purpose: torch destroys graphs as late as the interpreter's end.
+  static auto* all = new Graphs;
+  return *all;
 }
 
 }  // namespace
@@ -94,7 +129,34 @@ struct MTIAHooks final : Hooks<c10::DeviceType::MTIA, at::MTIAHooksInterface> {
         "multi_processor_count", info.compute_units, "host_visible", info.host_visible);
   }
   bool isCurrentStreamCapturing() const override {
-    return false;
+    return outrigger::device_count() > 0 && is_capturing(current_stream(current_device()));
+  }
+  int64_t mtiagraphCreate(bool keep_graph) const override {
+    return graphs().add(keep_graph);
+  }
+  void mtiagraphDestroy(int64_t handle) const override {
+    graphs().remove(handle);
+  }
+  void mtiagraphCaptureBegin(int64_t handle, c10::MempoolId_t pool) const override {
+    graphs().get(handle)->capture_begin(pool, OTR_CAPTURE_GLOBAL);
+  }
+  void mtiagraphCaptureEnd(int64_t handle) const override {
+    graphs().get(handle)->capture_end();
+  }
+  void mtiagraphInstantiate(int64_t handle) const override {
+    graphs().get(handle)->instantiate();
+  }
+  void mtiagraphReplay(int64_t handle) const override {
+    graphs().get(handle)->replay();
+  }
+  void mtiagraphReset(int64_t handle) const override {
+    graphs().get(handle)->reset();
+  }
+  c10::MempoolId_t mtiagraphPool(int64_t handle) const override {
+    return graphs().get(handle)->pool();
+  }
+  c10::MempoolId_t graphPoolHandle() const override {
+    return Pool::new_id();
   }
   void attachOutOfMemoryObserver(PyObject* observer) const override {
     static std::mutex lock;
@@ -116,6 +178,7 @@ void serve_mtia() {
     register_runtime<c10::DeviceType::MTIA>();
     static const auto creator = [] { return std::unique_ptr<at::MTIAHooksInterface>(new MTIAHooks); };
     at::MTIAHooksRegistry()->Register("MTIAHooks", creator);
+    register_graphs(c10::DeviceType::MTIA);
     register_kernels(c10::DispatchKey::MTIA);
     return true;
   }();

@@ -1,5 +1,6 @@
 //! The runtime's devices as PrivateUse1, under the name "outrigger".
 
+#include "graph.h"
 #include "personality_impl.h"
 #include "sparse.h"
 
@@ -56,6 +57,7 @@ void serve_outrigger() {
     c10::register_privateuse1_backend("outrigger");
     register_runtime<c10::DeviceType::PrivateUse1>();
     at::RegisterPrivateUse1HooksInterface(new OutriggerHooks);
+    register_graphs(c10::DeviceType::PrivateUse1);
     register_kernels(c10::DispatchKey::PrivateUse1);
     for (const auto key : {c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCsrPrivateUse1}) {
       torch::Library& aten = new_library("aten", key);

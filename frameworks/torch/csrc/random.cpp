@@ -7,7 +7,10 @@
 #include "generator.h"
 #include "kernel.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/bernoulli_ops.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros_like.h>
 #include <ATen/ops/normal_ops.h>
 #include <ATen/ops/random_ops.h>
 #include <ATen/ops/uniform_ops.h>
@@ -92,6 +95,23 @@ at::Tensor& random_to(at::Tensor& self, int64_t to, OptionalGenerator generator)
   return random_from(self, 0, to, std::move(generator));
 }
 
+// Torch asks for this one on PrivateUse1; elsewhere it makes dropout of other operators.
+std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, double p, std::optional<bool> train) {
+  if (!train.value_or(true) || p == 0.0 || input.numel() == 0) {
+    return {input.clone(), at::ones_like(input, c10::ScalarType::Bool)};
+  }
+  if (p == 1.0) {
+    return {at::zeros_like(input), at::zeros_like(input, c10::ScalarType::Bool)};
+  }
+  at::Tensor mask = empty_like_on(input, c10::ScalarType::Bool);
+  bernoulli(mask, 1.0 - p, std::nullopt);
+  return {input.mul(mask).mul_(1.0 / (1.0 - p)), mask};
+}
+
+at::Tensor native_dropout_backward(const at::Tensor& grad, const at::Tensor& mask, double scale) {
+  return grad.mul(mask).mul_(scale);
+}
+
 }  // namespace
 
 void register_random(torch::Library& m) {
@@ -101,6 +121,8 @@ void register_random(torch::Library& m) {
   m.impl("random_", &random);
   m.impl("random_.from", &random_from);
   m.impl("random_.to", &random_to);
+  m.impl("native_dropout", &native_dropout);
+  m.impl("native_dropout_backward", &native_dropout_backward);
 }
 
 }  // namespace outrigger

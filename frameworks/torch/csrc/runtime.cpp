@@ -17,6 +17,21 @@
 namespace outrigger {
 namespace {
 
+#ifdef _OPENMP
+// The body runs torch's own threads; an exception of ours cannot occur in it, one of the pool's must not
+// leave it.
+void parallel_for(
+    int64_t begin, int64_t end, int64_t grain, otr_parallel_body_fn body, void* context) noexcept {
+  try {
+    at::parallel_for(begin, end, grain, [&](int64_t first, int64_t last) { body(context, first, last); });
+  } catch (const std::exception& error) {
+    TORCH_WARN("outrigger: torch's thread pool failed (", error.what(), "); work may be incomplete");
+  }
+}
+#endif
+
+}  // namespace
+
 std::string describe(const otr_status_t* status) {
   std::string text = otr_status_message(status);
   const char* name = otr_status_operator(status);
@@ -34,21 +49,6 @@ std::string describe(const otr_status_t* status) {
   }
   return text;
 }
-
-#ifdef _OPENMP
-// The body runs torch's own threads; an exception of ours cannot occur in it, one of the pool's must not
-// leave it.
-void parallel_for(
-    int64_t begin, int64_t end, int64_t grain, otr_parallel_body_fn body, void* context) noexcept {
-  try {
-    at::parallel_for(begin, end, grain, [&](int64_t first, int64_t last) { body(context, first, last); });
-  } catch (const std::exception& error) {
-    TORCH_WARN("outrigger: torch's thread pool failed (", error.what(), "); work may be incomplete");
-  }
-}
-#endif
-
-}  // namespace
 
 void raise(otr_status_t* status) {
   const otr_code_t code = otr_status_code(status);

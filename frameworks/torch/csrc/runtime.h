@@ -11,6 +11,7 @@
 #include <outrigger/outrigger.h>
 
 #include <cstdint>
+#include <string>
 
 namespace outrigger {
 
@@ -24,6 +25,9 @@ inline void check(otr_status_t* status) {
     raise(status);
   }
 }
+
+/// What a failed status says: message, operator and stream. The status stays the caller's.
+std::string describe(const otr_status_t* status);
 
 /// Reports a failed status as a warning, for destructors and callbacks, which cannot throw.
 void warn_if_failed(otr_status_t* status, const char* doing) noexcept;

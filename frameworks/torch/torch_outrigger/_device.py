@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _C, _storage
+from . import _C, _storage, graphs
 from ._lifetime import DeviceLike, _is_in_bad_fork, _lazy_init, device_count, device_index, is_initialized
 from ._memory import (
     empty_cache,
@@ -50,10 +50,12 @@ from ._runtime import (
     set_threads,
     trace,
 )
+from .graphs import Graph, graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables
 
 __all__ = [
     "DeviceProperties",
     "Event",
+    "Graph",
     "MemoryObserver",
     "Observation",
     "Stream",
@@ -73,13 +75,18 @@ __all__ = [
     "get_device_properties",
     "get_rng_state",
     "get_rng_state_all",
+    "graph",
+    "graph_pool_handle",
+    "graphs",
     "init",
     "initial_seed",
     "is_available",
     "is_bf16_supported",
+    "is_current_stream_capturing",
     "is_initialized",
     "load_driver",
     "load_report",
+    "make_graphed_callables",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",

@@ -1,0 +1,50 @@
+//! Functions of `torch_outrigger._C`: arguments are parsed, exceptions translated.
+//! It must never let a C++ exception reach the interpreter; `bound` sees to that for all of them.
+#pragma once
+
+#include <Python.h>
+
+#include "gil.h"
+
+#include <torch/csrc/Exceptions.h>
+
+namespace outrigger {
+
+/// The function that Python calls: `Body` with its exceptions translated.
+template <PyObject* (*Body)(PyObject*)>
+PyObject* bound(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  return Body(arguments);
+  END_HANDLE_TH_ERRORS
+}
+
+/// Thrown by the parsers where Python has its exception set already.
+struct PythonError : python_error {
+  PythonError() {
+    persist();
+  }
+};
+
+/// Parses a tuple of arguments by the format of PyArg_ParseTuple.
+template <class... Targets>
+void parse(PyObject* arguments, const char* format, Targets*... targets) {
+  if (!PyArg_ParseTuple(arguments, format, targets...)) {
+    throw PythonError();
+  }
+}
+
+/// The text of a Python string, which lives as long as that.
+inline const char* text_of(PyObject* object) {
+  const char* text = PyUnicode_AsUTF8(object);
+  if (text == nullptr) {
+    throw PythonError();
+  }
+  return text;
+}
+
+/// The result of a function that returns nothing.
+inline PyObject* none() {
+  Py_RETURN_NONE;
+}
+
+}  // namespace outrigger

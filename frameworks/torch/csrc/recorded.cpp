@@ -1,0 +1,512 @@
+//! How a call of a CPU kernel becomes a node: what it needs is put into a `Recorded` call, which the graph
+//! owns, and the addresses of its tensors into the node's arguments, where the graph holds and rebinds them.
+//! A replay makes CPU tensors over those bytes, runs the CPU's kernel, and copies its results to where the
+//! capture has put the results. It takes no lock, needs no interpreter, and shares nothing between replays.
+
+#include "recorded.h"
+
+#include "capture.h"
+#include "memory.h"
+#include "values.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstring>
+#include <mutex>
+#include <set>
+
+namespace outrigger {
+namespace {
+
+/// A strided tensor without its bytes.
+struct Layout {
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+  caffe2::TypeMeta dtype;
+  bool conjugate = false;
+  bool negative = false;
+};
+
+constexpr uint32_t kNowhere = UINT32_MAX;
+
+/// Where a tensor of a recorded call is.
+struct Place {
+  Layout layout;
+  /// The number of its address among those of the node; `kNowhere` without bytes and for host tensors.
+  uint32_t address = kNowhere;
+  /// The bytes from its first to its last element.
+  size_t bytes = 0;
+  /// For a CPU tensor with dimensions: its storage, which the graph keeps, and its place in it.
+  c10::Storage host;
+  int64_t host_offset = 0;
+  bool defined = true;
+};
+
+/// One argument of the CPU kernel: a value, or places of tensors.
+struct Slot {
+  enum class Kind { kValue, kTensor, kTensors, kOptionalTensors } kind = Kind::kValue;
+  c10::IValue value;
+  std::vector<uint32_t> places;
+};
+
+/// A recorded call. It does not change once it is made, so that replays may overlap.
+struct Recorded {
+  explicit Recorded(const c10::OperatorHandle& handle) : op(handle) {}
+
+  c10::OperatorHandle op;
+  std::vector<Place> places;
+  std::vector<Slot> slots;
+  /// For each tensor that the kernel returns, in order: the place it is copied to, or `kNowhere` if the
+  /// kernel has written an argument.
+  std::vector<uint32_t> targets;
+};
+
+/// Dispatch as it is on a new thread, below autograd: modes of the thread that happens to run a replay,
+/// such as autocast or a tracing mode, are none of the graph's.
+struct PlainDispatch {
+  c10::impl::ForceDispatchKeyGuard keys{
+      c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
+  at::NoGradGuard no_grad;
+};
+
+/// A CPU tensor over the bytes of a place. Nobody else has it, and it owns nothing.
+at::Tensor tensor_at(const Place& place, const uint64_t* addresses, int64_t bias) {
+  if (!place.defined) {
+    return {};
+  }
+  const Layout& layout = place.layout;
+  c10::Storage storage = place.host;
+  if (!storage) {
+    void* data = nullptr;
+    if (place.address != kNowhere) {
+      data = reinterpret_cast<void*>(static_cast<uintptr_t>(addresses[place.address] + static_cast<uint64_t>(bias)));
+    }
+    storage = c10::make_intrusive<c10::StorageImpl>(
+        c10::StorageImpl::use_byte_size_t(), place.bytes, c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)),
+        nullptr, /*resizable=*/false);
+  }
+  at::Tensor tensor = tensor_over(std::move(storage), layout.sizes, layout.strides, place.host_offset, layout.dtype);
+  if (layout.conjugate) {
+    tensor._set_conj(true);
+  }
+  if (layout.negative) {
+    tensor._set_neg(true);
+  }
+  return tensor;
+}
+
+c10::IValue argument_at(const Slot& slot, const std::vector<at::Tensor>& tensors) {
+  switch (slot.kind) {
+    case Slot::Kind::kTensor: return tensors[slot.places[0]];
+    case Slot::Kind::kTensors: {
+      c10::List<at::Tensor> list;
+      for (const uint32_t place : slot.places) {
+        list.push_back(tensors[place]);
+      }
+      return list;
+    }
+    case Slot::Kind::kOptionalTensors: {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const uint32_t place : slot.places) {
+        list.push_back(tensors[place].defined() ? std::optional<at::Tensor>(tensors[place]) : std::nullopt);
+      }
+      return list;
+    }
+    default: return slot.value;
+  }
+}
+
+/// Runs a recorded call over these addresses.
+otr_code_t replay(const Recorded& call, const uint64_t* addresses, int64_t bias) {
+  const PlainDispatch dispatch;
+  // An observer of operators may be Python code, for which nobody can wait here.
+  const at::DisableRecordFunctionGuard unobserved;
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(call.places.size());
+  for (const Place& place : call.places) {
+    tensors.push_back(tensor_at(place, addresses, bias));
+  }
+  torch::jit::Stack stack;
+  stack.reserve(call.slots.size());
+  for (const Slot& slot : call.slots) {
+    stack.push_back(argument_at(slot, tensors));
+  }
+  call.op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  size_t next = 0;
+  bool fits = true;
+  for (const c10::IValue& value : stack) {
+    each_tensor(value, [&](const at::Tensor& result) {
+      const uint32_t target = next < call.targets.size() ? call.targets[next] : kNowhere;
+      ++next;
+      if (target == kNowhere || !result.defined() || result.numel() == 0) {
+        return;
+      }
+      at::Tensor& to = tensors[target];
+      // The kernel and its meta function disagree: what the graph has room for is not what came out.
+      fits = fits && to.defined() && to.sizes() == result.sizes();
+      if (fits) {
+        to.copy_(result);
+      }
+    });
+  }
+  return fits ? OTR_OK : OTR_ERR_INTERNAL;
+}
+
+/// What a node runs. `arguments` is the recorded call, then the addresses.
+otr_code_t run_node(const void* arguments, uint32_t, int64_t bias) noexcept {
+  const auto* words = static_cast<const uint64_t*>(arguments);
+  try {
+    return replay(*reinterpret_cast<const Recorded*>(static_cast<uintptr_t>(words[0])), words + 1, bias);
+  } catch (const c10::IndexError&) {
+    return OTR_ERR_OUT_OF_RANGE;
+  } catch (const std::bad_alloc&) {
+    return OTR_ERR_OUT_OF_HOST_MEMORY;
+  } catch (...) {
+    return OTR_ERR_EXECUTION;
+  }
+}
+
+/// A text that lives as long as the process.
+const char* lasting(std::string_view text) {
+  static auto* lock = new std::mutex;
+  static auto* texts = new std::set<std::string, std::less<>>;
+  const std::lock_guard<std::mutex> guard(*lock);
+  auto found = texts->find(text);
+  if (found == texts->end()) {
+    found = texts->emplace(text).first;
+  }
+  return found->c_str();
+}
+
+/// The bytes from a tensor's first to its last element.
+size_t reach_of(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) {
+    return 0;
+  }
+  int64_t last = 0;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    last += (tensor.size(dim) - 1) * tensor.stride(dim);
+  }
+  return static_cast<size_t>(last + 1) * tensor.itemsize();
+}
+
+Layout layout_of(const at::Tensor& tensor) {
+  Layout layout;
+  layout.sizes.append(tensor.sizes().begin(), tensor.sizes().end());
+  layout.strides.append(tensor.strides().begin(), tensor.strides().end());
+  layout.dtype = tensor.dtype();
+  layout.conjugate = tensor.is_conj();
+  layout.negative = tensor.is_neg();
+  return layout;
+}
+
+/// One recording, from the arguments to the node.
+class Recording {
+ public:
+  Recording(const c10::OperatorHandle& op, c10::Device device, std::string_view name)
+      : op_(op), device_(device), stream_(current_stream(device.index())), name_(lasting(name)) {}
+
+  void run(torch::jit::Stack* stack) {
+    const size_t count = op_.schema().arguments().size();
+    std::vector<c10::IValue> arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+    refuse_what_cannot_be(arguments);
+    for (c10::IValue& value : arguments) {
+      if (value.isDevice() && is_ours(value.toDevice().type())) {
+        value = c10::Device(c10::DeviceType::CPU);
+      }
+    }
+    torch::jit::Stack shapes = infer(arguments);
+    resize_arguments();
+    auto call = std::make_shared<Recorded>(op_);
+    call_ = call.get();
+    for (const c10::IValue& value : arguments) {
+      call_->slots.push_back(slot_of(value));
+    }
+    torch::jit::Stack results;
+    for (const c10::IValue& value : shapes) {
+      results.push_back(map_tensors(value, [&](const at::Tensor& found) { return result_of(found); }));
+    }
+    launch(std::move(call));
+    torch::jit::drop(*stack, count);
+    for (c10::IValue& result : results) {
+      stack->push_back(std::move(result));
+    }
+  }
+
+ private:
+  /// A tensor of the arguments, and its image: what stands for it while shapes are found.
+  struct Pair {
+    at::Tensor real;
+    at::Tensor image;
+    c10::Storage storage;  // the image's, before the operator saw it
+  };
+
+  [[noreturn]] void refuse(const std::string& reason) const {
+    refuse_capture(stream_, name_, reason);
+  }
+
+  /// Whether the operator draws random numbers. Attention does only if it drops something out.
+  bool draws(const std::vector<c10::IValue>& arguments) const {
+    const std::vector<c10::Argument>& schema = op_.schema().arguments();
+    bool takes_generator = false;
+    for (size_t i = 0; i < schema.size(); ++i) {
+      if (schema[i].name() == "dropout_p" && arguments[i].isDouble() && arguments[i].toDouble() == 0.0) {
+        return false;
+      }
+      takes_generator = takes_generator || schema[i].name() == "generator";
+    }
+    return takes_generator || op_.hasTag(at::Tag::nondeterministic_seeded);
+  }
+
+  void refuse_what_cannot_be(const std::vector<c10::IValue>& arguments) const {
+    const c10::FunctionSchema& schema = op_.schema();
+    if (draws(arguments)) {
+      refuse(
+          "it runs on the CPU and draws from the CPU's random numbers, which would be the same at every replay. "
+          "Draw them by an operator that the device has (rand, randn, bernoulli, dropout), or outside of the graph");
+    }
+    for (const c10::Argument& result : schema.returns()) {
+      const c10::TypeKind kind = result.type()->kind();
+      if (kind == c10::TypeKind::BoolType || kind == c10::TypeKind::FloatType || kind == c10::TypeKind::NumberType) {
+        refuse_wait_in_capture(stream_, name_);
+      }
+    }
+    // Kernels written in Python would need the interpreter, for which nothing can wait in a replay.
+    if (schema.name().compare(0, 6, "aten::") != 0 && op_.dumpState().find(".py:") != std::string::npos) {
+      refuse("its kernel is written in Python, which a replay cannot run. Leave it out of the graph");
+    }
+  }
+
+  /// The results without their bytes: by the meta function, or, where there is none, by a run of the CPU's
+  /// kernel on zeros. What such a run finds is checked by every replay.
+  torch::jit::Stack infer(const std::vector<c10::IValue>& arguments) {
+    std::string problem;
+    try {
+      return run_on_images(arguments, c10::DeviceType::Meta, c10::DispatchKey::Meta);
+    } catch (const c10::Error& error) {
+      problem = error.what_without_backtrace();
+      if (!lacks_shape(problem, dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr)) {
+        throw;
+      }
+    } catch (const std::exception& error) {
+      // Of a meta function in Python: the text starts with the name of the exception.
+      problem = error.what();
+      if (!lacks_shape(problem, problem.compare(0, 19, "NotImplementedError") == 0)) {
+        throw;
+      }
+    }
+    if (!op_.hasTag(at::Tag::dynamic_output_shape) && !op_.hasTag(at::Tag::data_dependent_output)) {
+      try {
+        return run_on_images(arguments, c10::DeviceType::CPU, c10::DispatchKey::CPU);
+      } catch (const c10::Error& error) {
+        problem = error.what_without_backtrace();
+      }
+    }
+    refuse(c10::str(
+        "it runs on the CPU, and the shape of its result is not known without running it. Use a form with a fixed "
+        "shape (torch.where or a mask instead of nonzero or boolean indexing), or leave it out of the graph.\n"
+        "What was tried: ", problem.substr(0, problem.find_first_of(".\n"))));
+  }
+
+  torch::jit::Stack run_on_images(
+      const std::vector<c10::IValue>& arguments, c10::DeviceType where, c10::DispatchKey key) {
+    pairs_.clear();
+    image_device_ = c10::Device(where);
+    torch::jit::Stack stack;
+    for (const c10::IValue& value : arguments) {
+      stack.push_back(map_tensors(value, [&](const at::Tensor& tensor) { return image_of(tensor); }));
+    }
+    const PlainDispatch dispatch;
+    op_.redispatchBoxed(c10::DispatchKeySet(key), &stack);
+    return stack;
+  }
+
+  /// Whether a meta function failed for want of values, and not because the arguments are wrong, which is
+  /// the caller's to hear.
+  static bool lacks_shape(const std::string& problem, bool not_implemented) {
+    return not_implemented || problem.find("meta tensor") != std::string::npos;
+  }
+
+  at::Tensor image_of(const at::Tensor& tensor) {
+    // The value of a CPU scalar is known, and may be asked for.
+    if (!tensor.defined() || (!is_ours(tensor) && tensor.dim() == 0)) {
+      return tensor;
+    }
+    if (tensor.layout() != c10::Layout::Strided || !tensor.has_storage()) {
+      refuse("only dense tensors can be shown to a CPU kernel in a graph. Leave it out of the graph");
+    }
+    for (const Pair& pair : pairs_) {
+      if (pair.real.is_same(tensor)) {
+        return pair.image;
+      }
+    }
+    c10::Storage storage;
+    for (const Pair& pair : pairs_) {
+      if (pair.real.storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
+        storage = pair.storage;
+      }
+    }
+    if (!storage) {
+      const size_t bytes = tensor.storage().nbytes();
+      c10::Allocator* allocator = c10::GetAllocator(image_device_.type());
+      c10::DataPtr data = allocator->allocate(bytes);
+      if (image_device_.is_cpu() && bytes != 0) {
+        std::memset(data.get(), 0, bytes);
+      }
+      storage = c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), allocator, /*resizable=*/true);
+    }
+    at::Tensor made =
+        tensor_over(storage, tensor.sizes(), tensor.strides(), tensor.storage_offset(), tensor.dtype());
+    if (tensor.is_conj()) {
+      made._set_conj(true);
+    }
+    if (tensor.is_neg()) {
+      made._set_neg(true);
+    }
+    pairs_.push_back({tensor, made, std::move(storage)});
+    return made;
+  }
+
+  /// Gives arguments the sizes and room that their images were given, as out= variants do.
+  void resize_arguments() {
+    for (const Pair& pair : pairs_) {
+      const at::Tensor& image = pair.image;
+      if (image.storage().unsafeGetStorageImpl() != pair.storage.unsafeGetStorageImpl()) {
+        refuse("it gives an argument another storage. Leave it out of the graph");
+      }
+      c10::TensorImpl* impl = pair.real.unsafeGetTensorImpl();
+      if (is_ours(pair.real) && pair.storage.nbytes() > pair.real.storage().nbytes()) {
+        resize_storage(pair.real.storage().unsafeGetStorageImpl(), pair.storage.nbytes());
+      }
+      if (impl->sizes() != image.sizes() || impl->strides() != image.strides() ||
+          impl->storage_offset() != image.storage_offset()) {
+        impl->set_sizes_and_strides(image.sizes(), image.strides(), image.storage_offset());
+      }
+    }
+  }
+
+  uint32_t place_of(const at::Tensor& tensor) {
+    Place place;
+    place.defined = tensor.defined();
+    if (place.defined) {
+      place.layout = layout_of(tensor);
+      place.bytes = reach_of(tensor);
+      if (is_ours(tensor)) {
+        if (place.bytes != 0) {
+          place.address = static_cast<uint32_t>(addresses_.size());
+          addresses_.push_back(address_of(tensor.const_data_ptr()));
+        }
+      } else {
+        place.host = tensor.storage();
+        place.host_offset = tensor.storage_offset();
+      }
+    }
+    call_->places.push_back(std::move(place));
+    return static_cast<uint32_t>(call_->places.size() - 1);
+  }
+
+  Slot slot_of(const c10::IValue& value) {
+    Slot slot;
+    if (value.isTensor()) {
+      const at::Tensor& tensor = value.toTensor();
+      if (tensor.defined() && !is_ours(tensor) && tensor.dim() == 0) {
+        // As for native operators, a CPU scalar is the number that it is now.
+        slot.value = tensor.clone();
+        slot.value.toTensor().unsafeGetTensorImpl()->set_wrapped_number(
+            tensor.unsafeGetTensorImpl()->is_wrapped_number());
+        return slot;
+      }
+      slot.kind = Slot::Kind::kTensor;
+    } else if (value.isTensorList()) {
+      slot.kind = Slot::Kind::kTensors;
+    } else if (value.isOptionalTensorList()) {
+      slot.kind = Slot::Kind::kOptionalTensors;
+    } else {
+      slot.value = value;
+      return slot;
+    }
+    if (slot.kind == Slot::Kind::kOptionalTensors) {
+      for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+        slot.places.push_back(place_of(tensor.value_or(at::Tensor())));
+      }
+    } else {
+      each_tensor(value, [&](const at::Tensor& tensor) { slot.places.push_back(place_of(tensor)); });
+    }
+    return slot;
+  }
+
+  /// The device tensor for a result found on images, and where the kernel's result is to be copied.
+  at::Tensor result_of(const at::Tensor& found) {
+    if (!found.defined()) {
+      call_->targets.push_back(kNowhere);
+      return found;
+    }
+    for (const Pair& pair : pairs_) {
+      if (pair.image.is_same(found)) {
+        call_->targets.push_back(kNowhere);
+        return pair.real;
+      }
+    }
+    if (found.device() != image_device_) {
+      refuse("its result is a tensor on the host, which is not known before the graph runs. Leave it out of the graph");
+    }
+    for (const Pair& pair : pairs_) {
+      if (pair.storage.unsafeGetStorageImpl() == found.storage().unsafeGetStorageImpl()) {
+        call_->targets.push_back(kNowhere);
+        return tensor_over(
+            pair.real.storage(), found.sizes(), found.strides(), found.storage_offset(), found.dtype());
+      }
+    }
+    at::Tensor made =
+        empty_strided_on(device_, found.sizes(), found.strides(), c10::typeMetaToScalarType(found.dtype()));
+    call_->targets.push_back(place_of(made));
+    return made;
+  }
+
+  void launch(std::shared_ptr<Recorded> call) {
+    std::vector<uint64_t> arguments{static_cast<uint64_t>(reinterpret_cast<uintptr_t>(call.get()))};
+    arguments.insert(arguments.end(), addresses_.begin(), addresses_.end());
+    std::vector<uint32_t> offsets;
+    for (size_t i = 1; i < arguments.size(); ++i) {
+      offsets.push_back(static_cast<uint32_t>(i * sizeof(uint64_t)));
+    }
+    otr_kernel_call_t node = {};
+    node.struct_size = sizeof(node);
+    node.function = &run_node;
+    node.args = arguments.data();
+    node.args_size = static_cast<uint32_t>(arguments.size() * sizeof(uint64_t));
+    node.label = name_;
+    node.address_offsets = offsets.data();
+    node.address_count = static_cast<uint32_t>(offsets.size());
+    keep_in_capture(stream_, std::move(call));
+    check(otr_kernel_launch(stream_, &node));
+  }
+
+  const c10::OperatorHandle& op_;
+  c10::Device device_;
+  otr_stream_t stream_;
+  const char* name_;
+  std::vector<Pair> pairs_;
+  c10::Device image_device_{c10::DeviceType::Meta};
+  std::vector<uint64_t> addresses_;
+  Recorded* call_ = nullptr;
+};
+
+}  // namespace
+
+void record_on_host(
+    const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::Device device, std::string_view name) {
+  Recording(op, device, name).run(stack);
+}
+
+void record_on_host(
+    const char* op, const char* overload, torch::jit::Stack* stack, c10::Device device, std::string_view name) {
+  record_on_host(c10::Dispatcher::singleton().findSchemaOrThrow(op, overload), stack, device, name);
+}
+
+}  // namespace outrigger

@@ -1,0 +1,274 @@
+"""What a capture takes: copies, operators that run on the CPU, random numbers. What it cannot take is
+refused by name, and leaves everything usable."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import sample, same
+from torch_outrigger import graphs
+
+
+def capture(body):
+    """A graph of what `body` does, and what it returns."""
+    graph = graphs.Graph()
+    with graphs.graph(graph):
+        result = body()
+    return graph, result
+
+
+# ---- operators that run on the CPU ------------------------------------------------------------------
+
+FALLBACKS = {
+    "sort": lambda x: torch.sort(x, dim=-1),
+    "topk": lambda x: torch.topk(x, 3),
+    "cummax": lambda x: torch.cummax(x, 0),
+    "conv": lambda x: F.conv2d(x.reshape(1, 1, 6, 8), torch.ones(2, 1, 3, 3, device=x.device), padding=1),
+    "conv transposed": lambda x: F.conv_transpose2d(x.reshape(1, 2, 3, 8), torch.ones(2, 1, 2, 2, device=x.device)),
+    "max_pool": lambda x: F.max_pool2d(x.reshape(1, 1, 6, 8), 2, return_indices=True),
+    "avg_pool": lambda x: F.avg_pool2d(x.reshape(1, 1, 6, 8), 2),
+    "interpolate": lambda x: F.interpolate(x.reshape(1, 1, 6, 8), scale_factor=2, mode="bilinear"),
+    "attention": lambda x: F.scaled_dot_product_attention(*(x.reshape(1, 2, 3, 8),) * 3, is_causal=True),
+    "masked attention": lambda x: F.scaled_dot_product_attention(
+        *(x.reshape(1, 2, 3, 8),) * 3, attn_mask=torch.ones(3, 3, dtype=torch.bool, device=x.device).tril()
+    ),
+    "inverse": lambda x: torch.linalg.inv_ex(x[:, :6] + 20 * torch.eye(6, device=x.device)),
+    "qr": lambda x: torch.linalg.qr(x),
+    "index": lambda x: x[torch.tensor([2, 0, 5], device=x.device)],
+    "index with the CPU's": lambda x: x[torch.tensor([2, 0, 5])],
+    "index_put": lambda x: x.clone().index_put_((torch.tensor([1, 1], device=x.device),), x[0], accumulate=True),
+    "scatter": lambda x: torch.zeros_like(x).scatter_add(1, torch.zeros_like(x, dtype=torch.int64), x),
+    "histogram": lambda x: torch.histc(x, bins=5, min=-4, max=4),
+    "complex": lambda x: torch.view_as_real(torch.fft.fft(x) * torch.fft.fft(x).conj()),
+    "logcumsumexp": lambda x: torch.logcumsumexp(x, 1),
+    "transposed": lambda x: torch.sort(x.t(), dim=0).values,
+    "median": lambda x: torch.median(x, dim=1),
+    "gather rows": lambda x: torch.take_along_dim(x, torch.zeros(6, 1, dtype=torch.int64, device=x.device), 1),
+    "int division": lambda x: x.to(torch.int64) // 3,
+    "gru": lambda x: torch.gru_cell(
+        x[:, :4], x[:, 4:], torch.ones(12, 4, device=x.device), torch.ones(12, 4, device=x.device)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FALLBACKS)
+def test_an_operator_on_the_cpu_is_replayed(device, name):
+    function = FALLBACKS[name]
+    x = torch.zeros(6, 8, device=device)
+    graph, result = capture(lambda: function(x))
+    for seed in range(2):
+        value = torch.randn(6, 8, generator=torch.Generator().manual_seed(seed))
+        x.copy_(value)
+        graph.replay()
+        got = result if isinstance(result, tuple) else (result,)
+        expected = function(value)
+        for one, other in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            same(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_out_and_inplace_variants_write_their_own_arguments(device):
+    x = torch.zeros(5, device=device)
+    values, indices = torch.empty(0, device=device), torch.empty(0, dtype=torch.int64, device=device)
+    y = torch.zeros(5, device=device)
+
+    def body():
+        torch.sort(x, out=(values, indices))
+        y.copy_(values)
+        y.cumprod_(0)
+
+    graph, _ = capture(body)
+    assert values.shape == indices.shape == (5,), "resized at the capture"
+    value = sample((5,), torch.float32, 3)
+    x.copy_(value)
+    graph.replay()
+    expected = torch.sort(value)
+    same(values, expected.values)
+    same(indices, expected.indices)
+    same(y, expected.values.cumprod(0))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_writes_its_running_statistics(device, training):
+    x = torch.zeros(4, 3, 5, 5, device=device)
+    norm = torch.nn.BatchNorm2d(3).to(device).train(training)
+    twin = torch.nn.BatchNorm2d(3).train(training)
+    with torch.no_grad():
+        graph, y = capture(lambda: norm(x))
+        for seed in range(3):
+            value = sample((4, 3, 5, 5), torch.float32, seed)
+            x.copy_(value)
+            graph.replay()
+            same(y, twin(value), rtol=1e-5, atol=1e-5)
+    same(norm.running_mean, twin.running_mean, rtol=1e-5, atol=1e-5)
+    same(norm.running_var, twin.running_var, rtol=1e-5, atol=1e-5)
+    same(norm.num_batches_tracked, twin.num_batches_tracked)
+
+
+def test_a_failing_kernel_is_reported_and_the_graph_works_on(device):
+    index = torch.zeros(3, dtype=torch.int64, device=device)
+    x = torch.arange(4.0, device=device)
+    graph, y = capture(lambda: x.index_add(0, index, torch.ones(3, device=device)))
+    index.fill_(99)
+    with pytest.raises((RuntimeError, IndexError)):
+        graph.replay()
+        torch.accelerator.synchronize()
+    index.fill_(1)
+    graph.replay()
+    same(y, torch.tensor([0.0, 4.0, 2.0, 3.0]))
+
+
+def test_a_replay_ignores_the_modes_of_the_thread_that_waits(device):
+    x = torch.rand(6, 6, device=device)
+    graph, y = capture(lambda: torch.linalg.inv_ex(x + 6 * torch.eye(6, device=device)).inverse)
+    with torch.autocast("cpu"), torch.inference_mode():
+        graph.replay()
+        torch.accelerator.synchronize()
+    same(y, torch.linalg.inv(x.cpu() + 6 * torch.eye(6)), rtol=1e-5, atol=1e-5)
+
+
+def test_the_fallback_mode_holds_in_a_capture(device):
+    import torch_outrigger
+
+    torch_outrigger.set_fallback_mode("error")
+    x = torch.rand(4, device=device)
+    with pytest.raises(NotImplementedError, match="sort"):
+        capture(lambda: torch.sort(x))
+
+
+# ---- what cannot be captured ------------------------------------------------------------------------
+
+REFUSED = {
+    "item": ("item", lambda x: x.sum().item()),
+    "bool": ("item", lambda x: bool(x.sum() > 0)),
+    "cpu": ("copy_", lambda x: x.cpu()),
+    "print": ("copy_|item|masked_select", lambda x: repr(x)),
+    "pageable": ("copy_", lambda x: torch.empty(6, 8).copy_(x, non_blocking=True)),
+    "nonzero": ("nonzero", lambda x: torch.nonzero(x)),
+    "mask": ("index|nonzero", lambda x: x[x > 0]),
+    "masked_select": ("masked_select", lambda x: torch.masked_select(x, x > 0)),
+    "unique": ("unique", lambda x: torch.unique(x)),
+    "equal": ("equal", lambda x: torch.equal(x, x + 1)),
+    "multinomial": ("multinomial", lambda x: torch.multinomial(x.abs() + 1, 2)),
+    "synchronize": ("wait while the stream captures", lambda x: torch.accelerator.current_stream().synchronize()),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_the_host_is_refused_by_name(device, name):
+    pattern, body = REFUSED[name]
+    x = torch.ones(6, 8, device=device)
+    graph = graphs.Graph()
+    with pytest.raises((RuntimeError, NotImplementedError), match=pattern), graphs.graph(graph):
+        body(x)
+    with pytest.raises(RuntimeError, match="its capture failed"):
+        graph.replay()
+    body(x)  # the same works outside
+    again, y = capture(lambda: x + 1)
+    again.replay()
+    same(y, torch.full((6, 8), 2.0))
+
+
+def test_a_refusal_that_is_caught_fails_the_capture_all_the_same(device):
+    x = torch.ones(3, device=device)
+
+    def body():
+        with pytest.raises(NotImplementedError, match="item"):
+            x.sum().item()
+        return x
+
+    with pytest.raises((RuntimeError, NotImplementedError), match="item"):
+        capture(body)
+    assert x.sum().item() == 3
+
+
+def test_the_text_says_what_to_do(device):
+    x = torch.ones(3, device=device)
+    with pytest.raises(NotImplementedError, match="_local_scalar_dense.*torch.where.*after the replay"):
+        capture(lambda: x.sum().item())
+
+
+# ---- copies -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_copy_from_the_cpu_reads_its_tensor_at_every_replay(device, pinned):
+    host = torch.arange(5.0)
+    if pinned:
+        host = host.pin_memory()
+    graph, y = capture(lambda: host.to(device, non_blocking=True) * 2)
+    graph.replay()
+    same(y, torch.arange(5.0) * 2)
+    host.fill_(7)
+    graph.replay()
+    same(y, torch.full((5,), 14.0))
+    # The graph keeps the memory when nobody else does.
+    del host
+    gc.collect()
+    filler = [torch.full((5,), 99.0) for _ in range(64)]
+    graph.replay()
+    same(y, torch.full((5,), 14.0))
+    del filler
+
+
+def test_constants_are_part_of_the_graph(device):
+    x = torch.ones(3, device=device)
+    graph, y = capture(lambda: x * torch.tensor([1.0, 2.0, 3.0], device=device) + torch.tensor(4.0))
+    gc.collect()
+    graph.replay()
+    same(y, torch.tensor([5.0, 6.0, 7.0]))
+
+
+def test_a_copy_into_pinned_memory_is_done_by_every_replay(device):
+    x = torch.zeros(4, device=device)
+    host = torch.full((4,), -1.0).pin_memory()
+    graph, _ = capture(lambda: host.copy_(x + 1, non_blocking=True))
+    assert host.tolist() == [-1.0] * 4
+    for value in (1.0, 2.0):
+        x.fill_(value)
+        graph.replay()
+        torch.accelerator.synchronize()
+        assert host.tolist() == [value + 1] * 4
+
+
+def test_copies_between_layouts_and_dtypes(device):
+    x = torch.zeros(3, 4, device=device)
+    target = torch.zeros(4, 3, dtype=torch.float64, device=device)
+    graph, _ = capture(lambda: target.copy_(x.t()))
+    value = sample((3, 4), torch.float32)
+    x.copy_(value)
+    graph.replay()
+    same(target, value.t().double())
+
+
+# ---- random numbers ---------------------------------------------------------------------------------
+
+
+def test_dropout_differs_between_replays_and_equals_eager(device):
+    x = torch.ones(64, 64, device=device)
+    torch.manual_seed(9)
+    eager = [F.dropout(x, 0.4) + torch.rand_like(x) for _ in range(3)]
+    graph, y = capture(lambda: F.dropout(x, 0.4) + torch.rand_like(x))
+    torch.manual_seed(9)
+    replayed = []
+    for _ in range(3):
+        graph.replay()
+        replayed.append(y.clone())
+    assert not torch.equal(replayed[0], replayed[1])
+    for one, other in zip(replayed, eager, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_numbers_of_a_replay_are_taken_from_the_generator(device):
+    x = torch.empty(100, device=device)
+    generator = torch.Generator(device).manual_seed(3)
+    expected = [torch.rand(100, device=device, generator=generator) for _ in range(3)]
+    generator.manual_seed(3)
+    graph, _ = capture(lambda: x.uniform_(generator=generator))
+    graph.replay()
+    assert torch.equal(x, expected[0])
+    assert torch.equal(torch.rand(100, device=device, generator=generator), expected[1]), "eager goes on behind it"
+    graph.replay()
+    assert torch.equal(x, expected[2])

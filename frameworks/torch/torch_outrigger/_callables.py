@@ -1,0 +1,179 @@
+"""Functions and modules whose forward and backward passes are graphs.
+
+It must never capture what a function does besides: only its tensors go in and out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ._graph import Graph, graph, graph_pool_handle
+
+Function = Callable[..., Any]
+
+
+@dataclass
+class _Passes:
+    """The two graphs of one function, and the tensors through which they are fed and read."""
+
+    forward: Graph
+    backward: Graph | None
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    structure: pytree.TreeSpec
+    output_grads: tuple[Tensor | None, ...] = ()
+    input_grads: tuple[Tensor | None, ...] = ()
+
+
+class _Replayed(torch.autograd.Function):
+    """One call: copies in, replays forward; and in the backward pass the same the other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, passes: _Passes, copied: int, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.passes = passes
+        for static, given in zip(passes.inputs[:copied], inputs[:copied], strict=True):
+            if static.data_ptr() != given.data_ptr():
+                static.copy_(given)
+        passes.forward.replay()
+        outputs = tuple(output.detach() for output in passes.outputs)
+        ctx.mark_non_differentiable(
+            *(new for new, old in zip(outputs, passes.outputs, strict=True) if not old.requires_grad)
+        )
+        return outputs
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        passes: _Passes = ctx.passes
+        for static, grad in zip(passes.output_grads, grads, strict=True):
+            if static is not None and static.data_ptr() != grad.data_ptr():
+                static.copy_(grad)
+        if passes.backward is not None:
+            passes.backward.replay()
+        return (None, None, *(None if grad is None else grad.detach() for grad in passes.input_grads))
+
+
+def make_graphed_callables(
+    callables: Function | tuple[Function, ...],
+    sample_args: tuple[Any, ...],
+    num_warmup_iters: int = 3,
+    allow_unused_input: bool = False,
+    pool: tuple[int, int] | None = None,
+    capture_error_mode: str = "global",
+) -> Any:
+    """Functions or modules with the passes of each captured as two graphs, for use in larger models.
+
+    callables: one function or `nn.Module`, or several, in the order in which they will be called. A module
+    is changed in place: its `forward` replays while its training mode is the one of the capture.
+    sample_args: the arguments of one call (for several: a tuple of such), tensors only, with the shapes
+    and `requires_grad` of later calls. They are kept, and later arguments are copied into them.
+    num_warmup_iters: eager passes before the capture.
+    allow_unused_input: inputs may be without gradient.
+    pool: shares the memory of other graphs.
+
+    Results are overwritten by the next call.
+    """
+    if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
+        raise RuntimeError("make_graphed_callables needs autocast with cache_enabled=False")
+    single = not isinstance(callables, tuple)
+    functions: tuple[Function, ...] = (callables,) if single else callables
+    samples = (sample_args,) if single else sample_args
+    if len(functions) != len(samples):
+        raise ValueError(f"{len(functions)} callables need as many sample_args, got {len(samples)}")
+    surfaces = [_surface(function, sample) for function, sample in zip(functions, samples, strict=True)]
+    shared = pool or graph_pool_handle()
+    stream = torch.Stream(torch.accelerator.current_device_index())
+
+    torch.accelerator.synchronize()
+    with stream:
+        for function, sample, surface in zip(functions, samples, surfaces, strict=True):
+            for _ in range(num_warmup_iters):
+                outputs = tuple(pytree.tree_leaves(function(*sample)))
+                _gradients(outputs, surface, tuple(map(torch.empty_like, outputs)), allow_unused_input)
+                del outputs
+    torch.accelerator.synchronize()
+
+    # In the order in which they will run, as they share memory: forward passes, then backward from the end.
+    passes: list[_Passes] = []
+    for function, sample, surface in zip(functions, samples, surfaces, strict=True):
+        forward = Graph()
+        with graph(forward, shared, stream, capture_error_mode):
+            result = function(*sample)
+        leaves, structure = pytree.tree_flatten(result)
+        passes.append(_Passes(forward, None, surface, tuple(leaves), structure))
+    for each in reversed(passes):
+        each.output_grads = tuple(torch.empty_like(o) if o.requires_grad else None for o in each.outputs)
+        if any(grad is not None for grad in each.output_grads):
+            each.backward = Graph()
+            with graph(each.backward, shared, stream, capture_error_mode):
+                found = _gradients(each.outputs, each.inputs, each.output_grads, allow_unused_input)
+            by_input = iter(found)
+            each.input_grads = tuple(next(by_input) if i.requires_grad else None for i in each.inputs)
+        else:
+            each.input_grads = tuple(None for _ in each.inputs)
+
+    made = [_replace(function, each, sample) for function, each, sample in zip(functions, passes, samples, strict=True)]
+    return made[0] if single else tuple(made)
+
+
+def _surface(function: Function, sample: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """All tensors that a pass depends on and gives gradients for: arguments, then parameters."""
+    leaves = pytree.tree_leaves(sample)
+    if not all(isinstance(leaf, Tensor) for leaf in leaves):
+        raise TypeError("sample_args must be made of tensors only")
+    if not isinstance(function, nn.Module):
+        return tuple(leaves)
+    if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
+        raise RuntimeError("a module must have no hooks when its passes are captured; add them afterwards")
+    if any(buffer.requires_grad for buffer in function.buffers()):
+        raise RuntimeError("buffers of a captured module cannot require a gradient")
+    return (*leaves, *function.parameters())
+
+
+def _gradients(
+    outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...], grads: tuple[Tensor | None, ...], allow_unused: bool
+) -> tuple[Tensor | None, ...]:
+    """The gradients of outputs that have one, for inputs that want one."""
+    pairs = [(o, grad) for o, grad in zip(outputs, grads, strict=True) if o.requires_grad]
+    wanted = tuple(i for i in inputs if i.requires_grad)
+    if not pairs or not wanted:
+        return tuple(None for _ in wanted)
+    return torch.autograd.grad(
+        [o for o, _ in pairs], wanted, [grad for _, grad in pairs], only_inputs=True, allow_unused=allow_unused
+    )
+
+
+def _replace(function: Function, passes: _Passes, sample: tuple[Any, ...]) -> Function:
+    """The function that replays; a module gets it as its `forward`."""
+    copied = len(pytree.tree_leaves(sample))
+    rest = passes.inputs[copied:]
+
+    def replay(*arguments: Any) -> Any:
+        leaves = pytree.tree_leaves(arguments)
+        if len(leaves) != copied:
+            raise TypeError(f"captured with {copied} tensors, called with {len(leaves)}")
+        for number, (static, given) in enumerate(zip(passes.inputs, leaves, strict=False)):
+            if given.shape != static.shape or given.dtype != static.dtype:
+                raise ValueError(
+                    f"tensor {number} was captured as {static.dtype} {tuple(static.shape)}, "
+                    f"called with {given.dtype} {tuple(given.shape)}"
+                )
+        return pytree.tree_unflatten(_Replayed.apply(passes, copied, *leaves, *rest), passes.structure)
+
+    if not isinstance(function, nn.Module):
+        return replay
+    eager, training = function.forward, function.training
+
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        if function.training == training and not keywords:
+            return replay(*arguments)
+        return eager(*arguments, **keywords)
+
+    function.forward = forward
+    return function
