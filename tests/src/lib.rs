@@ -1,6 +1,8 @@
 //! What the tests of this package share: the libraries that its build script made, a limit in time for
 //! every test, and gates that hold a queue back. Nothing here asserts anything about Outrigger itself.
 
+pub mod abi;
+
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex};

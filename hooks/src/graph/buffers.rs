@@ -16,8 +16,8 @@ use crate::{Error, Result};
 pub(crate) struct BufferMap {
     by_base: HashMap<u64, BufferId>,
     by_address: HashMap<u64, BufferId>,
-    /// By buffer: whether it was freed since.
-    ended: Vec<bool>,
+    /// Buffers that were freed since.
+    ended: HashSet<BufferId>,
     /// Bases of live allocations that were made for this graph.
     own: HashSet<u64>,
 }
@@ -28,11 +28,17 @@ impl BufferMap {
         self.own.insert(base);
     }
 
+    /// The buffer of another graph's allocation in this one, if it is used here already; else it is what
+    /// `add` gives. One allocation is one buffer: who writes is then seen to write for who reads.
+    pub(crate) fn adopt(&mut self, base: u64, add: impl FnOnce() -> BufferId) -> BufferId {
+        *self.by_base.entry(base).or_insert_with(add)
+    }
+
     /// An allocation ends. Gives its buffer if the graph has made it and uses it.
     pub(crate) fn freed(&mut self, base: u64) -> Option<BufferId> {
         let own = self.own.remove(&base);
         let buffer = self.by_base.remove(&base)?;
-        self.ended[buffer as usize] = true;
+        self.ended.insert(buffer);
         own.then_some(buffer)
     }
 }
@@ -48,7 +54,7 @@ impl Buffers for Resolver<'_> {
     fn resolve(&mut self, address: u64) -> Result<BufferId> {
         let map = &mut *self.map;
         if let Some(&found) = map.by_address.get(&address)
-            && !map.ended[found as usize]
+            && !map.ended.contains(&found)
         {
             return Ok(found);
         }
@@ -75,12 +81,16 @@ impl Buffers for Resolver<'_> {
                 }
                 let id = (self.add)(buffer(block.base, block.size));
                 map.by_base.insert(block.base, id);
-                map.ended.push(false);
                 id
             }
         };
         map.by_address.insert(address, id);
         Ok(id)
+    }
+
+    fn adopt(&mut self, buffer: &Buffer) -> BufferId {
+        let (map, add) = (&mut *self.map, &mut *self.add);
+        map.adopt(buffer.address, || add(*buffer))
     }
 
     fn workspace(&mut self, bytes: u64) -> Result<u64> {

@@ -399,8 +399,8 @@ impl Graph {
             ));
         }
         inner.data.resources.share(&child.resources);
-        let data = Arc::make_mut(&mut inner.data);
-        let leaves = data.append(&child, first);
+        let Inner { data, map, .. } = &mut *inner;
+        let leaves = Arc::make_mut(data).append(&child, map, first);
         drop(inner);
         self.add_empty(&leaves)
     }
@@ -433,7 +433,7 @@ pub(crate) fn whole(graphs: &[Arc<Graph>]) -> Result<Vec<Arc<GraphData>>> {
 impl GraphData {
     /// Adds all nodes of another graph after a node of this one. Gives the nodes that nothing in the
     /// other graph runs after.
-    fn append(&mut self, other: &Self, first: NodeId) -> Vec<NodeId> {
+    fn append(&mut self, other: &Self, map: &mut BufferMap, first: NodeId) -> Vec<NodeId> {
         let words = self.store.words.len() as u32;
         let calls = self.store.calls.len() as u32;
         let bodies = self.store.bodies.len();
@@ -469,11 +469,14 @@ impl GraphData {
             .buffers()
             .iter()
             .map(|one| {
-                let id = self.graph.add_buffer(buffer(one.address, one.size));
+                let mut add = || self.graph.add_buffer(buffer(one.address, one.size));
                 if one.transient {
+                    let id = add();
                     self.graph.set_transient(id);
+                    id
+                } else {
+                    map.adopt(one.address, add)
                 }
-                id
             })
             .collect();
         let mut leaf = vec![true; other.graph.len()];

@@ -104,7 +104,8 @@ enum Outcome {
 /// # Safety
 /// As for [`Program::run`].
 unsafe fn compare(program: &Program, data: &GraphData, bias: i64) -> Outcome {
-    let memory = Memory { data, bias };
+    // SAFETY: the caller's promise.
+    let memory = Memory::new(data, bias, &unsafe { program.bindings() });
     let mut recorded = HashMap::new();
     let mut replayed = HashMap::new();
     // SAFETY: the caller's promise, for all of this: the graph keeps its buffers alive, and nothing else
@@ -125,10 +126,8 @@ unsafe fn compare(program: &Program, data: &GraphData, bias: i64) -> Outcome {
             return Outcome::Failed(code);
         }
         let actual = memory.save();
-        let mut seen = (0..)
-            .zip(data.graph.buffers())
-            .filter(|(_, one)| !one.transient);
-        let Some((differing, _)) =
+        let mut seen = (0..).zip(&memory.ranges).filter(|(_, one)| one.seen);
+        let Some((_, differing)) =
             seen.find(|&(index, _): &(usize, _)| actual[index] != expected[index])
         else {
             return Outcome::Same;
@@ -145,7 +144,7 @@ unsafe fn compare(program: &Program, data: &GraphData, bias: i64) -> Outcome {
             (Some(a), Some(b)) => a != b,
             _ => false,
         });
-        let writer = last_writer(&data.graph, differing as u32);
+        let writer = last_writer(&data.graph, differing.buffer);
         first
             .or(writer)
             .map_or(Outcome::Same, |node| memory.differs(node))
@@ -160,25 +159,65 @@ fn last_writer(graph: &Graph<Command>, buffer: u32) -> Option<NodeId> {
         .map(|(id, _)| id)
 }
 
-/// The bytes of a graph's buffers.
+/// The bytes of a graph's buffers, and of what is bound in their place.
 struct Memory<'a> {
     data: &'a GraphData,
     bias: i64,
+    ranges: Vec<Range>,
 }
 
-impl Memory<'_> {
-    fn pointer(&self, buffer: usize) -> (*mut u8, usize) {
-        let buffer = self.data.graph.buffers()[buffer];
-        let address = buffer.address.wrapping_add(self.bias as u64);
-        (address as *mut u8, buffer.size as usize)
+/// Bytes of a buffer, or in its place.
+struct Range {
+    buffer: u32,
+    address: u64,
+    size: u64,
+    /// Whether the contents after a replay are defined: not of memory that ends within the graph.
+    seen: bool,
+}
+
+impl<'a> Memory<'a> {
+    /// `bindings` are addresses of now, each with address and size of what was recorded.
+    fn new(data: &'a GraphData, bias: i64, bindings: &[(u64, (u64, u64))]) -> Self {
+        let buffers = || (0..).zip(data.graph.buffers());
+        // Memory that was another buffer's before holds what that one left where nobody writes: also
+        // dead nodes leave something when they run.
+        let transient = || data.graph.buffers().iter().filter(|one| one.transient);
+        let recorded = buffers().map(|(buffer, one)| Range {
+            buffer,
+            address: one.address,
+            size: one.size,
+            seen: !transient().any(|other| {
+                other.address < one.address + one.size && one.address < other.address + other.size
+            }),
+        });
+        let mut ranges: Vec<_> = recorded.collect();
+        for &(now, (address, size)) in bindings {
+            // Each buffer that the name reaches into.
+            let reached = buffers().filter(|(_, one)| {
+                address < one.address + one.size && one.address < address + size
+            });
+            ranges.extend(reached.map(|(buffer, _)| Range {
+                buffer,
+                address: now,
+                size,
+                seen: true,
+            }));
+        }
+        Self { data, bias, ranges }
+    }
+
+    fn pointer(&self, range: &Range) -> (*mut u8, usize) {
+        let address = range.address.wrapping_add(self.bias as u64);
+        (address as *mut u8, range.size as usize)
     }
 
     /// # Safety
     /// The buffers are live and nobody writes to them.
     unsafe fn save(&self) -> Vec<Vec<u8>> {
-        (0..self.data.graph.buffers().len())
-            .map(|index| {
-                let (pointer, size) = self.pointer(index);
+        self.ranges
+            .iter()
+            .map(|range| {
+                let (pointer, size) = self.pointer(range);
                 // SAFETY: the caller's promise.
                 unsafe { std::slice::from_raw_parts(pointer, size) }.to_vec()
             })
@@ -188,8 +227,8 @@ impl Memory<'_> {
     /// # Safety
     /// The buffers are live and nobody else uses them.
     unsafe fn restore(&self, saved: &[Vec<u8>]) {
-        for (index, bytes) in saved.iter().enumerate() {
-            let (pointer, size) = self.pointer(index);
+        for (range, bytes) in self.ranges.iter().zip(saved) {
+            let (pointer, size) = self.pointer(range);
             // SAFETY: the caller's promise; as many bytes as were saved.
             unsafe { std::slice::from_raw_parts_mut(pointer, size) }.copy_from_slice(bytes);
         }
@@ -203,8 +242,14 @@ impl Memory<'_> {
         let graph = &self.data.graph;
         let mut hasher = DefaultHasher::new();
         if let Some(node) = graph.node(node) {
-            for access in graph.accesses(node).iter().filter(|access| access.writes) {
-                let (pointer, size) = self.pointer(access.buffer as usize);
+            let accesses = graph.accesses(node).iter();
+            let written: Vec<u32> = accesses
+                .filter(|access| access.writes)
+                .map(|access| access.buffer)
+                .collect();
+            let touched = |range: &&Range| written.contains(&range.buffer);
+            for range in self.ranges.iter().filter(touched) {
+                let (pointer, size) = self.pointer(range);
                 // SAFETY: the caller's promise.
                 hasher.write(unsafe { std::slice::from_raw_parts(pointer, size) });
             }

@@ -66,6 +66,8 @@ pub(crate) struct Program {
     words: Box<[UnsafeCell<u64>]>,
     /// By slot.
     relocations: Vec<Vec<Relocation>>,
+    /// The address and size that each slot was recorded with.
+    recorded: Vec<(u64, u64)>,
     draws: Vec<DrawPlace>,
     bodies: Vec<Vec<Program>>,
     data: Arc<GraphData>,
@@ -160,6 +162,7 @@ impl Program {
             steps,
             schedule: Arc::clone(schedule),
             relocations,
+            recorded: slots.to_vec(),
             draws,
             bodies,
             words,
@@ -177,6 +180,23 @@ impl Program {
         let cells = &self.words[words.start as usize..words.end as usize];
         // SAFETY: nobody writes meanwhile, by the caller's promise; a cell is laid out as its contents.
         unsafe { std::slice::from_raw_parts(cells.as_ptr().cast(), cells.len()) }
+    }
+
+    /// Where each named buffer that steps use lies now, and the address and size that it was recorded
+    /// with.
+    ///
+    /// # Safety
+    /// No replay is running.
+    pub(crate) unsafe fn bindings(&self) -> Vec<(u64, (u64, u64))> {
+        let slots = self.relocations.iter().zip(&self.recorded);
+        slots
+            .filter_map(|(words, &recorded)| {
+                let first = words.first()?;
+                // SAFETY: a word of this program or of a body; nobody writes meanwhile.
+                let now = unsafe { first.word.read() };
+                Some((now.wrapping_sub(first.offset), recorded))
+            })
+            .collect()
     }
 
     /// Changes what a replay was given.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
 
 use outrigger_device::{Code, CopyKind, DType, HostFn};
-use outrigger_graph::{Access, BufferId, Kind};
+use outrigger_graph::{Access, Buffer, BufferId, Kind};
 use outrigger_ops::{Call, KernelFn, OperatorId, PlanError};
 
 use super::data::{
@@ -75,6 +75,9 @@ pub struct HostNode<'a> {
 pub(crate) trait Buffers {
     /// The buffer around an address.
     fn resolve(&mut self, address: u64) -> Result<BufferId>;
+
+    /// The buffer here of a buffer of another graph that this one keeps, whoever has freed it.
+    fn adopt(&mut self, buffer: &Buffer) -> BufferId;
 
     /// Memory for an operator to work in, which the graph keeps.
     fn workspace(&mut self, bytes: u64) -> Result<u64>;
@@ -307,7 +310,7 @@ pub(crate) fn conditional(
                 continue;
             };
             if !buffer.transient {
-                accesses.push(access(buffers.resolve(buffer.address)?, true, one.writes));
+                accesses.push(access(buffers.adopt(buffer), true, one.writes));
             }
         }
     }
