@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use outrigger_device::Code;
 use parking_lot::Mutex;
@@ -27,7 +27,44 @@ pub struct Event {
     inner: outrigger_device::Event,
     /// Whether it was recorded in this life.
     recorded: AtomicBool,
+    state: State,
     captured: CapturedMark,
+}
+
+/// Counts recordings, with a bit for whether the latest one is known to have passed well: asking again
+/// then needs no driver. The count never goes back, so that what was learned of one recording is never
+/// taken for another.
+#[derive(Debug, Default)]
+struct State(AtomicU64);
+
+impl State {
+    const PASSED: u64 = 1;
+
+    #[inline]
+    fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Another recording, of which nothing is known.
+    fn recorded(&self) {
+        let next = |state: u64| Some((state | Self::PASSED) + 1);
+        _ = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+    }
+
+    /// The recording that was the latest when `state` was loaded has passed.
+    fn passed(&self, state: u64) {
+        let passed = state | Self::PASSED;
+        let (done, missed) = (Ordering::AcqRel, Ordering::Relaxed);
+        _ = self.0.compare_exchange(state, passed, done, missed);
+    }
+
+    /// There is nothing to wait for.
+    fn clear(&self) {
+        self.recorded();
+        self.0.fetch_or(Self::PASSED, Ordering::AcqRel);
+    }
 }
 
 impl Lasting for Event {
@@ -49,10 +86,10 @@ impl Event {
         self.device
     }
 
-    /// The event of the driver; `None` as long as there is nothing to wait for.
+    /// The event of the driver; `None` where there is nothing to wait for.
     #[inline]
     pub(crate) fn inner(&self) -> Option<&outrigger_device::Event> {
-        self.recorded.load(Ordering::Acquire).then_some(&self.inner)
+        (self.state.load() & State::PASSED == 0).then_some(&self.inner)
     }
 
     #[inline]
@@ -89,6 +126,7 @@ impl Event {
             .record(stream.queue())
             .map_err(|error| stream.failed(error))?;
         self.recorded.store(true, Ordering::Release);
+        self.state.recorded();
         Ok(())
     }
 
@@ -101,10 +139,15 @@ impl Event {
         if self.captured.active() {
             return Err(self.captured.refusal("a query"));
         }
-        match self.inner() {
-            Some(inner) => Ok(inner.query()?),
-            None => Ok(true),
+        let state = self.state.load();
+        if state & State::PASSED != 0 {
+            return Ok(true);
         }
+        let passed = self.inner.query()?;
+        if passed {
+            self.state.passed(state);
+        }
+        Ok(passed)
     }
 
     /// Waits for the work before the event.
@@ -116,10 +159,12 @@ impl Event {
         if self.captured.active() {
             return Err(self.captured.refusal("a wait"));
         }
-        match self.inner() {
-            Some(inner) => Ok(inner.synchronize()?),
-            None => Ok(()),
+        let state = self.state.load();
+        if state & State::PASSED == 0 {
+            self.inner.synchronize()?;
+            self.state.passed(state);
         }
+        Ok(())
     }
 }
 
@@ -141,11 +186,13 @@ pub fn create_event(device: u32, timing: bool) -> Result<&'static Event> {
                     timing,
                     inner,
                     recorded: AtomicBool::new(false),
+                    state: State::default(),
                     captured: CapturedMark::default(),
                 })?
             }
         };
         event.recorded.store(false, Ordering::Relaxed);
+        event.state.clear();
         event.captured.clear();
         // One that has used up its ids is left alone.
         if event.life.begin() {
@@ -185,13 +232,13 @@ pub fn elapsed_ms(start: &Event, end: &Event) -> Result<f64> {
         if event.captured.active() {
             return Err(event.captured.refusal("a time"));
         }
-        let Some(inner) = event.inner() else {
+        if !event.recorded.load(Ordering::Acquire) {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!("the {which} event was never recorded, so that it has no time"),
             ));
-        };
-        inner.time_ns()?.ok_or_else(|| {
+        }
+        event.inner.time_ns()?.ok_or_else(|| {
             Error::new(
                 Code::NOT_READY,
                 format!("the {which} event has not passed yet: synchronize it first"),

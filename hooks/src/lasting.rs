@@ -4,7 +4,6 @@
 //! destroyed while another thread uses it is then harmless: it is still there, at most in its next
 //! life. Ids are those of `table`: never 0, never used again.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use outrigger_device::Code;
@@ -47,12 +46,12 @@ impl Life {
     }
 }
 
-type Chunk<T> = Box<[AtomicPtr<T>]>;
+type Chunk<T> = [AtomicPtr<T>; CHUNK];
 
 /// Objects of one kind by id.
 pub(crate) struct LastingTable<T: Lasting> {
     kind: Kind,
-    chunks: [OnceLock<Chunk<T>>; CHUNKS],
+    chunks: [AtomicPtr<Chunk<T>>; CHUNKS],
     used: AtomicU32,
 }
 
@@ -60,7 +59,7 @@ impl<T: Lasting> LastingTable<T> {
     pub(crate) const fn new(kind: Kind) -> Self {
         Self {
             kind,
-            chunks: [const { OnceLock::new() }; CHUNKS],
+            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
             used: AtomicU32::new(0),
         }
     }
@@ -83,10 +82,31 @@ impl<T: Lasting> LastingTable<T> {
             ),
         };
         let object: &'static mut T = Box::leak(Box::new(make(life)));
-        let chunk = self.chunks[index as usize / CHUNK]
-            .get_or_init(|| (0..CHUNK).map(|_| AtomicPtr::default()).collect());
-        chunk[index as usize % CHUNK].store(object, Ordering::Release);
+        self.chunk(index as usize / CHUNK)[index as usize % CHUNK].store(object, Ordering::Release);
         Ok(object)
+    }
+
+    /// A chunk, made at first need.
+    fn chunk(&self, index: usize) -> &'static Chunk<T> {
+        let place = &self.chunks[index];
+        // SAFETY: NULL, or from a box that was leaked below.
+        if let Some(chunk) = unsafe { place.load(Ordering::Acquire).as_ref() } {
+            return chunk;
+        }
+        let fresh = Box::into_raw(Box::new(
+            [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNK],
+        ));
+        let (done, missed) = (Ordering::AcqRel, Ordering::Acquire);
+        let chunk = match place.compare_exchange(std::ptr::null_mut(), fresh, done, missed) {
+            Ok(_) => fresh,
+            Err(first) => {
+                // SAFETY: made above, and nobody has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+                first
+            }
+        };
+        // SAFETY: leaked, by this thread or another one.
+        unsafe { &*chunk }
     }
 
     /// The object that lives under this id.
@@ -94,8 +114,11 @@ impl<T: Lasting> LastingTable<T> {
     pub(crate) fn get(&self, id: u64) -> Result<&'static T> {
         if id >> (INDEX_BITS + GENERATION_BITS) == self.kind as u64 {
             let index = (id & ((1 << INDEX_BITS) - 1)) as usize;
-            let chunk = self.chunks.get(index / CHUNK).and_then(OnceLock::get);
-            if let Some(chunk) = chunk {
+            let chunk = self.chunks.get(index / CHUNK);
+            // SAFETY: NULL, or from a box that was leaked in `chunk`.
+            if let Some(chunk) =
+                chunk.and_then(|one| unsafe { one.load(Ordering::Acquire).as_ref() })
+            {
                 let object = chunk[index % CHUNK].load(Ordering::Acquire);
                 // SAFETY: NULL, or from a box that was leaked in `insert`.
                 if let Some(object) = unsafe { object.as_ref() }
