@@ -14,6 +14,8 @@ use crate::{otr_graph_exec_t, otr_graph_t, otr_stream_t};
 pub const OTR_GRAPH_SERIAL: u32 = 1;
 /// Replays go through the driver's queue node by node.
 pub const OTR_GRAPH_SUBMIT: u32 = 2;
+/// Replays are launches of a graph of the driver's own. OTR_ERR_UNSUPPORTED where it has none.
+pub const OTR_GRAPH_NATIVE: u32 = 4;
 
 /// A replay is one launch of a host kernel that runs all nodes.
 pub const OTR_GRAPH_MODE_LAUNCH: u32 = 1;
@@ -21,6 +23,8 @@ pub const OTR_GRAPH_MODE_LAUNCH: u32 = 1;
 pub const OTR_GRAPH_MODE_HOST_CALL: u32 = 2;
 /// A replay goes through the driver's queue node by node.
 pub const OTR_GRAPH_MODE_SUBMIT: u32 = 3;
+/// A replay is one launch of a graph of the driver's own.
+pub const OTR_GRAPH_MODE_NATIVE: u32 = 4;
 
 /// Figures of an executable graph. Set `struct_size` before the call.
 #[repr(C)]
@@ -49,18 +53,23 @@ pub struct otr_graph_exec_info_t {
 }
 
 api! {
-    /// Makes a graph executable. `flags` is 0 or of OTR_GRAPH_SERIAL and OTR_GRAPH_SUBMIT.
+    /// Makes a graph executable. `flags` is 0 or of OTR_GRAPH_SERIAL, and OTR_GRAPH_SUBMIT or
+    /// OTR_GRAPH_NATIVE. Without either of these the way that costs least is taken.
     fn otr_graph_instantiate(graph: otr_graph_t, flags: u32, exec: *mut otr_graph_exec_t) {
         let out = Out::new(exec, "exec")?;
-        if flags & !(OTR_GRAPH_SERIAL | OTR_GRAPH_SUBMIT) != 0 {
+        if flags & !(OTR_GRAPH_SERIAL | OTR_GRAPH_SUBMIT | OTR_GRAPH_NATIVE) != 0 {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
-                format!("flags {flags:#x} are unknown: they are of OTR_GRAPH_SERIAL and OTR_GRAPH_SUBMIT"),
+                format!(
+                    "flags {flags:#x} are unknown: they are of OTR_GRAPH_SERIAL, OTR_GRAPH_SUBMIT and \
+                     OTR_GRAPH_NATIVE"
+                ),
             ));
         }
         let flags = ExecFlags {
             serial: flags & OTR_GRAPH_SERIAL != 0,
             submit: flags & OTR_GRAPH_SUBMIT != 0,
+            native: flags & OTR_GRAPH_NATIVE != 0,
         };
         out.set(hooks::graph(graph)?.instantiate(flags)?.id());
         Ok(())
@@ -126,6 +135,7 @@ api! {
                 ExecMode::Launch => OTR_GRAPH_MODE_LAUNCH,
                 ExecMode::HostCall => OTR_GRAPH_MODE_HOST_CALL,
                 ExecMode::Submit => OTR_GRAPH_MODE_SUBMIT,
+                ExecMode::Native => OTR_GRAPH_MODE_NATIVE,
             },
             reserved: 0,
         });
@@ -138,6 +148,17 @@ api! {
         let out = Out::new(json, "json")?;
         let stream = hooks::stream(stream)?;
         out.set(string(hooks::graph_exec(exec)?.profile(&stream)?.to_string()));
+        Ok(())
+    }
+
+    /// Compares the time of a replay with that of submitting its nodes one by one, the best of some rounds
+    /// each, and waits. The result is JSON: `nodes`, `replay_ns`, `node_by_node_ns`, `slower`. Memory is as
+    /// it was before; host functions are called, and random numbers are drawn, in every round. Free it
+    /// with otr_string_free.
+    fn otr_graph_cost(exec: otr_graph_exec_t, stream: otr_stream_t, json: *mut *mut c_char) {
+        let out = Out::new(json, "json")?;
+        let stream = hooks::stream(stream)?;
+        out.set(string(hooks::graph_exec(exec)?.cost(&stream)?.to_string()));
         Ok(())
     }
 

@@ -35,6 +35,7 @@ pub struct Device {
     captures: Captures,
     retired: Mutex<Vec<Retired>>,
     bias: OnceLock<Option<i64>>,
+    native_cheaper: OnceLock<bool>,
     // Made right after the device, which they refer to, and before anybody else sees it.
     default_stream: OnceLock<Arc<Stream>>,
     default_generator: OnceLock<Arc<Generator>>,
@@ -67,6 +68,7 @@ impl Device {
             captures: Captures::default(),
             retired: Mutex::default(),
             bias: OnceLock::new(),
+            native_cheaper: OnceLock::new(),
             default_stream: OnceLock::new(),
             default_generator: OnceLock::new(),
         }));
@@ -181,6 +183,10 @@ impl Device {
 
     pub(crate) fn known_bias(&self) -> &OnceLock<Option<i64>> {
         &self.bias
+    }
+
+    pub(crate) fn native_cheaper(&self) -> &OnceLock<bool> {
+        &self.native_cheaper
     }
 
     /// Keeps something until the work of a stream so far has finished, and looks after what was kept

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use outrigger_device::sys::{otr_operator_call, otr_scalar, otr_scalar__bindgen_ty_1, otr_tensor};
-use outrigger_device::{Code, DType, Operator};
+use outrigger_device::{Code, DType, Operator, Queue};
 use outrigger_ops::{Call, OperatorId, Scalar, Tensor};
 use parking_lot::RwLock;
 
-use crate::{Device, Error, Result, Stream};
+use crate::{Device, Result, Stream};
 
 /// Signatures that are kept before all are forgotten: programs with ever new shapes must not grow.
 const KEPT: usize = 16_384;
@@ -109,14 +109,30 @@ impl Stream {
         call: &Call<'_>,
         workspace: u64,
     ) -> Result<()> {
-        let raw = Raw::new(call)
-            .ok_or_else(|| Error::new(Code::INTERNAL, "a recorded call has too many operands"))?;
         // SAFETY: the caller's promise.
-        unsafe {
-            self.queue()
-                .launch_operator(&prepared.operator, &raw.call(id), workspace)
-        }
-        .map_err(|error| self.failed(error))
+        unsafe { prepared.launch(self.queue(), id, call, workspace) }
+            .map_err(|error| self.failed(error))
+    }
+}
+
+impl Prepared {
+    /// Launches the operator with a call that it was prepared for.
+    ///
+    /// # Safety
+    /// As for [`Stream::launch_prepared`].
+    pub(crate) unsafe fn launch(
+        &self,
+        queue: &Queue,
+        id: OperatorId,
+        call: &Call<'_>,
+        workspace: u64,
+    ) -> outrigger_device::Result<()> {
+        let Some(raw) = Raw::new(call) else {
+            let text = "a recorded call has too many operands";
+            return Err(outrigger_device::Error::new(Code::INTERNAL, text));
+        };
+        // SAFETY: the caller's promise.
+        unsafe { queue.launch_operator(&self.operator, &raw.call(id), workspace) }
     }
 }
 

@@ -174,6 +174,11 @@ impl Device {
         Ok(self.kernels().get(self, tell_bias)?.is_some())
     }
 
+    /// The driver's kernel for a host function; `None` if it takes none.
+    pub(crate) fn host_kernel(&self, function: KernelFn) -> Result<Option<&Kernel>> {
+        self.kernels().get(self, function)
+    }
+
     /// What to add to an address of the device to reach its bytes from the host, on a thread that the
     /// driver runs; `None` if the host cannot.
     pub(crate) fn host_bias(&self) -> Result<Option<i64>> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use outrigger_device::{Code, CopyKind, Queue};
 use parking_lot::Mutex;
 
-use crate::graph::{CaptureSlot, HostNode, KernelCall};
+use crate::graph::{CaptureSlot, HostNode, KernelCall, shortest};
 use crate::table::{Kind, Table};
 use crate::{Device, Error, Event, Result, runtime};
 
@@ -220,15 +220,8 @@ impl Stream {
     /// # Safety
     /// The range is live.
     pub(crate) unsafe fn fill_now(&self, dst: u64, size: u64, pattern: &[u8; 16]) -> Result<()> {
-        // The shortest pattern that repeats to the same bytes fits every size that was recorded.
-        let repeats = |length: &usize| {
-            let first = &pattern[..*length];
-            pattern.chunks(*length).all(|chunk| chunk == first)
-        };
-        let length = [1, 2, 4, 8].into_iter().find(repeats).unwrap_or(16);
         // SAFETY: the caller's promise.
-        unsafe { self.queue.fill(dst, size, &pattern[..length]) }
-            .map_err(|error| self.failed(error))
+        unsafe { self.queue.fill(dst, size, shortest(pattern)) }.map_err(|error| self.failed(error))
     }
 
     /// Launches a host kernel in stream order, through the driver's launch where it takes host

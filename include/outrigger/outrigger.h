@@ -84,6 +84,9 @@ typedef struct otr_status otr_status_t;
 // Replays go through the driver's queue node by node.
 #define OTR_GRAPH_SUBMIT 2
 
+// Replays are launches of a graph of the driver's own. OTR_ERR_UNSUPPORTED where it has none.
+#define OTR_GRAPH_NATIVE 4
+
 // A replay is one launch of a host kernel that runs all nodes.
 #define OTR_GRAPH_MODE_LAUNCH 1
 
@@ -92,6 +95,9 @@ typedef struct otr_status otr_status_t;
 
 // A replay goes through the driver's queue node by node.
 #define OTR_GRAPH_MODE_SUBMIT 3
+
+// A replay is one launch of a graph of the driver's own.
+#define OTR_GRAPH_MODE_NATIVE 4
 
 // Memory was handed out.
 #define OTR_OBSERVE_ALLOC 1
@@ -668,7 +674,8 @@ otr_status_t *otr_graph_add_free(otr_graph_t graph,
                                  uint64_t address,
                                  otr_node_t *node);
 
-// Makes a graph executable. `flags` is 0 or of OTR_GRAPH_SERIAL and OTR_GRAPH_SUBMIT.
+// Makes a graph executable. `flags` is 0 or of OTR_GRAPH_SERIAL, and OTR_GRAPH_SUBMIT or
+// OTR_GRAPH_NATIVE. Without either of these the way that costs least is taken.
 otr_status_t *otr_graph_instantiate(otr_graph_t graph, uint32_t flags, otr_graph_exec_t *exec);
 
 // Destroys an executable graph without waiting: replays that were submitted still run, and what

@@ -45,6 +45,12 @@ impl StoredCall {
         }
     }
 
+    /// Which operator it calls.
+    pub(crate) fn operator(self, calls: &[u64]) -> OperatorId {
+        OperatorId::from_index(calls[self.first as usize] as u32)
+            .unwrap_or_else(|| unreachable!("stored from an operator"))
+    }
+
     /// Runs `with` on the call as it was stored.
     pub(crate) fn with<R>(self, calls: &[u64], with: impl FnOnce(OperatorId, &Call<'_>) -> R) -> R {
         let mut rest = &calls[self.first as usize..];
@@ -78,10 +84,8 @@ impl StoredCall {
                 _ => Scalar::I64(bits as i64),
             })
             .collect();
-        let id = OperatorId::from_index(head[0] as u32)
-            .unwrap_or_else(|| unreachable!("stored from an operator"));
         with(
-            id,
+            self.operator(calls),
             &Call {
                 inputs: &inputs,
                 outputs: &outputs,

@@ -4,27 +4,25 @@
 //! one on another stream waits for the one before it. What a replay uses is given back only when the
 //! last replay has finished.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outrigger_allocator::StreamId;
 use outrigger_device::Code;
-use outrigger_graph::{Kind, Schedule};
+use outrigger_graph::Schedule;
 use outrigger_ops::{Call, Scalar, parallel};
 use parking_lot::Mutex;
 
 use super::data::{GraphData, NamedThing, Work};
+use super::launch::{Block, Header, replay, report};
+use super::native::{self, Native};
 use super::program::{Patch, Program};
-use super::steps;
+use super::submit;
 use crate::stream::FailedOperator;
 use crate::table::{self, Table};
 use crate::{Device, Error, Graph, Result, Stream};
 
 static TABLE: Table<GraphExec> = Table::new(table::Kind::GraphExec);
-
-/// The most words of a replay's block that are put together without memory from the heap.
-const PATCHES: usize = 16;
 
 /// How a graph is made executable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +31,8 @@ pub struct ExecFlags {
     pub serial: bool,
     /// Node by node through the driver's queue.
     pub submit: bool,
+    /// As a graph of the driver's own.
+    pub native: bool,
 }
 
 /// How replays reach the device.
@@ -44,6 +44,15 @@ pub enum ExecMode {
     HostCall,
     /// Node by node through the driver's queue.
     Submit,
+    /// As one launch of a graph of the driver's own.
+    Native,
+}
+
+impl ExecMode {
+    /// Whether each node is a command of the driver, which then decides what runs at the same time.
+    fn by_node(self) -> bool {
+        matches!(self, Self::Submit | Self::Native)
+    }
 }
 
 /// Figures of an executable graph.
@@ -82,6 +91,8 @@ struct State {
     data: Arc<GraphData>,
     schedule: Arc<Schedule>,
     program: Arc<Program>,
+    /// The driver's graph, in mode `Native`.
+    native: Option<Native>,
     slots: Vec<Slot>,
     /// Bindings that replays were not seen to have taken over, each with the first replay that has it.
     pending: Vec<(u64, Patch)>,
@@ -100,45 +111,6 @@ struct Slot {
     bound: Option<u64>,
     /// The number that is bound in place of the recorded one.
     scalar: Option<Scalar>,
-}
-
-/// What a launch of a replay is given, before its patches.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Header {
-    program: *const Program,
-    report: *const FailedOperator,
-    number: u64,
-    patches: u64,
-}
-
-/// # Safety
-/// `args` is a block that `GraphExec::replay` made, whose program and report are alive, and no other
-/// replay of the program is running.
-unsafe extern "C" fn replay(args: *const c_void, _size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise; a launch may have copied the block anywhere.
-    unsafe {
-        let header = args.cast::<Header>().read_unaligned();
-        let program = &*header.program;
-        let patches = args.byte_add(size_of::<Header>()).cast::<Patch>();
-        for index in 0..header.patches as usize {
-            program.patch(&[patches.add(index).read_unaligned()]);
-        }
-        program.applied.store(header.number, Ordering::Release);
-        let code = program.run(bias);
-        if code != Code::OK.0 {
-            report(program, &*header.report);
-        }
-        code
-    }
-}
-
-/// Notes the name of the node that failed where its stream looks for it.
-#[cold]
-fn report(program: &Program, report: &FailedOperator) {
-    if let Some(label) = program.take_failed_label() {
-        report.set(label.into());
-    }
 }
 
 fn threads(serial: bool) -> u32 {
@@ -209,11 +181,17 @@ impl GraphExec {
         let device = data.resources.device;
         device.sweep_retired();
         let mode = mode_of(device, &data, flags)?;
-        let threads = threads(flags.serial || mode == ExecMode::Submit);
+        let threads = threads(flags.serial || mode.by_node());
         let schedule = Arc::new(data.graph.schedule(threads));
         let slots = slots_of(&data);
         check_slots(&data, &slots)?;
         let program = Program::new(&data, &schedule, threads, &slot_ranges(&slots))?;
+        let native = match mode {
+            // SAFETY: nobody else has the program yet; the exec keeps data and program, and retires them
+            // together with the graph.
+            ExecMode::Native => Some(unsafe { Native::new(device, &data, &schedule, &program) }?),
+            _ => None,
+        };
         TABLE.insert(|id| Self {
             id,
             device,
@@ -223,6 +201,7 @@ impl GraphExec {
                 data,
                 schedule,
                 program: Arc::new(program),
+                native,
                 slots,
                 pending: Vec::new(),
                 last: None,
@@ -323,10 +302,22 @@ impl GraphExec {
             }
             ExecMode::Submit => {
                 let patches: Vec<_> = patches.collect();
-                // SAFETY: blocks are read when their node is submitted, which this thread does.
-                unsafe { state.program.patch(&patches) };
-                state.program.applied.store(number, Ordering::Release);
-                state.submit(stream)?;
+                // SAFETY: blocks are read when their node is submitted, which this thread does. The graph
+                // keeps the memory of its nodes alive until the exec was retired.
+                unsafe {
+                    state.program.patch(&patches);
+                    state.program.applied.store(number, Ordering::Release);
+                    submit::submit(stream, &state.data, &state.schedule, &state.program)?;
+                }
+            }
+            ExecMode::Native => {
+                let patches: Vec<_> = patches.collect();
+                // SAFETY: as above, for blocks that are read when their node is recorded.
+                unsafe { state.renew(self.device, &patches, number) }?;
+                if let Some(native) = &state.native {
+                    // SAFETY: as above.
+                    unsafe { native.launch(stream) }?;
+                }
             }
         }
         state.replays = number;
@@ -534,7 +525,7 @@ impl GraphExec {
             slots
         };
         check_slots(&data, &slots)?;
-        let threads = threads(self.serial || self.mode == ExecMode::Submit);
+        let threads = threads(self.serial || self.mode.by_node());
         let schedule = if state.data.graph.same_use(&data.graph) {
             Arc::clone(&state.schedule)
         } else {
@@ -542,6 +533,10 @@ impl GraphExec {
         };
         let program = Program::new(&data, &schedule, threads, &slot_ranges(&slots))?;
         program.applied.store(state.replays, Ordering::Relaxed);
+        if let Some(native) = &mut state.native {
+            // SAFETY: nobody else has the program yet; the exec keeps it from here on.
+            unsafe { native.renew(self.device, &data, &schedule, &program, state.last) }?;
+        }
         for old in std::mem::replace(&mut state.slots, slots) {
             if let Some(base) = old.bound {
                 unbind(self.device, state.last, base);
@@ -632,7 +627,13 @@ fn same_command(a: &super::data::Command, b: &super::data::Command) -> Result<()
 fn mode_of(device: &'static Device, data: &GraphData, flags: ExecFlags) -> Result<ExecMode> {
     let mut nodes = data.graph.nodes().map(|(_, node)| &node.spec.command.work);
     let operators = nodes.any(|work| matches!(work, Work::Operator(..)));
-    if flags.submit || operators {
+    if flags.native && flags.submit {
+        return Err(Error::new(
+            Code::INVALID_ARGUMENT,
+            "a graph is replayed node by node or as one of the driver's own, not both",
+        ));
+    }
+    if flags.submit || flags.native || operators {
         if !data.store.bodies.is_empty() {
             return Err(Error::new(
                 Code::UNSUPPORTED,
@@ -640,14 +641,29 @@ fn mode_of(device: &'static Device, data: &GraphData, flags: ExecFlags) -> Resul
                  for each predicate",
             ));
         }
-        return Ok(ExecMode::Submit);
+        return Ok(match flags {
+            ExecFlags { submit: true, .. } => ExecMode::Submit,
+            ExecFlags { native: true, .. } => ExecMode::Native,
+            _ => measured_mode(device),
+        });
     }
     if device.takes_host_kernels()? {
         Ok(ExecMode::Launch)
     } else if device.properties().host_visible() {
         Ok(ExecMode::HostCall)
+    } else if data.store.bodies.is_empty() {
+        Ok(measured_mode(device))
     } else {
         Ok(ExecMode::Submit)
+    }
+}
+
+/// The cheaper way for nodes that are commands of the driver.
+fn measured_mode(device: &Device) -> ExecMode {
+    if native::is_cheaper(device) {
+        ExecMode::Native
+    } else {
+        ExecMode::Submit
     }
 }
 
@@ -689,109 +705,22 @@ impl State {
             .map_err(|error| stream.failed(error))
     }
 
-    /// Submits all nodes, one by one.
-    fn submit(&self, stream: &Stream) -> Result<()> {
-        let data = &self.data;
-        for &id in &self.schedule.steps {
-            let Some(node) = data.graph.node(id) else {
-                continue;
-            };
-            let command = &node.spec.command;
-            // SAFETY: blocks are changed by replays only, which the exec's lock keeps apart.
-            let block = unsafe { self.program.block(command.words.clone()) };
-            match (&command.work, node.spec.kind) {
-                (Work::Operator(prepared, workspace), _) => {
-                    let Some(call) = command.call else { continue };
-                    // SAFETY: the graph keeps operands and workspace alive.
-                    call.with(&data.store.calls, |id, call| unsafe {
-                        stream.launch_prepared(prepared, id, call, *workspace)
-                    })?;
-                }
-                (Work::Kernel(_), Kind::Copy) => {
-                    if let Some((dst, src, size, kind)) = steps::copy_of(block) {
-                        // SAFETY: the graph keeps device ranges alive; host ranges are the recorder's
-                        // promise.
-                        unsafe { stream.copy_now(dst, src, size, kind) }?;
-                    }
-                }
-                (Work::Kernel(_), Kind::Fill) => {
-                    if let Some((dst, size, pattern)) = steps::fill_of(block) {
-                        // SAFETY: the graph keeps the range alive.
-                        unsafe { stream.fill_now(dst, size, &pattern) }?;
-                    }
-                }
-                (Work::Kernel(function), _) => {
-                    let args: &[u8] = bytemuck::cast_slice(block);
-                    let args = &args[..command.size as usize];
-                    // SAFETY: the block was made for this kernel, and the graph keeps its memory alive.
-                    unsafe { stream.launch_host(*function, args, node.spec.cost_ns, c"graph") }?;
-                }
-                (Work::None | Work::Conditional(_), _) => {}
+    /// Records the driver's graph anew if patches change it.
+    ///
+    /// # Safety
+    /// As of [`Native::renew`].
+    unsafe fn renew(&mut self, device: &Device, patches: &[Patch], number: u64) -> Result<()> {
+        if let Some(native) = self.native.as_mut().filter(|_| !patches.is_empty()) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.program.patch(patches);
+                native.renew(device, &self.data, &self.schedule, &self.program, self.last)?;
             }
         }
+        self.program.applied.store(number, Ordering::Release);
         Ok(())
     }
 }
-
-/// The argument block of a replay, on the stack while it is small.
-struct Block {
-    header: Header,
-    few: arrayvec::ArrayVec<Patch, PATCHES>,
-    many: Vec<Patch>,
-}
-
-impl Block {
-    fn new(header: Header) -> Self {
-        Self {
-            header,
-            few: arrayvec::ArrayVec::new(),
-            many: Vec::new(),
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, patch: Patch) {
-        if self.many.is_empty() {
-            if self.few.try_push(patch).is_ok() {
-                return;
-            }
-            self.many.extend_from_slice(&self.few);
-        }
-        self.many.push(patch);
-    }
-
-    fn finish<R>(mut self, report: *const FailedOperator, with: impl FnOnce(&[u8]) -> R) -> R {
-        let patches = if self.many.is_empty() {
-            &self.few[..]
-        } else {
-            &self.many[..]
-        };
-        self.header.patches = patches.len() as u64;
-        self.header.report = report;
-        let header: [u64; HEADER_WORDS] = [
-            self.header.program as u64,
-            self.header.report as u64,
-            self.header.number,
-            self.header.patches,
-        ];
-        if patches.is_empty() {
-            return with(bytemuck::cast_slice(&header));
-        }
-        let words = patches
-            .iter()
-            .flat_map(|one| [one.target, one.first, one.second]);
-        if patches.len() <= PATCHES {
-            let mut block = arrayvec::ArrayVec::<u64, { HEADER_WORDS + 3 * PATCHES }>::new();
-            block.extend(header.into_iter().chain(words));
-            return with(bytemuck::cast_slice(&block));
-        }
-        let block: Vec<u64> = header.into_iter().chain(words).collect();
-        with(bytemuck::cast_slice(&block))
-    }
-}
-
-const HEADER_WORDS: usize = size_of::<Header>() / 8;
-const _: () = assert!(HEADER_WORDS == 4 && size_of::<Patch>() == 24);
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
@@ -802,6 +731,7 @@ impl Drop for GraphExec {
             }
         }
         let kept = (
+            state.native.take(),
             Arc::clone(&state.program),
             Arc::clone(&state.data),
             std::mem::take(&mut state.reports),

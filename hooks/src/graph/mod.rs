@@ -1,8 +1,9 @@
 //! Execution graphs: captured from streams or built node by node, replayed as one.
 //!
 //! `capture` records, `record` turns a call into a stored command, `data` holds the commands and what
-//! keeps their memory alive, `program` is a graph made ready to run, and `exec` replays it. What
-//! nodes and edges mean, and in which order they may run, is decided by the crate below.
+//! keeps their memory alive, `program` is a graph made ready to run, and `exec` replays it, by a
+//! launch of its own, by `submit` through a queue, or by `native` as a graph of the driver. What nodes and
+//! edges mean, and in which order they may run, is decided by the crate below.
 
 mod buffers;
 mod call;
@@ -11,10 +12,13 @@ mod data;
 mod exec;
 mod handle;
 mod inspect;
+mod launch;
+mod native;
 mod pool;
 mod program;
 mod record;
 mod steps;
+mod submit;
 
 pub use capture::{CaptureInfo, CaptureMode};
 pub use data::{ConditionalKind, DestroyFn};
@@ -28,3 +32,4 @@ pub use steps::HostNodeFn;
 
 pub(crate) use capture::{Capture, CaptureSlot, CapturedMark, Captures, reserve};
 pub(crate) use pool::PoolRef;
+pub(crate) use steps::shortest;

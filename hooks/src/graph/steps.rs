@@ -94,6 +94,16 @@ pub(crate) fn fill_of(block: &[u64]) -> Option<(u64, u64, [u8; 16])> {
     Some((dst, size, bytemuck::cast([low, high])))
 }
 
+/// The shortest pattern that repeats to the same bytes: it fits every size that the longer one does.
+pub(crate) fn shortest(pattern: &[u8; 16]) -> &[u8] {
+    let repeats = |length: &usize| {
+        let first = &pattern[..*length];
+        pattern.chunks(*length).all(|chunk| chunk == first)
+    };
+    let length = [1, 2, 4, 8].into_iter().find(repeats).unwrap_or(16);
+    &pattern[..length]
+}
+
 /// # Safety
 /// `args` is a block of `fill_block` whose range, moved by `bias`, is live.
 pub(crate) unsafe extern "C" fn fill(args: *const c_void, _size: u32, bias: i64) -> i32 {

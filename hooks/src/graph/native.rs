@@ -1,0 +1,316 @@
+//! Replays through a driver's own graphs: the nodes are recorded once, and a replay is one launch. What a
+//! replay changes is recorded anew, and taken over by an update where the driver has one.
+//!
+//! It also measures, once for each device, whether that is cheaper than submitting the nodes. Nothing
+//! here waits for work of a stream.
+
+use std::ffi::c_void;
+use std::time::{Duration, Instant};
+
+use outrigger_device::{Code, NativeGraph, Queue};
+use outrigger_graph::Schedule;
+use outrigger_ops::KernelFn;
+
+use super::data::GraphData;
+use super::program::Program;
+use super::steps;
+use super::submit::{Submission, submissions};
+use crate::{Device, Error, Result, Stream};
+
+/// A recorded graph, and the queue that records.
+#[derive(Debug)]
+pub(super) struct Native {
+    /// Nothing ever runs on it.
+    queue: Queue,
+    recorded: Recorded,
+}
+
+#[derive(Debug)]
+struct Recorded {
+    graph: NativeGraph,
+    calls: HostSteps,
+}
+
+/// What the host calls of a graph are given. In boxes, since the driver has the address of each, which
+/// must not move while others are added.
+type HostSteps = Vec<Box<HostStep>>;
+
+/// A node that runs as a host call.
+#[derive(Debug)]
+struct HostStep {
+    function: KernelFn,
+    block: Vec<u8>,
+    bias: i64,
+}
+
+/// # Safety
+/// `user` is a [`HostStep`] that is alive, and its memory is.
+unsafe extern "C" fn call_step(user: *mut c_void, upstream: i32) -> i32 {
+    // SAFETY: the caller's promise.
+    let step = unsafe { &*user.cast::<HostStep>() };
+    let args = step.block.as_ptr().cast();
+    if steps::is_host(step.function) {
+        // SAFETY: the block of a host function, as just checked.
+        return unsafe { steps::call_host(step.function, args, step.bias, upstream) };
+    }
+    if upstream != Code::OK.0 {
+        return upstream;
+    }
+    // SAFETY: the block was made for this kernel.
+    unsafe { (step.function)(args, step.block.len() as u32, step.bias) }
+}
+
+impl Native {
+    /// Records a graph.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the driver has no graphs, or cannot record a node; what else it reports.
+    ///
+    /// # Safety
+    /// As of [`submissions`]; data and program are kept as long as this, and as its launches run.
+    pub(super) unsafe fn new(
+        device: &Device,
+        data: &GraphData,
+        schedule: &Schedule,
+        program: &Program,
+    ) -> Result<Self> {
+        if device.driver().native_graphs().is_none() {
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                format!(
+                    "the driver {} has no graphs of its own",
+                    device.driver().name()
+                ),
+            ));
+        }
+        let queue = device.driver().queue_create(device.ordinal(), 0)?;
+        // SAFETY: the caller's promise.
+        let recorded = unsafe { record(device, &queue, data, schedule, program) }?;
+        Ok(Self { queue, recorded })
+    }
+
+    /// Records the graph as its blocks are now, for later launches. Earlier ones, the last of which was
+    /// on stream `last`, keep what they had.
+    ///
+    /// # Errors
+    /// What the driver reports: nothing has changed then.
+    ///
+    /// # Safety
+    /// As of [`new`](Self::new).
+    pub(super) unsafe fn renew(
+        &mut self,
+        device: &Device,
+        data: &GraphData,
+        schedule: &Schedule,
+        program: &Program,
+        last: Option<u64>,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let mut new = unsafe { record(device, &self.queue, data, schedule, program) }?;
+        let graphs = device.driver().native_graphs();
+        let updates = graphs.is_some_and(|graphs| graphs.can_update());
+        if updates && self.recorded.graph.update(&new.graph).is_ok() {
+            std::mem::swap(&mut self.recorded.calls, &mut new.calls);
+            if !new.calls.is_empty() {
+                device.retire(last, Box::new(new.calls));
+            }
+        } else {
+            let old = std::mem::replace(&mut self.recorded, new);
+            device.retire(last, Box::new(old));
+        }
+        Ok(())
+    }
+
+    /// Launches what was recorded.
+    ///
+    /// # Safety
+    /// All memory that the nodes name is live until the launch has finished.
+    pub(super) unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { stream.queue().launch_graph(&self.recorded.graph) }
+            .map_err(|error| stream.failed(error))
+    }
+}
+
+/// # Safety
+/// As of [`Native::new`].
+unsafe fn record(
+    device: &Device,
+    queue: &Queue,
+    data: &GraphData,
+    schedule: &Schedule,
+    program: &Program,
+) -> Result<Recorded> {
+    let missing = || Error::new(Code::INTERNAL, "the driver's graphs have vanished");
+    let graphs = device.driver().native_graphs().ok_or_else(missing)?;
+    let mut calls = HostSteps::new();
+    graphs.record_begin(queue)?;
+    // SAFETY: the caller's promise.
+    let kept = unsafe { submissions(data, schedule, program) }
+        // SAFETY: as above.
+        .try_for_each(|one| unsafe { keep(device, queue, data, one, &mut calls) });
+    let graph = graphs.record_end(queue);
+    kept?;
+    let graph = graph?;
+    Ok(Recorded { graph, calls })
+}
+
+/// Submits a node to a queue that records.
+///
+/// # Safety
+/// As of [`Native::new`].
+unsafe fn keep(
+    device: &Device,
+    queue: &Queue,
+    data: &GraphData,
+    one: Submission<'_>,
+    calls: &mut HostSteps,
+) -> Result<()> {
+    // SAFETY: the graph keeps device ranges alive, by the caller's promise; host ranges are the
+    // recorder's. Blocks were made for their kernels.
+    unsafe {
+        match one {
+            Submission::Operator {
+                prepared,
+                call,
+                workspace,
+            } => Ok(call.with(&data.store.calls, |id, call| {
+                prepared.launch(queue, id, call, workspace)
+            })?),
+            Submission::Copy {
+                dst,
+                src,
+                size,
+                kind,
+            } => Ok(queue.copy(dst, src, size, kind)?),
+            Submission::Fill { dst, size, pattern } => {
+                Ok(queue.fill(dst, size, steps::shortest(&pattern))?)
+            }
+            Submission::Kernel {
+                function,
+                args,
+                cost_ns,
+                label,
+            } => {
+                if !steps::is_host(function)
+                    && let Some(kernel) = device.host_kernel(function)?
+                {
+                    return Ok(queue.launch(kernel, args, cost_ns, label)?);
+                }
+                let Some(bias) = device.host_bias()? else {
+                    return Err(Error::new(
+                        Code::UNSUPPORTED,
+                        "the driver does not let the host reach the device's memory",
+                    ));
+                };
+                let step = Box::new(HostStep {
+                    function,
+                    block: args.to_vec(),
+                    bias,
+                });
+                let user = std::ptr::from_ref(&*step).cast_mut().cast();
+                calls.push(step);
+                Ok(queue.host_call_raw(call_step, user)?)
+            }
+        }
+    }
+}
+
+/// Nodes of the graph that is measured, and bytes that each of them fills.
+const NODES: u64 = 32;
+const FILLED: u64 = 64;
+/// Of so many tries the fastest counts.
+const TRIES: u32 = 5;
+
+/// Whether a launch of a native graph takes less time than submitting its nodes; measured at first use.
+/// Only answered for a device whose driver has graphs; any failure counts as no.
+pub(super) fn is_cheaper(device: &Device) -> bool {
+    *device.native_cheaper().get_or_init(|| {
+        if device.driver().native_graphs().is_none() {
+            return false;
+        }
+        match measure(device) {
+            Ok((launched, submitted)) => {
+                tracing::info!(target: "outrigger::graph", device = device.index(), nodes = NODES,
+                    ?launched, ?submitted, "the driver's own graphs were measured");
+                launched < submitted
+            }
+            Err(error) => {
+                tracing::warn!(target: "outrigger::graph", device = device.index(), %error,
+                    "the driver's own graphs could not be measured, and are not used");
+                false
+            }
+        }
+    })
+}
+
+/// How long a graph of small fills takes when launched, and when its nodes are submitted.
+fn measure(device: &Device) -> outrigger_device::Result<(Duration, Duration)> {
+    let driver = device.driver();
+    let Some(graphs) = driver.native_graphs() else {
+        return Ok((Duration::MAX, Duration::ZERO));
+    };
+    // A queue of its own: streams of the host may capture, or have failed.
+    let queue = driver.queue_create(device.ordinal(), 0)?;
+    let scratch = driver.memory_alloc(device.ordinal(), NODES * FILLED)?;
+    let fills = || {
+        (0..NODES).try_for_each(|node| {
+            // SAFETY: a part of the scratch memory, which is freed below, after its last use.
+            unsafe { queue.fill(scratch + node * FILLED, FILLED, &[node as u8]) }
+        })
+    };
+    let fastest = |run: &dyn Fn() -> outrigger_device::Result<()>| {
+        (0..TRIES).try_fold(Duration::MAX, |best, _| {
+            let start = Instant::now();
+            run()?;
+            queue.synchronize()?;
+            Ok::<_, outrigger_device::Error>(best.min(start.elapsed()))
+        })
+    };
+    let measured = (|| {
+        graphs.record_begin(&queue)?;
+        let kept = fills();
+        let graph = graphs.record_end(&queue);
+        kept?;
+        let graph = graph?;
+        // SAFETY: as for the fills.
+        let launched = fastest(&|| unsafe { queue.launch_graph(&graph) })?;
+        Ok((launched, fastest(&fills)?))
+    })();
+    // Whatever failed, nothing may be running when the memory goes.
+    let idle = queue.synchronize();
+    // SAFETY: nothing uses it any more.
+    unsafe { driver.memory_free(scratch) }?;
+    idle.and(measured)
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_allocator::Config;
+    use outrigger_device::Driver;
+
+    use super::{is_cheaper, measure};
+    use crate::Device;
+
+    fn device(spec: &str) -> &'static Device {
+        let driver = Driver::open(&spec.parse().unwrap()).unwrap();
+        Device::open(0, &driver, 0, &Config::default()).unwrap()
+    }
+
+    #[test]
+    fn the_choice_is_measured_once_and_leaves_nothing_behind() {
+        let device = device("host?devices=1&memory=64M&graphs=native");
+        let (launched, submitted) = measure(device).unwrap();
+        assert!(!launched.is_zero() && !submitted.is_zero());
+        let free = device.driver().memory_info(0).unwrap();
+        let first = is_cheaper(device);
+        assert_eq!(device.native_cheaper().get(), Some(&first));
+        assert_eq!(is_cheaper(device), first);
+        assert_eq!(device.driver().memory_info(0).unwrap(), free);
+    }
+
+    #[test]
+    fn a_driver_without_graphs_is_not_measured() {
+        assert!(!is_cheaper(device("host?devices=1&memory=64M")));
+    }
+}

@@ -1,0 +1,130 @@
+//! Nodes as a driver's queue takes them: each read from its argument block, in the order of the schedule,
+//! and the replays that submit them one by one. It decides nothing about order, and changes no block.
+
+use std::ffi::CStr;
+
+use outrigger_device::CopyKind;
+use outrigger_graph::{Kind, Schedule};
+use outrigger_ops::KernelFn;
+
+use super::call::StoredCall;
+use super::data::{GraphData, Work};
+use super::program::Program;
+use super::steps;
+use crate::driver_operators::Prepared;
+use crate::{Result, Stream};
+
+/// What a node gives to a queue.
+pub(super) enum Submission<'a> {
+    Operator {
+        prepared: &'a Prepared,
+        call: StoredCall,
+        workspace: u64,
+    },
+    Copy {
+        dst: u64,
+        src: u64,
+        size: u64,
+        kind: CopyKind,
+    },
+    Fill {
+        dst: u64,
+        size: u64,
+        pattern: [u8; 16],
+    },
+    /// A host kernel; a host function is one too.
+    Kernel {
+        function: KernelFn,
+        args: &'a [u8],
+        cost_ns: u32,
+        label: &'static CStr,
+    },
+}
+
+/// The nodes of a graph that give something to a queue, in the order of the schedule.
+///
+/// # Safety
+/// No replay changes the program's blocks while the result is used.
+pub(super) unsafe fn submissions<'a>(
+    data: &'a GraphData,
+    schedule: &'a Schedule,
+    program: &'a Program,
+) -> impl Iterator<Item = Submission<'a>> {
+    schedule.steps.iter().filter_map(move |&id| {
+        let node = data.graph.node(id)?;
+        let command = &node.spec.command;
+        // SAFETY: the caller's promise.
+        let block = unsafe { program.block(command.words.clone()) };
+        match (&command.work, node.spec.kind) {
+            (Work::Operator(prepared, workspace), _) => Some(Submission::Operator {
+                prepared,
+                call: command.call?,
+                workspace: *workspace,
+            }),
+            (Work::Kernel(_), Kind::Copy) => {
+                let (dst, src, size, kind) = steps::copy_of(block)?;
+                Some(Submission::Copy {
+                    dst,
+                    src,
+                    size,
+                    kind,
+                })
+            }
+            (Work::Kernel(_), Kind::Fill) => {
+                let (dst, size, pattern) = steps::fill_of(block)?;
+                Some(Submission::Fill { dst, size, pattern })
+            }
+            (Work::Kernel(function), _) => Some(Submission::Kernel {
+                function: *function,
+                args: &bytemuck::cast_slice(block)[..command.size as usize],
+                cost_ns: node.spec.cost_ns,
+                label: command
+                    .call
+                    .map_or(c"graph", |call| call.operator(&data.store.calls).name()),
+            }),
+            (Work::None | Work::Conditional(_), _) => None,
+        }
+    })
+}
+
+/// Submits all nodes to a stream, one by one.
+///
+/// # Safety
+/// As of [`submissions`]; the graph keeps all memory that its nodes name alive until they have run.
+pub(super) unsafe fn submit(
+    stream: &Stream,
+    data: &GraphData,
+    schedule: &Schedule,
+    program: &Program,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    for one in unsafe { submissions(data, schedule, program) } {
+        // SAFETY: the graph keeps device ranges alive, by the caller's promise; host ranges are the
+        // recorder's. Blocks were made for their kernels.
+        unsafe {
+            match one {
+                Submission::Operator {
+                    prepared,
+                    call,
+                    workspace,
+                } => call.with(&data.store.calls, |id, call| {
+                    stream.launch_prepared(prepared, id, call, workspace)
+                }),
+                Submission::Copy {
+                    dst,
+                    src,
+                    size,
+                    kind,
+                } => stream.copy_now(dst, src, size, kind),
+                Submission::Fill { dst, size, pattern } => stream.fill_now(dst, size, &pattern),
+                Submission::Kernel {
+                    function,
+                    args,
+                    cost_ns,
+                    label,
+                } => stream.launch_host(function, args, cost_ns, label),
+            }?;
+        }
+    }
+    Ok(())
+}
