@@ -53,6 +53,8 @@ class HostAllocator final : public c10::Allocator {
       return before_->allocate(bytes);
     }
     c10::DataPtr memory = outrigger::allocate(born_device, bytes);
+    // Another thread may have freed it while work that it queued on the same stream still uses it.
+    synchronize(current_stream(born_device.index()));
     void* address = memory.release_context();
     return {address, address, &free_born, c10::Device(c10::DeviceType::CPU)};
   }

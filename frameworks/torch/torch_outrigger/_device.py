@@ -124,6 +124,9 @@ globals().update(_storage.storage_classes("torch.outrigger"))
 def __getattr__(name: str) -> Any:
     if name == "default_generators":
         return _default_generators()
+    if name == "_initialized":
+        # What torch.utils.checkpoint asks before it saves and restores the device's random state.
+        return is_initialized()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

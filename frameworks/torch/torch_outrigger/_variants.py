@@ -33,10 +33,10 @@ class _View:
 
     def over(self, leaves: list[Any]) -> Tensor:
         """The same view of the argument of another call; the argument itself if it is all of it."""
-        leaf: Tensor = leaves[self.number].detach()
+        leaf: Tensor = leaves[self.number]
         if self.offset == 0 and self.shape == tuple(leaf.shape) and self.stride == leaf.stride():
-            return leaves[self.number]
-        return leaf.as_strided(self.shape, self.stride, leaf.storage_offset() + self.offset)
+            return leaf
+        return leaf.detach().as_strided(self.shape, self.stride, leaf.storage_offset() + self.offset)
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Variants:
                     if len(self._seen) > 4 * self._max:
                         self._seen.popitem(last=False)
                     self._counts["eager"] += 1
-                    return pytree.tree_map_only(Tensor, Tensor.detach, self._function(*args, **kwargs))
+                    return pytree.tree_map_only(Tensor, _without_history, self._function(*args, **kwargs))
                 variant = self._capture(key, args, kwargs, leaves)
             self._variants.move_to_end(key)
             return self._replay(variant, leaves)
@@ -196,6 +196,11 @@ def _key_of(leaves: list[Any]) -> list[Hashable]:
     return key
 
 
+def _without_history(tensor: Tensor) -> Tensor:
+    """The tensor itself, unless it has a gradient history."""
+    return tensor.detach() if tensor.grad_fn is not None else tensor
+
+
 def _kept(result: Any, leaves: list[Any]) -> Any:
     """What is kept of a result of the capture, to find that of each replay."""
     if not isinstance(result, Tensor):
@@ -204,7 +209,7 @@ def _kept(result: Any, leaves: list[Any]) -> Any:
         if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata == result.untyped_storage()._cdata:
             offset = result.storage_offset() - leaf.storage_offset()
             return _View(number, tuple(result.shape), result.stride(), offset)
-    return result.detach()
+    return _without_history(result)
 
 
 def _text(part: Any) -> str:
