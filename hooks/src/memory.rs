@@ -10,7 +10,7 @@ use outrigger_allocator::{
 use outrigger_device::{Code, Driver};
 
 use crate::device::Timelines;
-use crate::graph::{Capture, PoolRef};
+use crate::graph::{CaptureEnd, PoolRef};
 use crate::observer::{self, Observation, ObservationKinds};
 use crate::{Device, Error, Result, current_device, runtime, stream, with_stream};
 
@@ -35,7 +35,7 @@ pub(crate) enum Fence {
     Event(Arc<outrigger_device::Event>),
     /// The end of a capture that has recorded a use of it: until then nothing else of the capture may
     /// get it, and replays are ordered by the graph.
-    Capture(Arc<Capture>),
+    Capture(CaptureEnd),
 }
 
 impl From<Option<Arc<outrigger_device::Event>>> for Fence {
@@ -49,7 +49,7 @@ impl Fence {
         match self {
             Self::Passed => true,
             Self::Event(event) => !matches!(event.query(), Ok(false)),
-            Self::Capture(capture) => capture.ended(),
+            Self::Capture(end) => end.passed(),
         }
     }
 
@@ -155,7 +155,7 @@ impl Backend for DeviceMemory {
 fn fence_of(timelines: &Timelines, id: StreamId) -> Result<Fence> {
     let event = match stream(id.0) {
         Ok(stream) => match stream.captured_by() {
-            Some(capture) => return Ok(Fence::Capture(capture)),
+            Some(end) => return Ok(Fence::Capture(end)),
             None => stream.device().timelines().fence(id.0),
         },
         Err(_) => timelines.fence(id.0),

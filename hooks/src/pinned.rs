@@ -118,7 +118,7 @@ impl Backend for PinnedMemory {
         }
         let event = match stream(id.0) {
             Ok(stream) => match stream.captured_by() {
-                Some(capture) => return Ok(Fence::Capture(capture)),
+                Some(end) => return Ok(Fence::Capture(end)),
                 None => stream.device().timelines().fence(id.0),
             },
             // Destroyed: its device still knows where its work ends.

@@ -70,12 +70,28 @@ pub struct CaptureInfo {
     pub streams: u32,
 }
 
+/// Whether a capture has ended. It holds nothing of the capture: whoever keeps one may be in the middle
+/// of freeing memory, and must not become the last owner of the capture's pool there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CaptureEnd(Arc<AtomicBool>);
+
+impl CaptureEnd {
+    pub(crate) fn passed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Ends the capture; whether it had ended before.
+    fn pass(&self) -> bool {
+        self.0.swap(true, Ordering::AcqRel)
+    }
+}
+
 /// A recording in progress.
 pub(crate) struct Capture {
     id: u64,
     mode: CaptureMode,
     pool: Arc<PoolRef>,
-    ended: AtomicBool,
+    end: CaptureEnd,
     state: Mutex<State>,
 }
 
@@ -173,7 +189,7 @@ fn error(text: impl Into<String>) -> Error {
 
 impl Capture {
     pub(crate) fn ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.end.passed()
     }
 
     /// Makes the capture fail if this thread has recorded into it.
@@ -471,8 +487,9 @@ impl Stream {
     }
 
     /// The capture whose end frees wait for, if the stream captures.
-    pub(crate) fn captured_by(&self) -> Option<Arc<Capture>> {
-        self.capture().get().map(|(capture, _)| capture)
+    pub(crate) fn captured_by(&self) -> Option<CaptureEnd> {
+        let place = self.capture().place.lock();
+        place.as_ref().map(|(capture, _)| capture.end.clone())
     }
 
     /// Begins a capture on this stream. Memory that is allocated on its streams comes from `pool`, or
@@ -508,7 +525,7 @@ impl Stream {
         let capture = Arc::new(Capture {
             id: NUMBERS.fetch_add(1, Ordering::Relaxed),
             mode,
-            ended: AtomicBool::new(false),
+            end: CaptureEnd::default(),
             state: Mutex::new(State {
                 recorder: Recorder::default(),
                 store: Store::default(),
@@ -546,7 +563,7 @@ impl Stream {
         }
         let state = {
             let mut state = capture.state.lock();
-            if capture.ended.swap(true, Ordering::AcqRel) {
+            if capture.end.pass() {
                 return Err(error("the capture was ended by another thread").on_stream(self.id()));
             }
             for lane in &state.lanes {

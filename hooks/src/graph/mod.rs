@@ -30,6 +30,6 @@ pub use pool::{Pool, create_pool, destroy_pool, pool};
 pub use record::{HostNode, KernelCall};
 pub use steps::HostNodeFn;
 
-pub(crate) use capture::{Capture, CaptureSlot, CapturedMark, Captures, reserve};
+pub(crate) use capture::{CaptureEnd, CaptureSlot, CapturedMark, Captures, reserve};
 pub(crate) use pool::PoolRef;
 pub(crate) use steps::shortest;
