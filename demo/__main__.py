@@ -114,7 +114,10 @@ def train_chars(target: torch.device, steps: int, memory: list[MemorySample]) ->
     print(f"chars: {text.path} ({size})", flush=True)
     torch.manual_seed(SEED)
     model = CharModel(len(text.alphabet))
-    pair = make_pair("chars", model, lambda weights: torch.optim.AdamW(weights, lr=2e-3), text_loss, target)
+    # Fused: it counts its steps on the device, so that it can be captured.
+    pair = make_pair(
+        "chars", model, lambda weights: torch.optim.AdamW(weights, lr=2e-3, fused=True, capturable=True), text_loss, target
+    )
     batches = text.batches(size=16, length=model.length, seed=SEED)
     peak = train_with_progress(pair, batches, steps, memory)
     sample = pair.on_device.model.continue_text(text.encoded[: model.length].tolist(), count=60)

@@ -33,9 +33,10 @@ class Progress:
 
     def line(self, step: int) -> str:
         """The state after `step` in words."""
-        device, cpu = self.pair.on_device, self.pair.on_cpu
+        device, cpu, replayed = self.pair.on_device, self.pair.on_cpu, self.pair.replayed
         return (
             f"  {self.pair.name}: step {step:>{len(str(self.steps))}}/{self.steps}"
             f"   loss {device.losses[-1]:.5f} (CPU {cpu.losses[-1]:.5f})"
-            f"   {1e3 * device.seconds[-1]:6.2f} ms (CPU {1e3 * cpu.seconds[-1]:6.2f} ms)"
+            f"   {1e3 * device.seconds[-1]:6.2f} ms"
+            f" (replayed {1e3 * replayed.seconds[-1]:6.2f} ms, CPU {1e3 * cpu.seconds[-1]:6.2f} ms)"
         )

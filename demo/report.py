@@ -16,7 +16,7 @@ import torch
 
 from .device import MemorySample
 from .trace import MemoryMoment
-from .train import COMPARED_STEPS, TOLERANCE, Pair
+from .train import COMPARED_STEPS, REPLAY_TOLERANCE, TOLERANCE, Pair
 
 
 @dataclass
@@ -37,6 +37,11 @@ class Result:
                 f"{self.pair.name}: a loss of the first {COMPARED_STEPS} steps differs from the CPU's by "
                 f"{self.pair.max_relative_difference():.1e}, more than {TOLERANCE:.0e}"
             )
+        if self.pair.replay_difference() > REPLAY_TOLERANCE:
+            found.append(
+                f"{self.pair.name}: a loss of the replayed steps differs from that of the eager ones by "
+                f"{self.pair.replay_difference():.1e}, more than {REPLAY_TOLERANCE:.0e}"
+            )
         if self.demanded_accuracy is not None and (self.accuracy or 0.0) < self.demanded_accuracy:
             found.append(
                 f"{self.pair.name}: {self.accuracy:.2%} of the test images are right, "
@@ -46,7 +51,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The fields of `report.json` for this model."""
-        device, cpu = self.pair.on_device, self.pair.on_cpu
+        device, cpu, replayed = self.pair.on_device, self.pair.on_cpu, self.pair.replayed
         fields: dict[str, Any] = {
             "max_rel_loss_diff": self.pair.max_relative_difference(),
             "compared_steps": min(COMPARED_STEPS, len(device.losses)),
@@ -55,8 +60,12 @@ class Result:
             "last_loss": device.losses[-1],
             "ms_per_step": device.milliseconds_per_step(),
             "cpu_ms_per_step": cpu.milliseconds_per_step(),
+            "replay_ms": replayed.milliseconds_per_step(),
+            "replay_max_rel_loss_diff": self.pair.replay_difference(),
             "peak_bytes": self.peak_bytes,
         }
+        if replayed.captured_loss is not None:
+            fields["graph"] = replayed.graph.info()
         if self.accuracy is not None:
             fields |= {"accuracy": self.accuracy, "cpu_accuracy": self.cpu_accuracy}
         return fields
@@ -105,8 +114,13 @@ class Report:
                 f"largest loss difference, {COMPARED_STEPS} steps",
                 *(f"{result.pair.max_relative_difference():.1e}" for result in self.results),
             ],
+            [
+                "largest loss difference, replayed to eager",
+                *(f"{result.pair.replay_difference():.1e}" for result in self.results),
+            ],
             ["ms per step (CPU, ratio)", *(time_cell(result.pair) for result in self.results)],
-            ["peak device memory", *(f"{result.peak_bytes / 2**20:.1f} MiB" for result in self.results)],
+            ["ms per step replayed (of eager, of CPU)", *(replay_cell(result.pair) for result in self.results)],
+            ["peak device memory, both runs", *(f"{result.peak_bytes / 2**20:.1f} MiB" for result in self.results)],
         ]
         lines = [*aligned(rows), "", f"operators that fell back to the CPU: {len(self.fallback)}"]
         if self.fallback:
@@ -130,6 +144,13 @@ def time_cell(pair: Pair) -> str:
     return f"{device:.2f} ({cpu:.2f}, {device / cpu:.2f}x)"
 
 
+def replay_cell(pair: Pair) -> str:
+    """The replayed time per step, and its ratios to the eager one and to the CPU's."""
+    replayed = pair.replayed.milliseconds_per_step()
+    eager, cpu = pair.on_device.milliseconds_per_step(), pair.on_cpu.milliseconds_per_step()
+    return f"{replayed:.2f} ({replayed / eager:.2f}x, {replayed / cpu:.2f}x)"
+
+
 def aligned(rows: list[list[str]]) -> list[str]:
     """The rows as lines, first column left, others right aligned, a rule under the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -150,6 +171,7 @@ def plot_losses(pairs: list[Pair], path: Path) -> None:
         upper, lower = axes[0][column], axes[1][column]
         upper.plot(steps, pair.on_cpu.losses, label="CPU tensors", linewidth=3, alpha=0.4)
         upper.plot(steps, pair.on_device.losses, label=str(pair.on_device.device), linewidth=1)
+        upper.plot(steps, pair.replayed.losses, label="replayed", linewidth=1, linestyle=":")
         upper.set(title=pair.name, ylabel="loss")
         upper.legend()
         # A difference of exactly 0 has no place on a logarithmic axis: show it as one rounding error.

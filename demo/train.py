@@ -1,4 +1,5 @@
-"""Trains one model twice in lockstep, on the device and on CPU tensors, and compares every loss.
+"""Trains one model three times in lockstep and compares every loss: on the device in eager mode, on the
+device with the whole step as a graph that is replayed, and on CPU tensors.
 
 A step of the device includes the copy of its batch and ends with the loss on the host, so its time is
 the whole time that a user would wait.
@@ -15,6 +16,7 @@ from statistics import median
 
 import torch
 from torch import Tensor, nn
+from torch_outrigger import graphs
 
 from .data import Batch
 
@@ -22,6 +24,8 @@ COMPARED_STEPS = 50  # losses of these first steps must agree
 TOLERANCE = 1e-4  # largest relative difference of a loss
 NO_NUMBER = 1e9  # the difference of a loss that is not finite; JSON has no infinity
 WARM_UP_STEPS = 5  # not counted in the time per step
+EAGER_STEPS = 3  # before the step is captured; they make the optimizer's state
+REPLAY_TOLERANCE = 1e-6  # largest relative difference between the losses of both runs of the device
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 MakeOptimizer = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
@@ -48,6 +52,10 @@ class Run:
     def update(self, batch: Batch) -> Tensor:
         """Forward, backward and optimizer step on one batch; the loss stays on the device."""
         inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
+        return self.update_on(inputs, targets)
+
+    def update_on(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The same with the batch on the device already."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(self.model(inputs), targets)
         loss.backward()
@@ -60,12 +68,33 @@ class Run:
 
 
 @dataclass
+class ReplayedRun(Run):
+    """A run whose step is captured after a few eager ones, and replayed from then on over each batch."""
+
+    graph: graphs.Graph = field(default_factory=graphs.Graph)
+    captured_loss: Tensor | None = None
+
+    def update_on(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """A replay; the first few times an eager step, then once a capture."""
+        if len(self.losses) < EAGER_STEPS:
+            return super().update_on(inputs, targets)
+        if self.captured_loss is None:
+            with graphs.graph(self.graph):
+                self.captured_loss = super().update_on(inputs, targets)
+                self.graph.bind("inputs", inputs)
+                self.graph.bind("targets", targets)
+        self.graph.replay(inputs=inputs, targets=targets)
+        return self.captured_loss
+
+
+@dataclass
 class Pair:
-    """The same training on the device and on CPU tensors."""
+    """The same training on the device, eagerly and replayed, and on CPU tensors."""
 
     name: str
     on_device: Run
     on_cpu: Run
+    replayed: ReplayedRun
 
     def relative_differences(self) -> list[float]:
         """For every step, the difference of the two losses relative to the CPU's."""
@@ -77,6 +106,11 @@ class Pair:
     def max_relative_difference(self) -> float:
         """The largest of the first `COMPARED_STEPS` relative differences."""
         return max(self.relative_differences()[:COMPARED_STEPS], default=NO_NUMBER)
+
+    def replay_difference(self) -> float:
+        """The largest relative difference between the losses of the replayed and of the eager run."""
+        losses = zip(self.replayed.losses, self.on_device.losses, strict=True)
+        return max((relative_difference(replayed, eager) for replayed, eager in losses), default=NO_NUMBER)
 
     def agrees(self) -> bool:
         """Whether the losses agree well enough."""
@@ -90,22 +124,24 @@ def relative_difference(device: float, cpu: float) -> float:
 
 
 def make_pair(name: str, model: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, device: torch.device) -> Pair:
-    """Two runs from the same weights: `model` was initialised on the CPU, the device gets a copy."""
-    twin = copy.deepcopy(model).to(device)
+    """Runs from the same weights: `model` was initialised on the CPU, those of the device get copies."""
+    twin, other = (copy.deepcopy(model).to(device) for _ in range(2))
     return Pair(
         name,
         on_device=Run(twin, make_optimizer(twin.parameters()), loss, device),
         on_cpu=Run(model, make_optimizer(model.parameters()), loss, torch.device("cpu")),
+        replayed=ReplayedRun(other, make_optimizer(other.parameters()), loss, device),
     )
 
 
 def train(pair: Pair, batches: Iterator[Batch], steps: int, after_step: Callable[[int], None]) -> None:
-    """Runs `steps` steps of both, alternating which goes first; calls `after_step` with each number."""
+    """Runs `steps` steps of all, in turning order; calls `after_step` with each number."""
+    runs = [pair.on_device, pair.on_cpu, pair.replayed]
     for number in range(1, steps + 1):
         batch = next(batches)
-        first, second = (pair.on_device, pair.on_cpu) if number % 2 else (pair.on_cpu, pair.on_device)
-        first.step(batch)
-        second.step(batch)
+        for run in runs:
+            run.step(batch)
+        runs.append(runs.pop(0))
         after_step(number)
 
 
