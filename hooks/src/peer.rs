@@ -14,11 +14,17 @@ impl Stream {
     ///
     /// # Errors
     /// `NOT_FOUND` if an address is on no device; `INVALID_ARGUMENT` if a range overruns its
-    /// allocation or neither device is the stream's; what the drivers report.
+    /// allocation or neither device is the stream's; `CAPTURE` between two devices while the stream
+    /// captures; what the drivers report.
     pub fn copy_peer(&self, dst: u64, src: u64, size: u64) -> Result<()> {
         if size == 0 {
             return Ok(());
         }
+        let outcome = self.copy_any(dst, src, size);
+        outcome.map_err(|error| self.not_recorded(error))
+    }
+
+    fn copy_any(&self, dst: u64, src: u64, size: u64) -> Result<()> {
         let to = runtime()?.device(runtime()?.pointer_info(dst)?.device)?;
         let from = runtime()?.device(runtime()?.pointer_info(src)?.device)?;
         to.check_range("destination", dst, size)?;
@@ -39,6 +45,13 @@ impl Stream {
         if to.index() == from.index() {
             // SAFETY: both ranges are live device memory, reused in stream order only.
             return unsafe { self.copy(dst, src, size, CopyKind::DeviceToDevice) };
+        }
+        if self.is_capturing() {
+            return Err(Error::new(
+                Code::CAPTURE,
+                "a copy between two devices cannot be captured: a graph stays on one device",
+            )
+            .on_stream(self.id()));
         }
         if to.driver().same_as(from.driver())
             && let Some(peer) = to.driver().peer()

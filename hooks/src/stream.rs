@@ -173,10 +173,10 @@ impl Stream {
     /// `INVALID_ARGUMENT` that names the range that is not in a live allocation; what the driver reports.
     pub unsafe fn copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
         if kind.writes_device() {
-            self.device.check_range("destination", dst, size)?;
+            self.check_range("destination", dst, size)?;
         }
         if kind.reads_device() {
-            self.device.check_range("source", src, size)?;
+            self.check_range("source", src, size)?;
         }
         if self.is_capturing() {
             return self.record_copy(dst, src, size, kind);
@@ -184,6 +184,12 @@ impl Stream {
         // SAFETY: device ranges are live, as just checked, and the allocator reuses them in stream
         // order only; the host ranges are the caller's promise.
         unsafe { self.copy_now(dst, src, size, kind) }
+    }
+
+    #[inline]
+    fn check_range(&self, what: &str, address: u64, size: u64) -> Result<()> {
+        let outcome = self.device.check_range(what, address, size);
+        outcome.map_err(|error| self.not_recorded(error))
     }
 
     /// Copies, captured or not, without a look at the ranges.
@@ -206,8 +212,8 @@ impl Stream {
     /// # Errors
     /// `INVALID_ARGUMENT` if the range is not in a live allocation, or size and pattern do not fit.
     pub fn fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
-        check_pattern(size, pattern)?;
-        self.device.check_range("destination", dst, size)?;
+        check_pattern(size, pattern).map_err(|error| self.not_recorded(error))?;
+        self.check_range("destination", dst, size)?;
         if self.is_capturing() {
             return self.record_fill(dst, size, pattern);
         }

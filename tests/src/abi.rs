@@ -7,8 +7,9 @@
     reason = "each block is one call of the C ABI with pointers to locals or from the ABI itself"
 )]
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::null;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use outrigger::ffi::*;
@@ -225,4 +226,82 @@ pub fn exec_info(exec: u64) -> otr_graph_exec_info_t {
     };
     ok(unsafe { otr_graph_exec_info(exec, &mut info) });
     info
+}
+
+unsafe extern "C" fn nothing(_args: *const c_void, _size: u32, _bias: i64) -> i32 {
+    0
+}
+
+unsafe extern "C" fn counted(user: *mut c_void, _bias: i64, upstream: i32) -> i32 {
+    unsafe { &*user.cast::<AtomicUsize>() }.fetch_add(1, Ordering::Relaxed);
+    upstream
+}
+
+unsafe extern "C" fn destroyed(user: *mut c_void) {
+    unsafe { &*user.cast::<AtomicUsize>() }.fetch_add(1000, Ordering::Relaxed);
+}
+
+/// A kernel that does nothing, without arguments.
+pub fn kernel() -> otr_kernel_call_t {
+    otr_kernel_call_t {
+        struct_size: size_of::<otr_kernel_call_t>(),
+        next: null(),
+        function: Some(nothing),
+        args: null(),
+        args_size: 0,
+        cost_ns: 0,
+        label: null(),
+        address_offsets: null(),
+        address_count: 0,
+        reserved: 0,
+    }
+}
+
+/// A host function that counts its calls in `user`, and 1000 for its end.
+pub fn host_node(user: &'static AtomicUsize) -> otr_host_node_t {
+    otr_host_node_t {
+        struct_size: size_of::<otr_host_node_t>(),
+        next: null(),
+        function: Some(counted),
+        user: std::ptr::from_ref(user).cast_mut().cast(),
+        destroy: Some(destroyed),
+        label: c"counted".as_ptr(),
+        reads: null(),
+        writes: null(),
+        read_count: 0,
+        write_count: 0,
+        cost_ns: 0,
+        reserved: 0,
+    }
+}
+
+/// A count that lives as long as the process.
+pub fn counter() -> &'static AtomicUsize {
+    Box::leak(Box::new(AtomicUsize::new(0)))
+}
+
+/// What is known of a stream's capture.
+pub fn capture_info(stream: u64) -> otr_capture_info_t {
+    let mut info = otr_capture_info_t {
+        struct_size: size_of::<otr_capture_info_t>(),
+        ..Default::default()
+    };
+    ok(unsafe { otr_capture_info(stream, &mut info) });
+    info
+}
+
+/// How many nodes a graph has.
+pub fn nodes(graph: u64) -> u32 {
+    let mut info = otr_graph_info_t {
+        struct_size: size_of::<otr_graph_info_t>(),
+        ..Default::default()
+    };
+    ok(unsafe { otr_graph_info(graph, &mut info) });
+    info.nodes
+}
+
+/// An empty graph, instantiated.
+pub fn empty(device: u32) -> (u64, u64) {
+    let graph = made(|out| unsafe { otr_graph_create(device, 0, out) });
+    (graph, instantiate(graph, 0))
 }

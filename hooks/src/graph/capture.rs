@@ -371,11 +371,7 @@ impl Stream {
                             bodies,
                         },
                     )
-                })?;
-                for body in &bodies {
-                    state.resources.share(&body.resources);
-                }
-                Ok(())
+                })
             })
             .map_err(|error| error.on_stream(self.id()))
     }
@@ -391,6 +387,16 @@ impl Stream {
         .on_stream(self.id());
         if let Some((capture, _)) = self.capture().get() {
             capture.fail_here(&error);
+        }
+        error
+    }
+
+    /// A call that fails before it can be recorded makes the stream's capture fail, if there is one.
+    #[cold]
+    pub(crate) fn not_recorded(&self, error: Error) -> Error {
+        if let Some((capture, _)) = self.capture().get() {
+            let mut state = capture.state.lock();
+            state.failed.get_or_insert_with(|| error.clone());
         }
         error
     }
@@ -602,6 +608,7 @@ impl Stream {
                 store: state.store,
                 names: Vec::new(),
                 resources: state.resources,
+                others: Vec::new(),
             },
             state.map,
             false,
@@ -631,6 +638,7 @@ impl Stream {
             store: state.store.clone(),
             names: Vec::new(),
             resources: Arc::clone(&state.resources),
+            others: Vec::new(),
         };
         Graph::new(data, state.map.clone(), true)
     }

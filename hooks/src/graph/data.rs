@@ -140,8 +140,6 @@ struct Kept {
     /// Blocks of the pool that the builder allocated and nobody freed.
     blocks: Vec<u64>,
     users: Vec<User>,
-    /// Of graphs whose nodes were copied in.
-    others: Vec<Arc<Resources>>,
 }
 
 /// A function that gives user data of a host function back.
@@ -189,11 +187,6 @@ impl Resources {
         let place = blocks.iter().position(|&block| block == address);
         place.map(|index| blocks.swap_remove(index)).is_some()
     }
-
-    /// Keeps what another graph keeps.
-    pub(crate) fn share(&self, other: &Arc<Resources>) {
-        self.kept.lock().others.push(Arc::clone(other));
-    }
 }
 
 impl Drop for Resources {
@@ -220,6 +213,9 @@ pub(crate) struct GraphData {
     pub(crate) store: Store,
     pub(crate) names: Vec<Named>,
     pub(crate) resources: Arc<Resources>,
+    /// Of graphs whose nodes were copied in. Not within the resources: graphs may be copied into each
+    /// other, and into themselves.
+    pub(crate) others: Vec<Arc<Resources>>,
 }
 
 /// What is stored beside the nodes while a graph is recorded or built.

@@ -156,7 +156,8 @@ fn check_slots(data: &GraphData, slots: &[Slot]) -> Result<()> {
             }
         }
     }
-    Ok(())
+    let mut bodies = data.store.bodies.iter().flat_map(|one| &one.graphs);
+    bodies.try_for_each(|body| check_slots(body, slots))
 }
 
 fn slots_of(data: &GraphData) -> Vec<Slot> {

@@ -303,7 +303,7 @@ impl Graph {
         bodies: &[Arc<Graph>],
     ) -> Result<NodeId> {
         let bodies = whole(bodies)?;
-        let id = self.add(deps, |device, store, buffers| {
+        self.add(deps, |device, store, buffers| {
             let bodies = &bodies[..];
             let condition = Condition {
                 kind,
@@ -312,12 +312,7 @@ impl Graph {
                 bodies,
             };
             record::conditional(device, store, buffers, &condition)
-        })?;
-        let resources = Arc::clone(&self.inner.lock().data.resources);
-        for body in &bodies {
-            resources.share(&body.resources);
-        }
-        Ok(id)
+        })
     }
 
     /// Adds an allocation from the graph's pool. It may get memory that another node frees: then it
@@ -390,15 +385,14 @@ impl Graph {
     /// `INVALID_ARGUMENT` for unknown `deps` or a graph of another device.
     pub fn add_child(&self, deps: &[NodeId], child: &Self) -> Result<NodeId> {
         let child = child.data()?;
-        let first = self.add_empty(deps)?;
-        let mut inner = self.inner.lock();
-        if child.resources.device.index() != inner.data.resources.device.index() {
+        if child.resources.device.index() != self.info().device {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 "the child is a graph of another device",
             ));
         }
-        inner.data.resources.share(&child.resources);
+        let first = self.add_empty(deps)?;
+        let mut inner = self.inner.lock();
         let Inner { data, map, .. } = &mut *inner;
         let leaves = Arc::make_mut(data).append(&child, map, first);
         drop(inner);
@@ -434,6 +428,12 @@ impl GraphData {
     /// Adds all nodes of another graph after a node of this one. Gives the nodes that nothing in the
     /// other graph runs after.
     fn append(&mut self, other: &Self, map: &mut BufferMap, first: NodeId) -> Vec<NodeId> {
+        for one in std::iter::once(&other.resources).chain(&other.others) {
+            let known = |known: &Arc<Resources>| Arc::ptr_eq(known, one);
+            if !known(&self.resources) && !self.others.iter().any(known) {
+                self.others.push(Arc::clone(one));
+            }
+        }
         let words = self.store.words.len() as u32;
         let calls = self.store.calls.len() as u32;
         let bodies = self.store.bodies.len();
@@ -548,6 +548,7 @@ pub fn create_graph(device: u32, pool: Option<&Pool>) -> Result<Arc<Graph>> {
         store: Store::default(),
         names: Vec::new(),
         resources: Arc::new(Resources::new(pool)),
+        others: Vec::new(),
     };
     Graph::new(data, BufferMap::default(), false)
 }
