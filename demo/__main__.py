@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import data, device, trace
 from .data import Batch
@@ -114,15 +114,17 @@ def train_chars(target: torch.device, steps: int, memory: list[MemorySample]) ->
     print(f"chars: {text.path} ({size})", flush=True)
     torch.manual_seed(SEED)
     model = CharModel(len(text.alphabet))
-    # Fused: it counts its steps on the device, so that it can be captured.
-    pair = make_pair(
-        "chars", model, lambda weights: torch.optim.AdamW(weights, lr=2e-3, fused=True, capturable=True), text_loss, target
-    )
+    pair = make_pair("chars", model, make_adam, text_loss, target)
     batches = text.batches(size=16, length=model.length, seed=SEED)
     peak = train_with_progress(pair, batches, steps, memory)
     sample = pair.on_device.model.continue_text(text.encoded[: model.length].tolist(), count=60)
     print(f"  chars: continues the text with {text.decode(sample)!r}", flush=True)
     return Result(pair, peak), batches
+
+
+def make_adam(weights: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    """An optimizer that counts its steps on the device, so that it can be captured."""
+    return torch.optim.AdamW(weights, lr=2e-3, fused=True, capturable=True)
 
 
 def text_loss(logits: Tensor, targets: Tensor) -> Tensor:
