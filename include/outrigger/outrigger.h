@@ -710,6 +710,14 @@ otr_status_t *otr_graph_exec_info(otr_graph_exec_t exec, otr_graph_exec_info_t *
 // `label`, `scope`, `ns`. Free it with otr_string_free.
 otr_status_t *otr_graph_profile(otr_graph_exec_t exec, otr_stream_t stream, char **json);
 
+// Compares the time of a replay with that of submitting its nodes one by one, the best of some rounds
+// each, and waits. The result is JSON: `nodes`, `replay_ns`, `node_by_node_ns`, `slower`. Memory is as
+// it was before; host functions are called, and random numbers are drawn, in every round. Free it
+// with otr_string_free.
+otr_status_t *otr_graph_cost(otr_graph_exec_t exec,
+                             otr_stream_t stream,
+                             char **json);
+
 // Runs the nodes in the order in which they were recorded, then as a replay does, from the same
 // contents of memory, and waits. Fails with the first node whose result differs.
 otr_status_t *otr_graph_check(otr_graph_exec_t exec, otr_stream_t stream);

@@ -203,6 +203,22 @@ fn a_captured_stream_records_and_replays() {
                 assert_eq!(download(s, y, 16), [3.0 * round as f32; 16]);
             }
             ok(unsafe { otr_graph_check(exec, s) });
+            let before_cost = download(s, y, 16);
+            let json = |call: &dyn Fn(*mut *mut c_char) -> *mut otr_status_t| {
+                let mut json = null_mut();
+                ok(call(&mut json));
+                let value: serde_json::Value = serde_json::from_str(&text(json)).expect("JSON");
+                unsafe { otr_string_free(json) };
+                value
+            };
+            let cost = json(&|out| unsafe { otr_graph_cost(exec, s, out) });
+            assert!(
+                cost["nodes"] == 2 && cost["node_by_node_ns"].as_u64() > Some(0),
+                "{cost}"
+            );
+            assert_eq!(download(s, y, 16), before_cost, "the cost leaves no trace");
+            let profile = json(&|out| unsafe { otr_graph_profile(exec, s, out) });
+            assert_eq!(profile["nodes"][1]["label"], "add", "{profile}");
             ok(unsafe { otr_graph_destroy(graph) });
             ok(unsafe { otr_memory_free(x) });
             ok(unsafe { otr_memory_free(y) });
@@ -646,6 +662,17 @@ fn an_update_takes_other_addresses_of_the_same_shape() {
         );
         replay(exec, s);
         assert_eq!(download(s, y, 16), [64.0; 16], "nothing has changed");
+
+        // A name follows its buffer into the graph that is taken over.
+        let (a, b) = (chain(x, 2), chain(y, 2));
+        ok(unsafe { otr_graph_name_buffer(a, c"it".as_ptr(), x, 64) });
+        let exec = instantiate(a, 0);
+        ok(unsafe { otr_graph_update(exec, b) });
+        let slot = made(|out| unsafe { otr_graph_slot(exec, c"it".as_ptr(), out) });
+        ok(unsafe { otr_graph_bind(exec, slot, x) });
+        replay(exec, s);
+        assert_eq!(download(s, x, 16), [32.0; 16]);
+        assert_eq!(download(s, y, 16), [64.0; 16]);
     }
 }
 

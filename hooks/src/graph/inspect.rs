@@ -47,6 +47,45 @@ impl GraphExec {
         Ok(json!({ "total_ns": total, "nodes": nodes }))
     }
 
+    /// Compares what a replay costs with submitting its nodes one by one, as eager work is: the best of
+    /// some rounds each, as JSON: `nodes`, `replay_ns`, `node_by_node_ns` (`null` for a graph with
+    /// conditional nodes), and `slower`, whether the replay is. Memory is as it was before; host
+    /// functions are called, and random numbers are drawn, in every round. Waits.
+    ///
+    /// # Errors
+    /// Those of a replay; `UNSUPPORTED` if the host cannot reach the device's memory.
+    pub fn cost(&self, stream: &Stream) -> Result<Value> {
+        const ROUNDS: usize = 5;
+        let saved = self.on_host(stream, |program, data, bias| {
+            // SAFETY: in order with replays, and the graph keeps its memory alive.
+            unsafe { Memory::new(data, bias, &program.bindings()).save() }
+        })?;
+        let times: Result<Vec<_>> = (0..ROUNDS)
+            .map(|_| {
+                let begun = Instant::now();
+                self.replay(stream)?;
+                stream.synchronize()?;
+                let replay = begun.elapsed().as_nanos() as u64;
+                let alone = (!self.has_conditionals()).then(|| self.run_node_by_node(stream));
+                let alone = alone.transpose()?.map(|time| time.as_nanos() as u64);
+                Ok((replay, alone))
+            })
+            .collect();
+        self.on_host(stream, move |program, data, bias| {
+            // SAFETY: as above.
+            unsafe { Memory::new(data, bias, &program.bindings()).restore(&saved) }
+        })?;
+        let times = times?;
+        let replay = times.iter().map(|one| one.0).min().unwrap_or(0);
+        let alone = times.iter().filter_map(|one| one.1).min();
+        Ok(json!({
+            "nodes": self.info().nodes,
+            "replay_ns": replay,
+            "node_by_node_ns": alone,
+            "slower": alone.is_some_and(|alone| replay > alone),
+        }))
+    }
+
     /// Runs the graph in the order in which it was recorded and as a replay runs it, from the same
     /// state of its memory, and compares what each node wrote. The state afterwards is that of one
     /// replay. Host functions are called in both runs. Waits.

@@ -93,12 +93,14 @@ impl std::fmt::Debug for Program {
 
 impl Program {
     /// Makes a graph ready, in the order of a schedule. `slots` are the buffers that may be bound, by
-    /// address and size.
+    /// address and size. `like` is the program of a graph with the same commands and the same schedule, if
+    /// there is one: then nothing but the blocks is looked at.
     pub(crate) fn new(
         data: &Arc<GraphData>,
         schedule: &Arc<Schedule>,
         threads: u32,
         slots: &[(u64, u64)],
+        like: Option<&Self>,
     ) -> Result<Self> {
         let words: Box<[UnsafeCell<u64>]> = data
             .store
@@ -112,12 +114,15 @@ impl Program {
         for one in &data.store.bodies {
             let programs = one.graphs.iter().map(|graph| {
                 let schedule = Arc::new(graph.graph.schedule(threads));
-                Self::new(graph, &schedule, threads, slots)
+                Self::new(graph, &schedule, threads, slots, None)
             });
             bodies.push(programs.collect::<Result<Vec<_>>>()?);
         }
-        let mut steps: Vec<Step> = Vec::with_capacity(schedule.steps.len());
-        for (_, node) in data.graph.nodes() {
+        let nodes = data
+            .graph
+            .nodes()
+            .take(if bodies.is_empty() { 0 } else { usize::MAX });
+        for (_, node) in nodes {
             let command = &node.spec.command;
             if let Work::Conditional(index) = command.work {
                 let pointer = place(command.words.start + steps::BODIES);
@@ -126,12 +131,13 @@ impl Program {
                 unsafe { pointer.write(bodies[index].as_ptr() as u64) };
             }
         }
-        steps.extend(
-            schedule
-                .steps
-                .iter()
-                .filter_map(|&id| step(data, &words, id)),
-        );
+        let steps = match like {
+            Some(like) => like.steps_over(&words),
+            None => {
+                let order = schedule.steps.iter();
+                order.filter_map(|&id| step(data, &words, id)).collect()
+            }
+        };
         let mut relocations = vec![Vec::new(); slots.len()];
         if !slots.is_empty() {
             for one in &data.store.addresses {
@@ -170,6 +176,19 @@ impl Program {
             failed: Mutex::new(None),
             applied: AtomicU64::new(0),
         })
+    }
+
+    /// The steps of this program over other blocks, which lie as its own do.
+    fn steps_over(&self, words: &[UnsafeCell<u64>]) -> Vec<Step> {
+        let moved = |step: &Step| {
+            let mut step = *step;
+            if !step.args.is_null() {
+                let offset = step.args as usize - self.words.as_ptr() as usize;
+                step.args = words.as_ptr().cast::<c_void>().wrapping_byte_add(offset);
+            }
+            step
+        };
+        self.steps.iter().map(moved).collect()
     }
 
     /// The argument block of a node, as it is now.

@@ -1,0 +1,368 @@
+//! Names: what replays may change, and updates from another graph. A binding holds its memory until
+//! another one takes its place and the replays that used it have finished.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use outrigger_allocator::StreamId;
+use outrigger_device::Code;
+use outrigger_ops::{Call, Scalar};
+
+use super::{GraphExec, State, threads};
+use crate::graph::data::{Command, GraphData, NamedThing, Work};
+use crate::graph::program::{Patch, Program};
+use crate::{Device, Error, Graph, Result};
+
+/// What has a name.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) name: String,
+    pub(super) what: NamedThing,
+    /// The base of the buffer that is bound in place of the recorded one, which is held.
+    pub(super) bound: Option<u64>,
+    /// The number that is bound in place of the recorded one.
+    pub(super) scalar: Option<Scalar>,
+}
+
+pub(super) fn slot_ranges(slots: &[Slot]) -> Vec<(u64, u64)> {
+    let range = |slot: &Slot| match slot.what {
+        NamedThing::Buffer { address, size } => (address, size),
+        NamedThing::Scalar { .. } => (0, 0),
+    };
+    slots.iter().map(range).collect()
+}
+
+/// Nodes whose addresses could not be told from numbers cannot follow a buffer.
+pub(super) fn check_slots(data: &GraphData, slots: &[Slot]) -> Result<()> {
+    for slot in slots {
+        let NamedThing::Buffer { address, size } = slot.what else {
+            continue;
+        };
+        for (id, node) in data
+            .graph
+            .nodes()
+            .filter(|(_, node)| node.spec.command.fixed)
+        {
+            let uses = data.graph.accesses(node).iter().any(|access| {
+                let buffer = data.graph.buffers()[access.buffer as usize];
+                buffer.address < address + size && address < buffer.address + buffer.size
+            });
+            if uses {
+                return Err(Error::new(
+                    Code::UNSUPPORTED,
+                    format!(
+                        "'{}' cannot be bound: node {id} ({}) keeps its address by itself; copy into the \
+                         recorded buffer instead",
+                        slot.name, node.spec.label
+                    ),
+                ));
+            }
+        }
+    }
+    let mut bodies = data.store.bodies.iter().flat_map(|one| &one.graphs);
+    bodies.try_for_each(|body| check_slots(body, slots))
+}
+
+/// What a name stands for in a graph of the same shape: the buffer whose addresses stand where the old
+/// one's stood. `None` if they are not of one buffer there.
+fn moved(slot: &Slot, from: &GraphData, to: &GraphData) -> Option<NamedThing> {
+    let NamedThing::Buffer { address, size } = slot.what else {
+        return Some(slot.what);
+    };
+    let pairs = from.store.addresses.iter().zip(&to.store.addresses);
+    let mut places = pairs
+        .filter(|(old, _)| old.address.wrapping_sub(address) < size)
+        .map(|(old, new)| new.address.wrapping_sub(old.address - address));
+    let Some(first) = places.next() else {
+        return Some(slot.what);
+    };
+    places
+        .all(|place| place == first)
+        .then_some(NamedThing::Buffer {
+            address: first,
+            size,
+        })
+}
+
+pub(super) fn slots_of(data: &GraphData) -> Vec<Slot> {
+    data.names
+        .iter()
+        .map(|one| Slot {
+            name: one.name.clone(),
+            what: one.what,
+            bound: None,
+            scalar: None,
+        })
+        .collect()
+}
+
+/// How far apart two buffers may be so that kernels find one aligned as the other.
+const ALIGNMENT: u64 = 16;
+
+impl GraphExec {
+    /// The number of a name.
+    ///
+    /// # Errors
+    /// `NOT_FOUND`, with the names that there are.
+    pub fn slot(&self, name: &str) -> Result<u32> {
+        let state = self.state.lock();
+        let place = state.slots.iter().position(|slot| slot.name == name);
+        place.map(|index| index as u32).ok_or_else(|| {
+            let names: Vec<_> = state.slots.iter().map(|slot| &*slot.name).collect();
+            Error::new(
+                Code::NOT_FOUND,
+                format!(
+                    "the graph has no name '{name}'; it has: {}",
+                    names.join(", ")
+                ),
+            )
+        })
+    }
+
+    /// Puts other memory in place of a named buffer, for later replays. It is kept alive until another
+    /// one takes its place.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` for an unknown slot or one of a number; `INVALID_ARGUMENT` if fewer bytes than the
+    /// buffer has are in a live allocation from there on, or it is aligned otherwise.
+    pub fn bind(&self, slot: u32, address: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Some(Slot {
+            what:
+                NamedThing::Buffer {
+                    address: recorded,
+                    size,
+                },
+            bound,
+            name,
+            ..
+        }) = state.slots.get_mut(slot as usize)
+        else {
+            return Err(no_slot(slot, "buffer"));
+        };
+        let device = self.device;
+        device.check_range(&format!("buffer for '{name}'"), address, *size)?;
+        if address.abs_diff(*recorded) % ALIGNMENT != 0 {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "the buffer for '{name}' at {address:#x} is aligned otherwise than the recorded one at \
+                     {recorded:#x}: their distance is a multiple of {ALIGNMENT}"
+                ),
+            ));
+        }
+        let base = device.hold(address)?;
+        if let Some(old) = bound.replace(base) {
+            unbind(device, state.last, old);
+        }
+        let patch = Patch {
+            target: u64::from(slot),
+            first: address,
+            second: 0,
+        };
+        state.push_pending(patch);
+        Ok(())
+    }
+
+    /// Puts another number in place of a named one, for later replays.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` for an unknown slot or one of a buffer; `UNSUPPORTED` if the operator has no kernel
+    /// for the number, or another one than was recorded.
+    pub fn bind_scalar(&self, slot: u32, value: Scalar) -> Result<()> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Some(&Slot {
+            what: NamedThing::Scalar { node: id, .. },
+            ..
+        }) = state.slots.get(slot as usize)
+        else {
+            return Err(no_slot(slot, "scalar"));
+        };
+        let missing = || Error::new(Code::INTERNAL, "a named node is missing");
+        let data = Arc::clone(&state.data);
+        let node = data.graph.node(id).ok_or_else(missing)?;
+        let command = &node.spec.command;
+        let call = command.call.ok_or_else(missing)?;
+        let old = state.slots[slot as usize].scalar.replace(value);
+        let planned = call.with(&data.store.calls, |operator, call| {
+            let mut scalars = call.scalars.to_vec();
+            for one in &state.slots {
+                if let (NamedThing::Scalar { node, index }, Some(value)) = (one.what, one.scalar)
+                    && node == id
+                {
+                    scalars[index as usize] = value;
+                }
+            }
+            let call = Call {
+                scalars: &scalars,
+                ..*call
+            };
+            outrigger_ops::plan(operator, &call)
+        });
+        let same = planned.ok().filter(|plan| {
+            matches!(command.work, Work::Kernel(kernel) if std::ptr::fn_addr_eq(kernel, plan.kernel))
+                && plan.args().len() == command.size as usize
+        });
+        let Some(plan) = same else {
+            state.slots[slot as usize].scalar = old;
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                format!(
+                    "{} runs another kernel with {value:?} than with the recorded number: capture it anew",
+                    node.spec.label
+                ),
+            ));
+        };
+        let addresses = |word: u32| data.store.addresses.iter().any(|one| one.word == word);
+        let (first, recorded) = (command.words.start, &data.store.words);
+        for (word, bytes) in (first..).zip(plan.args().as_chunks::<8>().0) {
+            // All words that ever differ are sent, so that a number can also go back.
+            let value = u64::from_ne_bytes(*bytes);
+            let target = Patch::WORD | u64::from(word);
+            let sent = state
+                .pending
+                .iter()
+                .any(|(_, patch)| patch.target == target);
+            let changed = value != recorded[word as usize] || sent || state.replays > 0;
+            if changed && !addresses(word) && !state.drawn(word) {
+                state.push_pending(Patch {
+                    target,
+                    first: value,
+                    second: 0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over the nodes of another graph of the same shape: same kinds, operators and edges, with
+    /// other addresses and numbers. Bindings go back to what that graph recorded.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that names the first node that differs: nothing has changed then.
+    pub fn update(&self, graph: &Graph) -> Result<()> {
+        let data = graph.data()?;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let differ = |what: String| {
+            Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("the graph is not of the same shape: {what}; instantiate it instead"),
+            )
+        };
+        if data.resources.device.index() != self.device.index() {
+            return Err(differ("it is of another device".to_owned()));
+        }
+        state
+            .data
+            .graph
+            .same_shape(&data.graph, same_command)
+            .map_err(|difference| differ(difference.to_string()))?;
+        let slots = if data.names.is_empty() {
+            let moved = |slot: &Slot| {
+                let what = moved(slot, &state.data, &data).ok_or_else(|| {
+                    differ(format!(
+                        "'{}' is not one buffer in it: name its buffers",
+                        slot.name
+                    ))
+                })?;
+                Ok(Slot {
+                    name: slot.name.clone(),
+                    what,
+                    bound: None,
+                    scalar: None,
+                })
+            };
+            let slots = state.slots.iter().map(moved);
+            slots.collect::<Result<Vec<_>>>()?
+        } else {
+            let slots = slots_of(&data);
+            let names = |slots: &[Slot]| -> Vec<String> {
+                slots.iter().map(|slot| slot.name.clone()).collect()
+            };
+            if names(&slots) != names(&state.slots) {
+                return Err(differ(format!(
+                    "its names are {:?}, not {:?}",
+                    names(&slots),
+                    names(&state.slots)
+                )));
+            }
+            slots
+        };
+        check_slots(&data, &slots)?;
+        let threads = threads(self.serial || self.mode.by_node());
+        let same = state.data.graph.same_use(&data.graph);
+        let schedule = if same {
+            Arc::clone(&state.schedule)
+        } else {
+            Arc::new(data.graph.schedule(threads))
+        };
+        let like = same.then_some(&*state.program);
+        let program = Program::new(&data, &schedule, threads, &slot_ranges(&slots), like)?;
+        program.applied.store(state.replays, Ordering::Relaxed);
+        if let Some(native) = &mut state.native {
+            // SAFETY: nobody else has the program yet; the exec keeps it from here on.
+            unsafe { native.renew(self.device, &data, &schedule, &program, state.last) }?;
+        }
+        for old in std::mem::replace(&mut state.slots, slots) {
+            if let Some(base) = old.bound {
+                unbind(self.device, state.last, base);
+            }
+        }
+        state.pending.clear();
+        state.schedule = schedule;
+        let old = (
+            std::mem::replace(&mut state.program, Arc::new(program)),
+            std::mem::replace(&mut state.data, data),
+        );
+        self.device.retire(state.last, Box::new(old));
+        Ok(())
+    }
+}
+
+impl State {
+    fn push_pending(&mut self, patch: Patch) {
+        self.pending.retain(|(_, old)| old.target != patch.target);
+        self.pending.push((self.replays + 1, patch));
+    }
+
+    /// Whether a word is written by replays for a generator.
+    fn drawn(&self, word: u32) -> bool {
+        let mut draws = self.data.store.draws.iter();
+        draws.any(|draw| draw.seed == word || draw.offset == word)
+    }
+}
+
+#[cold]
+fn no_slot(slot: u32, wanted: &str) -> Error {
+    Error::new(
+        Code::NOT_FOUND,
+        format!("slot {slot} is not of a named {wanted}"),
+    )
+}
+
+/// Lets a bound buffer go: the work of replays so far may still use it.
+pub(super) fn unbind(device: &'static Device, last: Option<u64>, base: u64) {
+    if let Some(stream) = last {
+        // A buffer that cannot be recorded has been freed and reused by nobody: it is held.
+        let _ = device.allocator().record_stream(base, StreamId(stream));
+    }
+    device.unhold(base);
+}
+
+fn same_command(a: &Command, b: &Command) -> Result<(), String> {
+    let same = match (&a.work, &b.work) {
+        (Work::None, Work::None) => true,
+        (Work::Kernel(a), Work::Kernel(b)) => std::ptr::fn_addr_eq(*a, *b),
+        (Work::Operator(a, _), Work::Operator(b, _)) => Arc::ptr_eq(a, b),
+        (Work::Conditional(a), Work::Conditional(b)) => a == b,
+        _ => false,
+    };
+    if same && a.size == b.size && a.words == b.words {
+        Ok(())
+    } else {
+        Err("it runs another kernel, or one with other arguments".to_owned())
+    }
+}
