@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::graph::Body;
 use super::queue::Queue;
+use super::sync::per_thread;
 use crate::{Code, HostFn, HostKernelFn};
 
 /// One command of a queue. Addresses are host pointers: the bias was added when it was submitted.
@@ -267,13 +268,13 @@ unsafe fn fill(dst: *mut u8, size: usize, pattern: Pattern) {
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst.add(size - rest), rest) };
 }
 
-thread_local! {
+per_thread! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this thread is executing commands: a wait would be for work behind the one that waits.
 pub(super) fn inside() -> bool {
-    INSIDE.get()
+    INSIDE.with(Cell::get)
 }
 
 /// Marks this thread as executing commands, until it is dropped.
@@ -285,7 +286,7 @@ impl Inside {
     #[inline]
     pub(super) fn enter() -> Self {
         Self {
-            before: INSIDE.replace(true),
+            before: INSIDE.with(|inside| inside.replace(true)),
         }
     }
 }
@@ -293,7 +294,7 @@ impl Inside {
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        INSIDE.set(self.before);
+        INSIDE.with(|inside| inside.set(self.before));
     }
 }
 

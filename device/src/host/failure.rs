@@ -2,11 +2,9 @@
 //! why. What has failed once stays on record, since an event may be asked for it at any later time.
 
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
 
 use super::fault::Fault;
+use super::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::Code;
 use crate::error::failure_text;
 

@@ -22,13 +22,9 @@ mod queue;
 mod recording;
 mod segment;
 mod submit;
+mod sync;
+mod ticker;
 mod worker;
-
-/// The atomics of the parts that a model checker runs with its own: see `tests/model.rs`.
-mod sync {
-    pub(super) use std::hint::spin_loop;
-    pub(super) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
-}
 
 use crate::sys;
 

@@ -6,12 +6,12 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::command::Command;
+use super::sync::{AtomicPtr, Handed, MODEL, Ordering};
 
 /// Size of a usual segment in bytes. Two of them stay in a core's second cache.
-const SEGMENT: usize = 64 << 10;
+const SEGMENT: usize = if MODEL { 8 * LINE } else { 64 << 10 };
 /// What records are aligned to: a cache line, so that writer and reader share none.
 const LINE: usize = 64;
 
@@ -20,6 +20,7 @@ const LINE: usize = 64;
 struct Head {
     /// Of the whole segment, in bytes.
     size: usize,
+    handed: Handed,
 }
 
 /// One command; the argument block of a launch follows it.
@@ -29,9 +30,13 @@ pub(super) struct Record {
     /// The number of the submission in its queue, from 1; 0 for what the host did not submit.
     pub(super) submission: u64,
     args_size: u32,
+    handed: Handed,
 }
 
-const _: () = assert!(size_of::<Record>() == LINE && size_of::<Head>() == LINE);
+/// Sizes of the two in bytes: a line each.
+const RECORD: usize = size_of::<Record>();
+const HEAD: usize = size_of::<Head>();
+const _: () = assert!(MODEL || (RECORD == LINE && HEAD == LINE));
 
 impl Record {
     /// The argument block behind the record.
@@ -81,7 +86,12 @@ fn allocate(size: usize) -> Option<NonNull<Head>> {
     // SAFETY: the size is at least that of a segment, so not 0.
     let head = NonNull::new(unsafe { alloc(layout(size)?) })?.cast::<Head>();
     // SAFETY: just allocated, aligned to a line, and larger than a head.
-    unsafe { head.write(Head { size }) };
+    unsafe {
+        head.write(Head {
+            size,
+            handed: Handed::new(),
+        });
+    }
     Some(head)
 }
 
@@ -90,7 +100,11 @@ impl Spare {
     fn take(&self) -> Option<NonNull<Head>> {
         // Acquire: what the reader did with the segment lies before what the writer does.
         match NonNull::new(self.0.swap(std::ptr::null_mut(), Ordering::Acquire)) {
-            Some(segment) => Some(segment),
+            Some(segment) => {
+                // SAFETY: taken out of the only place that knew it.
+                unsafe { segment.as_ref() }.handed.write();
+                Some(segment)
+            }
             None => allocate(SEGMENT),
         }
     }
@@ -119,7 +133,7 @@ impl Writer {
         unsafe {
             Self {
                 at: segment.add(1).cast(),
-                left: segment.as_ref().size - LINE,
+                left: segment.as_ref().size - HEAD,
             }
         }
     }
@@ -133,9 +147,9 @@ impl Writer {
         submission: u64,
         args: &[u8],
     ) -> bool {
-        let needed = LINE + args.len().next_multiple_of(LINE);
-        // There is always a line left for the jump to the next segment.
-        if needed + LINE > self.left && !self.jump(spare, needed) {
+        let needed = RECORD + args.len().next_multiple_of(LINE);
+        // There is always room left for the jump to the next segment.
+        if needed + RECORD > self.left && !self.jump(spare, needed) {
             return false;
         }
         let record = self.at.cast::<Record>().as_ptr();
@@ -148,7 +162,8 @@ impl Writer {
             (&raw mut (*record).submission).write(submission);
             // An argument block has at most u32::MAX bytes: its size comes from a u32.
             (&raw mut (*record).args_size).write(args.len() as u32);
-            let behind = self.at.add(LINE);
+            (&raw mut (*record).handed).write(Handed::new());
+            let behind = self.at.add(RECORD);
             std::ptr::copy_nonoverlapping(args.as_ptr(), behind.as_ptr(), args.len());
             self.at = self.at.add(needed);
         }
@@ -159,7 +174,7 @@ impl Writer {
     #[cold]
     fn jump(&mut self, spare: &Spare, needed: usize) -> bool {
         // The head of the next segment, the record, and its own jump.
-        let size = needed + 2 * LINE;
+        let size = needed + HEAD + RECORD;
         let segment = if size <= SEGMENT {
             spare.take()
         } else {
@@ -172,8 +187,9 @@ impl Writer {
             },
             submission: 0,
             args_size: 0,
+            handed: Handed::new(),
         };
-        // SAFETY: a line is always left, see `push`.
+        // SAFETY: room for it is always left, see `push`.
         unsafe { self.at.cast::<Record>().write(jump) };
         *self = Self::at_start(segment);
         true
@@ -188,13 +204,28 @@ impl Reader {
     #[inline]
     pub(super) unsafe fn peek(&mut self, spare: &Spare) -> NonNull<Record> {
         // SAFETY: published: either the record itself or the jump before it is here.
-        while let Command::Jump { segment } = unsafe { &self.at.as_ref().command } {
+        while let Command::Jump { segment } = unsafe { self.read() } {
             let next = segment.cast::<Head>();
             spare.give(self.segment);
             self.segment = next;
             self.at = Writer::at_start(next).at.cast();
         }
         self.at
+    }
+
+    /// The command at the cursor.
+    ///
+    /// # Safety
+    /// It has been published to this thread.
+    #[inline]
+    unsafe fn read(&self) -> &Command {
+        // SAFETY: the caller's promise; the segment lives until the reader leaves it.
+        unsafe {
+            let record = self.at.as_ref();
+            self.segment.as_ref().handed.read();
+            record.handed.read();
+            &record.command
+        }
     }
 
     /// Goes behind the record that `peek` gave. Its memory may be written again from here on.
@@ -206,15 +237,15 @@ impl Reader {
         // SAFETY: the record is initialised and its arguments follow it in the same segment.
         unsafe {
             let args = (self.at.as_ref().args_size as usize).next_multiple_of(LINE);
-            self.at = self.at.byte_add(LINE + args);
+            self.at = self.at.byte_add(RECORD + args);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::command::Command;
     use super::{Record, SEGMENT, chain};
-    use crate::host::command::Command;
 
     #[test]
     fn records_come_out_as_they_went_in_over_many_segments() {

@@ -1,29 +1,21 @@
-//! The threads behind the queues: a worker for each queue that needs one, and one ticker that sees to
-//! it that nothing sits forever. They only decide when a queue runs; how is the queue's.
+//! The threads behind the queues: a worker for each queue that needs one. It only decides when a queue
+//! runs; how is the queue's.
 //!
 //! A worker starts when it is first woken: by a flush, a host call, a query that answers "not yet", a
-//! backlog, or enough estimated work. It goes when it has had nothing to do for ten seconds, or its
-//! queue is retired and done. The ticker looks at all queues once a millisecond and wakes the worker of
-//! one whose work has been lying since its last look. When nothing is left it sleeps until a submission
-//! finds it asleep, so that an idle process has no timer.
+//! backlog, enough estimated work, or the ticker. It goes when it has had nothing to do for ten seconds,
+//! or its queue is retired and done.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-use rustix::thread::{MembarrierCommand, membarrier};
-
 use super::queue::Queue;
+use super::sync::{
+    AtomicBool, Condvar, MODEL, Mutex, Ordering, fence, spawn, spin_loop, yield_now,
+};
 
-/// How often the ticker looks. Work lies for at most two of these before a worker is woken.
-const TICK: Duration = Duration::from_millis(1);
-/// Looks without any work before the ticker goes to sleep.
-const QUIET_TICKS: u32 = 100;
 /// How long a worker without work stays.
 const LINGER: Duration = Duration::from_secs(10);
 /// Turns in which a worker looks for more work before it sleeps, some microseconds.
-const SPINS: u32 = 200;
+const SPINS: u32 = if MODEL { 1 } else { 200 };
 
 /// The worker of one queue.
 #[derive(Default)]
@@ -82,7 +74,7 @@ impl Worker {
             state.phase = Phase::Released;
             drop(state);
             while !queue.run_pending() {
-                std::thread::yield_now();
+                yield_now();
             }
             queue.release();
             return true;
@@ -115,8 +107,8 @@ impl Worker {
     fn start(&self, state: &mut State, queue: &'static Queue) {
         let name = format!("otr-host-{}", queue.number());
         let body = move || queue.worker().run(queue);
-        match std::thread::Builder::new().name(name).spawn(body) {
-            Ok(_) => {
+        match spawn(name, body) {
+            Ok(()) => {
                 state.thread = Thread::Awake;
                 self.awake.store(true, Ordering::Relaxed);
             }
@@ -141,7 +133,7 @@ impl Worker {
             // Where another thread goes on, this one is not needed until it is woken again.
             let mut turns = 0;
             while finished && turns < SPINS && queue.idle() {
-                std::hint::spin_loop();
+                spin_loop();
                 turns += 1;
             }
             if (!finished || queue.idle()) && !self.sleep(queue, finished) {
@@ -151,13 +143,13 @@ impl Worker {
     }
 
     /// Sleeps until there may be work; `false` if the thread is to end. Work that is there already
-    /// keeps it awake only if it `looks` for any.
+    /// keeps it awake if it `looks` for any, or has been handed back what it left behind.
     fn sleep(&self, queue: &'static Queue, looks: bool) -> bool {
         let mut state = self.state.lock();
         self.awake.store(false, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let idle = queue.idle();
-        if !idle && (looks || state.phase != Phase::Live) {
+        if !idle && (looks || !queue.left() || state.phase != Phase::Live) {
             self.awake.store(true, Ordering::Relaxed);
             return true;
         }
@@ -183,105 +175,16 @@ impl Worker {
     }
 }
 
-// ---- The ticker --------------------------------------------------------------------------------
-
-static QUEUES: Mutex<Vec<&'static Queue>> = Mutex::new(Vec::new());
-/// Whether the ticker sleeps until it is poked. So it does before it has been started.
-static ASLEEP: AtomicBool = AtomicBool::new(true);
-static SLEEP: Mutex<()> = Mutex::new(());
-static POKED: Condvar = Condvar::new();
-static START: Once = Once::new();
-
-/// Puts a queue under the ticker's eyes.
-pub(super) fn watch(queue: &'static Queue) {
-    QUEUES.lock().push(queue);
-}
-
-/// Takes it out again.
-pub(super) fn forget(queue: &'static Queue) {
-    QUEUES.lock().retain(|one| !std::ptr::eq(*one, queue));
-}
-
-/// Called after each submission: wakes the ticker if it sleeps.
-#[inline]
-pub(super) fn poke() {
-    // The other half of `heavy_fence`: the submission is published before this load.
-    compiler_fence(Ordering::SeqCst);
-    if ASLEEP.load(Ordering::Relaxed) {
-        poke_slowly();
-    }
-}
-
-#[cold]
-fn poke_slowly() {
-    START.call_once(|| {
-        let thread = std::thread::Builder::new().name("otr-host-ticker".to_owned());
-        if let Err(error) = thread.spawn(tick) {
-            // Work then runs when somebody waits, flushes or queries, which is nearly always.
-            tracing::warn!(target: "outrigger::device", %error, "the ticker could not be started");
-        }
-    });
-    let _sleep = SLEEP.lock();
-    ASLEEP.store(false, Ordering::Relaxed);
-    POKED.notify_one();
-}
-
-/// The life of the ticker.
-fn tick() {
-    let fenced = membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-    let mut quiet = 0;
-    loop {
-        std::thread::sleep(TICK);
-        quiet = if look() { 0 } else { quiet + 1 };
-        if quiet < QUIET_TICKS {
-            continue;
-        }
-        quiet = 0;
-        let mut sleep = SLEEP.lock();
-        ASLEEP.store(true, Ordering::Relaxed);
-        // A submitter pays for no fence, so that this thread pays for both: afterwards either the
-        // submission is seen here, or its thread sees that this one sleeps. Where the kernel cannot do
-        // that, sleep is short.
-        let fenced = fenced && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
-        if look() {
-            ASLEEP.store(false, Ordering::Relaxed);
-        } else if fenced {
-            while ASLEEP.load(Ordering::Relaxed) {
-                POKED.wait(&mut sleep);
-            }
-        } else {
-            POKED.wait_for(&mut sleep, 20 * TICK);
-            ASLEEP.store(false, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Wakes the workers of queues whose work has been lying since the last look; whether any has work.
-fn look() -> bool {
-    let mut working = false;
-    for queue in QUEUES.lock().iter() {
-        let tail = queue.tail();
-        if !queue.passed(tail) {
-            working = true;
-            if !queue.passed(queue.ticked.load(Ordering::Relaxed)) {
-                queue.worker().wake(queue);
-            }
-        }
-        queue.ticked.store(tail, Ordering::Relaxed);
-    }
-    working
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
+    use super::super::command::Command;
+    use super::super::driver::Host;
+    use super::super::queue::Queue;
     use super::Thread;
-    use crate::host::command::Command;
-    use crate::host::driver::Host;
-    use crate::host::queue::Queue;
 
     /// Waits for something that takes microseconds; fails well before a worker would go by itself.
     fn soon(mut holds: impl FnMut() -> bool) {

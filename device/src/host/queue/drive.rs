@@ -4,17 +4,16 @@
 //! A thread never waits for an executor lock and never holds two. It never runs past a wait whose point
 //! has not passed.
 
-use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
+use super::super::command::{Command, Inside, Outcome, inside};
+use super::super::failure::Failure;
+use super::super::fault::Fault;
+use super::super::segment::{Reader, Record};
+use super::super::sync::{MODEL, Ordering, fence, spin_loop, yield_now};
 use super::Queue;
 use crate::Code;
-use crate::host::command::{Command, Inside, Outcome, inside};
-use crate::host::failure::Failure;
-use crate::host::fault::Fault;
-use crate::host::segment::{Reader, Record};
 
 /// From this estimated cost on, waiters are looked after before a command is run.
 const LONG_COMMAND: u64 = 2_000;
@@ -22,9 +21,13 @@ const LONG_COMMAND: u64 = 2_000;
 /// command in the way may be a host call that waits for this very thread.
 const PATIENCE: Duration = Duration::from_millis(20);
 /// Turns of a waiter before it lets other threads run, about two microseconds.
-const SPINS: u32 = 60;
+const SPINS: u32 = if MODEL { 1 } else { 60 };
 /// How long a waiter then tries before it parks: a wake-up later costs about as much.
-const YIELDS: Duration = Duration::from_micros(50);
+const YIELDS: Duration = if MODEL {
+    Duration::ZERO
+} else {
+    Duration::from_micros(50)
+};
 
 /// How far an attempt to execute came.
 enum Step {
@@ -63,10 +66,27 @@ impl Queue {
             return Err(would_deadlock());
         }
         self.drive(point, Errand::Wait);
-        if self.left.load(Ordering::Relaxed) {
-            self.hand_back();
-        }
         Ok(())
+    }
+
+    /// Whether the worker has left work behind for a thread that waits, which has not handed it back.
+    pub(in super::super) fn left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Leaves the queue to a thread that waits, if there is one still. It hands back what it does not
+    /// need.
+    #[cold]
+    fn leave(&self) -> bool {
+        self.left.store(true, Ordering::Relaxed);
+        // With the fence in `take_over`: either this sees that nobody waits any more, or who waited sees
+        // afterwards that something was left.
+        fence(Ordering::SeqCst);
+        let left = self.takers.load(Ordering::Relaxed) > 0;
+        if !left {
+            self.left.store(false, Ordering::Relaxed);
+        }
+        left
     }
 
     /// Wakes the worker if it has left more than the waiting thread needed.
@@ -79,7 +99,7 @@ impl Queue {
     }
 
     /// Runs all that was submitted so far, as the worker. `false` if another thread goes on with it.
-    pub(in crate::host) fn run_pending(&'static self) -> bool {
+    pub(in super::super) fn run_pending(&'static self) -> bool {
         self.drive(self.tail(), Errand::Work)
     }
 
@@ -98,10 +118,15 @@ impl Queue {
                 Errand::Wait
             };
             match queue.advance(goal, errand) {
-                Step::Done => match waiting.pop() {
-                    Some(last) => (queue, goal) = last,
-                    None => return true,
-                },
+                Step::Done => {
+                    if queue.left() {
+                        queue.hand_back();
+                    }
+                    match waiting.pop() {
+                        Some(last) => (queue, goal) = last,
+                        None => return true,
+                    }
+                }
                 Step::Blocked(other, value) => {
                     waiting.push((queue, goal));
                     (queue, goal) = (other, value);
@@ -168,12 +193,13 @@ impl Queue {
                 spin_loop();
             } else if since.get_or_insert_with(Instant::now).elapsed() < YIELDS {
                 // The other thread, or the threads of its kernel, may need this core.
-                std::thread::yield_now();
+                yield_now();
             } else {
                 break false;
             }
         };
         self.takers.fetch_sub(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // see `leave`
         taken
     }
 
@@ -220,8 +246,8 @@ impl Queue {
         // Only the holder of the lock writes it.
         let mut completed = self.completed.load(Ordering::Relaxed);
         while completed < point {
-            if errand == Errand::Work && self.takers.load(Ordering::Relaxed) > 0 {
-                self.left.store(true, Ordering::Relaxed);
+            let takers = errand == Errand::Work && self.takers.load(Ordering::Relaxed) > 0;
+            if takers && self.leave() {
                 return Step::Left;
             }
             // SAFETY: a point is a value of `submitted` that was acquired, by this thread or by one that

@@ -12,10 +12,9 @@
 mod drive;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicPtr};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex};
 
 use super::command::{Command, Launch, inside};
 use super::driver::{Device, Host};
@@ -23,7 +22,9 @@ use super::failure::Failures;
 use super::fault::Fault;
 use super::recording::Recorder;
 use super::segment::{Reader, Spare, Writer, chain};
-use super::worker::{self, Worker};
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, TryLock};
+use super::ticker;
+use super::worker::Worker;
 use crate::Code;
 use drive::Errand;
 
@@ -39,8 +40,11 @@ const WAKE_PENDING: u64 = 30_000;
 /// wake-up, some microseconds, is lost in it.
 const WAKE_AT_ONCE: u64 = 500_000;
 
-static POOL: Mutex<Vec<&'static Queue>> = Mutex::new(Vec::new());
-static NUMBERS: AtomicU64 = AtomicU64::new(1);
+static POOL: parking_lot::Mutex<Vec<&'static Queue>> = parking_lot::Mutex::new(Vec::new());
+static NUMBERS: Count = Count::new(1);
+
+/// A number on which nothing depends that threads do together.
+type Count = std::sync::atomic::AtomicU64;
 
 /// An in-order queue of a host device.
 pub(super) struct Queue {
@@ -48,13 +52,13 @@ pub(super) struct Queue {
     /// Commands that were submitted; written under `producer`.
     submitted: CachePadded<AtomicU64>,
     /// At which `submitted` the next submitter looks at the backlog. A hint.
-    look_at: AtomicU64,
+    look_at: Count,
     /// What `completed` was when a submitter helped in vain.
-    stuck_at: AtomicU64,
+    stuck_at: Count,
     recorder: Recorder,
     /// Commands that have finished; written under `executor`.
     completed: CachePadded<AtomicU64>,
-    executor: CachePadded<Mutex<Reader>>,
+    executor: CachePadded<TryLock<Reader>>,
     spare: Spare,
     failures: Failures,
     /// The lowest point that a parked thread waits for; `u64::MAX` if there is none.
@@ -67,18 +71,18 @@ pub(super) struct Queue {
     parked: Condvar,
     worker: Worker,
     /// What was submitted when the ticker last looked.
-    pub(super) ticked: AtomicU64,
+    pub(super) ticked: Count,
     life: Life,
 }
 
 /// Who the queue belongs to at the moment. Set before its handle is given out, and valid until it is
 /// released, which is after its last command has finished.
 struct Life {
-    number: AtomicU64,
+    number: Count,
     device: AtomicPtr<Device>,
     bias: AtomicI64,
-    index: AtomicU32,
-    owner: Mutex<Option<Arc<Host>>>,
+    index: std::sync::atomic::AtomicU32,
+    owner: parking_lot::Mutex<Option<Arc<Host>>>,
 }
 
 struct Producer {
@@ -110,12 +114,12 @@ impl Queue {
         life.index.store(device.index, Ordering::Relaxed);
         *life.owner.lock() = Some(Arc::clone(host));
         queue.worker.begin();
-        worker::watch(queue);
+        ticker::watch(queue);
         Ok(queue)
     }
 
     /// An idle queue that belongs to nobody.
-    fn new() -> Result<Self, Fault> {
+    pub(super) fn new() -> Result<Self, Fault> {
         let (writer, reader, spare) = chain().ok_or_else(out_of_memory)?;
         Ok(Self {
             producer: CachePadded::new(Mutex::new(Producer {
@@ -125,11 +129,11 @@ impl Queue {
                 counted: 0,
             })),
             submitted: CachePadded::new(AtomicU64::new(0)),
-            look_at: AtomicU64::new(WAKE_BACKLOG),
-            stuck_at: AtomicU64::new(u64::MAX),
+            look_at: Count::new(WAKE_BACKLOG),
+            stuck_at: Count::new(u64::MAX),
             recorder: Recorder::default(),
             completed: CachePadded::new(AtomicU64::new(0)),
-            executor: CachePadded::new(Mutex::new(reader)),
+            executor: CachePadded::new(TryLock::new(reader)),
             spare,
             failures: Failures::default(),
             wanted: AtomicU64::new(u64::MAX),
@@ -138,13 +142,13 @@ impl Queue {
             parking: Mutex::new(()),
             parked: Condvar::new(),
             worker: Worker::default(),
-            ticked: AtomicU64::new(0),
+            ticked: Count::new(0),
             life: Life {
-                number: AtomicU64::new(0),
+                number: Count::new(0),
                 device: AtomicPtr::default(),
                 bias: AtomicI64::new(0),
-                index: AtomicU32::new(0),
-                owner: Mutex::new(None),
+                index: 0.into(),
+                owner: parking_lot::Mutex::new(None),
             },
         })
     }
@@ -168,7 +172,7 @@ impl Queue {
     /// Hands a retired queue whose work has finished on to the pool. Called once for each life, by
     /// whoever moved the worker's phase to its end.
     pub(super) fn release(&'static self) {
-        worker::forget(self);
+        ticker::forget(self);
         let owner = self.life.owner.lock().take();
         POOL.lock().push(self);
         // Possibly the last owner: unmapping takes its time and needs no lock.
@@ -284,7 +288,7 @@ impl Queue {
         if wake {
             self.worker.wake(self);
         }
-        worker::poke();
+        ticker::poke();
         Ok(point)
     }
 

@@ -1,0 +1,43 @@
+//! The primitives by which the threads of a queue meet. `tests/model.rs` compiles the same sources with a
+//! model checker's primitives in place of these, so that what is checked is what runs. Nothing but names
+//! stands here; what no model runs uses the standard ones.
+
+pub(super) use std::hint::spin_loop;
+pub(super) use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+pub(super) use std::thread::yield_now;
+pub(super) use std::thread_local as per_thread;
+
+pub(super) use parking_lot::{Condvar, Mutex};
+
+/// A lock that nobody waits for.
+pub(super) type TryLock<T> = parking_lot::Mutex<T>;
+
+/// Whether a model checker runs this: what is counted or waited for is then as little as can be.
+pub(super) const MODEL: bool = false;
+
+/// Starts a thread that nobody joins.
+pub(super) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name(name);
+    thread.spawn(body).map(drop)
+}
+
+/// Memory that one thread hands to another. A model checker sees by it whether each use is ordered.
+#[derive(Debug)]
+pub(super) struct Handed;
+
+impl Handed {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        Self
+    }
+
+    /// Something there is read.
+    #[inline(always)]
+    pub(super) fn read(&self) {}
+
+    /// Something there is written, or the memory is used for something else.
+    #[inline(always)]
+    pub(super) fn write(&self) {}
+}
