@@ -147,8 +147,9 @@ impl Device {
             if stream.is_capturing() {
                 continue;
             }
-            if !matches!(stream.query(), Ok(true)) {
-                result = result.and(stream.synchronize());
+            // Another thread may begin a capture there by now: what was submitted before still ends.
+            if !matches!(stream.queue().query(), Ok(true)) {
+                result = result.and(stream.synchronize_now());
             }
         }
         self.sweep_retired();

@@ -110,6 +110,14 @@ impl Stream {
         if self.is_capturing() {
             return Err(self.refuse_capturing("a wait"));
         }
+        self.synchronize_now()
+    }
+
+    /// Waits for all work submitted before, also of a stream that has begun to capture meanwhile.
+    ///
+    /// # Errors
+    /// As [`synchronize`](Self::synchronize), but for captures.
+    pub(crate) fn synchronize_now(&self) -> Result<()> {
         self.queue.synchronize().map_err(|error| {
             let error = self.failed(error);
             self.failed_operator.0.lock().take();

@@ -19,7 +19,7 @@ type Status = *mut otr_status_t;
 fn handles_that_are_not_of_live_things_are_refused() {
     let _alone = alone();
     let device = DEVICES[1];
-    let (s, x) = (stream(device), alloc(device, 64, 0u64.max(stream(device))));
+    let (s, x) = (stream(device), alloc(device, 64, stream(device)));
     let (graph, exec) = empty(device);
     let (old_graph, old_exec) = empty(device);
     let pool: u64 = made(|out| unsafe { otr_pool_create(device, out) });
@@ -209,7 +209,8 @@ fn handles_that_are_not_of_live_things_are_refused() {
         );
     }
     assert_eq!(nodes(graph), 0, "nothing was added");
-    assert!(unsafe { otr_graph_add_operator(graph, null(), 0, id, null(), n) } != null_mut());
+    let status = unsafe { otr_graph_add_operator(graph, null(), 0, id, null(), n) };
+    fails(status, Code::INVALID_ARGUMENT, &["call is NULL"]);
     replay(exec, s);
     synchronize(s);
 }
