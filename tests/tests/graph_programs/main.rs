@@ -14,6 +14,7 @@ mod program;
 mod streams;
 
 use std::ffi::CString;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -88,6 +89,17 @@ struct Exec {
     map: [usize; GLOBALS],
     alpha: Option<i64>,
 }
+
+/// Devices whose driver has graphs of its own: `host` with that option, unified and discrete.
+static NATIVE: LazyLock<[u32; 2]> = LazyLock::new(|| {
+    for face in ["unified", "discrete"] {
+        let spec = format!("host?graphs=native&devices=1&memory=256M&face={face}");
+        let spec = CString::new(spec).expect("no NUL");
+        ok(unsafe { otr_driver_load(spec.as_ptr()) });
+    }
+    let count: u32 = made(|out| unsafe { otr_device_count(out) });
+    [count - 2, count - 1]
+});
 
 /// Levels that ran in parallel, of all programs.
 static PARALLEL: AtomicU32 = AtomicU32::new(0);
@@ -201,8 +213,13 @@ fn run(device: u32, case: &Case) {
             false => streams::build(&env, &block, &first),
         };
         name(graph, node, &sets[0], &bindable);
-        for flags in [0, OTR_GRAPH_SERIAL, OTR_GRAPH_SUBMIT] {
-            if flags == OTR_GRAPH_SUBMIT && block.chooses() {
+        for flags in [0, OTR_GRAPH_SERIAL, OTR_GRAPH_SUBMIT, OTR_GRAPH_NATIVE] {
+            if flags == OTR_GRAPH_NATIVE && !NATIVE.contains(&device) {
+                let status = unsafe { otr_graph_instantiate(graph, flags, &mut 0) };
+                fails(status, Code::UNSUPPORTED, &[]);
+                continue;
+            }
+            if flags >= OTR_GRAPH_SUBMIT && block.chooses() {
                 let status = unsafe { otr_graph_instantiate(graph, flags, &mut 0) };
                 fails(status, Code::UNSUPPORTED, &["conditional"]);
                 continue;
@@ -324,7 +341,7 @@ fn programs_mean_the_same_eagerly_captured_and_built() {
     };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let outcome = TestRunner::new_with_rng(config, rng).run(&case(), |case| {
-        for device in *DEVICES {
+        for device in DEVICES.iter().chain(&*NATIVE).copied() {
             let case = case.clone();
             within_limit(move || run(device, &case));
         }
