@@ -204,3 +204,38 @@ pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_drv_graph) -> i32 
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::{destroy, launch, record_begin, record_end, update};
+    use crate::Code;
+
+    #[test]
+    fn null_is_refused_and_a_live_graph_keeps_the_driver_open() {
+        let api = super::super::api("graphs=native");
+        let (open, close) = (api.open.unwrap(), api.close.unwrap());
+        let (create, give_up) = (api.queue_create.unwrap(), api.queue_destroy.unwrap());
+        let (mut driver, mut queue, mut graph) = (null_mut(), null_mut(), null_mut());
+        // SAFETY: NULL where the contract has an answer for it, else what the calls before have given.
+        unsafe {
+            assert_eq!(open(std::ptr::null(), &mut driver), Code::OK.0);
+            assert_eq!(create(driver, 0, std::ptr::null(), &mut queue), Code::OK.0);
+            assert_eq!(record_begin(null_mut()), Code::INVALID_HANDLE.0);
+            assert_eq!(record_end(null_mut(), &mut graph), Code::INVALID_HANDLE.0);
+            assert_eq!(record_begin(queue), Code::OK.0);
+            assert_eq!(record_end(queue, null_mut()), Code::INVALID_ARGUMENT.0);
+            assert_eq!(record_end(queue, &mut graph), Code::OK.0, "it went on");
+            assert_eq!(launch(null_mut(), graph), Code::INVALID_HANDLE.0);
+            assert_eq!(launch(queue, null_mut()), Code::INVALID_HANDLE.0);
+            assert_eq!(update(graph, null_mut()), Code::INVALID_HANDLE.0);
+            assert_eq!(update(null_mut(), graph), Code::INVALID_HANDLE.0);
+            assert_eq!(destroy(null_mut()), Code::INVALID_HANDLE.0);
+            assert_eq!(give_up(queue), Code::OK.0);
+            assert_eq!(close(driver), Code::BUSY.0);
+            assert_eq!(destroy(graph), Code::OK.0);
+            assert_eq!(close(driver), Code::OK.0);
+        }
+    }
+}

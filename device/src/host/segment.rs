@@ -11,7 +11,12 @@ use super::command::Command;
 use super::sync::{AtomicPtr, Handed, MODEL, Ordering};
 
 /// Size of a usual segment in bytes. Two of them stay in a core's second cache.
-const SEGMENT: usize = if MODEL { 8 * LINE } else { 64 << 10 };
+const SEGMENT: usize = if MODEL {
+    // One record with its arguments, and the jump.
+    HEAD + 2 * RECORD + LINE
+} else {
+    64 << 10
+};
 /// What records are aligned to: a cache line, so that writer and reader share none.
 const LINE: usize = 64;
 

@@ -1,4 +1,4 @@
-//! The primitives by which the threads of a queue meet. `tests/model.rs` compiles the same sources with a
+//! The primitives by which the threads of a queue meet. `tests/model` compiles the same sources with a
 //! model checker's primitives in place of these, so that what is checked is what runs. Nothing but names
 //! stands here; what no model runs uses the standard ones.
 
