@@ -179,6 +179,13 @@ proptest! {
         let schedule = graph.schedule(threads);
         prop_assert!(tiles(&schedule.chunks, schedule.steps.len()), "{schedule:?}");
         prop_assert!(tiles(&schedule.segments, schedule.chunks.len()), "{schedule:?}");
+        let regions: Vec<_> = schedule.regions.iter().map(|one| one.segments.clone()).collect();
+        prop_assert!(tiles(&regions, schedule.segments.len()), "{schedule:?}");
+        for region in &schedule.regions {
+            let range = region.segments.start as usize..region.segments.end as usize;
+            let wide = schedule.segments[range].iter().any(|segment| segment.len() > 1);
+            prop_assert_eq!(region.team, wide, "a team runs what is wide, and nobody else does");
+        }
 
         let places = places(&schedule);
         let needed = needed(&graph);

@@ -354,14 +354,18 @@ fn mode_of(device: &'static Device, data: &GraphData, flags: ExecFlags) -> Resul
             "a graph is replayed node by node or as one of the driver's own, not both",
         ));
     }
-    if flags.submit || flags.native || operators {
-        if !data.store.bodies.is_empty() {
-            return Err(Error::new(
-                Code::UNSUPPORTED,
-                "a graph with conditional nodes is not replayed node by node: the host would have to wait \
-                 for each predicate",
-            ));
+    let by_node = || {
+        if data.store.bodies.is_empty() {
+            return Ok(());
         }
+        Err(Error::new(
+            Code::UNSUPPORTED,
+            "a graph with conditional nodes is not replayed node by node: the host would have to wait for \
+             each predicate",
+        ))
+    };
+    if flags.submit || flags.native || operators {
+        by_node()?;
         return Ok(match flags {
             ExecFlags { submit: true, .. } => ExecMode::Submit,
             ExecFlags { native: true, .. } => ExecMode::Native,
@@ -372,10 +376,9 @@ fn mode_of(device: &'static Device, data: &GraphData, flags: ExecFlags) -> Resul
         Ok(ExecMode::Launch)
     } else if device.properties().host_visible() {
         Ok(ExecMode::HostCall)
-    } else if data.store.bodies.is_empty() {
-        Ok(measured_mode(device))
     } else {
-        Ok(ExecMode::Submit)
+        by_node()?;
+        Ok(measured_mode(device))
     }
 }
 
