@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import sample, same
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_outrigger import graphs
 
 
@@ -120,13 +121,23 @@ def test_a_failing_kernel_is_reported_and_the_graph_works_on(device):
     same(y, torch.tensor([0.0, 4.0, 2.0, 3.0]))
 
 
+class Refuses(TorchDispatchMode):
+    """Lets no operator through."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        raise AssertionError(f"{function} belongs to a replay and was seen by the thread that waits")
+
+
 def test_a_replay_ignores_the_modes_of_the_thread_that_waits(device):
-    x = torch.rand(6, 6, device=device)
-    graph, y = capture(lambda: torch.linalg.inv_ex(x + 6 * torch.eye(6, device=device)).inverse)
-    with torch.autocast("cpu"), torch.inference_mode():
-        graph.replay()
-        torch.accelerator.synchronize()
-    same(y, torch.linalg.inv(x.cpu() + 6 * torch.eye(6)), rtol=1e-5, atol=1e-5)
+    x, weight = torch.rand(1, 3, 6, 6, device=device), torch.rand(2, 3, 3, 3, device=device)
+    with torch.no_grad():
+        graph, y = capture(lambda: F.conv2d(x, weight))
+    for mode in (torch.autocast("cpu"), torch.inference_mode(), Refuses()):
+        y.zero_()
+        with mode:
+            graph.replay()
+            torch.accelerator.synchronize()
+        same(y, F.conv2d(x.cpu(), weight.cpu()), rtol=1e-5, atol=1e-5)
 
 
 def test_the_fallback_mode_holds_in_a_capture(device):
