@@ -201,14 +201,14 @@ fn events_of_captures_have_no_time_and_no_second_life() {
 #[test]
 fn calls_that_fail_in_a_capture_make_it_fail() {
     let _alone = alone();
-    let peer = made(|out| unsafe { otr_device_count(out) }) - 1;
     for device in *DEVICES {
         let s = stream(device);
         let x = alloc(device, 64, s);
         let gone = alloc(device, 1 << 22, s);
         let before = held(device);
         ok(unsafe { otr_memory_free(gone) });
-        let sibling = if device == 0 { 1 } else { peer };
+        // Of the same driver for `host`, of another one for the C template, which has one device.
+        let sibling = if device == DEVICES[2] { 0 } else { device + 1 };
         let far = stream(sibling);
         let there = alloc(sibling, 64, far);
         let exec = empty(device).1;
@@ -583,4 +583,54 @@ fn labels_and_names_may_be_anything() {
         unsafe { otr_string_free(dump) };
     }
     ok(unsafe { otr_graph_destroy(graph) });
+}
+
+#[test]
+fn memory_is_used_again_only_by_what_comes_after() {
+    let _alone = alone();
+    for device in *DEVICES {
+        let (s, other) = (stream(device), stream(device));
+        let (fork, join) = (event(device), event(device));
+        let before = held(device);
+        let x = alloc(device, 64, s);
+        // In a capture: what another stream uses, until that one is known to have ended.
+        begin(s);
+        let t = alloc(device, 64, s);
+        ok(unsafe { otr_event_record(fork, s) });
+        ok(unsafe { otr_stream_wait_event(other, fork) });
+        add(other, (t, x, x), 16, 1);
+        ok(unsafe { otr_memory_record_stream(t, other) });
+        ok(unsafe { otr_memory_free(t) });
+        let u = alloc(device, 64, s);
+        assert_ne!(u, t, "the other stream still uses it");
+        add(s, (u, x, x), 16, 1);
+        ok(unsafe { otr_memory_free(u) });
+        assert_eq!(alloc(device, 64, s), u, "in order of one stream");
+        ok(unsafe { otr_event_record(join, other) });
+        ok(unsafe { otr_stream_wait_event(s, join) });
+        let captured = end(s);
+        ok(unsafe { otr_memory_free(u) });
+
+        // In a graph that is built: the allocation runs after the end of the one before.
+        let built: u64 = made(|out| unsafe { otr_graph_create(device, 0, out) });
+        let (mut first, mut second, mut node) = (0, 0, 0);
+        ok(unsafe { otr_graph_add_alloc(built, null(), 0, 64, &mut first, &mut node) });
+        ok(unsafe { otr_graph_add_free(built, &node, 1, first, &mut node) });
+        let freed = node;
+        ok(unsafe { otr_graph_add_alloc(built, null(), 0, 64, &mut second, &mut node) });
+        assert_eq!(first, second);
+        let mut dump = null_mut();
+        ok(unsafe { otr_graph_dump(built, OTR_GRAPH_JSON, &mut dump) });
+        let json: serde_json::Value = serde_json::from_str(&text(dump)).expect("JSON");
+        unsafe { otr_string_free(dump) };
+        assert_eq!(
+            json["nodes"][node as usize]["after"],
+            serde_json::json!([freed])
+        );
+        for graph in [captured, built] {
+            ok(unsafe { otr_graph_destroy(graph) });
+        }
+        ok(unsafe { otr_memory_free(x) });
+        assert_eq!(held(device), before);
+    }
 }

@@ -104,6 +104,39 @@ fn what_a_replay_uses_outlives_all_handles() {
 }
 
 #[test]
+fn memory_that_a_graph_names_is_nobody_elses() {
+    within_limit(|| {
+        let _alone = alone();
+        for device in *DEVICES {
+            let s = stream(device);
+            let before = held(device);
+            let (x, y) = (alloc(device, 64, s), alloc(device, 64, s));
+            upload(s, x, &[3.0f32; 16]);
+            begin(s);
+            add(s, (y, x, x), 16, 1);
+            let graph = end(s);
+            let exec = instantiate(graph, 0);
+            ok(unsafe { otr_memory_free(x) });
+            // One of these is the memory of x, if nobody holds it.
+            let others: Vec<u64> = (0..64).map(|_| alloc(device, 64, s)).collect();
+            for &address in &others {
+                upload(s, address, &[-9.0f32; 16]);
+            }
+            replay(exec, s);
+            assert_eq!(download::<f32>(s, y, 16), [6.0; 16]);
+            fails(unsafe { otr_memory_free(x) }, Code::INVALID_ARGUMENT, &[]);
+            ok(unsafe { otr_graph_destroy(graph) });
+            ok(unsafe { otr_graph_exec_destroy(exec) });
+            assert_eq!(alloc(device, 64, s), x, "it is free with the last graph");
+            for address in others.into_iter().chain([x, y]) {
+                ok(unsafe { otr_memory_free(address) });
+            }
+            assert_eq!(held(device), before);
+        }
+    });
+}
+
+#[test]
 fn replays_keep_their_order_over_streams_that_are_gone() {
     within_limit(|| {
         let _alone = alone();

@@ -131,6 +131,24 @@ unsafe extern "C" fn down(args: *const c_void, _size: u32, bias: i64) -> i32 {
     0
 }
 
+/// As `mix`, but it begins with a pause: what does not wait for it comes before it.
+unsafe extern "C" fn slow_mix(args: *const c_void, size: u32, bias: i64) -> i32 {
+    std::thread::sleep(std::time::Duration::from_millis(3));
+    unsafe { mix(args, size, bias) }
+}
+
+/// Adds `slow_mix` to a graph, as work that is worth a thread of its own.
+pub(crate) fn add_slow_mix(graph: u64, deps: &[u32], to: u64, from: u64, k: i64) -> u32 {
+    let block = Block { to, from, k };
+    launch(
+        To::Graph(graph, deps),
+        slow_mix,
+        c"slow mix",
+        &block,
+        3_000_000,
+    )
+}
+
 /// User data of host functions that are alive.
 pub(crate) static JOBS: AtomicI64 = AtomicI64::new(0);
 

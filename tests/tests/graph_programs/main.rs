@@ -21,17 +21,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, DType};
 use outrigger_tests::abi::{
-    DEVICES, alloc, download, exec_info, fails, held, instantiate, made, ok, outcome, replay,
-    scalar, upload,
+    DEVICES, alloc, alone, download, exec_info, fails, held, instantiate, made, ok, outcome,
+    replay, scalar, upload,
 };
 use outrigger_tests::within_limit;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
-use commands::{JOBS, dtype, width};
+use commands::{JOBS, add_slow_mix, dtype, width};
 use model::{Data, State};
-use program::{Block, COUNT, DEPTH, Draft, GLOBALS, LANES, Resolver, Work};
+use program::{Block, COUNT, DEPTH, Draft, FLOATS, GLOBALS, LANES, Resolver, Work};
 use streams::{Env, How, places};
 
 /// A program, and what is done with its graphs.
@@ -317,6 +317,70 @@ fn run(device: u32, case: &Case) {
     assert_eq!(after, before, "memory and user data are given back");
 }
 
+#[test]
+fn levels_that_run_in_parallel_wait_for_each_other() {
+    within_limit(|| {
+        let _alone = alone();
+        for device in *DEVICES {
+            let env = Env::new(device);
+            let s = env.lanes[0][0];
+            let addresses: [u64; 4] = std::array::from_fn(|_| alloc(device, size(FLOATS), s));
+            let mut model = [[1i64; COUNT]; 4];
+            for address in addresses {
+                upload(s, address, &model[0]);
+            }
+            let graph = made(|out| unsafe { otr_graph_create(device, 0, out) });
+            // Pairs that may run side by side; each reads what both of the pair before have written.
+            let mut deps: Vec<u32> = Vec::new();
+            let pairs = [[(0, 1), (2, 2)], [(1, 0), (3, 2)], [(0, 3), (2, 1)]];
+            for (level, pair) in (1..).zip(pairs) {
+                // The second one of a pair is quick, so that its thread goes on at once.
+                let [(a, from_a), (b, from_b)] = pair;
+                let slow = add_slow_mix(graph, &deps, addresses[a], addresses[from_a], level);
+                let place = |buffer: usize| (addresses[buffer], DType::I64);
+                let quick = Work::Mix {
+                    to: b,
+                    from: from_b,
+                    k: level,
+                    cost_ns: 3_000_000,
+                };
+                let quick = commands::emit(
+                    commands::To::Graph(graph, &deps),
+                    &quick,
+                    place,
+                    &env.received,
+                );
+                deps = vec![slow, quick];
+            }
+            let exec = instantiate(graph, 0);
+            let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
+            assert_eq!(
+                exec_info(exec).parallel_levels,
+                if threads > 1 { 3 } else { 0 }
+            );
+            for round in 0..5 {
+                replay(exec, s);
+                for (level, pair) in (1..).zip(pairs) {
+                    for (to, from) in pair {
+                        let from = model[from];
+                        for (to, from) in model[to].iter_mut().zip(from) {
+                            *to = model::mix(*to, from, level);
+                        }
+                    }
+                }
+                let found = addresses.map(|address| download::<i64>(s, address, COUNT));
+                assert_eq!(found, model.map(Vec::from), "replay {round}");
+            }
+            ok(unsafe { otr_graph_destroy(graph) });
+            ok(unsafe { otr_graph_exec_destroy(exec) });
+            for address in addresses {
+                ok(unsafe { otr_memory_free(address) });
+            }
+            env.destroy();
+        }
+    });
+}
+
 /// A seed from the environment, to run a failure again, or a new one.
 fn seed() -> u64 {
     let given = std::env::var("OUTRIGGER_TEST_SEED").ok();
@@ -340,6 +404,7 @@ fn programs_mean_the_same_eagerly_captured_and_built() {
         ..Config::default()
     };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let _alone = alone();
     let outcome = TestRunner::new_with_rng(config, rng).run(&case(), |case| {
         for device in DEVICES.iter().chain(&*NATIVE).copied() {
             let case = case.clone();
