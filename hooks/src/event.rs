@@ -15,8 +15,9 @@ use crate::{Device, Error, Result, Stream, runtime};
 static TABLE: LastingTable<Event> = LastingTable::new(Kind::Event);
 
 /// Events between two lives, by device and whether they have times.
-static FREE: LazyLock<Mutex<HashMap<(u32, bool), Vec<&'static Event>>>> =
-    LazyLock::new(Mutex::default);
+static FREE: LazyLock<Mutex<Free>> = LazyLock::new(Mutex::default);
+
+type Free = HashMap<(u32, bool), Vec<&'static Event>>;
 
 /// An event of a device. Until it is recorded it counts as passed.
 #[derive(Debug)]

@@ -8,8 +8,9 @@ use std::cell::UnsafeCell;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use crossbeam_utils::{Backoff, CachePadded};
+use crossbeam_utils::CachePadded;
 use outrigger_device::Code;
 use outrigger_graph::{NodeId, Region, Schedule};
 use outrigger_ops::{KernelFn, parallel};
@@ -18,6 +19,9 @@ use parking_lot::Mutex;
 use super::data::{GraphData, Work};
 use super::steps;
 use crate::Result;
+
+/// How often a thread that has nothing to claim looks again before it lets others run.
+const SPINS: u32 = 1_000;
 
 /// A kernel and its argument block.
 #[derive(Clone, Copy)]
@@ -72,6 +76,7 @@ pub(crate) struct Program {
     bodies: Vec<Vec<Program>>,
     data: Arc<GraphData>,
     threads: u32,
+    pace: Pace,
     failed: Mutex<Option<NodeId>>,
     /// The number of the latest replay whose patches were taken over.
     pub(crate) applied: AtomicU64,
@@ -173,6 +178,7 @@ impl Program {
             bodies,
             words,
             threads,
+            pace: Pace::default(),
             failed: Mutex::new(None),
             applied: AtomicU64::new(0),
         })
@@ -261,11 +267,19 @@ impl Program {
             // SAFETY: the caller's promise.
             return unsafe { self.run_steps(&self.steps, bias, Code::OK.0) };
         }
+        let team = self.pace.team();
+        let begun = Instant::now();
         let mut code = Code::OK.0;
-        for region in &self.schedule.regions {
+        if team {
+            for region in &self.schedule.regions {
+                // SAFETY: the caller's promise.
+                code = unsafe { self.run_region(region, bias, code) };
+            }
+        } else {
             // SAFETY: the caller's promise.
-            code = unsafe { self.run_region(region, bias, code) };
+            code = unsafe { self.run_steps(&self.steps, bias, code) };
         }
+        self.pace.note(team, begun.elapsed());
         code
     }
 
@@ -427,6 +441,44 @@ unsafe fn call_rest(steps: &[Step], bias: i64, upstream: i32) {
     }
 }
 
+/// How long replays take with a team and alone. Estimates say where a team could pay; whether it does is
+/// seen: where other programs keep the processors busy, a thread that waits for a descheduled one loses
+/// more than a second one gains.
+#[derive(Default)]
+struct Pace {
+    /// Moving averages in nanoseconds; 0: not tried yet.
+    team: AtomicU64,
+    alone: AtomicU64,
+    runs: AtomicU32,
+}
+
+impl Pace {
+    /// Whether the next run is a team's: the faster way, and now and then the other one.
+    fn team(&self) -> bool {
+        let (team, alone) = (
+            self.team.load(Ordering::Relaxed),
+            self.alone.load(Ordering::Relaxed),
+        );
+        if team == 0 || alone == 0 {
+            return team == 0;
+        }
+        let (faster, slower) = (team.min(alone), team.max(alone));
+        let every = if slower > faster + faster / 2 { 64 } else { 16 };
+        let other = self.runs.fetch_add(1, Ordering::Relaxed) % every == every - 1;
+        (team <= alone) != other
+    }
+
+    fn note(&self, team: bool, time: Duration) {
+        let average = if team { &self.team } else { &self.alone };
+        let now = (time.as_nanos() as u64).max(1);
+        let next = match average.load(Ordering::Relaxed) {
+            0 => now,
+            old => (old * 3 + now) / 4,
+        };
+        average.store(next.max(1), Ordering::Relaxed);
+    }
+}
+
 /// Threads that run one region together. A chunk is claimed only when it can run at once, so that
 /// whoever holds one is running, and one thread alone can do all that nobody has claimed.
 struct Team<'a> {
@@ -444,11 +496,23 @@ struct Team<'a> {
     code: AtomicI32,
 }
 
+/// Looks again soon; after some microseconds lets others run first. On a busy machine giving the
+/// processor away costs milliseconds, much more than chunks mostly take.
+#[inline]
+fn wait(waits: &mut u32) {
+    *waits += 1;
+    if *waits < SPINS {
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
 impl Team<'_> {
     fn work(&self) {
         let segments = &self.program.schedule.segments;
         let mut segment = self.segment as usize;
-        let backoff = Backoff::new();
+        let mut waits = 0;
         loop {
             let chunk = self.next.load(Ordering::Relaxed);
             if chunk >= self.end {
@@ -459,7 +523,7 @@ impl Team<'_> {
             }
             // Acquire: what those chunks have written lies before what this one reads.
             if self.done.load(Ordering::Acquire) < segments[segment].start {
-                backoff.snooze();
+                wait(&mut waits);
                 continue;
             }
             let (now, missed) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -467,7 +531,7 @@ impl Team<'_> {
             if claimed.is_err() {
                 continue;
             }
-            backoff.reset();
+            waits = 0;
             self.run(chunk);
             self.done.fetch_add(1, Ordering::Release);
         }
