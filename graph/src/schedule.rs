@@ -127,10 +127,10 @@ impl<C> Graph<C> {
             {
                 team.extend(parts.pop_front());
             }
-            if team.last().is_some_and(|last| last.gain == 0) {
-                if let Some(tail) = team.pop() {
-                    parts.push_front(tail);
-                }
+            if team.last().is_some_and(|last| last.gain == 0)
+                && let Some(tail) = team.pop()
+            {
+                parts.push_front(tail);
             }
             if team.iter().map(|part| part.gain).sum::<u64>() < WAKE_NS {
                 team.into_iter().for_each(|part| serial.absorb(part));
