@@ -28,6 +28,7 @@ pub(crate) fn begin_capture(stream: &Stream) -> Result<Box<Capture>> {
     }))
 }
 
+#[expect(clippy::boxed_local, reason = "C++ hands objects over as boxes")]
 pub(crate) fn end_capture(mut capture: Box<Capture>) -> Result<Box<Graph>> {
     capture.ended = true;
     Ok(Box::new(Graph(capture.stream.capture_end()?)))

@@ -114,11 +114,11 @@ impl<T: Lasting> LastingTable<T> {
     pub(crate) fn get(&self, id: u64) -> Result<&'static T> {
         if id >> (INDEX_BITS + GENERATION_BITS) == self.kind as u64 {
             let index = (id & ((1 << INDEX_BITS) - 1)) as usize;
-            let chunk = self.chunks.get(index / CHUNK);
-            // SAFETY: NULL, or from a box that was leaked in `chunk`.
-            if let Some(chunk) =
-                chunk.and_then(|one| unsafe { one.load(Ordering::Acquire).as_ref() })
-            {
+            let chunk = self.chunks.get(index / CHUNK).map(|one| {
+                // SAFETY: NULL, or from a box that was leaked in `chunk`.
+                unsafe { one.load(Ordering::Acquire).as_ref() }
+            });
+            if let Some(Some(chunk)) = chunk {
                 let object = chunk[index % CHUNK].load(Ordering::Acquire);
                 // SAFETY: NULL, or from a box that was leaked in `insert`.
                 if let Some(object) = unsafe { object.as_ref() }
