@@ -134,6 +134,7 @@ fn r31_arguments_and_patterns_are_copied(target: &Target) {
     // SAFETY: the kernel's arguments; the counter outlives the launches, which are waited for.
     unsafe { queue.launch(&kernel, bytes(&args), 0, c"count") }.unwrap();
     args[1] = 1000;
+    std::hint::black_box(&args);
     let graph = end(&queue);
     for _ in 0..3 {
         launch(&queue, &graph);
