@@ -6,14 +6,16 @@
 #include "recorded.h"
 
 #include "capture.h"
-#include "memory.h"
+#include "host.h"
 #include "values.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -73,6 +75,11 @@ struct PlainDispatch {
   at::NoGradGuard no_grad;
 };
 
+/// The host's pointer to the bytes of a place that has an address.
+void* bytes_of(const Place& place, const uint64_t* addresses, int64_t bias) {
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(addresses[place.address] + static_cast<uint64_t>(bias)));
+}
+
 /// A CPU tensor over the bytes of a place. Nobody else has it, and it owns nothing.
 at::Tensor tensor_at(const Place& place, const uint64_t* addresses, int64_t bias) {
   if (!place.defined) {
@@ -81,13 +88,10 @@ at::Tensor tensor_at(const Place& place, const uint64_t* addresses, int64_t bias
   const Layout& layout = place.layout;
   c10::Storage storage = place.host;
   if (!storage) {
-    void* data = nullptr;
-    if (place.address != kNowhere) {
-      data = reinterpret_cast<void*>(static_cast<uintptr_t>(addresses[place.address] + static_cast<uint64_t>(bias)));
-    }
+    void* data = place.address == kNowhere ? nullptr : bytes_of(place, addresses, bias);
     storage = c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), place.bytes, c10::DataPtr(data, c10::Device(c10::DeviceType::CPU)),
-        nullptr, /*resizable=*/false);
+        c10::GetCPUAllocator(), /*resizable=*/true);
   }
   at::Tensor tensor = tensor_over(std::move(storage), layout.sizes, layout.strides, place.host_offset, layout.dtype);
   if (layout.conjugate) {
@@ -120,9 +124,20 @@ c10::IValue argument_at(const Slot& slot, const std::vector<at::Tensor>& tensors
   }
 }
 
+/// Whether a value has the shape of a place; if so, it is copied there.
+bool bring(const at::Tensor& value, const at::Tensor& to) {
+  const bool fits = to.defined() && to.sizes() == value.sizes();
+  if (fits) {
+    to.copy_(value);
+  }
+  return fits;
+}
+
 /// Runs a recorded call over these addresses.
 otr_code_t replay(const Recorded& call, const uint64_t* addresses, int64_t bias) {
   const PlainDispatch dispatch;
+  // The thread may be waiting within an operator of its own, whose results are born on the device.
+  const HostMemoryGuard on_host;
   // An observer of operators may be Python code, for which nobody can wait here.
   const at::DisableRecordFunctionGuard unobserved;
   std::vector<at::Tensor> tensors;
@@ -145,13 +160,16 @@ otr_code_t replay(const Recorded& call, const uint64_t* addresses, int64_t bias)
       if (target == kNowhere || !result.defined() || result.numel() == 0) {
         return;
       }
-      at::Tensor& to = tensors[target];
-      // The kernel and its meta function disagree: what the graph has room for is not what came out.
-      fits = fits && to.defined() && to.sizes() == result.sizes();
-      if (fits) {
-        to.copy_(result);
-      }
+      // If it does not fit, the kernel and what told its shapes disagree.
+      fits = fits && bring(result, tensors[target]);
     });
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Place& place = call.places[i];
+    // A kernel that made an argument larger on the way has left the result in memory of its own.
+    if (place.address != kNowhere && tensors[i].storage().data() != bytes_of(place, addresses, bias)) {
+      fits = fits && bring(tensors[i], tensor_at(place, addresses, bias));
+    }
   }
   return fits ? OTR_OK : OTR_ERR_INTERNAL;
 }
@@ -203,6 +221,11 @@ Layout layout_of(const at::Tensor& tensor) {
   layout.negative = tensor.is_neg();
   return layout;
 }
+
+/// Operators whose meta functions tell the shapes of other devices, which are not the CPU's.
+constexpr std::string_view kOtherMeta[] = {
+    "aten::_embedding_bag", "aten::_embedding_bag_forward_only", "aten::native_batch_norm",
+    "aten::_native_batch_norm_legit"};
 
 /// One recording, from the arguments to the node.
 class Recording {
@@ -286,6 +309,9 @@ class Recording {
   torch::jit::Stack infer(const std::vector<c10::IValue>& arguments) {
     std::string problem;
     try {
+      if (std::find(std::begin(kOtherMeta), std::end(kOtherMeta), op_.schema().name()) != std::end(kOtherMeta)) {
+        return run_on_images(arguments, c10::DeviceType::CPU, c10::DispatchKey::CPU);
+      }
       return run_on_images(arguments, c10::DeviceType::Meta, c10::DispatchKey::Meta);
     } catch (const c10::Error& error) {
       problem = error.what_without_backtrace();

@@ -42,6 +42,8 @@ FALLBACKS = {
     "index with the CPU's": lambda x: x[torch.tensor([2, 0, 5])],
     "index_put": lambda x: x.clone().index_put_((torch.tensor([1, 1], device=x.device),), x[0], accumulate=True),
     "scatter": lambda x: torch.zeros_like(x).scatter_add(1, torch.zeros_like(x, dtype=torch.int64), x),
+    "smooth l1": lambda x: F.smooth_l1_loss(x, x * 2),
+    "embedding bag": lambda x: F.embedding_bag(torch.zeros(2, 3, dtype=torch.int64, device=x.device), x),
     "histogram": lambda x: torch.histc(x, bins=5, min=-4, max=4),
     "complex": lambda x: torch.view_as_real(torch.fft.fft(x) * torch.fft.fft(x).conj()),
     "logcumsumexp": lambda x: torch.logcumsumexp(x, 1),
