@@ -214,7 +214,7 @@ impl GraphExec {
                 };
                 let mut block = Block::new(header);
                 patches.for_each(|patch| block.push(patch));
-                let report = state_report(&mut state.reports, stream);
+                let report = state_report(&mut state.reports, state.last, stream);
                 let cost = u32::try_from(state.schedule.cost_ns).unwrap_or(u32::MAX);
                 // SAFETY: the block is what `replay` expects; the exec keeps program and report until the
                 // launch has finished, and orders replays.
@@ -391,13 +391,22 @@ fn measured_mode(device: &Device) -> ExecMode {
     }
 }
 
+/// Where failures on a stream are noted, kept until the replays so far have finished.
 fn state_report(
     reports: &mut Vec<(u64, Arc<FailedOperator>)>,
+    last: Option<u64>,
     stream: &Stream,
 ) -> *const FailedOperator {
+    /// Streams that are remembered: hosts that make ever new ones must not grow.
+    const KEPT: usize = 32;
     let id = stream.id();
     if let Some((_, report)) = reports.iter().find(|(known, _)| *known == id) {
         return Arc::as_ptr(report);
+    }
+    if reports.len() == KEPT {
+        stream
+            .device()
+            .retire(last, Box::new(std::mem::take(reports)));
     }
     reports.push((id, Arc::clone(stream.failed_operator())));
     Arc::as_ptr(stream.failed_operator())
