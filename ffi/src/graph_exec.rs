@@ -143,7 +143,8 @@ api! {
     }
 
     /// Replays once, timing each node, and waits. The result is JSON: `total_ns`, and `nodes` with `id`,
-    /// `label`, `scope`, `ns`. Free it with otr_string_free.
+    /// `label`, `scope`, `ns`; as a file it opens in Perfetto (`traceEvents`). Free it with
+    /// otr_string_free.
     fn otr_graph_profile(exec: otr_graph_exec_t, stream: otr_stream_t, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         let stream = hooks::stream(stream)?;

@@ -707,7 +707,8 @@ otr_status_t *otr_graph_update(otr_graph_exec_t exec, otr_graph_t graph);
 otr_status_t *otr_graph_exec_info(otr_graph_exec_t exec, otr_graph_exec_info_t *info);
 
 // Replays once, timing each node, and waits. The result is JSON: `total_ns`, and `nodes` with `id`,
-// `label`, `scope`, `ns`. Free it with otr_string_free.
+// `label`, `scope`, `ns`; as a file it opens in Perfetto (`traceEvents`). Free it with
+// otr_string_free.
 otr_status_t *otr_graph_profile(otr_graph_exec_t exec, otr_stream_t stream, char **json);
 
 // Compares the time of a replay with that of submitting its nodes one by one, the best of some rounds

@@ -219,6 +219,11 @@ fn a_captured_stream_records_and_replays() {
             assert_eq!(download(s, y, 16), before_cost, "the cost leaves no trace");
             let profile = json(&|out| unsafe { otr_graph_profile(exec, s, out) });
             assert_eq!(profile["nodes"][1]["label"], "add", "{profile}");
+            let event = &profile["traceEvents"][1];
+            assert!(
+                event["ph"] == "X" && event["dur"].as_f64() > Some(0.0),
+                "{profile}"
+            );
             ok(unsafe { otr_graph_destroy(graph) });
             ok(unsafe { otr_memory_free(x) });
             ok(unsafe { otr_memory_free(y) });

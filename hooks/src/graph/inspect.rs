@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use outrigger_device::Code;
 use outrigger_graph::{Graph, NodeId};
@@ -16,35 +16,35 @@ use crate::{Error, Result, Stream};
 
 impl GraphExec {
     /// Replays once, node by node, and tells how long each took, as JSON: `total_ns` and `nodes` with
-    /// `id`, `label`, `scope`, `ns`, in the order in which they ran. Waits.
+    /// `id`, `label`, `scope`, `ns`, in the order in which they ran. The same stands there once more as
+    /// `traceEvents`, a track for each recorded stream: written to a file it opens in Perfetto. Waits.
     ///
     /// # Errors
     /// Those of a replay; `UNSUPPORTED` if the host cannot reach the device's memory.
     pub fn profile(&self, stream: &Stream) -> Result<Value> {
-        let (code, nodes) = self.on_host(stream, |program, data, bias| {
+        let (code, timed) = self.on_host(stream, |program, data, bias| {
             let mut times = Vec::new();
-            let mut begun = Instant::now();
+            let start = Instant::now();
+            let mut begun = Duration::ZERO;
             // SAFETY: in order with replays, and the graph keeps its memory alive.
             let code = unsafe {
                 program.run_watched(bias, &mut |node, ended| {
+                    let now = start.elapsed();
                     if ended {
-                        times.push((node, begun.elapsed().as_nanos() as u64));
+                        times.push(Timed {
+                            node,
+                            begun,
+                            took: now.saturating_sub(begun),
+                        });
                     } else {
-                        begun = Instant::now();
+                        begun = now;
                     }
                 })
             };
-            (
-                code,
-                (
-                    described(data, &times),
-                    times.iter().map(|one| one.1).sum::<u64>(),
-                ),
-            )
+            (code, described(data, &times))
         })?;
         failed(code, "a node failed while it was timed", stream)?;
-        let (nodes, total) = nodes;
-        Ok(json!({ "total_ns": total, "nodes": nodes }))
+        Ok(timed)
     }
 
     /// Compares what a replay costs with submitting its nodes one by one, as eager work is: the best of
@@ -121,17 +121,45 @@ fn failed(code: i32, what: &str, stream: &Stream) -> Result<()> {
     }
 }
 
-fn described(data: &GraphData, times: &[(NodeId, u64)]) -> Vec<Value> {
-    let one = |&(id, ns): &(NodeId, u64)| {
-        let spec = data.graph.node(id).map(|node| &node.spec);
-        json!({
-            "id": id,
-            "label": spec.map(|spec| &spec.label),
-            "scope": spec.and_then(|spec| spec.scope.as_deref()),
-            "ns": ns,
-        })
-    };
-    times.iter().map(one).collect()
+/// When a node ran.
+struct Timed {
+    node: NodeId,
+    /// Since the replay began.
+    begun: Duration,
+    took: Duration,
+}
+
+fn described(data: &GraphData, times: &[Timed]) -> Value {
+    let (mut nodes, mut events) = (Vec::new(), Vec::new());
+    for one in times {
+        let Some(node) = data.graph.node(one.node) else {
+            continue;
+        };
+        let (label, scope) = (&node.spec.label, node.spec.scope.as_deref());
+        nodes.push(json!({
+            "id": one.node,
+            "label": label,
+            "scope": scope,
+            "ns": one.took.as_nanos() as u64,
+        }));
+        // The trace event format counts microseconds.
+        events.push(json!({
+            "name": label,
+            "cat": node.spec.kind.name(),
+            "ph": "X",
+            "ts": one.begun.as_secs_f64() * 1e6,
+            "dur": one.took.as_secs_f64() * 1e6,
+            "pid": 0,
+            "tid": node.lane,
+            "args": { "node": one.node, "scope": scope },
+        }));
+    }
+    let total: Duration = times.iter().map(|one| one.took).sum();
+    json!({
+        "total_ns": total.as_nanos() as u64,
+        "nodes": nodes,
+        "traceEvents": events,
+    })
 }
 
 enum Outcome {
