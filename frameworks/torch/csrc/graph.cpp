@@ -419,6 +419,12 @@ std::string Graph::profile() {
   return take_text(otr_graph_profile(exec, current_stream(device_), &text), &text);
 }
 
+std::string Graph::cost() {
+  const otr_graph_exec_t exec = ready("tell the cost of");
+  char* text = nullptr;
+  return take_text(otr_graph_cost(exec, current_stream(device_), &text), &text);
+}
+
 void Graph::check_replay() {
   const otr_graph_exec_t exec = ready("check");
   check(otr_graph_check(exec, current_stream(device_)));

@@ -91,6 +91,9 @@ class Graph {
   /// One replay with a time for each node, as JSON. Waits.
   std::string profile();
 
+  /// The time of a replay next to that of its nodes run one by one, as JSON. Waits.
+  std::string cost();
+
   /// Compares one replay with running the nodes one by one from the same contents of memory. Fails with
   /// the first that differs. Waits.
   void check_replay();

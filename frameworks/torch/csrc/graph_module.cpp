@@ -64,10 +64,12 @@ PyObject* simple(PyObject* capsule) {
   return none();
 }
 
-PyObject* graph_profile(PyObject* capsule) {
+/// A function of a graph that takes nothing and returns a text.
+template <std::string (Graph::*Method)()>
+PyObject* textual(PyObject* capsule) {
   Graph& graph = graph_of(capsule);
-  const std::string json = released([&] { return graph.profile(); });
-  return PyUnicode_DecodeUTF8(json.data(), static_cast<Py_ssize_t>(json.size()), "replace");
+  const std::string text = released([&] { return (graph.*Method)(); });
+  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
 PyObject* graph_pool(PyObject* capsule) {
@@ -177,7 +179,8 @@ PyMethodDef methods[] = {
     {"graph_name", bound<graph_name>, METH_VARARGS, "Names bytes that `graph_set` can exchange: (graph, name, address, size)."},
     {"graph_set", bound<graph_set>, METH_VARARGS, "Other bytes for a name: (graph, name, address)."},
     {"graph_update", bound<graph_update>, METH_VARARGS, "Takes over what another graph has recorded: (graph, other)."},
-    {"graph_profile", bound<graph_profile>, METH_O, "One timed replay, as JSON."},
+    {"graph_profile", bound<textual<&Graph::profile>>, METH_O, "One timed replay, as JSON."},
+    {"graph_cost", bound<textual<&Graph::cost>>, METH_O, "A replay next to its nodes run one by one, as JSON."},
     {"graph_check", bound<simple<&Graph::check_replay>>, METH_O,
      "Compares a replay with running the nodes one by one; fails with the first that differs."},
     {"graph_info", bound<graph_info>, METH_O, "What was captured."},

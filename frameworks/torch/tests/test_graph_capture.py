@@ -184,6 +184,17 @@ def test_what_needs_the_host_is_refused_by_name(device, name):
     same(y, torch.full((6, 8), 2.0))
 
 
+def test_a_kernel_in_python_is_refused(device):
+    with torch.library._scoped_library("outrigger_test", "FRAGMENT") as library:
+        library.define("thrice(Tensor x) -> Tensor")
+        library.impl("thrice", lambda x: x * 3, "CPU")
+        library.impl("thrice", lambda x: torch.empty_like(x), "Meta")
+        x = torch.ones(3, device=device)
+        same(torch.ops.outrigger_test.thrice(x), torch.full((3,), 3.0))
+        with pytest.raises(NotImplementedError, match="thrice.*Python"):
+            capture(lambda: torch.ops.outrigger_test.thrice(x))
+
+
 def test_a_refusal_that_is_caught_fails_the_capture_all_the_same(device):
     x = torch.ones(3, device=device)
 

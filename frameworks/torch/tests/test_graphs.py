@@ -415,6 +415,8 @@ def test_profile_and_check_run_the_graph(device):
     with graphs.graph(graph):
         y = torch.softmax(x @ x, dim=-1)
     graph.check()
+    cost = graph.cost()
+    assert cost["nodes"] == graph.info()["nodes"] and cost["replay_ns"] > 0 and cost["node_by_node_ns"] > 0
     profile = graph.profile()
     assert len(profile["nodes"]) == graph.info()["exec"]["nodes"] and profile["total_ns"] > 0
     same(y, torch.softmax(x.cpu() @ x.cpu(), dim=-1), rtol=1e-5, atol=1e-6)

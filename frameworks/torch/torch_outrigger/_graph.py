@@ -188,6 +188,10 @@ class Graph:
         """Replays once and waits: how long each node took, and the whole."""
         return json.loads(_C.graph_profile(self._handle))
 
+    def cost(self) -> Any:
+        """Runs a replay and the nodes one by one, some times each, and waits: what each way took."""
+        return json.loads(_C.graph_cost(self._handle))
+
     def check(self) -> None:
         """Runs the nodes one by one, then as a replay does, from the same contents of memory, and waits.
 
