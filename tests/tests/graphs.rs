@@ -6,112 +6,24 @@
     reason = "each block is one call of the C ABI with pointers to locals, or with what the contract says is checked"
 )]
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use outrigger::ffi::*;
-use outrigger::runtime::{Code, CopyKind, DType};
+use outrigger::runtime::{Code, DType};
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
-
-/// A device of each driver under test. All live in one runtime.
-static DEVICES: LazyLock<[u32; 3]> = LazyLock::new(|| {
-    let c_driver = outrigger_tests::c_driver();
-    for spec in ["host?face=discrete", c_driver.to_str().expect("UTF-8")] {
-        let spec = CString::new(spec).expect("no NUL");
-        ok(unsafe { otr_driver_load(spec.as_ptr()) });
-    }
-    [0, 2, 4]
-});
-
-/// Tests that look at a device's memory run one after the other.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn text(pointer: *const c_char) -> String {
-    unsafe { CStr::from_ptr(pointer) }
-        .to_str()
-        .expect("UTF-8")
-        .to_owned()
-}
-
-fn outcome(status: *mut otr_status_t) -> Result<(), (Code, String)> {
-    if status.is_null() {
-        return Ok(());
-    }
-    let code = Code(unsafe { otr_status_code(status) });
-    let operator = unsafe { otr_status_operator(status) };
-    let mut message = text(unsafe { otr_status_message(status) });
-    if !operator.is_null() {
-        message = format!("{}: {message}", text(operator));
-    }
-    unsafe { otr_status_free(status) };
-    Err((code, message))
-}
-
-#[track_caller]
-fn ok(status: *mut otr_status_t) {
-    if let Err((code, message)) = outcome(status) {
-        panic!("{code}: {message}");
-    }
-}
-
-#[track_caller]
-fn fails(status: *mut otr_status_t, code: Code, needles: &[&str]) {
-    let (found, message) = outcome(status).expect_err("the call must fail");
-    assert_eq!(found, code, "{message}");
-    for needle in needles {
-        assert!(message.contains(needle), "no {needle:?} in {message:?}");
-    }
-}
-
-fn made<T: Default>(make: impl FnOnce(*mut T) -> *mut otr_status_t) -> T {
-    let mut value = T::default();
-    ok(make(&raw mut value));
-    value
-}
-
-fn stream(device: u32) -> u64 {
-    made(|out| unsafe { otr_stream_create(device, 0, out) })
-}
-
-fn event(device: u32) -> u64 {
-    made(|out| unsafe { otr_event_create(device, 0, out) })
-}
-
-fn alloc(device: u32, size: u64, stream: u64) -> u64 {
-    made(|out| unsafe { otr_memory_alloc(device, size, stream, out) })
-}
+use outrigger_tests::abi::{
+    self, DEVICES, add, alloc, alone, begin, end, event, fails, held, instantiate, made, ok,
+    outcome, replay, stream, text, with_add,
+};
 
 fn upload(stream: u64, to: u64, from: &[f32]) {
-    let kind = CopyKind::HostToDevice.raw();
-    let size = size_of_val(from) as u64;
-    ok(unsafe { otr_copy(stream, to, from.as_ptr() as u64, size, kind) });
-    ok(unsafe { otr_stream_synchronize(stream) });
+    abi::upload(stream, to, from);
 }
 
 fn download(stream: u64, from: u64, count: usize) -> Vec<f32> {
-    let mut to = vec![0.0f32; count];
-    let kind = CopyKind::DeviceToHost.raw();
-    ok(unsafe { otr_copy(stream, to.as_mut_ptr() as u64, from, count as u64 * 4, kind) });
-    ok(unsafe { otr_stream_synchronize(stream) });
-    to
-}
-
-/// Bytes that a device's cache holds, and bytes in use, once nothing is cached.
-fn held(device: u32) -> (u64, u64) {
-    ok(unsafe { otr_device_synchronize(device) });
-    ok(unsafe { otr_memory_empty_cache(device) });
-    let mut stats = otr_memory_stats_t {
-        struct_size: size_of::<otr_memory_stats_t>(),
-        ..Default::default()
-    };
-    ok(unsafe { otr_memory_stats(device, &mut stats) });
-    (stats.reserved_bytes.current, stats.active_bytes.current)
+    abi::download(stream, from, count)
 }
 
 fn vector(address: u64, sizes: &[i64; 1]) -> otr_tensor_t {
@@ -123,61 +35,6 @@ fn vector(address: u64, sizes: &[i64; 1]) -> otr_tensor_t {
         sizes: sizes.as_ptr(),
         strides: ONE.as_ptr(),
     }
-}
-
-/// Calls `call` with an operator of two vectors of f32 and a number.
-fn with_binary<R>(
-    name: &CStr,
-    (out, a, b): (u64, u64, u64),
-    count: i64,
-    number: f64,
-    call: impl FnOnce(u32, &otr_operator_call_t) -> R,
-) -> R {
-    let id = made(|out| unsafe { otr_operator_find(name.as_ptr(), out) });
-    let sizes = [count];
-    let (inputs, outputs) = (
-        [vector(a, &sizes), vector(b, &sizes)],
-        [vector(out, &sizes)],
-    );
-    let mut scalar: otr_scalar_t = unsafe { std::mem::zeroed() };
-    scalar.dtype = DType::F64.0;
-    scalar.value.f64_ = number;
-    let body = otr_operator_call_t {
-        struct_size: size_of::<otr_operator_call_t>(),
-        next: null(),
-        name: null(),
-        inputs: inputs.as_ptr(),
-        outputs: outputs.as_ptr(),
-        scalars: &scalar,
-        input_count: 2,
-        output_count: 1,
-        scalar_count: 1,
-        reserved: 0,
-    };
-    call(id, &body)
-}
-
-/// out = a + number * b
-fn add(stream: u64, operands: (u64, u64, u64), count: i64, number: f64) {
-    with_binary(c"add", operands, count, number, |id, call| {
-        ok(unsafe { otr_operator_call(stream, id, call) });
-    });
-}
-
-fn begin(stream: u64) {
-    ok(unsafe { otr_capture_begin(stream, OTR_CAPTURE_GLOBAL, 0) });
-}
-
-fn end(stream: u64) -> u64 {
-    made(|out| unsafe { otr_capture_end(stream, out) })
-}
-
-fn instantiate(graph: u64, flags: u32) -> u64 {
-    made(|out| unsafe { otr_graph_instantiate(graph, flags, out) })
-}
-
-fn replay(exec: u64, stream: u64) {
-    ok(unsafe { otr_graph_replay(exec, stream) });
 }
 
 #[test]
@@ -192,8 +49,8 @@ fn a_captured_stream_records_and_replays() {
             upload(s, y, &[0.0; 16]);
             begin(s);
             let t = alloc(device, 64, s);
-            add(s, (t, x, x), 16, 2.0); // t = 3 x
-            add(s, (y, y, t), 16, 1.0); // y += t
+            add(s, (t, x, x), 16, 2); // t = 3 x
+            add(s, (y, y, t), 16, 1); // y += t
             ok(unsafe { otr_memory_free(t) });
             let graph = end(s);
             assert_eq!(download(s, y, 16), [0.0; 16], "nothing has run yet");
@@ -246,35 +103,35 @@ fn streams_fork_and_join_through_events() {
         begin(s);
         ok(unsafe { otr_event_record(fork, s) });
         ok(unsafe { otr_stream_wait_event(other, fork) });
-        add(other, (a, x, x), 16, 1.0); // a = 2 x
+        add(other, (a, x, x), 16, 1); // a = 2 x
         ok(unsafe { otr_event_record(join, other) });
-        add(s, (b, x, x), 16, 3.0); // b = 4 x
+        add(s, (b, x, x), 16, 3); // b = 4 x
         let error = made_error(|out| unsafe { otr_capture_end(other, out) });
         assert!(
             error.contains("ended on the stream that began it"),
             "{error}"
         );
         ok(unsafe { otr_stream_wait_event(s, join) });
-        add(s, (y, a, b), 16, 1.0);
+        add(s, (y, a, b), 16, 1);
         let graph = end(s);
         let exec = instantiate(graph, 0);
         replay(exec, other);
         assert_eq!(download(other, y, 16), [12.0; 16]);
         // The streams are ordinary again.
-        add(other, (a, x, x), 16, 0.0);
+        add(other, (a, x, x), 16, 0);
         assert_eq!(download(other, a, 16), [2.0; 16]);
 
         // Work that is not joined is named.
         begin(s);
         ok(unsafe { otr_event_record(fork, s) });
         ok(unsafe { otr_stream_wait_event(other, fork) });
-        add(other, (a, x, x), 16, 1.0);
+        add(other, (a, x, x), 16, 1);
         let error = made_error(|out| unsafe { otr_capture_end(s, out) });
         assert!(
             error.contains("not joined") && error.contains("add"),
             "{error}"
         );
-        add(other, (a, x, x), 16, 1.0);
+        add(other, (a, x, x), 16, 1);
         assert_eq!(download(other, a, 16), [4.0; 16]);
     }
 }
@@ -294,7 +151,7 @@ fn named_buffers_and_numbers_are_bound_anew() {
         let (x, y) = (alloc(device, 64, s), alloc(device, 64, s));
         upload(s, x, &[1.0; 16]);
         begin(s);
-        add(s, (y, x, x), 16, 2.0);
+        add(s, (y, x, x), 16, 2);
         let graph = end(s);
         ok(unsafe { otr_graph_name_buffer(graph, c"x".as_ptr(), x, 64) });
         ok(unsafe { otr_graph_name_scalar(graph, c"alpha".as_ptr(), 0, 0) });
@@ -354,7 +211,7 @@ fn what_cannot_be_captured_is_refused_and_streams_stay_usable() {
                 otr_stream_synchronize(s)
             }),
             ("live memory", &|| {
-                with_binary(c"add", (x, 4096, x), 16, 1.0, |id, call| unsafe {
+                with_add(DType::F32, (x, 4096, x), 16, 1, |id, call| unsafe {
                     otr_operator_call(s, id, call)
                 })
             }),
@@ -362,7 +219,7 @@ fn what_cannot_be_captured_is_refused_and_streams_stay_usable() {
         for (what, call) in cases {
             begin(s);
             let t = alloc(device, 1 << 20, s);
-            add(s, (x, x, x), 16, 1.0);
+            add(s, (x, x, x), 16, 1);
             assert!(outcome(call()).is_err(), "{what}");
             let mut info = otr_capture_info_t {
                 struct_size: size_of::<otr_capture_info_t>(),
@@ -452,7 +309,7 @@ fn host_nodes_are_called_at_every_replay_and_failures_are_named() {
         upload(s, y, &[1.0; 16]);
         begin(s);
         ok(unsafe { otr_host_node(s, &body) });
-        add(s, (y, y, y), 16, 1.0);
+        add(s, (y, y, y), 16, 1);
         ok(unsafe { otr_host_node(s, &body) });
         let graph = end(s);
         let exec = instantiate(graph, 0);
@@ -494,7 +351,7 @@ fn conditionals_read_their_predicate_on_the_device() {
     for device in *DEVICES {
         let s = stream(device);
         let (x, flag) = (alloc(device, 64, s), alloc(device, 64, s));
-        let body = |number: f64| {
+        let body = |number: i64| {
             begin(s);
             add(s, (x, x, x), 16, number);
             end(s)
@@ -503,7 +360,7 @@ fn conditionals_read_their_predicate_on_the_device() {
             let bytes = value.to_ne_bytes();
             ok(unsafe { otr_fill(s, flag, 8, bytes.as_ptr().cast(), 8) });
         };
-        let bodies = [body(1.0), body(2.0), body(3.0)];
+        let bodies = [body(1), body(2), body(3)];
         for (kind, count, cases) in [
             (OTR_GRAPH_IF, 2, &[(1, 2.0), (0, 3.0), (7, 2.0)][..]),
             (OTR_GRAPH_IF, 1, &[(1, 2.0), (0, 1.0)]),
@@ -535,30 +392,14 @@ fn conditionals_read_their_predicate_on_the_device() {
         let one = alloc(device, 64, s);
         ok(unsafe { otr_fill(s, one, 8, 1i64.to_ne_bytes().as_ptr().cast(), 8) });
         begin(s);
-        add(s, (x, x, x), 16, 1.0);
-        let sizes = [1];
-        let number = |address| otr_tensor_t {
-            dtype: DType::I64.0,
-            ..vector(address, &sizes)
-        };
-        let (inputs, outputs) = ([number(flag), number(one)], [number(flag)]);
-        let mut scalar: otr_scalar_t = unsafe { std::mem::zeroed() };
-        scalar.dtype = DType::I64.0;
-        scalar.value.i64_ = -1;
-        let call = otr_operator_call_t {
-            struct_size: size_of::<otr_operator_call_t>(),
-            next: null(),
-            name: null(),
-            inputs: inputs.as_ptr(),
-            outputs: outputs.as_ptr(),
-            scalars: &scalar,
-            input_count: 2,
-            output_count: 1,
-            scalar_count: 1,
-            reserved: 0,
-        };
-        let id = made(|out| unsafe { otr_operator_find(c"add".as_ptr(), out) });
-        ok(unsafe { otr_operator_call(s, id, &call) });
+        add(s, (x, x, x), 16, 1);
+        ok(with_add(
+            DType::I64,
+            (flag, flag, one),
+            1,
+            -1,
+            |id, call| unsafe { otr_operator_call(s, id, call) },
+        ));
         let body = end(s);
         begin(s);
         ok(unsafe { otr_capture_conditional(s, OTR_GRAPH_WHILE, flag, DType::I64.0, &body, 1) });
@@ -602,17 +443,17 @@ fn graphs_are_built_node_by_node() {
         let (mut t, mut first) = (0, 0);
         ok(unsafe { otr_graph_add_alloc(graph, null(), 0, 64, &mut t, &mut first) });
         let (mut a, mut b, mut f) = (0, 0, 0);
-        with_binary(c"add", (t, x, x), 16, 1.0, |id, call| {
+        with_add(DType::F32, (t, x, x), 16, 1, |id, call| {
             ok(unsafe { otr_graph_add_operator(graph, &first, 1, id, call, &mut a) });
         });
-        with_binary(c"add", (x, x, t), 16, 1.0, |id, call| {
+        with_add(DType::F32, (x, x, t), 16, 1, |id, call| {
             ok(unsafe { otr_graph_add_operator(graph, &a, 1, id, call, &mut b) });
         });
         ok(unsafe { otr_graph_add_free(graph, &b, 1, t, &mut f) });
         // The memory comes again, so that its node runs after the free.
         let (mut u, mut second, mut c) = (0, 0, 0);
         ok(unsafe { otr_graph_add_alloc(graph, null(), 0, 64, &mut u, &mut second) });
-        with_binary(c"add", (u, x, x), 16, 1.0, |id, call| {
+        with_add(DType::F32, (u, x, x), 16, 1, |id, call| {
             ok(unsafe { otr_graph_add_operator(graph, &second, 1, id, call, &mut c) });
         });
         fails(
@@ -651,7 +492,7 @@ fn an_update_takes_other_addresses_of_the_same_shape() {
         upload(s, y, &[1.0; 16]);
         let chain = |to: u64, length: usize| {
             begin(s);
-            (0..length).for_each(|_| add(s, (to, to, to), 16, 1.0));
+            (0..length).for_each(|_| add(s, (to, to, to), 16, 1));
             end(s)
         };
         let exec = instantiate(chain(x, 3), 0);

@@ -506,20 +506,7 @@ impl Stream {
     pub fn capture_begin(&self, mode: CaptureMode, pool: Option<&super::Pool>) -> Result<()> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let device = self.device();
-        let pool = match pool {
-            None => PoolRef::new(device),
-            Some(pool) if pool.device().index() == device.index() => Arc::clone(pool.memory()),
-            Some(pool) => {
-                return Err(Error::new(
-                    Code::INVALID_ARGUMENT,
-                    format!(
-                        "a pool of device {} for a capture on device {}",
-                        pool.device().index(),
-                        device.index()
-                    ),
-                ));
-            }
-        };
+        let pool = PoolRef::given_or_new(pool, device, "capture")?;
         let stream = crate::stream(self.id())?;
         let mut slot = self.capture().place.lock();
         if slot.is_some() {

@@ -529,20 +529,7 @@ fn moved(command: &Command, words: u32, calls: u32, bodies: usize) -> Command {
 /// `INVALID_DEVICE`; `INVALID_ARGUMENT` for a pool of another device.
 pub fn create_graph(device: u32, pool: Option<&Pool>) -> Result<Arc<Graph>> {
     let device = runtime()?.device(device)?;
-    let pool = match pool {
-        None => PoolRef::new(device),
-        Some(pool) if pool.device().index() == device.index() => Arc::clone(pool.memory()),
-        Some(pool) => {
-            return Err(Error::new(
-                Code::INVALID_ARGUMENT,
-                format!(
-                    "a pool of device {} for a graph of device {}",
-                    pool.device().index(),
-                    device.index()
-                ),
-            ));
-        }
-    };
+    let pool = PoolRef::given_or_new(pool, device, "graph")?;
     let data = GraphData {
         graph: outrigger_graph::Graph::default(),
         store: Store::default(),

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use outrigger_allocator::{PoolId, PoolStats};
+use outrigger_device::Code;
 
 use crate::table::{Kind, Table};
-use crate::{Device, Result, runtime};
+use crate::{Device, Error, Result, runtime};
 
 static TABLE: Table<Pool> = Table::new(Kind::Pool);
 
@@ -25,11 +26,30 @@ pub(crate) struct PoolRef {
 }
 
 impl PoolRef {
-    pub(crate) fn new(device: &'static Device) -> Arc<Self> {
+    fn new(device: &'static Device) -> Arc<Self> {
         Arc::new(Self {
             device,
             pool: device.allocator().pool_create(),
         })
+    }
+
+    /// The pool that a host has named for `user`, or a new one.
+    pub(crate) fn given_or_new(
+        given: Option<&Pool>,
+        device: &'static Device,
+        user: &str,
+    ) -> Result<Arc<Self>> {
+        let Some(pool) = given else {
+            return Ok(Self::new(device));
+        };
+        let (theirs, ours) = (pool.device().index(), device.index());
+        if theirs == ours {
+            return Ok(Arc::clone(&pool.memory));
+        }
+        Err(Error::new(
+            Code::INVALID_ARGUMENT,
+            format!("a pool of device {theirs} for a {user} on device {ours}"),
+        ))
     }
 
     pub(crate) fn device(&self) -> &'static Device {
@@ -76,10 +96,6 @@ impl Pool {
     /// How many captures, graphs and executable graphs refer to it.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.memory) - 1
-    }
-
-    pub(crate) fn memory(&self) -> &Arc<PoolRef> {
-        &self.memory
     }
 }
 
