@@ -22,8 +22,13 @@ def make(request, device_type):
 
     def mtia(body, keep=False, pool=None):
         graph = torch.mtia.MTIAGraph(keep)
-        with torch.mtia.graph(graph, pool=pool, stream=stream):
-            graph.result = body()
+        before = torch.mtia.current_stream()
+        try:
+            with torch.mtia.graph(graph, pool=pool, stream=stream):
+                graph.result = body()
+        finally:
+            # torch leaves its stream the current one where the end of a capture fails.
+            torch.mtia.set_stream(before)
         return graph
 
     def accelerator(body, keep=False, pool=None):
