@@ -1,6 +1,7 @@
 //! Builds what Python loads: `liboutrigger.so`, the shim of `torch_outrigger`, and drivers in C. It
 //! builds only what has changed.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -138,10 +139,21 @@ fn make_driver(workspace: &Workspace, folder: &Path) -> anyhow::Result<PathBuf> 
 pub(crate) fn python(workspace: &Workspace, driver: Option<&DriverSpec>) -> Command {
     let mut command = Command::new(workspace.python());
     command.env("PYTHONUNBUFFERED", "1");
+    // Cargo runs this program with its folders of libraries in front, where a build of the tests has left
+    // a slow `liboutrigger.so`: Python must find the release build.
+    let libraries = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let libraries = without_builds(&libraries, &workspace.target(""));
+    command.env("LD_LIBRARY_PATH", libraries);
     if let Some(DriverSpec(spec)) = driver {
         command.env("OUTRIGGER_DRIVER", spec);
     }
     command
+}
+
+/// A search path without the folders below `target`.
+fn without_builds(path: &OsStr, target: &Path) -> OsString {
+    let folders = std::env::split_paths(path).filter(|folder| !folder.starts_with(target));
+    std::env::join_paths(folders).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -162,6 +174,13 @@ mod tests {
         let refused = spec("acme", Some("discrete")).expect_err("acme has no faces");
         assert!(refused.to_string().contains("acme"), "{refused}");
         Ok(())
+    }
+
+    #[test]
+    fn builds_are_not_on_the_path_of_libraries() {
+        let path = OsStr::new("/repo/target/debug:/repo/target/debug/deps:/usr/lib:/repo/targets");
+        let left = without_builds(path, Path::new("/repo/target"));
+        assert_eq!(left, "/usr/lib:/repo/targets");
     }
 
     #[test]
