@@ -97,29 +97,11 @@ impl Stream {
     }
 }
 
-impl Stream {
-    /// Launches an operator that was prepared for this call.
-    ///
-    /// # Safety
-    /// As for [`Stream::call`]; the workspace has as many bytes as the operator asked for.
-    pub(crate) unsafe fn launch_prepared(
-        &self,
-        prepared: &Prepared,
-        id: OperatorId,
-        call: &Call<'_>,
-        workspace: u64,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { prepared.launch(self.queue(), id, call, workspace) }
-            .map_err(|error| self.failed(error))
-    }
-}
-
 impl Prepared {
     /// Launches the operator with a call that it was prepared for.
     ///
     /// # Safety
-    /// As for [`Stream::launch_prepared`].
+    /// As for [`Stream::call`]; the workspace has as many bytes as the operator asked for.
     pub(crate) unsafe fn launch(
         &self,
         queue: &Queue,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use outrigger_device::{Code, CopyKind, Queue};
 use parking_lot::Mutex;
 
-use crate::graph::{CaptureSlot, HostNode, KernelCall, shortest};
+use crate::graph::{CaptureSlot, HostNode, KernelCall};
 use crate::table::{Kind, Table};
 use crate::{Device, Error, Event, Result, runtime};
 
@@ -191,28 +191,13 @@ impl Stream {
         }
         // SAFETY: device ranges are live, as just checked, and the allocator reuses them in stream
         // order only; the host ranges are the caller's promise.
-        unsafe { self.copy_now(dst, src, size, kind) }
+        unsafe { self.queue.copy(dst, src, size, kind) }.map_err(|error| self.failed(error))
     }
 
     #[inline]
     fn check_range(&self, what: &str, address: u64, size: u64) -> Result<()> {
         let outcome = self.device.check_range(what, address, size);
         outcome.map_err(|error| self.not_recorded(error))
-    }
-
-    /// Copies, captured or not, without a look at the ranges.
-    ///
-    /// # Safety
-    /// As for [`copy`](Self::copy); device ranges are live.
-    pub(crate) unsafe fn copy_now(
-        &self,
-        dst: u64,
-        src: u64,
-        size: u64,
-        kind: CopyKind,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.queue.copy(dst, src, size, kind) }.map_err(|error| self.failed(error))
     }
 
     /// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order.
@@ -227,15 +212,6 @@ impl Stream {
         }
         // SAFETY: the range is live, and the allocator reuses it in stream order only.
         unsafe { self.queue.fill(dst, size, pattern) }.map_err(|error| self.failed(error))
-    }
-
-    /// Fills memory that a graph keeps alive with a pattern of 16 bytes, the last of which may be cut.
-    ///
-    /// # Safety
-    /// The range is live.
-    pub(crate) unsafe fn fill_now(&self, dst: u64, size: u64, pattern: &[u8; 16]) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.queue.fill(dst, size, shortest(pattern)) }.map_err(|error| self.failed(error))
     }
 
     /// Launches a host kernel in stream order, through the driver's launch where it takes host

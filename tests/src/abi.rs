@@ -9,7 +9,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::null;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use outrigger::ffi::*;
@@ -260,12 +260,62 @@ pub fn kernel() -> otr_kernel_call_t {
 /// A host function that counts its calls in `user`, and 1000 for its end.
 pub fn host_node(user: &'static AtomicUsize) -> otr_host_node_t {
     otr_host_node_t {
-        struct_size: size_of::<otr_host_node_t>(),
-        next: null(),
         function: Some(counted),
-        user: std::ptr::from_ref(user).cast_mut().cast(),
         destroy: Some(destroyed),
         label: c"counted".as_ptr(),
+        ..node_of(user)
+    }
+}
+
+/// A host function that does as it is told, and counts how often it was called and given back.
+#[derive(Debug, Default)]
+pub struct Scripted {
+    /// Calls so far.
+    pub calls: AtomicUsize,
+    /// Times that it was given back.
+    pub destroyed: AtomicUsize,
+    /// What a call without an upstream failure returns.
+    pub outcome: AtomicI32,
+}
+
+impl Scripted {
+    /// One that succeeds, and lives as long as the process.
+    pub fn new() -> &'static Self {
+        Box::leak(Box::default())
+    }
+
+    /// It as a node called `my host node`.
+    pub fn node(&'static self) -> otr_host_node_t {
+        unsafe extern "C" fn call(user: *mut c_void, _bias: i64, upstream: i32) -> i32 {
+            let script = unsafe { &*user.cast::<Scripted>() };
+            script.calls.fetch_add(1, Ordering::Relaxed);
+            if upstream != 0 {
+                return upstream;
+            }
+            script.outcome.load(Ordering::Relaxed)
+        }
+        unsafe extern "C" fn destroy(user: *mut c_void) {
+            let script = unsafe { &*user.cast::<Scripted>() };
+            script.destroyed.fetch_add(1, Ordering::Relaxed);
+        }
+        otr_host_node_t {
+            function: Some(call),
+            destroy: Some(destroy),
+            label: c"my host node".as_ptr(),
+            ..node_of(self)
+        }
+    }
+}
+
+/// A node without a function, for this user data.
+fn node_of<T>(user: &'static T) -> otr_host_node_t {
+    otr_host_node_t {
+        struct_size: size_of::<otr_host_node_t>(),
+        next: null(),
+        function: None,
+        user: std::ptr::from_ref(user).cast_mut().cast(),
+        destroy: None,
+        label: null(),
         reads: null(),
         writes: null(),
         read_count: 0,

@@ -6,16 +6,16 @@
     reason = "each block is one call of the C ABI with pointers to locals, or with what the contract says is checked"
 )]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, DType};
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
 use outrigger_tests::abi::{
-    self, DEVICES, add, alloc, alone, begin, end, event, fails, held, instantiate, made, ok,
-    outcome, replay, stream, text, with_add,
+    self, DEVICES, Scripted, add, alloc, alone, begin, end, event, fails, held, instantiate, made,
+    ok, outcome, replay, stream, text, with_add,
 };
 
 fn upload(stream: u64, to: u64, from: &[f32]) {
@@ -221,11 +221,7 @@ fn what_cannot_be_captured_is_refused_and_streams_stay_usable() {
             let t = alloc(device, 1 << 20, s);
             add(s, (x, x, x), 16, 1);
             assert!(outcome(call()).is_err(), "{what}");
-            let mut info = otr_capture_info_t {
-                struct_size: size_of::<otr_capture_info_t>(),
-                ..Default::default()
-            };
-            ok(unsafe { otr_capture_info(s, &mut info) });
+            let info = abi::capture_info(s);
             assert_eq!(
                 (info.status, info.node_count),
                 (OTR_CAPTURE_FAILED, 1),
@@ -252,50 +248,13 @@ fn what_cannot_be_captured_is_refused_and_streams_stay_usable() {
     }
 }
 
-struct Node {
-    calls: AtomicUsize,
-    destroyed: AtomicUsize,
-    fail: AtomicU32,
-}
-
-unsafe extern "C" fn host(user: *mut c_void, _bias: i64, upstream: i32) -> i32 {
-    let node = unsafe { &*user.cast::<Node>() };
-    node.calls.fetch_add(1, Ordering::Relaxed);
-    if upstream != 0 {
-        return upstream;
-    }
-    node.fail.load(Ordering::Relaxed) as i32
-}
-
-unsafe extern "C" fn destroy(user: *mut c_void) {
-    let node = unsafe { &*user.cast::<Node>() };
-    node.destroyed.fetch_add(1, Ordering::Relaxed);
-}
-
 #[test]
 fn host_nodes_are_called_at_every_replay_and_failures_are_named() {
     let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
-        let node: &'static Node = Box::leak(Box::new(Node {
-            calls: AtomicUsize::new(0),
-            destroyed: AtomicUsize::new(0),
-            fail: AtomicU32::new(0),
-        }));
-        let body = otr_host_node_t {
-            struct_size: size_of::<otr_host_node_t>(),
-            next: null(),
-            function: Some(host),
-            user: std::ptr::from_ref(node).cast_mut().cast(),
-            destroy: Some(destroy),
-            label: c"my host node".as_ptr(),
-            reads: null(),
-            writes: null(),
-            read_count: 0,
-            write_count: 0,
-            cost_ns: 0,
-            reserved: 0,
-        };
+        let node = Scripted::new();
+        let body = node.node();
         ok(unsafe { otr_host_node(s, &body) });
         ok(unsafe { otr_stream_synchronize(s) });
         let count = || {
@@ -318,8 +277,7 @@ fn host_nodes_are_called_at_every_replay_and_failures_are_named() {
         replay(exec, s);
         assert_eq!(download(s, y, 16), [4.0; 16]);
         assert_eq!(count(), (5, 1));
-        node.fail
-            .store(Code::OUT_OF_RANGE.0 as u32, Ordering::Relaxed);
+        node.outcome.store(Code::OUT_OF_RANGE.0, Ordering::Relaxed);
         replay(exec, s);
         fails(
             unsafe { otr_stream_synchronize(s) },
@@ -332,7 +290,7 @@ fn host_nodes_are_called_at_every_replay_and_failures_are_named() {
             [4.0; 16],
             "what follows a failure does not run"
         );
-        node.fail.store(0, Ordering::Relaxed);
+        node.outcome.store(0, Ordering::Relaxed);
         replay(exec, s);
         assert_eq!(
             download(s, y, 16),

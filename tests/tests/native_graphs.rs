@@ -8,15 +8,15 @@
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{LazyLock, mpsc};
 
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, CopyKind, DType};
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
 use outrigger_tests::abi::{
-    add, alloc, alone, begin, download, end, exec_info, fails, held, instantiate, made, ok, replay,
-    scalar, stream, synchronize, upload,
+    Scripted, add, alloc, alone, begin, download, end, exec_info, fails, held, instantiate, made,
+    ok, replay, scalar, stream, synchronize, upload,
 };
 
 /// A device without graphs of its own, then one of each face with them.
@@ -210,50 +210,13 @@ fn an_update_is_for_later_replays() {
     }
 }
 
-struct Node {
-    calls: AtomicUsize,
-    destroyed: AtomicUsize,
-    outcome: AtomicI32,
-}
-
-unsafe extern "C" fn host(user: *mut c_void, _bias: i64, upstream: i32) -> i32 {
-    let node = unsafe { &*user.cast::<Node>() };
-    node.calls.fetch_add(1, Ordering::Relaxed);
-    if upstream != 0 {
-        return upstream;
-    }
-    node.outcome.load(Ordering::Relaxed)
-}
-
-unsafe extern "C" fn destroy(user: *mut c_void) {
-    let node = unsafe { &*user.cast::<Node>() };
-    node.destroyed.fetch_add(1, Ordering::Relaxed);
-}
-
 #[test]
 fn host_nodes_are_called_at_every_replay_also_after_a_failure() {
     let _alone = alone();
     for device in native() {
         let s = stream(device);
-        let node: &'static Node = Box::leak(Box::new(Node {
-            calls: AtomicUsize::new(0),
-            destroyed: AtomicUsize::new(0),
-            outcome: AtomicI32::new(0),
-        }));
-        let body = otr_host_node_t {
-            struct_size: size_of::<otr_host_node_t>(),
-            next: null(),
-            function: Some(host),
-            user: std::ptr::from_ref(node).cast_mut().cast(),
-            destroy: Some(destroy),
-            label: c"my host node".as_ptr(),
-            reads: null(),
-            writes: null(),
-            read_count: 0,
-            write_count: 0,
-            cost_ns: 0,
-            reserved: 0,
-        };
+        let node = Scripted::new();
+        let body = node.node();
         let y = alloc(device, 64, s);
         upload(s, y, &[1.0f32; 16]);
         begin(s);

@@ -32,4 +32,3 @@ pub use steps::HostNodeFn;
 
 pub(crate) use capture::{CaptureEnd, CaptureSlot, CapturedMark, Captures, reserve};
 pub(crate) use pool::PoolRef;
-pub(crate) use steps::shortest;

@@ -14,7 +14,7 @@ use outrigger_ops::KernelFn;
 use super::data::GraphData;
 use super::program::Program;
 use super::steps;
-use super::submit::{Submission, submissions};
+use super::submit::{KernelSubmission, Submission, submissions};
 use crate::{Device, Error, Result, Stream};
 
 /// A recorded graph, and the queue that records.
@@ -166,54 +166,32 @@ unsafe fn keep(
     one: Submission<'_>,
     calls: &mut HostSteps,
 ) -> Result<()> {
-    // SAFETY: the graph keeps device ranges alive, by the caller's promise; host ranges are the
-    // recorder's. Blocks were made for their kernels.
-    unsafe {
-        match one {
-            Submission::Operator {
-                prepared,
-                call,
-                workspace,
-            } => Ok(call.with(&data.store.calls, |id, call| {
-                prepared.launch(queue, id, call, workspace)
-            })?),
-            Submission::Copy {
-                dst,
-                src,
-                size,
-                kind,
-            } => Ok(queue.copy(dst, src, size, kind)?),
-            Submission::Fill { dst, size, pattern } => {
-                Ok(queue.fill(dst, size, steps::shortest(&pattern))?)
-            }
-            Submission::Kernel {
-                function,
-                args,
-                cost_ns,
-                label,
-            } => {
-                if !steps::is_host(function)
-                    && let Some(kernel) = device.host_kernel(function)?
-                {
-                    return Ok(queue.launch(kernel, args, cost_ns, label)?);
-                }
-                let Some(bias) = device.host_bias()? else {
-                    return Err(Error::new(
-                        Code::UNSUPPORTED,
-                        "the driver does not let the host reach the device's memory",
-                    ));
-                };
-                let step = Box::new(HostStep {
-                    function,
-                    block: args.to_vec(),
-                    bias,
-                });
-                let user = std::ptr::from_ref(&*step).cast_mut().cast();
-                calls.push(step);
-                Ok(queue.host_call_raw(call_step, user)?)
-            }
+    let kernel = |one: KernelSubmission<'_>| {
+        if !steps::is_host(one.function)
+            && let Some(kernel) = device.host_kernel(one.function)?
+        {
+            // SAFETY: the block was made for this kernel; the graph keeps its memory alive.
+            return Ok(unsafe { queue.launch(kernel, one.args, one.cost_ns, one.label) }?);
         }
-    }
+        let Some(bias) = device.host_bias()? else {
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                "the driver does not let the host reach the device's memory",
+            ));
+        };
+        let step = Box::new(HostStep {
+            function: one.function,
+            block: one.args.to_vec(),
+            bias,
+        });
+        let user = std::ptr::from_ref(&*step).cast_mut().cast();
+        calls.push(step);
+        // SAFETY: the step is kept as long as what is recorded.
+        Ok(unsafe { queue.host_call_raw(call_step, user) }?)
+    };
+    // SAFETY: the graph keeps device ranges alive, by the caller's promise; host ranges are the
+    // recorder's.
+    unsafe { one.put(queue, data, Error::from, kernel) }
 }
 
 /// Nodes of the graph that is measured, and bytes that each of them fills.

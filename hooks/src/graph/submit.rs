@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use outrigger_device::CopyKind;
+use outrigger_device::{CopyKind, Queue};
 use outrigger_graph::{Kind, Schedule};
 use outrigger_ops::KernelFn;
 
@@ -12,7 +12,7 @@ use super::data::{GraphData, Work};
 use super::program::Program;
 use super::steps;
 use crate::driver_operators::Prepared;
-use crate::{Result, Stream};
+use crate::{Error, Result, Stream};
 
 /// What a node gives to a queue.
 pub(super) enum Submission<'a> {
@@ -33,12 +33,54 @@ pub(super) enum Submission<'a> {
         pattern: [u8; 16],
     },
     /// A host kernel; a host function is one too.
-    Kernel {
-        function: KernelFn,
-        args: &'a [u8],
-        cost_ns: u32,
-        label: &'static CStr,
-    },
+    Kernel(KernelSubmission<'a>),
+}
+
+/// A host kernel of a graph.
+pub(super) struct KernelSubmission<'a> {
+    pub(super) function: KernelFn,
+    pub(super) args: &'a [u8],
+    pub(super) cost_ns: u32,
+    pub(super) label: &'static CStr,
+}
+
+impl Submission<'_> {
+    /// Submits it to a queue; how a host kernel runs there is `kernel`'s to say. Errors of the driver go
+    /// through `failed`.
+    ///
+    /// # Safety
+    /// Device ranges are live until the node has run; host ranges are the recorder's promise.
+    pub(super) unsafe fn put(
+        self,
+        queue: &Queue,
+        data: &GraphData,
+        failed: impl FnOnce(outrigger_device::Error) -> Error,
+        kernel: impl FnOnce(KernelSubmission<'_>) -> Result<()>,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let submitted = unsafe {
+            match self {
+                Self::Operator {
+                    prepared,
+                    call,
+                    workspace,
+                } => call.with(&data.store.calls, |id, call| {
+                    prepared.launch(queue, id, call, workspace)
+                }),
+                Self::Copy {
+                    dst,
+                    src,
+                    size,
+                    kind,
+                } => queue.copy(dst, src, size, kind),
+                Self::Fill { dst, size, pattern } => {
+                    queue.fill(dst, size, steps::shortest(&pattern))
+                }
+                Self::Kernel(one) => return kernel(one),
+            }
+        };
+        submitted.map_err(failed)
+    }
 }
 
 /// The nodes of a graph that give something to a queue, in the order of the schedule.
@@ -74,14 +116,14 @@ pub(super) unsafe fn submissions<'a>(
                 let (dst, size, pattern) = steps::fill_of(block)?;
                 Some(Submission::Fill { dst, size, pattern })
             }
-            (Work::Kernel(function), _) => Some(Submission::Kernel {
+            (Work::Kernel(function), _) => Some(Submission::Kernel(KernelSubmission {
                 function: *function,
                 args: &bytemuck::cast_slice(block)[..command.size as usize],
                 cost_ns: node.spec.cost_ns,
                 label: command
                     .call
                     .map_or(c"graph", |call| call.operator(&data.store.calls).name()),
-            }),
+            })),
             (Work::None | Work::Conditional(_), _) => None,
         }
     })
@@ -101,30 +143,11 @@ pub(super) unsafe fn submit(
     for one in unsafe { submissions(data, schedule, program) } {
         // SAFETY: the graph keeps device ranges alive, by the caller's promise; host ranges are the
         // recorder's. Blocks were made for their kernels.
-        unsafe {
-            match one {
-                Submission::Operator {
-                    prepared,
-                    call,
-                    workspace,
-                } => call.with(&data.store.calls, |id, call| {
-                    stream.launch_prepared(prepared, id, call, workspace)
-                }),
-                Submission::Copy {
-                    dst,
-                    src,
-                    size,
-                    kind,
-                } => stream.copy_now(dst, src, size, kind),
-                Submission::Fill { dst, size, pattern } => stream.fill_now(dst, size, &pattern),
-                Submission::Kernel {
-                    function,
-                    args,
-                    cost_ns,
-                    label,
-                } => stream.launch_host(function, args, cost_ns, label),
-            }?;
-        }
+        let kernel = |one: KernelSubmission<'_>| unsafe {
+            stream.launch_host(one.function, one.args, one.cost_ns, one.label)
+        };
+        // SAFETY: as above.
+        unsafe { one.put(stream.queue(), data, |error| stream.failed(error), kernel) }?;
     }
     Ok(())
 }
