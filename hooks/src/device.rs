@@ -34,7 +34,7 @@ pub struct Device {
     next_pool_stream: AtomicUsize,
     captures: Captures,
     retired: Mutex<Vec<Retired>>,
-    bias: OnceLock<Option<i64>>,
+    bias: OnceLock<i64>,
     native_cheaper: OnceLock<bool>,
     // Made right after the device, which they refer to, and before anybody else sees it.
     default_stream: OnceLock<Arc<Stream>>,
@@ -182,7 +182,7 @@ impl Device {
         &self.captures
     }
 
-    pub(crate) fn known_bias(&self) -> &OnceLock<Option<i64>> {
+    pub(crate) fn known_bias(&self) -> &OnceLock<i64> {
         &self.bias
     }
 

@@ -180,29 +180,34 @@ impl Device {
     }
 
     /// What to add to an address of the device to reach its bytes from the host, on a thread that the
-    /// driver runs; `None` if the host cannot.
-    pub(crate) fn host_bias(&self) -> Result<Option<i64>> {
+    /// driver runs.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the host cannot; what the driver reports.
+    pub(crate) fn host_bias(&self) -> Result<i64> {
         if self.properties().host_visible() {
-            return Ok(Some(0));
+            return Ok(0);
         }
-        if let Some(known) = self.known_bias().get() {
-            return Ok(*known);
+        if let Some(&known) = self.known_bias().get() {
+            return Ok(known);
         }
-        let bias = match self.kernels().get(self, tell_bias)? {
-            None => None,
-            Some(kernel) => {
-                // A queue of its own: streams of the host may capture, or have failed.
-                let queue = self.driver().queue_create(self.ordinal(), 0)?;
-                let place = AtomicI64::new(0);
-                let args = (std::ptr::from_ref(&place) as u64).to_ne_bytes();
-                // SAFETY: the block is what the kernel expects, and the place outlives the launch, which
-                // is waited for.
-                unsafe { queue.launch(kernel, &args, 0, c"bias") }?;
-                queue.synchronize()?;
-                Some(place.load(Ordering::Acquire))
-            }
+        let Some(kernel) = self.kernels().get(self, tell_bias)? else {
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                "the driver does not let the host reach the device's memory",
+            ));
         };
-        Ok(*self.known_bias().get_or_init(|| bias))
+        // A queue of its own: streams of the host may capture, or have failed.
+        let queue = self.driver().queue_create(self.ordinal(), 0)?;
+        let place = AtomicI64::new(0);
+        let args = (std::ptr::from_ref(&place) as u64).to_ne_bytes();
+        // SAFETY: the block is what the kernel expects, and the place outlives the launch, which is waited
+        // for.
+        unsafe { queue.launch(kernel, &args, 0, c"bias") }?;
+        queue.synchronize()?;
+        Ok(*self
+            .known_bias()
+            .get_or_init(|| place.load(Ordering::Acquire)))
     }
 }
 

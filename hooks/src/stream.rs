@@ -243,13 +243,10 @@ impl Stream {
         if self.is_capturing() {
             return self.record_host_node(node);
         }
-        let Some(bias) = self.device.host_bias()? else {
-            return Err(Error::new(
-                Code::UNSUPPORTED,
-                "the driver does not let the host reach the device's memory",
-            )
-            .on_stream(self.id));
-        };
+        let bias = self
+            .device
+            .host_bias()
+            .map_err(|error| error.on_stream(self.id))?;
         let (function, user, destroy) = (node.function, node.user as usize, node.destroy);
         self.host_call_now(move |upstream| {
             let upstream = upstream.err().unwrap_or(Code::OK);
