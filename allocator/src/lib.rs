@@ -9,6 +9,7 @@
 //! - `segment`: what the device gave, findable by any address inside;
 //! - `heap`: pure arithmetic: splitting, coalescing, accounting, private pools, holds. It knows no
 //!   device and no lock;
+//! - `history`: what happened, for those who ask: a ring of events, labels, traces;
 //! - `pending`: freed blocks that recorded streams may still touch, and segments that leave;
 //! - `allocator`: locks, the device, and what to do when memory runs out.
 //!
@@ -26,6 +27,7 @@ mod block;
 mod config;
 mod error;
 mod heap;
+mod history;
 mod lists;
 mod pending;
 mod pool;
@@ -38,6 +40,10 @@ pub use allocator::Allocator;
 pub use backend::{Backend, Event, EventKind, MemoryInfo, StreamId};
 pub use config::{Config, ConfigError};
 pub use error::{AllocError, FreeError, OutOfMemory, PoolAllocError, PoolError};
+pub use history::{
+    BlockNote, Context, ContextSource, Frame, History, HistoryEntry, HistoryKind, HistoryOptions,
+    Holder, Label, Recorded,
+};
 pub use pool::{PoolId, PoolStats};
 pub use snapshot::{Allocation, BlockInfo, BlockState, Freed, SegmentBlock, SegmentInfo, Snapshot};
 pub use stats::{Stat, Stats};
