@@ -35,6 +35,7 @@ mod segment;
 mod snapshot;
 mod stats;
 mod table;
+pub mod trace;
 
 pub use allocator::Allocator;
 pub use backend::{Backend, Event, EventKind, MemoryInfo, StreamId};
