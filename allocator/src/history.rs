@@ -219,7 +219,7 @@ impl History {
         let trace_id = state
             .recorder
             .as_mut()
-            .map(|recorder| recorder.alloc(block.requested, block.stream));
+            .map(|recorder| recorder.alloc(block.requested, block.stream, note.label));
         state.push(self, HistoryKind::Alloc, block, note.clone());
         let live = Live {
             block: *block,
@@ -272,7 +272,7 @@ impl History {
         }
     }
 
-    /// Something happened to a segment, or a request could not be met: any kind but those of blocks.
+    /// Something happened to a segment.
     #[cold]
     pub fn segment(&self, kind: HistoryKind, segment: &Recorded) {
         let note = BlockNote {
@@ -293,6 +293,9 @@ impl History {
             pool: None,
         };
         self.segment(HistoryKind::OutOfMemory, &block);
+        if let Some(recorder) = &mut self.state.lock().recorder {
+            recorder.out_of_memory(requested, stream);
+        }
     }
 
     /// The labels that hold most memory, the largest first, at most `count` of them.
@@ -387,14 +390,15 @@ impl History {
         self.on.fetch_or(LABELS, Ordering::Relaxed);
     }
 
-    /// Records a trace from now on. Blocks that are live already are not in it. The sink is written to
-    /// with locks of the allocator held, in large pieces: it must not allocate from this allocator, and
-    /// should not wait.
+    /// Records a trace from now on, `about` something. Blocks that are live already are not in it. The
+    /// sink is written to with locks of the allocator held, in large pieces: it must not allocate from
+    /// this allocator, and should not wait.
     ///
     /// # Errors
-    /// The one of the sink for a recording that was on before, which ends here.
-    pub fn start_trace(&self, sink: Box<dyn Write + Send>) -> io::Result<()> {
-        self.swap_trace(Some(Recorder::new(sink)))
+    /// The sink's, for what is written at once; or the one of the sink of a recording that was on
+    /// before: it ends here.
+    pub fn start_trace(&self, sink: Box<dyn Write + Send>, about: &str) -> io::Result<()> {
+        self.swap_trace(Some(Recorder::new(sink, about)?))
     }
 
     /// Ends the recording of a trace, if one is on.

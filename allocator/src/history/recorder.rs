@@ -1,93 +1,96 @@
-//! Writes what happens as a trace: one line per operation, in the format that `outrigger replay` and
-//! the benchmarks read.
+//! Records what happens as a trace (see [`crate::trace`]), to be replayed or looked at.
 //!
-//! It is called with locks held: it formats into memory and hands whole chunks to the sink, whose first
+//! It is called with locks held: it gathers lines and hands large pieces to the sink, whose first
 //! failure ends the recording and is kept for whoever stops it.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 
+use super::Label;
 use crate::StreamId;
+use crate::trace::Writer;
 
 /// Bytes that are gathered before the sink gets them.
-const CHUNK: usize = 64 * 1024;
+const PIECE: usize = 64 * 1024;
+
+type Sink = BufWriter<Box<dyn Write + Send>>;
 
 /// A recording that is on.
 pub(super) struct Recorder {
-    sink: Box<dyn Write + Send>,
-    text: String,
-    streams: HashMap<StreamId, u32>,
+    writer: Writer<Sink>,
+    streams: HashMap<StreamId, StreamId>,
+    label: Option<Label>,
     next_id: u64,
     failure: Option<io::Error>,
 }
 
 impl Recorder {
-    pub(super) fn new(sink: Box<dyn Write + Send>) -> Self {
-        Self {
-            sink,
-            text: "# alloctrace v1; ops: a <id> <bytes> <stream> | f <id> | r <id> <stream> | m <label>\n"
-                .to_owned(),
+    /// Writes the header at once, so that a sink that takes nothing is found out early.
+    pub(super) fn new(sink: Box<dyn Write + Send>, about: &str) -> io::Result<Self> {
+        Ok(Self {
+            writer: Writer::new(BufWriter::with_capacity(PIECE, sink), about)?,
             streams: HashMap::new(),
+            label: None,
             next_id: 0,
             failure: None,
-        }
+        })
     }
 
     /// Traces number their streams from 0, in the order in which they come.
-    fn stream(&mut self, stream: StreamId) -> u32 {
-        let next = self.streams.len() as u32;
+    fn stream(&mut self, stream: StreamId) -> StreamId {
+        let next = StreamId(self.streams.len() as u64);
         *self.streams.entry(stream).or_insert(next)
     }
 
     /// An allocation; returns its number in the trace.
-    pub(super) fn alloc(&mut self, bytes: u64, stream: StreamId) -> u64 {
+    pub(super) fn alloc(&mut self, bytes: u64, stream: StreamId, label: Option<Label>) -> u64 {
         let (id, stream) = (self.next_id, self.stream(stream));
         self.next_id += 1;
-        self.line(format_args!("a {id} {bytes} {stream}\n"));
+        let changed = std::mem::replace(&mut self.label, label) != label;
+        self.write(|writer| {
+            if changed {
+                writer.label(label.map(Label::name).as_deref().unwrap_or(""))?;
+            }
+            writer.alloc(id, bytes, stream)
+        });
         id
     }
 
     pub(super) fn free(&mut self, id: u64) {
-        self.line(format_args!("f {id}\n"));
+        self.write(|writer| writer.free(id));
     }
 
     pub(super) fn record_stream(&mut self, id: u64, stream: StreamId) {
         let stream = self.stream(stream);
-        self.line(format_args!("r {id} {stream}\n"));
+        self.write(|writer| writer.record_stream(id, stream));
+    }
+
+    pub(super) fn out_of_memory(&mut self, bytes: u64, stream: StreamId) {
+        let stream = self.stream(stream);
+        self.write(|writer| writer.out_of_memory(bytes, stream));
     }
 
     pub(super) fn mark(&mut self, label: &str) {
-        let label = label.replace(['\n', '\r'], " ");
-        self.line(format_args!("m {label}\n"));
+        self.write(|writer| writer.mark(label));
     }
 
-    fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        if self.failure.is_some() {
-            return;
-        }
-        // Writing into a String cannot fail.
-        let _ = self.text.write_fmt(line);
-        if self.text.len() >= CHUNK {
-            self.hand_over();
-        }
-    }
-
-    fn hand_over(&mut self) {
-        if let Err(error) = self.sink.write_all(self.text.as_bytes()) {
+    fn write(&mut self, line: impl FnOnce(&mut Writer<Sink>) -> io::Result<()>) {
+        if self.failure.is_none()
+            && let Err(error) = line(&mut self.writer)
+        {
             self.failure = Some(error);
         }
-        self.text.clear();
     }
 
     /// Ends the recording. The first failure of the sink, if there was one.
     pub(super) fn finish(mut self) -> io::Result<()> {
-        if self.failure.is_none() {
-            self.hand_over();
-        }
         match self.failure.take() {
-            Some(error) => Err(error),
-            None => self.sink.flush(),
+            Some(error) => {
+                // What is left would only be tried once more.
+                drop(self.writer.into_inner().into_parts());
+                Err(error)
+            }
+            None => self.writer.flush(),
         }
     }
 }

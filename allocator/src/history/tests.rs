@@ -137,24 +137,42 @@ fn a_trace_has_what_came_while_it_was_on() {
     history.keep_labels();
     history.alloc(&block(0x1000, 10), None);
     let sink = Sink::default();
-    history.start_trace(Box::new(sink.clone())).unwrap();
+    history
+        .start_trace(Box::new(sink.clone()), "name=test")
+        .unwrap();
     history.alloc(&block(0x2000, 20), None);
     history.record_stream(0x2000, StreamId(99));
     history.record_stream(0x1000, StreamId(99));
     history.free(&block(0x1000, 10), true, None);
     history.mark("step\n1");
     history.free(&block(0x2000, 20), false, None);
+    Label::new("late").push();
     history.alloc(&block(0x1000, 11), None);
+    Label::pop();
+    history.out_of_memory(1 << 40, StreamId(99), 0);
     history.free_completed(&block(0x2000, 20));
     history.stop_trace().unwrap();
     history.free(&block(0x1000, 11), true, None);
     let text = String::from_utf8(sink.0.lock().clone()).unwrap();
     let lines: Vec<_> = text.lines().skip(1).collect();
-    assert_eq!(lines, ["a 0 20 0", "r 0 1", "m step 1", "f 0", "a 1 11 0"]);
-    assert!(text.starts_with("# "));
+    assert_eq!(
+        lines,
+        [
+            "a 0 20 0",
+            "r 0 1",
+            "m step 1",
+            "f 0",
+            "# label late",
+            "a 1 11 0",
+            "# oom 1099511627776 1"
+        ]
+    );
+    let loaded = crate::trace::Trace::load(text.as_bytes()).unwrap();
+    assert_eq!((loaded.allocations, loaded.ops.len()), (2, 7));
+    assert!(loaded.header.ends_with("name=test"));
 
     let failing = Sink(Arc::default(), true);
-    history.start_trace(Box::new(failing)).unwrap();
+    history.start_trace(Box::new(failing), "").unwrap();
     let error = history.stop_trace().unwrap_err();
     assert_eq!(error.to_string(), "disk full");
     history.stop_trace().unwrap();
