@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 9] = [
+const LAYERS: [&str; 10] = [
     "outrigger-device",
     "outrigger-allocator",
     "outrigger-graph",
@@ -17,6 +17,7 @@ const LAYERS: [&str; 9] = [
     "outrigger-ffi",
     "outrigger",
     "outrigger-tests",
+    "outrigger-bench-alloc",
     "xtask",
 ];
 
