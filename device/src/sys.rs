@@ -507,9 +507,8 @@ pub struct otr_virtual_memory_api {
         unsafe extern "C" fn(
             arg1: *mut otr_driver_t,
             address: otr_address_t,
-            size: u64,
-            arg2: *mut otr_physical_t,
-            offset: u64,
+            physical: *const *mut otr_physical_t,
+            count: u32,
         ) -> otr_code_t,
     >,
     pub unmap: ::core::option::Option<
@@ -986,10 +985,25 @@ pub struct otr_ipc_api {
             arg3: *mut *mut otr_drv_event_t,
         ) -> otr_code_t,
     >,
+    pub physical_export: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            arg2: *mut otr_physical_t,
+            arg3: *mut otr_ipc_handle_t,
+        ) -> otr_code_t,
+    >,
+    pub physical_import: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            device: u32,
+            arg2: *const otr_ipc_handle_t,
+            arg3: *mut *mut otr_physical_t,
+        ) -> otr_code_t,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_ipc_api"][::core::mem::size_of::<otr_ipc_api>() - 48usize];
+    ["Size of otr_ipc_api"][::core::mem::size_of::<otr_ipc_api>() - 64usize];
     ["Alignment of otr_ipc_api"][::core::mem::align_of::<otr_ipc_api>() - 8usize];
     [
         "Offset of field: otr_ipc_api::struct_size",
@@ -1009,6 +1023,12 @@ const _: () = {
     [
         "Offset of field: otr_ipc_api::event_import",
     ][::core::mem::offset_of!(otr_ipc_api, event_import) - 40usize];
+    [
+        "Offset of field: otr_ipc_api::physical_export",
+    ][::core::mem::offset_of!(otr_ipc_api, physical_export) - 48usize];
+    [
+        "Offset of field: otr_ipc_api::physical_import",
+    ][::core::mem::offset_of!(otr_ipc_api, physical_import) - 56usize];
 };
 pub type otr_ipc_api_t = otr_ipc_api;
 #[repr(C)]

@@ -110,6 +110,37 @@
  *       kernels, number or order of the commands differ, it answers OTR_ERR_INVALID_ARGUMENT and
  *       changes nothing. `from` stays as it is, and the host's.
  *   R36 `destroy` returns without waiting: launches that were submitted still run.
+ * Virtual memory (the optional group `virtual_memory`)
+ *   R37 Addresses, sizes and alignments are multiples of the device's `granularity`, a power of two of
+ *       at least `address_alignment`. `reserve` gives a range of addresses of that device, without
+ *       memory, aligned to a power of two (0: to the granularity). R13 holds for reserved ranges, used
+ *       or not. `release` takes the whole of one back, and answers OTR_ERR_BUSY while something is
+ *       mapped in it. Queues of the device reach what is mapped there, and `memory_free` refuses it.
+ *   R38 `create` takes the memory, and OTR_ERR_OUT_OF_MEMORY comes from there: an object counts as
+ *       used, in `memory_info` too, until it is gone. `destroy` takes the handle back, also of an
+ *       object that is mapped, whose memory then goes with its last unmap.
+ *   R39 `map` puts whole objects one behind the other, from `address` on: all of them or none, and
+ *       out of memory (for page tables) leaves nothing mapped. The range lies in one reservation, of
+ *       the device of the objects, and nothing is mapped in it yet. An object may be mapped at several
+ *       addresses at a time, all of which reach the same bytes: what work wrote at one of them, work
+ *       that is ordered behind it (R16, R24) reads at any. No initial value.
+ *   R40 `map` never waits for work, and is called also while work runs on other addresses, those of
+ *       other mappings of the same objects included. `unmap` takes a range without gaps that begins
+ *       and ends where mapped objects do, of one `map` or of several. It is called after all work that
+ *       uses the range has finished (R12), while other work runs.
+ *   R41 Commands and kernels reach mapped memory as they do what `memory_alloc` gave (R13), also across
+ *       the borders of objects. To touch what is not mapped is the host's fault (R7).
+ * Memory of other processes (the optional group `ipc`)
+ *   R42 A handle is plain bytes, which own nothing. It is good in processes of the same user on the
+ *       same machine, for any number of imports, as long as the exporter keeps the memory: an import
+ *       after that answers OTR_ERR_NOT_FOUND, and bytes that are no handle of the driver
+ *       OTR_ERR_INVALID_HANDLE. A driver may refuse an import in the exporting process, and the export
+ *       of what it cannot share, with OTR_ERR_UNSUPPORTED.
+ *   R43 What was imported reaches the bytes of the exporter: all of the allocation or object, at an
+ *       address of the importer's own device. It does not count as used there. Work of two processes
+ *       is ordered by an imported event or by the hosts.
+ *   R44 The exporter frees or destroys only what importers have closed. Where it does so earlier, or
+ *       ends, the bytes are of no value from then on, and closing still succeeds.
  */
 #ifndef OUTRIGGER_DRIVER_H
 #define OUTRIGGER_DRIVER_H
@@ -137,7 +168,7 @@ typedef struct otr_module otr_module_t;
 typedef struct otr_kernel otr_kernel_t;
 typedef struct otr_operator otr_operator_t;
 typedef struct otr_drv_graph otr_drv_graph_t;
-typedef struct otr_physical otr_physical_t;
+typedef struct otr_physical otr_physical_t; /* memory without an address, until it is mapped */
 
 /* ---- Extension chain (R3) ------------------------------------------------------------------ */
 typedef struct otr_ext {
@@ -208,7 +239,7 @@ typedef struct otr_memory_info_api {
   otr_code_t (*info)(otr_driver_t*, uint32_t device, uint64_t* free_bytes, uint64_t* total_bytes);
 } otr_memory_info_api_t;
 
-/* Address ranges and physical memory apart. Sizes and offsets are multiples of `granularity`. */
+/* Addresses and memory apart (R37 to R41). */
 typedef struct otr_virtual_memory_api {
   size_t struct_size;
   otr_code_t (*granularity)(otr_driver_t*, uint32_t device, uint64_t* bytes);
@@ -216,10 +247,10 @@ typedef struct otr_virtual_memory_api {
                         otr_address_t* address);
   otr_code_t (*release)(otr_driver_t*, otr_address_t address, uint64_t size);
   otr_code_t (*create)(otr_driver_t*, uint32_t device, uint64_t size, otr_physical_t** physical);
-  /* Physical memory that is still mapped lives until its last unmap. */
   otr_code_t (*destroy)(otr_driver_t*, otr_physical_t*);
-  otr_code_t (*map)(otr_driver_t*, otr_address_t address, uint64_t size, otr_physical_t*,
-                    uint64_t offset);
+  /* count > 0. Readable and writable on the device of the objects. */
+  otr_code_t (*map)(otr_driver_t*, otr_address_t address, otr_physical_t* const* physical,
+                    uint32_t count);
   otr_code_t (*unmap)(otr_driver_t*, otr_address_t address, uint64_t size);
 } otr_virtual_memory_api_t;
 
@@ -318,7 +349,7 @@ typedef struct otr_graph_api {
   otr_code_t (*destroy)(otr_drv_graph_t*);
 } otr_graph_api_t;
 
-/* Memory and events of other processes. */
+/* Memory and events of other processes (R42 to R44). */
 #define OTR_IPC_HANDLE_BYTES 64
 typedef struct otr_ipc_handle {
   uint8_t bytes[OTR_IPC_HANDLE_BYTES];
@@ -326,12 +357,18 @@ typedef struct otr_ipc_handle {
 
 typedef struct otr_ipc_api {
   size_t struct_size;
+  /* Of what `memory_alloc` gave. */
   otr_code_t (*memory_export)(otr_driver_t*, otr_address_t base, otr_ipc_handle_t*);
   otr_code_t (*memory_import)(otr_driver_t*, uint32_t device, const otr_ipc_handle_t*,
                               otr_address_t* base);
   otr_code_t (*memory_close)(otr_driver_t*, otr_address_t base);
   otr_code_t (*event_export)(otr_drv_event_t*, otr_ipc_handle_t*);                   /* optional */
   otr_code_t (*event_import)(otr_driver_t*, const otr_ipc_handle_t*, otr_drv_event_t**); /* optional */
+  /* Of what `create` of `virtual_memory` gave. What was imported is mapped as any object is, and given
+   * back to `destroy`. Its size is the exported one's. Both or none of the two; optional. */
+  otr_code_t (*physical_export)(otr_driver_t*, otr_physical_t*, otr_ipc_handle_t*);
+  otr_code_t (*physical_import)(otr_driver_t*, uint32_t device, const otr_ipc_handle_t*,
+                                otr_physical_t**);
 } otr_ipc_api_t;
 
 /* ---- The table ----------------------------------------------------------------------------- */
