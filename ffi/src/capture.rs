@@ -10,6 +10,7 @@ use outrigger_hooks::{CaptureMode, ConditionalKind, DType, HostNode, KernelCall,
 use crate::graph::graphs;
 use crate::guard::{Out, OutStruct, null, slice, text};
 use crate::operator::struct_size;
+use crate::pool::optional_pool;
 use crate::{otr_graph_t, otr_pool_t, otr_stream_t};
 
 /// A host kernel to launch.
@@ -77,24 +78,6 @@ pub struct otr_host_node_t {
     pub cost_ns: u32,
     /// 0
     pub reserved: u32,
-}
-
-/// What a pool holds. Set `struct_size` before the call.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct otr_pool_info_t {
-    /// sizeof(otr_pool_info_t)
-    pub struct_size: usize,
-    /// Bytes taken from the device.
-    pub reserved_bytes: u64,
-    /// Bytes in use, rounded up.
-    pub allocated_bytes: u64,
-    /// The most that were in use.
-    pub peak_allocated_bytes: u64,
-    /// The device.
-    pub device: u32,
-    /// Captures, graphs and executable graphs that refer to it.
-    pub users: u32,
 }
 
 /// A stream does not capture.
@@ -184,15 +167,6 @@ pub(crate) fn with_host_node<R>(
     })
 }
 
-/// The pool of a handle; `None` for 0.
-pub(crate) fn optional_pool(pool: otr_pool_t) -> Result<Option<std::sync::Arc<hooks::Pool>>> {
-    if pool == 0 {
-        Ok(None)
-    } else {
-        hooks::pool(pool).map(Some)
-    }
-}
-
 api! {
     /// Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the device
     /// runs none and its memory is not visible to the host.
@@ -209,35 +183,6 @@ api! {
             // SAFETY: the host's promise: the function may be called until `destroy` is.
             hooks::with_stream(stream, |stream| unsafe { stream.host_node(node) })
         })
-    }
-
-    /// Makes a pool of a device's memory that graphs can share. Graphs of one pool may use the same
-    /// memory for what they need in between, so that their replays must not overlap.
-    fn otr_pool_create(device: u32, pool: *mut otr_pool_t) {
-        let out = Out::new(pool, "pool")?;
-        out.set(hooks::create_pool(device)?.id());
-        Ok(())
-    }
-
-    /// Gives the handle up. The memory goes back to the device with the last graph that uses it.
-    fn otr_pool_destroy(pool: otr_pool_t) {
-        hooks::destroy_pool(pool)
-    }
-
-    /// What a pool holds now.
-    fn otr_pool_info(pool: otr_pool_t, info: *mut otr_pool_info_t) {
-        let out = OutStruct::new(info, "info")?;
-        let pool = hooks::pool(pool)?;
-        let stats = pool.stats();
-        out.set(&otr_pool_info_t {
-            struct_size: 0,
-            reserved_bytes: stats.reserved,
-            allocated_bytes: stats.allocated,
-            peak_allocated_bytes: stats.allocated_peak,
-            device: pool.device().index(),
-            users: pool.users() as u32,
-        });
-        Ok(())
     }
 
     /// Begins a capture: work of this stream is recorded, not run, until otr_capture_end; so is work of

@@ -8,11 +8,10 @@ use outrigger_device::sys::otr_operator_call_t;
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Code, ConditionalKind, DType, DumpFormat, Error, Graph, Result};
 
-use crate::capture::{
-    optional_pool, otr_host_node_t, otr_kernel_call_t, with_host_node, with_kernel,
-};
+use crate::capture::{otr_host_node_t, otr_kernel_call_t, with_host_node, with_kernel};
 use crate::guard::{Out, OutStruct, slice, string, text};
 use crate::operator::with_call;
+use crate::pool::optional_pool;
 use crate::{otr_graph_t, otr_node_t, otr_operator_id_t, otr_pool_t};
 
 /// A conditional node that runs its first body if the predicate is not 0, else its second one if there

@@ -1,12 +1,18 @@
-//! Device memory, cached and ordered by streams.
+//! Device memory, cached and ordered by streams: what a host allocates, how much that is, and limits.
 
-use std::ffi::c_char;
+use std::collections::HashMap;
+use std::ffi::{CString, c_char};
+use std::ptr::null;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use outrigger_hooks as hooks;
-use outrigger_hooks::{Stat, Stats};
+use outrigger_hooks::{Label, Stat, Stats};
 
 use crate::guard::{Out, OutStruct, string};
-use crate::otr_stream_t;
+use crate::{otr_pool_t, otr_stream_t};
+
+/// All devices, where a call takes one device or all.
+pub const OTR_ALL_DEVICES: u32 = 0xffff_ffff;
 
 /// What is known of an address within an allocation. Set `struct_size` before the call.
 #[repr(C)]
@@ -24,6 +30,14 @@ pub struct otr_pointer_info_t {
     pub device: u32,
     /// 0
     pub reserved: u32,
+    /// Bytes that were asked for.
+    pub requested: u64,
+    /// The pool that it is of; 0 for the memory that all share, and for a pool whose handle was given up.
+    pub pool: otr_pool_t,
+    /// The number of the pool within its device, as snapshots name it; 0 for the memory that all share.
+    pub pool_number: u64,
+    /// The label under which it was allocated, valid for the life of the process; NULL if none is known.
+    pub label: *const c_char,
 }
 
 /// One statistic.
@@ -140,11 +154,15 @@ api! {
             stream: known.stream,
             device: known.device,
             reserved: 0,
+            requested: known.requested,
+            pool: known.pool,
+            pool_number: known.pool_number,
+            label: known.label.map_or(null(), label_text),
         });
         Ok(())
     }
 
-    /// Gives all cached memory that is not in use back to the driver.
+    /// Gives all cached memory that is not in use back to the driver, but for that of live pools.
     fn otr_memory_empty_cache(device: u32) {
         hooks::runtime()?.device(device)?.empty_cache();
         Ok(())
@@ -179,45 +197,78 @@ api! {
         Ok(())
     }
 
-    /// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit.
+    /// Statistics of a device's memory as JSON: one flat object under the names of PyTorch's memory_stats,
+    /// such as "allocated_bytes.all.current". Free it with otr_string_free.
+    fn otr_memory_stats_json(device: u32, json: *mut *mut c_char) {
+        let out = Out::new(json, "json")?;
+        out.set(string(hooks::runtime()?.device(device)?.memory_stats_json()));
+        Ok(())
+    }
+
+    /// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit. What is held
+    /// already stays: below the limit, memory is given back as it becomes idle and more is needed.
     fn otr_memory_set_limit(device: u32, bytes: u64) {
         hooks::runtime()?.device(device)?.set_memory_limit(bytes);
         Ok(())
     }
 
-    /// All segments of a device and their blocks, as JSON. Free it with otr_string_free.
+    /// The most bytes that the cache may take from a device; UINT64_MAX if there is no limit.
+    fn otr_memory_limit(device: u32, bytes: *mut u64) {
+        let out = Out::new(bytes, "bytes")?;
+        out.set(hooks::runtime()?.device(device)?.memory_limit());
+        Ok(())
+    }
+
+    /// Limits the bytes that the cache may take to a fraction of the device's memory, 0 to 1.
+    fn otr_memory_set_fraction(device: u32, fraction: f64) {
+        hooks::runtime()?.device(device)?.set_memory_fraction(fraction)
+    }
+
+    /// The limit of a device as a fraction of its memory: 1 if there is none.
+    fn otr_memory_fraction(device: u32, fraction: *mut f64) {
+        let out = Out::new(fraction, "fraction")?;
+        out.set(hooks::runtime()?.device(device)?.memory_fraction()?);
+        Ok(())
+    }
+
+    /// Limits the bytes that the caches of all devices together may hold; UINT64_MAX lifts the limit.
+    fn otr_memory_set_process_limit(bytes: u64) {
+        hooks::set_process_memory_limit(bytes);
+        Ok(())
+    }
+
+    /// Bytes that the caches of all devices hold, and the most that they may; UINT64_MAX if there is no
+    /// limit.
+    fn otr_memory_process_info(held_bytes: *mut u64, limit_bytes: *mut u64) {
+        let (held, limit) =
+            (Out::new(held_bytes, "held_bytes")?, Out::new(limit_bytes, "limit_bytes")?);
+        held.set(hooks::process_memory_held());
+        limit.set(hooks::process_memory_limit());
+        Ok(())
+    }
+
+    /// All segments of a device, or of OTR_ALL_DEVICES, with their blocks and the events that were kept
+    /// (otr_memory_history_start), as JSON under the names of PyTorch's memory snapshots: "segments",
+    /// "device_traces" (a list per device), "allocator_settings". Blocks and events also have their
+    /// "label". Free it with otr_string_free.
     fn otr_memory_snapshot(device: u32, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
-        let snapshot = hooks::runtime()?.device(device)?.memory_snapshot();
-        out.set(string(snapshot_json(&snapshot)));
+        let device = (device != OTR_ALL_DEVICES).then_some(device);
+        out.set(string(hooks::snapshot_json(device)?));
         Ok(())
     }
 }
 
-fn snapshot_json(snapshot: &hooks::Snapshot) -> String {
-    let segments: Vec<_> = snapshot
-        .segments
-        .iter()
-        .map(|segment| {
-            let blocks: Vec<_> = segment
-                .blocks
-                .iter()
-                .map(|block| {
-                    serde_json::json!({
-                        "address": block.address,
-                        "size": block.size,
-                        "requested_size": block.requested,
-                        "state": block.state.name(),
-                    })
-                })
-                .collect();
-            serde_json::json!({
-                "address": segment.address,
-                "total_size": segment.size,
-                "stream": segment.stream.0,
-                "blocks": blocks,
-            })
+/// The name of a label as a C string that is never freed: labels are few, and their names live as long
+/// as the process, too.
+fn label_text(label: Label) -> *const c_char {
+    static TEXTS: LazyLock<Mutex<HashMap<Label, &'static CString>>> = LazyLock::new(Mutex::default);
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    texts
+        .entry(label)
+        .or_insert_with(|| {
+            let name = CString::new(&*label.name()).unwrap_or_default();
+            Box::leak(Box::new(name))
         })
-        .collect();
-    serde_json::json!({ "segments": segments }).to_string()
+        .as_ptr()
 }

@@ -1,4 +1,4 @@
-//! Observers: functions of the host that are told of memory and fallbacks.
+//! Observers: functions of the host that are told of memory and fallbacks, or asked to release memory.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -53,11 +53,24 @@ pub struct otr_observation_t {
     pub name: *const c_char,
     /// How long a fallback took.
     pub nanoseconds: u64,
+    /// The text of the error where a request could not be met; else "".
+    pub text: *const c_char,
+    /// Bytes that the device has left where a request could not be met, as far as it tells; else 0.
+    pub device_free: u64,
+    /// Bytes that the device has in all, likewise.
+    pub device_total: u64,
 }
 
 /// Called on the thread that caused the event, outside of all locks of the runtime. It must not throw.
 pub type otr_observer_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, observation: *const otr_observation_t)>;
+
+/// Asked to release memory: `needed` bytes of a device cannot be had, though caches were given back and
+/// pending frees waited for. Returns 0 if it released nothing; else the allocation is tried once more.
+/// Called on the thread that allocates, outside of all locks of the runtime; it may call the runtime, and
+/// allocate, where what cannot be had is an error. It must not throw.
+pub type otr_pressure_fn =
+    Option<unsafe extern "C" fn(user: *mut c_void, device: u32, needed: u64) -> u32>;
 
 /// A pointer that the host lets us use from any thread.
 struct User(*mut c_void);
@@ -82,6 +95,7 @@ api! {
         out.set(hooks::add_observer(ObservationKinds(kinds), move |seen| {
             let user = &user;
             let name = CString::new(seen.name).unwrap_or_default();
+            let text = CString::new(seen.text).unwrap_or_default();
             let observation = otr_observation_t {
                 struct_size: size_of::<otr_observation_t>(),
                 kind: seen.kind.0,
@@ -92,9 +106,30 @@ api! {
                 reserved_bytes: seen.reserved_bytes,
                 name: name.as_ptr(),
                 nanoseconds: seen.nanoseconds,
+                text: text.as_ptr(),
+                device_free: seen.device_free,
+                device_total: seen.device_total,
             };
             // SAFETY: the host lets this be called from any thread until the observer is removed.
             unsafe { function(user.0, &observation) }
+        })?);
+        Ok(())
+    }
+
+    /// Has a function called when an allocation of any device is about to fail, until the observer is
+    /// removed by otr_observer_remove.
+    fn otr_observer_add_pressure(
+        function: otr_pressure_fn,
+        user: *mut c_void,
+        observer: *mut otr_observer_t,
+    ) {
+        let out = Out::new(observer, "observer")?;
+        let function = function.ok_or_else(|| null("function"))?;
+        let user = User(user);
+        out.set(hooks::add_pressure_observer(move |pressure| {
+            let user = &user;
+            // SAFETY: the host lets this be called from any thread until the observer is removed.
+            unsafe { function(user.0, pressure.device, pressure.needed) != 0 }
         })?);
         Ok(())
     }

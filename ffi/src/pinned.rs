@@ -1,11 +1,11 @@
 //! Pinned host memory: cached, and reused only after the streams recorded on it have passed.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use outrigger_hooks as hooks;
 
-use crate::guard::Out;
-use crate::otr_stream_t;
+use crate::guard::{Out, OutStruct, string};
+use crate::{otr_memory_stats_t, otr_stream_t};
 
 api! {
     /// Hands out at least `size` bytes of pinned host memory. 0 bytes are NULL.
@@ -35,6 +35,39 @@ api! {
     /// Gives all cached pinned memory that is not in use back.
     fn otr_host_empty_cache() {
         hooks::host_memory()?.empty_cache();
+        Ok(())
+    }
+
+    /// Statistics of pinned memory.
+    fn otr_host_stats(stats: *mut otr_memory_stats_t) {
+        let out = OutStruct::new(stats, "stats")?;
+        out.set(&otr_memory_stats_t::from(&hooks::host_memory()?.stats()));
+        Ok(())
+    }
+
+    /// Statistics of pinned memory as JSON, as otr_memory_stats_json writes them. Free it with
+    /// otr_string_free.
+    fn otr_host_stats_json(json: *mut *mut c_char) {
+        let out = Out::new(json, "json")?;
+        out.set(string(hooks::host_memory()?.stats_json()));
+        Ok(())
+    }
+
+    /// Starts all peaks of pinned memory anew from the current values.
+    fn otr_host_reset_peak() {
+        hooks::host_memory()?.reset_peak();
+        Ok(())
+    }
+
+    /// Starts all accumulated counts of pinned memory anew from 0.
+    fn otr_host_reset_accumulated() {
+        hooks::host_memory()?.reset_accumulated();
+        Ok(())
+    }
+
+    /// Limits the bytes of pinned memory that are held, in use or cached; UINT64_MAX lifts the limit.
+    fn otr_host_set_limit(bytes: u64) {
+        hooks::host_memory()?.set_limit(bytes);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use outrigger_allocator::{Allocator, Config};
+use outrigger_allocator::{Allocator, Config, History};
 use outrigger_device::{Code, DeviceProperties, Driver};
 use parking_lot::Mutex;
 
@@ -13,7 +13,7 @@ use crate::driver_operators::DriverOperators;
 use crate::generator::{Generator, new_generator};
 use crate::graph::Captures;
 use crate::kernels::Kernels;
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, follow};
 use crate::stream::Owner;
 use crate::{Error, Result, Stream};
 
@@ -28,6 +28,7 @@ pub struct Device {
     properties: DeviceProperties,
     timelines: Arc<Timelines>,
     allocator: Allocator<DeviceMemory>,
+    history: History,
     kernels: Kernels,
     driver_operators: DriverOperators,
     pools: Mutex<HashMap<i32, Vec<Arc<Stream>>>>,
@@ -51,7 +52,13 @@ impl Device {
     ) -> Result<&'static Self> {
         let properties = driver.properties(ordinal)?;
         let timelines = Arc::new(Timelines::default());
-        let memory = DeviceMemory::new(index, driver.clone(), ordinal, Arc::clone(&timelines));
+        let memory = DeviceMemory::new(
+            index,
+            driver.clone(),
+            ordinal,
+            Arc::clone(&timelines),
+            config.limit(),
+        );
         // Leaked on purpose: streams, events and addresses that hosts hold refer to devices until the
         // process ends.
         let device: &'static Self = Box::leak(Box::new(Self {
@@ -61,6 +68,7 @@ impl Device {
             properties,
             timelines,
             allocator: Allocator::new(memory, config.clone()),
+            history: History::new(),
             kernels: Kernels::new(),
             driver_operators: DriverOperators::default(),
             pools: Mutex::default(),
@@ -74,6 +82,7 @@ impl Device {
         }));
         let stream = Stream::make(device, 0, Owner::Runtime)?;
         let generator = new_generator(index)?;
+        follow(device.history());
         device.default_stream.get_or_init(|| stream);
         device.default_generator.get_or_init(|| generator);
         Ok(device)
@@ -160,6 +169,12 @@ impl Device {
     #[inline]
     pub(crate) fn allocator(&self) -> &Allocator<DeviceMemory> {
         &self.allocator
+    }
+
+    /// What the memory of the device records of its life.
+    #[inline]
+    pub(crate) fn history(&self) -> &History {
+        &self.history
     }
 
     #[inline]

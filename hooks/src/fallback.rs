@@ -137,12 +137,10 @@ pub fn fallback_end(operator: &str, nanoseconds: u64, staged_bytes: u64) {
         observer::observe(&Observation {
             kind: ObservationKinds::FALLBACK,
             device: current_device(),
-            address: 0,
             size: staged_bytes,
-            allocated_bytes: 0,
-            reserved_bytes: 0,
             name: operator,
             nanoseconds,
+            ..Observation::default()
         });
     }
 }

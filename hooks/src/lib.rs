@@ -43,12 +43,20 @@ pub use graph::{
     create_pool, destroy_graph, destroy_graph_exec, destroy_pool, graph, graph_exec, pool,
     with_graph_exec,
 };
-pub use memory::PointerInfo;
-pub use observer::{Observation, ObservationKinds, add_observer, remove_observer};
+pub use memory::{
+    PointerInfo, begin_pool_use, end_pool_use, pop_label, process_memory_held,
+    process_memory_limit, push_label, set_process_memory_limit, snapshot_json,
+};
+pub use observer::{
+    Observation, ObservationKinds, Pressure, add_observer, add_pressure_observer, remove_observer,
+};
 pub use pinned::host_memory;
 pub use runtime::{MAX_DEVICES, Runtime, runtime};
 pub use stream::{Stream, create_stream, destroy_stream, stream, with_stream};
 
-pub use outrigger_allocator::{PoolStats, SegmentInfo, Snapshot, Stat, Stats};
+pub use outrigger_allocator::{
+    ContextSource, Frame, HistoryOptions, Holder, Label, PoolStats, SegmentInfo, Snapshot, Stat,
+    Stats,
+};
 pub use outrigger_device::{Code, CopyKind, DType, LoadReport};
 pub use outrigger_ops as ops;

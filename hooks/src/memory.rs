@@ -1,18 +1,30 @@
 //! Device memory over the caching allocator, with its accounting, and observers told of what happens.
 //! It must never give memory back to a driver while work that was submitted may still use it.
 
-use std::sync::Arc;
+mod backend;
+mod history;
+mod limit;
+mod route;
+mod snapshot;
+mod statistics;
 
 use outrigger_allocator::{
-    AllocError, Allocation, Backend, Event, EventKind, FreeError, Freed, MemoryInfo,
-    PoolAllocError, Snapshot, Stats, StreamId,
+    AllocError, Allocation, FreeError, Freed, Label, PoolAllocError, Snapshot, Stats, StreamId,
 };
-use outrigger_device::{Code, Driver};
+use outrigger_device::Code;
 
-use crate::device::Timelines;
-use crate::graph::{CaptureEnd, PoolRef};
+use crate::graph::PoolRef;
 use crate::observer::{self, Observation, ObservationKinds};
-use crate::{Device, Error, Result, current_device, runtime, stream, with_stream};
+use crate::{Device, Error, Pool, Result, current_device, graph, runtime, with_stream};
+
+pub(crate) use backend::{DeviceMemory, Fence};
+pub(crate) use history::follow;
+pub use history::{pop_label, push_label};
+pub use limit::{process_memory_held, process_memory_limit, set_process_memory_limit};
+pub use route::{begin_pool_use, end_pool_use};
+pub(crate) use snapshot::pool_snapshot_json;
+pub use snapshot::snapshot_json;
+pub(crate) use statistics::json as stats_json;
 
 /// What is known of an address in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,146 +33,19 @@ pub struct PointerInfo {
     pub base: u64,
     /// Its usable size in bytes: what was asked for, rounded up.
     pub size: u64,
+    /// Bytes that were asked for.
+    pub requested: u64,
     /// The stream that it was allocated on.
     pub stream: u64,
     /// The device.
     pub device: u32,
-}
-
-/// After which memory is free.
-pub(crate) enum Fence {
-    /// It is free already.
-    Passed,
-    /// The point of a stream.
-    Event(Arc<outrigger_device::Event>),
-    /// The end of a capture that has recorded a use of it: until then nothing else of the capture may
-    /// get it, and replays are ordered by the graph.
-    Capture(CaptureEnd),
-}
-
-impl From<Option<Arc<outrigger_device::Event>>> for Fence {
-    fn from(event: Option<Arc<outrigger_device::Event>>) -> Self {
-        event.map_or(Self::Passed, Self::Event)
-    }
-}
-
-impl Fence {
-    pub(crate) fn done(&self) -> bool {
-        match self {
-            Self::Passed => true,
-            Self::Event(event) => !matches!(event.query(), Ok(false)),
-            Self::Capture(end) => end.passed(),
-        }
-    }
-
-    pub(crate) fn may_wait(&self) -> bool {
-        !matches!(self, Self::Capture(_))
-    }
-
-    pub(crate) fn wait(&self) {
-        if let Self::Event(event) = self {
-            // A failure is reported to those who wait for the stream; the memory is free either way.
-            let _ = event.synchronize();
-        }
-    }
-}
-
-/// A device's memory, as its allocator sees it.
-pub(crate) struct DeviceMemory {
-    device: u32,
-    driver: Driver,
-    ordinal: u32,
-    timelines: Arc<Timelines>,
-}
-
-impl DeviceMemory {
-    pub(crate) fn new(
-        device: u32,
-        driver: Driver,
-        ordinal: u32,
-        timelines: Arc<Timelines>,
-    ) -> Self {
-        Self {
-            device,
-            driver,
-            ordinal,
-            timelines,
-        }
-    }
-}
-
-impl Backend for DeviceMemory {
-    type Error = Error;
-    type Fence = Fence;
-
-    fn segment_alloc(&self, size: u64) -> Result<u64> {
-        Ok(self.driver.memory_alloc(self.ordinal, size)?)
-    }
-
-    fn segment_free(&self, address: u64) {
-        // SAFETY: the allocator gives back what `segment_alloc` returned, once, when no block is in
-        // use and fences behind all streams that used it have passed.
-        if let Err(error) = unsafe { self.driver.memory_free(address) } {
-            tracing::error!(target: "outrigger::memory", %error, address, "the driver refused to free");
-        }
-    }
-
-    fn is_out_of_memory(&self, error: &Error) -> bool {
-        error.code() == Code::OUT_OF_MEMORY
-    }
-
-    fn fence(&self, stream: StreamId) -> Result<Fence> {
-        fence_of(&self.timelines, stream)
-    }
-
-    fn fence_done(&self, fence: &Fence) -> bool {
-        fence.done()
-    }
-
-    fn fence_may_wait(&self, fence: &Fence) -> bool {
-        fence.may_wait()
-    }
-
-    fn fence_wait(&self, fence: &Fence) {
-        fence.wait();
-    }
-
-    fn memory_info(&self) -> Option<MemoryInfo> {
-        let (free, total) = self.driver.memory_info(self.ordinal).ok()??;
-        Some(MemoryInfo { free, total })
-    }
-
-    fn observe(&self, event: &Event) {
-        let kind = match event.kind {
-            EventKind::SegmentAlloc => ObservationKinds::SEGMENT_ALLOC,
-            EventKind::SegmentFree => ObservationKinds::SEGMENT_FREE,
-            EventKind::OutOfMemory => ObservationKinds::OUT_OF_MEMORY,
-        };
-        if observer::listening(kind) {
-            observer::observe(&Observation {
-                kind,
-                device: self.device,
-                address: event.address,
-                size: event.size,
-                allocated_bytes: event.allocated_bytes,
-                reserved_bytes: event.reserved_bytes,
-                name: "",
-                nanoseconds: 0,
-            });
-        }
-    }
-}
-
-/// An event after the work of a stream, which may be one of another device.
-fn fence_of(timelines: &Timelines, id: StreamId) -> Result<Fence> {
-    let event = match stream(id.0) {
-        Ok(stream) => match stream.captured_by() {
-            Some(end) => return Ok(Fence::Capture(end)),
-            None => stream.device().timelines().fence(id.0),
-        },
-        Err(_) => timelines.fence(id.0),
-    };
-    event.map(Fence::from)
+    /// The handle of the pool that it is of; 0 for the memory that all share, and for pools whose handle
+    /// was given up.
+    pub pool: u64,
+    /// The number of the pool within its device, as snapshots name it; 0 for the memory that all share.
+    pub pool_number: u64,
+    /// The label under which it was allocated, where labels are kept.
+    pub label: Option<Label>,
 }
 
 impl Device {
@@ -193,10 +78,15 @@ impl Device {
                 let allocation = self.alloc_in(pool, size, stream)?;
                 Ok((allocation.address, allocation))
             })?
+        } else if let Some(pool) = route::chosen(self.index(), stream) {
+            self.alloc_in(&pool, size, StreamId(stream))?
         } else {
-            self.allocator()
-                .alloc(size, StreamId(stream))
-                .map_err(|error| self.alloc_failed(error))?
+            let alloc = || self.allocator().alloc(size, StreamId(stream));
+            match alloc() {
+                Err(AllocError::OutOfMemory(_)) if self.relieve(size) => alloc(),
+                outcome => outcome,
+            }
+            .map_err(|error| self.alloc_failed(error))?
         };
         if observer::listening(ObservationKinds::ALLOC) {
             self.tell(ObservationKinds::ALLOC, allocation.address, allocation.size);
@@ -204,18 +94,56 @@ impl Device {
         Ok(allocation.address)
     }
 
-    /// Allocates from a pool of graphs.
+    /// Hands out memory of a pool, whatever pool the calling thread uses; else as
+    /// [`alloc`](Self::alloc).
+    ///
+    /// # Errors
+    /// Those of [`alloc`](Self::alloc); `INVALID_ARGUMENT` for a pool of another device.
+    pub fn alloc_from(&self, pool: &Pool, size: u64, stream: u64) -> Result<u64> {
+        let (ours, theirs) = (self.index(), pool.device().index());
+        let of_stream = with_stream(stream, |found| Ok(found.device().index()))?;
+        if ours != theirs || ours != of_stream {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "memory of device {ours} cannot come from a pool of device {theirs} for a stream \
+                     of device {of_stream}"
+                ),
+            ));
+        }
+        if size == 0 {
+            return Ok(0);
+        }
+        let allocation = self.alloc_in(pool.memory(), size, StreamId(stream))?;
+        if observer::listening(ObservationKinds::ALLOC) {
+            self.tell(ObservationKinds::ALLOC, allocation.address, allocation.size);
+        }
+        Ok(allocation.address)
+    }
+
+    /// Allocates from a pool.
     pub(crate) fn alloc_in(
         &self,
         pool: &PoolRef,
         size: u64,
         stream: StreamId,
     ) -> Result<Allocation> {
-        match self.allocator().alloc_in(pool.pool(), size, stream) {
+        let alloc = || self.allocator().alloc_in(pool.pool(), size, stream);
+        let outcome = match alloc() {
+            Err(PoolAllocError::Alloc(AllocError::OutOfMemory(_))) if self.relieve(size) => alloc(),
+            outcome => outcome,
+        };
+        match outcome {
             Ok(allocation) => Ok(allocation),
             Err(PoolAllocError::Alloc(error)) => Err(self.alloc_failed(error)),
             Err(PoolAllocError::Pool(error)) => Err(Error::new(Code::INTERNAL, error.to_string())),
         }
+    }
+
+    /// Makes room for an allocation that would fail; true if it is worth another try.
+    #[cold]
+    fn relieve(&self, needed: u64) -> bool {
+        self.allocator().backend().relieve(needed)
     }
 
     /// Keeps the allocation around an address alive, whoever frees it; gives its base.
@@ -251,12 +179,33 @@ impl Device {
 
     #[cold]
     fn alloc_failed(&self, error: AllocError<Error>) -> Error {
-        let code = match error {
-            AllocError::Backend(error) => return error,
+        let code = match &error {
+            AllocError::Backend(error) => return error.clone(),
             AllocError::OutOfMemory(_) => Code::OUT_OF_MEMORY,
             AllocError::BadSegment { .. } => Code::INTERNAL,
         };
-        Error::new(code, format!("device {}: {error}", self.index()))
+        let mut text = format!("device {}: {error}", self.index());
+        if let AllocError::OutOfMemory(figures) = &error {
+            if limit::in_the_way(figures.requested) {
+                text += &format!(
+                    " All devices of this process hold {} bytes of the {} that it may.",
+                    process_memory_held(),
+                    process_memory_limit()
+                );
+            }
+            observer::observe(&Observation {
+                kind: ObservationKinds::OUT_OF_MEMORY,
+                device: self.index(),
+                size: figures.requested,
+                allocated_bytes: figures.allocated,
+                reserved_bytes: figures.reserved,
+                text: &text,
+                device_free: figures.device.map_or(0, |device| device.free),
+                device_total: figures.device.map_or(0, |device| device.total),
+                ..Observation::default()
+            });
+        }
+        Error::new(code, text)
     }
 
     /// Tells observers that memory was handed out or came back.
@@ -270,8 +219,7 @@ impl Device {
             size,
             allocated_bytes: stats.allocated_bytes.current,
             reserved_bytes: stats.reserved_bytes.current,
-            name: "",
-            nanoseconds: 0,
+            ..Observation::default()
         });
     }
 
@@ -293,11 +241,19 @@ impl Device {
             .allocator()
             .lookup(address)
             .filter(|block| !block.free)?;
+        let note = self
+            .history()
+            .is_on()
+            .then(|| self.history().note(block.base));
         Some(PointerInfo {
             base: block.base,
             size: block.size,
+            requested: block.requested,
             stream: block.stream.0,
             device: self.index(),
+            pool: block.pool.map_or(0, |pool| graph::handle_of(self, pool)),
+            pool_number: block.pool.map_or(0, |pool| pool.get()),
+            label: note.flatten().and_then(|note| note.label),
         })
     }
 
@@ -338,9 +294,10 @@ impl Device {
         self.allocator().reset_accumulated();
     }
 
-    /// Limits the bytes that the cache may take from the device; `u64::MAX` lifts the limit.
-    pub fn set_memory_limit(&self, bytes: u64) {
-        self.allocator().set_limit(bytes);
+    /// Statistics of the device's memory as JSON, under the names of PyTorch's `memory_stats`, such as
+    /// `allocated_bytes.all.current`.
+    pub fn memory_stats_json(&self) -> String {
+        statistics::json(&self.memory_stats(), &[])
     }
 
     /// All segments and their blocks, now.

@@ -1,7 +1,9 @@
 //! Observers: functions of the host that are told of allocations, segments, out of memory and
-//! fallbacks. They run on the thread that caused the event, outside of all locks of the runtime, and
-//! cost one load where nobody listens.
+//! fallbacks, and those that are asked to release memory before an allocation fails. They run on the
+//! thread that caused the event, outside of all locks of the runtime, and cost one load where nobody
+//! listens.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -29,6 +31,9 @@ impl ObservationKinds {
     pub const FALLBACK: Self = Self(32);
     /// All of them.
     pub const ALL: Self = Self(63);
+
+    /// Asked to release memory; no kind that a host names.
+    const PRESSURE: Self = Self(1 << 31);
 }
 
 /// One thing that happened.
@@ -50,15 +55,51 @@ pub struct Observation<'a> {
     pub name: &'a str,
     /// How long a fallback took.
     pub nanoseconds: u64,
+    /// The text of the error, where a request could not be met; else empty.
+    pub text: &'a str,
+    /// Bytes that the device has left, where a request could not be met and the device tells; else 0.
+    pub device_free: u64,
+    /// Bytes that the device has in all, likewise.
+    pub device_total: u64,
 }
 
-type Function = dyn Fn(&Observation<'_>) + Send + Sync;
+impl Default for Observation<'_> {
+    fn default() -> Self {
+        Self {
+            kind: ObservationKinds(0),
+            device: 0,
+            address: 0,
+            size: 0,
+            allocated_bytes: 0,
+            reserved_bytes: 0,
+            name: "",
+            nanoseconds: 0,
+            text: "",
+            device_free: 0,
+            device_total: 0,
+        }
+    }
+}
+
+/// An allocation that is about to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pressure {
+    /// The device that has not enough memory.
+    pub device: u32,
+    /// Bytes that are asked for.
+    pub needed: u64,
+}
+
+enum Function {
+    Hears(Box<dyn Fn(&Observation<'_>) + Send + Sync>),
+    Releases(Box<dyn Fn(&Pressure) -> bool + Send + Sync>),
+}
 
 struct Observer {
     id: u64,
     kinds: u32,
     // Read-locked while it runs, so that removing can wait for the last call.
-    function: RwLock<Option<Box<Function>>>,
+    function: RwLock<Option<Function>>,
 }
 
 static TABLE: Table<Observer> = Table::new(Kind::Observer);
@@ -73,10 +114,28 @@ pub fn add_observer(
     kinds: ObservationKinds,
     function: impl Fn(&Observation<'_>) + Send + Sync + 'static,
 ) -> Result<u64> {
-    let function: Box<Function> = Box::new(function);
+    let kinds = kinds.0 & ObservationKinds::ALL.0;
+    add(kinds, Function::Hears(Box::new(function)))
+}
+
+/// Has `function` called when an allocation of any device is about to fail, after caches were given back
+/// and pending frees were waited for. It releases what it can (frees, at best) and tells whether it did
+/// anything: then the allocation is tried once more. It may allocate itself; what it cannot get is an
+/// error there, and nobody is asked again for it. Returns the observer's id.
+///
+/// # Errors
+/// `OUT_OF_HOST_MEMORY` if too many observers are alive.
+pub fn add_pressure_observer(
+    function: impl Fn(&Pressure) -> bool + Send + Sync + 'static,
+) -> Result<u64> {
+    let kinds = ObservationKinds::PRESSURE.0;
+    add(kinds, Function::Releases(Box::new(function)))
+}
+
+fn add(kinds: u32, function: Function) -> Result<u64> {
     let observer = TABLE.insert(|id| Observer {
         id,
-        kinds: kinds.0 & ObservationKinds::ALL.0,
+        kinds,
         function: RwLock::new(Some(function)),
     })?;
     let id = observer.id;
@@ -116,16 +175,56 @@ pub(crate) fn listening(kind: ObservationKinds) -> bool {
 /// Tells all observers of the kind. No lock of the runtime may be held.
 #[cold]
 pub(crate) fn observe(observation: &Observation<'_>) {
-    // Called outside of the list's lock: an observer may add another one.
-    let interested: Vec<_> = LIST
-        .read()
-        .iter()
-        .filter(|one| one.kinds & observation.kind.0 != 0)
-        .cloned()
-        .collect();
-    for observer in interested {
-        if let Some(function) = &*observer.function.read() {
+    for observer in interested(observation.kind) {
+        if let Some(Function::Hears(function)) = &*observer.function.read() {
             function(observation);
         }
     }
+}
+
+/// Asks all who can to release memory. No lock of the runtime may be held. True if anybody did.
+#[cold]
+pub(crate) fn relieve(pressure: &Pressure) -> bool {
+    // Whoever releases may need memory for that; asking again for it would not end.
+    if !listening(ObservationKinds::PRESSURE) || is_quiet() {
+        return false;
+    }
+    quietly(|| {
+        let mut released = false;
+        for observer in interested(ObservationKinds::PRESSURE) {
+            if let Some(Function::Releases(function)) = &*observer.function.read() {
+                released |= function(pressure);
+            }
+        }
+        released
+    })
+}
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes a call in which the host is not asked for anything: neither to release memory, nor where it
+/// is. For what runs within a lock of the runtime, or within such a question.
+pub(crate) fn quietly<R>(call: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            QUIET.set(self.0);
+        }
+    }
+    let _restore = Restore(QUIET.replace(true));
+    call()
+}
+
+/// Whether the calling thread is within [`quietly`].
+pub(crate) fn is_quiet() -> bool {
+    QUIET.get()
+}
+
+/// Those who listen, to be called outside of the list's lock: an observer may add another one.
+fn interested(kind: ObservationKinds) -> Vec<Arc<Observer>> {
+    let list = LIST.read();
+    let interested = list.iter().filter(|one| one.kinds & kind.0 != 0);
+    interested.cloned().collect()
 }

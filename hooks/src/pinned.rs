@@ -13,7 +13,7 @@ use outrigger_allocator::{AllocError, Allocator, Backend, Config, Stats, StreamI
 use outrigger_device::{Code, Driver};
 use parking_lot::Mutex;
 
-use crate::memory::{Fence, not_allocated};
+use crate::memory::{Fence, not_allocated, stats_json};
 use crate::{Device, Error, Result, runtime, stream, with_stream};
 
 /// Alignment of plain pages: what copies and direct I/O like best on all machines.
@@ -212,6 +212,26 @@ impl HostMemory {
     /// Statistics of pinned memory.
     pub fn stats(&self) -> Stats {
         self.0.stats()
+    }
+
+    /// Statistics of pinned memory as JSON; see [`Device::memory_stats_json`].
+    pub fn stats_json(&self) -> String {
+        stats_json(&self.stats(), &[])
+    }
+
+    /// Starts all peaks anew from the current values.
+    pub fn reset_peak(&self) {
+        self.0.reset_peak();
+    }
+
+    /// Starts all accumulated counts anew from 0.
+    pub fn reset_accumulated(&self) {
+        self.0.reset_accumulated();
+    }
+
+    /// Limits the bytes of pinned memory that are held; `u64::MAX` lifts the limit.
+    pub fn set_limit(&self, bytes: u64) {
+        self.0.set_limit(bytes);
     }
 }
 

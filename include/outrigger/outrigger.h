@@ -99,6 +99,12 @@ typedef struct otr_status otr_status_t;
 // A replay is one launch of a graph of the driver's own.
 #define OTR_GRAPH_MODE_NATIVE 4
 
+// Frees are given a context as well, not only allocations.
+#define OTR_HISTORY_CONTEXT_OF_FREES 1
+
+// All devices, where a call takes one device or all.
+#define OTR_ALL_DEVICES 4294967295
+
 // Memory was handed out.
 #define OTR_OBSERVE_ALLOC 1
 
@@ -188,22 +194,6 @@ typedef struct {
 // A pool of memory that graphs share: a generational id, never 0.
 typedef uint64_t otr_pool_t;
 
-// What a pool holds. Set `struct_size` before the call.
-typedef struct {
-  // sizeof(otr_pool_info_t)
-  size_t struct_size;
-  // Bytes taken from the device.
-  uint64_t reserved_bytes;
-  // Bytes in use, rounded up.
-  uint64_t allocated_bytes;
-  // The most that were in use.
-  uint64_t peak_allocated_bytes;
-  // The device.
-  uint32_t device;
-  // Captures, graphs and executable graphs that refer to it.
-  uint32_t users;
-} otr_pool_info_t;
-
 // A graph, nodes and edges: a generational id, never 0.
 typedef uint64_t otr_graph_t;
 
@@ -278,6 +268,41 @@ typedef struct {
   uint32_t reserved;
 } otr_graph_exec_info_t;
 
+// Captures where the calling thread is, as a number of the host's. 0 is nothing, and is not released.
+typedef uint64_t (*otr_context_capture_fn)(void *user);
+
+// Nothing refers to a context any more. Called once for each that was captured, from any thread.
+typedef void (*otr_context_release_fn)(void *user, uint64_t context);
+
+// Takes one frame of a context: called by otr_context_frames_fn, for the innermost frame first. `file`
+// and `name` are copied; NULL is "". `line` counts from 1; 0 if unknown.
+typedef void (*otr_frame_fn)(void *frames, const char *file, uint32_t line, const char *name);
+
+// Tells the frames of a context: calls `frame(frames, ...)` for each.
+typedef void (*otr_context_frames_fn)(void *user, uint64_t context, otr_frame_fn frame, void *frames);
+
+// What otr_memory_history_start keeps. The functions are called outside of all locks of the runtime,
+// from any thread, until `release` was called for each context that was captured. They must not throw.
+// What `capture` itself allocates has no context.
+typedef struct {
+  // sizeof(otr_history_options_t)
+  size_t struct_size;
+  // The most events that are kept, the latest ones. 0 keeps labels and contexts of live blocks only.
+  uint64_t entries;
+  // OTR_HISTORY_CONTEXT_OF_FREES, or 0.
+  uint32_t flags;
+  // 0
+  uint32_t reserved;
+  // NULL: allocations have no context.
+  otr_context_capture_fn capture;
+  // NULL: contexts need not be released.
+  otr_context_release_fn release;
+  // NULL: snapshots have no frames.
+  otr_context_frames_fn frames;
+  // Passed to the functions.
+  void *user;
+} otr_history_options_t;
+
 // What is known of an address within an allocation. Set `struct_size` before the call.
 typedef struct {
   // sizeof(otr_pointer_info_t)
@@ -292,6 +317,14 @@ typedef struct {
   uint32_t device;
   // 0
   uint32_t reserved;
+  // Bytes that were asked for.
+  uint64_t requested;
+  // The pool that it is of; 0 for the memory that all share, and for a pool whose handle was given up.
+  otr_pool_t pool;
+  // The number of the pool within its device, as snapshots name it; 0 for the memory that all share.
+  uint64_t pool_number;
+  // The label under which it was allocated, valid for the life of the process; NULL if none is known.
+  const char *label;
 } otr_pointer_info_t;
 
 // One statistic.
@@ -361,6 +394,12 @@ typedef struct {
   const char *name;
   // How long a fallback took.
   uint64_t nanoseconds;
+  // The text of the error where a request could not be met; else "".
+  const char *text;
+  // Bytes that the device has left where a request could not be met, as far as it tells; else 0.
+  uint64_t device_free;
+  // Bytes that the device has in all, likewise.
+  uint64_t device_total;
 } otr_observation_t;
 
 // Called on the thread that caused the event, outside of all locks of the runtime. It must not throw.
@@ -368,6 +407,12 @@ typedef void (*otr_observer_fn)(void *user, const otr_observation_t *observation
 
 // An observer: a generational id, never 0.
 typedef uint64_t otr_observer_t;
+
+// Asked to release memory: `needed` bytes of a device cannot be had, though caches were given back and
+// pending frees waited for. Returns 0 if it released nothing; else the allocation is tried once more.
+// Called on the thread that allocates, outside of all locks of the runtime; it may call the runtime, and
+// allocate, where what cannot be had is an error. It must not throw.
+typedef uint32_t (*otr_pressure_fn)(void *user, uint32_t device, uint64_t needed);
 
 // Runs `body` over parts of a range.
 typedef void (*otr_parallel_body_fn)(void *context, int64_t begin, int64_t end);
@@ -379,6 +424,26 @@ typedef void (*otr_parallel_for_fn)(int64_t begin,
                                     int64_t grain,
                                     otr_parallel_body_fn body,
                                     void *context);
+
+// What a pool holds. Set `struct_size` before the call.
+typedef struct {
+  // sizeof(otr_pool_info_t)
+  size_t struct_size;
+  // Bytes taken from the device.
+  uint64_t reserved_bytes;
+  // Bytes in use, rounded up.
+  uint64_t allocated_bytes;
+  // The most that were in use.
+  uint64_t peak_allocated_bytes;
+  // The device.
+  uint32_t device;
+  // Captures, graphs, executable graphs, and uses by threads, that refer to it.
+  uint32_t users;
+  // Its number within the device, as snapshots name it.
+  uint64_t number;
+  // Segments taken from the device.
+  uint64_t segments;
+} otr_pool_info_t;
 
 // What is known of a device. Set `struct_size` before the call.
 typedef struct {
@@ -418,16 +483,6 @@ otr_status_t *otr_kernel_launch(otr_stream_t stream, const otr_kernel_call_t *ca
 
 // Calls a host function in stream order: once; where the stream captures, at every replay.
 otr_status_t *otr_host_node(otr_stream_t stream, const otr_host_node_t *node);
-
-// Makes a pool of a device's memory that graphs can share. Graphs of one pool may use the same
-// memory for what they need in between, so that their replays must not overlap.
-otr_status_t *otr_pool_create(uint32_t device, otr_pool_t *pool);
-
-// Gives the handle up. The memory goes back to the device with the last graph that uses it.
-otr_status_t *otr_pool_destroy(otr_pool_t pool);
-
-// What a pool holds now.
-otr_status_t *otr_pool_info(otr_pool_t pool, otr_pool_info_t *info);
 
 // Begins a capture: work of this stream is recorded, not run, until otr_capture_end; so is work of
 // streams that wait for an event that was recorded in the capture. `mode` is OTR_CAPTURE_*. Memory
@@ -723,6 +778,43 @@ otr_status_t *otr_graph_cost(otr_graph_exec_t exec,
 // contents of memory, and waits. Fails with the first node whose result differs.
 otr_status_t *otr_graph_check(otr_graph_exec_t exec, otr_stream_t stream);
 
+// Starts to keep what happens to a device's memory, for otr_memory_snapshot; or goes on, with other
+// options. Blocks that are live already have neither label nor context.
+otr_status_t *otr_memory_history_start(uint32_t device, const otr_history_options_t *options);
+
+// Stops to keep what happens, and forgets what was kept: contexts are released.
+otr_status_t *otr_memory_history_stop(uint32_t device);
+
+// Forgets the events that were kept so far, and goes on.
+otr_status_t *otr_memory_history_clear(uint32_t device);
+
+// Gives this label to what the calling thread allocates from now on, on any device, until
+// otr_memory_label_pop. Labels nest, and are told in snapshots, by otr_memory_pointer_info, and in
+// the text of OTR_ERR_OUT_OF_MEMORY. The name is kept for the life of the process.
+otr_status_t *otr_memory_label_push(const char *label);
+
+// Goes back to the label before the last otr_memory_label_push of the calling thread.
+otr_status_t *otr_memory_label_pop(void);
+
+// The labels that hold most memory in use, the largest first, at most `count`, as JSON: a list of
+// {"label", "bytes", "blocks"}, where the label null stands for memory without one. Knows what was
+// allocated since the first label, the start of the history or of a trace. Free it with
+// otr_string_free.
+otr_status_t *otr_memory_holders(uint32_t device, uint32_t count, char **json);
+
+// Writes what is allocated and freed on a device from now on to a file, in the text format that
+// `outrigger replay` and `outrigger memory` read. What is live already is not in it. A trace of the
+// device that is being written ends. OTR_ERR_INVALID_ARGUMENT if the file cannot be written.
+otr_status_t *otr_memory_trace_start(uint32_t device, const char *path);
+
+// Ends the trace of a device, if one is being written; to be called before the process ends.
+// OTR_ERR_INVALID_ARGUMENT if some of it could not be written: the file ends before that.
+otr_status_t *otr_memory_trace_stop(uint32_t device);
+
+// Notes in the trace that a step begins, under this name. Waits for the device, since replays take
+// it to be idle there.
+otr_status_t *otr_memory_trace_mark(uint32_t device, const char *label);
+
 // Hands out at least `size` bytes of a device, in the order of `stream`: memory that was freed
 // may be handed out again while the work before the free is still running on that stream.
 // 0 bytes are address 0. OTR_ERR_OUT_OF_MEMORY says where the memory is.
@@ -741,7 +833,7 @@ otr_status_t *otr_memory_record_stream(uint64_t address, otr_stream_t stream);
 // What is known of any address within an allocation. OTR_ERR_NOT_FOUND: it is in none.
 otr_status_t *otr_memory_pointer_info(uint64_t address, otr_pointer_info_t *info);
 
-// Gives all cached memory that is not in use back to the driver.
+// Gives all cached memory that is not in use back to the driver, but for that of live pools.
 otr_status_t *otr_memory_empty_cache(uint32_t device);
 
 // Free and total bytes of a device.
@@ -756,10 +848,35 @@ otr_status_t *otr_memory_reset_peak(uint32_t device);
 // Starts all accumulated counts anew from 0.
 otr_status_t *otr_memory_reset_accumulated(uint32_t device);
 
-// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit.
+// Statistics of a device's memory as JSON: one flat object under the names of PyTorch's memory_stats,
+// such as "allocated_bytes.all.current". Free it with otr_string_free.
+otr_status_t *otr_memory_stats_json(uint32_t device,
+                                    char **json);
+
+// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit. What is held
+// already stays: below the limit, memory is given back as it becomes idle and more is needed.
 otr_status_t *otr_memory_set_limit(uint32_t device, uint64_t bytes);
 
-// All segments of a device and their blocks, as JSON. Free it with otr_string_free.
+// The most bytes that the cache may take from a device; UINT64_MAX if there is no limit.
+otr_status_t *otr_memory_limit(uint32_t device, uint64_t *bytes);
+
+// Limits the bytes that the cache may take to a fraction of the device's memory, 0 to 1.
+otr_status_t *otr_memory_set_fraction(uint32_t device, double fraction);
+
+// The limit of a device as a fraction of its memory: 1 if there is none.
+otr_status_t *otr_memory_fraction(uint32_t device, double *fraction);
+
+// Limits the bytes that the caches of all devices together may hold; UINT64_MAX lifts the limit.
+otr_status_t *otr_memory_set_process_limit(uint64_t bytes);
+
+// Bytes that the caches of all devices hold, and the most that they may; UINT64_MAX if there is no
+// limit.
+otr_status_t *otr_memory_process_info(uint64_t *held_bytes, uint64_t *limit_bytes);
+
+// All segments of a device, or of OTR_ALL_DEVICES, with their blocks and the events that were kept
+// (otr_memory_history_start), as JSON under the names of PyTorch's memory snapshots: "segments",
+// "device_traces" (a list per device), "allocator_settings". Blocks and events also have their
+// "label". Free it with otr_string_free.
 otr_status_t *otr_memory_snapshot(uint32_t device, char **json);
 
 // Has a function called for every event of the given kinds (OTR_OBSERVE_*, or-ed), from any
@@ -768,6 +885,12 @@ otr_status_t *otr_observer_add(uint32_t kinds,
                                otr_observer_fn function,
                                void *user,
                                otr_observer_t *observer);
+
+// Has a function called when an allocation of any device is about to fail, until the observer is
+// removed by otr_observer_remove.
+otr_status_t *otr_observer_add_pressure(otr_pressure_fn function,
+                                        void *user,
+                                        otr_observer_t *observer);
 
 // Removes an observer. When it returns, no call of it is running and none will start; it must
 // not be called from within the observer.
@@ -803,6 +926,55 @@ otr_status_t *otr_host_is_pinned(const void *pointer, uint32_t *yes);
 
 // Gives all cached pinned memory that is not in use back.
 otr_status_t *otr_host_empty_cache(void);
+
+// Statistics of pinned memory.
+otr_status_t *otr_host_stats(otr_memory_stats_t *stats);
+
+// Statistics of pinned memory as JSON, as otr_memory_stats_json writes them. Free it with
+// otr_string_free.
+otr_status_t *otr_host_stats_json(char **json);
+
+// Starts all peaks of pinned memory anew from the current values.
+otr_status_t *otr_host_reset_peak(void);
+
+// Starts all accumulated counts of pinned memory anew from 0.
+otr_status_t *otr_host_reset_accumulated(void);
+
+// Limits the bytes of pinned memory that are held, in use or cached; UINT64_MAX lifts the limit.
+otr_status_t *otr_host_set_limit(uint64_t bytes);
+
+// Makes a pool: memory of a device that serves only those who name the pool. Graphs can share one:
+// they may then use the same memory for what they need in between, so that their replays must not
+// overlap. A host can allocate there, too.
+otr_status_t *otr_pool_create(uint32_t device, otr_pool_t *pool);
+
+// Gives the handle up. The memory goes back to the device with the last graph and the last
+// allocation that use it.
+otr_status_t *otr_pool_destroy(otr_pool_t pool);
+
+// What a pool holds now.
+otr_status_t *otr_pool_info(otr_pool_t pool, otr_pool_info_t *info);
+
+// Hands out memory of a pool, whatever pool the calling thread uses; else as otr_memory_alloc.
+// otr_memory_free takes it back to the pool.
+otr_status_t *otr_pool_alloc(otr_pool_t pool,
+                             uint64_t size,
+                             otr_stream_t stream,
+                             uint64_t *address);
+
+// From now on until otr_pool_end_use, what the calling thread allocates on the pool's device comes
+// from this pool: on any stream, or with a `stream` other than 0 on that one only. Uses nest, and
+// the innermost that fits an allocation decides; a stream that captures allocates from the pool of
+// its graph all the same. The pool lives at least until then.
+otr_status_t *otr_pool_begin_use(otr_pool_t pool, otr_stream_t stream);
+
+// Ends the last use that the calling thread has begun, which must be of this pool. Memory that was
+// allocated stays the pool's.
+otr_status_t *otr_pool_end_use(otr_pool_t pool);
+
+// The segments of a pool and their blocks as JSON, as otr_memory_snapshot writes them, without
+// events. Free it with otr_string_free.
+otr_status_t *otr_pool_snapshot(otr_pool_t pool, char **json);
 
 // The version of Outrigger, such as "0.1.0". Lives as long as the process.
 const char *otr_version(void);

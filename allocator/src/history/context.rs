@@ -58,6 +58,11 @@ impl Context {
         self.0.token
     }
 
+    /// The same for contexts of one source that have the same number, and for no others that are alive.
+    pub fn identity(&self) -> (usize, u64) {
+        (Arc::as_ptr(&self.0.source).addr(), self.0.token)
+    }
+
     /// Tells the frames, the innermost first.
     pub fn frames(&self, frame: &mut dyn FnMut(Frame<'_>)) {
         self.0.source.frames(self.0.token, frame);

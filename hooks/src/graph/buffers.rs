@@ -9,7 +9,7 @@ use outrigger_graph::{Buffer, BufferId};
 
 use super::data::{Resources, buffer};
 use super::record::Buffers;
-use crate::{Error, Result};
+use crate::{Error, Result, observer};
 
 /// What is known of addresses while a graph is recorded or built.
 #[derive(Clone, Debug, Default)]
@@ -99,7 +99,8 @@ impl Buffers for Resolver<'_> {
         }
         let device = self.resources.device;
         let stream = StreamId(device.default_stream().id());
-        let block = device.alloc_in(&self.resources.pool, bytes, stream)?;
+        // The lock of the graph is held.
+        let block = observer::quietly(|| device.alloc_in(&self.resources.pool, bytes, stream))?;
         self.resources.own_block(block.address);
         Ok(block.address)
     }

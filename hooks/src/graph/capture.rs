@@ -485,11 +485,21 @@ impl Stream {
         alloc: impl FnOnce(&PoolRef, StreamId) -> Result<(u64, T)>,
     ) -> Result<T> {
         let (capture, _) = self.place()?;
-        capture.with(|state| {
-            let (base, allocation) = alloc(&capture.pool, StreamId(self.id()))?;
-            state.map.allocated(base);
-            Ok(allocation)
-        })
+        capture.with(|_| Ok(()))?;
+        // Without the lock: observers may be asked to release memory, and may use the capture for that.
+        let outcome = alloc(&capture.pool, StreamId(self.id()));
+        let made = outcome.as_ref().ok().map(|(base, _)| *base);
+        capture
+            .with(|state| {
+                let (base, allocation) = outcome?;
+                state.map.allocated(base);
+                Ok(allocation)
+            })
+            .inspect_err(|_| {
+                if let Some(base) = made {
+                    self.device().free_block(base);
+                }
+            })
     }
 
     /// The capture whose end frees wait for, if the stream captures.

@@ -31,4 +31,4 @@ pub use record::{HostNode, KernelCall};
 pub use steps::HostNodeFn;
 
 pub(crate) use capture::{CaptureEnd, CaptureSlot, CapturedMark, Captures, reserve};
-pub(crate) use pool::PoolRef;
+pub(crate) use pool::{PoolRef, handle_of};

@@ -1,15 +1,22 @@
-//! Pools: memory that graphs share. A pool lives as long as a handle, a capture or a graph refers to
-//! it; then its memory goes back to the device.
+//! Pools: memory apart from what all share, for graphs and for what a host allocates there. A pool lives
+//! as long as a handle, a capture, a graph or a thread that allocates into it refers to it; then its
+//! memory goes back to the device, what is in use as soon as it is freed.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
 
 use outrigger_allocator::{PoolId, PoolStats};
 use outrigger_device::Code;
+use parking_lot::Mutex;
 
+use crate::memory::pool_snapshot_json;
 use crate::table::{Kind, Table};
 use crate::{Device, Error, Result, runtime};
 
 static TABLE: Table<Pool> = Table::new(Kind::Pool);
+
+/// The handles of pools, by device and number.
+static HANDLES: LazyLock<Mutex<HashMap<(u32, PoolId), u64>>> = LazyLock::new(Mutex::default);
 
 /// A pool of a device's memory, by its handle.
 #[derive(Debug)]
@@ -88,12 +95,26 @@ impl Pool {
         self.memory.device
     }
 
+    pub(crate) fn memory(&self) -> &Arc<PoolRef> {
+        &self.memory
+    }
+
+    /// Its number within the device, as snapshots name it.
+    pub fn number(&self) -> u64 {
+        self.memory.pool.get()
+    }
+
     /// What it holds now.
     pub fn stats(&self) -> PoolStats {
         self.memory.stats()
     }
 
-    /// How many captures, graphs and executable graphs refer to it.
+    /// Its segments and blocks as JSON; see [`snapshot_json`](crate::snapshot_json).
+    pub fn snapshot_json(&self) -> String {
+        pool_snapshot_json(self.memory.device, self.memory.pool)
+    }
+
+    /// How many captures, graphs, executable graphs and threads that allocate into it refer to it.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.memory) - 1
     }
@@ -105,7 +126,15 @@ impl Pool {
 /// `INVALID_DEVICE`; `OUT_OF_HOST_MEMORY` if too many are alive.
 pub fn create_pool(device: u32) -> Result<Arc<Pool>> {
     let memory = PoolRef::new(runtime()?.device(device)?);
-    TABLE.insert(|id| Pool { id, memory })
+    let pool = TABLE.insert(|id| Pool { id, memory })?;
+    HANDLES.lock().insert((device, pool.memory.pool), pool.id);
+    Ok(pool)
+}
+
+/// The handle of a pool; 0 if it has none.
+pub(crate) fn handle_of(device: &Device, pool: PoolId) -> u64 {
+    let handles = HANDLES.lock();
+    handles.get(&(device.index(), pool)).copied().unwrap_or(0)
 }
 
 /// The pool with this id.
@@ -116,10 +145,13 @@ pub fn pool(id: u64) -> Result<Arc<Pool>> {
     TABLE.get(id)
 }
 
-/// Gives the handle up. The memory goes with the last graph that uses it.
+/// Gives the handle up. The memory goes with the last graph that uses it, and the last allocation.
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live pool.
 pub fn destroy_pool(id: u64) -> Result<()> {
-    TABLE.remove(id).map(drop)
+    let pool = TABLE.remove(id)?;
+    let key = (pool.memory.device.index(), pool.memory.pool);
+    HANDLES.lock().remove(&key);
+    Ok(())
 }

@@ -1,0 +1,222 @@
+//! What is recorded of a device's memory over time: events, labels, contexts of allocations, traces.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::path::Path;
+use std::sync::Arc;
+
+use outrigger_hooks as hooks;
+use outrigger_hooks::{Code, ContextSource, Error, Frame, HistoryOptions, Result};
+
+use crate::guard::{Out, null, string, text};
+use crate::operator::struct_size;
+
+/// Frees are given a context as well, not only allocations.
+pub const OTR_HISTORY_CONTEXT_OF_FREES: u32 = 1;
+
+/// Takes one frame of a context: called by otr_context_frames_fn, for the innermost frame first. `file`
+/// and `name` are copied; NULL is "". `line` counts from 1; 0 if unknown.
+pub type otr_frame_fn = Option<
+    unsafe extern "C" fn(frames: *mut c_void, file: *const c_char, line: u32, name: *const c_char),
+>;
+
+/// Captures where the calling thread is, as a number of the host's. 0 is nothing, and is not released.
+pub type otr_context_capture_fn = Option<unsafe extern "C" fn(user: *mut c_void) -> u64>;
+
+/// Nothing refers to a context any more. Called once for each that was captured, from any thread.
+pub type otr_context_release_fn = Option<unsafe extern "C" fn(user: *mut c_void, context: u64)>;
+
+/// Tells the frames of a context: calls `frame(frames, ...)` for each.
+pub type otr_context_frames_fn = Option<
+    unsafe extern "C" fn(user: *mut c_void, context: u64, frame: otr_frame_fn, frames: *mut c_void),
+>;
+
+/// What otr_memory_history_start keeps. The functions are called outside of all locks of the runtime,
+/// from any thread, until `release` was called for each context that was captured. They must not throw.
+/// What `capture` itself allocates has no context.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct otr_history_options_t {
+    /// sizeof(otr_history_options_t)
+    pub struct_size: usize,
+    /// The most events that are kept, the latest ones. 0 keeps labels and contexts of live blocks only.
+    pub entries: u64,
+    /// OTR_HISTORY_CONTEXT_OF_FREES, or 0.
+    pub flags: u32,
+    /// 0
+    pub reserved: u32,
+    /// NULL: allocations have no context.
+    pub capture: otr_context_capture_fn,
+    /// NULL: contexts need not be released.
+    pub release: otr_context_release_fn,
+    /// NULL: snapshots have no frames.
+    pub frames: otr_context_frames_fn,
+    /// Passed to the functions.
+    pub user: *mut c_void,
+}
+
+/// A host's functions and its pointer.
+struct Source {
+    capture: unsafe extern "C" fn(*mut c_void) -> u64,
+    release: otr_context_release_fn,
+    frames: otr_context_frames_fn,
+    user: *mut c_void,
+}
+
+// SAFETY: `otr_history_options_t` documents that the functions are called with `user` from any thread.
+unsafe impl Send for Source {}
+// SAFETY: as above.
+unsafe impl Sync for Source {}
+
+impl ContextSource for Source {
+    fn capture(&self) -> u64 {
+        // SAFETY: the host lets this be called from any thread until all contexts are released.
+        unsafe { (self.capture)(self.user) }
+    }
+
+    fn release(&self, token: u64) {
+        if let Some(release) = self.release {
+            // SAFETY: as above; the token came from `capture`, and is released once.
+            unsafe { release(self.user, token) }
+        }
+    }
+
+    fn frames(&self, token: u64, frame: &mut dyn FnMut(Frame<'_>)) {
+        if let Some(frames) = self.frames {
+            let mut frame = frame;
+            let to = (&raw mut frame).cast::<c_void>();
+            // SAFETY: as above; the token is not released yet. `take_frame` is called with `to` within
+            // this call only, as the header says, while `frame` is borrowed by nobody else.
+            unsafe { frames(self.user, token, Some(take_frame), to) }
+        }
+    }
+}
+
+/// Passes a frame that the host tells on.
+unsafe extern "C" fn take_frame(
+    frames: *mut c_void,
+    file: *const c_char,
+    line: u32,
+    name: *const c_char,
+) {
+    let lossy = |text: *const c_char| {
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: not NULL; by the contract of the header a NUL-terminated string.
+        let text = unsafe { CStr::from_ptr(text) };
+        text.to_string_lossy().into_owned()
+    };
+    let (file, name) = (lossy(file), lossy(name));
+    // SAFETY: the pointer that `Source::frames` passed, whose target is live and not used otherwise
+    // during its call of the host.
+    let frame = unsafe { &mut *frames.cast::<&mut dyn FnMut(Frame<'_>)>() };
+    frame(Frame {
+        file: &file,
+        line,
+        name: &name,
+    });
+}
+
+fn checked(given: &otr_history_options_t) -> Result<HistoryOptions> {
+    let unknown = given.flags & !OTR_HISTORY_CONTEXT_OF_FREES;
+    if unknown != 0 || given.reserved != 0 {
+        return Err(Error::new(
+            Code::INVALID_ARGUMENT,
+            format!("options->flags has unknown bits {unknown:#x}, or options->reserved is not 0"),
+        ));
+    }
+    let source = given.capture.map(|capture| {
+        Arc::new(Source {
+            capture,
+            release: given.release,
+            frames: given.frames,
+            user: given.user,
+        }) as Arc<dyn ContextSource>
+    });
+    Ok(HistoryOptions {
+        entries: usize::try_from(given.entries).unwrap_or(usize::MAX),
+        source,
+        context_of_frees: given.flags & OTR_HISTORY_CONTEXT_OF_FREES != 0,
+    })
+}
+
+api! {
+    /// Starts to keep what happens to a device's memory, for otr_memory_snapshot; or goes on, with other
+    /// options. Blocks that are live already have neither label nor context.
+    fn otr_memory_history_start(device: u32, options: *const otr_history_options_t) {
+        let device = hooks::runtime()?.device(device)?;
+        // SAFETY: NULL or valid by the contract of the header.
+        let given = unsafe { options.as_ref() }.ok_or_else(|| null("options"))?;
+        struct_size::<otr_history_options_t>(given.struct_size, "options")?;
+        device.start_memory_history(checked(given)?);
+        Ok(())
+    }
+
+    /// Stops to keep what happens, and forgets what was kept: contexts are released.
+    fn otr_memory_history_stop(device: u32) {
+        hooks::runtime()?.device(device)?.stop_memory_history();
+        Ok(())
+    }
+
+    /// Forgets the events that were kept so far, and goes on.
+    fn otr_memory_history_clear(device: u32) {
+        hooks::runtime()?.device(device)?.clear_memory_history();
+        Ok(())
+    }
+
+    /// Gives this label to what the calling thread allocates from now on, on any device, until
+    /// otr_memory_label_pop. Labels nest, and are told in snapshots, by otr_memory_pointer_info, and in
+    /// the text of OTR_ERR_OUT_OF_MEMORY. The name is kept for the life of the process.
+    fn otr_memory_label_push(label: *const c_char) {
+        hooks::push_label(text(label, "label")?);
+        Ok(())
+    }
+
+    /// Goes back to the label before the last otr_memory_label_push of the calling thread.
+    fn otr_memory_label_pop() {
+        hooks::pop_label()
+    }
+
+    /// The labels that hold most memory in use, the largest first, at most `count`, as JSON: a list of
+    /// {"label", "bytes", "blocks"}, where the label null stands for memory without one. Knows what was
+    /// allocated since the first label, the start of the history or of a trace. Free it with
+    /// otr_string_free.
+    fn otr_memory_holders(device: u32, count: u32, json: *mut *mut c_char) {
+        let out = Out::new(json, "json")?;
+        let holders: Vec<_> = hooks::runtime()?
+            .device(device)?
+            .top_holders(count as usize)
+            .into_iter()
+            .map(|holder| {
+                serde_json::json!({
+                    "label": holder.label.as_deref(),
+                    "bytes": holder.bytes,
+                    "blocks": holder.blocks,
+                })
+            })
+            .collect();
+        out.set(string(serde_json::Value::from(holders).to_string()));
+        Ok(())
+    }
+
+    /// Writes what is allocated and freed on a device from now on to a file, in the text format that
+    /// `outrigger replay` and `outrigger memory` read. What is live already is not in it. A trace of the
+    /// device that is being written ends. OTR_ERR_INVALID_ARGUMENT if the file cannot be written.
+    fn otr_memory_trace_start(device: u32, path: *const c_char) {
+        let path = text(path, "path")?;
+        hooks::runtime()?.device(device)?.start_memory_trace(Path::new(path))
+    }
+
+    /// Ends the trace of a device, if one is being written; to be called before the process ends.
+    /// OTR_ERR_INVALID_ARGUMENT if some of it could not be written: the file ends before that.
+    fn otr_memory_trace_stop(device: u32) {
+        hooks::runtime()?.device(device)?.stop_memory_trace()
+    }
+
+    /// Notes in the trace that a step begins, under this name. Waits for the device, since replays take
+    /// it to be idle there.
+    fn otr_memory_trace_mark(device: u32, label: *const c_char) {
+        let label = text(label, "label")?;
+        hooks::runtime()?.device(device)?.mark_memory_trace(label)
+    }
+}

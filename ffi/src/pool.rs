@@ -1,0 +1,107 @@
+//! Pools: memory apart from what all share, for graphs and for what a host allocates there.
+
+use std::ffi::c_char;
+use std::sync::Arc;
+
+use outrigger_hooks as hooks;
+use outrigger_hooks::Result;
+
+use crate::guard::{Out, OutStruct, string};
+use crate::{otr_pool_t, otr_stream_t};
+
+/// What a pool holds. Set `struct_size` before the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct otr_pool_info_t {
+    /// sizeof(otr_pool_info_t)
+    pub struct_size: usize,
+    /// Bytes taken from the device.
+    pub reserved_bytes: u64,
+    /// Bytes in use, rounded up.
+    pub allocated_bytes: u64,
+    /// The most that were in use.
+    pub peak_allocated_bytes: u64,
+    /// The device.
+    pub device: u32,
+    /// Captures, graphs, executable graphs, and uses by threads, that refer to it.
+    pub users: u32,
+    /// Its number within the device, as snapshots name it.
+    pub number: u64,
+    /// Segments taken from the device.
+    pub segments: u64,
+}
+
+/// The pool of a handle; `None` for 0.
+pub(crate) fn optional_pool(pool: otr_pool_t) -> Result<Option<Arc<hooks::Pool>>> {
+    if pool == 0 {
+        Ok(None)
+    } else {
+        hooks::pool(pool).map(Some)
+    }
+}
+
+api! {
+    /// Makes a pool: memory of a device that serves only those who name the pool. Graphs can share one:
+    /// they may then use the same memory for what they need in between, so that their replays must not
+    /// overlap. A host can allocate there, too.
+    fn otr_pool_create(device: u32, pool: *mut otr_pool_t) {
+        let out = Out::new(pool, "pool")?;
+        out.set(hooks::create_pool(device)?.id());
+        Ok(())
+    }
+
+    /// Gives the handle up. The memory goes back to the device with the last graph and the last
+    /// allocation that use it.
+    fn otr_pool_destroy(pool: otr_pool_t) {
+        hooks::destroy_pool(pool)
+    }
+
+    /// What a pool holds now.
+    fn otr_pool_info(pool: otr_pool_t, info: *mut otr_pool_info_t) {
+        let out = OutStruct::new(info, "info")?;
+        let pool = hooks::pool(pool)?;
+        let stats = pool.stats();
+        out.set(&otr_pool_info_t {
+            struct_size: 0,
+            reserved_bytes: stats.reserved,
+            allocated_bytes: stats.allocated,
+            peak_allocated_bytes: stats.allocated_peak,
+            device: pool.device().index(),
+            users: pool.users() as u32,
+            number: pool.number(),
+            segments: stats.segments,
+        });
+        Ok(())
+    }
+
+    /// Hands out memory of a pool, whatever pool the calling thread uses; else as otr_memory_alloc.
+    /// otr_memory_free takes it back to the pool.
+    fn otr_pool_alloc(pool: otr_pool_t, size: u64, stream: otr_stream_t, address: *mut u64) {
+        let out = Out::new(address, "address")?;
+        let pool = hooks::pool(pool)?;
+        out.set(pool.device().alloc_from(&pool, size, stream)?);
+        Ok(())
+    }
+
+    /// From now on until otr_pool_end_use, what the calling thread allocates on the pool's device comes
+    /// from this pool: on any stream, or with a `stream` other than 0 on that one only. Uses nest, and
+    /// the innermost that fits an allocation decides; a stream that captures allocates from the pool of
+    /// its graph all the same. The pool lives at least until then.
+    fn otr_pool_begin_use(pool: otr_pool_t, stream: otr_stream_t) {
+        hooks::begin_pool_use(pool, stream)
+    }
+
+    /// Ends the last use that the calling thread has begun, which must be of this pool. Memory that was
+    /// allocated stays the pool's.
+    fn otr_pool_end_use(pool: otr_pool_t) {
+        hooks::end_pool_use(pool)
+    }
+
+    /// The segments of a pool and their blocks as JSON, as otr_memory_snapshot writes them, without
+    /// events. Free it with otr_string_free.
+    fn otr_pool_snapshot(pool: otr_pool_t, json: *mut *mut c_char) {
+        let out = Out::new(json, "json")?;
+        out.set(string(hooks::pool(pool)?.snapshot_json()));
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+//! A device's memory as its allocator sees it: memory of the driver, and fences on streams.
+//!
+//! It must never give memory back to a driver while work that was submitted may still use it, and never
+//! cache anything: that is the allocator's.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use outrigger_allocator::{Backend, Event, EventKind, MemoryInfo, StreamId};
+use outrigger_device::{Code, Driver};
+use parking_lot::Mutex;
+
+use super::limit;
+use crate::device::Timelines;
+use crate::graph::CaptureEnd;
+use crate::observer::{self, Observation, ObservationKinds, Pressure};
+use crate::{Error, Result, runtime, stream};
+
+/// After which memory is free.
+pub(crate) enum Fence {
+    /// It is free already.
+    Passed,
+    /// The point of a stream.
+    Event(Arc<outrigger_device::Event>),
+    /// The end of a capture that has recorded a use of it: until then nothing else of the capture may
+    /// get it, and replays are ordered by the graph.
+    Capture(CaptureEnd),
+}
+
+impl From<Option<Arc<outrigger_device::Event>>> for Fence {
+    fn from(event: Option<Arc<outrigger_device::Event>>) -> Self {
+        event.map_or(Self::Passed, Self::Event)
+    }
+}
+
+impl Fence {
+    pub(crate) fn done(&self) -> bool {
+        match self {
+            Self::Passed => true,
+            Self::Event(event) => !matches!(event.query(), Ok(false)),
+            Self::Capture(end) => end.passed(),
+        }
+    }
+
+    pub(crate) fn may_wait(&self) -> bool {
+        !matches!(self, Self::Capture(_))
+    }
+
+    pub(crate) fn wait(&self) {
+        if let Self::Event(event) = self {
+            // A failure is reported to those who wait for the stream; the memory is free either way.
+            let _ = event.synchronize();
+        }
+    }
+}
+
+/// A device's memory, as its allocator sees it.
+pub(crate) struct DeviceMemory {
+    device: u32,
+    driver: Driver,
+    ordinal: u32,
+    timelines: Arc<Timelines>,
+    /// The limit of the device, for those who ask: the allocator keeps it.
+    pub(super) limit: AtomicU64,
+    // Bytes of each segment that counts for the process.
+    held: Mutex<HashMap<u64, u64>>,
+}
+
+impl DeviceMemory {
+    pub(crate) fn new(
+        device: u32,
+        driver: Driver,
+        ordinal: u32,
+        timelines: Arc<Timelines>,
+        limit: u64,
+    ) -> Self {
+        Self {
+            device,
+            driver,
+            ordinal,
+            timelines,
+            limit: AtomicU64::new(limit),
+            held: Mutex::default(),
+        }
+    }
+}
+
+impl DeviceMemory {
+    /// Asks for memory where the allocator of this device cannot: from the caches of other devices, if the
+    /// limit of the process is in the way, and from the host. True if anybody gave some.
+    pub(super) fn relieve(&self, needed: u64) -> bool {
+        let mut given = 0;
+        if limit::in_the_way(needed)
+            && let Ok(runtime) = runtime()
+        {
+            for device in runtime.devices().filter(|one| one.index() != self.device) {
+                given += device.empty_cache();
+            }
+        }
+        let pressure = Pressure {
+            device: self.device,
+            needed,
+        };
+        observer::relieve(&pressure) || given > 0
+    }
+}
+
+impl Backend for DeviceMemory {
+    type Error = Error;
+    type Fence = Fence;
+
+    fn segment_alloc(&self, size: u64) -> Result<u64> {
+        limit::take(size)?;
+        let taken = self.driver.memory_alloc(self.ordinal, size);
+        let address = taken.inspect_err(|_| limit::give(size))?;
+        self.held.lock().insert(address, size);
+        Ok(address)
+    }
+
+    fn segment_free(&self, address: u64) {
+        // SAFETY: the allocator gives back what `segment_alloc` returned, once, when no block is in
+        // use and fences behind all streams that used it have passed.
+        if let Err(error) = unsafe { self.driver.memory_free(address) } {
+            // It keeps the memory, which goes on to count.
+            tracing::error!(target: "outrigger::memory", %error, address, "the driver refused to free");
+            return;
+        }
+        if let Some(size) = self.held.lock().remove(&address) {
+            limit::give(size);
+        }
+    }
+
+    fn is_out_of_memory(&self, error: &Error) -> bool {
+        error.code() == Code::OUT_OF_MEMORY
+    }
+
+    fn fence(&self, stream: StreamId) -> Result<Fence> {
+        fence_of(&self.timelines, stream)
+    }
+
+    fn fence_done(&self, fence: &Fence) -> bool {
+        fence.done()
+    }
+
+    fn fence_may_wait(&self, fence: &Fence) -> bool {
+        fence.may_wait()
+    }
+
+    fn fence_wait(&self, fence: &Fence) {
+        fence.wait();
+    }
+
+    fn memory_info(&self) -> Option<MemoryInfo> {
+        let (free, total) = self.driver.memory_info(self.ordinal).ok()??;
+        Some(MemoryInfo { free, total })
+    }
+
+    fn observe(&self, event: &Event) {
+        let kind = match event.kind {
+            EventKind::SegmentAlloc => ObservationKinds::SEGMENT_ALLOC,
+            EventKind::SegmentFree => ObservationKinds::SEGMENT_FREE,
+            // Told with the text of the error, which is made above.
+            EventKind::OutOfMemory => return,
+        };
+        if observer::listening(kind) {
+            observer::observe(&Observation {
+                kind,
+                device: self.device,
+                address: event.address,
+                size: event.size,
+                allocated_bytes: event.allocated_bytes,
+                reserved_bytes: event.reserved_bytes,
+                ..Observation::default()
+            });
+        }
+    }
+}
+
+/// An event after the work of a stream, which may be one of another device.
+fn fence_of(timelines: &Timelines, id: StreamId) -> Result<Fence> {
+    let event = match stream(id.0) {
+        Ok(stream) => match stream.captured_by() {
+            Some(end) => return Ok(Fence::Capture(end)),
+            None => stream.device().timelines().fence(id.0),
+        },
+        Err(_) => timelines.fence(id.0),
+    };
+    event.map(Fence::from)
+}

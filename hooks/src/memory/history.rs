@@ -1,0 +1,145 @@
+//! What a host wants to know of a device's memory over time: the ring of events, labels, and traces that
+//! can be replayed. All of it is off until asked for.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use outrigger_allocator::{ContextSource, Frame, History, HistoryOptions, Holder, Label};
+use outrigger_device::Code;
+
+use crate::{Device, Error, Result, observer, runtime};
+
+/// Whether any thread has named a label: from then on all devices keep them.
+static LABELS: AtomicBool = AtomicBool::new(false);
+
+/// Gives this label to what the calling thread allocates from now on, on any device, until
+/// [`pop_label`]. Labels are for statistics, snapshots and the text of errors.
+pub fn push_label(name: &str) {
+    // A label costs each allocation some ten nanoseconds, so devices keep none before the first.
+    if !LABELS.swap(true, Ordering::AcqRel)
+        && let Ok(runtime) = runtime()
+    {
+        for device in runtime.devices() {
+            device.history().keep_labels();
+        }
+    }
+    Label::new(name).push();
+}
+
+/// Goes back to the label before the last [`push_label`] of this thread.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` if the thread has none.
+pub fn pop_label() -> Result<()> {
+    Label::pop().map(drop).ok_or_else(|| {
+        Error::new(
+            Code::INVALID_ARGUMENT,
+            "this thread has no label to take away: each pop follows a push of the same thread",
+        )
+    })
+}
+
+/// Does for a new device what was asked of all.
+pub(crate) fn follow(history: &History) {
+    if LABELS.load(Ordering::Acquire) {
+        history.keep_labels();
+    }
+}
+
+/// A source that is not asked where a lock of the runtime is held, which the host's own locks must not
+/// be taken under.
+struct OutsideOfLocks(Arc<dyn ContextSource>);
+
+impl ContextSource for OutsideOfLocks {
+    fn capture(&self) -> u64 {
+        if observer::is_quiet() {
+            return 0;
+        }
+        // What it allocates itself would capture again, and so on.
+        observer::quietly(|| self.0.capture())
+    }
+
+    fn release(&self, token: u64) {
+        self.0.release(token);
+    }
+
+    fn frames(&self, token: u64, frame: &mut dyn FnMut(Frame<'_>)) {
+        self.0.frames(token, frame);
+    }
+}
+
+impl Device {
+    /// Starts to keep the last events of the device's memory, for [`snapshot_json`](crate::snapshot_json),
+    /// or goes on with other options. Blocks that are live already have no label and no context.
+    pub fn start_memory_history(&self, options: HistoryOptions) {
+        let source = options
+            .source
+            .map(|source| Arc::new(OutsideOfLocks(source)) as Arc<dyn ContextSource>);
+        self.history()
+            .record(Some(HistoryOptions { source, ..options }));
+    }
+
+    /// Stops to keep events, and forgets those that were kept. When it returns, contexts are given back,
+    /// except to captures that other threads are at.
+    pub fn stop_memory_history(&self) {
+        self.history().record(None);
+    }
+
+    /// Forgets the events that were kept so far.
+    pub fn clear_memory_history(&self) {
+        self.history().clear();
+    }
+
+    /// Writes what is allocated and freed from now on to a file, in the text format that
+    /// `outrigger replay` and `outrigger memory` read. A trace that is being written ends.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the file cannot be written.
+    pub fn start_memory_trace(&self, path: &Path) -> Result<()> {
+        let about = format!(
+            "source=device {} ({}), driver {}",
+            self.index(),
+            self.properties().name,
+            self.driver().name()
+        );
+        File::create(path)
+            .and_then(|file| self.history().start_trace(Box::new(file), &about))
+            .map_err(|error| not_written(&path.display().to_string(), &error))
+    }
+
+    /// Ends the trace, if one is being written.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if some of it could not be written: the file ends before that.
+    pub fn stop_memory_trace(&self) -> Result<()> {
+        let outcome = self.history().stop_trace();
+        outcome.map_err(|error| not_written("the trace", &error))
+    }
+
+    /// Notes in the trace that a step begins. Waits for the device, which a mark says is idle.
+    ///
+    /// # Errors
+    /// Those of [`synchronize`](Self::synchronize).
+    pub fn mark_memory_trace(&self, label: &str) -> Result<()> {
+        self.synchronize()?;
+        self.history().mark(label);
+        Ok(())
+    }
+
+    /// The labels that hold most of what is in use, the largest first, at most `count`. Only what was
+    /// allocated since labels, history or trace are on is known.
+    pub fn top_holders(&self, count: usize) -> Vec<Holder> {
+        self.history().top_holders(count)
+    }
+}
+
+#[cold]
+fn not_written(what: &str, error: &io::Error) -> Error {
+    Error::new(
+        Code::INVALID_ARGUMENT,
+        format!("{what} cannot be written: {error}"),
+    )
+}

@@ -1,0 +1,112 @@
+//! Allocations into a pool: for a while, what a thread allocates on a device comes from a pool of the
+//! host's choice.
+//!
+//! It must cost allocations of others nothing but a load, and never decide for another thread.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use outrigger_device::Code;
+
+use crate::graph::PoolRef;
+use crate::{Error, Result, pool, stream};
+
+/// Routes of all threads.
+static ROUTES: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static STACK: RefCell<Vec<Route>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What is allocated on this stream comes from this pool. Keeps the pool alive.
+struct Route {
+    handle: u64,
+    memory: Arc<PoolRef>,
+    stream: u64, // 0: on any
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        ROUTES.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// From now on until [`end_pool_use`], what the calling thread allocates on the pool's device comes from
+/// this pool: on any stream, or with a `stream` other than 0 on that one only. Uses nest, and the
+/// innermost that fits an allocation decides; a stream that captures allocates from the pool of its
+/// graph all the same. The pool lives at least until then.
+///
+/// # Errors
+/// `INVALID_HANDLE`; `INVALID_ARGUMENT` for a stream of another device.
+pub fn begin_pool_use(handle: u64, only_stream: u64) -> Result<()> {
+    let memory = Arc::clone(pool(handle)?.memory());
+    if only_stream != 0 {
+        let (ours, theirs) = (
+            memory.device().index(),
+            stream(only_stream)?.device().index(),
+        );
+        if ours != theirs {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("a pool of device {ours} cannot serve a stream of device {theirs}"),
+            ));
+        }
+    }
+    ROUTES.fetch_add(1, Ordering::Relaxed);
+    let route = Route {
+        handle,
+        memory,
+        stream: only_stream,
+    };
+    STACK.with_borrow_mut(|stack| stack.push(route));
+    Ok(())
+}
+
+/// Ends the last use that the calling thread has begun, which must be of this pool. Memory that was
+/// allocated stays the pool's.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` if the thread uses no pool, or another one since.
+pub fn end_pool_use(handle: u64) -> Result<()> {
+    let ended = STACK.with_borrow_mut(|stack| match stack.last() {
+        Some(route) if route.handle == handle => Ok(stack.pop()),
+        Some(other) => Err(format!(
+            "pool {handle:#x} is not the one whose use this thread has begun last, which is {:#x}: \
+             uses end in the reverse order, on their thread",
+            other.handle
+        )),
+        None => Err(format!(
+            "this thread uses no pool: the use of pool {handle:#x} ends on the thread that began it"
+        )),
+    });
+    // Outside of the borrow: the last reference to a pool gives memory back.
+    ended
+        .map(drop)
+        .map_err(|text| Error::new(Code::INVALID_ARGUMENT, text))
+}
+
+/// The pool that serves the calling thread on this stream, if it uses one.
+#[inline]
+pub(super) fn chosen(device: u32, stream: u64) -> Option<Arc<PoolRef>> {
+    if ROUTES.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    innermost(device, stream)
+}
+
+#[cold]
+fn innermost(device: u32, stream: u64) -> Option<Arc<PoolRef>> {
+    let fits = |route: &&Route| {
+        route.memory.device().index() == device && (route.stream == 0 || route.stream == stream)
+    };
+    // A thread that ends may still allocate after its stack is gone.
+    STACK
+        .try_with(|stack| {
+            let stack = stack.borrow();
+            let route = stack.iter().rev().find(fits)?;
+            Some(Arc::clone(&route.memory))
+        })
+        .ok()
+        .flatten()
+}

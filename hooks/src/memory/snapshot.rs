@@ -1,0 +1,222 @@
+//! Snapshots: all segments, blocks and kept events of devices as JSON, under the names that PyTorch's
+//! memory snapshots have, so that its viewer and `outrigger memory` read them.
+//!
+//! It must never call a host's functions with a lock held: contexts tell their frames when everything
+//! has been copied out.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use outrigger_allocator::{BlockNote, BlockState, Context, HistoryEntry, HistoryKind, SegmentInfo};
+use serde::Serialize;
+
+use crate::{Device, Result, runtime};
+
+#[derive(Serialize)]
+struct Snapshot {
+    segments: Vec<Segment>,
+    /// By the number of the device.
+    device_traces: Vec<Vec<Trace>>,
+    allocator_settings: serde_json::Value,
+    external_annotations: [(); 0],
+}
+
+#[derive(Serialize)]
+struct Segment {
+    device: u32,
+    address: u64,
+    total_size: u64,
+    allocated_size: u64,
+    active_size: u64,
+    requested_size: u64,
+    stream: u64,
+    segment_type: &'static str,
+    segment_pool_id: (u64, u64),
+    is_expandable: bool,
+    frames: [(); 0],
+    blocks: Vec<Block>,
+}
+
+#[derive(Serialize)]
+struct Block {
+    address: u64,
+    size: u64,
+    requested_size: u64,
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<Arc<str>>,
+    frames: Arc<[FrameText]>,
+}
+
+#[derive(Serialize)]
+struct Trace {
+    action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    addr: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_free: Option<u64>,
+    size: u64,
+    requested_size: u64,
+    stream: u64,
+    time_us: u64,
+    pool_id: (u64, u64),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<Arc<str>>,
+    frames: Arc<[FrameText]>,
+}
+
+#[derive(Serialize)]
+struct FrameText {
+    filename: Box<str>,
+    line: u32,
+    name: Box<str>,
+}
+
+/// Frames by context: thousands of events share few contexts, and a host takes its time to tell one.
+#[derive(Default)]
+struct Frames {
+    known: HashMap<(usize, u64), Arc<[FrameText]>>,
+    none: Option<Arc<[FrameText]>>,
+}
+
+impl Frames {
+    fn of(&mut self, context: Option<&Context>) -> Arc<[FrameText]> {
+        let Some(context) = context else {
+            return Arc::clone(self.none.get_or_insert_with(|| Arc::from([])));
+        };
+        let frames = self.known.entry(context.identity()).or_insert_with(|| {
+            let mut frames = Vec::new();
+            context.frames(&mut |frame| {
+                frames.push(FrameText {
+                    filename: frame.file.into(),
+                    line: frame.line,
+                    name: frame.name.into(),
+                });
+            });
+            frames.into()
+        });
+        Arc::clone(frames)
+    }
+}
+
+/// All segments, blocks and kept events of one device, or of all (`None`), as JSON with PyTorch's names:
+/// `segments`, `device_traces` (a list per device, by number), `allocator_settings`. What PyTorch does
+/// not have: the `label` of blocks and events.
+///
+/// # Errors
+/// `INVALID_DEVICE`.
+pub fn snapshot_json(device: Option<u32>) -> Result<String> {
+    let runtime = runtime()?;
+    let devices: Vec<_> = match device {
+        Some(index) => vec![runtime.device(index)?],
+        None => runtime.devices().collect(),
+    };
+    Ok(json(&devices, |_| true))
+}
+
+/// The snapshot of one pool: the same, of its segments alone, without events.
+pub(crate) fn pool_snapshot_json(device: &Device, pool: outrigger_allocator::PoolId) -> String {
+    json(&[device], |segment| segment.pool == Some(pool))
+}
+
+fn json(devices: &[&Device], wanted: impl Fn(&SegmentInfo) -> bool) -> String {
+    let mut snapshot = Snapshot {
+        segments: Vec::new(),
+        device_traces: Vec::new(),
+        allocator_settings: settings(devices),
+        external_annotations: [],
+    };
+    let mut frames = Frames::default();
+    for device in devices {
+        let notes = device.history().notes();
+        let segments = device.memory_snapshot().segments;
+        let segments = segments.iter().filter(|segment| wanted(segment));
+        snapshot
+            .segments
+            .extend(segments.map(|one| segment(device.index(), one, &notes, &mut frames)));
+        let index = device.index() as usize;
+        snapshot.device_traces.resize_with(index + 1, Vec::new);
+        let entries = device.history().entries();
+        snapshot.device_traces[index] = entries.iter().map(|one| trace(one, &mut frames)).collect();
+    }
+    // Strings and numbers only: this cannot fail.
+    serde_json::to_string(&snapshot).unwrap_or_default()
+}
+
+fn segment(
+    device: u32,
+    segment: &SegmentInfo,
+    notes: &HashMap<u64, BlockNote>,
+    frames: &mut Frames,
+) -> Segment {
+    let bytes = |states: &[BlockState]| {
+        let counted = segment.blocks.iter();
+        let counted = counted.filter(|block| states.contains(&block.state));
+        counted.map(|block| block.size).sum()
+    };
+    Segment {
+        device,
+        address: segment.address,
+        total_size: segment.size,
+        allocated_size: bytes(&[BlockState::Allocated]),
+        active_size: bytes(&[BlockState::Allocated, BlockState::Pending]),
+        requested_size: segment.blocks.iter().map(|block| block.requested).sum(),
+        stream: segment.stream.0,
+        segment_type: if segment.large { "large" } else { "small" },
+        segment_pool_id: (0, segment.pool.map_or(0, |pool| pool.get())),
+        is_expandable: false,
+        frames: [],
+        blocks: segment
+            .blocks
+            .iter()
+            .map(|block| {
+                // A note may be of a block that has gone between the two copies.
+                let note = notes
+                    .get(&block.address)
+                    .filter(|_| block.state != BlockState::Free);
+                Block {
+                    address: block.address,
+                    size: block.size,
+                    requested_size: block.requested,
+                    state: block.state.name(),
+                    label: note.and_then(|note| note.label).map(|label| label.name()),
+                    frames: frames.of(note.and_then(|note| note.context.as_ref())),
+                }
+            })
+            .collect(),
+    }
+}
+
+fn trace(entry: &HistoryEntry, frames: &mut Frames) -> Trace {
+    let oom = entry.kind == HistoryKind::OutOfMemory;
+    let (at, block) = (entry.block.address, &entry.block);
+    Trace {
+        action: entry.kind.name(),
+        addr: (!oom).then_some(at),
+        device_free: oom.then_some(at),
+        size: block.size,
+        requested_size: block.requested,
+        stream: block.stream.0,
+        time_us: entry.time_ns / 1000,
+        pool_id: (0, block.pool.map_or(0, |pool| pool.get())),
+        label: entry.label.map(|label| label.name()),
+        frames: frames.of(entry.context.as_ref()),
+    }
+}
+
+/// How the allocators are set up, as `OUTRIGGER_ALLOC` names it.
+fn settings(devices: &[&Device]) -> serde_json::Value {
+    let limits: serde_json::Map<_, _> = devices
+        .iter()
+        .filter(|device| device.memory_limit() != u64::MAX)
+        .map(|device| (device.index().to_string(), device.memory_limit().into()))
+        .collect();
+    serde_json::json!({
+        "OUTRIGGER_ALLOC": std::env::var("OUTRIGGER_ALLOC").unwrap_or_default(),
+        "limits": limits,
+        "process_limit": match super::process_memory_limit() {
+            u64::MAX => None,
+            bytes => Some(bytes),
+        },
+    })
+}
