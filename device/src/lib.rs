@@ -33,6 +33,7 @@ mod event;
 mod fork;
 mod graph;
 mod host;
+mod ipc;
 mod kernel;
 mod loader;
 mod properties;
@@ -43,6 +44,7 @@ mod spec;
 #[rustfmt::skip]
 pub mod sys;
 mod table;
+mod virtual_memory;
 
 pub use code::Code;
 pub use driver::{Driver, Peer, Pinned};
@@ -51,9 +53,11 @@ pub use error::{Error, Result};
 pub use event::Event;
 pub use fork::forked;
 pub use graph::{NativeGraph, NativeGraphs};
+pub use ipc::{Ipc, IpcHandle};
 pub use kernel::{HostKernelFn, Kernel, Operator, Operators};
 pub use loader::{default_search_path, load};
 pub use properties::DeviceProperties;
 pub use queue::{CopyKind, HostFn, Queue};
 pub use report::{Candidate, CandidateKind, LoadReport, Outcome};
 pub use spec::DriverSpec;
+pub use virtual_memory::{Physical, VirtualMemory};

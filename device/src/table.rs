@@ -13,12 +13,14 @@ pub(crate) struct Table {
     /// The optional groups that wrappers of this crate call; in each, all but the entries that the
     /// header marks optional are not NULL.
     pub(crate) memory_info: Option<sys::otr_memory_info_api>,
+    pub(crate) virtual_memory: Option<sys::otr_virtual_memory_api>,
     pub(crate) pinned_memory: Option<sys::otr_pinned_memory_api>,
     pub(crate) peer: Option<sys::otr_peer_api>,
     pub(crate) timing: Option<sys::otr_timing_api>,
     pub(crate) kernel: Option<sys::otr_kernel_api>,
     pub(crate) operators: Option<sys::otr_operator_api>,
     pub(crate) graph: Option<sys::otr_graph_api>,
+    pub(crate) ipc: Option<sys::otr_ipc_api>,
     pub(crate) name: String,
     pub(crate) vendor: String,
     pub(crate) version: String,
@@ -114,6 +116,11 @@ impl Table {
                     let all = entries!(g, sys::otr_memory_info_api: info);
                     check_entries("group memory_info", size, size_of_val(g), all)
                 })?,
+                virtual_memory: group(api.virtual_memory, "virtual_memory", |g, size| {
+                    let all = entries!(g, sys::otr_virtual_memory_api:
+                        granularity reserve release create destroy map unmap);
+                    check_entries("group virtual_memory", size, size_of_val(g), all)
+                })?,
                 pinned_memory: group(api.pinned_memory, "pinned_memory", |g, size| {
                     let all = entries!(g, sys::otr_pinned_memory_api: alloc free);
                     let needed = offset_of!(sys::otr_pinned_memory_api, pin);
@@ -140,6 +147,19 @@ impl Table {
                     let all = entries!(g, sys::otr_graph_api:
                         record_begin record_end launch destroy);
                     check_entries("group graph", size, size_of_val(g), all)
+                })?,
+                ipc: group(api.ipc, "ipc", |g, size| {
+                    let all =
+                        entries!(g, sys::otr_ipc_api: memory_export memory_import memory_close);
+                    let needed = offset_of!(sys::otr_ipc_api, event_export);
+                    check_entries("group ipc", size, needed, all)?;
+                    both(
+                        "group ipc",
+                        "physical_export",
+                        g.physical_export.is_some(),
+                        "physical_import",
+                        g.physical_import.is_some(),
+                    )
                 })?,
                 name: text(api.name, "name")?,
                 vendor: text(api.vendor, "vendor")?,
@@ -202,7 +222,7 @@ macro_rules! sized {
 
 sized! {
     otr_driver_api otr_memory_info_api otr_pinned_memory_api otr_peer_api otr_timing_api
-    otr_kernel_api otr_operator_api otr_graph_api
+    otr_kernel_api otr_operator_api otr_graph_api otr_virtual_memory_api otr_ipc_api
 }
 
 /// Copies what a table holds within its own size; the rest is zero. `struct_size` keeps what the
@@ -293,6 +313,17 @@ fn check_entries(
     )))
 }
 
+/// Refuses one of two entries without the other.
+fn both(what: &str, one: &str, has_one: bool, other: &str, has_other: bool) -> Result<()> {
+    if has_one == has_other {
+        return Ok(());
+    }
+    let (there, missing) = if has_one { (one, other) } else { (other, one) };
+    Err(refuse(format!(
+        "its {what} has `{there}` and NULL for `{missing}`: set both or none"
+    )))
+}
+
 /// A string of the table.
 ///
 /// # Safety
@@ -376,6 +407,20 @@ mod tests {
             text.contains("group kernel") && text.contains("`launch`"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn half_of_a_pair_is_named() {
+        // SAFETY: the host driver has this group.
+        let mut ipc = unsafe { *host::api("").ipc };
+        ipc.physical_import = None;
+        let text = message(|api| api.ipc = &ipc);
+        assert!(
+            text.contains("group ipc") && text.contains("`physical_import`"),
+            "{text}"
+        );
+        ipc.physical_export = None;
+        assert!(with(|api| api.ipc = &ipc).unwrap().ipc.is_some());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::command::now;
+use super::exports::{Exports, Kind};
 use super::fault::{Fault, answer, done};
 use super::memory::Memory;
 use super::options::{Face, Options};
@@ -34,6 +35,8 @@ pub(super) struct Host {
     pub(super) graphs: AtomicUsize,
     /// Pinned allocations: address to mapped bytes.
     pinned: Mutex<HashMap<usize, usize>>,
+    /// What other processes may use of its memory, and it of theirs.
+    pub(super) exports: Exports,
 }
 
 impl Host {
@@ -73,7 +76,7 @@ impl Host {
             .map(|index| {
                 Ok(Device {
                     index,
-                    memory: Memory::new(options.memory, options.face)?,
+                    memory: Memory::new(index, options.devices, options.memory, options.face)?,
                 })
             })
             .collect::<Result<Box<[Device]>, Fault>>()?;
@@ -84,17 +87,24 @@ impl Host {
             events: AtomicUsize::new(0),
             graphs: AtomicUsize::new(0),
             pinned: Mutex::default(),
+            exports: Exports::default(),
         })
     }
 
     /// What still stands in the way of closing.
     fn in_use(&self) -> Option<String> {
         let allocations: usize = self.devices.iter().map(|d| d.memory.allocations()).sum();
+        let left: Vec<_> = (self.devices.iter())
+            .map(|device| device.memory.mapping().left())
+            .collect();
         let counts = [
             (self.queues.load(Ordering::Relaxed), "queues"),
             (self.events.load(Ordering::Relaxed), "events"),
             (self.graphs.load(Ordering::Relaxed), "graphs"),
             (allocations, "device allocations"),
+            (left.iter().map(|l| l.ranges).sum(), "reserved ranges"),
+            (left.iter().map(|l| l.objects).sum(), "physical objects"),
+            (left.iter().map(|l| l.imports).sum(), "imported allocations"),
             (self.pinned.lock().len(), "pinned allocations"),
         ];
         let rest: Vec<String> = counts
@@ -228,17 +238,23 @@ fn text(field: &mut [c_char], text: &str) {
     }
 }
 
-/// Writes an output.
-///
-/// # Safety
-/// `place` is NULL or writable.
-pub(super) unsafe fn give<T>(place: *mut T, value: T) -> Result<(), Fault> {
+/// Refuses a place for a result before there is one.
+pub(super) fn writable<T>(place: *mut T) -> Result<(), Fault> {
     if place.is_null() {
         return Err(Fault::null(
             "the place for the result",
             Code::INVALID_ARGUMENT,
         ));
     }
+    Ok(())
+}
+
+/// Writes an output.
+///
+/// # Safety
+/// `place` is NULL or writable.
+pub(super) unsafe fn give<T>(place: *mut T, value: T) -> Result<(), Fault> {
+    writable(place)?;
     // SAFETY: not NULL, so writable.
     unsafe { place.write(value) };
     Ok(())
@@ -279,6 +295,7 @@ pub(super) unsafe extern "C" fn memory_free(driver: *mut sys::otr_driver, addres
         let host = unsafe { Host::from_handle(driver)? };
         for device in &host.devices {
             if device.memory.free(address)? {
+                host.exports.forget(Kind::Memory, address);
                 return Ok(());
             }
         }

@@ -22,6 +22,11 @@ impl Fault {
         Self::new(Code::INVALID_ARGUMENT, text)
     }
 
+    #[cfg(test)]
+    pub(super) fn code(&self) -> Code {
+        self.0.0
+    }
+
     /// A NULL where an object or an output was due.
     #[cold]
     pub(super) fn null(what: &str, code: Code) -> Self {

@@ -1,120 +1,161 @@
-//! The memory of a device: one reserved range of addresses, given out in granules of 64 KiB. Knows
-//! which bytes are whose, and never touches what is in them.
+//! The memory of a device: one range of addresses, whose first part is given out in granules of 64 KiB
+//! and whose rest is for what is mapped. Knows which bytes are whose, and never touches what is in them.
 
-use std::collections::{BTreeMap, HashMap};
-use std::ffi::c_void;
-use std::os::fd::OwnedFd;
-use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, madvise};
 
 use super::fault::Fault;
+use super::mapping::{GRANULARITY, Mapping};
 use super::options::Face;
+use super::pages::{HUGE, Huge, Pages, Part, Span, huge_pages};
+use super::ranges::Ranges;
 use crate::Code;
 
 /// What addresses are given out in, in bytes. Coarse: the allocator above asks for large segments.
 pub(super) const GRANULE: u64 = 64 << 10;
-/// Allocations of this size and more are aligned to it, so that the kernel can back them with huge
-/// pages.
-const HUGE: u64 = 2 << 20;
+/// Addresses to map at, in multiples of the memory: every stream of a host may want a range as large as
+/// the device. They cost nothing.
+const ADDRESSES: u64 = 256;
+/// Of them at most, in bytes, for all devices of a driver: a quarter of what a process has.
+const MOST_ADDRESSES: u64 = 1 << 45;
+/// Room in the file for objects, in multiples of the memory, so that holes never stop one.
+const OFFSETS: u64 = 64;
 
 /// The memory of one device.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// Where the device range begins: what device addresses are relative to.
-    base: u64,
-    /// Bytes of address space; twice the memory, so that holes rarely stop an allocation.
-    reserved: u64,
-    /// Where the host reaches the same bytes, minus `base`; 0 on the unified face.
+    /// Where device addresses lie: `plain` bytes of allocations, and what `mapping` gives out.
+    device: Span,
+    /// Where the host reaches the same bytes, if not there. Kept for the addresses only.
+    _alias: Option<Span>,
+    /// `alias` minus `device`; 0 on the unified face.
     bias: i64,
-    /// Bytes that may be allocated at a time.
+    /// Bytes of address space for allocations; twice the memory, so that holes rarely stop one.
+    plain: u64,
+    quota: Arc<Quota>,
+    /// Behind what is mapped. Allocations lie there too, at their offset in the device's range, where
+    /// `in_file`; or they are memory of this process alone.
+    pages: Arc<Pages>,
+    in_file: bool,
+    /// The allocations, by offset.
+    space: Mutex<Ranges>,
+    mapping: Mapping,
+}
+
+/// How much of a device is in use.
+#[derive(Debug)]
+pub(super) struct Quota {
     limit: u64,
-    backing: Backing,
-    space: Mutex<Space>,
+    used: AtomicU64,
 }
 
-/// What gives pages back.
-#[derive(Debug)]
-enum Backing {
-    Anonymous,
-    File(OwnedFd),
-}
+impl Quota {
+    /// Takes bytes, if that many are free.
+    pub(super) fn charge(&self, size: u64) -> Result<(), Fault> {
+        self.used
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(size).filter(|used| *used <= self.limit)
+            })
+            .map(drop)
+            .map_err(|used| {
+                Fault::new(
+                    Code::OUT_OF_MEMORY,
+                    format!(
+                        "{size} bytes were asked for and {} of {} bytes are free",
+                        self.limit - used,
+                        self.limit
+                    ),
+                )
+            })
+    }
 
-#[derive(Debug)]
-struct Space {
-    /// Offset to size of each hole. Holes never touch.
-    free: BTreeMap<u64, u64>,
-    /// Offset to size of each allocation.
-    taken: HashMap<u64, u64>,
-    used: u64,
+    /// Gives charged bytes back.
+    pub(super) fn give(&self, size: u64) {
+        self.used.fetch_sub(size, Ordering::Relaxed);
+    }
+
+    fn available(&self) -> u64 {
+        self.limit - self.used.load(Ordering::Relaxed)
+    }
 }
 
 impl Memory {
-    pub(super) fn new(limit: u64, face: Face) -> Result<Self, Fault> {
+    /// The memory of device `index` of `devices`, of `limit` bytes each.
+    pub(super) fn new(index: u32, devices: u32, limit: u64, face: Face) -> Result<Self, Fault> {
         let limit = limit.next_multiple_of(GRANULE);
-        let reserved = (2 * limit).next_multiple_of(HUGE);
+        let plain = (2 * limit).next_multiple_of(HUGE);
         let refused = |what: &str, error: Errno| {
             Fault::new(
                 Code::OUT_OF_HOST_MEMORY,
                 format!(
-                    "{what} of {reserved} bytes for a device of {limit} bytes failed: {error}; give the \
-                     device less (memory=BYTES) or raise the limit on address space"
+                    "{what} for a device of {limit} bytes failed: {error}; give the device less \
+                     (memory=BYTES) or raise the limit on address space"
                 ),
             )
         };
-        let (base, alias, backing) = match face {
-            Face::Unified => {
-                let prot = ProtFlags::READ | ProtFlags::WRITE;
-                let base = reserve(reserved, prot).map_err(|e| refused("the mapping", e))?;
-                // Fewer faults and less page table; a kernel without huge pages refuses, which is fine.
-                // SAFETY: the range was just mapped and nobody else knows it.
-                let _ = unsafe { madvise(base, reserved as usize, Advice::LinuxHugepage) };
-                (base, base, Backing::Anonymous)
-            }
-            Face::Discrete => {
-                let file = memfd_create("outrigger-device", MemfdFlags::CLOEXEC)
-                    .and_then(|file| ftruncate(&file, reserved).map(|()| file))
-                    .map_err(|e| refused("the memory file", e))?;
-                // SAFETY: a new mapping at an address that the kernel chooses.
-                let alias = unsafe {
-                    mmap(
-                        null_mut(),
-                        reserved as usize,
-                        ProtFlags::READ | ProtFlags::WRITE,
-                        MapFlags::SHARED | MapFlags::NORESERVE,
-                        &file,
-                        0,
-                    )
-                }
-                .map_err(|e| refused("the mapping", e))?;
-                let base = match reserve(reserved, ProtFlags::empty()) {
-                    Ok(base) => base,
-                    Err(error) => {
-                        // SAFETY: mapped above, and nobody else knows it.
-                        let _ = unsafe { munmap(alias, reserved as usize) };
-                        return Err(refused("the reservation", error));
-                    }
+        // Where address space is limited, fewer ranges for mapping do.
+        let mut mappable = limit
+            .saturating_mul(ADDRESSES)
+            .min(MOST_ADDRESSES / u64::from(devices))
+            .next_multiple_of(GRANULARITY);
+        let (device, alias) = loop {
+            let spans = Span::reserve(plain + mappable).and_then(|device| {
+                let alias = match face {
+                    Face::Unified => None,
+                    Face::Discrete => Some(Span::reserve(plain + mappable)?),
                 };
-                // SAFETY: the range was just mapped and nobody else knows it.
-                let _ = unsafe { madvise(alias, reserved as usize, Advice::LinuxHugepage) };
-                (base, alias, Backing::File(file))
+                Ok((device, alias))
+            });
+            match spans {
+                Ok(spans) => break spans,
+                Err(_) if mappable > plain => {
+                    mappable = (mappable / 2).next_multiple_of(GRANULARITY)
+                }
+                Err(error) => return Err(refused("the reservation of addresses", error)),
             }
         };
-        let space = Space {
-            free: BTreeMap::from([(0, reserved)]),
-            taken: HashMap::new(),
-            used: 0,
-        };
-        Ok(Self {
-            base: base as u64,
-            reserved,
-            bias: (alias as i64).wrapping_sub(base as i64),
+        let offsets = limit.saturating_mul(OFFSETS);
+        let pages = Pages::new(plain + offsets).map_err(|e| refused("the memory file", e))?;
+        let pages = Arc::new(pages);
+        // With huge pages a file is as fast as memory of the process alone, and it can be shared.
+        let in_file = face == Face::Discrete || huge_pages() != Huge::Never;
+        if in_file {
+            let reached = alias.as_ref().unwrap_or(&device).start;
+            // SAFETY: the start of a span that nobody else knows yet.
+            unsafe { pages.map(reached, plain, 0) }
+        } else {
+            device.back(plain)
+        }
+        .map_err(|e| refused("the mapping", e))?;
+        let quota = Arc::new(Quota {
             limit,
-            backing,
-            space: Mutex::new(space),
+            used: AtomicU64::new(0),
+        });
+        let bias = alias.as_ref().map_or(0, |alias| {
+            (alias.start as i64).wrapping_sub(device.start as i64)
+        });
+        let mapping = Mapping::new(
+            index,
+            device.start + plain..device.start + plain + mappable,
+            bias,
+            plain..plain + offsets,
+            Arc::clone(&pages),
+            Arc::clone(&quota),
+        );
+        Ok(Self {
+            device,
+            _alias: alias,
+            bias,
+            plain,
+            quota,
+            pages,
+            in_file,
+            space: Mutex::new(Ranges::new(0, plain)),
+            mapping,
         })
     }
 
@@ -125,191 +166,129 @@ impl Memory {
     }
 
     pub(super) fn limit(&self) -> u64 {
-        self.limit
+        self.quota.limit
     }
 
-    /// Bytes that are not allocated.
+    /// Bytes that are in no allocation and no object.
     pub(super) fn available(&self) -> u64 {
-        self.limit - self.space.lock().used
+        self.quota.available()
     }
 
     /// The number of live allocations.
     pub(super) fn allocations(&self) -> usize {
-        self.space.lock().taken.len()
+        self.space.lock().count()
+    }
+
+    /// Reserved ranges, objects, and what is mapped.
+    pub(super) fn mapping(&self) -> &Mapping {
+        &self.mapping
     }
 
     pub(super) fn alloc(&self, size: u64) -> Result<u64, Fault> {
-        let mut space = self.space.lock();
         let needed = size.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX);
-        if needed > self.limit - space.used {
-            return Err(Fault::new(
-                Code::OUT_OF_MEMORY,
-                format!(
-                    "{size} bytes were asked for and {} of {} bytes are free",
-                    self.limit - space.used,
-                    self.limit
-                ),
-            ));
-        }
-        match space.take(needed) {
-            Some(offset) => Ok(self.base + offset),
-            None => Err(Fault::new(
-                Code::OUT_OF_MEMORY,
-                format!(
-                    "{size} bytes were asked for; {} of {} bytes are free, but the largest hole has {}",
-                    self.limit - space.used,
-                    self.limit,
-                    space.free.values().max().unwrap_or(&0)
-                ),
-            )),
+        self.quota.charge(needed)?;
+        let alignment = if needed >= HUGE { HUGE } else { GRANULE };
+        let mut space = self.space.lock();
+        match space.take(needed, alignment) {
+            Some(offset) => Ok(self.device.start + offset),
+            None => {
+                self.quota.give(needed);
+                Err(Fault::new(
+                    Code::OUT_OF_MEMORY,
+                    format!(
+                        "{size} bytes were asked for; {} of {} bytes are free, but the largest hole has {}",
+                        self.quota.available(),
+                        self.quota.limit,
+                        space.largest()
+                    ),
+                ))
+            }
         }
     }
 
-    /// Frees an allocation if the address is one's; `false` if it lies outside of this device.
+    /// Frees an allocation if the address is one's; `false` if it lies outside of where they are.
     pub(super) fn free(&self, address: u64) -> Result<bool, Fault> {
-        let Some(offset) = address
-            .checked_sub(self.base)
-            .filter(|&o| o < self.reserved)
-        else {
+        let Some(offset) = self.offset(address) else {
             return Ok(false);
         };
-        let mut space = self.space.lock();
-        let Some(size) = space.taken.remove(&offset) else {
+        let Some(size) = self.space.lock().remove(offset) else {
             return Err(Fault::argument(format!(
                 "{address:#x} is not the start of a live allocation: free takes what alloc gave, once"
             )));
         };
-        // Before the addresses can be given out again. Pages that cannot be given back stay, which
-        // costs memory and breaks nothing.
-        let returned = match &self.backing {
-            Backing::Anonymous => {
-                // SAFETY: these pages are an allocation that has just been freed (R12).
-                unsafe { madvise(address as *mut c_void, size as usize, Advice::LinuxDontNeed) }
+        // Before the addresses can be given out again.
+        if self.in_file {
+            self.pages.discard(offset, size);
+        } else {
+            // SAFETY: these pages are an allocation that has just been freed (R12).
+            let returned =
+                unsafe { madvise(address as *mut _, size as usize, Advice::LinuxDontNeed) };
+            if let Err(error) = returned {
+                tracing::debug!(target: "outrigger::device", %error, size, "pages were not given back");
             }
-            Backing::File(file) => fallocate(
-                file,
-                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                offset,
-                size,
-            ),
-        };
-        if let Err(error) = returned {
-            tracing::debug!(target: "outrigger::device", %error, size, "pages were not given back");
         }
-        space.give(offset, size);
+        self.space.lock().free(offset, size);
+        self.quota.give(size);
         Ok(true)
+    }
+
+    /// The part of the file that an allocation is; `None` if the address lies outside of where they are.
+    pub(super) fn part(&self, address: u64) -> Result<Option<Part>, Fault> {
+        let Some(offset) = self.offset(address) else {
+            return Ok(None);
+        };
+        let Some(size) = self.space.lock().size(offset) else {
+            return Err(Fault::argument(format!(
+                "{address:#x} is not the start of a live allocation"
+            )));
+        };
+        if !self.in_file {
+            return Err(Fault::new(
+                Code::UNSUPPORTED,
+                "allocations of this device are memory of the process alone, since shared memory has no \
+                 huge pages here: share objects of its virtual memory, use face=discrete, or let the \
+                 system's administrator set transparent_hugepage/shmem_enabled to advise",
+            ));
+        }
+        Ok(Some(Part {
+            pages: Arc::clone(&self.pages),
+            offset,
+            size,
+        }))
+    }
+
+    /// The offset of an address where allocations are.
+    fn offset(&self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.device.start)?;
+        (offset < self.plain).then_some(offset)
     }
 
     /// The host pointer to a range of this device; `None` if it does not lie within it.
     #[inline]
     pub(super) fn resolve(&self, address: u64, size: u64) -> Option<u64> {
-        let offset = address.wrapping_sub(self.base);
-        (offset <= self.reserved && size <= self.reserved - offset)
-            .then(|| address.wrapping_add_signed(self.bias))
+        let offset = address.wrapping_sub(self.device.start);
+        let whole = self.device.size;
+        (offset <= whole && size <= whole - offset).then(|| address.wrapping_add_signed(self.bias))
     }
 
     /// The device's range of addresses, for messages.
     pub(super) fn range(&self) -> (u64, u64) {
-        (self.base, self.base + self.reserved)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let alias = self.base.wrapping_add_signed(self.bias);
-        // SAFETY: both ranges were mapped by `new` and are used by this value only; the driver drops it
-        // after the last work that could touch them.
-        unsafe {
-            let _ = munmap(self.base as *mut c_void, self.reserved as usize);
-            if alias != self.base {
-                let _ = munmap(alias as *mut c_void, self.reserved as usize);
-            }
-        }
-    }
-}
-
-/// Reserves address space without memory, aligned for huge pages as far as the kernel cares to.
-fn reserve(size: u64, prot: ProtFlags) -> Result<*mut c_void, Errno> {
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    unsafe {
-        mmap_anonymous(
-            null_mut(),
-            size as usize,
-            prot,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )
-    }
-}
-
-impl Space {
-    /// First fit.
-    fn take(&mut self, size: u64) -> Option<u64> {
-        let alignment = if size >= HUGE { HUGE } else { GRANULE };
-        let (hole, length, start) = self.free.iter().find_map(|(&hole, &length)| {
-            let start = hole.next_multiple_of(alignment);
-            (start + size <= hole + length).then_some((hole, length, start))
-        })?;
-        self.free.remove(&hole);
-        if start > hole {
-            self.free.insert(hole, start - hole);
-        }
-        if start + size < hole + length {
-            self.free.insert(start + size, hole + length - start - size);
-        }
-        self.taken.insert(start, size);
-        self.used += size;
-        Some(start)
-    }
-
-    /// Gives a range back, joined with the holes beside it.
-    fn give(&mut self, offset: u64, size: u64) {
-        self.used -= size;
-        let (mut start, mut end) = (offset, offset + size);
-        if let Some((&before, &length)) = self.free.range(..offset).next_back()
-            && before + length == offset
-        {
-            self.free.remove(&before);
-            start = before;
-        }
-        if let Some(length) = self.free.remove(&end) {
-            end += length;
-        }
-        self.free.insert(start, end - start);
+        (self.device.start, self.device.start + self.device.size)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::{Face, GRANULE, HUGE, Memory};
 
-    #[test]
-    fn holes_join_so_that_the_whole_comes_back() {
-        for face in [Face::Unified, Face::Discrete] {
-            let memory = Memory::new(64 * GRANULE, face).unwrap();
-            let all: Vec<u64> = (0..32)
-                .map(|i| memory.alloc((1 + i % 3) * GRANULE).unwrap())
-                .collect();
-            assert_eq!(memory.available(), 64 * GRANULE - (32 + 31) * GRANULE);
-            for address in all.iter().step_by(2).chain(all.iter().skip(1).step_by(2)) {
-                assert!(memory.free(*address).unwrap());
-            }
-            assert_eq!(
-                (memory.available(), memory.allocations()),
-                (64 * GRANULE, 0)
-            );
-            assert_eq!(
-                memory.space.lock().free,
-                BTreeMap::from([(0, memory.reserved)])
-            );
-        }
+    fn memory(limit: u64, face: Face) -> Memory {
+        Memory::new(0, 1, limit, face).unwrap()
     }
 
     #[test]
     fn bytes_are_reached_through_the_bias_and_are_gone_after_free() {
         for face in [Face::Unified, Face::Discrete] {
-            let memory = Memory::new(4 * HUGE, face).unwrap();
+            let memory = memory(4 * HUGE, face);
             let address = memory.alloc(HUGE).unwrap();
             let pointer = memory.resolve(address, HUGE).unwrap() as *mut u8;
             // SAFETY: an allocation of HUGE bytes, reached as a kernel would.
@@ -325,7 +304,7 @@ mod tests {
 
     #[test]
     fn the_limit_and_wrong_frees_are_named_with_numbers() {
-        let memory = Memory::new(4 * GRANULE, Face::Unified).unwrap();
+        let memory = memory(4 * GRANULE, Face::Unified);
         let address = memory.alloc(3 * GRANULE).unwrap();
         let fault = format!("{:?}", memory.alloc(2 * GRANULE).unwrap_err());
         assert!(
@@ -337,7 +316,7 @@ mod tests {
         assert!(!memory.free(16).unwrap());
         assert!(memory.free(address).unwrap());
         assert!(memory.free(address).is_err());
-        assert!(memory.resolve(address, memory.reserved + 1).is_none());
+        assert!(memory.resolve(address, memory.device.size + 1).is_none());
         assert!(memory.resolve(address - 1, 1).is_none());
         assert!(memory.resolve(u64::MAX, 2).is_none());
     }

@@ -6,24 +6,31 @@
 //! bus, and the driver reaches the bytes through a second mapping: the bias.
 //!
 //! Options: `devices=N` (2), `memory=BYTES` of each (half of the physical memory), `face=unified` or
-//! `discrete`, `graphs=none` or `native`. Native graphs are there to test what stands above them: one
-//! launch of a host kernel that runs all nodes is cheaper.
+//! `discrete`, `graphs=none` or `native`, `virtual_memory=auto`, `on` or `off`. Native graphs are there
+//! to test what stands above them: one launch of a host kernel that runs all nodes is cheaper. Virtual
+//! memory is there by itself where shared memory can have huge pages, and else costs bandwidth.
 
 mod command;
 mod driver;
 mod event;
+mod exports;
 mod failure;
 mod fault;
 mod graph;
+mod ipc;
+mod mapping;
 mod memory;
 mod options;
+mod pages;
 mod point;
 mod queue;
+mod ranges;
 mod recording;
 mod segment;
 mod submit;
 mod sync;
 mod ticker;
+mod virtual_memory;
 mod worker;
 
 use crate::sys;
@@ -34,10 +41,9 @@ pub(crate) const NAME: &str = "host";
 /// The table of the driver, for options in the form of the contract. Those that are wrong are refused
 /// by `open`.
 pub(crate) fn api(options: &str) -> &'static sys::otr_driver_api {
-    match options::Options::parse(options) {
-        Ok(options) if options.native_graphs => &WITH_GRAPHS.0,
-        _ => &API.0,
-    }
+    let (graphs, virtual_memory) = options::Options::parse(options)
+        .map_or((false, false), |o| (o.native_graphs, o.virtual_memory));
+    &APIS[usize::from(graphs)][usize::from(virtual_memory)].0
 }
 
 /// A table is shared by all threads.
@@ -46,12 +52,22 @@ struct Shared<T>(T);
 // SAFETY: never written; all pointers in it are to statics and functions.
 unsafe impl<T> Sync for Shared<T> {}
 
-static API: Shared<sys::otr_driver_api> = Shared(TABLE);
+/// By whether it has graphs, and whether it has virtual memory.
+static APIS: [[Shared<sys::otr_driver_api>; 2]; 2] = [
+    [Shared(table(false, false)), Shared(table(false, true))],
+    [Shared(table(true, false)), Shared(table(true, true))],
+];
 
-static WITH_GRAPHS: Shared<sys::otr_driver_api> = Shared(sys::otr_driver_api {
-    graph: &raw const GRAPH,
-    ..TABLE
-});
+const fn table(graphs: bool, virtual_memory: bool) -> sys::otr_driver_api {
+    let mut table = TABLE;
+    if graphs {
+        table.graph = &raw const GRAPH;
+    }
+    if virtual_memory {
+        table.virtual_memory = &raw const VIRTUAL_MEMORY;
+    }
+    table
+}
 
 const TABLE: sys::otr_driver_api = sys::otr_driver_api {
     struct_size: size_of::<sys::otr_driver_api>(),
@@ -91,12 +107,36 @@ const TABLE: sys::otr_driver_api = sys::otr_driver_api {
     kernel: &raw const KERNEL,
     operators: std::ptr::null(),
     graph: std::ptr::null(),
-    ipc: std::ptr::null(),
+    ipc: &raw const IPC,
 };
 
 static MEMORY_INFO: sys::otr_memory_info_api = sys::otr_memory_info_api {
     struct_size: size_of::<sys::otr_memory_info_api>(),
     info: Some(driver::memory_info),
+};
+
+static VIRTUAL_MEMORY: sys::otr_virtual_memory_api = sys::otr_virtual_memory_api {
+    struct_size: size_of::<sys::otr_virtual_memory_api>(),
+    granularity: Some(virtual_memory::granularity),
+    reserve: Some(virtual_memory::reserve),
+    release: Some(virtual_memory::release),
+    create: Some(virtual_memory::create),
+    destroy: Some(virtual_memory::destroy),
+    map: Some(virtual_memory::map),
+    unmap: Some(virtual_memory::unmap),
+};
+
+static IPC: sys::otr_ipc_api = sys::otr_ipc_api {
+    struct_size: size_of::<sys::otr_ipc_api>(),
+    memory_export: Some(ipc::memory_export),
+    memory_import: Some(ipc::memory_import),
+    memory_close: Some(ipc::memory_close),
+    // A point of a queue lives in this process.
+    event_export: None,
+    event_import: None,
+    // Of use where there is virtual memory: without it nobody has an object.
+    physical_export: Some(ipc::physical_export),
+    physical_import: Some(ipc::physical_import),
 };
 
 static PINNED_MEMORY: sys::otr_pinned_memory_api = sys::otr_pinned_memory_api {

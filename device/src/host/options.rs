@@ -3,6 +3,7 @@
 
 use super::fault::Fault;
 use super::memory::GRANULE;
+use super::pages::{Huge, huge_pages};
 
 /// What the host may see of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub(super) struct Options {
     pub(super) face: Face,
     /// Whether the driver has the group `graph`.
     pub(super) native_graphs: bool,
+    /// Whether the driver has the group `virtual_memory`.
+    pub(super) virtual_memory: bool,
 }
 
 /// A limit that keeps device indices small; far above what a test asks for.
@@ -29,8 +32,8 @@ const MOST_DEVICES: u32 = 64;
 /// Below the 47 bits of address space that a process has, all devices together.
 const MOST_MEMORY: u64 = 1 << 46;
 
-const KNOWN: &str = "known are devices=N, memory=BYTES (with K, M or G), face=unified|discrete and \
-                     graphs=none|native";
+const KNOWN: &str = "known are devices=N, memory=BYTES (with K, M or G), face=unified|discrete, \
+                     graphs=none|native and virtual_memory=auto|on|off";
 
 impl Options {
     /// Parses `key=value,key=value`.
@@ -40,6 +43,7 @@ impl Options {
             memory: half_of_physical_memory(),
             face: Face::Unified,
             native_graphs: false,
+            virtual_memory: huge_pages() != Huge::Never,
         };
         for pair in text.split(',').filter(|pair| !pair.is_empty()) {
             let Some((key, value)) = pair.split_once('=') else {
@@ -51,6 +55,7 @@ impl Options {
                 "devices" => options.devices = devices(value)?,
                 "memory" => options.memory = memory(value)?,
                 "face" => options.face = face(value)?,
+                "virtual_memory" => options.virtual_memory = virtual_memory(value)?,
                 "graphs" => options.native_graphs = native_graphs(value)?,
                 _ => {
                     return Err(Fault::argument(format!(
@@ -97,6 +102,18 @@ fn native_graphs(value: &str) -> Result<bool, Fault> {
         "native" => Ok(true),
         _ => Err(Fault::argument(format!(
             "graphs={value}: expected none or native"
+        ))),
+    }
+}
+
+/// `auto`: where mapped memory is as fast as allocated.
+fn virtual_memory(value: &str) -> Result<bool, Fault> {
+    match value {
+        "auto" => Ok(huge_pages() != Huge::Never),
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(Fault::argument(format!(
+            "virtual_memory={value}: expected auto, on or off"
         ))),
     }
 }
@@ -148,16 +165,21 @@ mod tests {
         assert_eq!((options.devices, options.face), (2, Face::Unified));
         assert!(options.memory >= 1 << 16);
         assert!(!options.native_graphs);
-        let options = Options::parse("memory=3M,face=discrete,devices=1,graphs=native").unwrap();
+        let options =
+            Options::parse("memory=3M,face=discrete,devices=1,graphs=native,virtual_memory=on")
+                .unwrap();
         assert_eq!(
             options,
             Options {
                 devices: 1,
                 memory: 3 << 20,
                 face: Face::Discrete,
-                native_graphs: true
+                native_graphs: true,
+                virtual_memory: true,
             }
         );
+        let options = Options::parse("virtual_memory=off").unwrap();
+        assert!(!options.virtual_memory);
     }
 
     #[test]
@@ -174,6 +196,7 @@ mod tests {
             ("memory=60000G,devices=4", "4 devices", "can map"),
             ("face=round", "face=round", "unified or discrete"),
             ("graphs=1", "graphs=1", "none or native"),
+            ("virtual_memory=1", "virtual_memory=1", "auto, on or off"),
         ] {
             let fault = format!("{:?}", Options::parse(text).unwrap_err());
             assert!(

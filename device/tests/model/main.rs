@@ -25,22 +25,30 @@ mod driver;
 mod error;
 #[path = "../../src/host/event.rs"]
 mod event;
+#[path = "../../src/host/exports.rs"]
+mod exports;
 #[path = "../../src/host/failure.rs"]
 mod failure;
 #[path = "../../src/host/fault.rs"]
 mod fault;
 #[path = "../../src/host/graph.rs"]
 mod graph;
+#[path = "../../src/host/mapping.rs"]
+mod mapping;
 #[path = "../../src/host/memory.rs"]
 mod memory;
 #[path = "../../src/host/options.rs"]
 mod options;
+#[path = "../../src/host/pages.rs"]
+mod pages;
 #[path = "../../src/host/point.rs"]
 mod point;
 #[path = "../../src/properties.rs"]
 mod properties;
 #[path = "../../src/host/queue/mod.rs"]
 mod queue;
+#[path = "../../src/host/ranges.rs"]
+mod ranges;
 #[path = "../../src/host/recording.rs"]
 mod recording;
 #[path = "../../src/host/segment.rs"]

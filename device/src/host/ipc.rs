@@ -1,0 +1,124 @@
+//! The entries of the group `ipc`: which memory a handle is made of, and where it comes to in this
+//! process. What a handle says is not their business.
+
+use super::driver::{Host, give, writable};
+use super::exports::{Handle, Kind};
+use super::fault::{Fault, done};
+use super::mapping::GRANULARITY;
+use super::virtual_memory::{object, to_handle};
+use crate::{Code, sys};
+
+pub(super) unsafe extern "C" fn memory_export(
+    driver: *mut sys::otr_driver,
+    base: u64,
+    handle: *mut sys::otr_ipc_handle_t,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        writable(handle)?;
+        for device in &host.devices {
+            if let Some(part) = device.memory.part(base)? {
+                let bytes = host.exports.export((Kind::Memory, base), &part)?;
+                // SAFETY: not NULL, so writable.
+                return unsafe { give(handle, sys::otr_ipc_handle_t { bytes }) };
+            }
+        }
+        Err(Fault::argument(format!(
+            "{base:#x} is not an allocation of a device of this driver; what is mapped is exported by \
+             its physical memory"
+        )))
+    })
+}
+
+pub(super) unsafe extern "C" fn memory_import(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    handle: *const sys::otr_ipc_handle_t,
+    base: *mut u64,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        let mapping = host.device(device)?.memory.mapping();
+        writable(base)?;
+        // SAFETY: the host's promise.
+        let bytes = unsafe { read(handle)? };
+        let part = host.exports.import(Kind::Memory, &bytes)?;
+        let address = mapping.import(part)?;
+        // SAFETY: not NULL, so writable.
+        unsafe { give(base, address) }
+    })
+}
+
+pub(super) unsafe extern "C" fn memory_close(driver: *mut sys::otr_driver, base: u64) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        let mut mappings = host.devices.iter().map(|device| device.memory.mapping());
+        match mappings.find(|mapping| mapping.has_address(base)) {
+            Some(mapping) => mapping.close(base),
+            None => Err(Fault::argument(format!(
+                "{base:#x} is not an imported allocation of this driver"
+            ))),
+        }
+    })
+}
+
+pub(super) unsafe extern "C" fn physical_export(
+    driver: *mut sys::otr_driver,
+    physical: *mut sys::otr_physical,
+    handle: *mut sys::otr_ipc_handle_t,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        let (device, number) = object(&host, physical)?;
+        writable(handle)?;
+        let part = device.memory.mapping().part(number)?;
+        let bytes = host.exports.export((Kind::Physical, number), &part)?;
+        // SAFETY: not NULL, so writable.
+        unsafe { give(handle, sys::otr_ipc_handle_t { bytes }) }
+    })
+}
+
+pub(super) unsafe extern "C" fn physical_import(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    handle: *const sys::otr_ipc_handle_t,
+    physical: *mut *mut sys::otr_physical,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        let mapping = host.device(device)?.memory.mapping();
+        writable(physical)?;
+        // SAFETY: the host's promise.
+        let bytes = unsafe { read(handle)? };
+        let part = host.exports.import(Kind::Physical, &bytes)?;
+        if !part.size.is_multiple_of(GRANULARITY) || !part.offset.is_multiple_of(GRANULARITY) {
+            return Err(Fault::new(
+                Code::INVALID_HANDLE,
+                format!(
+                    "physical memory of {} bytes; the granularity is {GRANULARITY}",
+                    part.size
+                ),
+            ));
+        }
+        let number = mapping.adopt(part);
+        // SAFETY: not NULL, so writable.
+        unsafe { give(physical, to_handle(number)) }
+    })
+}
+
+/// The bytes of a handle.
+///
+/// # Safety
+/// `handle` is NULL or readable.
+unsafe fn read(handle: *const sys::otr_ipc_handle_t) -> Result<Handle, Fault> {
+    // SAFETY: as the caller promises.
+    match unsafe { handle.as_ref() } {
+        Some(handle) => Ok(handle.bytes),
+        None => Err(Fault::null("the handle", Code::INVALID_ARGUMENT)),
+    }
+}

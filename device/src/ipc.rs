@@ -1,0 +1,147 @@
+//! Memory that processes share, by handles that are plain bytes. How the bytes get to the other process,
+//! and when both are done with the memory, is the caller's business.
+
+use crate::fork::refuse_fork;
+use crate::table::entry;
+use crate::{Code, Driver, Error, Physical, Result, sys};
+
+impl Driver {
+    /// Memory of other processes; `None` if the driver shares none.
+    pub fn ipc(&self) -> Option<Ipc<'_>> {
+        self.table().ipc.as_ref().map(|group| Ipc {
+            driver: self,
+            group,
+        })
+    }
+}
+
+/// What stands for exported memory in another process of the same user, for as long as the exporter
+/// keeps the memory (R42). It owns nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IpcHandle(pub [u8; IpcHandle::SIZE]);
+
+impl IpcHandle {
+    /// Bytes of a handle.
+    pub const SIZE: usize = sys::OTR_IPC_HANDLE_BYTES;
+}
+
+/// Memory that a driver shares with other processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Ipc<'a> {
+    driver: &'a Driver,
+    group: &'a sys::otr_ipc_api,
+}
+
+impl Ipc<'_> {
+    /// The handle of an allocation, of which `base` is the start.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for what is no live allocation; `UNSUPPORTED` for one that cannot be shared.
+    pub fn memory_export(&self, base: u64) -> Result<IpcHandle> {
+        refuse_fork()?;
+        let mut handle = empty();
+        let export = entry!(self.group, memory_export);
+        // SAFETY: the driver is open and `handle` lives through the call.
+        let code = unsafe { export(self.driver.handle(), base, &mut handle) };
+        self.driver.check(code)?;
+        Ok(IpcHandle(handle.bytes))
+    }
+
+    /// Makes another process's allocation memory of a device here, and gives its start.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for bytes that are no such handle; `NOT_FOUND` where the exporter has freed it;
+    /// `UNSUPPORTED` where the driver refuses its own process; `INVALID_DEVICE`.
+    pub fn memory_import(&self, device: u32, handle: &IpcHandle) -> Result<u64> {
+        refuse_fork()?;
+        self.driver.check_device(device)?;
+        let raw = sys::otr_ipc_handle_t { bytes: handle.0 };
+        let mut base = 0;
+        let import = entry!(self.group, memory_import);
+        // SAFETY: the driver is open, and both structs live through the call.
+        let code = unsafe { import(self.driver.handle(), device, &raw, &mut base) };
+        self.driver.check(code)?;
+        if base == 0 {
+            return Err(Error::new(
+                Code::INTERNAL,
+                "the driver imported memory at the address 0, which R13 excludes",
+            ));
+        }
+        Ok(base)
+    }
+
+    /// Gives an imported allocation back.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for what was not imported.
+    ///
+    /// # Safety
+    /// All submitted work that uses the memory has finished (R12).
+    pub unsafe fn memory_close(&self, base: u64) -> Result<()> {
+        refuse_fork()?;
+        let close = entry!(self.group, memory_close);
+        // SAFETY: the driver is open; the rest is the caller's promise.
+        self.driver
+            .check(unsafe { close(self.driver.handle(), base) })
+    }
+
+    /// Whether physical memory can be shared too.
+    pub fn shares_physical(&self) -> bool {
+        self.group.physical_export.is_some()
+    }
+
+    /// The handle of physical memory.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` where the driver shares none, or not this; `INVALID_HANDLE`.
+    ///
+    /// # Safety
+    /// It is a live handle of this driver.
+    pub unsafe fn physical_export(&self, physical: Physical) -> Result<IpcHandle> {
+        refuse_fork()?;
+        let Some(export) = self.group.physical_export else {
+            return Err(self.no_physical());
+        };
+        let mut handle = empty();
+        // SAFETY: the object is live by the caller's promise, and `handle` lives through the call.
+        let code = unsafe { export(self.driver.handle(), physical.handle(), &mut handle) };
+        self.driver.check(code)?;
+        Ok(IpcHandle(handle.bytes))
+    }
+
+    /// Makes another process's physical memory an object of a device here, of the same size. It is
+    /// mapped and destroyed as any.
+    ///
+    /// # Errors
+    /// As of [`memory_import`](Self::memory_import); `UNSUPPORTED` where the driver shares none.
+    pub fn physical_import(&self, device: u32, handle: &IpcHandle) -> Result<Physical> {
+        refuse_fork()?;
+        self.driver.check_device(device)?;
+        let Some(import) = self.group.physical_import else {
+            return Err(self.no_physical());
+        };
+        let raw = sys::otr_ipc_handle_t { bytes: handle.0 };
+        let mut physical = std::ptr::null_mut();
+        // SAFETY: the driver is open, and both live through the call.
+        let code = unsafe { import(self.driver.handle(), device, &raw, &mut physical) };
+        self.driver.check(code)?;
+        Physical::from_handle(physical)
+    }
+
+    #[cold]
+    fn no_physical(&self) -> Error {
+        Error::new(
+            Code::UNSUPPORTED,
+            format!(
+                "the driver {} shares allocations and no physical memory",
+                self.driver.name()
+            ),
+        )
+    }
+}
+
+fn empty() -> sys::otr_ipc_handle_t {
+    sys::otr_ipc_handle_t {
+        bytes: [0; IpcHandle::SIZE],
+    }
+}
