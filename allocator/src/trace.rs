@@ -95,7 +95,7 @@ impl Trace {
         let mut numbers = std::collections::HashMap::new();
         let mut ops = Vec::new();
         let mut allocations = 0u64;
-        while let Some(op) = reader.next() {
+        for op in reader.by_ref() {
             let mut op = op?;
             match &mut op {
                 Op::Alloc { id, .. } => {

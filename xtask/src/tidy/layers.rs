@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 10] = [
+const LAYERS: [&str; 11] = [
     "outrigger-device",
     "outrigger-allocator",
     "outrigger-graph",
@@ -18,6 +18,7 @@ const LAYERS: [&str; 10] = [
     "outrigger",
     "outrigger-tests",
     "outrigger-bench-alloc",
+    "outrigger-cli",
     "xtask",
 ];
 

@@ -1,0 +1,140 @@
+//! A device that exists only as numbers: traces are replayed over it to see what the allocator does.
+//!
+//! Work of a stream ends a fixed number of operations after it was submitted, or at a mark, where the
+//! device is idle. It must never hand out memory beyond its capacity, nor an address twice.
+
+use outrigger_allocator::{Backend, Event, MemoryInfo, StreamId};
+use parking_lot::Mutex;
+
+/// What the allocator did to the device, in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    /// A segment begins.
+    Segment { address: u64, size: u64 },
+    /// A segment ends.
+    Gone { address: u64, size: u64 },
+}
+
+/// The only error that there is: no memory is left.
+#[derive(Debug)]
+pub(super) struct Full;
+
+struct State {
+    used: u64,
+    next: u64,
+    segments: std::collections::HashMap<u64, u64>,
+    changes: Vec<Change>,
+    now: u64,
+    idle: u64, // all work submitted up to then is done
+    waits: u64,
+}
+
+/// The device.
+pub(super) struct SimulatedDevice {
+    capacity: u64,
+    lag: u64,
+    state: Mutex<State>,
+}
+
+/// Where the device's addresses begin: not at 0, which no allocation has.
+const FIRST_ADDRESS: u64 = 1 << 40;
+/// Segments are aligned to this, as large pages are.
+const PAGE: u64 = 2 << 20;
+
+impl SimulatedDevice {
+    /// A device of `capacity` bytes whose work takes `lag` operations.
+    pub(super) fn new(capacity: u64, lag: u64) -> Self {
+        Self {
+            capacity,
+            lag,
+            state: Mutex::new(State {
+                used: 0,
+                next: FIRST_ADDRESS,
+                segments: std::collections::HashMap::new(),
+                changes: Vec::new(),
+                now: 0,
+                idle: 0,
+                waits: 0,
+            }),
+        }
+    }
+
+    /// Operation `now` begins; all work before it is done if `idle`.
+    pub(super) fn advance(&self, now: u64, idle: bool) {
+        let mut state = self.state.lock();
+        state.now = now;
+        let passed = if idle {
+            now
+        } else {
+            now.saturating_sub(self.lag)
+        };
+        state.idle = state.idle.max(passed);
+    }
+
+    /// Moves what has been done since the last call into `changes`.
+    pub(super) fn take_changes(&self, changes: &mut Vec<Change>) {
+        changes.append(&mut self.state.lock().changes);
+    }
+
+    /// How often the host waited for the device.
+    pub(super) fn waits(&self) -> u64 {
+        self.state.lock().waits
+    }
+}
+
+impl Backend for SimulatedDevice {
+    type Error = Full;
+    type Fence = u64;
+
+    fn segment_alloc(&self, size: u64) -> Result<u64, Full> {
+        let mut state = self.state.lock();
+        if size > self.capacity - state.used {
+            return Err(Full);
+        }
+        let address = state.next;
+        // A gap after each segment, so that an access beyond its end is seen to be one.
+        state.next += size.next_multiple_of(PAGE) + PAGE;
+        state.used += size;
+        state.segments.insert(address, size);
+        state.changes.push(Change::Segment { address, size });
+        Ok(address)
+    }
+
+    fn segment_free(&self, address: u64) {
+        let mut state = self.state.lock();
+        if let Some(size) = state.segments.remove(&address) {
+            state.used -= size;
+            state.changes.push(Change::Gone { address, size });
+        }
+    }
+
+    fn is_out_of_memory(&self, _: &Full) -> bool {
+        true
+    }
+
+    fn fence(&self, _: StreamId) -> Result<u64, Full> {
+        Ok(self.state.lock().now)
+    }
+
+    fn fence_done(&self, fence: &u64) -> bool {
+        *fence <= self.state.lock().idle
+    }
+
+    fn fence_wait(&self, fence: &u64) {
+        let mut state = self.state.lock();
+        if *fence > state.idle {
+            state.idle = *fence;
+            state.waits += 1;
+        }
+    }
+
+    fn memory_info(&self) -> Option<MemoryInfo> {
+        let used = self.state.lock().used;
+        Some(MemoryInfo {
+            free: self.capacity - used,
+            total: self.capacity,
+        })
+    }
+
+    fn observe(&self, _: &Event) {}
+}

@@ -1,0 +1,157 @@
+//! The fields of a snapshot that matter here, read from JSON or from a pickle alike.
+//!
+//! Fields that are missing have a default, unknown ones are skipped. Of a captured stack only the one
+//! frame that names the block is kept: a history holds millions of frames. Nothing here must decide
+//! what the fields mean together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// A snapshot: all devices.
+#[derive(Debug, Deserialize)]
+pub(in crate::memory) struct Snapshot {
+    pub(super) segments: Vec<Segment>,
+    #[serde(default)]
+    pub(super) device_traces: Vec<Vec<Entry>>,
+    #[serde(default)]
+    pub(super) allocator_settings: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Segment {
+    pub(super) device: Option<i64>,
+    pub(super) address: u64,
+    pub(super) total_size: u64,
+    #[serde(default)]
+    pub(super) stream: i64,
+    segment_pool_id: Option<(i64, i64)>,
+    #[serde(default)]
+    pub(super) blocks: Vec<HeldBlock>,
+}
+
+impl Segment {
+    /// Its pool; (0, 0) is what all share.
+    pub(super) fn pool(&self) -> (i64, i64) {
+        self.segment_pool_id.unwrap_or_default()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct HeldBlock {
+    pub(super) address: Option<u64>,
+    pub(super) size: u64,
+    pub(super) requested_size: Option<u64>,
+    pub(super) state: String,
+    #[serde(default)]
+    pub(super) label: Option<String>,
+    #[serde(default)]
+    pub(super) frames: Named,
+}
+
+/// An event of the history.
+#[derive(Debug, Deserialize)]
+pub(super) struct Entry {
+    pub(super) action: String,
+    #[serde(default)]
+    pub(super) addr: u64,
+    #[serde(default)]
+    pub(super) size: u64,
+    pub(super) requested_size: Option<u64>,
+    #[serde(default)]
+    pub(super) stream: i64,
+    #[serde(default)]
+    pub(super) time_us: i64,
+    #[serde(default)]
+    pub(super) label: Option<String>,
+    #[serde(default)]
+    pub(super) frames: Named,
+}
+
+/// A captured stack, as the name of its most telling frame: the innermost one of the user's own Python
+/// code, else of any Python code, else the innermost that has a name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Named(pub(super) Option<String>);
+
+#[derive(Deserialize)]
+struct Frame {
+    #[serde(default)]
+    filename: String,
+    #[serde(default)]
+    line: i64,
+    #[serde(default)]
+    name: String,
+}
+
+impl Frame {
+    /// How well it names the block.
+    fn rank(&self) -> u8 {
+        let python = self.filename.ends_with(".py");
+        let own = !self.filename.contains("/torch/") && !self.filename.contains("<frozen");
+        match (python, own) {
+            (true, true) => 3,
+            (true, false) => 2,
+            (false, _) if !self.name.is_empty() && self.name != "??" => 1,
+            (false, _) => 0,
+        }
+    }
+
+    fn text(&self) -> String {
+        let file = self.filename.rsplit('/').next().unwrap_or_default();
+        if file.is_empty() || file == "??" {
+            return self.name.clone();
+        }
+        format!("{} ({file}:{})", self.name, self.line)
+    }
+}
+
+impl<'de> Deserialize<'de> for Named {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Frames;
+        impl<'de> Visitor<'de> for Frames {
+            type Value = Named;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of frames")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut frames: A) -> Result<Named, A::Error> {
+                let mut best: Option<Frame> = None;
+                while let Some(frame) = frames.next_element::<Frame>()? {
+                    let rank = best.as_ref().map_or(0, Frame::rank);
+                    if frame.rank() > rank {
+                        best = Some(frame);
+                    }
+                }
+                Ok(Named(best.map(|frame| frame.text())))
+            }
+
+            fn visit_unit<E>(self) -> Result<Named, E> {
+                Ok(Named(None))
+            }
+
+            fn visit_none<E>(self) -> Result<Named, E> {
+                Ok(Named(None))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Named, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Named(None))
+            }
+        }
+        deserializer.deserialize_any(Frames)
+    }
+}
+
+/// A setting as text, if it says something.
+pub(super) fn shown(value: &serde_json::Value) -> Option<String> {
+    match value {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(text) if text.is_empty() => None,
+        serde_json::Value::String(text) => Some(text.clone()),
+        serde_json::Value::Array(_) | serde_json::Value::Object(_) => None,
+        other => Some(other.to_string()),
+    }
+}
