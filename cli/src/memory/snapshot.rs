@@ -26,7 +26,7 @@ pub(super) fn tell(snapshot: Snapshot, device: u32) -> anyhow::Result<Story> {
     let segments: Vec<Segment> = snapshot
         .segments
         .into_iter()
-        .filter(|segment| segment.device.unwrap_or(0) == i64::from(device))
+        .filter(|segment| segment.device.0 == u64::from(device))
         .collect();
     let entries = snapshot
         .device_traces
@@ -79,7 +79,7 @@ impl Telling {
     /// Tells what was there before the first entry.
     fn before(&mut self, segments: &[Segment], entries: &[Entry]) {
         let mut known = Ranges::default();
-        let mut older: Vec<(u64, u64, i64, (i64, i64))> = Vec::new(); // extents: from, to, stream, pool
+        let mut older: Vec<(u64, u64, u64, (u64, u64))> = Vec::new(); // extents: from, to, stream, pool
         let mut live: HashMap<u64, ()> = HashMap::new(); // blocks that the history allocates
         let mut old_blocks: Vec<&Entry> = Vec::new();
         let mut old_addresses: HashMap<u64, bool> = HashMap::new(); // and whether they are held still
@@ -89,7 +89,7 @@ impl Telling {
                 "segment_alloc" | "segment_map" => known.add(from, to),
                 "segment_free" | "segment_unmap" => {
                     for (from, to) in known.missing(from, to) {
-                        older.push((from, to, entry.stream, (0, 0)));
+                        older.push((from, to, entry.stream.0, entry.pool()));
                     }
                     known.remove(from, to);
                 }
@@ -97,9 +97,8 @@ impl Telling {
                     live.insert(entry.addr, ());
                 }
                 "free_requested" | "free" if !live.contains_key(&entry.addr) => {
-                    if old_addresses.insert(entry.addr, true).is_none() {
-                        old_blocks.push(entry);
-                    }
+                    let was_there = old_addresses.insert(entry.addr, true);
+                    old_blocks.extend(was_there.is_none().then_some(entry));
                 }
                 "free_completed" => {
                     let new = live.remove(&entry.addr).is_some();
@@ -113,12 +112,13 @@ impl Telling {
         for segment in segments {
             let to = segment.address.saturating_add(segment.total_size);
             for (from, to) in known.missing(segment.address, to) {
-                older.push((from, to, segment.stream, segment.pool()));
+                older.push((from, to, segment.stream.0, segment.pool()));
             }
         }
         older.sort_unstable();
         for (from, to, stream, pool) in older {
-            let (stream, pool) = (self.stream(stream), self.pool(pool));
+            let stream = self.teller.streams.number(stream);
+            let pool = self.pool(pool);
             self.teller.map(from, to - from, stream, pool);
         }
         for entry in old_blocks {
@@ -140,7 +140,7 @@ impl Telling {
                 }
                 let label = block.label.clone().or_else(|| block.frames.0.clone());
                 let label = self.teller.labels.number(label.unwrap_or_default());
-                let stream = self.stream(segment.stream);
+                let stream = self.teller.streams.number(segment.stream.0);
                 self.teller.alloc(Block {
                     address,
                     size: block.size,
@@ -166,12 +166,13 @@ impl Telling {
                 self.teller.done(entry.addr);
             }
             "segment_alloc" | "segment_map" => {
-                let stream = self.stream(entry.stream);
-                self.teller.map(entry.addr, entry.size, stream, 0);
+                let stream = self.teller.streams.number(entry.stream.0);
+                let pool = self.pool(entry.pool());
+                self.teller.map(entry.addr, entry.size, stream, pool);
             }
             "segment_free" | "segment_unmap" => self.teller.unmap(entry.addr, entry.size),
             "oom" => {
-                let stream = self.stream(entry.stream);
+                let stream = self.teller.streams.number(entry.stream.0);
                 self.teller.failure(entry.size, stream);
             }
             "snapshot" => self.teller.mark("snapshot"),
@@ -181,32 +182,27 @@ impl Telling {
 
     fn alloc(&mut self, entry: &Entry) {
         let requested = entry.requested_size.unwrap_or(entry.size);
-        let rounded = entry
-            .size
-            .checked_next_multiple_of(ROUNDING)
-            .unwrap_or(entry.size);
-        let (size, pool) = match self.held.get(&(entry.addr, requested)) {
-            Some(&held) => held,
-            None => (rounded, 0),
+        let pool = self.pool(entry.pool());
+        // A writer that tells both sizes has rounded one of them itself.
+        let rounded = match entry.requested_size {
+            Some(_) => entry.size,
+            None => entry.size.next_multiple_of(ROUNDING),
         };
+        let held = self.held.get(&(entry.addr, requested));
+        let &(size, pool) = held.unwrap_or(&(rounded, pool));
         let label = entry.label.clone().or_else(|| entry.frames.0.clone());
         let block = Block {
             address: entry.addr,
             size,
             requested: requested.min(size),
             label: self.teller.labels.number(label.unwrap_or_default()),
-            stream: self.stream(entry.stream),
+            stream: self.teller.streams.number(entry.stream.0),
             pool,
         };
         self.teller.alloc(block);
     }
 
-    fn stream(&mut self, stream: i64) -> u32 {
-        // Streams are handles: their bits count, not their sign.
-        self.teller.streams.number(stream.cast_unsigned())
-    }
-
-    fn pool(&mut self, pool: (i64, i64)) -> u32 {
+    fn pool(&mut self, pool: (u64, u64)) -> u32 {
         let name = match pool {
             (0, 0) => String::new(),
             (0, number) | (number, 0) => number.to_string(),

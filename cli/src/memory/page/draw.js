@@ -66,8 +66,8 @@ class Theme {
   category(number, categories, ramp) {
     if (ramp) {
       const share = categories > 1 ? number / (categories - 1) : 0;
-      const light = this.dark ? .80 - .36 * share : .84 - .42 * share;
-      return `oklch(${light} ${.085 + .075 * share} ${205 + 110 * share})`;
+      const light = this.dark ? .82 - .28 * share : .82 - .34 * share;
+      return `oklch(${light} ${.10 + .06 * share} ${178 + 190 * share})`;
     }
     if (number >= HUES.length) return this.dark ? "oklch(.56 .01 260)" : "oklch(.68 .01 260)";
     return `oklch(${this.dark ? .70 : .67} ${.125} ${HUES[number]})`;

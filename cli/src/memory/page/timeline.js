@@ -261,7 +261,7 @@ class Timeline {
       if (x - drawn < 4) continue;
       drawn = x;
       pen.fillStyle = theme.faint;
-      pen.globalAlpha = last - first > 60 ? .18 : .4;
+      pen.globalAlpha = last - first > 60 ? .09 : .4;
       pen.fillRect(x, PLOT.top, 1, height - PLOT.top - PLOT.bottom);
       pen.globalAlpha = 1;
       const text = name[m].length > 22 ? `${name[m].slice(0, 21)}…` : name[m];

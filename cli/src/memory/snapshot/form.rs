@@ -22,20 +22,51 @@ pub(in crate::memory) struct Snapshot {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Segment {
-    pub(super) device: Option<i64>,
+    #[serde(default)]
+    pub(super) device: Number,
     pub(super) address: u64,
     pub(super) total_size: u64,
     #[serde(default)]
-    pub(super) stream: i64,
-    segment_pool_id: Option<(i64, i64)>,
+    pub(super) stream: Number,
+    segment_pool_id: Option<(Number, Number)>,
     #[serde(default)]
     pub(super) blocks: Vec<HeldBlock>,
 }
 
 impl Segment {
     /// Its pool; (0, 0) is what all share.
-    pub(super) fn pool(&self) -> (i64, i64) {
-        self.segment_pool_id.unwrap_or_default()
+    pub(super) fn pool(&self) -> (u64, u64) {
+        pool(self.segment_pool_id.as_ref())
+    }
+}
+
+fn pool(id: Option<&(Number, Number)>) -> (u64, u64) {
+    id.map_or((0, 0), |(high, low)| (high.0, low.0))
+}
+
+/// A number of 64 bits: handles are written with a sign or without, and mean their bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Number(pub(super) u64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl Visitor<'_> for Either {
+            type Value = Number;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number of 64 bits")
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Number, E> {
+                Ok(Number(value))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Number, E> {
+                Ok(Number(value.cast_unsigned()))
+            }
+        }
+        deserializer.deserialize_any(Either)
     }
 }
 
@@ -61,13 +92,21 @@ pub(super) struct Entry {
     pub(super) size: u64,
     pub(super) requested_size: Option<u64>,
     #[serde(default)]
-    pub(super) stream: i64,
+    pub(super) stream: Number,
+    pool_id: Option<(Number, Number)>,
     #[serde(default)]
     pub(super) time_us: i64,
     #[serde(default)]
     pub(super) label: Option<String>,
     #[serde(default)]
     pub(super) frames: Named,
+}
+
+impl Entry {
+    /// The pool that it is about, if the writer tells; (0, 0) is what all share.
+    pub(super) fn pool(&self) -> (u64, u64) {
+        pool(self.pool_id.as_ref())
+    }
 }
 
 /// A captured stack, as the name of its most telling frame: the innermost one of the user's own Python
