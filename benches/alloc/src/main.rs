@@ -1,6 +1,6 @@
 //! `outrigger-bench-alloc`: runs recorded traces through Outrigger's allocator over a simulated device, and
 //! through other allocators, and tells how much memory each wastes and what it costs. Started by
-//! `cargo xtask bench alloc`.
+//! `cargo xtask bench alloc`. Parses the command line and puts the parts together, nothing else.
 
 #![allow(
     clippy::print_stdout,
@@ -10,43 +10,54 @@
 
 mod calls;
 mod checked;
+mod crates;
 mod device;
+mod memory;
+mod metered;
+mod metrics;
 mod outrigger;
+mod overhead;
+mod policies;
 mod replay;
+mod subjects;
 mod table;
 mod timing;
+mod torch;
 mod trace;
 mod watch;
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::{Context, ensure};
 use clap::Parser;
 use outrigger_allocator::Config;
+use serde_json::{Value, json};
 
 use crate::calls::Costs;
-use crate::device::{GRANULARITY, Kind, UNLIMITED};
-use crate::outrigger::Outrigger;
-use crate::replay::{Outcome, replay, smallest_capacity};
-use crate::table::Row;
+use crate::device::{Kind, UNLIMITED};
+use crate::metrics::{Metric, Row};
+use crate::subjects::{Name, PEERS, Plan};
 use crate::trace::Trace;
 
-/// Replays recorded traces through allocators.
+#[global_allocator]
+static COUNTER: overhead::Counter = overhead::Counter;
+
+/// Replays recorded traces through allocators, and compares them.
 #[derive(Parser)]
 #[command(name = "outrigger-bench-alloc")]
 struct Options {
     /// Folder of traces, `*.trace` or `*.trace.zst`
     #[arg(long, value_name = "DIR")]
     traces: PathBuf,
-    /// Only traces whose name contains one of these, separated by commas
+    /// Only traces whose names contain one of these, separated by commas
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     trace: Vec<String>,
-    /// Bytes of the simulated device; unlimited if not given
-    #[arg(long, value_name = "BYTES")]
-    capacity: Option<u64>,
-    /// Also search the smallest capacity that each trace fits into
-    #[arg(long)]
-    search: bool,
+    /// Bytes of the simulated device, or `search` for an unlimited one and the smallest that each trace fits
+    #[arg(long, default_value = "search", value_name = "BYTES|search")]
+    capacity: String,
     /// Operations after which an event has passed
     #[arg(long, default_value_t = 200, value_name = "OPS")]
     lag: u64,
@@ -56,9 +67,24 @@ struct Options {
     /// The allocator's options, as in OUTRIGGER_ALLOC
     #[arg(long, default_value = "", value_name = "OPTIONS")]
     config: String,
-    /// Replays that the times of a pair are the median of; 0 measures no times
-    #[arg(long, default_value_t = 5, value_name = "COUNT")]
+    /// Replays that a time is the median of; 0 measures no times
+    #[arg(long, default_value_t = 11, value_name = "COUNT")]
     repetitions: usize,
+    /// No peers
+    #[arg(long)]
+    alone: bool,
+    /// Only these metrics, separated by commas: whole names, or what stands before the trace
+    #[arg(long, value_delimiter = ',', value_name = "METRICS")]
+    only: Vec<String>,
+    /// Also write the metrics to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The program that runs PyTorch's own allocator
+    #[arg(long, value_name = "FILE", conflicts_with = "torch_missing")]
+    torch: Option<PathBuf>,
+    /// Why there is no such program
+    #[arg(long, default_value = "no program was named", value_name = "REASON")]
+    torch_missing: String,
     #[command(flatten)]
     costs: Costs,
 }
@@ -75,49 +101,121 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<()> {
     let config = Config::parse(&options.config)?;
+    let plan = plan(options, &config)?;
     let mut traces = trace::load_folder(&options.traces)?;
     if !options.trace.is_empty() {
         traces.retain(|trace| options.trace.iter().any(|name| trace.name.contains(name)));
+        ensure!(!traces.is_empty(), "no trace has such a name");
     }
-    let kind = Kind {
-        capacity: options.capacity.unwrap_or(UNLIMITED),
-        lag: options.lag,
-        virtual_memory: !options.segments,
-        checked: false,
-    };
-    let mut rows = Vec::new();
+
     table::head();
-    for trace in &traces {
-        let row = measure(trace, options, kind, &config);
-        row.print(&options.costs);
-        rows.push(row);
+    let mut missing = BTreeMap::new();
+    let rows: Vec<Row<'_>> = traces
+        .iter()
+        .map(|trace| measure(trace, options, plan, &mut missing))
+        .collect();
+    let mut metrics = metrics::metrics(&rows, &options.costs);
+    if !options.only.is_empty() {
+        metrics.retain(|metric| options.only.iter().any(|name| metric.is_called(name)));
+        ensure!(!metrics.is_empty(), "there are no such metrics");
     }
-    table::summary(&rows, &options.costs);
+    report(options, &metrics, &missing)?;
+    let wrong = rows.iter().flat_map(|row| &row.measured);
+    let wrong = wrong.filter(|(_, measured)| !measured.complaints.is_empty());
+    let wrong = wrong.count();
+    ensure!(
+        wrong == 0,
+        "{wrong} traces were replayed wrongly: see the lines below them"
+    );
     Ok(())
 }
 
-fn measure<'a>(trace: &'a Trace, options: &Options, kind: Kind, config: &Config) -> Row<'a> {
-    let run = |capacity: u64| -> Outcome {
-        let kind = Kind { capacity, ..kind };
-        replay(trace, &mut Outrigger::new(kind, config))
+fn plan<'a>(options: &Options, config: &'a Config) -> anyhow::Result<Plan<'a>> {
+    let asked = |prefix: &str| {
+        options.only.is_empty() || options.only.iter().any(|name| name.starts_with(prefix))
     };
-    let outcome = run(kind.capacity);
-    let smallest = options
-        .search
-        .then(|| smallest_capacity(trace, GRANULARITY, outcome.held, run));
-    let times = (options.repetitions > 0).then(|| {
-        [1, 2].map(|threads| {
-            let kind = Kind { lag: 0, ..kind };
-            let allocator = Outrigger::new(kind, config).0;
-            timing::pair_ns(trace, &allocator, threads, options.repetitions)
-        })
-    });
-    Row {
-        trace,
-        outcome,
-        smallest: smallest.flatten(),
-        searched: options.search,
-        times,
-        complaints: checked::check(trace, kind, config),
+    let searched = options.capacity == "search";
+    let capacity = if searched {
+        UNLIMITED
+    } else {
+        let bytes = options.capacity.parse();
+        bytes.context("--capacity is a number of bytes, or `search`")?
+    };
+    Ok(Plan {
+        kind: Kind {
+            capacity,
+            lag: options.lag,
+            virtual_memory: !options.segments,
+            checked: false,
+        },
+        config,
+        search: searched && (asked("fits") || asked("min_capacity")),
+        repetitions: if asked("pair") {
+            options.repetitions
+        } else {
+            0
+        },
+    })
+}
+
+fn measure<'a>(
+    trace: &'a Trace,
+    options: &Options,
+    plan: Plan<'_>,
+    missing: &mut BTreeMap<&'static str, String>,
+) -> Row<'a> {
+    let mut measured = vec![(Name::Outrigger, subjects::outrigger(trace, plan))];
+    table::row(Name::Outrigger, trace, &measured[0].1, &options.costs);
+    let torch = options.torch.as_deref().ok_or(&*options.torch_missing);
+    for name in PEERS.into_iter().filter(|_| !options.alone) {
+        match subjects::peer(name, trace, plan, torch) {
+            Ok(peer) => {
+                if matches!(name, Name::TorchDefault | Name::TorchExpandable) {
+                    table::row(name, trace, &peer, &options.costs);
+                }
+                measured.push((name, peer));
+            }
+            Err(error) => {
+                missing.insert(name.text(), format!("{error:#}"));
+                measured.push((name, subjects::Measured::default()));
+            }
+        }
     }
+    Row { trace, measured }
+}
+
+fn report(
+    options: &Options,
+    metrics: &[Metric],
+    missing: &BTreeMap<&'static str, String>,
+) -> anyhow::Result<()> {
+    println!();
+    println!(
+        "{}",
+        metrics::line(["metric", "outrigger", "bar", "", "peers"])
+    );
+    for metric in metrics {
+        println!("{}", metric.line());
+    }
+    for (name, reason) in missing {
+        println!("    {name} is missing: {reason}");
+    }
+    let mut versions = BTreeMap::new();
+    if let Some(program) = &options.torch
+        && let Ok(version) = torch::Torch::version(program)
+    {
+        println!("    torch_default, torch_expandable: {version}");
+        versions.insert("torch_default", version.clone());
+        versions.insert("torch_expandable", version);
+    }
+    if let Some(file) = &options.json {
+        let (missing, versions) = (json!(missing), json!(versions));
+        let list: Vec<Value> = metrics
+            .iter()
+            .map(|metric| metric.to_json(&missing, &versions))
+            .collect();
+        fs::write(file, serde_json::to_string_pretty(&list)? + "\n")
+            .with_context(|| format!("{} cannot be written", file.display()))?;
+    }
+    Ok(())
 }

@@ -2,10 +2,7 @@
 //! other than the next: all see the same operations at the same times.
 
 use crate::calls::Calls;
-use crate::trace::{Op, Trace};
-
-/// Steps of a trace that may warm up an allocator.
-const WARM_UP_STEPS: u32 = 3;
+use crate::trace::{Op, Trace, WARM_UP_STEPS};
 
 /// An allocator that a trace is run through by one thread.
 pub(crate) trait Subject {
@@ -36,14 +33,19 @@ pub(crate) struct Outcome {
     pub(crate) calls: Calls,
     /// Calls after the first steps.
     pub(crate) late_calls: Calls,
-    /// Bytes allocated after the first steps, as asked for.
-    pub(crate) late_bytes: u64,
 }
 
 impl Outcome {
     /// Percent of what is held at most that is not what is asked for at most.
     pub(crate) fn fragmentation(&self, trace: &Trace) -> f64 {
         100.0 * (1.0 - trace.peak as f64 / self.held as f64)
+    }
+
+    /// Calls per GiB allocated that take, give or map memory after the first steps; `None` if the trace has
+    /// no such steps.
+    pub(crate) fn late_calls_per_gib(&self, trace: &Trace) -> Option<f64> {
+        let gib = trace.late_bytes() as f64 / f64::from(1 << 30);
+        (gib > 0.0).then(|| self.late_calls.memory() as f64 / gib)
     }
 }
 
@@ -67,9 +69,6 @@ pub(crate) fn replay(trace: &Trace, subject: &mut impl Subject) -> Outcome {
                 };
                 memory[id as usize] = found;
                 streams[id as usize] = stream;
-                if marks > WARM_UP_STEPS {
-                    outcome.late_bytes += size;
-                }
             }
             Op::Free { id } => subject.free(memory[id as usize]),
             Op::Record { id, stream } if stream == streams[id as usize] => {}
@@ -77,7 +76,6 @@ pub(crate) fn replay(trace: &Trace, subject: &mut impl Subject) -> Outcome {
             Op::Mark => {
                 subject.idle();
                 marks += 1;
-                // A mark begins a step: the first one that counts begins behind this many others.
                 if marks == WARM_UP_STEPS + 1 {
                     warm_up = subject.calls();
                 }

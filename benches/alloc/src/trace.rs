@@ -12,6 +12,9 @@ use outrigger_allocator::{StreamId, trace};
 /// side with streams of their own.
 pub(crate) const STREAMS: usize = 8;
 
+/// Steps of a trace that may warm up an allocator. A mark begins a step.
+pub(crate) const WARM_UP_STEPS: u32 = 3;
+
 /// One line of a trace. `id` counts from 0 and stands for one allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
@@ -38,6 +41,22 @@ pub(crate) struct Trace {
     pub(crate) peak_count: usize,
     /// False if its steps are no repetitions of each other, as those of a decoder whose cache grows.
     pub(crate) is_training: bool,
+}
+
+impl Trace {
+    /// Bytes allocated after the first steps, as asked for.
+    pub(crate) fn late_bytes(&self) -> u64 {
+        let mut marks = 0;
+        let mut bytes = 0;
+        for op in &self.ops {
+            match *op {
+                Op::Mark => marks += 1,
+                Op::Alloc { size, .. } if marks > WARM_UP_STEPS => bytes += size,
+                _ => {}
+            }
+        }
+        bytes
+    }
 }
 
 /// All traces of a folder, sorted by name: files `*.trace` and `*.trace.zst`.

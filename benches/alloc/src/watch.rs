@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::device::Piece;
+use crate::memory::Piece;
 use crate::trace::STREAMS;
 
 /// What is in use, and what may still be touched by work that was submitted before it was freed.
@@ -116,21 +116,8 @@ impl Watch {
         }
     }
 
-    /// Whether an object is in use or worked on.
-    pub(crate) fn is_busy_object(
-        &self,
-        object: u64,
-        finished: impl Fn(usize, u64) -> bool,
-    ) -> bool {
-        let mut used = self.bytes.range((object, 0)..=(object, u64::MAX));
-        let pending = |freed: &Freed| {
-            freed.pieces.iter().any(|piece| piece.object == object) && freed.is_pending(&finished)
-        };
-        used.next().is_some() || self.freed.iter().any(pending)
-    }
-
     /// Whether addresses are in use or worked on.
-    pub(crate) fn is_busy_range(
+    pub(crate) fn is_busy(
         &self,
         address: u64,
         size: u64,
