@@ -1,5 +1,5 @@
-//! The C++ bridge: devices, streams, events, buffers, operators and graphs as C++ classes that own what
-//! they stand for. A failure is a `rust::Error` with the text of the runtime.
+//! The C++ bridge: devices, streams, events, buffers, pools, operators and graphs as C++ classes that own
+//! what they stand for. A failure is a `rust::Error` with the text of the runtime.
 
 #![allow(
     unreachable_pub,
@@ -40,6 +40,9 @@ mod ffi {
         type Stream;
         type Event;
         type Buffer;
+        type Pool;
+        type PoolUse;
+        type Label;
         type Capture;
         type Graph;
         type GraphExec;
@@ -85,6 +88,34 @@ mod ffi {
         /// Fills the buffer with one byte, in stream order.
         fn fill(self: Pin<&mut Buffer>, byte: u8, stream: &Stream) -> Result<()>;
 
+        /// A pool: memory of a device that serves only those who name it. It is given back when the
+        /// object and all buffers from it are gone.
+        fn create_pool(device: u32) -> Result<Box<Pool>>;
+        fn allocate(self: &Pool, size: u64, stream: &Stream) -> Result<Box<Buffer>>;
+        /// Bytes that the pool holds and bytes in use.
+        fn memory_use(self: &Pool) -> MemoryUse;
+        /// Until the object is destroyed, on this thread, what the thread allocates on the pool's device
+        /// comes from the pool. Uses nest.
+        fn use_on_this_thread(self: &Pool) -> Result<Box<PoolUse>>;
+
+        /// Until the object is destroyed, on this thread, what the thread allocates has this label, in
+        /// snapshots and in the text of errors. Labels nest.
+        fn label_on_this_thread(name: &str) -> Box<Label>;
+        /// Gives cached memory that is not in use back to the driver; returns how many bytes.
+        fn empty_cache(device: u32) -> Result<u64>;
+        /// Limits the bytes that the cache may take from the device; the largest number lifts the limit.
+        fn set_memory_limit(device: u32, bytes: u64) -> Result<()>;
+        /// Statistics as JSON, under the names of PyTorch's memory_stats.
+        fn memory_stats(device: u32) -> Result<String>;
+        /// Segments, blocks and kept events as JSON, under the names of PyTorch's memory snapshots.
+        fn memory_snapshot(device: u32) -> Result<String>;
+        /// Keeps the last events of the device's memory, for its snapshots; 0 keeps none.
+        fn record_memory_history(device: u32, entries: u64) -> Result<()>;
+        /// Writes what is allocated and freed from now on to a file, for `outrigger replay` and
+        /// `outrigger memory`.
+        fn start_memory_trace(device: u32, path: &str) -> Result<()>;
+        fn stop_memory_trace(device: u32) -> Result<()>;
+
         /// Records the work of a stream, and of those that wait for its events, instead of running it.
         /// A capture that is destroyed before `end_capture` is given up.
         fn begin_capture(stream: &Stream) -> Result<Box<Capture>>;
@@ -115,9 +146,13 @@ mod ffi {
 }
 
 use crate::bridge_graph::{Capture, Graph, GraphExec, begin_capture, end_capture};
-use ffi::{MemoryUse, Tensor};
+use crate::bridge_memory::{
+    Label, Pool, PoolUse, create_pool, empty_cache, label_on_this_thread, memory_snapshot,
+    memory_stats, record_memory_history, set_memory_limit, start_memory_trace, stop_memory_trace,
+};
+use ffi::Tensor;
 
-pub(crate) use ffi::GraphFormat;
+pub(crate) use ffi::{GraphFormat, MemoryUse};
 
 /// A stream; one that `create_stream` made is destroyed with its object.
 pub(crate) struct Stream {

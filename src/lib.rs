@@ -5,6 +5,7 @@
 
 mod bridge;
 mod bridge_graph;
+mod bridge_memory;
 
 /// The framework-neutral runtime.
 pub use outrigger_hooks as runtime;
