@@ -40,17 +40,54 @@ pub(crate) fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
         return Ok(());
     }
     base.check()?;
-    let mut create = Command::new(&base.program);
-    create
-        .args(["-m", "venv", "--clear"])
-        .arg(workspace.path(".venv"));
-    shell::step(
+    make(
         workspace,
-        "making the Python environment .venv",
-        &mut create,
+        &base,
+        &workspace.path(".venv"),
+        &requirements,
+        "PyTorch and what the tests need",
     )?;
+    stamp.write()
+}
 
-    let mut install = Command::new(workspace.python());
+/// Makes the environment that drives a browser, apart from the project's own: a change of one does not
+/// make the other anew. Returns its Python.
+///
+/// # Errors
+/// If the machine lacks something; the message says what to install.
+pub(crate) fn ensure_browser(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let folder = workspace.target("xtask/browser-venv");
+    let requirements = [workspace.path("cli/tests/page/requirements.txt")];
+    let base = base_python()?;
+    let stamp = Stamp::new(folder.join("stamp"), &requirements, &base.version)?;
+    let python = folder.join("bin/python");
+    if !stamp.is_current() || !python.exists() {
+        base.check()?;
+        make(
+            workspace,
+            &base,
+            &folder,
+            &requirements,
+            "what drives the browser",
+        )?;
+        stamp.write()?;
+    }
+    Ok(python)
+}
+
+/// Makes an environment in `folder`, over what may be there, with `contents` in it.
+fn make(
+    workspace: &Workspace,
+    base: &BasePython,
+    folder: &Path,
+    requirements: &[PathBuf],
+    contents: &str,
+) -> anyhow::Result<()> {
+    let mut create = Command::new(&base.program);
+    create.args(["-m", "venv", "--clear"]).arg(folder);
+    let title = format!("making the Python environment {}", folder.display());
+    shell::step(workspace, &title, &mut create)?;
+    let mut install = Command::new(folder.join("bin/python"));
     install.args([
         "-m",
         "pip",
@@ -59,19 +96,19 @@ pub(crate) fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
         "--no-input",
         "--progress-bar=off",
     ]);
-    for path in &requirements {
+    for path in requirements {
         install.arg("-r").arg(path);
     }
     let installed = shell::attempt(
         workspace,
-        "installing PyTorch and what the tests need",
+        &format!("installing {contents}"),
         &mut install,
         None,
     )?;
     if !installed.success() {
         bail!("{}{}", network_hint(&installed.output), installed.tail());
     }
-    stamp.write()
+    Ok(())
 }
 
 /// Makes the packages in `folder` importable, and their entry points known, in the environment.
@@ -92,7 +129,7 @@ pub(crate) fn libclang(workspace: &Workspace) -> Option<PathBuf> {
 }
 
 /// Where the environment keeps its packages, if it has been made.
-fn site_packages(workspace: &Workspace) -> Option<PathBuf> {
+pub(crate) fn site_packages(workspace: &Workspace) -> Option<PathBuf> {
     let versions = fs::read_dir(workspace.path(".venv/lib")).ok()?;
     versions
         .filter_map(Result::ok)

@@ -2,6 +2,7 @@
 //! A suite that cannot run at all counts as one failure, never as nothing.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ enum Suite {
     Torch,
     /// torch's own operator database on the device
     Sweep,
+    /// The pages of `outrigger memory`, in a headless browser
+    Pages,
 }
 
 /// The driver in C that the PyTorch tests run on too.
@@ -44,6 +47,9 @@ const C_DRIVER: &str = "examples/driver-c";
 
 /// Where the tests of the PyTorch package lie.
 const TORCH_TESTS: &str = "frameworks/torch/tests";
+
+/// Where the tests of the command line's pages lie.
+const PAGE_TESTS: &str = "cli/tests/page";
 
 /// A single suite takes minutes; one that takes this long hangs.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
@@ -116,6 +122,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             Suite::Rust => rows.push(row("rust", || rust(workspace))),
             Suite::Torch => rows.extend(torch(workspace)),
             Suite::Sweep => rows.push(row("sweep", || sweep(workspace))),
+            Suite::Pages => rows.push(row("pages", || pages(workspace))),
         }
     }
     Ok(summary(&rows))
@@ -253,6 +260,53 @@ fn sweep(workspace: &Workspace) -> anyhow::Result<Counts> {
     pytest(workspace, "sweep", &driver, "outrigger", &["sweep"])
 }
 
+/// What the command line draws, as a browser shows it.
+fn pages(workspace: &Workspace) -> anyhow::Result<Counts> {
+    let python = environment::ensure_browser(workspace)?;
+    let mut build = workspace.cargo(&["build", "--package", "outrigger-cli"]);
+    shell::step(workspace, "building the command line", &mut build)?;
+    let report = fresh_report(workspace, "pages")?;
+    let mut command = Command::new(python);
+    command
+        .current_dir(workspace.path(PAGE_TESTS))
+        .args([
+            "-m",
+            "pytest",
+            "--quiet",
+            "--tb=short",
+            "-p",
+            "no:cacheprovider",
+        ])
+        .args(["-s", "--timeout=300"]) // they print what they measured
+        .arg(format!(
+            "--outrigger={}",
+            workspace.target("debug/outrigger").display()
+        ))
+        .arg(format!("--junitxml={}", report.display()))
+        .arg(".");
+    let finished = shell::attempt(workspace, "pages", &mut command, Some(LIMIT))?;
+    if !finished.success() {
+        eprintln!("{}\nall of it: {}", finished.tail(), finished.log.display());
+    }
+    let measured = finished.output.lines();
+    for line in measured.filter(|line| line.starts_with("measured: ")) {
+        println!("{line}");
+    }
+    counts_of_pytest(&fs::read_to_string(&report).unwrap_or_default(), &finished)
+}
+
+/// Where pytest writes its totals; a report of an earlier run must not be taken for this one's.
+fn fresh_report(workspace: &Workspace, title: &str) -> anyhow::Result<PathBuf> {
+    let report = workspace
+        .target("xtask")
+        .join(format!("{}.xml", title.replace(' ', "-")));
+    if report.exists() {
+        fs::remove_file(&report)
+            .with_context(|| format!("{} cannot be removed", report.display()))?;
+    }
+    Ok(report)
+}
+
 /// Runs pytest on `paths` below the tests of the package, or on all but the sweep.
 fn pytest(
     workspace: &Workspace,
@@ -261,14 +315,7 @@ fn pytest(
     personality: &str,
     paths: &[&str],
 ) -> anyhow::Result<Counts> {
-    let report = workspace
-        .target("xtask")
-        .join(format!("{}.xml", title.replace(' ', "-")));
-    // A report of an earlier run must not be taken for this one's.
-    if report.exists() {
-        fs::remove_file(&report)
-            .with_context(|| format!("{} cannot be removed", report.display()))?;
-    }
+    let report = fresh_report(workspace, title)?;
     let mut command: Command = native::python(workspace, Some(driver));
     command
         .current_dir(workspace.path(TORCH_TESTS))
