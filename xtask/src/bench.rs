@@ -1,10 +1,12 @@
 //! `cargo xtask bench`: runs suites of the folder benches/ and shows their tables. The suites measure;
 //! this only prepares and passes on.
 
+mod alloc;
 mod peers;
 mod programs;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -28,6 +30,8 @@ pub(crate) struct Options {
     /// Measure only these metrics, separated by commas
     #[arg(long, value_name = "METRICS")]
     only: Option<String>,
+    #[command(flatten)]
+    alloc: alloc::Options,
 }
 
 /// The suites of benches/.
@@ -39,6 +43,8 @@ enum Suite {
     Stream,
     /// Capture, replay, rebinding and update of graphs, against what else replays graphs on the CPU
     Graph,
+    /// The allocator on recorded traces, against PyTorch's and others
+    Alloc,
 }
 
 impl Suite {
@@ -48,6 +54,7 @@ impl Suite {
             Self::Eager => "eager",
             Self::Stream => "stream",
             Self::Graph => "graph",
+            Self::Alloc => "alloc",
         }
     }
 }
@@ -58,16 +65,49 @@ impl Suite {
 /// If something cannot be prepared or Python not started. A peer that cannot be prepared is no error: it is
 /// reported as missing.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    let json = options.json.as_deref().map(std::path::absolute);
+    let json = json.transpose().context("the name of the JSON file")?;
+    let only = options.only.as_deref();
+    let (alloc, others): (Vec<Suite>, Vec<Suite>) = options
+        .suites
+        .iter()
+        .partition(|suite| **suite == Suite::Alloc);
+    if alloc.is_empty() {
+        return python(workspace, options, &others, json.as_deref());
+    }
+    if others.is_empty() {
+        return alloc::run(workspace, &options.alloc, json.as_deref(), only);
+    }
+    // Two programs write results: the file gets both lists as one.
+    let part = json.as_ref().map(|_| workspace.target("bench-alloc.json"));
+    let code = python(workspace, options, &others, json.as_deref())?;
+    let alloc_code = alloc::run(workspace, &options.alloc, part.as_deref(), only)?;
+    if let (Some(json), Some(part)) = (&json, &part) {
+        append(json, part)?;
+    }
+    Ok(if code == ExitCode::SUCCESS {
+        alloc_code
+    } else {
+        code
+    })
+}
+
+/// The suites that Python measures.
+fn python(
+    workspace: &Workspace,
+    options: &Options,
+    suites: &[Suite],
+    json: Option<&Path>,
+) -> anyhow::Result<ExitCode> {
     let driver = native::driver(workspace, &options.driver, None)?;
     native::prepare(workspace)?;
     let mut python = native::python(workspace, Some(&driver));
     python.args(["-m", "benches"]);
-    python.args(options.suites.iter().map(|suite| suite.name()));
-    if options.suites.iter().any(|suite| *suite != Suite::Eager) {
+    python.args(suites.iter().map(|suite| suite.name()));
+    if suites.iter().any(|suite| *suite != Suite::Eager) {
         python.arg("--subjects").arg(programs::prepare(workspace)?);
     }
-    if let Some(file) = &options.json {
-        let file = std::path::absolute(file).context("the name of the JSON file")?;
+    if let Some(file) = json {
         python.arg("--json").arg(file);
     }
     if let Some(only) = &options.only {
@@ -82,4 +122,17 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Adds the results of one file to those of another.
+fn append(all: &Path, part: &Path) -> anyhow::Result<()> {
+    let read = |file: &Path| -> anyhow::Result<Vec<serde_json::Value>> {
+        let text = fs::read_to_string(file)
+            .with_context(|| format!("{} cannot be read", file.display()))?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    let mut results = read(all)?;
+    results.extend(read(part)?);
+    fs::write(all, serde_json::to_string_pretty(&results)? + "\n")
+        .with_context(|| format!("{} cannot be written", all.display()))
 }

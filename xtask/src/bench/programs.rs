@@ -1,5 +1,5 @@
-//! The programs that the suites `stream` and `graph` measure: compiles them, fetches what they need, and
-//! writes down for benches/ how each is started, or why it cannot be.
+//! The programs that suites measure: compiles them, fetches what they need, and writes down for benches/
+//! how each of the suites `stream` and `graph` is started, or why it cannot be.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,9 +32,30 @@ struct Source<'a> {
     /// Path below benches/, without extension.
     name: &'a str,
     includes: Vec<PathBuf>,
-    /// Folder of the libraries, which are found there when the program runs, too.
-    library_folder: Option<PathBuf>,
+    /// Folders of the libraries, which are found there when the program runs, too.
+    library_folders: Vec<PathBuf>,
     libraries: &'a [&'a str],
+    /// The C++ standard.
+    standard: &'a str,
+    /// Further arguments of the compiler.
+    further: &'a [&'a str],
+    /// The name of the file, if it is no program of the source's name.
+    output: Option<&'a str>,
+}
+
+impl<'a> Source<'a> {
+    /// A program that needs nothing.
+    fn program(name: &'a str) -> Self {
+        Self {
+            name,
+            includes: Vec::new(),
+            library_folders: Vec::new(),
+            libraries: &[],
+            standard: "c++17",
+            further: &[],
+            output: None,
+        }
+    }
 }
 
 /// Prepares all programs; the file that says how they are started.
@@ -75,6 +96,48 @@ pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
+/// The program that runs PyTorch's own allocator, over a stand-in for CUDA.
+///
+/// # Errors
+/// If there is no environment with PyTorch, or something cannot be compiled.
+pub(super) fn torch_allocator(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    environment::ensure(workspace)?;
+    let packages = environment::site_packages(workspace).context(".venv holds no packages")?;
+    let builder = Builder {
+        workspace,
+        cache: Cache::open(workspace)?,
+        compiler: environment::cxx_compiler()?,
+    };
+    // PyTorch's wheel comes with CUDA's headers, but for some that Triton's has.
+    let cuda = vec![
+        packages.join("nvidia/cu13/include"),
+        packages.join("triton/backends/nvidia/include"),
+    ];
+    // The name and the versions of symbols are what PyTorch's library asks for.
+    builder.compile(&Source {
+        includes: cuda.clone(),
+        standard: "c++20",
+        further: &[
+            "-shared",
+            "-fPIC",
+            "-Wl,-soname,libcudart.so.13",
+            "-Wl,--default-symver",
+        ],
+        output: Some("libcudart.so.13"),
+        ..Source::program("peers/cuda_device")
+    })?;
+    let libraries = packages.join("torch/lib");
+    builder.compile(&Source {
+        includes: [vec![packages.join("torch/include")], cuda].concat(),
+        library_folders: vec![builder.cache.path("bin"), libraries],
+        libraries: &[":libcudart.so.13", "c10_cuda", "c10", "pthread"],
+        standard: "c++20",
+        // The stand-in has not all of CUDA, but all that is called.
+        further: &["-Wl,--allow-shlib-undefined"],
+        ..Source::program("peers/torch_allocator")
+    })
+}
+
 /// What benches/ reads of one program.
 fn entry(name: &str, subject: anyhow::Result<Subject>) -> Value {
     match subject {
@@ -100,10 +163,10 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn outrigger(&self, name: &str) -> anyhow::Result<Subject> {
         let program = self.compile(&Source {
-            name,
             includes: vec![self.workspace.path("include")],
-            library_folder: Some(self.workspace.library_folder()),
+            library_folders: vec![self.workspace.library_folder()],
             libraries: &["outrigger"],
+            ..Source::program(name)
         })?;
         Ok(Subject {
             command: vec![program],
@@ -113,32 +176,26 @@ impl Builder<'_> {
     }
 
     fn c_loop(&self) -> anyhow::Result<Subject> {
-        let program = self.compile(&Source {
-            name: "peers/c_loop",
-            includes: vec![],
-            library_folder: None,
-            libraries: &[],
-        })?;
+        let program = self.compile(&Source::program("peers/c_loop"))?;
         Ok(spinning(program))
     }
 
     fn tbb(&self) -> anyhow::Result<Subject> {
         self.cache.debian("libtbb-dev")?;
         let program = self.compile(&Source {
-            name: "peers/tbb",
             includes: vec![self.cache.debian_include()],
-            library_folder: Some(self.cache.debian_lib()),
+            library_folders: vec![self.cache.debian_lib()],
             libraries: &["tbb"],
+            ..Source::program("peers/tbb")
         })?;
         Ok(spinning(program))
     }
 
     fn taskflow(&self) -> anyhow::Result<Subject> {
         let program = self.compile(&Source {
-            name: "peers/taskflow",
             includes: vec![self.cache.taskflow()?],
-            library_folder: None,
             libraries: &["pthread"],
+            ..Source::program("peers/taskflow")
         })?;
         Ok(spinning(program))
     }
@@ -158,10 +215,10 @@ impl Builder<'_> {
     fn opencl(&self) -> anyhow::Result<PathBuf> {
         self.cache.debian("ocl-icd-opencl-dev")?;
         self.compile(&Source {
-            name: "peers/opencl",
             includes: vec![self.cache.debian_include()],
-            library_folder: Some(self.cache.debian_lib()),
+            library_folders: vec![self.cache.debian_lib()],
             libraries: &["OpenCL"],
+            ..Source::program("peers/opencl")
         })
     }
 
@@ -219,18 +276,20 @@ impl Builder<'_> {
     /// Compiles a program if its sources or its flags have changed.
     fn compile(&self, source: &Source<'_>) -> anyhow::Result<PathBuf> {
         let name = source.name.rsplit('/').next().unwrap_or(source.name);
+        let name = source.output.unwrap_or(name);
         let folder = self.cache.path("bin");
         fs::create_dir_all(&folder)
             .with_context(|| format!("{} cannot be made", folder.display()))?;
         let program = folder.join(name);
         let file = self.workspace.path(&format!("benches/{}.cpp", source.name));
-        let mut arguments = vec!["-std=c++17".to_owned(), "-O2".to_owned()];
+        let mut arguments = vec![format!("-std={}", source.standard), "-O2".to_owned()];
         for include in &source.includes {
             arguments.extend(["-isystem".to_owned(), include.display().to_string()]);
         }
         arguments.extend([file.display().to_string(), "-o".to_owned()]);
         arguments.push(program.display().to_string());
-        if let Some(folder) = &source.library_folder {
+        arguments.extend(source.further.iter().map(|&argument| argument.to_owned()));
+        for folder in &source.library_folders {
             arguments.push(format!("-L{}", folder.display()));
             arguments.push(format!("-Wl,-rpath,{}", folder.display()));
         }
