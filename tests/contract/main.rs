@@ -1,5 +1,5 @@
-//! The driver contract, rule by rule, on every driver at hand: `host` with both faces and with graphs of
-//! its own, the C template, and the library that `OUTRIGGER_TEST_DRIVER` names (`PATH?OPTIONS`). Each test
+//! The driver contract, rule by rule, on every driver at hand: `host` with both faces, with graphs of its
+//! own and without virtual memory, the C template, and the library that `OUTRIGGER_TEST_DRIVER` names (`PATH?OPTIONS`). Each test
 //! is made once for each driver and is named `DRIVER::RULE_what_it_checks`. A test that needs an optional
 //! group is ignored on a driver that does not declare it, and never on one that does.
 
@@ -7,11 +7,13 @@ mod command_rules;
 mod event_rules;
 mod failure_rules;
 mod graph_rules;
+mod ipc_rules;
 mod memory_rules;
 mod program;
 mod queue_rules;
 mod support;
 mod table_rules;
+mod virtual_memory_rules;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use outrigger_device::Driver;
@@ -31,6 +33,10 @@ enum Needs {
     HostKernels,
     Graphs,
     GraphUpdate,
+    VirtualMemory,
+    VirtualMemoryAndHostKernels,
+    Ipc,
+    IpcPhysical,
     TwoDevicesWithGraphs,
     /// A library: its table can be called without the wrappers of this project.
     Library,
@@ -56,13 +62,23 @@ macro_rules! cases {
 pub(crate) use cases;
 
 fn main() {
+    let mut words = std::env::args().skip(1);
+    if let (Some(ipc_rules::OTHER), Some(spec)) = (words.next().as_deref(), words.next()) {
+        return ipc_rules::serve(&spec);
+    }
     let arguments = Arguments::from_args();
     let mut targets = vec![
-        Target::new("host_unified", "host?devices=2&memory=64M&face=unified"),
-        Target::new("host_discrete", "host?devices=2&memory=64M&face=discrete"),
+        Target::new(
+            "host_unified",
+            "host?devices=2&memory=64M&face=unified&virtual_memory=on",
+        ),
+        Target::new(
+            "host_discrete",
+            "host?devices=2&memory=64M&face=discrete&virtual_memory=on",
+        ),
         Target::new(
             "host_graphs",
-            "host?devices=2&memory=64M&face=discrete&graphs=native",
+            "host?devices=2&memory=64M&face=discrete&graphs=native&virtual_memory=off",
         ),
         Target::new(
             "c",
@@ -75,6 +91,8 @@ fn main() {
     let all = [
         table_rules::CASES,
         memory_rules::CASES,
+        virtual_memory_rules::CASES,
+        ipc_rules::CASES,
         queue_rules::CASES,
         event_rules::CASES,
         failure_rules::CASES,
@@ -121,6 +139,15 @@ fn has(driver: &Driver, target: &Target, needs: Needs) -> bool {
         Needs::GraphUpdate => driver
             .native_graphs()
             .is_some_and(|graphs| graphs.can_update()),
+        Needs::VirtualMemory => driver.virtual_memory().is_some(),
+        Needs::VirtualMemoryAndHostKernels => {
+            driver.virtual_memory().is_some() && has(driver, target, Needs::HostKernels)
+        }
+        Needs::Ipc => driver.ipc().is_some(),
+        Needs::IpcPhysical => {
+            driver.virtual_memory().is_some()
+                && driver.ipc().is_some_and(|ipc| ipc.shares_physical())
+        }
         Needs::TwoDevicesWithGraphs => {
             driver.native_graphs().is_some() && driver.device_count() > 1
         }

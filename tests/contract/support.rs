@@ -33,6 +33,11 @@ impl Target {
         self.try_open().unwrap()
     }
 
+    /// How the driver is asked for.
+    pub(crate) fn spec(&self) -> &str {
+        &self.spec
+    }
+
     /// The file, where the driver is one.
     pub(crate) fn library(&self) -> Option<PathBuf> {
         let path = self.spec.split('?').next().unwrap();
