@@ -2,6 +2,7 @@
 //!
 //! It must never print anywhere else than here and in the command that was asked for.
 
+mod info;
 mod memory;
 
 use std::io::Write;
@@ -22,12 +23,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Lists the drivers, what they offer, and their devices
+    Info(info::Options),
     /// Draws a trace or a snapshot of memory as one HTML page
     Memory(memory::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Info(options) => info::run(&options),
         Command::Memory(options) => memory::run(&options),
     };
     match outcome {

@@ -1,0 +1,153 @@
+//! `outrigger info`: the drivers that can be opened, their devices, and why others were refused.
+//!
+//! It must never submit work or allocate device memory.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use anyhow::bail;
+use clap::Args;
+use outrigger_device::{DeviceProperties, Driver, default_search_path};
+
+/// Which drivers to open.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Drivers, separated by commas: names or paths, with options as in host?devices=1
+    #[arg(long, env = "OUTRIGGER_DRIVER", default_value = "host")]
+    driver: String,
+}
+
+/// Tells of all drivers and devices.
+///
+/// # Errors
+/// No driver could be opened; the message holds the reason of each.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let (drivers, report) = outrigger_device::load(&options.driver, &default_search_path());
+    if drivers.is_empty() {
+        bail!("no driver could be opened\n{report}");
+    }
+    let mut text = String::new();
+    let mut number = 0;
+    for driver in &drivers {
+        describe(driver, &mut number, &mut text);
+    }
+    for candidate in &report.candidates {
+        if matches!(candidate.outcome, outrigger_device::Outcome::Refused { .. }) {
+            let _ = writeln!(text, "{candidate}"); // text takes everything
+        }
+    }
+    // Whoever closed the output does not want the rest.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    Ok(())
+}
+
+fn describe(driver: &Driver, number: &mut u32, text: &mut String) {
+    let (major, minor) = driver.api_version();
+    let vendor = match driver.vendor() {
+        "" => String::new(),
+        vendor => format!(" by {vendor}"),
+    };
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12}{value}"); // text takes everything
+    };
+    line(
+        "driver",
+        format!(
+            "{} {}{vendor}, contract {major}.{minor}",
+            driver.name(),
+            driver.version()
+        ),
+    );
+    line("offers", offers(driver));
+    for ordinal in 0..driver.device_count() {
+        // Every ordinal below the count has properties.
+        if let Ok(properties) = driver.properties(ordinal) {
+            line(&format!("device {number}"), properties.name.clone());
+            for (name, value) in rows(driver, ordinal, &properties) {
+                line(&format!("  {name}"), value);
+            }
+        }
+        *number += 1;
+    }
+}
+
+/// The optional parts of the contract that the driver fills.
+fn offers(driver: &Driver) -> String {
+    let parts = [
+        ("memory info", matches!(driver.memory_info(0), Ok(Some(_)))),
+        ("pinned memory", driver.pinned().is_some()),
+        ("virtual memory", driver.virtual_memory().is_some()),
+        ("shared memory", driver.ipc().is_some()),
+        ("peer copies", driver.peer().is_some()),
+        (
+            "timestamps",
+            matches!(driver.device_time_ns(0), Ok(Some(_))),
+        ),
+        ("operators", driver.operators().is_some()),
+        ("graphs", driver.native_graphs().is_some()),
+    ];
+    let named: Vec<&str> = parts
+        .iter()
+        .filter_map(|&(name, offered)| offered.then_some(name))
+        .collect();
+    if named.is_empty() {
+        return "the mandatory part only".to_owned();
+    }
+    named.join(", ")
+}
+
+/// What is known of a device, as pairs of name and value.
+fn rows(
+    driver: &Driver,
+    ordinal: u32,
+    properties: &DeviceProperties,
+) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if !properties.vendor.is_empty() {
+        rows.push(("vendor", properties.vendor.clone()));
+    }
+    let total = gibibytes(properties.total_memory);
+    let memory = match driver.memory_info(ordinal) {
+        Ok(Some((free, _))) => format!("{total}, {} free", gibibytes(free)),
+        Ok(None) => total,
+        Err(error) => format!("{total}; free: {error}"),
+    };
+    rows.push(("memory", memory));
+    let visible = if properties.host_visible() {
+        "are host pointers"
+    } else {
+        "mean nothing to the host"
+    };
+    rows.push((
+        "addresses",
+        format!(
+            "{visible}; aligned to {} bytes",
+            properties.address_alignment
+        ),
+    ));
+    if properties.compute_units > 0 {
+        rows.push(("units", properties.compute_units.to_string()));
+    }
+    let (urgent, least) = (properties.priority_highest, properties.priority_lowest);
+    if urgent != least {
+        rows.push(("priorities", format!("{urgent} (most urgent) to {least}")));
+    }
+    for (name, rate, unit) in [
+        ("bandwidth", properties.peak_bytes_per_second, "GB/s"),
+        ("f32", properties.peak_flops_f32, "GFLOP/s"),
+        ("f16", properties.peak_flops_f16, "GFLOP/s"),
+    ] {
+        if rate > 0 {
+            rows.push((name, format!("{:.1} {unit}", rate as f64 / 1e9)));
+        }
+    }
+    if properties.uuid != [0; 16] {
+        let digits = properties.uuid.iter().map(|byte| format!("{byte:02x}"));
+        rows.push(("uuid", digits.collect()));
+    }
+    rows
+}
+
+fn gibibytes(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
