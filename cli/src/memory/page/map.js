@@ -14,6 +14,7 @@ class MemoryMap {
     this.zoom = 1;
     this.mapping = -1;
     this.hover = null;
+    this.drawn = null;
     this.scroll = element("map-scroll");
     this.picture = new Picture("map", (...pen) => this.draw(...pen));
     this.scroll.addEventListener("scroll", () => this.picture.request());
@@ -90,7 +91,6 @@ class MemoryMap {
 
   draw(pen, width, height) {
     this.sortExtents();
-    this.drawn = null;
     const { theme, moment, colouring } = this.page;
     const { extent } = this.story;
     const { pitch } = this;
@@ -109,7 +109,7 @@ class MemoryMap {
       if (!visible(extent.place[x], extent.size[x])) continue;
       this.span(extent.place[x], extent.size[x], top, bottom, (x, y, w) => pen.fillRect(x, y, w, this.height));
     }
-    this.drawBlocks(pen, top, bottom, visible, theme, moment, colouring);
+    this.drawBlocks(pen, top, bottom, theme, moment, colouring);
     // Edges of segments, over the blocks: a notch at the start of each.
     pen.fillStyle = theme.card;
     for (const x of this.byPlace) {
@@ -122,21 +122,45 @@ class MemoryMap {
     if (this.page.pinned !== null) this.outline(pen, this.page.pinned, top, bottom, theme.accent, 2);
   }
 
-  drawBlocks(pen, top, bottom, visible, theme, moment, colouring) {
+  // Blocks of a pixel and more are drawn one by one. Smaller ones are added up pixel by pixel, and each
+  // pixel shows the category that has most of it, as strongly as it is filled: so a hundred thousand
+  // small blocks cost no more than the pixels that they are in.
+  drawBlocks(pen, top, bottom, theme, moment, colouring) {
     const { all, count } = moment.blocks;
-    const { chosen } = this.page;
+    const { perRow, addresses, byAddress } = this;
+    const { address, size, place } = this.story.extent;
+    const { address: starts, size: sizes } = this.story.block;
     const categories = colouring.names.length;
-    const groups = Array.from({ length: categories }, () => []);
-    const dimmed = [], pending = [];
+    const pixel = this.width / perRow;
+    const first = top * perRow, last = (bottom + 1) * perRow;
+    const groups = Array.from({ length: categories + 1 }, () => []); // the last one is dimmed
+    const pending = [];
+    const width = Math.ceil(this.width) + 1;
+    const layer = width * (bottom - top + 1);
+    const fine = new Float32Array(layer * (categories + 1));
+    let anyFine = false;
     for (let i = 0; i < count; i++) {
       const b = all[i];
-      const out = chosen && !chosen.has(b) ? dimmed : groups[colouring.of[b]];
-      this.pieces(b, (place, size) => {
-        if (!visible(place, size)) return;
-        out.push(place, size);
-        if (moment.pending(b)) pending.push(place, size);
-      });
+      const from = starts[b], to = from + sizes[b];
+      const group = this.page.chosen && !this.page.chosen.has(b) ? categories : colouring.of[b];
+      for (let n = Math.max(0, after(addresses, from) - 1); n < addresses.length && addresses[n] < to; n++) {
+        const x = byAddress[n];
+        const start = Math.max(from, address[x]), bytes = Math.min(to, address[x] + size[x]) - start;
+        const at = place[x] + start - address[x];
+        if (bytes <= 0 || at + bytes <= first || at >= last) continue;
+        if (bytes * pixel < 1) {
+          const row = Math.floor(at / perRow);
+          if (row < top || row > bottom) continue;
+          fine[group * layer + (row - top) * width + Math.floor((at - row * perRow) * pixel)] += bytes * pixel;
+          anyFine = true;
+        } else {
+          groups[group].push(at, bytes);
+          if (moment.pending(b)) pending.push(at, bytes);
+        }
+      }
     }
+    const colour = (group) =>
+      group === categories ? theme.heldEdge : theme.category(group, categories, colouring.ramp);
     const fill = (list) => {
       // Neighbours are told apart by a thin gap where there is room for one.
       for (let i = 0; i < list.length; i += 2) {
@@ -144,16 +168,46 @@ class MemoryMap {
           (x, y, w) => pen.fillRect(x, y, w > 4 ? w - .75 : w, this.height));
       }
     };
-    pen.fillStyle = theme.heldEdge;
-    fill(dimmed);
-    groups.forEach((list, k) => {
-      pen.fillStyle = theme.category(k, categories, colouring.ramp);
-      fill(list);
-    });
+    if (anyFine) this.drawFine(pen, fine, top, bottom, width, categories + 1, colour);
+    for (let group = categories; group >= 0; group--) {
+      pen.fillStyle = colour(group);
+      fill(groups[group]);
+    }
     if (pending.length) {
       pen.fillStyle = hatch(pen, theme.card, 6);
       fill(pending);
     }
+  }
+
+  drawFine(pen, fine, top, bottom, width, groups, colour) {
+    const layer = width * (bottom - top + 1);
+    const STEPS = 16; // strengths that are told apart, so that equal neighbours become one rectangle
+    const runs = Array.from({ length: groups * STEPS }, () => []);
+    for (let row = top; row <= bottom; row++) {
+      let key = -1, start = 0;
+      for (let c = 0; c <= width; c++) {
+        let best = -1, most = 0, sum = 0;
+        for (let g = 0; c < width && g < groups; g++) {
+          const share = fine[g * layer + (row - top) * width + c];
+          sum += share;
+          if (share > most) { most = share; best = g; }
+        }
+        const now = best < 0 ? -1 : best * STEPS + Math.min(STEPS, Math.max(1, Math.round(sum * STEPS))) - 1;
+        if (now === key) continue;
+        if (key >= 0) runs[key].push(row, start, c - start);
+        key = now;
+        start = c;
+      }
+    }
+    runs.forEach((list, key) => {
+      if (!list.length) return;
+      pen.fillStyle = colour(Math.floor(key / STEPS));
+      pen.globalAlpha = (key % STEPS + 1) / STEPS;
+      for (let i = 0; i < list.length; i += 3) {
+        pen.fillRect(MARGIN + list[i + 1], MARGIN + list[i] * this.pitch - this.scroll.scrollTop, list[i + 2], this.height);
+      }
+    });
+    pen.globalAlpha = 1;
   }
 
   outline(pen, block, top, bottom, colour, thick) {
@@ -164,14 +218,16 @@ class MemoryMap {
       (x, y, w) => pen.strokeRect(x + thick / 2, y + thick / 2, Math.max(1, w - thick), this.height - thick)));
   }
 
-  // What lies at a place of the tape: an extent and perhaps a block.
+  // What lies at a place of the tape: an extent and perhaps a block. The pieces of a moment are sorted
+  // once, when somebody points at them.
   find(place) {
-    if (!this.drawn) {
+    const { moment } = this.page;
+    if (this.drawn?.op !== moment.op) {
       const found = [];
-      const { all, count } = this.page.moment.blocks;
+      const { all, count } = moment.blocks;
       for (let i = 0; i < count; i++) this.pieces(all[i], (at, size) => found.push([at, size, all[i]]));
       found.sort((a, b) => a[0] - b[0]);
-      this.drawn = { found, starts: Float64Array.from(found, ([at]) => at) };
+      this.drawn = { op: moment.op, found, starts: Float64Array.from(found, ([at]) => at) };
     }
     const held = after(this.places, place) - 1;
     const extent = held >= 0 ? this.byPlace[held] : -1;

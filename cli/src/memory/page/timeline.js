@@ -175,7 +175,8 @@ class Timeline {
       pen.fillStyle = theme.line;
       pen.fillRect(PLOT.left, Math.round(y(bytes)), width - PLOT.left - PLOT.right, 1);
       pen.fillStyle = theme.soft;
-      pen.fillText(bytes ? bytesText(bytes).replace(/\.00 | (?=B$)/, " ") : "0", PLOT.left - 7, y(bytes));
+      const text = bytesText(bytes).replace(/(\.\d*?)0+ /, (_, kept) => kept === "." ? " " : `${kept} `);
+      pen.fillText(bytes ? text : "0", PLOT.left - 7, y(bytes));
     }
     pen.textAlign = "center";
     pen.textBaseline = "bottom";
@@ -341,7 +342,6 @@ class Timeline {
       if (event.button !== 0) return;
       canvas.setPointerCapture(event.pointerId);
       this.dragging = true;
-      canvas.focus({ preventScroll: true });
       choose(event);
     });
     canvas.addEventListener("pointermove", (event) => {
