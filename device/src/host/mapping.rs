@@ -510,6 +510,18 @@ mod tests {
         memory.resolve(address, 1).unwrap() as *mut u8
     }
 
+    /// Whether a touch of a device address would reach memory, as the kernel tells.
+    fn reachable(memory: &Memory, address: u64) -> bool {
+        let pointer = byte(memory, address) as u64;
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| {
+            let (range, rest) = line.split_once(' ').unwrap();
+            let (start, end) = range.split_once('-').unwrap();
+            let bound = |hex| u64::from_str_radix(hex, 16).unwrap();
+            (bound(start)..bound(end)).contains(&pointer) && rest.starts_with("rw")
+        })
+    }
+
     fn nothing_left(mapping: &Mapping) {
         let left = mapping.left();
         assert_eq!((left.ranges, left.objects, left.imports), (0, 0, 0));
@@ -539,6 +551,9 @@ mod tests {
                 "{fault:?}"
             );
             assert!(mapping.state.lock().mapped.is_empty());
+            for granule in 0..4 {
+                assert!(!reachable(&memory, range + granule * GRANULARITY));
+            }
             // All of the range can be mapped, and an object reaches its bytes from each place.
             mapping.map(range, &[own, own, own, own]).unwrap();
             // SAFETY: just mapped.
@@ -546,7 +561,10 @@ mod tests {
                 byte(&memory, range + 5).write(7);
                 assert_eq!(byte(&memory, range + 3 * GRANULARITY + 5).read(), 7);
             }
-            mapping.unmap(range, 4 * GRANULARITY).unwrap();
+            assert!(reachable(&memory, range + 3 * GRANULARITY));
+            mapping.unmap(range + GRANULARITY, 3 * GRANULARITY).unwrap();
+            assert!(!reachable(&memory, range + GRANULARITY) && reachable(&memory, range));
+            mapping.unmap(range, GRANULARITY).unwrap();
             mapping.release(range, 4 * GRANULARITY).unwrap();
             mapping.destroy(own).unwrap();
             mapping.destroy(broken).unwrap();

@@ -163,3 +163,108 @@ pub(super) fn object(host: &Host, handle: *mut sys::otr_physical) -> Result<(&De
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::{null, null_mut};
+
+    use super::super::driver::{close, memory_info, open};
+    use super::super::ipc::{
+        memory_close, memory_export, memory_import, physical_export, physical_import,
+    };
+    use super::*;
+
+    fn opened() -> *mut sys::otr_driver {
+        let params = sys::otr_open_params {
+            struct_size: size_of::<sys::otr_open_params>(),
+            next: null(),
+            options: c"devices=1,memory=64M".as_ptr(),
+        };
+        let mut driver = null_mut();
+        // SAFETY: both pointers are valid through the call.
+        assert_eq!(unsafe { open(&params, &mut driver) }, Code::OK.0);
+        driver
+    }
+
+    #[test]
+    fn null_and_foreign_handles_are_refused_and_leave_nothing_behind() {
+        let (driver, none) = (opened(), null_mut());
+        let foreign = to_handle(0x1234);
+        let (mut number, mut object) = (77, to_handle(77));
+        let mut handle = sys::otr_ipc_handle_t { bytes: [7; 64] };
+        // SAFETY: every pointer is NULL or valid through its call; the foreign handle is never followed.
+        unsafe {
+            for (name, code) in [
+                ("granularity", granularity(none, 0, &mut number)),
+                ("reserve", reserve(none, 0, GRANULARITY, 0, &mut number)),
+                ("release", release(none, GRANULARITY, GRANULARITY)),
+                ("create", create(none, 0, GRANULARITY, &mut object)),
+                ("destroy", destroy(none, foreign)),
+                ("destroy NULL", destroy(driver, null_mut())),
+                ("destroy a foreign one", destroy(driver, foreign)),
+                ("map", map(none, GRANULARITY, &foreign, 1)),
+                ("unmap", unmap(none, GRANULARITY, GRANULARITY)),
+                ("memory_export", memory_export(none, 64, &mut handle)),
+                (
+                    "memory_import",
+                    memory_import(none, 0, &handle, &mut number),
+                ),
+                ("memory_close", memory_close(none, 64)),
+                (
+                    "physical_export",
+                    physical_export(none, foreign, &mut handle),
+                ),
+                (
+                    "export a foreign one",
+                    physical_export(driver, foreign, &mut handle),
+                ),
+                (
+                    "physical_import",
+                    physical_import(none, 0, &handle, &mut object),
+                ),
+                (
+                    "import of no handle",
+                    memory_import(driver, 0, &handle, &mut number),
+                ),
+            ] {
+                assert_eq!(Code(code), Code::INVALID_HANDLE, "{name}");
+            }
+            for (name, code) in [
+                ("granularity", granularity(driver, 0, null_mut())),
+                ("reserve", reserve(driver, 0, GRANULARITY, 0, null_mut())),
+                ("create", create(driver, 0, GRANULARITY, null_mut())),
+                ("map of no list", map(driver, GRANULARITY, null(), 1)),
+                ("memory_export", memory_export(driver, 64, null_mut())),
+                (
+                    "memory_import",
+                    memory_import(driver, 0, null(), &mut number),
+                ),
+                (
+                    "memory_import",
+                    memory_import(driver, 0, &handle, null_mut()),
+                ),
+                ("memory_close", memory_close(driver, 64)),
+                (
+                    "physical_import",
+                    physical_import(driver, 0, null(), &mut object),
+                ),
+            ] {
+                assert_eq!(Code(code), Code::INVALID_ARGUMENT, "{name}");
+            }
+            assert_eq!((number, object, handle.bytes), (77, to_handle(77), [7; 64]));
+            let (mut free, mut total) = (0, 0);
+            assert_eq!(memory_info(driver, 0, &mut free, &mut total), Code::OK.0);
+            assert_eq!(free, total);
+            // A map with NULL among its objects.
+            assert_eq!(reserve(driver, 0, GRANULARITY, 0, &mut number), Code::OK.0);
+            assert_eq!(map(driver, number, &null_mut(), 1), Code::INVALID_HANDLE.0);
+            // What is left stands in the way of closing.
+            assert_eq!(close(driver), Code::BUSY.0);
+            assert_eq!(release(driver, number, GRANULARITY), Code::OK.0);
+            assert_eq!(create(driver, 0, GRANULARITY, &mut object), Code::OK.0);
+            assert_eq!(close(driver), Code::BUSY.0);
+            assert_eq!(destroy(driver, object), Code::OK.0);
+            assert_eq!(close(driver), Code::OK.0);
+        }
+    }
+}
