@@ -66,14 +66,7 @@ fn size(text: &str) -> Result<u64, String> {
 pub(super) fn tell(trace: &Trace, options: &Simulation) -> anyhow::Result<Story> {
     let config = Config::parse(&options.config).context("--config")?;
     let capacity = options.capacity.unwrap_or(UNLIMITED);
-    let allocator = Allocator::new(SimulatedDevice::new(capacity, options.lag), config);
-    let mut replay = Replay {
-        teller: Teller::new(),
-        addresses: vec![None; trace.allocations],
-        allocator,
-        changes: Vec::new(),
-        label: 0,
-    };
+    let mut replay = Replay::new(trace, SimulatedDevice::new(capacity, options.lag), config);
     for (index, op) in trace.ops.iter().enumerate() {
         if !replay.teller.operation() {
             bail!("has more operations than a page can show");
@@ -117,6 +110,16 @@ struct Replay {
 }
 
 impl Replay {
+    fn new(trace: &Trace, device: SimulatedDevice, config: Config) -> Self {
+        Self {
+            allocator: Allocator::new(device, config),
+            teller: Teller::new(),
+            addresses: vec![None; trace.allocations],
+            changes: Vec::new(),
+            label: 0,
+        }
+    }
+
     fn step(&mut self, trace: &Trace, now: u64, op: &Op) {
         let idle = matches!(op, Op::Mark { .. });
         self.allocator.backend().advance(now, idle);
@@ -178,3 +181,6 @@ impl Replay {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

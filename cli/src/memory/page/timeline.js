@@ -225,8 +225,7 @@ class Timeline {
       }
       pen.closePath();
       if (!any) continue;
-      pen.fillStyle = this.categories === 1
-        ? theme.category(0, 1, colouring.ramp) : theme.category(k, categories, colouring.ramp);
+      pen.fillStyle = colouring.moves ? theme.faint : theme.category(k, categories, colouring.ramp);
       pen.fill();
     }
     // Between the least and the most of a column: not live all the time.
