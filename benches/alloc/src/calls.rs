@@ -66,7 +66,7 @@ impl Sub for Calls {
     }
 }
 
-/// Microseconds per call. The defaults are published figures for CUDA; docs/benchmarks.md names the sources.
+/// Microseconds per call. The defaults are figures for CUDA; docs/benchmarks.md names their sources.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Costs {
     /// Microseconds to allocate a segment (`cudaMalloc`)

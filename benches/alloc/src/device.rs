@@ -16,6 +16,9 @@ use crate::overhead::counted;
 use crate::trace::STREAMS;
 use crate::watch::Watch;
 
+#[cfg(test)]
+mod tests;
+
 /// Bytes of a page of the device's virtual memory.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 

@@ -251,3 +251,53 @@ impl Memory {
         Ok(pieces)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = GRANULARITY;
+
+    #[test]
+    fn an_object_is_reached_through_all_its_mappings_and_goes_with_the_last() {
+        let mut memory = Memory::new(4 * PAGE);
+        let range = memory.reserve(4 * PAGE, PAGE);
+        let (a, b) = (
+            memory.create(PAGE).unwrap(),
+            memory.create(2 * PAGE).unwrap(),
+        );
+        assert_eq!(memory.create(2 * PAGE), None);
+        memory.map(range, [a].into_iter());
+        memory.map(range + PAGE, [b, a].into_iter());
+        let pieces = memory.translate(range + 3 * PAGE - 8, 16).unwrap();
+        assert_eq!(
+            pieces.iter().map(|piece| piece.object).collect::<Vec<_>>(),
+            [b, a]
+        );
+        memory.destroy(a);
+        memory.unmap(range, PAGE);
+        assert_eq!(memory.used(), 3 * PAGE);
+        memory.unmap(range + PAGE, 3 * PAGE);
+        assert_eq!(memory.used(), 2 * PAGE, "b is not given back");
+        memory.destroy(b);
+        memory.release(range, 4 * PAGE);
+        assert_eq!(memory.complaints, [""; 0]);
+        assert_eq!(memory.leftovers(), None);
+        assert_eq!(memory.peak(), 3 * PAGE);
+    }
+
+    #[test]
+    fn broken_rules_are_written_down() {
+        let mut memory = Memory::new(8 * PAGE);
+        let range = memory.reserve(2 * PAGE, PAGE);
+        let object = memory.create(2 * PAGE).unwrap();
+        memory.map(range, [object].into_iter());
+        memory.map(range + PAGE, [object].into_iter());
+        assert_eq!(memory.complaints.len(), 1, "mapped over another mapping");
+        memory.destroy(object);
+        memory.destroy(object);
+        assert_eq!(memory.complaints.len(), 2, "given back twice");
+        memory.release(range, 2 * PAGE);
+        assert_eq!(memory.complaints.len(), 3, "addresses that are in use");
+    }
+}

@@ -44,6 +44,7 @@ impl Row<'_> {
     }
 }
 
+type Count = fn(&Calls) -> u64;
 type Figure<'a> = &'a dyn Fn(&Trace, &Measured) -> Option<f64>;
 
 fn mean(values: &[f64]) -> f64 {
@@ -112,7 +113,7 @@ pub(crate) fn metrics(rows: &[Row<'_>], costs: &Costs) -> Vec<Metric> {
     list.extend(all.each("steady_calls", "per GiB", &steady));
     list.push(all.over("overhead", "bytes", &overhead, mean).at_most(64.0));
     list.extend(all.each("overhead", "bytes", &overhead));
-    let counts: [(&str, fn(&Calls) -> u64); 5] = [
+    let counts: [(&str, Count); 5] = [
         ("calls", Calls::memory),
         ("maps", |calls| calls.maps),
         ("unmaps", |calls| calls.unmaps),

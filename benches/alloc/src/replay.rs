@@ -119,3 +119,75 @@ pub(crate) fn smallest_capacity(
     }
     Some((succeeds * unit, best))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::WARM_UP_STEPS;
+
+    fn trace(ops: Vec<Op>) -> Trace {
+        let allocations = ops.iter().filter(|op| matches!(op, Op::Alloc { .. }));
+        Trace {
+            name: "test".to_owned(),
+            allocations: allocations.count(),
+            peak: 10,
+            peak_count: 1,
+            is_training: true,
+            ops,
+        }
+    }
+
+    /// Each allocation costs a call of the device.
+    #[derive(Default)]
+    struct Costly(Calls);
+
+    impl Subject for Costly {
+        fn tick(&mut self, _: u64) {}
+        fn alloc(&mut self, _: u64, _: u16) -> Option<u64> {
+            self.0.allocs += 1;
+            Some(0)
+        }
+        fn free(&mut self, _: u64) {}
+        fn record(&mut self, _: u64, _: u16) {}
+        fn idle(&mut self) {}
+        fn peak(&self) -> u64 {
+            20
+        }
+        fn calls(&self) -> Calls {
+            self.0
+        }
+    }
+
+    #[test]
+    fn calls_count_as_late_after_the_steps_that_warm_up() {
+        let mut ops = Vec::new();
+        for id in 0..WARM_UP_STEPS + 2 {
+            ops.push(Op::Mark);
+            let (size, stream) = (1 << 29, 0);
+            ops.push(Op::Alloc { id, size, stream });
+            ops.push(Op::Free { id });
+        }
+        let trace = trace(ops);
+        let outcome = replay(&trace, &mut Costly::default());
+        assert_eq!(outcome.calls.allocs, u64::from(WARM_UP_STEPS) + 2);
+        assert_eq!(outcome.late_calls.allocs, 2);
+        assert_eq!(outcome.late_calls_per_gib(&trace), Some(2.0));
+        assert_eq!(outcome.fragmentation(&trace), 50.0);
+    }
+
+    #[test]
+    fn the_smallest_capacity_is_found_between_what_fails_and_what_fits() {
+        let trace = trace(Vec::new());
+        let needs = |bytes: u64| {
+            move |capacity| Outcome {
+                fits: capacity >= bytes,
+                ..Outcome::default()
+            }
+        };
+        let found = |bytes| smallest_capacity(&trace, 4, 100, needs(bytes)).map(|(size, _)| size);
+        assert_eq!(found(57), Some(60));
+        assert_eq!(found(0), Some(12), "no less than the trace asks for");
+        assert_eq!(found(100), Some(100));
+        assert_eq!(found(1000), None);
+    }
+}

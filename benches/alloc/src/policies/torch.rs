@@ -66,10 +66,12 @@ impl Torch {
         if self.expandable {
             return self.expand(class, size);
         }
-        let segment = match size {
-            ..=SMALL => SMALL_SEGMENT,
-            ..SHARED => LARGE_SEGMENT,
-            _ => size.next_multiple_of(2 * MIB),
+        let segment = if is_small(class) {
+            SMALL_SEGMENT
+        } else if size < SHARED {
+            LARGE_SEGMENT
+        } else {
+            size.next_multiple_of(2 * MIB)
         };
         if !self.device.take(segment) {
             return None;
