@@ -232,25 +232,25 @@ impl History {
         }
     }
 
-    /// The owner gave a block back; `reusable` says that it may be handed out again already, so that no
+    /// The owner gave a block back, whose `requested` bytes need not be known; `reusable` says that it may be handed out again already, so that no
     /// [`free_completed`](Self::free_completed) follows.
     #[cold]
     pub fn free(&self, block: &Recorded, reusable: bool, context: Option<Context>) {
         let mut state = self.state.lock();
         let State { live, recorder, .. } = &mut *state;
-        let mut note = BlockNote::default();
+        let (mut block, mut note) = (*block, BlockNote::default());
         if let Some(live) = live.get_mut(&block.address) {
             live.freed = true;
-            note = live.note.clone();
+            (block, note) = (live.block, live.note.clone());
             if let (Some(id), Some(recorder)) = (live.trace_id.take(), recorder) {
                 recorder.free(id);
             }
         }
         // Without a context of the free itself, that of the allocation tells whose block it was.
         note.context = context.or(note.context);
-        state.push(self, HistoryKind::FreeRequested, block, note);
+        state.push(self, HistoryKind::FreeRequested, &block, note);
         if reusable {
-            state.complete(self, block);
+            state.complete(self, &block);
         }
     }
 
@@ -454,11 +454,11 @@ impl State {
     }
 
     fn complete(&mut self, history: &History, block: &Recorded) {
-        let note = match self.live.remove(&block.address) {
-            Some(live) => live.note,
-            None => BlockNote::default(),
+        let (block, note) = match self.live.remove(&block.address) {
+            Some(live) => (live.block, live.note),
+            None => (*block, BlockNote::default()),
         };
-        self.push(history, HistoryKind::FreeCompleted, block, note);
+        self.push(history, HistoryKind::FreeCompleted, &block, note);
     }
 
     /// Puts a context aside until no lock is held.
