@@ -138,10 +138,17 @@ pub(crate) fn peer(
             policies::Torch::new(capacity, lag, true)
         }),
         Name::Bfc => replays(trace, plan, |capacity| policies::Bfc::new(capacity, lag)),
-        Name::Mimalloc => Measured {
-            pair_ns: times(trace, plan, || Some(Mimalloc)),
-            ..Measured::default()
-        },
+        Name::Mimalloc => {
+            // It maps and unmaps large blocks each time, which takes long and is alike each time.
+            let plan = Plan {
+                repetitions: plan.repetitions.min(3),
+                ..plan
+            };
+            Measured {
+                pair_ns: times(trace, plan, || Some(Mimalloc)),
+                ..Measured::default()
+            }
+        }
         Name::OffsetAllocator => {
             let smallest = plan.search.then(|| {
                 // It has no growth of its own: any larger device is as good as an unlimited one.
