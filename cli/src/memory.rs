@@ -7,6 +7,7 @@
 mod device;
 mod input;
 mod page;
+mod pickle;
 mod replay;
 mod snapshot;
 mod story;

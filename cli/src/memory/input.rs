@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use outrigger_allocator::trace::Trace;
 
+use super::pickle;
 use super::snapshot::Snapshot;
 
 /// What a file holds.
@@ -55,9 +56,10 @@ fn parse(mut input: impl BufRead) -> anyhow::Result<Input> {
             Ok(Input::Snapshot(Box::new(snapshot)))
         }
         Some(&PICKLE) => {
-            let options = serde_pickle::DeOptions::new().decode_strings();
-            let snapshot = serde_pickle::from_reader(input, options)
-                .context("is a pickle, but no snapshot of memory")?;
+            let mut bytes = Vec::new();
+            input.read_to_end(&mut bytes)?;
+            let snapshot =
+                pickle::from_slice(&bytes).context("is a pickle, but no snapshot of memory")?;
             Ok(Input::Snapshot(Box::new(snapshot)))
         }
         Some(b'#' | b'a' | b'm') => Ok(Input::Trace(Trace::load(input)?)),

@@ -60,10 +60,8 @@ pub(super) fn tell(snapshot: Snapshot, device: u32) -> anyhow::Result<Story> {
             "none: it was not recorded before the snapshot".to_owned(),
         ));
     }
-    for (name, value) in snapshot.allocator_settings {
-        if let Some(value) = form::shown(&value) {
-            about.push((name, value));
-        }
+    for (name, setting) in snapshot.allocator_settings {
+        about.extend(setting.0.map(|value| (name, value)));
     }
     Ok(telling.teller.end(String::new(), about))
 }

@@ -247,22 +247,23 @@ def test_what_a_user_points_at_is_told(outrigger, opened, tmp_path):
     assert page.is_visible("#help")
 
 
+# One list that several events share, as PyTorch's captured stacks are.
+STACK = [{"filename": "??", "line": 0, "name": "c10::alloc"},
+         {"filename": "/app/model.py", "line": 12, "name": "forward"}]
 SNAPSHOT = {
     "segments": [{
         "device": 0, "address": 0x7F0000000000, "total_size": 2 << 20, "stream": -1,
         "segment_pool_id": (0, 0), "is_expandable": False,
         "blocks": [
             {"address": 0x7F0000000000, "size": 1 << 20, "requested_size": 1_000_000,
-             "state": "active_allocated", "frames": [
-                 {"filename": "??", "line": 0, "name": "c10::alloc"},
-                 {"filename": "/app/model.py", "line": 12, "name": "forward"}]},
+             "state": "active_allocated", "frames": STACK},
             {"address": 0x7F0000100000, "size": 1 << 20, "requested_size": 0, "state": "inactive", "frames": []},
         ],
     }],
     "device_traces": [[
         {"action": "segment_alloc", "addr": 0x7F1000000000, "size": 4 << 20, "stream": -1, "time_us": 100},
-        {"action": "alloc", "addr": 0x7F1000000000, "size": 3 << 20, "stream": -1, "time_us": 120, "frames": []},
-        {"action": "free_requested", "addr": 0x7F1000000000, "size": 3 << 20, "stream": -1, "time_us": 900},
+        {"action": "alloc", "addr": 0x7F1000000000, "size": 3 << 20, "stream": -1, "time_us": 120, "frames": STACK},
+        {"action": "free_requested", "addr": 0x7F1000000000, "size": 3 << 20, "stream": -1, "time_us": 900, "frames": STACK},
         {"action": "free_completed", "addr": 0x7F1000000000, "size": 3 << 20, "stream": -1, "time_us": 950},
         {"action": "segment_free", "addr": 0x7F1000000000, "size": 4 << 20, "stream": -1, "time_us": 2_500_000},
     ]],
@@ -296,5 +297,5 @@ def test_wrong_files_are_named(outrigger, tmp_path):
     assert "neither a trace" in outrigger("memory", file, fails=True)
     # A pickle that would run something when Python loads it.
     file.write_bytes(pickle.dumps(Path("x")))
-    assert "no snapshot" in outrigger("memory", file, fails=True)
+    assert "would make an object" in outrigger("memory", file, fails=True)
     assert "cannot be opened" in outrigger("memory", tmp_path / "nothing", fails=True)

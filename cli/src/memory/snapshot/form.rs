@@ -17,7 +17,7 @@ pub(in crate::memory) struct Snapshot {
     #[serde(default)]
     pub(super) device_traces: Vec<Vec<Entry>>,
     #[serde(default)]
-    pub(super) allocator_settings: BTreeMap<String, serde_json::Value>,
+    pub(super) allocator_settings: BTreeMap<String, Setting>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -184,13 +184,54 @@ impl<'de> Deserialize<'de> for Named {
     }
 }
 
-/// A setting as text, if it says something.
-pub(super) fn shown(value: &serde_json::Value) -> Option<String> {
-    match value {
-        serde_json::Value::Null => None,
-        serde_json::Value::String(text) if text.is_empty() => None,
-        serde_json::Value::String(text) => Some(text.clone()),
-        serde_json::Value::Array(_) | serde_json::Value::Object(_) => None,
-        other => Some(other.to_string()),
+/// A setting as text, if it is one that a line can hold and says something.
+#[derive(Debug, Default)]
+pub(super) struct Setting(pub(super) Option<String>);
+
+impl<'de> Deserialize<'de> for Setting {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Shown;
+        impl<'de> Visitor<'de> for Shown {
+            type Value = Setting;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a setting")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Setting, E> {
+                Ok(Setting((!text.is_empty()).then(|| text.to_owned())))
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Setting, E> {
+                Ok(Setting(Some(value.to_string())))
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Setting, E> {
+                Ok(Setting(Some(value.to_string())))
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Setting, E> {
+                Ok(Setting(Some(value.to_string())))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Setting, E> {
+                Ok(Setting(Some(value.to_string())))
+            }
+
+            fn visit_unit<E>(self) -> Result<Setting, E> {
+                Ok(Setting(None))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Setting, A::Error> {
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Setting(None))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Setting, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Setting(None))
+            }
+        }
+        deserializer.deserialize_any(Shown)
     }
 }
