@@ -29,6 +29,8 @@ pub struct otr_pool_info_t {
     pub number: u64,
     /// Segments taken from the device.
     pub segments: u64,
+    /// The most bytes that may be in use; UINT64_MAX if there is no limit.
+    pub limit: u64,
 }
 
 /// The pool of a handle; `None` for 0.
@@ -70,6 +72,7 @@ api! {
             users: pool.users() as u32,
             number: pool.number(),
             segments: stats.segments,
+            limit: pool.limit(),
         });
         Ok(())
     }
@@ -95,6 +98,13 @@ api! {
     /// allocated stays the pool's.
     fn otr_pool_end_use(pool: otr_pool_t) {
         hooks::end_pool_use(pool)
+    }
+
+    /// Limits the bytes of a pool that may be in use, rounded up; UINT64_MAX lifts the limit. What is in
+    /// use stays. A request beyond it is OTR_ERR_OUT_OF_MEMORY, after observers of pressure were asked.
+    fn otr_pool_set_limit(pool: otr_pool_t, bytes: u64) {
+        hooks::pool(pool)?.set_limit(bytes);
+        Ok(())
     }
 
     /// The segments of a pool and their blocks as JSON, as otr_memory_snapshot writes them, without

@@ -121,23 +121,37 @@ impl Device {
         Ok(allocation.address)
     }
 
-    /// Allocates from a pool.
+    /// Allocates from a pool, within its limit.
     pub(crate) fn alloc_in(
         &self,
         pool: &PoolRef,
         size: u64,
         stream: StreamId,
     ) -> Result<Allocation> {
+        let mut claim = pool.claim(size);
+        if claim.is_none() && self.relieve(size) {
+            claim = pool.claim(size);
+        }
+        let claim = claim.ok_or_else(|| self.pool_full(pool, size))?;
         let alloc = || self.allocator().alloc_in(pool.pool(), size, stream);
         let outcome = match alloc() {
             Err(PoolAllocError::Alloc(AllocError::OutOfMemory(_))) if self.relieve(size) => alloc(),
             outcome => outcome,
         };
-        match outcome {
-            Ok(allocation) => Ok(allocation),
-            Err(PoolAllocError::Alloc(error)) => Err(self.alloc_failed(error)),
-            Err(PoolAllocError::Pool(error)) => Err(Error::new(Code::INTERNAL, error.to_string())),
+        let found = match outcome {
+            Ok(found) => found,
+            Err(PoolAllocError::Alloc(error)) => return Err(self.alloc_failed(error)),
+            Err(PoolAllocError::Pool(error)) => {
+                return Err(Error::new(Code::INTERNAL, error.to_string()));
+            }
+        };
+        drop(claim);
+        if pool.limit() != u64::MAX && pool.stats().allocated > pool.limit() {
+            // Rounded up, it is too much after all.
+            self.free_block(found.address);
+            return Err(self.pool_full(pool, size));
         }
+        Ok(found)
     }
 
     /// Makes room for an allocation that would fail; true if it is worth another try.
@@ -177,35 +191,65 @@ impl Device {
         self.allocator().free(address)
     }
 
+    /// The error of an allocation that failed; tells those who want to hear of it.
     #[cold]
     fn alloc_failed(&self, error: AllocError<Error>) -> Error {
-        let code = match &error {
-            AllocError::Backend(error) => return error.clone(),
-            AllocError::OutOfMemory(_) => Code::OUT_OF_MEMORY,
-            AllocError::BadSegment { .. } => Code::INTERNAL,
-        };
-        let mut text = format!("device {}: {error}", self.index());
-        if let AllocError::OutOfMemory(figures) = &error {
-            if limit::in_the_way(figures.requested) {
-                text += &format!(
-                    " All devices of this process hold {} bytes of the {} that it may.",
-                    process_memory_held(),
-                    process_memory_limit()
-                );
+        let figures = match error {
+            AllocError::Backend(error) => return error,
+            AllocError::OutOfMemory(figures) => figures,
+            error @ AllocError::BadSegment { .. } => {
+                let text = format!("device {}: {error}", self.index());
+                return Error::new(Code::INTERNAL, text);
             }
-            observer::observe(&Observation {
-                kind: ObservationKinds::OUT_OF_MEMORY,
-                device: self.index(),
-                size: figures.requested,
-                allocated_bytes: figures.allocated,
-                reserved_bytes: figures.reserved,
-                text: &text,
-                device_free: figures.device.map_or(0, |device| device.free),
-                device_total: figures.device.map_or(0, |device| device.total),
-                ..Observation::default()
-            });
+        };
+        let mut text = format!("device {}: {figures}", self.index());
+        if limit::in_the_way(figures.requested) {
+            text += &format!(
+                " All devices of this process hold {} bytes of the {} that it may.",
+                process_memory_held(),
+                process_memory_limit()
+            );
         }
-        Error::new(code, text)
+        self.out_of_memory(&Observation {
+            size: figures.requested,
+            allocated_bytes: figures.allocated,
+            reserved_bytes: figures.reserved,
+            text: &text,
+            device_free: figures.device.map_or(0, |device| device.free),
+            device_total: figures.device.map_or(0, |device| device.total),
+            ..Observation::default()
+        })
+    }
+
+    /// The error of an allocation that the limit of its pool has no room for.
+    #[cold]
+    fn pool_full(&self, pool: &PoolRef, size: u64) -> Error {
+        let stats = pool.stats();
+        let text = format!(
+            "device {}: out of memory: pool {} has {} bytes in use of the {} that it may, and {size} \
+             more were asked for",
+            self.index(),
+            pool.pool(),
+            stats.allocated,
+            pool.limit()
+        );
+        self.out_of_memory(&Observation {
+            size,
+            allocated_bytes: stats.allocated,
+            reserved_bytes: stats.reserved,
+            text: &text,
+            ..Observation::default()
+        })
+    }
+
+    /// Tells observers that a request cannot be met, and makes the error.
+    fn out_of_memory(&self, observation: &Observation<'_>) -> Error {
+        observer::observe(&Observation {
+            kind: ObservationKinds::OUT_OF_MEMORY,
+            device: self.index(),
+            ..*observation
+        });
+        Error::new(Code::OUT_OF_MEMORY, observation.text)
     }
 
     /// Tells observers that memory was handed out or came back.

@@ -443,6 +443,8 @@ typedef struct {
   uint64_t number;
   // Segments taken from the device.
   uint64_t segments;
+  // The most bytes that may be in use; UINT64_MAX if there is no limit.
+  uint64_t limit;
 } otr_pool_info_t;
 
 // What is known of a device. Set `struct_size` before the call.
@@ -971,6 +973,10 @@ otr_status_t *otr_pool_begin_use(otr_pool_t pool, otr_stream_t stream);
 // Ends the last use that the calling thread has begun, which must be of this pool. Memory that was
 // allocated stays the pool's.
 otr_status_t *otr_pool_end_use(otr_pool_t pool);
+
+// Limits the bytes of a pool that may be in use, rounded up; UINT64_MAX lifts the limit. What is in
+// use stays. A request beyond it is OTR_ERR_OUT_OF_MEMORY, after observers of pressure were asked.
+otr_status_t *otr_pool_set_limit(otr_pool_t pool, uint64_t bytes);
 
 // The segments of a pool and their blocks as JSON, as otr_memory_snapshot writes them, without
 // events. Free it with otr_string_free.

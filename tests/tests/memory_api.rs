@@ -190,6 +190,20 @@ fn a_pools_memory_is_its_own_until_the_last_block_is_freed() {
                 .all(|one| one["segment_pool_id"][1] == figures.number)
         );
 
+        // A limit counts what is in use.
+        ok(unsafe { otr_pool_set_limit(pool, pool_info(pool).allocated_bytes + MIB) });
+        let mut address = 0;
+        fails(
+            unsafe { otr_pool_alloc(pool, MIB + 1, stream, &mut address) },
+            Code::OUT_OF_MEMORY,
+            &["pool", &format!("{} more", MIB + 1)],
+        );
+        free(alloc_in(MIB));
+        free(alloc_in(MIB));
+        ok(unsafe { otr_pool_set_limit(pool, u64::MAX) });
+        assert_eq!(pool_info(pool).limit, u64::MAX);
+        free(alloc_in(2 * MIB));
+
         // The handle goes before the memory does.
         ok(unsafe { otr_pool_begin_use(pool, 0) });
         assert_eq!(pool_info(pool).users, 1);

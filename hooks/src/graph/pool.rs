@@ -3,6 +3,7 @@
 //! memory goes back to the device, what is in use as soon as it is freed.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use outrigger_allocator::{PoolId, PoolStats};
@@ -30,6 +31,22 @@ pub struct Pool {
 pub(crate) struct PoolRef {
     device: &'static Device,
     pool: PoolId,
+    limit: AtomicU64,
+    // Bytes of allocations in progress, while there is a limit.
+    claimed: AtomicU64,
+}
+
+/// Bytes of a pool's limit that an allocation in progress may use.
+#[derive(Debug)]
+pub(crate) struct Claim<'a> {
+    pool: &'a PoolRef,
+    bytes: u64,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.pool.claimed.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl PoolRef {
@@ -37,6 +54,8 @@ impl PoolRef {
         Arc::new(Self {
             device,
             pool: device.allocator().pool_create(),
+            limit: AtomicU64::new(u64::MAX),
+            claimed: AtomicU64::new(0),
         })
     }
 
@@ -65,6 +84,26 @@ impl PoolRef {
 
     pub(crate) fn pool(&self) -> PoolId {
         self.pool
+    }
+
+    /// The most bytes that may be in use; `u64::MAX` is no limit.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Claims bytes for an allocation that may begin; `None` if the limit has no room for it.
+    pub(crate) fn claim(&self, bytes: u64) -> Option<Claim<'_>> {
+        let limit = self.limit();
+        if limit == u64::MAX {
+            return Some(Claim {
+                pool: self,
+                bytes: 0,
+            });
+        }
+        let before = self.claimed.fetch_add(bytes, Ordering::Relaxed);
+        let claim = Claim { pool: self, bytes };
+        let all = self.stats().allocated.saturating_add(before);
+        (all.saturating_add(bytes) <= limit).then_some(claim)
     }
 
     /// What the pool holds now.
@@ -107,6 +146,17 @@ impl Pool {
     /// What it holds now.
     pub fn stats(&self) -> PoolStats {
         self.memory.stats()
+    }
+
+    /// The most bytes that may be in use; `u64::MAX` is no limit.
+    pub fn limit(&self) -> u64 {
+        self.memory.limit()
+    }
+
+    /// Limits the bytes that may be in use, rounded up; `u64::MAX` lifts the limit. What is in use
+    /// stays. Allocations in progress count as used.
+    pub fn set_limit(&self, bytes: u64) {
+        self.memory.limit.store(bytes, Ordering::Relaxed);
     }
 
     /// Its segments and blocks as JSON; see [`snapshot_json`](crate::snapshot_json).
