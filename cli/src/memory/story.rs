@@ -114,7 +114,7 @@ impl Story {
         let (mut requested, mut reserved) = (0, 0);
         let mut figures = Figures::default();
         let mut freed = vec![false; self.blocks.len()];
-        for event in &self.events {
+        for (index, event) in self.events.iter().enumerate() {
             match event.what {
                 What::Alloc => requested += blocks.next().map_or(0, |block| block.requested),
                 What::Freed(block) | What::Done(block) => {
@@ -126,8 +126,12 @@ impl Story {
                 What::Unmap(extent) => reserved -= self.extents[extent as usize].own(),
                 What::Mark | What::Failure => {}
             }
-            figures.peak_requested = figures.peak_requested.max(requested);
-            figures.peak_reserved = figures.peak_reserved.max(reserved);
+            // Operation 0 is a state and no course: only its end counts.
+            let next = self.events.get(index + 1);
+            if event.op > 0 || next.is_none_or(|next| next.op > 0) {
+                figures.peak_requested = figures.peak_requested.max(requested);
+                figures.peak_reserved = figures.peak_reserved.max(reserved);
+            }
         }
         figures
     }

@@ -7,7 +7,7 @@ use crate::generate;
 const LONGEST: usize = 800;
 
 /// Sources in these languages are held to the length and to a head that says what they are for.
-const CODE: [&str; 7] = ["rs", "py", "c", "h", "cpp", "cc", "hpp"];
+const CODE: [&str; 9] = ["rs", "py", "c", "h", "cpp", "cc", "hpp", "js", "css"];
 
 /// What must stand nowhere, and why. Written in two pieces, so that this file does not break its own rule.
 const FORBIDDEN: [(&str, &str); 8] = [

@@ -159,6 +159,8 @@ function workOut(story, what, names) {
     }
     event.kind[e] = kind;
     event.ref[e] = ref;
+    // Operation 0 is a state and no course: only its end counts.
+    if (now === 0 && event.op[e + 1] === 0) continue;
     if (requested > peak.requested.bytes) peak.requested = { bytes: requested, op: now };
     if (reserved > peak.reserved.bytes) peak.reserved = { bytes: reserved, op: now };
   }

@@ -75,6 +75,18 @@ fn what_was_there_before_the_history_is_told() {
 }
 
 #[test]
+fn a_snapshot_without_history_is_one_state() {
+    let story = story(
+        serde_json::json!({"segments": [{"address": 0, "total_size": 100, "blocks": [
+        {"size": 60, "state": "active_allocated"},
+        {"size": 30, "state": "active_pending_free"},
+        {"size": 10, "state": "inactive"}]}]}),
+    );
+    assert_eq!((story.ops, story.blocks.len()), (0, 2));
+    assert_eq!(story.figures().peak_requested, 60);
+}
+
+#[test]
 fn segments_that_grow_and_shrink_keep_their_rest() {
     let story = story(serde_json::json!({
         "segments": [{"address": 0x1000, "total_size": 0x3000, "blocks": []}],
