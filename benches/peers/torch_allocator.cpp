@@ -1,7 +1,7 @@
 // Runs a trace through PyTorch's own caching allocator (libc10_cuda) over the stand-in for CUDA, for
 // outrigger-bench-alloc. The policy is that of PYTORCH_ALLOC_CONF. The result is one line of numbers:
 //   torch_allocator FILE replay CAPACITY LAG   ->  fits peak, then the calls at the end and at the fourth mark
-//   torch_allocator FILE time THREADS REPETITIONS  ->  nanoseconds per pair, median over the repetitions
+//   torch_allocator FILE time THREADS REPETITIONS  ->  nanoseconds per pair: the median repetition's, the best one's
 //   torch_allocator version
 // FILE has two 64-bit numbers, of operations and of allocations, and then the operations.
 
@@ -169,7 +169,7 @@ void time_pairs(const Trace& trace, c10::cuda::CUDACachingAllocator::CUDAAllocat
   for (int thread = 0; thread < threads; ++thread) workers.emplace_back(work, thread);
   for (std::thread& worker : workers) worker.join();
   std::sort(times.begin(), times.end());
-  std::printf("%f\n", times[times.size() / 2]);
+  std::printf("%f %f\n", times[times.size() / 2], times.front());
 }
 
 }  // namespace

@@ -102,8 +102,10 @@ pub(crate) fn metrics(rows: &[Row<'_>], costs: &Costs) -> Vec<Metric> {
     list.extend(all.each("min_capacity", "x", &capacity));
     for (threads, bar) in [(0, 40.0), (1, 80.0)] {
         let name = format!("pair_{}t", threads + 1);
-        let pair = |_: &Trace, measured: &Measured| measured.pair_ns[threads];
+        let pair = |_: &Trace, measured: &Measured| Some(measured.pair_ns[threads]?.median);
+        let best = |_: &Trace, measured: &Measured| Some(measured.pair_ns[threads]?.best);
         list.push(all.over(&name, "ns", &pair, mean).at_most(bar));
+        list.push(all.over(&format!("{name}_best"), "ns", &best, mean));
         list.extend(all.each(&name, "ns", &pair));
     }
     list.push(

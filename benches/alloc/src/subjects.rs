@@ -13,7 +13,7 @@ use crate::metered::{self, Bookkeeping};
 use crate::outrigger::Outrigger;
 use crate::policies;
 use crate::replay::{Outcome, Subject, replay, smallest_capacity};
-use crate::timing::{self, Shared};
+use crate::timing::{self, PairNs, Shared};
 use crate::torch::Torch;
 use crate::trace::Trace;
 
@@ -36,7 +36,7 @@ pub(crate) struct Measured {
     /// Bytes of the smallest device on which the trace succeeds, and what comes of it there.
     pub(crate) smallest: Option<(u64, Outcome)>,
     /// Nanoseconds per pair on one thread and on two.
-    pub(crate) pair_ns: [Option<f64>; 2],
+    pub(crate) pair_ns: [Option<PairNs>; 2],
     pub(crate) bookkeeping: Option<Bookkeeping>,
     /// What a checked replay found wrong.
     pub(crate) complaints: Vec<String>,
@@ -188,7 +188,7 @@ fn times<S: Shared>(
     trace: &Trace,
     plan: Plan<'_>,
     make: impl Fn() -> Option<S>,
-) -> [Option<f64>; 2] {
+) -> [Option<PairNs>; 2] {
     if plan.repetitions == 0 {
         return [None; 2];
     }

@@ -62,7 +62,7 @@ pub(crate) fn row(name: Name, trace: &Trace, measured: &Measured, costs: &Costs)
     cells.extend(of_outcome(outcome, trace, costs));
     cells.push(smallest);
     for time in measured.pair_ns {
-        cells.push(time.map_or(String::new(), |ns| format!("{ns:.0}")));
+        cells.push(time.map_or(String::new(), |ns| format!("{:.0}", ns.median)));
     }
     cells.push(measured.bookkeeping.map_or(String::new(), |b| {
         format!("{:.0}", b.bytes as f64 / b.blocks as f64)

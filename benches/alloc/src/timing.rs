@@ -44,14 +44,22 @@ impl<B: Backend> Shared for Allocator<B> {
     }
 }
 
-/// The median over the repetitions of the nanoseconds from the start of all threads to the end of the last
-/// one, per pair of a thread. `None` if memory runs out.
+/// Nanoseconds per pair of a thread, from the start of all threads to the end of the last one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PairNs {
+    /// The median over the repetitions.
+    pub(crate) median: f64,
+    /// The shortest: what is left when nothing else wants the machine.
+    pub(crate) best: f64,
+}
+
+/// Times the pairs of a trace. `None` if memory runs out.
 pub(crate) fn pair_ns(
     trace: &Trace,
     allocator: &impl Shared,
     threads: usize,
     repetitions: usize,
-) -> Option<f64> {
+) -> Option<PairNs> {
     let barrier = Barrier::new(threads);
     let mut times = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -71,7 +79,10 @@ pub(crate) fn pair_ns(
         results.all(|times| times.is_some()).then_some(first)?
     })?;
     times.sort_by(f64::total_cmp);
-    Some(times[times.len() / 2])
+    Some(PairNs {
+        median: times[times.len() / 2],
+        best: times[0],
+    })
 }
 
 /// Keeps this thread on one core. Where that is refused, the times are noisier and nothing else.

@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 
 use crate::calls::Calls;
 use crate::replay::Outcome;
+use crate::timing::PairNs;
 use crate::trace::{Op, Trace};
 
 /// Numbers of one state of the calls in the program's output.
@@ -97,7 +98,7 @@ impl<'a> Torch<'a> {
         })
     }
 
-    /// Nanoseconds per pair; the median over the repetitions.
+    /// Times the pairs of the trace.
     ///
     /// # Errors
     /// If the program fails or says something else than it should.
@@ -106,12 +107,16 @@ impl<'a> Torch<'a> {
         expandable: bool,
         threads: usize,
         repetitions: usize,
-    ) -> anyhow::Result<f64> {
+    ) -> anyhow::Result<PairNs> {
         let output = self.run(
             expandable,
             ["time", &threads.to_string(), &repetitions.to_string()],
         )?;
-        output.trim().parse().with_context(|| output.clone())
+        let mut numbers = output.split_whitespace().map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        let times = next().zip(next());
+        let (median, best) = times.with_context(|| format!("it said {output:?}"))?;
+        Ok(PairNs { median, best })
     }
 
     /// What version it is.
