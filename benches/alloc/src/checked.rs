@@ -3,10 +3,12 @@
 //! agrees with the device's, and all comes back in the end. It must never change what is measured: it is a
 //! replay of its own.
 
+use std::collections::{BTreeMap, HashMap};
+
 use outrigger_allocator::Config;
 
 use crate::calls::Calls;
-use crate::device::{Device, Kind};
+use crate::device::{Device, Kind, Share};
 use crate::outrigger::Outrigger;
 use crate::replay::{Subject, replay};
 use crate::trace::{STREAMS, Trace};
@@ -14,17 +16,29 @@ use crate::trace::{STREAMS, Trace};
 /// Complaints that are told; one mistake makes many.
 const MOST: usize = 5;
 
-/// Everything wrong that a replay shows, most of it left out if it is much.
-pub(crate) fn check(trace: &Trace, kind: Kind, config: &Config) -> Vec<String> {
+/// What a checked replay shows.
+#[derive(Default)]
+pub(crate) struct Checks {
+    /// Everything wrong, most of it left out if it is much.
+    pub(crate) complaints: Vec<String>,
+    /// The operation after which most was held, and how it was used then.
+    pub(crate) peak: (u64, BTreeMap<u64, Share>),
+}
+
+/// Replays a trace and checks.
+pub(crate) fn check(trace: &Trace, kind: Kind, config: &Config) -> Checks {
     let kind = Kind {
         checked: true,
         ..kind
     };
     let mut subject = Checked {
         inner: Outrigger::new(kind, config),
-        blocks: std::collections::HashMap::new(),
+        blocks: HashMap::new(),
         rounding: config.rounding(),
         complaints: Vec::new(),
+        now: 0,
+        peak: (0, BTreeMap::new()),
+        held: 0,
     };
     let outcome = replay(trace, &mut subject);
     let mut complaints = subject.complaints;
@@ -55,15 +69,22 @@ pub(crate) fn check(trace: &Trace, kind: Kind, config: &Config) -> Vec<String> {
     if more > 0 {
         complaints.push(format!("and {more} more"));
     }
-    complaints
+    Checks {
+        complaints,
+        peak: subject.peak,
+    }
 }
 
 struct Checked {
     inner: Outrigger,
     /// Bytes of each live block, and the streams that work on it.
-    blocks: std::collections::HashMap<u64, (u64, [bool; STREAMS])>,
+    blocks: HashMap<u64, (u64, [bool; STREAMS])>,
     rounding: u64,
     complaints: Vec<String>,
+    now: u64,
+    peak: (u64, BTreeMap<u64, Share>),
+    /// Most bytes held so far.
+    held: u64,
 }
 
 impl Checked {
@@ -74,6 +95,7 @@ impl Checked {
 
 impl Subject for Checked {
     fn tick(&mut self, now: u64) {
+        self.now = now;
         self.inner.tick(now);
     }
 
@@ -92,6 +114,10 @@ impl Subject for Checked {
         let mut streams = [false; STREAMS];
         streams[usize::from(stream)] = true;
         self.blocks.insert(address, (size, streams));
+        if self.device().peak() > self.held {
+            self.held = self.device().peak();
+            self.peak = (self.now, self.device().shares());
+        }
         Some(address)
     }
 

@@ -5,6 +5,7 @@
 //! Time is the number of the trace's operation. A fence recorded at operation `t` has passed at `t + lag`, or
 //! once the device was idle after `t`, or once somebody has waited for it.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use outrigger_allocator::{Backend, MemoryInfo, StreamId};
@@ -51,6 +52,19 @@ pub(crate) struct Fence {
     at: u64,
     /// Work of other streams that this stream waits for.
     behind: Progress,
+}
+
+/// How objects of one size are used, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Share {
+    /// Their number.
+    pub(crate) objects: u64,
+    /// In use.
+    pub(crate) used: u64,
+    /// Idle, in objects that hold something.
+    pub(crate) idle_beside: u64,
+    /// Idle, in objects that hold nothing.
+    pub(crate) idle: u64,
 }
 
 /// The device.
@@ -170,6 +184,26 @@ impl Device {
         let wrong = watch.end(address, &pieces, streams, now);
         memory.complaints.extend(wrong);
         watch.forget(|stream, at| self.finished(stream, at));
+    }
+
+    /// How the memory that is held now is used, if use is checked: by the size of its objects.
+    pub(crate) fn shares(&self) -> BTreeMap<u64, Share> {
+        let state = self.state.lock();
+        let used = state.watch.as_ref().map(Watch::used_bytes);
+        let used = used.unwrap_or_default();
+        let mut shares: BTreeMap<u64, Share> = BTreeMap::new();
+        for (object, size) in state.memory.objects() {
+            let share = shares.entry(size).or_default();
+            share.objects += 1;
+            match used.get(&object) {
+                Some(bytes) => {
+                    share.used += bytes;
+                    share.idle_beside += size - bytes;
+                }
+                None => share.idle += size,
+            }
+        }
+        shares
     }
 
     /// Complains if these addresses are in use, or worked on, when they lose their memory.

@@ -73,6 +73,9 @@ struct Options {
     /// No peers
     #[arg(long)]
     alone: bool,
+    /// Tell how memory is used when most of it is held
+    #[arg(long)]
+    explain: bool,
     /// Only these metrics, separated by commas: whole names, or what stands before the trace
     #[arg(long, value_delimiter = ',', value_name = "METRICS")]
     only: Vec<String>,
@@ -121,7 +124,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
     }
     report(options, &metrics, &missing)?;
     let wrong = rows.iter().flat_map(|row| &row.measured);
-    let wrong = wrong.filter(|(_, measured)| !measured.complaints.is_empty());
+    let wrong = wrong.filter(|(_, measured)| measured.complaints().next().is_some());
     let wrong = wrong.count();
     ensure!(
         wrong == 0,
@@ -166,6 +169,9 @@ fn measure<'a>(
 ) -> Row<'a> {
     let mut measured = vec![(Name::Outrigger, subjects::outrigger(trace, plan))];
     table::row(Name::Outrigger, trace, &measured[0].1, &options.costs);
+    if options.explain {
+        table::explain(&measured[0].1);
+    }
     let torch = options.torch.as_deref().ok_or(&*options.torch_missing);
     for name in PEERS.into_iter().filter(|_| !options.alone) {
         match subjects::peer(name, trace, plan, torch) {

@@ -64,6 +64,13 @@ impl Memory {
         self.capacity - self.used
     }
 
+    /// Every object of physical memory with its size.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.objects
+            .iter()
+            .map(|(&number, object)| (number, object.size))
+    }
+
     /// What is still there that should have been given back.
     pub(crate) fn leftovers(&self) -> Option<String> {
         let (objects, mappings) = (self.objects.len(), self.mappings.len());

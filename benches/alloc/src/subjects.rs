@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use outrigger_allocator::Config;
 
-use crate::checked;
+use crate::checked::{self, Checks};
 use crate::crates::{Arena, Mimalloc, Offsets, Rlsf};
 use crate::device::{GRANULARITY, Kind, UNLIMITED};
 use crate::metered::{self, Bookkeeping};
@@ -38,8 +38,16 @@ pub(crate) struct Measured {
     /// Nanoseconds per pair on one thread and on two.
     pub(crate) pair_ns: [Option<PairNs>; 2],
     pub(crate) bookkeeping: Option<Bookkeeping>,
-    /// What a checked replay found wrong.
-    pub(crate) complaints: Vec<String>,
+    /// What checked replays found: at the capacity of the plan, and at the smallest one.
+    pub(crate) checks: Vec<Checks>,
+}
+
+impl Measured {
+    /// Everything that was found wrong.
+    pub(crate) fn complaints(&self) -> impl Iterator<Item = &str> {
+        let all = self.checks.iter().flat_map(|checks| &checks.complaints);
+        all.map(String::as_str)
+    }
 }
 
 /// One of those who are measured.
@@ -102,13 +110,11 @@ pub(crate) fn outrigger(trace: &Trace, plan: Plan<'_>) -> Measured {
         Some(Outrigger::new(kind, config).0)
     });
     measured.bookkeeping = Some(metered::bookkeeping(trace, kind, config));
-    measured.complaints = checked::check(trace, kind, config);
+    measured.checks.push(checked::check(trace, kind, config));
     if let Some((capacity, _)) = measured.smallest {
         // Where memory is short is where it is moved most.
         let kind = Kind { capacity, ..kind };
-        measured
-            .complaints
-            .extend(checked::check(trace, kind, config));
+        measured.checks.push(checked::check(trace, kind, config));
     }
     measured
 }

@@ -69,12 +69,12 @@ pub(crate) fn row(name: Name, trace: &Trace, measured: &Measured, costs: &Costs)
     }));
     let verdict = match name {
         _ if !outcome.fits => "OUT OF MEMORY",
-        Name::Outrigger if measured.complaints.is_empty() => "good",
+        Name::Outrigger if measured.complaints().next().is_none() => "good",
         Name::Outrigger => "BAD",
         _ => "",
     };
     print(&cells, verdict);
-    for complaint in &measured.complaints {
+    for complaint in measured.complaints() {
         println!("    {complaint}");
     }
     if name == Name::Outrigger
@@ -83,6 +83,25 @@ pub(crate) fn row(name: Name, trace: &Trace, measured: &Measured, costs: &Costs)
         let mut cells = vec!["  at its min cap".to_owned()];
         cells.extend(of_outcome(outcome, trace, costs));
         print(&cells, "");
+    }
+}
+
+/// How memory was used when most was held: a line for each size of object.
+pub(crate) fn explain(measured: &Measured) {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    for checks in &measured.checks {
+        let (operation, shares) = &checks.peak;
+        println!("    most is held at operation {operation}:");
+        for (size, share) in shares {
+            println!(
+                "    {:>5} objects of {:>8.1} MiB: {:>9.2} MiB in use, {:>8.2} idle beside it, {:>8.2} idle in whole objects",
+                share.objects,
+                mib(*size),
+                mib(share.used),
+                mib(share.idle_beside),
+                mib(share.idle)
+            );
+        }
     }
 }
 

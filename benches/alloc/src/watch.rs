@@ -2,7 +2,7 @@
 //! at a time, and are touched by another stream only behind the work of those that touched them before. It
 //! must never know how an allocator works: it sees what was handed out, freed, mapped and waited for.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::memory::Piece;
 use crate::trace::STREAMS;
@@ -103,6 +103,15 @@ impl Watch {
             at: now,
         });
         changed.then(|| format!("the memory behind {address:#x} was changed while it was in use"))
+    }
+
+    /// Bytes of each object that are in use; objects without any are not there.
+    pub(crate) fn used_bytes(&self) -> HashMap<u64, u64> {
+        let mut used = HashMap::new();
+        for (&(object, start), &(end, _)) in &self.bytes {
+            *used.entry(object).or_default() += end - start;
+        }
+        used
     }
 
     /// Drops what nobody works on any more.
