@@ -152,7 +152,10 @@ fn plan<'a>(options: &Options, config: &'a Config) -> anyhow::Result<Plan<'a>> {
             checked: false,
         },
         config,
-        search: searched && (asked("fits") || asked("min_capacity")),
+        search: searched
+            && ["fits", "min_capacity", "stall_at_min"]
+                .into_iter()
+                .any(asked),
         repetitions: if asked("pair") {
             options.repetitions
         } else {

@@ -74,6 +74,10 @@ pub(crate) fn metrics(rows: &[Row<'_>], costs: &Costs) -> Vec<Metric> {
         let outcome = measured.outcome.filter(|o| o.calls != Calls::default())?;
         Some(costs.stall_ms(&outcome.calls))
     };
+    let stall_short = |_: &Trace, measured: &Measured| {
+        let (_, outcome) = measured.smallest?;
+        (outcome.calls != Calls::default()).then(|| costs.stall_ms(&outcome.calls))
+    };
     let steady = |trace: &Trace, measured: &Measured| {
         let outcome = measured.outcome.filter(|o| o.calls != Calls::default())?;
         let calls = outcome.late_calls_per_gib(trace)?;
@@ -133,6 +137,8 @@ pub(crate) fn metrics(rows: &[Row<'_>], costs: &Costs) -> Vec<Metric> {
     for metric in all.each("stall", "ms", &stall) {
         list.push(metric.at_most_of(1.0, Name::TorchExpandable));
     }
+    list.push(all.over("stall_at_min_mean", "ms", &stall_short, mean));
+    list.extend(all.each("stall_at_min", "ms", &stall_short));
     list.retain(|metric| metric.outrigger.is_some());
     list
 }

@@ -208,7 +208,19 @@ fn torch_library(
     expandable: bool,
 ) -> anyhow::Result<Measured> {
     let torch = Torch::new(program, trace)?;
-    let outcome = torch.replay(expandable, plan.kind.capacity, plan.kind.lag)?;
+    let lag = plan.kind.lag;
+    let outcome = torch.replay(expandable, plan.kind.capacity, lag)?;
+    // The simulation searches, the library confirms.
+    let simulated = replays(trace, plan, |capacity| {
+        policies::Torch::new(capacity, lag, expandable)
+    });
+    let smallest = match simulated.smallest {
+        None => None,
+        Some((capacity, _)) => {
+            let there = torch.replay(expandable, capacity, lag)?;
+            there.fits.then_some((capacity, there))
+        }
+    };
     let mut pair_ns = [None; 2];
     if plan.repetitions > 0 {
         for (threads, ns) in (1..).zip(&mut pair_ns) {
@@ -217,6 +229,7 @@ fn torch_library(
     }
     Ok(Measured {
         outcome: Some(outcome),
+        smallest,
         pair_ns,
         ..Measured::default()
     })

@@ -77,10 +77,8 @@ pub(crate) fn row(name: Name, trace: &Trace, measured: &Measured, costs: &Costs)
     for complaint in measured.complaints() {
         println!("    {complaint}");
     }
-    if name == Name::Outrigger
-        && let Some((_, outcome)) = &measured.smallest
-    {
-        let mut cells = vec!["  at its min cap".to_owned()];
+    if let Some((_, outcome)) = &measured.smallest {
+        let mut cells = vec!["    at its min cap".to_owned()];
         cells.extend(of_outcome(outcome, trace, costs));
         print(&cells, "");
     }
