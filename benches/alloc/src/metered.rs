@@ -1,6 +1,6 @@
 //! How many bytes of the host's memory the allocator's bookkeeping takes for each live block. The replay is
-//! one of its own, since counting is not free. It must never count what a table of free memory, made once,
-//! would need for a trace with few blocks as if each block cost that: both numbers are told.
+//! one of its own, since counting is not free. It must never count what the simulated device or the replay
+//! need. All that the allocator has is counted, tables that do not grow with the blocks included.
 
 use outrigger_allocator::Config;
 
@@ -14,7 +14,7 @@ use crate::trace::Trace;
 /// Bookkeeping at the moment with the most live blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Bookkeeping {
-    /// Bytes from the host, but for those of the empty allocator.
+    /// Bytes from the host.
     pub(crate) bytes: u64,
     /// Live blocks.
     pub(crate) blocks: usize,

@@ -84,9 +84,15 @@ pub(crate) fn row(name: Name, trace: &Trace, measured: &Measured, costs: &Costs)
     }
 }
 
-/// How memory was used when most was held: a line for each size of object.
+/// What bookkeeping took, and how memory was used when most was held: a line for each size of object.
 pub(crate) fn explain(measured: &Measured) {
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    if let Some(bookkeeping) = measured.bookkeeping {
+        println!(
+            "    bookkeeping takes {} bytes of the host for {} live blocks",
+            bookkeeping.bytes, bookkeeping.blocks
+        );
+    }
     for checks in &measured.checks {
         let (operation, shares) = &checks.peak;
         println!("    most is held at operation {operation}:");
