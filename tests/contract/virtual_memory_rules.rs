@@ -384,7 +384,7 @@ fn r40_unmap_takes_whole_objects_without_gaps(target: &Target) {
     let (memory, queue, granule) = (space.memory(), queue(&driver), space.granule);
     space.map(0, &[0]);
     space.map(1, &[2, 1]);
-    space.map(5, &[1]);
+    space.map(5, &[2]);
     fill(&queue, space.at(0), 4 * granule, &[4]);
     queue.synchronize().unwrap();
     for (what, address, size) in [
@@ -392,8 +392,9 @@ fn r40_unmap_takes_whole_objects_without_gaps(target: &Target) {
         ("its other half", space.at(2), 2 * granule),
         ("a gap at the end", space.at(3), 2 * granule),
         ("a gap in the middle", space.at(3), 3 * granule),
-        ("a gap at the start", space.at(4), 2 * granule),
-        ("nothing", space.at(6), granule),
+        ("a gap at the start", space.at(4), 3 * granule),
+        ("a gap and half of an object", space.at(4), 2 * granule),
+        ("nothing", space.at(7), granule),
         ("no bytes", space.at(0), 0),
         ("all numbers", space.at(0), u64::MAX),
         ("no range", 0, granule),
@@ -410,7 +411,7 @@ fn r40_unmap_takes_whole_objects_without_gaps(target: &Target) {
     space.unmap(0, 3);
     assert_eq!(read(&queue, space.at(3), 64), [4; 64]);
     space.unmap(3, 1);
-    space.unmap(5, 1);
+    space.unmap(5, 2);
 }
 
 fn r41_commands_reach_across_objects(target: &Target) {

@@ -33,7 +33,7 @@ mod failure;
 mod fault;
 #[path = "../../src/host/graph.rs"]
 mod graph;
-#[path = "../../src/host/mapping.rs"]
+#[path = "../../src/host/mapping/mod.rs"]
 mod mapping;
 #[path = "../../src/host/memory.rs"]
 mod memory;

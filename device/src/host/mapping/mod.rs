@@ -6,10 +6,12 @@
 //! of the some 65,000 that the kernel allows a process (`vm.max_map_count`), which at 64 KiB each would
 //! end at 4 GiB.
 
+mod state;
+
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 
@@ -18,13 +20,10 @@ use super::memory::Quota;
 use super::pages::{HUGE, Pages, Part, clear};
 use super::ranges::Ranges;
 use crate::Code;
+use state::{MAPPED, Mapped, State, count};
 
 /// What sizes and addresses are multiples of, in bytes.
 pub(super) const GRANULARITY: u64 = HUGE;
-
-/// Objects that are mapped in this process: each counts for one of the kernel's mappings, and the range
-/// beside it for another.
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// The virtual memory of one device.
 #[derive(Debug)]
@@ -37,38 +36,6 @@ pub(super) struct Mapping {
     pages: Arc<Pages>,
     quota: Arc<Quota>,
     state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    /// Reserved ranges.
-    reserved: Ranges,
-    /// By device address. They never overlap.
-    mapped: BTreeMap<u64, Mapped>,
-    objects: HashMap<u64, Object>,
-    /// Parts of the file.
-    offsets: Ranges,
-    /// The number of the next object. Never used again, so that a stale one is known as such.
-    next: u64,
-    /// Imported allocations: address to size. Each has a range of its own.
-    imports: HashMap<u64, u64>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Mapped {
-    object: u64,
-    size: u64,
-}
-
-/// Physical memory.
-#[derive(Debug)]
-struct Object {
-    part: Part,
-    mappings: usize,
-    /// Whether the host still has its handle.
-    live: bool,
-    /// Whether it is this device's own memory, and not another process's.
-    own: bool,
 }
 
 /// What is left of a device's virtual memory.
@@ -404,58 +371,6 @@ impl Drop for Mapping {
     }
 }
 
-impl State {
-    /// An object whose number the host has.
-    fn object(&mut self, number: u64) -> Result<&mut Object, Fault> {
-        self.objects
-            .get_mut(&number)
-            .filter(|object| object.live)
-            .ok_or_else(|| {
-                Fault::new(
-                    Code::INVALID_HANDLE,
-                    format!(
-                        "{number:#x} is not physical memory of this device, or was destroyed before"
-                    ),
-                )
-            })
-    }
-
-    fn add(&mut self, part: Part, own: bool) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.objects.insert(
-            number,
-            Object {
-                part,
-                mappings: 0,
-                live: true,
-                own,
-            },
-        );
-        number
-    }
-
-    fn reserve(&mut self, size: u64, alignment: u64) -> Result<u64, Fault> {
-        self.reserved.take(size, alignment).ok_or_else(|| {
-            Fault::new(
-                Code::OUT_OF_HOST_MEMORY,
-                format!(
-                    "{size} bytes of addresses were asked for, aligned to {alignment}; the largest hole \
-                     has {}",
-                    self.reserved.largest()
-                ),
-            )
-        })
-    }
-
-    /// Gives a reserved range back that nothing is mapped in.
-    fn release(&mut self, address: u64) {
-        if let Some(size) = self.reserved.remove(address) {
-            self.reserved.free(address, size);
-        }
-    }
-}
-
 /// Refuses what is not a whole number of granules.
 fn whole(what: &str, bytes: u64) -> Result<(), Fault> {
     if bytes > 0 && bytes.is_multiple_of(GRANULARITY) {
@@ -466,138 +381,5 @@ fn whole(what: &str, bytes: u64) -> Result<(), Fault> {
     )))
 }
 
-/// Counts objects as mapped, as long as the kernel has mappings for them and for taking them away again.
-fn count(objects: usize) -> Result<(), Fault> {
-    static MOST: OnceLock<usize> = OnceLock::new();
-    let most = *MOST.get_or_init(|| {
-        let setting = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
-        // Linux's default, where it does not tell.
-        setting.trim().parse().unwrap_or(65_530) / 2
-    });
-    MAPPED
-        .try_update(Ordering::Relaxed, Ordering::Relaxed, |mapped| {
-            mapped.checked_add(objects).filter(|mapped| *mapped <= most)
-        })
-        .map(drop)
-        .map_err(|mapped| {
-            Fault::new(
-                Code::OUT_OF_HOST_MEMORY,
-                format!(
-                    "{objects} objects more than the {mapped} that are mapped would be over the {most} of \
-                     this process: create larger ones, or raise vm.max_map_count"
-                ),
-            )
-        })
-}
-
 #[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::os::fd::{AsRawFd, OwnedFd};
-    use std::sync::Arc;
-
-    use super::super::memory::Memory;
-    use super::super::options::Face;
-    use super::super::pages::{Pages, Part};
-    use super::{GRANULARITY, Mapping};
-
-    fn memory(face: Face) -> Memory {
-        Memory::new(0, 1, 32 * GRANULARITY, face).unwrap()
-    }
-
-    /// The byte at a device address, as a kernel would reach it.
-    fn byte(memory: &Memory, address: u64) -> *mut u8 {
-        memory.resolve(address, 1).unwrap() as *mut u8
-    }
-
-    /// Whether a touch of a device address would reach memory, as the kernel tells.
-    fn reachable(memory: &Memory, address: u64) -> bool {
-        let pointer = byte(memory, address) as u64;
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        maps.lines().any(|line| {
-            let (range, rest) = line.split_once(' ').unwrap();
-            let (start, end) = range.split_once('-').unwrap();
-            let bound = |hex| u64::from_str_radix(hex, 16).unwrap();
-            (bound(start)..bound(end)).contains(&pointer) && rest.starts_with("rw")
-        })
-    }
-
-    fn nothing_left(mapping: &Mapping) {
-        let left = mapping.left();
-        assert_eq!((left.ranges, left.objects, left.imports), (0, 0, 0));
-        let state = mapping.state.lock();
-        assert!(state.mapped.is_empty() && state.objects.is_empty());
-        assert_eq!((state.offsets.count(), state.reserved.count()), (0, 0));
-    }
-
-    #[test]
-    fn a_map_that_fails_half_way_leaves_nothing_mapped() {
-        for face in [Face::Unified, Face::Discrete] {
-            let memory = memory(face);
-            let mapping = memory.mapping();
-            let own = mapping.create(GRANULARITY).unwrap();
-            // A file that is open for reading only cannot be mapped for writing.
-            let path = format!("/proc/self/fd/{}", mapping.pages.file().as_raw_fd());
-            let read_only = OwnedFd::from(File::open(path).unwrap());
-            let broken = mapping.adopt(Part {
-                pages: Arc::new(Pages::of(read_only)),
-                offset: 0,
-                size: GRANULARITY,
-            });
-            let range = mapping.reserve(4 * GRANULARITY, 0).unwrap();
-            let fault = mapping.map(range, &[own, own, broken, own]).unwrap_err();
-            assert!(
-                format!("{fault:?}").contains("2097152 of 8388608"),
-                "{fault:?}"
-            );
-            assert!(mapping.state.lock().mapped.is_empty());
-            for granule in 0..4 {
-                assert!(!reachable(&memory, range + granule * GRANULARITY));
-            }
-            // All of the range can be mapped, and an object reaches its bytes from each place.
-            mapping.map(range, &[own, own, own, own]).unwrap();
-            // SAFETY: just mapped.
-            unsafe {
-                byte(&memory, range + 5).write(7);
-                assert_eq!(byte(&memory, range + 3 * GRANULARITY + 5).read(), 7);
-            }
-            assert!(reachable(&memory, range + 3 * GRANULARITY));
-            mapping.unmap(range + GRANULARITY, 3 * GRANULARITY).unwrap();
-            assert!(!reachable(&memory, range + GRANULARITY) && reachable(&memory, range));
-            mapping.unmap(range, GRANULARITY).unwrap();
-            mapping.release(range, 4 * GRANULARITY).unwrap();
-            mapping.destroy(own).unwrap();
-            mapping.destroy(broken).unwrap();
-            nothing_left(mapping);
-            assert_eq!(memory.available(), memory.limit());
-        }
-    }
-
-    #[test]
-    fn memory_goes_with_the_last_mapping_and_its_bytes_too() {
-        let memory = memory(Face::Unified);
-        let mapping = memory.mapping();
-        let range = mapping.reserve(2 * GRANULARITY, 0).unwrap();
-        let object = mapping.create(GRANULARITY).unwrap();
-        mapping.map(range, &[object]).unwrap();
-        mapping.map(range + GRANULARITY, &[object]).unwrap();
-        // SAFETY: just mapped.
-        unsafe { byte(&memory, range).write(9) };
-        mapping.destroy(object).unwrap();
-        assert!(mapping.map(range, &[object]).is_err());
-        mapping.unmap(range, GRANULARITY).unwrap();
-        assert_eq!(memory.available(), memory.limit() - GRANULARITY);
-        // SAFETY: still mapped there.
-        assert_eq!(unsafe { byte(&memory, range + GRANULARITY).read() }, 9);
-        mapping.unmap(range + GRANULARITY, GRANULARITY).unwrap();
-        assert_eq!(memory.available(), memory.limit());
-        let next = mapping.create(GRANULARITY).unwrap();
-        mapping.map(range, &[next]).unwrap();
-        // SAFETY: just mapped. No value is promised; here it shows that the pages were given back.
-        assert_eq!(unsafe { byte(&memory, range).read() }, 0);
-        mapping.unmap(range, GRANULARITY).unwrap();
-        mapping.destroy(next).unwrap();
-        mapping.release(range, 2 * GRANULARITY).unwrap();
-        nothing_left(mapping);
-    }
-}
+mod tests;
