@@ -204,6 +204,7 @@ class Page {
       ["rounding", rounding ? `${exactText(rounding)} more` : "none"],
       ["label", labels[block.label[b]]],
       ["stream", streams[block.stream[b]]],
+      ["put together", this.map.parts(b) > 1 ? `from ${this.map.parts(b)} places` : ""],
       ["pool", pools[block.pool[b]]],
       ["born", this.when(block.born[b])],
       ["freed", block.freed[b] === NEVER ? "never" : this.when(block.freed[b])],

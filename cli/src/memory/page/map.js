@@ -76,6 +76,18 @@ class MemoryMap {
     }
   }
 
+  // In how many places of the tape a live block lies.
+  parts(block) {
+    let parts = 0, end = NaN;
+    if (this.page.moment.blocks.where[block] >= 0) {
+      this.pieces(block, (place, size) => {
+        if (place !== end) parts++;
+        end = place + size;
+      });
+    }
+    return parts;
+  }
+
   // Draws from one place of the tape to another, row by row.
   span(place, size, top, bottom, box) {
     let row = Math.floor(place / this.perRow);
