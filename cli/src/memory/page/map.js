@@ -79,6 +79,7 @@ class MemoryMap {
   // In how many places of the tape a live block lies.
   parts(block) {
     let parts = 0, end = NaN;
+    this.sortExtents();
     if (this.page.moment.blocks.where[block] >= 0) {
       this.pieces(block, (place, size) => {
         if (place !== end) parts++;
