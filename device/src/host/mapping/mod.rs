@@ -4,7 +4,7 @@
 //! Objects are parts of the device's file, so that one can be mapped at several addresses. The
 //! granularity is a huge page of 2 MiB: smaller objects could not have one, and each mapping takes one
 //! of the some 65,000 that the kernel allows a process (`vm.max_map_count`), which at 64 KiB each would
-//! end at 4 GiB.
+//! end at 4 GiB. A process may have half of them in mapped objects: 64 GiB of the smallest.
 
 mod state;
 

@@ -147,3 +147,30 @@ fn an_import_takes_addresses_of_its_own_and_gives_them_back() {
         nothing_left(mapping);
     }
 }
+
+#[test]
+fn more_mappings_than_the_kernel_has_are_refused_before_the_first() {
+    let setting = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap();
+    let objects = setting.trim().parse::<u64>().unwrap() / 2 + 1;
+    // A device of this memory has a little more than enough addresses.
+    let limit = (objects / 128 + 1) * GRANULARITY;
+    let memory = Memory::new(0, 1, limit, Face::Unified).unwrap();
+    let mapping = memory.mapping();
+    let object = mapping.create(GRANULARITY).unwrap();
+    let range = mapping.reserve(objects * GRANULARITY, 0).unwrap();
+    let fault = mapping
+        .map(range, &vec![object; objects as usize])
+        .unwrap_err();
+    assert_eq!(fault.code(), Code::OUT_OF_HOST_MEMORY);
+    assert!(
+        format!("{fault:?}").contains("vm.max_map_count"),
+        "{fault:?}"
+    );
+    assert!(!reachable(&memory, range));
+    // It was not counted.
+    mapping.map(range, &[object, object]).unwrap();
+    mapping.unmap(range, 2 * GRANULARITY).unwrap();
+    mapping.destroy(object).unwrap();
+    mapping.release(range, objects * GRANULARITY).unwrap();
+    nothing_left(mapping);
+}
