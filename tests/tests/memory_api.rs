@@ -192,11 +192,18 @@ fn a_pools_memory_is_its_own_until_the_last_block_is_freed() {
 
         // A limit counts what is in use.
         ok(unsafe { otr_pool_set_limit(pool, pool_info(pool).allocated_bytes + MIB) });
-        let mut address = 0;
-        fails(
-            unsafe { otr_pool_alloc(pool, MIB + 1, stream, &mut address) },
-            Code::OUT_OF_MEMORY,
-            &["pool", &format!("{} more", MIB + 1)],
+        let (mut address, reserved) = (0, pool_info(pool).reserved_bytes);
+        for much in [MIB + 1, 512 * MIB] {
+            fails(
+                unsafe { otr_pool_alloc(pool, much, stream, &mut address) },
+                Code::OUT_OF_MEMORY,
+                &["pool", &format!("{much} more")],
+            );
+        }
+        assert_eq!(
+            pool_info(pool).reserved_bytes,
+            reserved,
+            "nothing was taken for it"
         );
         free(alloc_in(MIB));
         free(alloc_in(MIB));
@@ -266,8 +273,8 @@ fn limits_hold_for_a_device_and_for_the_process() {
     ok(unsafe { otr_memory_set_limit(device, u64::MAX) });
 
     // What the neighbour has cached is given back when the process has no more room; what it uses stays.
-    held(device);
-    held(beside);
+    let empty_caches = || DEVICES.iter().for_each(|&device| drop(held(device)));
+    empty_caches();
     let base = held_by_process();
     let used = alloc(beside, 32 * MIB, neighbour);
     free(alloc(beside, 96 * MIB, neighbour));
@@ -284,8 +291,7 @@ fn limits_hold_for_a_device_and_for_the_process() {
     for address in [used, large] {
         free(address);
     }
-    held(device);
-    held(beside);
+    empty_caches();
     assert_eq!(held_by_process(), base, "all that was taken was given back");
 }
 
