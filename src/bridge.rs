@@ -186,9 +186,9 @@ fn device_name(device: u32) -> Result<String> {
 fn memory_use(device: u32) -> Result<MemoryUse> {
     let stats = hooks::runtime()?.device(device)?.memory_stats();
     Ok(MemoryUse {
-        allocated: stats.allocated_bytes.current,
-        reserved: stats.reserved_bytes.current,
-        peak_allocated: stats.allocated_bytes.peak,
+        allocated: stats.all.allocated_bytes.current,
+        reserved: stats.all.reserved_bytes.current,
+        peak_allocated: stats.all.allocated_bytes.peak,
     })
 }
 

@@ -1,100 +1,378 @@
-//! Arenas: the free blocks of one stream, of the shared memory or of one private pool.
+//! The arithmetic of the allocator for one owner: finding, splitting and joining blocks, and counting.
 //!
-//! The shared arenas are found here, by stream, on the way of every allocation; those of a pool are
-//! found by the pool. It must never keep an arena that has no segment: streams come and go.
+//! An arena serves one stream, of the shared memory or of one private pool. It knows no device, no lock
+//! and no fence. Every call leaves it consistent, whatever it returns. It must never hand out a block
+//! that is not free.
 
-use std::ops::{Index, IndexMut};
+mod grow;
+mod holds;
+mod lend;
+mod picture;
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub(crate) use self::grow::{Growth, Leaving};
+use self::holds::Note;
+use crate::block::{Block, Blocks, NONE, State};
+use crate::config::{Class, Request};
+use crate::index::Index;
 use crate::lists::FreeLists;
-use crate::table::{NONE, Table};
-use crate::{PoolId, StreamId};
+use crate::quick::Quick;
+use crate::segment::{Kind, Segments};
+use crate::tally::{Quantity, Tally};
+use crate::{Allocation, Config, FreeError, Freed, PoolId, StreamId};
 
-/// Free blocks that serve one stream.
-pub(crate) struct Arena {
-    /// The pool whose allocations it serves; `None` is the shared memory.
+/// Whom an arena serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Owner {
+    /// `None` is the memory that all share.
     pub(crate) pool: Option<PoolId>,
     pub(crate) stream: StreamId,
-    pub(crate) lists: [FreeLists; 2], // by class
-    pub(crate) segments: usize,
 }
 
-/// All arenas.
-pub(crate) struct Arenas {
-    records: Vec<Arena>,
-    spare: Vec<u32>,
-    shared: Table,           // by stream
-    latest: (StreamId, u32), // the stream that was looked up last, and its shared arena
+/// What became of a block that was freed.
+pub(crate) enum Release {
+    /// It can be used again.
+    Reusable(Freed),
+    /// It has notes, or its pool was released: what this block waits for, [`Arena::let_go`] says.
+    Pending(Freed, u32),
 }
 
-impl Arenas {
-    pub(crate) fn new() -> Self {
+/// What the arena, which knows no fence, leaves to its caller.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Nothing.
+    Done,
+    /// [`Arena::pass`] for this block, once for each stream, behind all its work of now.
+    Wait { block: u32, streams: Vec<StreamId> },
+    /// [`Arena::retire`]: memory of a released pool is idle.
+    Retire,
+}
+
+/// The free blocks of one class.
+pub(crate) struct Part {
+    pub(crate) lists: FreeLists,
+    pub(crate) quick: Quick,
+    pub(crate) tally: Tally,
+}
+
+/// Segments, blocks and figures of one owner.
+pub(crate) struct Arena {
+    /// Its number, as pieces of views name it.
+    id: u32,
+    /// `None`: nobody's; then it has no segments.
+    pub(crate) owner: Option<Owner>,
+    /// Its pool was released: what becomes idle leaves.
+    pub(crate) closed: bool,
+    config: Arc<Config>,
+    blocks: Blocks,
+    segments: Segments,
+    index: Index,              // blocks in any state
+    parts: [Part; 2],          // by class
+    views: Vec<u32>,           // segments, the one used last at the end
+    notes: HashMap<u32, Note>, // by block
+    reserved: u64,             // bytes from the device
+}
+
+impl Arena {
+    pub(crate) fn new(id: u32, config: Arc<Config>) -> Self {
+        let part = || Part {
+            lists: FreeLists::new(config.rounding()),
+            quick: Quick::new(),
+            tally: Tally::default(),
+        };
         Self {
-            records: Vec::new(),
-            spare: Vec::new(),
-            shared: Table::new(),
-            latest: (StreamId(0), NONE),
+            id,
+            owner: None,
+            closed: false,
+            blocks: Blocks::new(),
+            segments: Segments::new(),
+            index: Index::new(),
+            parts: [part(), part()],
+            views: Vec::new(),
+            notes: HashMap::new(),
+            reserved: 0,
+            config,
         }
     }
 
-    /// The shared arena of a stream, or [`NONE`].
+    /// Its number.
+    pub(crate) fn number(&self) -> u32 {
+        self.id
+    }
+
+    /// Whether nothing is left in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Bytes that it holds from the device.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
     #[inline]
-    pub(crate) fn shared(&mut self, stream: StreamId) -> u32 {
-        if self.latest.0 != stream || self.latest.1 == NONE {
-            self.latest = (stream, self.shared.get(stream.0));
-        }
-        self.latest.1
+    pub(crate) fn tally(&mut self, class: Class) -> &mut Tally {
+        &mut self.parts[class as usize].tally
     }
 
-    /// Adds an arena that is not there, without segments.
-    pub(crate) fn add(&mut self, pool: Option<PoolId>, stream: StreamId, rounding: u64) -> u32 {
-        let arena = Arena {
-            pool,
-            stream,
-            lists: [FreeLists::new(rounding), FreeLists::new(rounding)],
-            segments: 0,
+    /// Serves a request from a free block, if one fits.
+    #[inline]
+    pub(crate) fn alloc(&mut self, request: &Request) -> Option<Allocation> {
+        let part = &mut self.parts[request.class as usize];
+        if let Some(id) = part.quick.pop(&self.blocks, request.size) {
+            let block = &mut self.blocks[id];
+            block.state = State::Allocated;
+            block.requested = request.requested;
+            part.tally.sub(Quantity::IdleBlocks, 1);
+            part.tally.used(request.size, request.requested);
+            return Some(Allocation {
+                address: block.address,
+                size: request.size,
+            });
+        }
+        self.alloc_best(request)
+    }
+
+    /// Serves a request from the smallest free block that fits.
+    fn alloc_best(&mut self, request: &Request) -> Option<Allocation> {
+        if let Some(found) = self.best_fit(request) {
+            return Some(self.hand_out(found, request));
+        }
+        if self.parts[request.class as usize].quick.is_empty() {
+            return None;
+        }
+        self.settle_quick(request.class);
+        let found = self.best_fit(request)?;
+        Some(self.hand_out(found, request))
+    }
+
+    fn best_fit(&self, request: &Request) -> Option<u32> {
+        let lists = &self.parts[request.class as usize].lists;
+        let id = lists.best_fit(&self.blocks, request.size)?;
+        let fits = self.config.accepts(request, self.blocks[id].size);
+        fits.then_some(id)
+    }
+
+    /// Joins the quick blocks of a class with their neighbours.
+    pub(crate) fn settle_quick(&mut self, class: Class) {
+        let quick = self.parts[class as usize].quick.drain(&self.blocks);
+        let tally = &mut self.parts[class as usize].tally;
+        tally.sub(Quantity::IdleBlocks, quick.len() as u64);
+        for id in quick {
+            self.recycle(id);
+        }
+    }
+
+    /// Makes a block of a list one in use, and cuts off what is not needed.
+    fn hand_out(&mut self, id: u32, request: &Request) -> Allocation {
+        self.unlist(id);
+        let found = self.blocks[id].size;
+        let fixed = matches!(self.segments[self.blocks[id].segment].kind, Kind::Fixed);
+        if self.config.splits(request, found - request.size, fixed) {
+            let rest = self.split(id, request.size);
+            self.list(rest);
+        }
+        let block = &mut self.blocks[id];
+        block.state = State::Allocated;
+        block.requested = request.requested;
+        let (address, size) = (block.address, block.size);
+        self.parts[request.class as usize]
+            .tally
+            .used(size, request.requested);
+        Allocation { address, size }
+    }
+
+    /// Whether a credit is used up.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.parts[0].tally.is_short() | self.parts[1].tally.is_short()
+    }
+
+    /// Pieces of memory that it holds from the device.
+    pub(crate) fn pieces(&self) -> u64 {
+        let of = |id| match &self.segments[id].kind {
+            Kind::Fixed => 1,
+            Kind::Span(span) => span.chunks.len() as u64,
+            Kind::View(_) => 0,
         };
-        let id = if let Some(id) = self.spare.pop() {
-            self[id] = arena;
-            id
+        self.segments.ids().map(of).sum()
+    }
+
+    /// As [`free`](Self::free), if there is a block in use at this address.
+    #[inline]
+    pub(crate) fn try_free(&mut self, address: u64) -> Option<Release> {
+        let id = self.index.get(&self.blocks, address);
+        if id == NONE || self.blocks[id].state != State::Allocated {
+            return None;
+        }
+        self.free(address).ok()
+    }
+
+    /// Takes back a block in use. With [`Release::Pending`], [`let_go`](Self::let_go) comes next.
+    #[inline]
+    pub(crate) fn free(&mut self, address: u64) -> Result<Release, FreeError> {
+        let id = self.index.get(&self.blocks, address);
+        if id == NONE || self.blocks[id].state != State::Allocated {
+            return Err(self.why_not_in_use(address));
+        }
+        let block = &mut self.blocks[id];
+        let (size, requested, class) = (block.size, block.requested, block.class);
+        block.requested = 0;
+        let owner = self.owner.ok_or(FreeError::Unknown { address })?;
+        let freed = Freed {
+            size,
+            stream: owner.stream,
+            pool: owner.pool,
+        };
+        if block.noted || self.closed {
+            block.state = State::Pending;
+            self.parts[class as usize].tally.retained(size, requested);
+            return Ok(Release::Pending(freed, id));
+        }
+        self.parts[class as usize].tally.freed(size, requested);
+        self.push_quick(id);
+        Ok(Release::Reusable(freed))
+    }
+
+    #[inline]
+    fn push_quick(&mut self, id: u32) {
+        let block = &mut self.blocks[id];
+        block.state = State::Quick;
+        let part = &mut self.parts[block.class as usize];
+        part.tally.add(Quantity::IdleBlocks, 1);
+        part.quick.push(&mut self.blocks, id);
+    }
+
+    /// A pending block can be used again.
+    fn passed(&mut self, id: u32) -> Next {
+        let (size, class) = (self.blocks[id].size, self.blocks[id].class);
+        let tally = &mut self.parts[class as usize].tally;
+        tally.passed(size);
+        tally.freed(size, 0);
+        self.push_quick(id);
+        if self.closed {
+            Next::Retire
         } else {
-            self.records.push(arena);
-            u32::try_from(self.records.len() - 1).expect("fewer than 2^32 arenas fit in memory")
+            Next::Done
+        }
+    }
+
+    /// Makes a block free that is in no list, joined with its free neighbours.
+    fn recycle(&mut self, mut id: u32) {
+        let before = self.blocks[id].before;
+        let mut after = self.blocks[id].after;
+        if after != NONE && self.blocks[after].state == State::Tail {
+            let Block { size, class, .. } = self.blocks[after];
+            self.tally(class).add(Quantity::IdleBytes, size);
+            self.join(id, after);
+            after = self.blocks[id].after;
+        }
+        if after != NONE && self.blocks[after].state == State::Free {
+            self.unlist(after);
+            self.join(id, after);
+        }
+        if before != NONE && self.blocks[before].state == State::Free {
+            self.unlist(before);
+            self.join(before, id);
+            id = before;
+        }
+        self.list(id);
+    }
+
+    /// Puts a block into the lists for best fit.
+    fn list(&mut self, id: u32) {
+        let block = &mut self.blocks[id];
+        block.state = State::Free;
+        block.requested = 0;
+        let part = &mut self.parts[block.class as usize];
+        part.tally.add(Quantity::IdleBlocks, 1);
+        part.lists.insert(&mut self.blocks, id);
+    }
+
+    /// Takes a block out of the lists for best fit.
+    fn unlist(&mut self, id: u32) {
+        let part = &mut self.parts[self.blocks[id].class as usize];
+        part.tally.sub(Quantity::IdleBlocks, 1);
+        part.lists.remove(&mut self.blocks, id);
+    }
+
+    /// Cuts a block, which is in no list, after `size` bytes; gives the rest, which is in no list either
+    /// and in the same state.
+    fn split(&mut self, id: u32, size: u64) -> u32 {
+        let block = &mut self.blocks[id];
+        let rest = Block {
+            before: id,
+            after: block.after,
+            ..Block::new(
+                block.address + size,
+                block.size - size,
+                block.segment,
+                block.class,
+                block.state,
+            )
         };
-        if pool.is_none() {
-            self.shared.insert(stream.0, id);
-            self.latest = (stream, id);
+        block.size = size;
+        let (address, segment, after) = (rest.address, rest.segment, rest.after);
+        let rest = self.blocks.add(rest);
+        self.blocks[id].after = rest;
+        if after != NONE {
+            self.blocks[after].before = rest;
         }
-        id
+        self.index.insert(&self.blocks, rest);
+        let segment = &mut self.segments[segment];
+        segment
+            .starts
+            .insert(&self.blocks, address - segment.address, rest);
+        rest
     }
 
-    /// Forgets an arena, which has no segments.
-    pub(crate) fn remove(&mut self, id: u32) {
-        let Arena { pool, stream, .. } = self[id];
-        if pool.is_none() {
-            self.shared.remove(stream.0);
-            self.latest = (stream, NONE);
+    /// Makes two neighbours, which are in no list, one: the left one.
+    fn join(&mut self, left: u32, right: u32) {
+        let Block {
+            address,
+            size,
+            after,
+            segment,
+            ..
+        } = self.blocks[right];
+        self.index.remove(&self.blocks, address);
+        let segment = &mut self.segments[segment];
+        segment
+            .starts
+            .remove(address - segment.address, right, after, size);
+        self.blocks[left].size += size;
+        self.blocks[left].after = after;
+        if after != NONE {
+            self.blocks[after].before = left;
         }
-        self.spare.push(id);
+        self.blocks.remove(right);
     }
 
-    /// All arenas; of those that were removed, the lists are empty.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arena> {
-        self.records.iter()
+    #[cold]
+    fn why_not_in_use(&self, address: u64) -> FreeError {
+        match self.around(address).map(|id| &self.blocks[id]) {
+            None => FreeError::Unknown { address },
+            Some(block) if block.state == State::Allocated => FreeError::Interior {
+                address,
+                base: block.address,
+            },
+            Some(block) if block.state == State::Unmapped => FreeError::Unknown { address },
+            Some(_) => FreeError::AlreadyFreed { address },
+        }
     }
-}
 
-impl Index<u32> for Arenas {
-    type Output = Arena;
-
-    #[inline]
-    fn index(&self, id: u32) -> &Arena {
-        &self.records[id as usize]
-    }
-}
-
-impl IndexMut<u32> for Arenas {
-    #[inline]
-    fn index_mut(&mut self, id: u32) -> &mut Arena {
-        &mut self.records[id as usize]
+    /// The block around an address, in any state.
+    fn around(&self, address: u64) -> Option<u32> {
+        let id = self.index.get(&self.blocks, address);
+        if id != NONE {
+            return Some(id);
+        }
+        let segment = &self.segments[self.segments.around(address)?];
+        segment
+            .starts
+            .around(&self.blocks, address, address - segment.address)
     }
 }

@@ -29,6 +29,25 @@ pub trait Backend: Send + Sync {
     /// its blocks, has finished. A device that fails here keeps the memory: nobody could do better.
     fn segment_free(&self, address: u64);
 
+    /// The device's virtual memory, if it has some: then memory is taken from there, not in segments.
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory<Error = Self::Error>> {
+        None
+    }
+
+    /// Makes later work of a stream wait for a fence, on the device. `false` if it cannot: then nothing
+    /// is assumed.
+    fn order(&self, stream: StreamId, fence: &Self::Fence) -> bool {
+        let _ = (stream, fence);
+        false
+    }
+
+    /// Asks others to release memory, since a request of so many bytes cannot be met. Whether anybody
+    /// did something. The allocator may be used from here.
+    fn pressure(&self, needed: u64) -> bool {
+        let _ = needed;
+        false
+    }
+
     /// Whether an error of [`segment_alloc`](Self::segment_alloc) says that the device has not enough
     /// memory, so that giving back cached segments and trying again may help.
     fn is_out_of_memory(&self, error: &Self::Error) -> bool;
@@ -66,6 +85,43 @@ pub trait Backend: Send + Sync {
         let _ = event;
     }
 }
+
+/// Addresses and memory apart. What [`Backend`] says of locks holds for these calls as for
+/// [`Backend::segment_alloc`].
+pub trait VirtualMemory {
+    /// Why the device refused.
+    type Error;
+
+    /// Addresses and sizes are multiples of this many bytes, a power of two.
+    fn granularity(&self) -> u64;
+
+    /// Bytes of addresses to reserve for one stream: more than the device has memory, so that they
+    /// suffice however they are used.
+    fn address_space(&self) -> u64;
+
+    /// Reserves a range of addresses without memory.
+    fn reserve(&self, size: u64, alignment: u64) -> Result<u64, Self::Error>;
+
+    /// Gives reserved addresses back, into which nothing is mapped.
+    fn release(&self, address: u64, size: u64);
+
+    /// Makes a piece of physical memory.
+    fn create(&self, size: u64) -> Result<Physical, Self::Error>;
+
+    /// Gives physical memory up: it is the device's again once it is mapped nowhere.
+    fn destroy(&self, physical: Physical);
+
+    /// Maps pieces of physical memory whole, one behind the other, from a reserved address on: all or
+    /// none. They may be mapped elsewhere, too.
+    fn map(&self, address: u64, pieces: &[Physical]) -> Result<(), Self::Error>;
+
+    /// Unmaps a range that starts and ends where pieces do. All work that uses it has finished.
+    fn unmap(&self, address: u64, size: u64);
+}
+
+/// A piece of physical memory, by the number that the backend gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Physical(pub u64);
 
 /// Free and total bytes of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

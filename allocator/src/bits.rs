@@ -30,17 +30,25 @@ impl BitTree {
         }
     }
 
+    /// Whether it was not there before.
     #[inline]
-    pub(crate) fn insert(&mut self, mut number: u64) {
+    pub(crate) fn insert(&mut self, mut number: u64) -> bool {
+        let mut new = None;
         for begin in &self.begins[..self.levels] {
             let word = &mut self.words[begin + (number >> 6) as usize];
             let was = *word;
             *word |= 1 << (number & 63);
+            let new = *new.get_or_insert(was != *word);
             if was != 0 {
-                return;
+                return new;
             }
             number >>= 6;
         }
+        true
+    }
+
+    pub(crate) fn contains(&self, number: u64) -> bool {
+        self.word(0, number) >> (number & 63) & 1 == 1
     }
 
     #[inline]

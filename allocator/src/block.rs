@@ -1,48 +1,72 @@
 //! Blocks: the pieces that segments are cut into, and the store that holds their records.
 //!
 //! Records refer to each other by 32-bit ids. An id is used again after its record was removed: the
-//! heap must forget it first.
+//! arena must forget it first.
 
 use std::ops::{Index, IndexMut};
 
-use crate::BlockState;
-use crate::table::NONE;
+use crate::config::Class;
+
+/// The id that no block and no segment has: it marks empty slots and the ends of lists.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// What a block is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Joined with its free neighbours, in a list for best fit.
+    Free,
+    /// Free as it is, in a list for requests of just its size.
+    Quick,
+    /// In use.
+    Allocated,
+    /// Freed, but held, or a recorded stream may still touch it.
+    Pending,
+    /// Whole chunks that a view shows, or memory on its way to or from the device.
+    Lent,
+    /// What the last piece of a view has beyond the block before it, with which it is free again: blocks
+    /// of others there would keep the view's chunks from home.
+    Tail,
+    /// Addresses without memory.
+    Unmapped,
+}
 
 /// A block's record.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// Bytes asked for; 0 if free.
+    /// Bytes asked for; 0 if not in use.
     pub(crate) requested: u64,
-    pub(crate) segment: u32,
     /// The neighbours in the segment, by address.
     pub(crate) before: u32,
     pub(crate) after: u32,
-    /// The neighbours in the free list; for a record without a block, `down` is the next such.
+    /// The neighbours in the free list, if free; `up` counts the recorded streams that must still pass,
+    /// if pending; `down` is the next spare record, if there is no block.
     pub(crate) up: u32,
     pub(crate) down: u32,
-    /// Recorded streams that must still pass, if pending.
-    pub(crate) waits: u32,
-    pub(crate) state: BlockState,
+    pub(crate) segment: u32,
+    pub(crate) state: State,
+    pub(crate) class: Class,
     /// Has holds or recorded streams.
     pub(crate) noted: bool,
 }
 
+const _: () = assert!(size_of::<Block>() == 48, "what a live block costs");
+
 impl Block {
-    /// A free block that makes up a whole segment.
-    pub(crate) fn whole(address: u64, size: u64, segment: u32) -> Self {
+    /// A block without neighbours.
+    pub(crate) fn new(address: u64, size: u64, segment: u32, class: Class, state: State) -> Self {
         Self {
             address,
             size,
             requested: 0,
-            segment,
             before: NONE,
             after: NONE,
             up: NONE,
             down: NONE,
-            waits: 0,
-            state: BlockState::Free,
+            segment,
+            state,
+            class,
             noted: false,
         }
     }
@@ -50,6 +74,10 @@ impl Block {
     /// Has no neighbours: it is its segment.
     pub(crate) fn is_whole(&self) -> bool {
         self.before == NONE && self.after == NONE
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.address + self.size
     }
 }
 
@@ -70,14 +98,22 @@ impl Blocks {
     #[inline]
     pub(crate) fn add(&mut self, block: Block) -> u32 {
         if self.spare == NONE {
-            let id =
-                u32::try_from(self.records.len()).expect("fewer than 2^32 blocks fit in memory");
-            self.records.push(block);
-            return id;
+            return self.push(block);
         }
         let id = self.spare;
         self.spare = self[id].down;
         self[id] = block;
+        id
+    }
+
+    #[cold]
+    fn push(&mut self, block: Block) -> u32 {
+        let id = u32::try_from(self.records.len()).expect("fewer than 2^32 blocks fit in memory");
+        if self.records.len() == self.records.capacity() {
+            // By a quarter: records are what the allocator's own memory mostly is.
+            self.records.reserve_exact(self.records.len() / 4 + 64);
+        }
+        self.records.push(block);
         id
     }
 

@@ -12,14 +12,20 @@ const MIB: u64 = 1 << 20;
 pub(crate) const SMALL_MAX: u64 = MIB;
 /// Segments that serve a single request are rounded up to this.
 const OWN_SEGMENT_ROUNDING: u64 = 2 * MIB;
+/// Chunks of physical memory are at least this, and at least this share of what is held, up to a limit:
+/// smaller ones are idle more often, larger ones take fewer calls of the driver.
+const CHUNK: u64 = 2 * MIB;
+const CHUNK_SHARE: u64 = 4096;
+const CHUNK_MAX: u64 = 32 * MIB;
+/// A view must save this share of a request.
+const LENDING_SHARE: u64 = 16;
 /// No device is asked for more than this at once: 256 TiB, more than any has.
 const REQUEST_MAX: u64 = 1 << 48;
 
 /// Options of PyTorch's allocators that have no counterpart here: naming one is answered as such, not
 /// as a misspelling.
-const FOREIGN: [&str; 7] = [
+const FOREIGN: [&str; 6] = [
     "backend",
-    "expandable_segments",
     "garbage_collection_threshold",
     "pinned_max_cached_size_mb",
     "pinned_max_round_threshold_mb",
@@ -27,7 +33,7 @@ const FOREIGN: [&str; 7] = [
     "roundup_power2_divisions",
 ];
 
-const OPTIONS: &str = "limit_mb, max_split_size_mb, max_non_split_rounding_mb, \
+const OPTIONS: &str = "expandable_segments, limit_mb, max_split_size_mb, max_non_split_rounding_mb, \
                        small_segment_size_mb, large_segment_size_mb, rounding";
 
 /// The allocator's policy. The default is PyTorch's: blocks are multiples of 512 bytes; blocks up to
@@ -41,6 +47,7 @@ pub struct Config {
     max_split_size: u64,
     max_non_split_rounding: u64,
     limit: u64,
+    expandable: bool,
 }
 
 /// Why a configuration was refused.
@@ -78,6 +85,7 @@ impl Default for Config {
             max_split_size: u64::MAX,
             max_non_split_rounding: 20 * MIB,
             limit: u64::MAX,
+            expandable: true,
         }
     }
 }
@@ -88,6 +96,7 @@ impl Config {
     /// | option | unit | default | meaning |
     /// |---|---|---|---|
     /// | `limit_mb` | MiB | none | bytes held from the device never exceed this |
+    /// | `expandable_segments` | True or False | True | where the device has virtual memory, memory is mapped into ranges of addresses |
     /// | `max_split_size_mb` | MiB | none | free blocks of this size and more are never split and never given to smaller requests; at least `large_segment_size_mb` |
     /// | `max_non_split_rounding_mb` | MiB | 20 | a request of `max_split_size_mb` or more takes a free block that is larger by less than this |
     /// | `small_segment_size_mb` | MiB | 2 | segments for blocks up to 1 MiB; at least 2 |
@@ -128,6 +137,11 @@ impl Config {
         }
     }
 
+    /// Whether spans of addresses are used where the device has virtual memory.
+    pub(crate) fn expandable(&self) -> bool {
+        self.expandable
+    }
+
     /// The limit in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
@@ -141,6 +155,19 @@ impl Config {
     fn set(&mut self, option: &str, value: &str) -> Result<(), ConfigError> {
         match option {
             "limit_mb" => self.limit = mib("limit_mb", value, 1, "a number of MiB, at least 1")?,
+            "expandable_segments" => {
+                self.expandable = match value {
+                    "True" | "true" | "1" => true,
+                    "False" | "false" | "0" => false,
+                    _ => {
+                        return Err(ConfigError::Value {
+                            option: "expandable_segments",
+                            value: value.to_owned(),
+                            expected: "True or False",
+                        });
+                    }
+                };
+            }
             "max_split_size_mb" => {
                 self.max_split_size =
                     mib("max_split_size_mb", value, 4, "a number of MiB, at least 4")?;
@@ -231,14 +258,33 @@ impl Config {
         }
     }
 
-    /// Whether the `rest` of a block that serves this request becomes a block of its own.
+    /// Whether the `rest` of a block that serves this request becomes a block of its own. `fixed`: it
+    /// lies in a segment that the device gave whole.
     #[inline]
-    pub(crate) fn splits(&self, request: &Request, rest: u64) -> bool {
+    pub(crate) fn splits(&self, request: &Request, rest: u64, fixed: bool) -> bool {
         match request.class {
-            Class::Small => rest >= self.rounding,
+            Class::Large if request.size >= self.max_split_size => false,
             // A smaller rest could serve no other request of this class.
-            Class::Large => rest > SMALL_MAX && request.size < self.max_split_size,
+            Class::Large if fixed => rest > SMALL_MAX,
+            _ => rest >= self.rounding,
         }
+    }
+
+    /// Whether it pays to show idle chunks for a request of `size` bytes, if that saves `saved` bytes.
+    /// `tight`: the device has refused before.
+    pub(crate) fn lending_pays(&self, saved: u64, size: u64, tight: bool) -> bool {
+        saved > 0 && (tight || saved >= size / LENDING_SHARE)
+    }
+
+    /// The sizes of chunks that make up `bytes`, a multiple of the granularity, where `reserved` are
+    /// held already.
+    pub(crate) fn chunks(&self, bytes: u64, reserved: u64, granularity: u64) -> Vec<u64> {
+        let share = (reserved + bytes) / CHUNK_SHARE;
+        let most = share.clamp(CHUNK, CHUNK_MAX).next_multiple_of(granularity);
+        let whole = (bytes / most) as usize;
+        let mut sizes = vec![most; whole];
+        sizes.extend(Some(bytes % most).filter(|&rest| rest > 0));
+        sizes
     }
 }
 
@@ -295,7 +341,7 @@ mod tests {
                 "max_split_size:64",
                 "no allocator option is called `max_split_size`",
             ),
-            ("expandable_segments:True", "an option of PyTorch's"),
+            ("roundup_power2_divisions:4", "an option of PyTorch's"),
             (
                 "max_split_size_mb:10",
                 "must be at least large_segment_size_mb",

@@ -84,6 +84,8 @@ pub struct OutOfMemory {
     pub limit: u64,
     /// What the device itself says, if it says anything.
     pub device: Option<crate::MemoryInfo>,
+    /// The labels that hold most, the largest first; empty where nobody asked for labels.
+    pub holders: Vec<crate::Holder>,
 }
 
 impl fmt::Display for OutOfMemory {
@@ -111,6 +113,16 @@ impl fmt::Display for OutOfMemory {
         )?;
         if self.limit != u64::MAX {
             write!(f, " The limit set for it is {}.", Bytes(self.limit))?;
+        }
+        if !self.holders.is_empty() {
+            f.write_str(" Most of it is held by ")?;
+            for (at, holder) in self.holders.iter().enumerate() {
+                let separator = if at == 0 { "" } else { ", " };
+                let label = holder.label.as_deref().unwrap_or("(no label)");
+                let (bytes, blocks) = (Bytes(holder.bytes), holder.blocks);
+                write!(f, "{separator}{label} ({bytes} in {blocks} blocks)")?;
+            }
+            f.write_str(".")?;
         }
         if self.free >= self.requested {
             f.write_str(
@@ -185,13 +197,18 @@ mod tests {
                 free: 512,
                 total: 16 << 30,
             }),
+            holders: vec![crate::Holder {
+                label: Some("weights".into()),
+                bytes: 12 << 30,
+                blocks: 7,
+            }],
         };
         assert_eq!(
             error.to_string(),
             "out of memory: tried to allocate 1.50 GiB. The device has 16.00 GiB in all, of which \
              512 bytes are free. This process holds 15.00 GiB: 13.00 GiB in use, 2.00 GiB cached \
-             but free, the largest free block 1.00 MiB. The limit set for it is 15.00 GiB. Enough \
-             is free, but in pieces, on other streams or in other pools: max_split_size_mb in \
+             but free, the largest free block 1.00 MiB. The limit set for it is 15.00 GiB. Most of \
+             it is held by weights (12.00 GiB in 7 blocks). Enough is free, but in pieces, on other streams or in other pools: max_split_size_mb in \
              OUTRIGGER_ALLOC may reduce fragmentation."
         );
         assert_eq!(Bytes(u64::MAX).to_string(), "16.00 EiB");

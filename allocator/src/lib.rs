@@ -2,15 +2,15 @@
 //!
 //! The layers, each of which knows only those above it in this list:
 //!
-//! - `table`, `bits`: an address table and a set of numbers, for lookups in constant time;
-//! - `block`, `lists`: blocks and their free lists, sorted so that best fit takes constant time;
-//! - `arena`: the free lists of a stream, of the shared memory or of a private pool;
+//! - `bits`: a set of numbers, for lookups in constant time;
 //! - `config`: the policy's numbers;
-//! - `segment`: what the device gave, findable by any address inside;
-//! - `heap`: pure arithmetic: splitting, coalescing, accounting, private pools, holds. It knows no
-//!   device and no lock;
-//! - `history`: what happened, for those who ask: a ring of events, labels, traces;
-//! - `pending`: freed blocks that recorded streams may still touch, and segments that leave;
+//! - `tally`, `stats`: what is counted, and exact peaks over arenas that do not wait for each other;
+//! - `block`, `index`, `lists`, `quick`: blocks, by address, by size for best fit, and by just their size;
+//! - `segment`: ranges of addresses and what is mapped into them, findable by any address inside;
+//! - `arena`: pure arithmetic for one stream of the shared memory or of a private pool: splitting,
+//!   coalescing, growing, lending, holds. It knows no device and no lock;
+//! - `arenas`: all arenas, by whom they serve and by address;
+//! - `pending`: freed blocks that recorded streams may still touch, and memory that leaves;
 //! - `allocator`: locks, the device, and what to do when memory runs out.
 //!
 //! It must never touch the memory that it manages, know what a stream is, or depend on another crate
@@ -21,24 +21,26 @@
 
 mod allocator;
 mod arena;
+mod arenas;
 mod backend;
 mod bits;
 mod block;
 mod config;
 mod error;
-mod heap;
 mod history;
+mod index;
 mod lists;
 mod pending;
 mod pool;
+mod quick;
 mod segment;
 mod snapshot;
 mod stats;
-mod table;
+mod tally;
 pub mod trace;
 
 pub use allocator::Allocator;
-pub use backend::{Backend, Event, EventKind, MemoryInfo, StreamId};
+pub use backend::{Backend, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory};
 pub use config::{Config, ConfigError};
 pub use error::{AllocError, FreeError, OutOfMemory, PoolAllocError, PoolError};
 pub use history::{
@@ -47,4 +49,4 @@ pub use history::{
 };
 pub use pool::{PoolId, PoolStats};
 pub use snapshot::{Allocation, BlockInfo, BlockState, Freed, SegmentBlock, SegmentInfo, Snapshot};
-pub use stats::{Stat, Stats};
+pub use stats::{ClassStats, Stat, Stats};

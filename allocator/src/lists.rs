@@ -5,8 +5,7 @@
 //! first among equals, whose memory is warmest. Finding the best fit looks at two words of bits, and
 //! walks a list only in the bin of the request itself.
 
-use crate::block::Blocks;
-use crate::table::NONE;
+use crate::block::{Blocks, NONE};
 
 struct Octave {
     used: u64, // bins that are not empty
@@ -118,6 +117,18 @@ impl FreeLists {
         Some(bins.heads[bins.used.trailing_zeros() as usize])
     }
 
+    /// All blocks, those of larger bins first.
+    pub(crate) fn descending<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
+        let bins = self
+            .octaves
+            .iter()
+            .rev()
+            .flat_map(|octave| octave.heads.iter().rev());
+        let next = |&id: &u32| Some(blocks[id].down).filter(|&down| down != NONE);
+        let heads = bins.copied().filter(|&head| head != NONE);
+        heads.flat_map(move |head| std::iter::successors(Some(head), next))
+    }
+
     /// The size of the largest block; 0 if there is none.
     pub(crate) fn largest(&self, blocks: &Blocks) -> u64 {
         let Some(octave) = self.used.checked_ilog2() else {
@@ -137,7 +148,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::block::Block;
+    use crate::block::{Block, State};
+    use crate::config::Class;
 
     proptest! {
         #[test]
@@ -150,7 +162,7 @@ mod tests {
             for (step, mantissa, exponent) in steps {
                 let size = (512 * mantissa) << exponent;
                 if step > 0 {
-                    let id = blocks.add(Block::whole(0, size, 0));
+                    let id = blocks.add(Block::new(0, size, 0, Class::Large, State::Free));
                     lists.insert(&mut blocks, id);
                     model.push(id);
                 } else if !model.is_empty() {

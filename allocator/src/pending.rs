@@ -1,4 +1,4 @@
-//! Freed blocks, and segments of released pools, that wait for streams, in a queue per stream.
+//! Freed blocks, and memory on its way to the device, that wait for streams, in a queue per stream.
 //!
 //! A stream's fences pass in the order in which they were recorded, so that only the first of a queue
 //! is asked. This is bookkeeping alone: it must never call the device, and never waits.
@@ -7,14 +7,27 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::StreamId;
+use crate::arena::Leaving;
 
-/// What waits, by its id in the heap.
+/// What waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiter {
-    /// A freed block, to be used again.
-    Block(u32),
-    /// An idle segment, to be given back to the device.
-    Segment(u32),
+    /// A freed block of an arena, to be used again.
+    Block {
+        /// The arena.
+        arena: u32,
+        /// Its block.
+        block: u32,
+    },
+    /// A chunk that another arena's view has shown, to be free at its home.
+    Home {
+        /// Whose it is.
+        arena: u32,
+        /// Its address there.
+        home: u64,
+    },
+    /// What an arena gives back to the device.
+    Leaving(u32, Leaving),
 }
 
 /// A waiter for one stream.
@@ -34,11 +47,15 @@ struct Queue<F> {
 /// The queues. A stream that nothing waits for has none, since streams come and go.
 pub(crate) struct Pending<F> {
     queues: Vec<Queue<F>>,
+    retiring: Vec<u32>, // arenas of released pools with idle memory
 }
 
 impl<F> Pending<F> {
     pub(crate) fn new() -> Self {
-        Self { queues: Vec::new() }
+        Self {
+            queues: Vec::new(),
+            retiring: Vec::new(),
+        }
     }
 
     pub(crate) fn push(&mut self, stream: StreamId, entry: Use<F>) {
@@ -107,9 +124,53 @@ impl<F> Pending<F> {
         self.fences_of(|_| true)
     }
 
-    /// The fences that segments wait for.
-    pub(crate) fn segment_fences(&self) -> Vec<Arc<F>> {
-        self.fences_of(|waiter| matches!(waiter, Waiter::Segment(_)))
+    /// The fences that memory waits for which leaves.
+    pub(crate) fn leaving_fences(&self) -> Vec<Arc<F>> {
+        self.fences_of(|waiter| matches!(waiter, Waiter::Leaving(..)))
+    }
+
+    /// The oldest block of an arena that waits behind a fence, and that fence's stream. It stays.
+    pub(crate) fn oldest_of(&self, arena: u32) -> Option<(StreamId, Arc<F>)> {
+        self.queues.iter().find_map(|queue| {
+            let mut uses = queue.uses.iter();
+            let first = uses.find(
+                |entry| matches!(entry.waiter, Waiter::Block { arena: its, .. } if its == arena),
+            )?;
+            Some((queue.stream, first.fence.clone()?))
+        })
+    }
+
+    /// Takes the blocks of an arena out of a stream's queue that wait behind this fence or an earlier
+    /// one.
+    pub(crate) fn take_behind(&mut self, stream: StreamId, arena: u32, fence: &Arc<F>) -> Vec<u32> {
+        let Some(place) = self.place(stream) else {
+            return Vec::new();
+        };
+        let queue = &mut self.queues[place];
+        let is_it = |entry: &Use<F>| {
+            let its = entry.fence.as_ref();
+            its.is_some_and(|its| Arc::ptr_eq(its, fence))
+        };
+        let Some(last) = queue.uses.iter().rposition(is_it) else {
+            return Vec::new();
+        };
+        let mut taken = Vec::new();
+        let mut at = 0;
+        queue.uses.retain(|entry| {
+            at += 1;
+            let behind = at <= last + 1 && entry.fence.is_some();
+            match entry.waiter {
+                Waiter::Block { arena: its, block } if its == arena && behind => {
+                    taken.push(block);
+                    false
+                }
+                _ => true,
+            }
+        });
+        if queue.uses.is_empty() {
+            self.queues.swap_remove(place);
+        }
+        taken
     }
 
     fn fences_of(&self, counts: impl Fn(Waiter) -> bool) -> Vec<Arc<F>> {
@@ -120,7 +181,18 @@ impl<F> Pending<F> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queues.is_empty()
+        self.queues.is_empty() && self.retiring.is_empty()
+    }
+
+    /// Idle memory of an arena is to leave.
+    pub(crate) fn retire(&mut self, arena: u32) {
+        if !self.retiring.contains(&arena) {
+            self.retiring.push(arena);
+        }
+    }
+
+    pub(crate) fn take_retiring(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.retiring)
     }
 
     fn place(&self, stream: StreamId) -> Option<usize> {
@@ -132,6 +204,10 @@ impl<F> Pending<F> {
 mod tests {
     use super::*;
 
+    fn block(block: u32) -> Waiter {
+        Waiter::Block { arena: 0, block }
+    }
+
     #[test]
     fn a_late_fence_serves_only_uses_that_it_is_behind() {
         let stream = StreamId(3);
@@ -139,21 +215,21 @@ mod tests {
         pending.push(
             stream,
             Use {
-                waiter: Waiter::Block(0),
+                waiter: block(0),
                 fence: None,
             },
         );
         pending.push(
             stream,
             Use {
-                waiter: Waiter::Block(1),
+                waiter: block(1),
                 fence: Some(Arc::new('a')),
             },
         );
         pending.push(
             stream,
             Use {
-                waiter: Waiter::Block(2),
+                waiter: block(2),
                 fence: None,
             },
         );
@@ -161,7 +237,7 @@ mod tests {
         pending.push(
             stream,
             Use {
-                waiter: Waiter::Block(3),
+                waiter: block(3),
                 fence: None,
             },
         ); // after the fence below was recorded
@@ -173,10 +249,10 @@ mod tests {
         assert_eq!(
             uses,
             [
-                (Waiter::Block(0), Some('b')),
-                (Waiter::Block(1), Some('a')),
-                (Waiter::Block(2), Some('b')),
-                (Waiter::Block(3), None)
+                (block(0), Some('b')),
+                (block(1), Some('a')),
+                (block(2), Some('b')),
+                (block(3), None)
             ]
         );
         assert!(pending.is_empty());

@@ -1,83 +1,228 @@
-//! Segments: what the device gave, findable by any address inside.
+//! Segments: ranges of addresses that blocks are cut from, findable by any address inside.
 //!
-//! It must never look into blocks beyond knowing where they start.
+//! A segment is one piece that the device gave, or a span of reserved addresses with chunks of memory
+//! mapped into it, or a view: chunks of spans shown once more, one behind the other. It must never look
+//! into blocks beyond knowing where they start.
 
+use crate::Physical;
 use crate::bits::BitTree;
-use crate::config::{Class, SMALL_MAX};
+use crate::block::{Blocks, NONE};
+use crate::config::Class;
 
 /// A segment's record.
 pub(crate) struct Segment {
     pub(crate) address: u64,
+    /// Bytes of addresses.
     pub(crate) size: u64,
-    pub(crate) arena: u32,
     pub(crate) class: Class,
     /// The block at the segment's start; it never changes, since the left one of two blocks that are
     /// joined stays.
     pub(crate) first: u32,
     /// Where blocks start.
     pub(crate) starts: Starts,
-    /// When all of it became free last.
-    pub(crate) idle_since: u64,
+    pub(crate) kind: Kind,
+}
+
+/// Where the memory of a segment is from.
+pub(crate) enum Kind {
+    /// The device gave it whole.
+    Fixed,
+    /// Reserved addresses.
+    Span(Span),
+    /// Chunks of spans.
+    View(View),
+}
+
+/// What is mapped into reserved addresses.
+#[derive(Default)]
+pub(crate) struct Span {
+    /// By address.
+    pub(crate) chunks: Vec<Chunk>,
+    /// Blocks without memory.
+    pub(crate) holes: Vec<u32>,
+}
+
+/// A piece of physical memory, mapped whole at its home in a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) home: u64,
+    pub(crate) size: u64,
+    pub(crate) physical: Physical,
+}
+
+/// A chunk that a view shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Whose it is.
+    pub(crate) arena: u32,
+    pub(crate) chunk: Chunk,
+}
+
+/// A place of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) address: u64,
+    /// What is mapped there.
+    pub(crate) piece: Piece,
+}
+
+/// Chunks shown one behind the other.
+pub(crate) struct View {
+    /// By address, without gaps.
+    pub(crate) slots: Vec<Slot>,
+    /// Blocks whose pieces are not lent for them.
+    pub(crate) holes: Vec<u32>,
+    /// On its way to be unmapped.
+    pub(crate) leaving: bool,
+}
+
+impl View {
+    /// The places that lie whole between two addresses.
+    pub(crate) fn within(&self, from: u64, to: u64) -> &[Slot] {
+        let first = self.slots.partition_point(|slot| slot.address < from);
+        let rest = &self.slots[first..];
+        let count = rest.partition_point(|slot| slot.address + slot.piece.chunk.size <= to);
+        &rest[..count]
+    }
+}
+
+impl Segment {
+    pub(crate) fn span(&self) -> Option<&Span> {
+        match &self.kind {
+            Kind::Span(span) => Some(span),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn span_mut(&mut self) -> Option<&mut Span> {
+        match &mut self.kind {
+            Kind::Span(span) => Some(span),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn view(&self) -> Option<&View> {
+        match &self.kind {
+            Kind::View(view) => Some(view),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn view_mut(&mut self) -> Option<&mut View> {
+        match &mut self.kind {
+            Kind::View(view) => Some(view),
+            _ => None,
+        }
+    }
+}
+
+impl Span {
+    /// The chunks that lie whole between two addresses.
+    pub(crate) fn within(&self, from: u64, to: u64) -> &[Chunk] {
+        let first = self.chunks.partition_point(|chunk| chunk.home < from);
+        let rest = &self.chunks[first..];
+        let count = rest.partition_point(|chunk| chunk.home + chunk.size <= to);
+        &rest[..count]
+    }
+
+    /// Adds chunks that lie one behind the other.
+    pub(crate) fn insert(&mut self, chunks: &[Chunk]) {
+        let Some(first) = chunks.first() else { return };
+        let at = self.chunks.partition_point(|chunk| chunk.home < first.home);
+        self.chunks.splice(at..at, chunks.iter().copied());
+    }
+
+    /// Takes out the chunks that lie whole between two addresses.
+    pub(crate) fn remove(&mut self, from: u64, to: u64) -> Vec<Chunk> {
+        let first = self.chunks.partition_point(|chunk| chunk.home < from);
+        let count = self.within(from, to).len();
+        self.chunks.drain(first..first + count).collect()
+    }
 }
 
 /// The blocks of a segment by where they start, as offsets from the segment's start.
 ///
-/// Offsets fall into places that are so small that no two blocks start in the same one: the rounding
-/// in a segment of small blocks, 1 MiB in one of large blocks, all of which are larger than that. So
-/// this takes 4 bytes for 1 MiB of large blocks, and the system zeroes them lazily.
+/// Offsets fall into places: 4 KiB in a segment of small blocks, 1 MiB in one of large blocks. Each place
+/// knows the first block that starts in it; few others do.
 pub(crate) struct Starts {
     shift: u32, // log2 of a place's size
     used: BitTree,
     ids: Vec<u32>, // by place; stale where `used` has no member
 }
 
-impl Default for Starts {
-    fn default() -> Self {
+impl Starts {
+    pub(crate) fn new(class: Class) -> Self {
         Self {
-            shift: 0,
+            shift: match class {
+                Class::Small => 12,
+                Class::Large => 20,
+            },
             used: BitTree::new(0),
             ids: Vec::new(),
         }
     }
-}
 
-impl Starts {
-    pub(crate) fn new(size: u64, class: Class, rounding: u64) -> Self {
-        let shift = match class {
-            Class::Small => rounding.ilog2(),
-            Class::Large => SMALL_MAX.ilog2(),
-        };
-        let places = (size >> shift) + 1;
-        Self {
-            shift,
-            used: BitTree::new(places),
-            ids: vec![0; places as usize],
+    /// A block starts at an offset.
+    #[inline]
+    pub(crate) fn insert(&mut self, blocks: &Blocks, offset: u64, id: u32) {
+        let place = (offset >> self.shift) as usize;
+        if place >= self.ids.len() {
+            self.reach(place);
+        }
+        if self.used.insert(place as u64) || blocks[self.ids[place]].address > blocks[id].address {
+            self.ids[place] = id;
         }
     }
 
+    /// The block at an offset is no more; `after` comes behind it, or is [`NONE`], and starts
+    /// `size` bytes later.
     #[inline]
-    pub(crate) fn insert(&mut self, offset: u64, id: u32) {
+    pub(crate) fn remove(&mut self, offset: u64, id: u32, after: u32, size: u64) {
         let place = offset >> self.shift;
-        self.used.insert(place);
-        self.ids[place as usize] = id;
+        if self.ids[place as usize] != id {
+            return;
+        }
+        if after != NONE && (offset + size) >> self.shift == place {
+            self.ids[place as usize] = after;
+        } else {
+            self.used.remove(place);
+        }
     }
 
-    #[inline]
-    pub(crate) fn remove(&mut self, offset: u64) {
-        self.used.remove(offset >> self.shift);
+    /// The block around an offset.
+    pub(crate) fn around(&self, blocks: &Blocks, address: u64, offset: u64) -> Option<u32> {
+        let place = (offset >> self.shift).min(self.ids.len().checked_sub(1)? as u64);
+        let mut id = self.ids[self.used.at_or_before(place)? as usize];
+        if blocks[id].address > address {
+            return Some(blocks[id].before).filter(|&id| id != NONE);
+        }
+        while blocks[id].end() <= address {
+            id = blocks[id].after;
+            if id == NONE {
+                return None;
+            }
+        }
+        Some(id)
     }
 
-    /// The last block that starts in the place of an offset or before: the block around the offset, or,
-    /// if it starts behind it, the one after that.
-    pub(crate) fn last_up_to(&self, offset: u64) -> Option<u32> {
-        let place = self.used.at_or_before(offset >> self.shift)?;
-        Some(self.ids[place as usize])
+    /// Makes room for offsets in this place.
+    #[cold]
+    fn reach(&mut self, place: usize) {
+        let places = (place + 1).next_multiple_of(64).max(self.ids.len() / 4 * 5);
+        let old = std::mem::replace(&mut self.used, BitTree::new(places as u64));
+        for place in 0..self.ids.len() as u64 {
+            if old.contains(place) {
+                self.used.insert(place);
+            }
+        }
+        self.ids.reserve_exact(places - self.ids.len());
+        self.ids.resize(places, NONE);
     }
 }
 
-/// All segments.
+/// All segments of an arena.
 pub(crate) struct Segments {
-    records: Vec<Segment>,
+    records: Vec<Option<Segment>>,
     spare: Vec<u32>,
     by_address: Vec<(u64, u32)>,
 }
@@ -105,19 +250,22 @@ impl Segments {
             .partition_point(|&(address, _)| address < segment.address);
         self.by_address.insert(place, (segment.address, id));
         if self.spare.pop().is_some() {
-            self[id] = segment;
+            self.records[id as usize] = Some(segment);
         } else {
-            self.records.push(segment);
+            self.records.push(Some(segment));
         }
     }
 
-    /// Forgets the segments with these ids.
-    pub(crate) fn remove(&mut self, ids: &[u32]) {
-        for &id in ids {
-            self[id].starts = Starts::default();
-        }
-        self.by_address.retain(|(_, id)| !ids.contains(id));
-        self.spare.extend(ids);
+    /// Takes a segment out.
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Segment> {
+        let segment = self.records[id as usize].take()?;
+        self.by_address.retain(|&(_, other)| other != id);
+        self.spare.push(id);
+        Some(segment)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_address.is_empty()
     }
 
     /// The segment around an address.
@@ -127,17 +275,6 @@ impl Segments {
             .partition_point(|&(base, _)| base <= address);
         let (base, id) = self.by_address[place.checked_sub(1)?];
         (address - base < self[id].size).then_some(id)
-    }
-
-    /// Whether a range, which does not wrap around, touches a segment.
-    pub(crate) fn overlap(&self, address: u64, size: u64) -> bool {
-        let place = self
-            .by_address
-            .partition_point(|&(base, _)| base < address + size);
-        place.checked_sub(1).is_some_and(|place| {
-            let (base, id) = self.by_address[place];
-            base + self[id].size > address
-        })
     }
 
     /// All ids, in the order of addresses.
@@ -151,13 +288,17 @@ impl std::ops::Index<u32> for Segments {
 
     #[inline]
     fn index(&self, id: u32) -> &Segment {
-        &self.records[id as usize]
+        self.records[id as usize]
+            .as_ref()
+            .expect("blocks and lists name segments that are there")
     }
 }
 
 impl std::ops::IndexMut<u32> for Segments {
     #[inline]
     fn index_mut(&mut self, id: u32) -> &mut Segment {
-        &mut self.records[id as usize]
+        self.records[id as usize]
+            .as_mut()
+            .expect("blocks and lists name segments that are there")
     }
 }

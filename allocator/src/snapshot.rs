@@ -50,6 +50,8 @@ pub enum BlockState {
     Allocated,
     /// Freed, but held, or a recorded stream may still touch it.
     Pending,
+    /// Whole pages that serve a view, or are on their way back to the device.
+    Lent,
 }
 
 impl BlockState {
@@ -59,6 +61,8 @@ impl BlockState {
             Self::Free => "inactive",
             Self::Allocated => "active_allocated",
             Self::Pending => "active_pending_free",
+            // PyTorch has no name for it; its tools count it as in use, which it is.
+            Self::Lent => "active_allocated",
         }
     }
 }
@@ -76,7 +80,7 @@ pub struct SegmentBlock {
     pub state: BlockState,
 }
 
-/// A piece of memory that the device gave.
+/// A piece of memory, contiguous in addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Where it starts.
@@ -89,6 +93,10 @@ pub struct SegmentInfo {
     pub pool: Option<PoolId>,
     /// Serves blocks above 1 MiB.
     pub large: bool,
+    /// Shows memory of other segments, whose blocks are [`Lent`](BlockState::Lent): it counts once.
+    pub view: bool,
+    /// A mapped part of a reserved range, that can grow.
+    pub expandable: bool,
     /// All of it, in the order of addresses, without gaps.
     pub blocks: Vec<SegmentBlock>,
 }

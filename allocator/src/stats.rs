@@ -1,6 +1,7 @@
-//! Counters with PyTorch's names and meanings.
-//!
-//! Plain numbers: they are changed under the allocator's lock and copied out of it.
+//! Figures with PyTorch's names and meanings, and the ledger that makes them from what arenas count.
+
+use crate::config::Class;
+use crate::tally::{QUANTITIES, Quantity, Tally};
 
 /// A quantity over time. `current` = all that was ever added, less all that was ever taken away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,9 +16,9 @@ pub struct Stat {
     pub freed: u64,
 }
 
-/// The allocator's statistics.
+/// The figures of all blocks, or of those of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct ClassStats {
     /// Bytes of blocks in use, after rounding.
     pub allocated_bytes: Stat,
     /// Bytes held from the device.
@@ -27,21 +28,45 @@ pub struct Stats {
     /// Bytes of blocks in use, or freed but not yet reusable: held, or a recorded stream may
     /// touch them.
     pub active_bytes: Stat,
-    /// Bytes of free blocks that share their segment with others.
+    /// Bytes that are cached: free, and held from the device.
     pub inactive_split_bytes: Stat,
     /// Blocks in use.
     pub allocations: Stat,
-    /// Segments held from the device.
+    /// Pieces of memory held from the device: segments, or chunks of physical memory.
     pub segments: Stat,
     /// Blocks in use or not yet reusable.
     pub active: Stat,
-    /// Free blocks that share their segment with others.
+    /// Free blocks.
     pub inactive_split: Stat,
-    /// Segments that the device was asked for and gave.
+}
+
+/// The allocator's statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Of all blocks.
+    pub all: ClassStats,
+    /// Of blocks up to 1 MiB.
+    pub small: ClassStats,
+    /// Of blocks above 1 MiB.
+    pub large: ClassStats,
+    /// Pieces of memory that the device was asked for and gave.
     pub device_allocs: u64,
-    /// Segments given back to the device.
+    /// Pieces of memory given back to the device.
     pub device_frees: u64,
-    /// Allocations that had to give back cached segments and ask the device again.
+    /// Times that memory was mapped.
+    pub maps: u64,
+    /// Times that memory was unmapped.
+    pub unmaps: u64,
+    /// Large requests that were met by idle memory that lies apart, mapped once more.
+    pub views: u64,
+    /// Large requests that were met so without mapping anything, as the mappings were there.
+    pub view_reuses: u64,
+    /// Times that a stream was made to wait for another, so that memory could be used before the other
+    /// had finished with it.
+    pub stream_waits: u64,
+    /// Times that the calling thread had to wait for a stream.
+    pub host_waits: u64,
+    /// Allocations that had to give back cached memory and ask the device again.
     pub alloc_retries: u64,
     /// Allocations that failed for want of memory.
     pub ooms: u64,
@@ -49,7 +74,7 @@ pub struct Stats {
     pub sync_all_streams: u64,
 }
 
-/// A [`Stat`] as it is kept: changing it costs few instructions, since it happens at every allocation.
+/// A [`Stat`] as the ledger keeps it, for what changes rarely.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gauge {
     current: u64,
@@ -60,27 +85,26 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    #[inline]
     pub(crate) fn add(&mut self, amount: u64) {
-        self.current += amount;
-        self.added += amount;
-        self.peak = self.peak.max(self.current);
+        self.set(self.current + amount, self.added + amount);
     }
 
-    #[inline]
     pub(crate) fn sub(&mut self, amount: u64) {
         self.current -= amount;
     }
 
-    /// One change from `before` to `after`, of which only the difference counts.
-    #[inline]
-    pub(crate) fn replace(&mut self, before: u64, after: u64) {
-        self.added += after.saturating_sub(before);
-        self.current = self.current - before + after;
-        self.peak = self.peak.max(self.current);
+    /// Takes over what others have counted.
+    fn set(&mut self, current: u64, added: u64) {
+        self.current = current;
+        self.added = added;
+        self.peak = self.peak.max(current);
     }
 
-    #[inline]
+    /// How far it may rise without a new peak.
+    fn slack(&self) -> u64 {
+        self.peak - self.current
+    }
+
     pub(crate) fn current(&self) -> u64 {
         self.current
     }
@@ -98,91 +122,220 @@ impl Gauge {
         }
     }
 
+    fn reset_peak(&mut self) {
+        self.peak = self.current;
+    }
+
     fn reset_accumulated(&mut self) {
         self.added_before = self.added;
         self.freed_before = self.added - self.current;
     }
 }
 
-/// Number and bytes of some kind of block or segment.
+/// What [`ClassStats`] is made from.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Measure {
-    pub(crate) count: Gauge,
-    pub(crate) bytes: Gauge,
-}
-
-impl Measure {
-    #[inline]
-    pub(crate) fn add(&mut self, bytes: u64) {
-        self.count.add(1);
-        self.bytes.add(bytes);
-    }
-
-    #[inline]
-    pub(crate) fn sub(&mut self, bytes: u64) {
-        self.count.sub(1);
-        self.bytes.sub(bytes);
-    }
-}
-
-/// What [`Stats`] is made from.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Gauges {
-    pub(crate) allocated: Measure,
-    pub(crate) requested: Gauge,
-    pub(crate) active: Measure,
-    pub(crate) inactive_split: Measure,
-    pub(crate) reserved: Measure,
-    pub(crate) device_allocs: u64,
-    pub(crate) device_frees: u64,
-    pub(crate) alloc_retries: u64,
-    pub(crate) ooms: u64,
-    pub(crate) sync_all_streams: u64,
+struct Gauges {
+    allocated_bytes: Gauge,
+    requested_bytes: Gauge,
+    active_bytes: Gauge,
+    idle_bytes: Gauge,
+    allocated: Gauge,
+    active: Gauge,
+    idle: Gauge,
+    reserved_bytes: Gauge,
+    reserved: Gauge,
 }
 
 impl Gauges {
-    pub(crate) fn stats(&self) -> Stats {
-        Stats {
-            allocated_bytes: self.allocated.bytes.stat(),
-            reserved_bytes: self.reserved.bytes.stat(),
-            requested_bytes: self.requested.stat(),
-            active_bytes: self.active.bytes.stat(),
-            inactive_split_bytes: self.inactive_split.bytes.stat(),
-            allocations: self.allocated.count.stat(),
-            segments: self.reserved.count.stat(),
-            active: self.active.count.stat(),
-            inactive_split: self.inactive_split.count.stat(),
-            device_allocs: self.device_allocs,
-            device_frees: self.device_frees,
-            alloc_retries: self.alloc_retries,
-            ooms: self.ooms,
-            sync_all_streams: self.sync_all_streams,
+    fn take_over(&mut self, sum: &Sum) {
+        let Sum { current, added, .. } = sum;
+        let [bytes, requested, blocks, idle_bytes, idle] = *current;
+        let [
+            bytes_added,
+            requested_added,
+            blocks_added,
+            idle_bytes_added,
+            idle_added,
+        ] = *added;
+        self.active_bytes.set(bytes, bytes_added);
+        self.active.set(blocks, blocks_added);
+        self.allocated_bytes
+            .set(bytes - sum.pending_bytes, bytes_added);
+        self.allocated
+            .set(blocks - sum.pending_blocks, blocks_added);
+        self.requested_bytes.set(requested, requested_added);
+        self.idle_bytes.set(idle_bytes, idle_bytes_added);
+        self.idle.set(idle, idle_added);
+    }
+
+    /// How far each quantity may rise without a new peak of anything.
+    fn slack(&self) -> [u64; QUANTITIES] {
+        [
+            self.active_bytes.slack().min(self.allocated_bytes.slack()),
+            self.requested_bytes.slack(),
+            self.active.slack().min(self.allocated.slack()),
+            self.idle_bytes.slack(),
+            self.idle.slack(),
+        ]
+    }
+
+    fn each(&mut self) -> [&mut Gauge; 9] {
+        [
+            &mut self.allocated_bytes,
+            &mut self.requested_bytes,
+            &mut self.active_bytes,
+            &mut self.idle_bytes,
+            &mut self.allocated,
+            &mut self.active,
+            &mut self.idle,
+            &mut self.reserved_bytes,
+            &mut self.reserved,
+        ]
+    }
+
+    fn stats(&self) -> ClassStats {
+        ClassStats {
+            allocated_bytes: self.allocated_bytes.stat(),
+            reserved_bytes: self.reserved_bytes.stat(),
+            requested_bytes: self.requested_bytes.stat(),
+            active_bytes: self.active_bytes.stat(),
+            inactive_split_bytes: self.idle_bytes.stat(),
+            allocations: self.allocated.stat(),
+            segments: self.reserved.stat(),
+            active: self.active.stat(),
+            inactive_split: self.idle.stat(),
+        }
+    }
+}
+
+/// What all arenas have counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sum {
+    current: [u64; QUANTITIES],
+    added: [u64; QUANTITIES],
+    pending_bytes: u64,
+    pending_blocks: u64,
+}
+
+impl Sum {
+    pub(crate) fn add(&mut self, tally: &Tally) {
+        use Quantity::{Blocks, Bytes, IdleBlocks, IdleBytes, Requested};
+        for quantity in [Bytes, Requested, Blocks, IdleBytes, IdleBlocks] {
+            self.current[quantity as usize] += tally.current(quantity);
+            self.added[quantity as usize] += tally.added(quantity);
+        }
+        let (bytes, blocks) = tally.pending();
+        self.pending_bytes += bytes;
+        self.pending_blocks += blocks;
+    }
+
+    fn both(sums: &[Self; 2]) -> Self {
+        let mut all = sums[0];
+        let other = &sums[1];
+        for at in 0..QUANTITIES {
+            all.current[at] += other.current[at];
+            all.added[at] += other.added[at];
+        }
+        all.pending_bytes += other.pending_bytes;
+        all.pending_blocks += other.pending_blocks;
+        all
+    }
+}
+
+/// The figures of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ledger {
+    classes: [Gauges; 2],
+    all: Gauges,
+    /// The most bytes that may be held.
+    pub(crate) limit: u64,
+    /// Counters, of which only those stand here that nobody else keeps.
+    pub(crate) counts: Stats,
+}
+
+impl Ledger {
+    pub(crate) fn new(limit: u64) -> Self {
+        Self {
+            classes: [Gauges::default(); 2],
+            all: Gauges::default(),
+            limit,
+            counts: Stats::default(),
         }
     }
 
-    fn each(&mut self) -> impl Iterator<Item = &mut Gauge> {
-        let measures = [
-            &mut self.allocated,
-            &mut self.active,
-            &mut self.inactive_split,
-            &mut self.reserved,
-        ];
-        let gauges = measures
-            .into_iter()
-            .flat_map(|measure| [&mut measure.count, &mut measure.bytes]);
-        gauges.chain([&mut self.requested])
+    /// The device gave memory.
+    pub(crate) fn reserve(&mut self, class: Class, bytes: u64, pieces: u64) {
+        for gauges in [&mut self.classes[class as usize], &mut self.all] {
+            gauges.reserved_bytes.add(bytes);
+            gauges.reserved.add(pieces);
+        }
+        self.counts.device_allocs += pieces;
+    }
+
+    /// The device has memory back.
+    pub(crate) fn release(&mut self, class: Class, bytes: u64) {
+        for gauges in [&mut self.classes[class as usize], &mut self.all] {
+            gauges.reserved_bytes.sub(bytes);
+            gauges.reserved.sub(1);
+        }
+        self.counts.device_frees += 1;
+    }
+
+    pub(crate) fn reserved(&self) -> u64 {
+        self.all.reserved_bytes.current()
+    }
+
+    pub(crate) fn allocated(&self) -> u64 {
+        self.all.allocated_bytes.current()
+    }
+
+    pub(crate) fn active(&self) -> u64 {
+        self.all.active_bytes.current()
+    }
+
+    /// Whether the limit leaves room.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let all = self.reserved().checked_add(bytes);
+        all.is_some_and(|all| all <= self.limit)
+    }
+
+    /// Takes over what the arenas have counted, by class, whose credit was recalled.
+    pub(crate) fn take_over(&mut self, sums: &[Sum; 2]) {
+        self.classes[0].take_over(&sums[0]);
+        self.classes[1].take_over(&sums[1]);
+        self.all.take_over(&Sum::both(sums));
+    }
+
+    /// The credit that one of `shares` parts of a class can have.
+    pub(crate) fn credit(&self, class: Class, shares: u64) -> [u64; QUANTITIES] {
+        let mut credit = self.classes[class as usize].slack();
+        for (credit, all) in credit.iter_mut().zip(self.all.slack()) {
+            // Both classes draw on the slack of all.
+            *credit = (*credit).min(all / 2) / shares;
+        }
+        credit
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats {
+            all: self.all.stats(),
+            small: self.classes[Class::Small as usize].stats(),
+            large: self.classes[Class::Large as usize].stats(),
+            ..self.counts
+        }
+    }
+
+    fn each(&mut self, change: impl Fn(&mut Gauge)) {
+        let scopes = self.classes.iter_mut().chain([&mut self.all]);
+        scopes.flat_map(Gauges::each).for_each(change);
     }
 
     pub(crate) fn reset_peak(&mut self) {
-        self.each().for_each(|gauge| gauge.peak = gauge.current);
+        self.each(Gauge::reset_peak);
     }
 
     pub(crate) fn reset_accumulated(&mut self) {
-        self.each().for_each(Gauge::reset_accumulated);
-        self.device_allocs = 0;
-        self.device_frees = 0;
-        self.alloc_retries = 0;
-        self.ooms = 0;
-        self.sync_all_streams = 0;
+        self.each(Gauge::reset_accumulated);
+        self.counts = Stats::default();
     }
 }

@@ -28,7 +28,6 @@ pub struct Device {
     properties: DeviceProperties,
     timelines: Arc<Timelines>,
     allocator: Allocator<DeviceMemory>,
-    history: History,
     kernels: Kernels,
     driver_operators: DriverOperators,
     pools: Mutex<HashMap<i32, Vec<Arc<Stream>>>>,
@@ -58,6 +57,7 @@ impl Device {
             ordinal,
             Arc::clone(&timelines),
             config.limit(),
+            properties.total_memory,
         );
         // Leaked on purpose: streams, events and addresses that hosts hold refer to devices until the
         // process ends.
@@ -68,7 +68,6 @@ impl Device {
             properties,
             timelines,
             allocator: Allocator::new(memory, config.clone()),
-            history: History::new(),
             kernels: Kernels::new(),
             driver_operators: DriverOperators::default(),
             pools: Mutex::default(),
@@ -174,7 +173,7 @@ impl Device {
     /// What the memory of the device records of its life.
     #[inline]
     pub(crate) fn history(&self) -> &History {
-        &self.history
+        self.allocator.history()
     }
 
     #[inline]

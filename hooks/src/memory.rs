@@ -81,12 +81,9 @@ impl Device {
         } else if let Some(pool) = route::chosen(self.index(), stream) {
             self.alloc_in(&pool, size, StreamId(stream))?
         } else {
-            let alloc = || self.allocator().alloc(size, StreamId(stream));
-            match alloc() {
-                Err(AllocError::OutOfMemory(_)) if self.relieve(size) => alloc(),
-                outcome => outcome,
-            }
-            .map_err(|error| self.alloc_failed(error))?
+            self.allocator()
+                .alloc(size, StreamId(stream))
+                .map_err(|error| self.alloc_failed(error))?
         };
         if observer::listening(ObservationKinds::ALLOC) {
             self.tell(ObservationKinds::ALLOC, allocation.address, allocation.size);
@@ -133,12 +130,7 @@ impl Device {
             claim = pool.claim(size);
         }
         let claim = claim.ok_or_else(|| self.pool_full(pool, size))?;
-        let alloc = || self.allocator().alloc_in(pool.pool(), size, stream);
-        let outcome = match alloc() {
-            Err(PoolAllocError::Alloc(AllocError::OutOfMemory(_))) if self.relieve(size) => alloc(),
-            outcome => outcome,
-        };
-        let found = match outcome {
+        let found = match self.allocator().alloc_in(pool.pool(), size, stream) {
             Ok(found) => found,
             Err(PoolAllocError::Alloc(error)) => return Err(self.alloc_failed(error)),
             Err(PoolAllocError::Pool(error)) => {
@@ -261,8 +253,8 @@ impl Device {
             device: self.index(),
             address,
             size,
-            allocated_bytes: stats.allocated_bytes.current,
-            reserved_bytes: stats.reserved_bytes.current,
+            allocated_bytes: stats.all.allocated_bytes.current,
+            reserved_bytes: stats.all.reserved_bytes.current,
             ..Observation::default()
         });
     }
@@ -318,7 +310,7 @@ impl Device {
         }
         let total = self.properties().total_memory;
         Ok((
-            total.saturating_sub(self.memory_stats().reserved_bytes.current),
+            total.saturating_sub(self.memory_stats().all.reserved_bytes.current),
             total,
         ))
     }
@@ -341,7 +333,7 @@ impl Device {
     /// Statistics of the device's memory as JSON, under the names of PyTorch's `memory_stats`, such as
     /// `allocated_bytes.all.current`.
     pub fn memory_stats_json(&self) -> String {
-        statistics::json(&self.memory_stats(), &[])
+        statistics::json(&self.memory_stats())
     }
 
     /// All segments and their blocks, now.

@@ -216,7 +216,7 @@ impl HostMemory {
 
     /// Statistics of pinned memory as JSON; see [`Device::memory_stats_json`].
     pub fn stats_json(&self) -> String {
-        stats_json(&self.stats(), &[])
+        stats_json(&self.stats())
     }
 
     /// Starts all peaks anew from the current values.

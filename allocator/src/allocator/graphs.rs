@@ -4,16 +4,68 @@
 //! A pool that is being released must never keep memory from the device for want of somebody to wait:
 //! what cannot go at once goes with the next free, growth or [`Allocator::empty_cache`].
 
+use std::collections::HashMap;
+
 use super::Allocator;
-use crate::heap::Place;
+use crate::arena::Owner;
+use crate::stats::Gauge;
 use crate::{
-    Allocation, Backend, FreeError, PoolAllocError, PoolError, PoolId, PoolStats, StreamId,
+    Allocation, Backend, FreeError, Freed, PoolAllocError, PoolError, PoolId, PoolStats, StreamId,
 };
+
+/// A pool's record: kept while it has references or memory.
+#[derive(Default)]
+struct Pool {
+    references: u64,
+    /// Allocations on their way to the device and back: they began while the pool had references, and
+    /// end as if it still had.
+    pins: u64,
+    arenas: Vec<u32>,
+    allocated: Gauge,
+}
+
+/// All pools.
+#[derive(Default)]
+pub(super) struct Pools {
+    records: HashMap<PoolId, Pool>,
+    made: u64,
+}
+
+impl Pools {
+    fn live(&mut self, pool: PoolId) -> Result<&mut Pool, PoolError> {
+        let error = if pool.get() <= self.made {
+            PoolError::Released { pool }
+        } else {
+            PoolError::Unknown { pool }
+        };
+        let record = self.records.get_mut(&pool);
+        record.filter(|record| record.references > 0).ok_or(error)
+    }
+
+    /// The arenas of a pool that nobody refers to any more.
+    fn released(&mut self, pool: PoolId) -> Vec<u32> {
+        let record = self.records.get(&pool);
+        let released = record.filter(|record| record.references == 0 && record.pins == 0);
+        let arenas = released.map(|record| record.arenas.clone());
+        if arenas.as_ref().is_some_and(Vec::is_empty) {
+            self.records.remove(&pool);
+        }
+        arenas.unwrap_or_default()
+    }
+}
 
 impl<B: Backend> Allocator<B> {
     /// Makes a private pool, with one reference. It holds no memory yet.
     pub fn pool_create(&self) -> PoolId {
-        self.heap.lock().pool_create()
+        let mut pools = self.pools.lock();
+        pools.made += 1;
+        let pool = PoolId::new(pools.made).expect("counts from 1");
+        let record = Pool {
+            references: 1,
+            ..Pool::default()
+        };
+        pools.records.insert(pool, record);
+        pool
     }
 
     /// Adds a reference to a pool.
@@ -21,22 +73,52 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// The pool was released or never made.
     pub fn pool_retain(&self, pool: PoolId) -> Result<(), PoolError> {
-        self.heap.lock().pool_retain(pool)
+        self.pools.lock().live(pool)?.references += 1;
+        Ok(())
     }
 
-    /// Gives a reference to a pool back. With the last one the pool is released: its idle segments go
-    /// back to the device, after a fence behind the work of their streams, which is waited for; each
-    /// other segment goes once its last block is free and its streams have passed.
+    /// Gives a reference to a pool back. With the last one the pool is released: its idle memory goes
+    /// back to the device, after a fence behind the work of its streams, which is waited for; the rest
+    /// goes as its blocks are free and its streams have passed.
     ///
     /// # Errors
     /// The pool was released or never made.
     pub fn pool_release(&self, pool: PoolId) -> Result<(), PoolError> {
-        let next = self.heap.lock().pool_release(pool)?;
-        self.give_back_retired(next);
+        let arenas = {
+            let mut pools = self.pools.lock();
+            pools.live(pool)?.references -= 1;
+            pools.released(pool)
+        };
+        self.close(&arenas);
         Ok(())
     }
 
-    /// Allocates at least `size` bytes for work on `stream` from segments of this pool alone. A size
+    /// Lets the memory of a released pool go.
+    fn close(&self, arenas: &[u32]) {
+        if arenas.is_empty() {
+            return;
+        }
+        for &number in arenas {
+            self.arenas.lock(number).closed = true;
+            self.pending.lock().retire(number);
+        }
+        self.wait_leaving();
+    }
+
+    /// Takes all references from all pools.
+    pub(super) fn release_all_pools(&self) {
+        let arenas: Vec<u32> = {
+            let mut pools = self.pools.lock();
+            let ids: Vec<PoolId> = pools.records.keys().copied().collect();
+            for pool in pools.records.values_mut() {
+                pool.references = 0;
+            }
+            ids.into_iter().flat_map(|id| pools.released(id)).collect()
+        };
+        self.close(&arenas);
+    }
+
+    /// Allocates at least `size` bytes for work on `stream` from memory of this pool alone. A size
     /// of 0 gets the smallest block. [`free`](Self::free) takes it back to the pool.
     ///
     /// # Errors
@@ -47,32 +129,99 @@ impl<B: Backend> Allocator<B> {
         size: u64,
         stream: StreamId,
     ) -> Result<Allocation, PoolAllocError<B::Error>> {
-        let place = Place {
+        // Released by another thread meanwhile, the pool still serves this request.
+        let record = self.pools.lock().live(pool).map(|record| record.pins += 1);
+        record.map_err(PoolAllocError::Pool)?;
+        let owner = Owner {
             pool: Some(pool),
             stream,
         };
-        let request = self.config.request(size);
-        let mut heap = self.heap.lock();
-        heap.pool_check(pool).map_err(PoolAllocError::Pool)?;
-        let Some(request) = request else {
-            drop(heap);
-            return Err(PoolAllocError::Alloc(self.out_of_memory(size, stream)));
+        let result = match self.config.request(size) {
+            None => Err(self.out_of_memory(size, stream)),
+            Some(request) => {
+                let mut arena = self.arenas.of(owner);
+                let recording = self.history.is_on();
+                let found = if recording {
+                    None
+                } else {
+                    arena.alloc(&request)
+                };
+                let (number, short) = (arena.number(), arena.is_short());
+                drop(arena);
+                if short {
+                    self.settle();
+                }
+                self.pool_has(pool, number);
+                found.map_or_else(|| self.alloc_slow(&request, owner), Ok)
+            }
         };
-        if let Some(found) = heap.alloc_at(&request, place) {
-            return Ok(found);
-        }
-        // Released by another thread meanwhile, the pool is still there for the new segment.
-        heap.pool_pin(pool);
-        drop(heap);
-        let result = self.alloc_slow(&request, place);
-        let next = self.heap.lock().pool_unpin(pool);
-        self.give_back_retired(next);
+        let arenas = {
+            let mut pools = self.pools.lock();
+            if let Some(record) = pools.records.get_mut(&pool) {
+                record.pins -= 1;
+                if let Ok(found) = &result {
+                    record.allocated.add(found.size);
+                }
+            }
+            pools.released(pool)
+        };
+        self.close(&arenas);
         result.map_err(PoolAllocError::Alloc)
+    }
+
+    /// Notes that an arena is of a pool.
+    pub(super) fn pool_has(&self, pool: PoolId, number: u32) {
+        let mut pools = self.pools.lock();
+        if let Some(record) = pools.records.get_mut(&pool)
+            && !record.arenas.contains(&number)
+        {
+            record.arenas.push(number);
+        }
+    }
+
+    /// Counts off a block of a pool.
+    #[cold]
+    pub(super) fn pool_freed(&self, freed: &Freed) {
+        let Some(pool) = freed.pool else { return };
+        if let Some(record) = self.pools.lock().records.get_mut(&pool) {
+            record.allocated.sub(freed.size);
+        }
+    }
+
+    /// Forgets an arena that has no memory left, and its pool with the last one.
+    pub(super) fn forget_if_empty(&self, number: u32) {
+        let Some(owner) = self.arenas.forget_if_empty(number) else {
+            return;
+        };
+        let Some(pool) = owner.pool else { return };
+        let mut pools = self.pools.lock();
+        if let Some(record) = pools.records.get_mut(&pool) {
+            record.arenas.retain(|&arena| arena != number);
+            // A pool with references stays, the others have no use any more.
+            pools.released(pool);
+        }
     }
 
     /// A pool's figures of now; `None` if it was never made, or was released and has no memory left.
     pub fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
-        self.heap.lock().pool_stats(pool)
+        let pools = self.pools.lock();
+        let record = pools.records.get(&pool)?;
+        let mut stats = PoolStats {
+            allocated: record.allocated.current(),
+            allocated_peak: record.allocated.peak(),
+            references: record.references,
+            ..PoolStats::default()
+        };
+        let arenas = record.arenas.clone();
+        drop(pools);
+        for number in arenas {
+            let arena = self.arenas.lock(number);
+            if arena.owner.is_some_and(|owner| owner.pool == Some(pool)) {
+                stats.reserved += arena.reserved();
+                stats.segments += arena.pieces();
+            }
+        }
+        Some(stats)
     }
 
     /// Keeps the block around any address out of reuse, whoever frees it, and returns where it starts.
@@ -82,7 +231,7 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// The address is in memory that is free, or not held from the device.
     pub fn hold(&self, any_address: u64) -> Result<u64, FreeError> {
-        self.heap.lock().hold(any_address)
+        self.with(any_address, |arena| arena.hold(any_address))
     }
 
     /// Gives back a hold of the block that starts at `base`. Work that uses the block through this hold
@@ -93,8 +242,13 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// The block has no hold, or the address is not where a block starts.
     pub fn unhold(&self, base: u64) -> Result<(), FreeError> {
-        let next = self.heap.lock().unhold(base)?;
-        self.go_on(next);
+        let number = self.arenas.around(base);
+        let number = number.ok_or(FreeError::Unknown { address: base })?;
+        let mut arena = self.arenas.lock(number);
+        let (next, block) = arena.unhold(base)?;
+        self.record_completed(&arena, block);
+        drop(arena);
+        self.go_on(number, next);
         Ok(())
     }
 }

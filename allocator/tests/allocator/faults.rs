@@ -87,7 +87,7 @@ fn a_recorded_stream_delays_reuse_until_it_has_passed() {
         allocator.alloc(15 * MIB, MAIN).unwrap().address,
         block.address
     );
-    assert_eq!(allocator.stats().active.current, 2);
+    assert_eq!(allocator.stats().all.active.current, 2);
     sim.0.lock().submit(SIDE, 0..1); // after the free: not waited for
     sim.0.lock().finish(SIDE, 1);
     assert_eq!(
@@ -142,7 +142,7 @@ fn blocks_above_the_split_limit_are_kept_whole() {
     let allocator = Allocator::new(Sim::new(u64::MAX), Config::parse(text).unwrap());
     let large = allocator.alloc(40 * MIB, MAIN).unwrap();
     allocator.free(large.address).unwrap();
-    let reserved = || allocator.stats().reserved_bytes.current / MIB;
+    let reserved = || allocator.stats().all.reserved_bytes.current / MIB;
     let small = allocator.alloc(5 * MIB, MAIN).unwrap(); // would cut it
     assert_eq!((small.size, reserved()), (5 * MIB, 60));
     let far = allocator.alloc(36 * MIB, MAIN).unwrap(); // would waste 4 MiB of it
@@ -169,7 +169,7 @@ fn statistics_are_reset_apart() {
     allocator.alloc(512, MAIN).unwrap();
     allocator.free(block.address).unwrap();
     allocator.reset_peak();
-    let bytes = allocator.stats().allocated_bytes;
+    let bytes = allocator.stats().all.allocated_bytes;
     assert_eq!(
         (bytes.current, bytes.peak, bytes.allocated),
         (512, 512, MIB + 512)
@@ -177,10 +177,13 @@ fn statistics_are_reset_apart() {
     allocator.reset_accumulated();
     let stats = allocator.stats();
     assert_eq!(
-        (stats.allocated_bytes.allocated, stats.allocated_bytes.freed),
+        (
+            stats.all.allocated_bytes.allocated,
+            stats.all.allocated_bytes.freed
+        ),
         (0, 0)
     );
-    assert_eq!((stats.device_allocs, stats.segments.current), (0, 1));
+    assert_eq!((stats.device_allocs, stats.all.segments.current), (0, 1));
 }
 
 /// A driver that hands out the same memory again and again.
@@ -223,5 +226,5 @@ fn impossible_memory_of_a_broken_driver_is_refused() {
             Err(AllocError::BadSegment { .. })
         ));
     }
-    assert_eq!(allocator.stats().reserved_bytes.current, 2 * MIB);
+    assert_eq!(allocator.stats().all.reserved_bytes.current, 2 * MIB);
 }

@@ -131,7 +131,10 @@ fn held_memory_outlives_its_owner_and_waits_for_what_was_recorded_until_the_end(
     allocator.record_stream(block, SIDE).unwrap(); // with nothing to wait for when the owner frees
     allocator.free(block).unwrap();
     let stats = allocator.stats();
-    assert_eq!((stats.allocations.current, stats.active.current), (0, 1));
+    assert_eq!(
+        (stats.all.allocations.current, stats.all.active.current),
+        (0, 1)
+    );
     assert_eq!(allocator.hold(block), Ok(block), "another graph");
     allocator.unhold(block).unwrap();
     assert_ne!(next(), block, "held");

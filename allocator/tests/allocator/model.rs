@@ -396,8 +396,8 @@ impl Model {
         }
         self.sim.0.lock().faults.clear();
         self.step(&Step::EmptyCache);
-        assert_eq!(self.allocator.stats().reserved_bytes.current, 0);
-        assert_eq!(self.allocator.stats().active.current, 0);
+        assert_eq!(self.allocator.stats().all.reserved_bytes.current, 0);
+        assert_eq!(self.allocator.stats().all.active.current, 0);
         assert_eq!(self.sim.0.lock().segments, BTreeMap::new());
     }
 }

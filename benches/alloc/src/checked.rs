@@ -46,17 +46,17 @@ pub(crate) fn check(trace: &Trace, kind: Kind, config: &Config) -> Checks {
     if outcome.fits {
         let stats = allocator.stats();
         let device = allocator.backend();
-        if stats.reserved_bytes.current != device.used() {
+        if stats.all.reserved_bytes.current != device.used() {
             complaints.push(format!(
                 "the allocator counts {} bytes as reserved, the device {}",
-                stats.reserved_bytes.current,
+                stats.all.reserved_bytes.current,
                 device.used()
             ));
         }
-        if stats.requested_bytes.peak != trace.peak {
+        if stats.all.requested_bytes.peak != trace.peak {
             complaints.push(format!(
                 "the allocator counts a peak of {} requested bytes, the trace has {}",
-                stats.requested_bytes.peak, trace.peak
+                stats.all.requested_bytes.peak, trace.peak
             ));
         }
         device.finish();

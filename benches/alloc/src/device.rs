@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use outrigger_allocator::{Backend, MemoryInfo, StreamId};
+use outrigger_allocator::{Backend, MemoryInfo, Physical, StreamId, VirtualMemory};
 use parking_lot::Mutex;
 
 use crate::calls::Calls;
@@ -239,6 +239,20 @@ impl Backend for Device {
         });
     }
 
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory<Error = OutOfMemory>> {
+        self.kind.virtual_memory.then_some(self as _)
+    }
+
+    fn order(&self, stream: StreamId, fence: &Fence) -> bool {
+        let mut state = self.state.lock();
+        state.memory.calls.orders += 1;
+        let behind = &mut state.behind[stream.0 as usize];
+        for (known, &at) in behind.iter_mut().zip(&fence.behind) {
+            *known = (*known).max(at);
+        }
+        true
+    }
+
     fn is_out_of_memory(&self, _: &OutOfMemory) -> bool {
         true
     }
@@ -275,5 +289,44 @@ impl Backend for Device {
             free: self.state.lock().memory.free(),
             total: self.kind.capacity,
         })
+    }
+}
+
+impl VirtualMemory for Device {
+    type Error = OutOfMemory;
+
+    fn granularity(&self) -> u64 {
+        GRANULARITY
+    }
+
+    fn address_space(&self) -> u64 {
+        self.kind.capacity + self.kind.capacity / 8
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> Result<u64, OutOfMemory> {
+        Ok(self.state.lock().memory.reserve(size, alignment))
+    }
+
+    fn release(&self, address: u64, size: u64) {
+        self.state.lock().memory.release(address, size);
+    }
+
+    fn create(&self, size: u64) -> Result<Physical, OutOfMemory> {
+        let made = self.state.lock().memory.create(size);
+        made.map(Physical).ok_or(OutOfMemory)
+    }
+
+    fn destroy(&self, physical: Physical) {
+        self.state.lock().memory.destroy(physical.0);
+    }
+
+    fn map(&self, address: u64, pieces: &[Physical]) -> Result<(), OutOfMemory> {
+        let pieces = pieces.iter().map(|piece| piece.0);
+        self.state.lock().memory.map(address, pieces);
+        Ok(())
+    }
+
+    fn unmap(&self, address: u64, size: u64) {
+        self.state.lock().memory.unmap(address, size);
     }
 }

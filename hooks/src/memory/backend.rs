@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use outrigger_allocator::{Backend, Event, EventKind, MemoryInfo, StreamId};
+use outrigger_allocator::{
+    Backend, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory,
+};
 use outrigger_device::{Code, Driver};
 use parking_lot::Mutex;
 
@@ -63,8 +65,9 @@ pub(crate) struct DeviceMemory {
     timelines: Arc<Timelines>,
     /// The limit of the device, for those who ask: the allocator keeps it.
     pub(super) limit: AtomicU64,
-    // Bytes of each segment that counts for the process.
+    // Bytes of what counts for the process: of segments by address, of physical memory by handle.
     held: Mutex<HashMap<u64, u64>>,
+    paging: Option<Paging>,
 }
 
 impl DeviceMemory {
@@ -74,8 +77,19 @@ impl DeviceMemory {
         ordinal: u32,
         timelines: Arc<Timelines>,
         limit: u64,
+        total: u64,
     ) -> Self {
+        // A driver that has the group and does not know its granularity for this device is used
+        // without.
+        let paging = driver.virtual_memory().and_then(|memory| {
+            let granularity = memory.granularity(ordinal).ok()?;
+            Some(Paging {
+                granularity,
+                address_space: (total + total / 8).next_multiple_of(granularity),
+            })
+        });
         Self {
+            paging,
             device,
             driver,
             ordinal,
@@ -84,6 +98,12 @@ impl DeviceMemory {
             held: Mutex::default(),
         }
     }
+}
+
+/// A device's virtual memory.
+struct Paging {
+    granularity: u64,
+    address_space: u64,
 }
 
 impl DeviceMemory {
@@ -131,8 +151,28 @@ impl Backend for DeviceMemory {
         }
     }
 
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory<Error = Error>> {
+        self.paging.is_some().then_some(self as _)
+    }
+
+    fn order(&self, id: StreamId, fence: &Fence) -> bool {
+        match fence {
+            Fence::Passed => true,
+            // What a capture records runs at other times.
+            Fence::Capture(_) => false,
+            Fence::Event(event) => stream(id.0).is_ok_and(|stream| {
+                stream.captured_by().is_none() && stream.queue().wait_event(event).is_ok()
+            }),
+        }
+    }
+
+    fn pressure(&self, needed: u64) -> bool {
+        self.relieve(needed)
+    }
+
     fn is_out_of_memory(&self, error: &Error) -> bool {
-        error.code() == Code::OUT_OF_MEMORY
+        // Addresses and mappings are the host's, and giving memory back frees them, too.
+        matches!(error.code(), Code::OUT_OF_MEMORY | Code::OUT_OF_HOST_MEMORY)
     }
 
     fn fence(&self, stream: StreamId) -> Result<Fence> {
@@ -174,6 +214,93 @@ impl Backend for DeviceMemory {
                 ..Observation::default()
             });
         }
+    }
+}
+
+impl DeviceMemory {
+    /// The driver's virtual memory. Only asked where there is some.
+    fn driver_memory(&self) -> Result<outrigger_device::VirtualMemory<'_>> {
+        self.driver
+            .virtual_memory()
+            .ok_or_else(|| Error::new(Code::UNSUPPORTED, "the driver has no virtual memory"))
+    }
+
+    /// Logs that the driver refused what it must not.
+    fn gave_back(&self, what: &str, outcome: Result<()>) -> bool {
+        if let Err(error) = &outcome {
+            tracing::error!(target: "outrigger::memory", %error, "the driver refused to {what}");
+        }
+        outcome.is_ok()
+    }
+}
+
+impl VirtualMemory for DeviceMemory {
+    type Error = Error;
+
+    fn granularity(&self) -> u64 {
+        self.paging.as_ref().map_or(0, |paging| paging.granularity)
+    }
+
+    fn address_space(&self) -> u64 {
+        self.paging
+            .as_ref()
+            .map_or(0, |paging| paging.address_space)
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> Result<u64> {
+        let memory = self.driver_memory()?;
+        Ok(memory.reserve(self.ordinal, size, alignment)?)
+    }
+
+    fn release(&self, address: u64, size: u64) {
+        let released = self
+            .driver_memory()
+            .and_then(|memory| Ok(memory.release(address, size)?));
+        self.gave_back("release addresses", released);
+    }
+
+    fn create(&self, size: u64) -> Result<Physical> {
+        limit::take(size)?;
+        let created = self
+            .driver_memory()
+            .and_then(|memory| Ok(memory.create(self.ordinal, size)?));
+        let physical = created.inspect_err(|_| limit::give(size))?.raw();
+        self.held.lock().insert(physical, size);
+        Ok(Physical(physical))
+    }
+
+    fn destroy(&self, physical: Physical) {
+        let Some(handle) = outrigger_device::Physical::from_raw(physical.0) else {
+            return;
+        };
+        let destroyed = self.driver_memory().and_then(|memory| {
+            // SAFETY: the allocator gives back what `create` returned, once, and maps it no more.
+            Ok(unsafe { memory.destroy(handle) }?)
+        });
+        if self.gave_back("destroy physical memory", destroyed)
+            && let Some(size) = self.held.lock().remove(&physical.0)
+        {
+            limit::give(size);
+        }
+    }
+
+    fn map(&self, address: u64, pieces: &[Physical]) -> Result<()> {
+        let handles = pieces
+            .iter()
+            .filter_map(|piece| outrigger_device::Physical::from_raw(piece.0));
+        let handles: Vec<_> = handles.collect();
+        // SAFETY: all are of `create` and not destroyed; the addresses are reserved and nothing is
+        // mapped there.
+        Ok(unsafe { self.driver_memory()?.map(address, &handles) }?)
+    }
+
+    fn unmap(&self, address: u64, size: u64) {
+        let unmapped = self.driver_memory().and_then(|memory| {
+            // SAFETY: the allocator unmaps what it has mapped, once fences behind all streams that used
+            // it have passed.
+            Ok(unsafe { memory.unmap(address, size) }?)
+        });
+        self.gave_back("unmap memory", unmapped);
     }
 }
 

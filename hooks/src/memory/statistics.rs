@@ -17,32 +17,40 @@ fn stat(to: &mut Map<String, Value>, name: &str, class: &str, value: &Stat) {
     }
 }
 
-/// Statistics as JSON: one object, whose names are those of PyTorch's `memory_stats`. `classes` are the
-/// parts that are told apart beside `all`.
-pub(crate) fn json(all: &Stats, classes: &[(&str, &Stats)]) -> String {
+/// Statistics as JSON: one object, whose names are those of PyTorch's `memory_stats`, and some more.
+pub(crate) fn json(stats: &Stats) -> String {
     let mut to = Map::new();
-    let every = [("all", all)];
-    for (class, stats) in every.iter().chain(classes) {
+    for (class, of) in [
+        ("all", &stats.all),
+        ("small_pool", &stats.small),
+        ("large_pool", &stats.large),
+    ] {
         for (name, value) in [
-            ("allocation", &stats.allocations),
-            ("segment", &stats.segments),
-            ("active", &stats.active),
-            ("inactive_split", &stats.inactive_split),
-            ("allocated_bytes", &stats.allocated_bytes),
-            ("reserved_bytes", &stats.reserved_bytes),
-            ("active_bytes", &stats.active_bytes),
-            ("inactive_split_bytes", &stats.inactive_split_bytes),
-            ("requested_bytes", &stats.requested_bytes),
+            ("allocation", &of.allocations),
+            ("segment", &of.segments),
+            ("active", &of.active),
+            ("inactive_split", &of.inactive_split),
+            ("allocated_bytes", &of.allocated_bytes),
+            ("reserved_bytes", &of.reserved_bytes),
+            ("active_bytes", &of.active_bytes),
+            ("inactive_split_bytes", &of.inactive_split_bytes),
+            ("requested_bytes", &of.requested_bytes),
         ] {
             stat(&mut to, name, class, value);
         }
     }
     for (name, number) in [
-        ("num_device_alloc", all.device_allocs),
-        ("num_device_free", all.device_frees),
-        ("num_alloc_retries", all.alloc_retries),
-        ("num_ooms", all.ooms),
-        ("num_sync_all_streams", all.sync_all_streams),
+        ("num_device_alloc", stats.device_allocs),
+        ("num_device_free", stats.device_frees),
+        ("num_alloc_retries", stats.alloc_retries),
+        ("num_ooms", stats.ooms),
+        ("num_sync_all_streams", stats.sync_all_streams),
+        ("num_maps", stats.maps),
+        ("num_unmaps", stats.unmaps),
+        ("num_views", stats.views),
+        ("num_view_reuses", stats.view_reuses),
+        ("num_stream_waits", stats.stream_waits),
+        ("num_host_waits", stats.host_waits),
     ] {
         to.insert(name.to_owned(), number.into());
     }

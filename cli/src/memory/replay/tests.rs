@@ -111,12 +111,12 @@ fn the_story_agrees_with_the_allocators_books() {
         let stats = replay.allocator.stats();
         let story = replay.teller.end(String::new(), Vec::new());
         let figures = Figures {
-            peak_requested: stats.requested_bytes.peak,
-            peak_reserved: stats.reserved_bytes.peak,
+            peak_requested: stats.all.requested_bytes.peak,
+            peak_reserved: stats.all.reserved_bytes.peak,
         };
         assert_eq!(story.figures(), figures);
         assert!(capacity >= figures.peak_reserved);
-        assert_eq!(check(&story), stats.reserved_bytes.current);
+        assert_eq!(check(&story), stats.all.reserved_bytes.current);
         assert_eq!(story.failures.len() as u64, stats.ooms);
         assert_eq!(!story.failures.is_empty(), fails, "capacity {capacity}");
     }

@@ -1,0 +1,161 @@
+//! What to do when an arena cannot serve a request: the ladder from asking the device to the error.
+
+use super::Allocator;
+use crate::arena::Owner;
+use crate::config::{Class, Request};
+use crate::segment::Piece;
+use crate::{AllocError, Allocation, Backend, Context, Event, EventKind, OutOfMemory, StreamId};
+
+/// As many labels does an out-of-memory error name.
+const HOLDERS: usize = 5;
+
+impl<B: Backend> Allocator<B> {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_slow(
+        &self,
+        request: &Request,
+        owner: Owner,
+    ) -> Result<Allocation, AllocError<B::Error>> {
+        let context = self.history.context();
+        let found = match self.supply(request, owner, false, &context)? {
+            Some(found) => Some(found),
+            None => self.under_pressure(request, owner, &context)?,
+        };
+        // Memory was taken or lent: whatever was counted may be a new peak.
+        self.settle();
+        found.ok_or_else(|| self.out_of_memory(request.requested, owner.stream))
+    }
+
+    fn under_pressure(
+        &self,
+        request: &Request,
+        owner: Owner,
+        context: &Option<Context>,
+    ) -> Result<Option<Allocation>, AllocError<B::Error>> {
+        self.ledger.lock().counts.alloc_retries += 1;
+        if let Some(found) = self.supply(request, owner, true, context)? {
+            return Ok(Some(found));
+        }
+        // As much as is wanted, then all there is.
+        for bytes in [request.size, u64::MAX] {
+            if self.give_back(bytes) > 0
+                && let Some(found) = self.supply(request, owner, true, context)?
+            {
+                return Ok(Some(found));
+            }
+        }
+        self.reclaim();
+        if let Some(found) = self.supply(request, owner, true, context)? {
+            return Ok(Some(found));
+        }
+        if self.backend.pressure(request.size) {
+            self.reclaim();
+            return self.supply(request, owner, true, context);
+        }
+        Ok(None)
+    }
+
+    /// Waits for all that is pending and gives all idle memory back. Returns how many bytes that were.
+    pub(super) fn reclaim(&self) -> u64 {
+        let mut bytes = 0;
+        // What passes may be the last that kept a chunk from home, and that waits for a fence, too.
+        for _ in 0..3 {
+            let guests = self.send_guests_home();
+            bytes += self.wait_pending().unwrap_or(0);
+            bytes += self.give_back(u64::MAX);
+            if !guests {
+                break;
+            }
+        }
+        bytes
+    }
+
+    /// Gives idle memory of the shared arenas back that is idle now, once the work of its streams has
+    /// finished: as much as is wanted, if there is so much. Returns how many bytes that were.
+    pub(super) fn give_back(&self, wanted: u64) -> u64 {
+        let growth = self.growth.lock();
+        let mut sent = 0;
+        for number in self.arenas.numbers() {
+            if sent < wanted && self.is_shared(number) {
+                sent += self.send_idle(&growth, number, wanted - sent);
+            }
+        }
+        if sent > 0 {
+            // What is still mapped somewhere does not go back to the device.
+            for number in self.arenas.numbers() {
+                self.send_views(&growth, number, 0);
+            }
+        }
+        drop(growth);
+        self.wait_leaving()
+    }
+
+    /// Sends idle chunks home that views of other arenas show. Whether there are any, idle or not.
+    fn send_guests_home(&self) -> bool {
+        let _growth = self.growth.lock();
+        let mut any = false;
+        for number in self.arenas.numbers() {
+            let mut arena = self.arenas.lock(number);
+            arena.settle_all();
+            any |= arena.has_guests();
+            let mut guests = arena.idle_guests();
+            guests.retain(|(view, slot)| arena.empty_slot(*view, slot));
+            let owner = arena.owner;
+            drop(arena);
+            if let Some(owner) = owner {
+                let guests: Vec<Piece> = guests.iter().map(|(_, slot)| slot.piece).collect();
+                self.send_home(owner.stream, &guests);
+            }
+        }
+        any
+    }
+
+    fn is_shared(&self, number: u32) -> bool {
+        let owner = self.arenas.lock(number).owner;
+        owner.is_some_and(|owner| owner.pool.is_none())
+    }
+
+    #[cold]
+    pub(super) fn out_of_memory(&self, requested: u64, stream: StreamId) -> AllocError<B::Error> {
+        let device = self.backend.memory_info();
+        let largest = |number| {
+            let mut arena = self.arenas.lock(number);
+            [Class::Small, Class::Large].map(|class| {
+                arena.settle_quick(class);
+                arena.largest_free_block(class)
+            })
+        };
+        let largest = self.arenas.numbers().flat_map(largest).max();
+        let error = {
+            let mut ledger = self.ledger.lock();
+            ledger.take_over(&self.sums());
+            ledger.counts.ooms += 1;
+            OutOfMemory {
+                requested,
+                reserved: ledger.reserved(),
+                allocated: ledger.allocated(),
+                free: ledger.reserved().saturating_sub(ledger.active()),
+                largest_free_block: largest.unwrap_or(0),
+                limit: ledger.limit,
+                device,
+                holders: Vec::new(),
+            }
+        };
+        let mut error = error;
+        if self.history.is_on() {
+            let free = device.map_or(0, |device| device.free);
+            self.history.out_of_memory(requested, stream, free);
+            error.holders = self.history.top_holders(HOLDERS);
+        }
+        self.backend.observe(&Event {
+            kind: EventKind::OutOfMemory,
+            address: 0,
+            size: requested,
+            stream,
+            allocated_bytes: error.allocated,
+            reserved_bytes: error.reserved,
+        });
+        AllocError::OutOfMemory(Box::new(error))
+    }
+}

@@ -1,0 +1,275 @@
+//! Fences: blocks that wait for streams, chunks that come home, and memory that leaves.
+
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use super::Allocator;
+use crate::arena::{Leaving, Next};
+use crate::pending::{Use, Waiter};
+use crate::segment::Piece;
+use crate::{Backend, Event, EventKind, HistoryKind, Recorded, StreamId};
+
+impl<B: Backend> Allocator<B> {
+    /// Records fences for a block that was freed.
+    pub(super) fn defer(&self, arena: u32, block: u32, streams: &[StreamId]) {
+        for &stream in streams {
+            self.wait_for_stream(stream, &[Waiter::Block { arena, block }]);
+        }
+        // Frees like this one pay for each other, so that pending blocks do not pile up while the
+        // cache serves all requests.
+        self.poll_if_free();
+    }
+
+    /// Queues waiters behind a fence of a stream.
+    fn wait_for_stream(&self, stream: StreamId, waiters: &[Waiter]) {
+        if waiters.is_empty() {
+            return;
+        }
+        // Without a fence now, `poll` asks for one later.
+        let fence = self.backend.fence(stream).ok().map(Arc::new);
+        let mut pending = self.pending.lock();
+        for &waiter in waiters {
+            let fence = fence.clone();
+            pending.push(stream, Use { waiter, fence });
+        }
+    }
+
+    pub(super) fn poll_if_free(&self) {
+        if let Some(growth) = self.growth.try_lock() {
+            let events = self.poll(&growth);
+            drop(growth);
+            self.tell(&events);
+        }
+    }
+
+    /// [`poll`](Self::poll), telling observers. Returns how many bytes were given back.
+    pub(super) fn poll_and_tell(&self) -> u64 {
+        let events = self.poll(&self.growth.lock());
+        self.tell(&events);
+        events.iter().map(|event| event.size).sum()
+    }
+
+    /// Goes on with what waits for fences that have passed: blocks are reusable, chunks are home, and
+    /// memory leaves for the device. The growth lock keeps others from taking uses out of the queues
+    /// meanwhile: what is first stays first.
+    pub(super) fn poll(&self, growth: &MutexGuard<'_, ()>) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.pending.lock().is_empty() {
+            return events;
+        }
+        let mut again = true;
+        while again {
+            again = false;
+            let retiring = self.pending.lock().take_retiring();
+            for arena in retiring {
+                self.send_idle(growth, arena, u64::MAX);
+                self.send_views(growth, arena, 0);
+                self.forget_if_empty(arena);
+            }
+            let unfenced = self.pending.lock().unfenced();
+            for (stream, count) in unfenced {
+                // Only uses that were there before are behind this fence.
+                if let Ok(fence) = self.backend.fence(stream) {
+                    self.pending
+                        .lock()
+                        .set_fence(stream, count, &Arc::new(fence));
+                }
+            }
+            let streams = self.pending.lock().streams();
+            for stream in streams {
+                loop {
+                    let fence = self.pending.lock().first_fence(stream);
+                    if !fence.is_some_and(|fence| self.backend.fence_done(&fence)) {
+                        break;
+                    }
+                    let entry = self.pending.lock().pop(stream);
+                    match entry.map(|entry| entry.waiter) {
+                        None => {}
+                        Some(Waiter::Block { arena, block }) => {
+                            let mut waiting = self.arenas.lock(arena);
+                            let next = waiting.pass(block);
+                            self.record_completed(&waiting, block);
+                            drop(waiting);
+                            if next == Next::Retire {
+                                // What leaves waits for a fence of its own, which may be done, too.
+                                self.pending.lock().retire(arena);
+                                again = true;
+                            }
+                        }
+                        Some(Waiter::Home { arena, home }) => {
+                            self.arenas.lock(arena).come_home(home);
+                        }
+                        Some(Waiter::Leaving(arena, leaving)) => {
+                            events.extend(self.left(arena, leaving));
+                        }
+                    }
+                }
+            }
+        }
+        events
+    }
+
+    /// Gives to the device what nobody uses any more.
+    fn left(&self, number: u32, leaving: Leaving) -> Option<Event> {
+        let (event, class) = match leaving {
+            Leaving::Segment(id) => {
+                let mut arena = self.arenas.lock(number);
+                let (address, size, class) = arena.segment_left(id)?;
+                let event = arena.event(EventKind::SegmentFree, address, size)?;
+                drop(arena);
+                self.arenas.remove_route(address);
+                self.backend.segment_free(address);
+                (event, class)
+            }
+            Leaving::Chunk(home) => {
+                let mut arena = self.arenas.lock(number);
+                let (chunk, class) = arena.chunk_left(home)?;
+                let event = arena.event(EventKind::SegmentFree, home, chunk.size)?;
+                let spans = arena.take_empty_spans();
+                drop(arena);
+                let memory = self.memory()?;
+                memory.unmap(home, chunk.size);
+                memory.destroy(chunk.physical);
+                for (address, size) in spans {
+                    self.arenas.remove_route(address);
+                    memory.release(address, size);
+                }
+                self.ledger.lock().counts.unmaps += 1;
+                (event, class)
+            }
+            Leaving::View(id) => {
+                let (address, size) = self.arenas.lock(number).view_left(id)?;
+                self.arenas.remove_route(address);
+                let memory = self.memory()?;
+                memory.unmap(address, size);
+                memory.release(address, size);
+                self.ledger.lock().counts.unmaps += 1;
+                self.forget_if_empty(number);
+                return None;
+            }
+        };
+        self.ledger.lock().release(class, event.size);
+        self.forget_if_empty(number);
+        Some(self.with_figures(event))
+    }
+
+    /// An event with the figures of now, which is recorded.
+    pub(super) fn with_figures(&self, event: Event) -> Event {
+        if self.history.is_on() {
+            let kind = match (event.kind, self.memory().is_some()) {
+                (EventKind::SegmentAlloc, false) => HistoryKind::SegmentAlloc,
+                (EventKind::SegmentAlloc, true) => HistoryKind::SegmentMap,
+                (EventKind::SegmentFree, false) => HistoryKind::SegmentFree,
+                (EventKind::SegmentFree, true) => HistoryKind::SegmentUnmap,
+                (EventKind::OutOfMemory, _) => HistoryKind::OutOfMemory,
+            };
+            let segment = Recorded {
+                address: event.address,
+                size: event.size,
+                requested: event.size,
+                stream: event.stream,
+                pool: None,
+            };
+            self.history.segment(kind, &segment);
+        }
+        let mut ledger = self.ledger.lock();
+        ledger.take_over(&self.sums());
+        Event {
+            allocated_bytes: ledger.allocated(),
+            reserved_bytes: ledger.reserved(),
+            ..event
+        }
+    }
+
+    /// Sends idle memory of an arena on its way to the device, up to a number of bytes; returns how many
+    /// were sent. Views of it may stay only if nothing was. The growth lock keeps chunks that leave out
+    /// of new views.
+    pub(super) fn send_idle(&self, _: &MutexGuard<'_, ()>, number: u32, bytes: u64) -> u64 {
+        let mut arena = self.arenas.lock(number);
+        let Some(owner) = arena.owner else {
+            return 0;
+        };
+        arena.settle_all();
+        let (leaving, sent) = arena.leave(bytes);
+        drop(arena);
+        self.send_off(owner.stream, number, leaving);
+        sent
+    }
+
+    /// Sends unused views of an arena on their way: all of them, or those that are more than `most`.
+    pub(super) fn send_views(&self, _: &MutexGuard<'_, ()>, number: u32, most: usize) {
+        let mut arena = self.arenas.lock(number);
+        let Some(owner) = arena.owner else {
+            return;
+        };
+        let views = arena.retire_views(most);
+        drop(arena);
+        let views = views.into_iter().map(Leaving::View).collect();
+        self.send_off(owner.stream, number, views);
+    }
+
+    fn send_off(&self, stream: StreamId, number: u32, leaving: Vec<Leaving>) {
+        let waiters = leaving.into_iter();
+        let waiters: Vec<Waiter> = waiters
+            .map(|leaving| Waiter::Leaving(number, leaving))
+            .collect();
+        self.wait_for_stream(stream, &waiters);
+    }
+
+    /// Sends chunks home that views of a stream have shown.
+    pub(super) fn send_home(&self, stream: StreamId, pieces: &[Piece]) {
+        let home = |piece: &Piece| Waiter::Home {
+            arena: piece.arena,
+            home: piece.chunk.home,
+        };
+        let waiters: Vec<Waiter> = pieces.iter().map(home).collect();
+        self.wait_for_stream(stream, &waiters);
+    }
+
+    /// Waits until all that is pending now is reusable or given back, but for what is behind fences that
+    /// cannot be waited for. Returns how many bytes were given back, or `None` if there was nothing to
+    /// wait for.
+    pub(super) fn wait_pending(&self) -> Option<u64> {
+        if self.pending.lock().is_empty() {
+            return None;
+        }
+        self.ledger.lock().counts.sync_all_streams += 1;
+        // This also records the fences that could not be recorded before.
+        let mut bytes = self.poll_and_tell();
+        // Twice: blocks that have passed may retire memory, which waits for a fence of its own.
+        for _ in 0..2 {
+            let fences = self.pending.lock().fences();
+            self.wait_for(&fences);
+            bytes += self.poll_and_tell();
+        }
+        Some(bytes)
+    }
+
+    /// Waits for what is on its way to the device, and returns how many bytes it got.
+    pub(super) fn wait_leaving(&self) -> u64 {
+        let bytes = self.poll_and_tell();
+        let fences = self.pending.lock().leaving_fences();
+        if fences.is_empty() {
+            return bytes;
+        }
+        self.wait_for(&fences);
+        bytes + self.poll_and_tell()
+    }
+
+    fn wait_for(&self, fences: &[Arc<B::Fence>]) {
+        for fence in fences {
+            if self.backend.fence_done(fence) || !self.backend.fence_may_wait(fence) {
+                continue;
+            }
+            self.backend.fence_wait(fence);
+            self.ledger.lock().counts.host_waits += 1;
+        }
+    }
+
+    pub(super) fn tell(&self, events: &[Event]) {
+        for event in events {
+            self.backend.observe(event);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! More memory for an arena: from the device, or by lending idle chunks.
+//!
+//! All of it happens under the growth lock. Whatever the device refuses, at whichever call, leaves the
+//! arenas as they were.
+
+use parking_lot::MutexGuard;
+
+use super::Allocator;
+use crate::arena::{Growth, Owner};
+use crate::config::{Class, Request};
+use crate::segment::Chunk;
+use crate::{AllocError, Allocation, Backend, Context, Event, EventKind, Physical, VirtualMemory};
+
+/// A device's virtual memory.
+pub(super) type Memory<'a, B> = &'a dyn VirtualMemory<Error = <B as Backend>::Error>;
+
+/// What the device gave, or why not; `None`: it has not enough memory.
+pub(super) type Supplied<T, E> = Result<Option<T>, AllocError<E>>;
+
+impl<B: Backend> Allocator<B> {
+    /// The virtual memory of the device, if it has some and the configuration wants it.
+    pub(super) fn memory(&self) -> Option<Memory<'_, B>> {
+        let memory = self.backend.virtual_memory();
+        memory.filter(|_| self.config.expandable())
+    }
+
+    /// Serves a request that its arena could not serve, by memory that has become free meanwhile, by
+    /// lending, or by memory from the device. `tight`: the device has refused before, so every idle chunk
+    /// counts, and segments may be as small as the request.
+    pub(super) fn supply(
+        &self,
+        request: &Request,
+        owner: Owner,
+        tight: bool,
+        context: &Option<Context>,
+    ) -> Supplied<Allocation, B::Error> {
+        // Before anything else: what is given back may be had again at the same address.
+        self.poll_and_tell();
+        let growth = self.growth.lock();
+        let mut events = Vec::new();
+        let result = self.supply_locked(&growth, request, owner, tight, &mut events);
+        if self.history.is_on()
+            && let Ok(Some(found)) = &result
+        {
+            self.record_alloc(owner, request.requested, found, context.clone());
+        }
+        drop(growth);
+        self.tell(&events);
+        result
+    }
+
+    fn supply_locked(
+        &self,
+        growth: &MutexGuard<'_, ()>,
+        request: &Request,
+        owner: Owner,
+        tight: bool,
+        events: &mut Vec<Event>,
+    ) -> Supplied<Allocation, B::Error> {
+        let mut arena = self.arenas.of(owner);
+        let number = arena.number();
+        let found = arena.alloc(request);
+        drop(arena);
+        if let Some(pool) = owner.pool {
+            // An arena that was forgotten meanwhile has come back under another number.
+            self.pool_has(pool, number);
+        }
+        if found.is_some() {
+            return Ok(found);
+        }
+        let Some(memory) = self.memory() else {
+            return self.segment(number, request, owner, tight, events);
+        };
+        if let Some(found) = self.lend(growth, memory, number, request, owner, tight, events)? {
+            return Ok(Some(found));
+        }
+        self.extend(memory, number, request, events)
+    }
+
+    /// Takes a segment from the device.
+    fn segment(
+        &self,
+        number: u32,
+        request: &Request,
+        owner: Owner,
+        tight: bool,
+        events: &mut Vec<Event>,
+    ) -> Supplied<Allocation, B::Error> {
+        let [roomy, exact] = self.config.segment_sizes(request);
+        let sizes = if tight { &[roomy, exact][..] } else { &[roomy] };
+        for &size in sizes {
+            if !self.ledger.lock().has_room(size) {
+                continue;
+            }
+            let address = match self.backend.segment_alloc(size) {
+                Ok(address) => address,
+                Err(error) if self.backend.is_out_of_memory(&error) => continue,
+                Err(error) => return Err(AllocError::Backend(error)),
+            };
+            // Memory that cannot be is not given back: it may be another's.
+            self.add_route(address, size, number)?;
+            let found = self.arenas.lock(number).add_fixed(address, size, request);
+            self.ledger.lock().reserve(request.class, size, 1);
+            events.push(self.with_figures(Event {
+                kind: EventKind::SegmentAlloc,
+                address,
+                size,
+                stream: owner.stream,
+                allocated_bytes: 0,
+                reserved_bytes: 0,
+            }));
+            return Ok(Some(found));
+        }
+        Ok(None)
+    }
+
+    /// Maps new memory behind what a span has.
+    fn extend(
+        &self,
+        memory: Memory<'_, B>,
+        number: u32,
+        request: &Request,
+        events: &mut Vec<Event>,
+    ) -> Supplied<Allocation, B::Error> {
+        let Some(plan) = self.plan(memory, number, request.class, request.size, true)? else {
+            return Ok(None);
+        };
+        match self.map_new(memory, number, request.class, &plan, plan.missing, events) {
+            Ok(Some(chunks)) => {
+                let mut arena = self.arenas.lock(number);
+                arena.grown(&plan, &chunks);
+                Ok(arena.alloc(request))
+            }
+            failed => {
+                self.arenas.lock(number).give_up(&plan);
+                failed.map(|_| None)
+            }
+        }
+    }
+
+    /// Where an arena can map `need` bytes in one piece: in a span that it has, or in a new one.
+    pub(super) fn plan(
+        &self,
+        memory: Memory<'_, B>,
+        number: u32,
+        class: Class,
+        need: u64,
+        extend: bool,
+    ) -> Supplied<Growth, B::Error> {
+        let plan = |number| {
+            let mut arena = self.arenas.lock(number);
+            arena.plan(class, need, memory.granularity(), extend)
+        };
+        if let Some(plan) = plan(number) {
+            return Ok(Some(plan));
+        }
+        // As much as a stream may ever want, or less where addresses are short.
+        let least = need.next_multiple_of(memory.granularity());
+        let mut size = memory
+            .address_space()
+            .next_multiple_of(memory.granularity())
+            .max(least);
+        let address = loop {
+            match memory.reserve(size, memory.granularity()) {
+                Ok(address) => break address,
+                Err(_) if size > least => {
+                    size = (size / 2).next_multiple_of(memory.granularity()).max(least);
+                }
+                Err(error) if self.backend.is_out_of_memory(&error) => return Ok(None),
+                Err(error) => return Err(AllocError::Backend(error)),
+            }
+        };
+        self.add_route(address, size, number)?;
+        self.arenas.lock(number).add_span(address, size, class);
+        Ok(plan(number))
+    }
+
+    /// Takes chunks of `bytes` in all from the device and maps them where it was planned.
+    pub(super) fn map_new(
+        &self,
+        memory: Memory<'_, B>,
+        number: u32,
+        class: Class,
+        plan: &Growth,
+        bytes: u64,
+        events: &mut Vec<Event>,
+    ) -> Supplied<Vec<Chunk>, B::Error> {
+        let reserved = {
+            let ledger = self.ledger.lock();
+            if !ledger.has_room(bytes) {
+                return Ok(None);
+            }
+            ledger.reserved()
+        };
+        let mut home = plan.address;
+        let mut chunks: Vec<Chunk> = Vec::new();
+        let mut failure = None;
+        for size in self.config.chunks(bytes, reserved, memory.granularity()) {
+            match memory.create(size) {
+                Ok(physical) => chunks.push(Chunk {
+                    home,
+                    size,
+                    physical,
+                }),
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+            home += size;
+        }
+        if failure.is_none() {
+            let pieces: Vec<Physical> = chunks.iter().map(|chunk| chunk.physical).collect();
+            failure = memory.map(plan.address, &pieces).err();
+        }
+        if let Some(error) = failure {
+            for chunk in chunks {
+                memory.destroy(chunk.physical);
+            }
+            if self.backend.is_out_of_memory(&error) {
+                return Ok(None);
+            }
+            return Err(AllocError::Backend(error));
+        }
+        {
+            let mut ledger = self.ledger.lock();
+            ledger.counts.maps += 1;
+            ledger.reserve(class, bytes, chunks.len() as u64);
+        }
+        let event = self
+            .arenas
+            .lock(number)
+            .event(EventKind::SegmentAlloc, plan.address, bytes);
+        events.extend(event.map(|event| self.with_figures(event)));
+        Ok(Some(chunks))
+    }
+
+    /// Gives addresses to an arena, which the driver must not have given to another.
+    pub(super) fn add_route(
+        &self,
+        address: u64,
+        size: u64,
+        number: u32,
+    ) -> Result<(), AllocError<B::Error>> {
+        if self.arenas.add_route(address, size, number) {
+            return Ok(());
+        }
+        Err(AllocError::BadSegment { address, size })
+    }
+}

@@ -1,0 +1,346 @@
+//! Lending: a request is met by idle chunks that lie apart, shown one behind the other by a view.
+//!
+//! Chunks of the own stream need no wait, since the stream's order keeps old and new use apart at
+//! whichever address. Chunks that others have used need a wait of the stream behind their work so far.
+//! Memory that waits for other streams needs a wait, too, and no view. Only what is missing then is
+//! taken from the device.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use super::Allocator;
+use super::supply::{Memory, Supplied};
+use crate::arena::Owner;
+use crate::config::{Class, Request};
+use crate::segment::{Piece, Slot};
+use crate::{AllocError, Allocation, Backend, Event, Physical, StreamId};
+
+/// An arena keeps the mappings of unused views while all its views have at most this many places:
+/// systems limit the mappings of a process.
+const SLOTS_MAX: usize = 8192;
+
+/// An idle chunk, and where it is idle.
+#[derive(Clone, Copy)]
+struct Offer {
+    /// The arena that may use it now.
+    holder: u32,
+    /// The stream of that arena, which may still work on it.
+    stream: StreamId,
+    piece: Piece,
+    /// The view of the holder that shows it, and where; `None`: it is at home.
+    shown: Option<(u32, u64)>,
+}
+
+impl<B: Backend> Allocator<B> {
+    /// Serves a request by idle chunks, if that takes less from the device than mapping behind what
+    /// the arena has.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one step of `supply`, cut out for reading"
+    )]
+    pub(super) fn lend(
+        &self,
+        growth: &MutexGuard<'_, ()>,
+        memory: Memory<'_, B>,
+        number: u32,
+        request: &Request,
+        owner: Owner,
+        tight: bool,
+        events: &mut Vec<Event>,
+    ) -> Supplied<Allocation, B::Error> {
+        let mut arena = self.arenas.lock(number);
+        arena.settle_all();
+        let settled = arena.alloc(request);
+        let reused = match settled {
+            Some(_) => None,
+            None => arena.reuse_view(request),
+        };
+        let mut offers = offers(&arena, owner.stream);
+        let missing = arena.missing(request.class, request.size, memory.granularity());
+        drop(arena);
+        self.ledger.lock().counts.view_reuses += u64::from(reused.is_some());
+        if let Some(found) = settled.or(reused) {
+            return Ok(Some(found));
+        }
+        // A stream that waits for another is worth it for memory that matters.
+        let may_wait = tight || request.class == Class::Large;
+        if may_wait && bytes(&offers) < request.size {
+            if let Some(found) = self.overtake(number, request, owner) {
+                return Ok(Some(found));
+            }
+            if owner.pool.is_none() {
+                offers.extend(self.offers_of_others(number, request.size, tight));
+            }
+        }
+        if let Some(found) = self.reuse_with_guests(number, request, owner, &offers) {
+            return Ok(Some(found));
+        }
+        let offers = choose(&offers, request);
+        let saved = missing.saturating_sub(request.size.saturating_sub(bytes(&offers)));
+        if offers.is_empty() || !self.config.lending_pays(saved, request.size, tight) {
+            return Ok(None);
+        }
+        let mut pieces = self.take(owner.stream, &offers);
+        let have: u64 = pieces.iter().map(|piece| piece.chunk.size).sum();
+        if have < request.size {
+            let lacking = (request.size - have).next_multiple_of(memory.granularity());
+            match self.take_new(memory, number, request.class, lacking, events) {
+                Ok(Some(new)) => pieces.extend(new),
+                failed => {
+                    self.send_home(owner.stream, &pieces);
+                    return failed.map(|_| None);
+                }
+            }
+        }
+        self.show(growth, memory, number, owner, request, &pieces)
+    }
+
+    /// Takes offered chunks, if they are still idle, and makes the stream wait for who has used them.
+    fn take(&self, stream: StreamId, offers: &[Offer]) -> Vec<Piece> {
+        let mut known: Vec<(StreamId, bool)> = vec![(stream, true)];
+        let mut taken = Vec::new();
+        for offer in offers {
+            let before = known.iter().find(|(other, _)| *other == offer.stream);
+            let ordered = match before {
+                Some(&(_, ordered)) => ordered,
+                None => {
+                    let ordered = self.order(stream, offer.stream);
+                    known.push((offer.stream, ordered));
+                    ordered
+                }
+            };
+            let mut holder = self.arenas.lock(offer.holder);
+            let piece = offer.piece;
+            let idle = ordered
+                && match offer.shown {
+                    None => holder.lend(&piece.chunk),
+                    Some((view, address)) => holder.empty_slot(view, &Slot { address, piece }),
+                };
+            if idle {
+                taken.push(piece);
+            }
+        }
+        taken
+    }
+
+    /// Takes new chunks from the device, which are lent at once.
+    fn take_new(
+        &self,
+        memory: Memory<'_, B>,
+        number: u32,
+        class: Class,
+        bytes: u64,
+        events: &mut Vec<Event>,
+    ) -> Supplied<Vec<Piece>, B::Error> {
+        let Some(plan) = self.plan(memory, number, class, bytes, false)? else {
+            return Ok(None);
+        };
+        let Some(chunks) = self.map_new(memory, number, class, &plan, bytes, events)? else {
+            return Ok(None);
+        };
+        self.arenas.lock(number).grown_lent(&plan, &chunks);
+        let pieces = chunks.into_iter().map(|chunk| Piece {
+            arena: number,
+            chunk,
+        });
+        Ok(Some(pieces.collect()))
+    }
+
+    /// Maps lent pieces one behind the other.
+    fn show(
+        &self,
+        growth: &MutexGuard<'_, ()>,
+        memory: Memory<'_, B>,
+        number: u32,
+        owner: Owner,
+        request: &Request,
+        pieces: &[Piece],
+    ) -> Supplied<Allocation, B::Error> {
+        let refused = |error| {
+            self.send_home(owner.stream, pieces);
+            if self.backend.is_out_of_memory(&error) {
+                return Ok(None);
+            }
+            Err(AllocError::Backend(error))
+        };
+        let size = pieces.iter().map(|piece| piece.chunk.size).sum();
+        let address = match memory.reserve(size, memory.granularity()) {
+            Ok(address) => address,
+            Err(error) => return refused(error),
+        };
+        let physical: Vec<Physical> = pieces.iter().map(|piece| piece.chunk.physical).collect();
+        if let Err(error) = memory.map(address, &physical) {
+            memory.release(address, size);
+            return refused(error);
+        }
+        if let Err(error) = self.add_route(address, size, number) {
+            self.send_home(owner.stream, pieces);
+            return Err(error);
+        }
+        let found = self.arenas.lock(number).add_view(address, pieces, request);
+        {
+            let mut ledger = self.ledger.lock();
+            ledger.counts.maps += 1;
+            ledger.counts.views += 1;
+        }
+        self.send_views(growth, number, SLOTS_MAX);
+        Ok(Some(found))
+    }
+
+    /// Serves a request by a hole of a view that shows chunks of other arenas, if all are offered.
+    fn reuse_with_guests(
+        &self,
+        number: u32,
+        request: &Request,
+        owner: Owner,
+        offers: &[Offer],
+    ) -> Option<Allocation> {
+        let by_home: HashMap<(u32, u64), &Offer> = offers
+            .iter()
+            .map(|offer| ((offer.piece.arena, offer.piece.chunk.home), offer))
+            .collect();
+        let offer = |piece: &Piece| {
+            let offer = by_home.get(&(piece.arena, piece.chunk.home));
+            offer.filter(|offer| offer.piece == *piece)
+        };
+        let available = |piece: &Piece| offer(piece).is_some();
+        let fitting = self.arenas.lock(number).fitting_hole(request, available);
+        let (segment, hole, pieces) = fitting?;
+        let offered = pieces
+            .iter()
+            .filter_map(|piece| offer(piece).map(|offer| **offer));
+        let offered: Vec<Offer> = offered.collect();
+        let taken = self.take(owner.stream, &offered);
+        if taken.len() < pieces.len() {
+            self.send_home(owner.stream, &taken);
+            return None;
+        }
+        self.ledger.lock().counts.view_reuses += 1;
+        let mut arena = self.arenas.lock(number);
+        Some(arena.fill_hole(segment, hole, &pieces, request))
+    }
+
+    /// Serves a request by memory of its own arena that waits for other streams: the arena's stream
+    /// waits for them in its stead.
+    fn overtake(&self, number: u32, request: &Request, owner: Owner) -> Option<Allocation> {
+        while self.overtake_oldest(number, owner.stream) {
+            let found = self.arenas.lock(number).alloc(request);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Makes the stream of an arena wait for what the arena's oldest pending block waits for; that block
+    /// and all before it can be used again. `false` if there is none, or the stream cannot.
+    fn overtake_oldest(&self, number: u32, stream: StreamId) -> bool {
+        let oldest = self.pending.lock().oldest_of(number);
+        let Some((other, fence)) = oldest else {
+            return false;
+        };
+        if !self.backend.order(stream, &fence) {
+            return false;
+        }
+        self.ledger.lock().counts.stream_waits += 1;
+        let blocks = self.pending.lock().take_behind(other, number, &fence);
+        let mut arena = self.arenas.lock(number);
+        for block in blocks {
+            // The arena is of no released pool: those are not allocated from.
+            let _ = arena.pass(block);
+            self.record_completed(&arena, block);
+        }
+        true
+    }
+
+    /// What the other shared arenas could do without; if that is less than `need`, also what of theirs
+    /// waits for other streams: theirs wait for those then.
+    fn offers_of_others(&self, number: u32, need: u64, tight: bool) -> Vec<Offer> {
+        let mut all = Vec::new();
+        for overtaking in [false, true] {
+            all.clear();
+            for other in self.arenas.numbers().filter(|&other| other != number) {
+                let owner = self.arenas.lock(other).owner;
+                let Some(Owner { pool: None, stream }) = owner else {
+                    continue;
+                };
+                while overtaking && self.overtake_oldest(other, stream) {}
+                let mut arena = self.arenas.lock(other);
+                let classes = [Class::Small, Class::Large];
+                let spare = classes.map(|class| arena.tally(class).spare()).iter().sum();
+                if !tight && spare == 0 {
+                    continue;
+                }
+                arena.settle_all();
+                let mut its = 0;
+                all.extend(offers(&arena, stream).into_iter().take_while(|offer| {
+                    its += offer.piece.chunk.size;
+                    tight || its <= spare
+                }));
+            }
+            if bytes(&all) >= need {
+                break;
+            }
+        }
+        all
+    }
+
+    /// Makes a stream wait for all that another has been given.
+    fn order(&self, stream: StreamId, other: StreamId) -> bool {
+        let Ok(fence) = self.backend.fence(other).map(Arc::new) else {
+            return false;
+        };
+        if self.backend.fence_done(&fence) {
+            return true;
+        }
+        let ordered = self.backend.order(stream, &fence);
+        self.ledger.lock().counts.stream_waits += u64::from(ordered);
+        ordered
+    }
+}
+
+/// The idle chunks of an arena, and those of others in its views.
+fn offers(arena: &crate::arena::Arena, stream: StreamId) -> Vec<Offer> {
+    let holder = arena.number();
+    let own = arena.idle_chunks().into_iter().map(|chunk| Offer {
+        holder,
+        stream,
+        piece: Piece {
+            arena: holder,
+            chunk,
+        },
+        shown: None,
+    });
+    let guests = arena.idle_guests().into_iter();
+    let guests = guests.map(|(view, slot)| Offer {
+        holder,
+        stream,
+        piece: slot.piece,
+        shown: Some((view, slot.address)),
+    });
+    own.chain(guests).collect()
+}
+
+fn bytes(offers: &[Offer]) -> u64 {
+    offers.iter().map(|offer| offer.piece.chunk.size).sum()
+}
+
+/// Offers that meet a request, or all if they do not: in their order, but for the last one, which is the
+/// smallest that does.
+fn choose(offers: &[Offer], request: &Request) -> Vec<Offer> {
+    let mut chosen = Vec::new();
+    let mut lacking = request.size;
+    let mut rest = offers.iter();
+    while lacking > 0 {
+        let size = |offer: &&Offer| offer.piece.chunk.size;
+        let enough = rest.clone().filter(|offer| size(offer) >= lacking);
+        let Some(offer) = enough.min_by_key(size).or_else(|| rest.next()) else {
+            break;
+        };
+        lacking = lacking.saturating_sub(offer.piece.chunk.size);
+        chosen.push(*offer);
+    }
+    chosen
+}

@@ -1,0 +1,282 @@
+//! Memory that comes from the device and goes back: whole segments, and chunks in spans of addresses.
+//!
+//! The caller talks to the device; between a plan and its end nobody else may grow the same arena, while
+//! others may allocate from it and free.
+
+use super::Arena;
+use crate::block::{Block, NONE, State};
+use crate::config::{Class, Request};
+use crate::segment::{Chunk, Kind, Segment, Span, Starts};
+use crate::tally::Quantity;
+use crate::{Allocation, Event, EventKind};
+
+/// Where memory has to be mapped.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    segment: u32,
+    hole: u32,
+    /// The free block before the hole, kept from others until the growth ends, or [`NONE`].
+    head: u32,
+    /// Where the hole begins.
+    pub(crate) address: u64,
+    /// Bytes that must be mapped there.
+    pub(crate) missing: u64,
+}
+
+/// What leaves for the device once the work of a stream has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// A segment that the device gave whole.
+    Segment(u32),
+    /// The chunk at this home.
+    Chunk(u64),
+    /// The mappings of a view.
+    View(u32),
+}
+
+impl Arena {
+    /// Adds a segment that the device gave whole, and serves the request that it was made for.
+    pub(crate) fn add_fixed(&mut self, address: u64, size: u64, request: &Request) -> Allocation {
+        let block = self.add_segment(address, size, request.class, State::Free, Kind::Fixed);
+        self.reserved += size;
+        self.tally(request.class).add(Quantity::IdleBytes, size);
+        self.list(block);
+        self.hand_out(block, request)
+    }
+
+    /// Adds reserved addresses.
+    pub(crate) fn add_span(&mut self, address: u64, size: u64, class: Class) {
+        let kind = Kind::Span(Span::default());
+        let hole = self.add_segment(address, size, class, State::Unmapped, kind);
+        let segment = self.blocks[hole].segment;
+        if let Some(span) = self.segments[segment].span_mut() {
+            span.holes.push(hole);
+        }
+    }
+
+    /// Adds a segment of one block, which is in no list.
+    pub(super) fn add_segment(
+        &mut self,
+        address: u64,
+        size: u64,
+        class: Class,
+        state: State,
+        kind: Kind,
+    ) -> u32 {
+        let id = self.segments.next_id();
+        let first = self.blocks.add(Block::new(address, size, id, class, state));
+        let mut starts = Starts::new(class);
+        starts.insert(&self.blocks, 0, first);
+        self.segments.add(Segment {
+            address,
+            size,
+            class,
+            first,
+            starts,
+            kind,
+        });
+        self.index.insert(&self.blocks, first);
+        first
+    }
+
+    /// Where `need` bytes can be had in one piece by mapping the least; with `extend`, behind a free
+    /// block that has some of them.
+    pub(crate) fn plan(
+        &mut self,
+        class: Class,
+        need: u64,
+        granularity: u64,
+        extend: bool,
+    ) -> Option<Growth> {
+        let mut best: Option<Growth> = None;
+        for segment in self.segments.ids() {
+            let record = &self.segments[segment];
+            let Some(span) = record.span().filter(|_| record.class == class) else {
+                continue;
+            };
+            for &hole in &span.holes {
+                let room = self.blocks[hole].size;
+                let before = self.blocks[hole].before;
+                let free = before != NONE && self.blocks[before].state == State::Free;
+                let head = if extend && free { before } else { NONE };
+                let has = if head == NONE {
+                    0
+                } else {
+                    self.blocks[head].size
+                };
+                let missing = need.saturating_sub(has).next_multiple_of(granularity);
+                if missing > room || best.as_ref().is_some_and(|best| best.missing <= missing) {
+                    continue;
+                }
+                best = Some(Growth {
+                    segment,
+                    hole,
+                    head,
+                    address: self.blocks[hole].address,
+                    missing,
+                });
+            }
+        }
+        let growth = best?;
+        if growth.head != NONE {
+            self.keep(growth.head);
+        }
+        Some(growth)
+    }
+
+    /// How many bytes would have to be mapped for a block of `need` bytes behind a free one.
+    pub(crate) fn missing(&mut self, class: Class, need: u64, granularity: u64) -> u64 {
+        let Some(plan) = self.plan(class, need, granularity, true) else {
+            return need.next_multiple_of(granularity);
+        };
+        self.give_up(&plan);
+        plan.missing
+    }
+
+    /// Takes a free block out of use.
+    pub(super) fn keep(&mut self, id: u32) {
+        self.unlist(id);
+        let block = &mut self.blocks[id];
+        block.state = State::Lent;
+        let (class, size) = (block.class, block.size);
+        self.tally(class).sub(Quantity::IdleBytes, size);
+    }
+
+    /// The reverse of [`keep`](Self::keep), joined with free neighbours.
+    pub(super) fn give(&mut self, id: u32) {
+        let (class, size) = (self.blocks[id].class, self.blocks[id].size);
+        self.tally(class).add(Quantity::IdleBytes, size);
+        self.recycle(id);
+    }
+
+    /// Nothing was mapped.
+    pub(crate) fn give_up(&mut self, growth: &Growth) {
+        if growth.head != NONE {
+            self.give(growth.head);
+        }
+    }
+
+    /// Chunks were mapped from the start of the hole on: they are free.
+    pub(crate) fn grown(&mut self, growth: &Growth, chunks: &[Chunk]) {
+        let mut block = self.fill(growth, chunks);
+        if growth.head != NONE {
+            self.join(growth.head, block);
+            block = growth.head;
+        }
+        self.give(block);
+    }
+
+    /// Chunks were mapped from the start of the hole on: they are lent, each by itself.
+    pub(crate) fn grown_lent(&mut self, growth: &Growth, chunks: &[Chunk]) {
+        let mut block = self.fill(growth, chunks);
+        for chunk in &chunks[..chunks.len().saturating_sub(1)] {
+            block = self.split(block, chunk.size);
+        }
+    }
+
+    /// Turns the start of a hole into a block that is lent.
+    fn fill(&mut self, growth: &Growth, chunks: &[Chunk]) -> u32 {
+        let size = chunks.iter().map(|chunk| chunk.size).sum();
+        let block = growth.hole;
+        let rest = (size < self.blocks[block].size).then(|| self.split(block, size));
+        self.blocks[block].state = State::Lent;
+        self.reserved += size;
+        if let Some(span) = self.segments[growth.segment].span_mut() {
+            span.insert(chunks);
+            span.holes.retain(|&hole| hole != block);
+            span.holes.extend(rest);
+        }
+        block
+    }
+
+    /// Takes what is idle out of use, up to a number of bytes: it leaves once what the stream has been
+    /// given has finished. Views of chunks that leave must leave, too. Gives the bytes as well.
+    pub(crate) fn leave(&mut self, most: u64) -> (Vec<Leaving>, u64) {
+        let (mut leaving, mut sent) = (Vec::new(), 0);
+        let ids: Vec<u32> = self.segments.ids().collect();
+        for id in ids {
+            let segment = &self.segments[id];
+            let first = segment.first;
+            let idle = self.blocks[first].is_whole() && self.blocks[first].state == State::Free;
+            if matches!(segment.kind, Kind::Fixed) && idle && sent < most {
+                sent += segment.size;
+                self.keep(first);
+                leaving.push(Leaving::Segment(id));
+            }
+        }
+        for chunk in self.idle_chunks() {
+            if sent >= most {
+                break;
+            }
+            if self.lend(&chunk) {
+                sent += chunk.size;
+                leaving.push(Leaving::Chunk(chunk.home));
+            }
+        }
+        (leaving, sent)
+    }
+
+    /// What left is the device's again: a segment.
+    pub(crate) fn segment_left(&mut self, id: u32) -> Option<(u64, u64, Class)> {
+        let segment = self.segments.remove(id)?;
+        self.index.remove(&self.blocks, segment.address);
+        self.blocks.remove(segment.first);
+        self.reserved -= segment.size;
+        Some((segment.address, segment.size, segment.class))
+    }
+
+    /// What left is the device's again: a chunk, which must be unmapped at its home.
+    pub(crate) fn chunk_left(&mut self, home: u64) -> Option<(Chunk, Class)> {
+        let mut block = self.index.get(&self.blocks, home);
+        let segment = self.segments.around(home)?;
+        let end = home + self.blocks[block].size;
+        let span = self.segments[segment].span_mut()?;
+        let chunk = span.remove(home, end).pop()?;
+        self.reserved -= chunk.size;
+        self.blocks[block].state = State::Unmapped;
+        let (before, after) = (self.blocks[block].before, self.blocks[block].after);
+        let mut joined = [NONE; 2];
+        if after != NONE && self.blocks[after].state == State::Unmapped {
+            joined[0] = after;
+            self.join(block, after);
+        }
+        if before != NONE && self.blocks[before].state == State::Unmapped {
+            joined[1] = before;
+            self.join(before, block);
+            block = before;
+        }
+        if let Some(span) = self.segments[segment].span_mut() {
+            span.holes.retain(|hole| !joined.contains(hole));
+            span.holes.push(block);
+        }
+        Some((chunk, self.blocks[block].class))
+    }
+
+    /// Forgets the spans that have no memory; gives their addresses and sizes.
+    pub(crate) fn take_empty_spans(&mut self) -> Vec<(u64, u64)> {
+        let empty = |&id: &u32| {
+            let span = self.segments[id].span();
+            span.is_some_and(|span| span.chunks.is_empty())
+        };
+        let ids: Vec<u32> = self.segments.ids().filter(empty).collect();
+        let taken = ids.into_iter().filter_map(|id| {
+            let segment = self.segments.remove(id)?;
+            self.index.remove(&self.blocks, segment.address);
+            self.blocks.remove(segment.first);
+            Some((segment.address, segment.size))
+        });
+        taken.collect()
+    }
+
+    /// An event, without the figures of the device.
+    pub(crate) fn event(&self, kind: EventKind, address: u64, size: u64) -> Option<Event> {
+        Some(Event {
+            kind,
+            address,
+            size,
+            stream: self.owner?.stream,
+            allocated_bytes: 0,
+            reserved_bytes: 0,
+        })
+    }
+}

@@ -1,0 +1,293 @@
+//! Idle chunks that serve elsewhere: views show chunks once more, one behind the other, so that a request
+//! is met by memory that lies apart.
+//!
+//! A view is a segment like others: blocks are cut from it and joined. Its pieces are *lent* at home. A
+//! piece that lies whole in a free block can be taken out again: its place in the view becomes a hole,
+//! which keeps its mapping and serves the next request that finds the same chunks idle. A chunk must
+//! never be free at two places.
+
+use super::Arena;
+use crate::Allocation;
+use crate::block::{Block, NONE, State};
+use crate::config::{Class, Request};
+use crate::segment::{Chunk, Kind, Piece, Slot, View};
+use crate::tally::Quantity;
+
+impl Arena {
+    /// The chunks of this arena that lie whole in free blocks at home, those of larger blocks first.
+    /// Quick blocks are not looked at.
+    pub(crate) fn idle_chunks(&self) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        for class in [Class::Large, Class::Small] {
+            for id in self.parts[class as usize].lists.descending(&self.blocks) {
+                let block = &self.blocks[id];
+                if let Some(span) = self.segments[block.segment].span() {
+                    chunks.extend_from_slice(span.within(block.address, block.end()));
+                }
+            }
+        }
+        chunks
+    }
+
+    /// Whether views show chunks of other arenas.
+    pub(crate) fn has_guests(&self) -> bool {
+        let views = self.views.iter();
+        let mut slots = views
+            .filter_map(|&id| self.segments[id].view())
+            .flat_map(|view| &view.slots);
+        slots.any(|slot| slot.piece.arena != self.id)
+    }
+
+    /// The places of views with pieces of other arenas that lie whole in free blocks, and their views.
+    pub(crate) fn idle_guests(&self) -> Vec<(u32, Slot)> {
+        let mut guests = Vec::new();
+        for &segment in &self.views {
+            let slots = self.idle_slots(segment).into_iter();
+            let slots = slots.filter(|slot| slot.piece.arena != self.id);
+            guests.extend(slots.map(|slot| (segment, slot)));
+        }
+        guests
+    }
+
+    /// The places of a view whose pieces lie whole in free blocks.
+    fn idle_slots(&self, segment: u32) -> Vec<Slot> {
+        let mut slots = Vec::new();
+        let Some(view) = self.segments[segment].view() else {
+            return slots;
+        };
+        let mut id = self.segments[segment].first;
+        while id != NONE {
+            let block = &self.blocks[id];
+            if block.state == State::Free {
+                slots.extend_from_slice(view.within(block.address, block.end()));
+            }
+            id = block.after;
+        }
+        slots
+    }
+
+    /// Takes an idle chunk out of use at its home. `false` if it is not idle.
+    pub(crate) fn lend(&mut self, chunk: &Chunk) -> bool {
+        self.carve(chunk.home, chunk.size).is_some()
+    }
+
+    /// Cuts a range out of the free block around it, and takes it out of use.
+    fn carve(&mut self, address: u64, size: u64) -> Option<u32> {
+        let mut id = self.around(address)?;
+        let block = &self.blocks[id];
+        if block.state != State::Free || address + size > block.end() {
+            return None;
+        }
+        self.keep(id);
+        let before = address - self.blocks[id].address;
+        if before > 0 {
+            let rest = self.split(id, before);
+            self.give_apart(id);
+            id = rest;
+        }
+        if self.blocks[id].size > size {
+            let rest = self.split(id, size);
+            self.give_apart(rest);
+        }
+        Some(id)
+    }
+
+    /// Makes a kept block free whose neighbours are not.
+    fn give_apart(&mut self, id: u32) {
+        let (class, size) = (self.blocks[id].class, self.blocks[id].size);
+        self.tally(class).add(Quantity::IdleBytes, size);
+        self.list(id);
+    }
+
+    /// The lent chunk of this arena with this home is free again.
+    pub(crate) fn come_home(&mut self, home: u64) {
+        let id = self.index.get(&self.blocks, home);
+        debug_assert!(id != NONE && self.blocks[id].state == State::Lent);
+        self.give(id);
+    }
+
+    /// Makes a place of a view a hole, so that its piece can be used elsewhere. `false` if it is not idle.
+    pub(crate) fn empty_slot(&mut self, segment: u32, slot: &Slot) -> bool {
+        let Some(mut id) = self.carve(slot.address, slot.piece.chunk.size) else {
+            return false;
+        };
+        self.blocks[id].state = State::Unmapped;
+        let Block { before, after, .. } = self.blocks[id];
+        let is_hole = |id: u32| id != NONE && self.blocks[id].state == State::Unmapped;
+        let (join_before, join_after) = (is_hole(before), is_hole(after));
+        let mut gone = Vec::new();
+        if join_after {
+            gone.push(after);
+            self.join(id, after);
+        }
+        if join_before {
+            self.join(before, id);
+            id = before;
+        }
+        if let Some(view) = self.segments[segment].view_mut() {
+            view.holes
+                .retain(|hole| !gone.contains(hole) && *hole != id);
+            view.holes.push(id);
+        }
+        true
+    }
+
+    /// Joins all quick blocks with their neighbours, and takes idle pieces of this arena home from its
+    /// views.
+    pub(crate) fn settle_all(&mut self) {
+        for class in [Class::Small, Class::Large] {
+            self.settle_quick(class);
+        }
+        for place in 0..self.views.len() {
+            let segment = self.views[place];
+            for slot in self.idle_slots(segment) {
+                if slot.piece.arena == self.id && self.empty_slot(segment, &slot) {
+                    self.come_home(slot.piece.chunk.home);
+                }
+            }
+        }
+    }
+
+    /// Adds a view over pieces that were lent for it, and serves the request that it was made for.
+    pub(crate) fn add_view(
+        &mut self,
+        address: u64,
+        pieces: &[Piece],
+        request: &Request,
+    ) -> Allocation {
+        let mut end = address;
+        let slots = pieces.iter().map(|&piece| {
+            let address = end;
+            end += piece.chunk.size;
+            Slot { address, piece }
+        });
+        let view = View {
+            slots: slots.collect(),
+            holes: Vec::new(),
+            leaving: false,
+        };
+        let kind = Kind::View(view);
+        let block = self.add_segment(address, end - address, request.class, State::Lent, kind);
+        self.views.push(self.blocks[block].segment);
+        self.hand_out_shown(block, request)
+    }
+
+    /// Makes the start of a shown range a block in use.
+    fn hand_out_shown(&mut self, id: u32, request: &Request) -> Allocation {
+        if self.blocks[id].size > request.size {
+            let rest = self.split(id, request.size);
+            match request.class {
+                Class::Small => self.give_apart(rest),
+                Class::Large => self.blocks[rest].state = State::Tail,
+            }
+        }
+        let block = &mut self.blocks[id];
+        block.state = State::Allocated;
+        block.requested = request.requested;
+        let (address, size) = (block.address, block.size);
+        self.tally(request.class).obtained(size, request.requested);
+        Allocation { address, size }
+    }
+
+    /// A hole of a view that can meet a request with pieces which are all `available`, the view used last
+    /// first: its view, the hole, and the pieces.
+    pub(crate) fn fitting_hole(
+        &self,
+        request: &Request,
+        available: impl Fn(&Piece) -> bool,
+    ) -> Option<(u32, u32, Vec<Piece>)> {
+        let views = self.views.iter().rev();
+        let mut holes = views.flat_map(|&segment| {
+            let record = &self.segments[segment];
+            let view = record.view();
+            let view = view.filter(|view| !view.leaving && record.class == request.class);
+            let holes = view.into_iter().flat_map(|view| &view.holes);
+            holes.filter_map(move |&hole| Some((segment, hole, view?)))
+        });
+        holes.find_map(|(segment, hole, view)| {
+            let block = &self.blocks[hole];
+            if block.size < request.size {
+                return None;
+            }
+            let slots = view.within(block.address, block.end());
+            let (mut size, mut count) = (0, 0);
+            while size < request.size {
+                let piece = slots.get(count).map(|slot| &slot.piece);
+                size += piece.filter(|piece| available(piece))?.chunk.size;
+                count += 1;
+            }
+            let pieces = slots[..count].iter().map(|slot| slot.piece);
+            Some((segment, hole, pieces.collect()))
+        })
+    }
+
+    /// Serves a request by a hole, all of whose pieces that are needed are idle chunks of this arena.
+    pub(crate) fn reuse_view(&mut self, request: &Request) -> Option<Allocation> {
+        let own = |piece: &Piece| piece.arena == self.id && self.is_idle(&piece.chunk);
+        let (segment, hole, pieces) = self.fitting_hole(request, own)?;
+        for piece in &pieces {
+            self.lend(&piece.chunk);
+        }
+        Some(self.fill_hole(segment, hole, &pieces, request))
+    }
+
+    fn is_idle(&self, chunk: &Chunk) -> bool {
+        let block = self.around(chunk.home).map(|id| &self.blocks[id]);
+        block.is_some_and(|block| {
+            block.state == State::Free && chunk.home + chunk.size <= block.end()
+        })
+    }
+
+    /// Serves a request by a hole, whose first pieces were lent for it.
+    pub(crate) fn fill_hole(
+        &mut self,
+        segment: u32,
+        hole: u32,
+        pieces: &[Piece],
+        request: &Request,
+    ) -> Allocation {
+        let size = pieces.iter().map(|piece| piece.chunk.size).sum();
+        let rest = (size < self.blocks[hole].size).then(|| self.split(hole, size));
+        if let Some(view) = self.segments[segment].view_mut() {
+            view.holes.retain(|&other| other != hole);
+            view.holes.extend(rest);
+        }
+        self.views.retain(|&other| other != segment);
+        self.views.push(segment);
+        self.blocks[hole].state = State::Lent;
+        self.hand_out_shown(hole, request)
+    }
+
+    /// Unused views, those used longest ago: as many as keep the places of all views below a number.
+    /// They are on their way to be unmapped then.
+    pub(crate) fn retire_views(&mut self, most: usize) -> Vec<u32> {
+        let slots = |id: &u32| self.segments[*id].view().map_or(0, |view| view.slots.len());
+        let mut all: usize = self.views.iter().map(slots).sum();
+        let mut retired = Vec::new();
+        for &segment in &self.views {
+            if all <= most {
+                break;
+            }
+            let first = &self.blocks[self.segments[segment].first];
+            let unused = first.is_whole() && first.state == State::Unmapped;
+            let Some(view) = self.segments[segment].view_mut() else {
+                continue;
+            };
+            if unused && !view.leaving {
+                view.leaving = true;
+                all -= view.slots.len();
+                retired.push(segment);
+            }
+        }
+        retired
+    }
+
+    /// A view left: its address and size, to be unmapped and released.
+    pub(crate) fn view_left(&mut self, id: u32) -> Option<(u64, u64)> {
+        self.views.retain(|&other| other != id);
+        let segment = self.segments.remove(id)?;
+        self.index.remove(&self.blocks, segment.address);
+        self.blocks.remove(segment.first);
+        Some((segment.address, segment.size))
+    }
+}

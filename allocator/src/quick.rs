@@ -1,0 +1,117 @@
+//! Free blocks that wait, as they are, for a request of just their size.
+//!
+//! Programs ask for the same sizes again and again: taking such a block back and handing it out needs no
+//! joining and no splitting. What stands here is joined with its neighbours only when another size is
+//! wanted and nothing else fits: the arena must then empty these lists before it says that it has no
+//! memory.
+
+use crate::block::{Blocks, NONE};
+
+/// Sizes that are remembered; beyond it, emptying the lists forgets all.
+const SIZES_MAX: usize = 1 << 12;
+
+#[derive(Clone, Copy)]
+struct Slot {
+    size: u64, // 0: none
+    head: u32, // the block that came last
+}
+
+const EMPTY: Slot = Slot {
+    size: 0,
+    head: NONE,
+};
+
+/// The lists: one per size, found by hashing, last in first out.
+pub(crate) struct Quick {
+    slots: Vec<Slot>, // a power of two of them, at most half used; none before the first block
+    shift: u32,       // 64 - log2(slots)
+    sizes: usize,
+    blocks: usize,
+}
+
+impl Quick {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            shift: 63,
+            sizes: 0,
+            blocks: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks == 0
+    }
+
+    #[inline]
+    fn find(&self, size: u64) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut at = (size.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift) as usize;
+        while self.slots[at].size != size && self.slots[at].size != 0 {
+            at = (at + 1) & mask;
+        }
+        at
+    }
+
+    /// Takes the block of just this size that came last.
+    #[inline]
+    pub(crate) fn pop(&mut self, blocks: &Blocks, size: u64) -> Option<u32> {
+        if self.blocks == 0 {
+            return None;
+        }
+        let at = self.find(size);
+        let slot = &mut self.slots[at];
+        let id = slot.head;
+        if id == NONE {
+            return None;
+        }
+        slot.head = blocks[id].down;
+        self.blocks -= 1;
+        Some(id)
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, blocks: &mut Blocks, id: u32) {
+        if self.sizes * 2 >= self.slots.len() {
+            self.grow();
+        }
+        let size = blocks[id].size;
+        let at = self.find(size);
+        let slot = &mut self.slots[at];
+        if slot.size == 0 {
+            slot.size = size;
+            self.sizes += 1;
+        }
+        blocks[id].down = slot.head;
+        slot.head = id;
+        self.blocks += 1;
+    }
+
+    /// Takes all blocks out, in an order that depends on nothing but what was pushed and popped.
+    pub(crate) fn drain(&mut self, blocks: &Blocks) -> Vec<u32> {
+        let mut all = Vec::with_capacity(self.blocks);
+        for slot in &mut self.slots {
+            let mut id = std::mem::replace(&mut slot.head, NONE);
+            while id != NONE {
+                all.push(id);
+                id = blocks[id].down;
+            }
+        }
+        self.blocks = 0;
+        if self.sizes > SIZES_MAX {
+            *self = Self::new();
+        }
+        all
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let slots = (self.slots.len() * 2).max(64);
+        let old = std::mem::replace(&mut self.slots, vec![EMPTY; slots]);
+        self.shift = 64 - slots.ilog2();
+        for slot in old.into_iter().filter(|slot| slot.size != 0) {
+            let at = self.find(slot.size);
+            self.slots[at] = slot;
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What an arena counts at every allocation, and how the peaks of a whole device stay exact although
+//! no arena knows the others.
+//!
+//! Each quantity of an arena has a *credit*: how much it may still rise before the sum over all arenas
+//! might exceed the peak known so far. Rising consumes credit, falling restores it, and both touch
+//! nothing but the arena. Only when a credit falls below zero are all arenas asked: the peak is
+//! raised if the sum says so, and what is left below it is handed out anew. So a peak is exact for
+//! operations that follow each other, and below the peak no arena waits for another.
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quantity {
+    /// Bytes of blocks in use or pending, after rounding.
+    Bytes = 0,
+    /// Bytes of blocks in use, as asked for.
+    Requested = 1,
+    /// Blocks in use or pending.
+    Blocks = 2,
+    /// Bytes of free blocks.
+    IdleBytes = 3,
+    /// Free blocks.
+    IdleBlocks = 4,
+}
+
+/// How many quantities there are.
+pub(crate) const QUANTITIES: usize = 5;
+
+/// The quantities of one arena and class.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    credit: [i64; QUANTITIES],
+    /// What `credit` would be if the quantity were 0.
+    given: [i64; QUANTITIES],
+    /// All that was ever added.
+    added: [u64; QUANTITIES],
+    /// Of the bytes, requested bytes and blocks in use, those that are pending: freed, not reusable.
+    pending_bytes: u64,
+    pending_blocks: u64,
+    /// The fewest bytes that were free at a time since [`spare`](Self::spare) was asked.
+    low: u64,
+}
+
+impl Tally {
+    #[inline]
+    pub(crate) fn add(&mut self, quantity: Quantity, amount: u64) {
+        self.credit[quantity as usize] -= amount as i64;
+        self.added[quantity as usize] += amount;
+    }
+
+    #[inline]
+    pub(crate) fn sub(&mut self, quantity: Quantity, amount: u64) {
+        self.credit[quantity as usize] += amount as i64;
+    }
+
+    /// A block that was free is in use.
+    #[inline]
+    pub(crate) fn used(&mut self, size: u64, requested: u64) {
+        self.sub(Quantity::IdleBytes, size);
+        self.obtained(size, requested);
+        self.low = self.low.min(self.current(Quantity::IdleBytes));
+    }
+
+    /// Bytes that were free all the time since this was asked last.
+    pub(crate) fn spare(&mut self) -> u64 {
+        let idle = self.current(Quantity::IdleBytes);
+        std::mem::replace(&mut self.low, idle).min(idle)
+    }
+
+    /// A block in use is free.
+    #[inline]
+    pub(crate) fn freed(&mut self, size: u64, requested: u64) {
+        self.sub(Quantity::Bytes, size);
+        self.sub(Quantity::Requested, requested);
+        self.sub(Quantity::Blocks, 1);
+        self.add(Quantity::IdleBytes, size);
+    }
+
+    /// A block is in use whose memory is another's.
+    #[inline]
+    pub(crate) fn obtained(&mut self, size: u64, requested: u64) {
+        self.add(Quantity::Bytes, size);
+        self.add(Quantity::Requested, requested);
+        self.add(Quantity::Blocks, 1);
+    }
+
+    /// A block in use is freed, but not yet reusable.
+    pub(crate) fn retained(&mut self, size: u64, requested: u64) {
+        self.sub(Quantity::Requested, requested);
+        self.pending_bytes += size;
+        self.pending_blocks += 1;
+    }
+
+    /// A pending block is not pending any more: [`freed`](Self::freed) comes next, with nothing
+    /// requested.
+    pub(crate) fn passed(&mut self, size: u64) {
+        self.pending_bytes -= size;
+        self.pending_blocks -= 1;
+    }
+
+    /// Whether a credit is used up.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.credit.iter().fold(0, |all, credit| all | credit) < 0
+    }
+
+    #[inline]
+    pub(crate) fn current(&self, quantity: Quantity) -> u64 {
+        let at = quantity as usize;
+        (self.given[at] - self.credit[at]) as u64
+    }
+
+    pub(crate) fn added(&self, quantity: Quantity) -> u64 {
+        self.added[quantity as usize]
+    }
+
+    /// Bytes and blocks that are pending.
+    pub(crate) fn pending(&self) -> (u64, u64) {
+        (self.pending_bytes, self.pending_blocks)
+    }
+
+    /// Takes all credit back.
+    pub(crate) fn recall(&mut self) {
+        for (given, credit) in self.given.iter_mut().zip(&mut self.credit) {
+            *given -= *credit;
+            *credit = 0;
+        }
+    }
+
+    /// Hands out credit.
+    pub(crate) fn grant(&mut self, amounts: &[u64; QUANTITIES]) {
+        for (at, &amount) in amounts.iter().enumerate() {
+            self.given[at] += amount as i64;
+            self.credit[at] += amount as i64;
+        }
+    }
+}
