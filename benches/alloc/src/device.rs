@@ -240,7 +240,9 @@ impl Backend for Device {
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory<Error = OutOfMemory>> {
-        self.kind.virtual_memory.then_some(self as _)
+        self.kind
+            .virtual_memory
+            .then_some(self as &dyn VirtualMemory<Error = OutOfMemory>)
     }
 
     fn order(&self, stream: StreamId, fence: &Fence) -> bool {
@@ -304,29 +306,32 @@ impl VirtualMemory for Device {
     }
 
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64, OutOfMemory> {
-        Ok(self.state.lock().memory.reserve(size, alignment))
+        Ok(self.change(|state| state.memory.reserve(size, alignment)))
     }
 
     fn release(&self, address: u64, size: u64) {
-        self.state.lock().memory.release(address, size);
+        self.change(|state| state.memory.release(address, size));
     }
 
     fn create(&self, size: u64) -> Result<Physical, OutOfMemory> {
-        let made = self.state.lock().memory.create(size);
+        let made = self.change(|state| state.memory.create(size));
         made.map(Physical).ok_or(OutOfMemory)
     }
 
     fn destroy(&self, physical: Physical) {
-        self.state.lock().memory.destroy(physical.0);
+        self.change(|state| state.memory.destroy(physical.0));
     }
 
     fn map(&self, address: u64, pieces: &[Physical]) -> Result<(), OutOfMemory> {
         let pieces = pieces.iter().map(|piece| piece.0);
-        self.state.lock().memory.map(address, pieces);
+        self.change(|state| state.memory.map(address, pieces));
         Ok(())
     }
 
     fn unmap(&self, address: u64, size: u64) {
-        self.state.lock().memory.unmap(address, size);
+        self.change(|state| {
+            self.check_idle(state, address, size);
+            state.memory.unmap(address, size);
+        });
     }
 }

@@ -52,6 +52,14 @@ fn another_stream_has_to_come_behind_the_work_on_memory() {
     assert_eq!(reuse(&Device::finish), 0, "an idle device");
     let wait = |device: &Device| device.fence_wait(&device.fence(StreamId(0)).unwrap());
     assert_eq!(reuse(&wait), 0, "a wait");
+    let order = |device: &Device| {
+        let fence = device.fence(StreamId(0)).unwrap();
+        // Through a third stream, too.
+        assert!(device.order(StreamId(2), &fence));
+        let fence = device.fence(StreamId(2)).unwrap();
+        assert!(device.order(StreamId(1), &fence));
+    };
+    assert_eq!(reuse(&order), 0, "a wait on the device");
     let wrong = |device: &Device| device.fence_wait(&device.fence(StreamId(2)).unwrap());
     assert_eq!(reuse(&wrong), 1, "a wait for another stream");
 }
@@ -67,4 +75,26 @@ fn memory_that_is_worked_on_is_not_given_back() {
     assert_eq!(device.complaints().len(), 1);
     assert_eq!(device.used(), 0);
     assert_eq!(device.leftovers(), None);
+}
+
+#[test]
+fn memory_that_is_worked_on_is_seen_through_all_its_addresses() {
+    let device = device();
+    let range = device.reserve(4 << 20, GRANULARITY).unwrap();
+    let physical = device.create(GRANULARITY).unwrap();
+    device.map(range, &[physical]).unwrap();
+    device.map(range + GRANULARITY, &[physical]).unwrap();
+    device.tick(1);
+    device.begin_use(range, BLOCK, 0);
+    device.begin_use(range + GRANULARITY, BLOCK, 0);
+    assert_eq!(device.complaints().len(), 1, "the same bytes twice");
+    device.end_use(range, BLOCK, &streams(&[0]));
+    device.begin_use(range + GRANULARITY, BLOCK, 1);
+    assert_eq!(
+        device.complaints().len(),
+        3,
+        "again, and pending on stream 0"
+    );
+    device.unmap(range, GRANULARITY);
+    assert_eq!(device.complaints().len(), 4, "unmapped too early");
 }
