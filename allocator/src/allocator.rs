@@ -25,8 +25,8 @@ use crate::config::Class;
 use crate::pending::Pending;
 use crate::stats::{Ledger, Sum};
 use crate::{
-    AllocError, Allocation, Backend, BlockInfo, Config, Context, FreeError, Freed, History,
-    Recorded, Snapshot, Stats, StreamId,
+    AllocError, Allocation, Backend, Backing, BlockInfo, Config, Context, FreeError, Freed,
+    History, Recorded, Snapshot, Stats, StreamId,
 };
 
 /// A caching allocator over a [`Backend`].
@@ -237,6 +237,12 @@ impl<B: Backend> Allocator<B> {
         self.arenas.lock(number).lookup(any_address)
     }
 
+    /// The block in use around any address, and the memory behind it.
+    pub fn backing(&self, any_address: u64) -> Option<(BlockInfo, Backing)> {
+        let number = self.arenas.around(any_address)?;
+        self.arenas.lock(number).backing(any_address)
+    }
+
     /// The arena of an address.
     fn with<T>(
         &self,
@@ -252,6 +258,20 @@ impl<B: Backend> Allocator<B> {
     /// pools that are not released, and returns how many bytes that were.
     pub fn empty_cache(&self) -> u64 {
         self.reclaim()
+    }
+
+    /// Gives idle memory back until at most `keep` bytes of it stay cached, as far as whole pieces of
+    /// memory are idle, but for that of private pools; returns how many bytes that were.
+    pub fn trim(&self, keep: u64) -> u64 {
+        let all = self.stats().all;
+        let idle = all
+            .reserved_bytes
+            .current
+            .saturating_sub(all.active_bytes.current);
+        match idle.saturating_sub(keep) {
+            0 => 0,
+            surplus => self.give_back(surplus),
+        }
     }
 
     /// The figures of now.

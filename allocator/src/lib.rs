@@ -48,5 +48,7 @@ pub use history::{
     Holder, Label, Recorded,
 };
 pub use pool::{PoolId, PoolStats};
-pub use snapshot::{Allocation, BlockInfo, BlockState, Freed, SegmentBlock, SegmentInfo, Snapshot};
+pub use snapshot::{
+    Allocation, Backing, BlockInfo, BlockState, Freed, SegmentBlock, SegmentInfo, Snapshot,
+};
 pub use stats::{ClassStats, Stat, Stats};

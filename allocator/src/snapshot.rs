@@ -2,7 +2,7 @@
 //!
 //! Plain data, copied out under the lock; it must never refer back into the allocator.
 
-use crate::{PoolId, StreamId};
+use crate::{Physical, PoolId, StreamId};
 
 /// A block handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,23 @@ pub struct BlockInfo {
     pub pool: Option<PoolId>,
     /// Nobody owns it: it is cached, or waits for holds or recorded streams.
     pub free: bool,
+}
+
+/// The memory behind a block, for who shares it with others: it stays so while the block is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A segment of the device, that starts here.
+    Segment {
+        /// Where it starts.
+        address: u64,
+    },
+    /// Physical memory, mapped one behind the other.
+    Pieces {
+        /// Where the first one is mapped.
+        address: u64,
+        /// The pieces with their bytes.
+        pieces: Vec<(Physical, u64)>,
+    },
 }
 
 /// What a block is doing.

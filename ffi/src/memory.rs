@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Label, Stat, Stats};
 
-use crate::guard::{Out, OutStruct, string};
+use crate::guard::{Out, OutStruct, string, text};
 use crate::{otr_pool_t, otr_stream_t};
 
 /// All devices, where a call takes one device or all.
@@ -69,15 +69,15 @@ pub struct otr_memory_stats_t {
     pub requested_bytes: otr_stat_t,
     /// Bytes handed out or waiting for a stream.
     pub active_bytes: otr_stat_t,
-    /// Free bytes that cannot be given back, as parts of their segments are in use.
+    /// Bytes that are cached: free, and taken from the device.
     pub inactive_split_bytes: otr_stat_t,
     /// Blocks handed out.
     pub allocations: otr_stat_t,
-    /// Segments taken from the device.
+    /// Pieces of memory taken from the device: segments, or chunks of physical memory.
     pub segments: otr_stat_t,
     /// Blocks handed out or waiting for a stream.
     pub active: otr_stat_t,
-    /// Free blocks whose segments are in use.
+    /// Free blocks.
     pub inactive_split: otr_stat_t,
     /// Calls of the driver that allocate.
     pub device_allocs: u64,
@@ -89,6 +89,18 @@ pub struct otr_memory_stats_t {
     pub ooms: u64,
     /// Times that all streams were waited for to get memory back.
     pub sync_all_streams: u64,
+    /// Times that memory was mapped.
+    pub maps: u64,
+    /// Times that memory was unmapped.
+    pub unmaps: u64,
+    /// Large requests that were met by idle memory that lies apart, mapped once more.
+    pub views: u64,
+    /// Large requests that were met so without mapping anything.
+    pub view_reuses: u64,
+    /// Times that a stream was made to wait for another, to use memory that the other had freed.
+    pub stream_waits: u64,
+    /// Times that a thread had to wait for a stream.
+    pub host_waits: u64,
 }
 
 fn stat(of: &Stat) -> otr_stat_t {
@@ -118,6 +130,12 @@ impl From<&Stats> for otr_memory_stats_t {
             alloc_retries: stats.alloc_retries,
             ooms: stats.ooms,
             sync_all_streams: stats.sync_all_streams,
+            maps: stats.maps,
+            unmaps: stats.unmaps,
+            views: stats.views,
+            view_reuses: stats.view_reuses,
+            stream_waits: stats.stream_waits,
+            host_waits: stats.host_waits,
         }
     }
 }
@@ -162,9 +180,54 @@ api! {
         Ok(())
     }
 
+    /// The allocation around an address as a text that other processes of the same user turn into memory
+    /// of theirs, which reaches all of its bytes. It must be kept until all of them have closed it. Free
+    /// the text with otr_string_free. OTR_ERR_UNSUPPORTED if the driver shares no memory.
+    fn otr_memory_export(address: u64, exported: *mut *mut c_char) {
+        let out = Out::new(exported, "exported")?;
+        out.set(string(hooks::export_memory(address)?));
+        Ok(())
+    }
+
+    /// Makes an allocation that another process has exported memory of a device, and gives its address
+    /// and its bytes. The work of the two processes is ordered by them. It can be used as any memory,
+    /// but not captured, and is given back by otr_memory_close. OTR_ERR_INVALID_HANDLE for a text of
+    /// another driver, and for what is no such text; OTR_ERR_NOT_FOUND if the exporter has given the
+    /// memory up; OTR_ERR_UNSUPPORTED if the driver shares none, or not within one process.
+    fn otr_memory_import(
+        device: u32,
+        exported: *const c_char,
+        address: *mut u64,
+        size: *mut u64,
+    ) {
+        let (address_out, size_out) = (Out::new(address, "address")?, Out::new(size, "size")?);
+        let exported = text(exported, "exported")?;
+        let (address, size) = hooks::runtime()?.device(device)?.import_memory(exported)?;
+        address_out.set(address);
+        size_out.set(size);
+        Ok(())
+    }
+
+    /// Gives imported memory back, by the address that otr_memory_import gave. Waits for the work of
+    /// the device.
+    fn otr_memory_close(device: u32, address: u64) {
+        hooks::runtime()?.device(device)?.close_memory(address)
+    }
+
     /// Gives all cached memory that is not in use back to the driver, but for that of live pools.
     fn otr_memory_empty_cache(device: u32) {
         hooks::runtime()?.device(device)?.empty_cache();
+        Ok(())
+    }
+
+    /// Gives cached memory that is not in use back to the driver until at most `keep` bytes of it stay,
+    /// as far as whole pieces of memory are idle, but for that of live pools. Waits for the streams that
+    /// it was of. `released` gets how many bytes; NULL if that does not matter.
+    fn otr_memory_trim(device: u32, keep: u64, released: *mut u64) {
+        let bytes = hooks::runtime()?.device(device)?.trim_cache(keep);
+        if let Ok(out) = Out::new(released, "released") {
+            out.set(bytes);
+        }
         Ok(())
     }
 

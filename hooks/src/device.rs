@@ -13,7 +13,7 @@ use crate::driver_operators::DriverOperators;
 use crate::generator::{Generator, new_generator};
 use crate::graph::Captures;
 use crate::kernels::Kernels;
-use crate::memory::{DeviceMemory, follow};
+use crate::memory::{DeviceMemory, Imports, follow};
 use crate::stream::Owner;
 use crate::{Error, Result, Stream};
 
@@ -34,6 +34,7 @@ pub struct Device {
     next_pool_stream: AtomicUsize,
     captures: Captures,
     retired: Mutex<Vec<Retired>>,
+    imports: Imports,
     bias: OnceLock<i64>,
     native_cheaper: OnceLock<bool>,
     // Made right after the device, which they refer to, and before anybody else sees it.
@@ -74,6 +75,7 @@ impl Device {
             next_pool_stream: AtomicUsize::new(0),
             captures: Captures::default(),
             retired: Mutex::default(),
+            imports: Imports::default(),
             bias: OnceLock::new(),
             native_cheaper: OnceLock::new(),
             default_stream: OnceLock::new(),
@@ -176,6 +178,11 @@ impl Device {
         self.allocator.history()
     }
 
+    /// Memory of other processes.
+    pub(crate) fn imports(&self) -> &Imports {
+        &self.imports
+    }
+
     #[inline]
     pub(crate) fn kernels(&self) -> &Kernels {
         &self.kernels
@@ -257,7 +264,14 @@ impl Device {
                 block.base,
                 address + size - (block.base + block.size)
             ),
-            None => "is not memory of this device".to_owned(),
+            None => match self.imports.around(address) {
+                Some((base, bytes)) if size <= base + bytes - address => return Ok(()),
+                Some((base, bytes)) => format!(
+                    "overruns the imported allocation of {bytes} bytes at {base:#x} by {} bytes",
+                    address + size - (base + bytes)
+                ),
+                None => "is not memory of this device".to_owned(),
+            },
         };
         Err(Error::new(
             Code::INVALID_ARGUMENT,

@@ -3,6 +3,7 @@
 
 mod backend;
 mod history;
+mod ipc;
 mod limit;
 mod route;
 mod snapshot;
@@ -20,6 +21,8 @@ use crate::{Device, Error, Pool, Result, current_device, graph, runtime, with_st
 pub(crate) use backend::{DeviceMemory, Fence};
 pub(crate) use history::follow;
 pub use history::{pop_label, push_label};
+pub(crate) use ipc::Imports;
+pub use ipc::export_memory;
 pub use limit::{process_memory_held, process_memory_limit, set_process_memory_limit};
 pub use route::{begin_pool_use, end_pool_use};
 pub(crate) use snapshot::pool_snapshot_json;
@@ -273,10 +276,12 @@ impl Device {
 
     /// What is known of an address within an allocation.
     pub fn pointer_info(&self, address: u64) -> Option<PointerInfo> {
-        let block = self
-            .allocator()
-            .lookup(address)
-            .filter(|block| !block.free)?;
+        let Some(block) = self.allocator().lookup(address) else {
+            return self.imported_info(address);
+        };
+        if block.free {
+            return None;
+        }
         let note = self
             .history()
             .is_on()
@@ -297,6 +302,14 @@ impl Device {
     pub fn empty_cache(&self) -> u64 {
         self.sweep_retired();
         self.allocator().empty_cache()
+    }
+
+    /// Gives cached memory that is not in use back to the driver until at most `keep` bytes stay cached,
+    /// as far as whole pieces of memory are idle. Waits for the streams that it was of. Returns how many
+    /// bytes.
+    pub fn trim_cache(&self, keep: u64) -> u64 {
+        self.sweep_retired();
+        self.allocator().trim(keep)
     }
 
     /// Free and total bytes of the device. Where the driver does not know: what the cache has not

@@ -352,15 +352,15 @@ typedef struct {
   otr_stat_t requested_bytes;
   // Bytes handed out or waiting for a stream.
   otr_stat_t active_bytes;
-  // Free bytes that cannot be given back, as parts of their segments are in use.
+  // Bytes that are cached: free, and taken from the device.
   otr_stat_t inactive_split_bytes;
   // Blocks handed out.
   otr_stat_t allocations;
-  // Segments taken from the device.
+  // Pieces of memory taken from the device: segments, or chunks of physical memory.
   otr_stat_t segments;
   // Blocks handed out or waiting for a stream.
   otr_stat_t active;
-  // Free blocks whose segments are in use.
+  // Free blocks.
   otr_stat_t inactive_split;
   // Calls of the driver that allocate.
   uint64_t device_allocs;
@@ -372,6 +372,18 @@ typedef struct {
   uint64_t ooms;
   // Times that all streams were waited for to get memory back.
   uint64_t sync_all_streams;
+  // Times that memory was mapped.
+  uint64_t maps;
+  // Times that memory was unmapped.
+  uint64_t unmaps;
+  // Large requests that were met by idle memory that lies apart, mapped once more.
+  uint64_t views;
+  // Large requests that were met so without mapping anything.
+  uint64_t view_reuses;
+  // Times that a stream was made to wait for another, to use memory that the other had freed.
+  uint64_t stream_waits;
+  // Times that a thread had to wait for a stream.
+  uint64_t host_waits;
 } otr_memory_stats_t;
 
 // One thing that happened. Lives as long as the observer's call.
@@ -835,8 +847,32 @@ otr_status_t *otr_memory_record_stream(uint64_t address, otr_stream_t stream);
 // What is known of any address within an allocation. OTR_ERR_NOT_FOUND: it is in none.
 otr_status_t *otr_memory_pointer_info(uint64_t address, otr_pointer_info_t *info);
 
+// The allocation around an address as a text that other processes of the same user turn into memory
+// of theirs, which reaches all of its bytes. It must be kept until all of them have closed it. Free
+// the text with otr_string_free. OTR_ERR_UNSUPPORTED if the driver shares no memory.
+otr_status_t *otr_memory_export(uint64_t address, char **exported);
+
+// Makes an allocation that another process has exported memory of a device, and gives its address
+// and its bytes. The work of the two processes is ordered by them. It can be used as any memory,
+// but not captured, and is given back by otr_memory_close. OTR_ERR_INVALID_HANDLE for a text of
+// another driver, and for what is no such text; OTR_ERR_NOT_FOUND if the exporter has given the
+// memory up; OTR_ERR_UNSUPPORTED if the driver shares none, or not within one process.
+otr_status_t *otr_memory_import(uint32_t device,
+                                const char *exported,
+                                uint64_t *address,
+                                uint64_t *size);
+
+// Gives imported memory back, by the address that otr_memory_import gave. Waits for the work of
+// the device.
+otr_status_t *otr_memory_close(uint32_t device, uint64_t address);
+
 // Gives all cached memory that is not in use back to the driver, but for that of live pools.
 otr_status_t *otr_memory_empty_cache(uint32_t device);
+
+// Gives cached memory that is not in use back to the driver until at most `keep` bytes of it stay,
+// as far as whole pieces of memory are idle, but for that of live pools. Waits for the streams that
+// it was of. `released` gets how many bytes; NULL if that does not matter.
+otr_status_t *otr_memory_trim(uint32_t device, uint64_t keep, uint64_t *released);
 
 // Free and total bytes of a device.
 otr_status_t *otr_memory_info(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes);

@@ -82,6 +82,44 @@ std::string reports_errors() {
   return "";
 }
 
+bool has(const rust::String& json, const char* part) {
+  return std::string(json).find(part) != std::string::npos;
+}
+
+std::string manages_memory(std::uint32_t device) {
+  auto stream = outrigger::default_stream(device);
+  outrigger::record_memory_history(device, 100);
+  auto pool = outrigger::create_pool(device);
+  {
+    const auto label = outrigger::label_on_this_thread("from C++");
+    const auto use = pool->use_on_this_thread();
+    auto routed = outrigger::allocate(device, 5000, *stream);
+    auto direct = pool->allocate(3000, *stream);
+    CHECK(pool->memory_use().allocated >= 8000);
+    CHECK(pool->memory_use().reserved >= pool->memory_use().allocated);
+    CHECK(has(outrigger::memory_snapshot(device), "from C++"));
+    CHECK(has(outrigger::memory_snapshot(device), "\"action\":\"alloc\""));
+  }
+  CHECK(pool->memory_use().allocated == 0);
+  auto shared = outrigger::allocate(device, 5000, *stream);
+  CHECK(pool->memory_use().allocated == 0);
+  CHECK(has(outrigger::memory_stats(device), "allocated_bytes.all.current"));
+  outrigger::record_memory_history(device, 0);
+  CHECK(!has(outrigger::memory_snapshot(device), "\"action\""));
+
+  outrigger::empty_cache(device);
+  outrigger::set_memory_limit(device, outrigger::memory_use(device).reserved);
+  bool refused = false;
+  try {
+    outrigger::allocate(device, std::uint64_t{1} << 30, *stream);
+  } catch (const rust::Error& error) {
+    refused = std::string(error.what()).find("limit") != std::string::npos;
+  }
+  outrigger::set_memory_limit(device, ~std::uint64_t{0});
+  CHECK(refused);
+  return "";
+}
+
 }  // namespace
 
 extern "C" const char* outrigger_cpp_host(std::uint32_t device) noexcept {
@@ -89,6 +127,7 @@ extern "C" const char* outrigger_cpp_host(std::uint32_t device) noexcept {
   try {
     problem = adds_vectors(device);
     if (problem.empty()) problem = reports_errors();
+    if (problem.empty()) problem = manages_memory(device);
   } catch (const std::exception& error) {
     problem = std::string("exception: ") + error.what();
   }

@@ -410,6 +410,36 @@ fn observers_release_memory_before_an_allocation_fails() {
 }
 
 #[test]
+fn a_cache_is_trimmed_to_what_is_to_stay() {
+    let _alone = alone();
+    for &device in &*DEVICES {
+        let (stream, before) = (stream(device), held(device));
+        let blocks: [u64; 6] = std::array::from_fn(|_| alloc(device, 40 * MIB, stream));
+        blocks.into_iter().skip(1).for_each(free);
+        let reserved = || {
+            let value = json(|out| unsafe { otr_memory_stats_json(device, out) });
+            value["reserved_bytes.all.current"].as_u64().expect("bytes")
+        };
+        let full = reserved();
+        assert!(full >= before.0 + 240 * MIB);
+        let trim = |keep| made(|out: *mut u64| unsafe { otr_memory_trim(device, keep, out) });
+        assert_eq!(trim(1 << 40), 0, "so much is not cached");
+        let released = trim(100 * MIB);
+        assert_eq!(reserved(), full - released);
+        // As little as can be: pieces of memory go whole.
+        assert!(
+            (90 * MIB..150 * MIB).contains(&released),
+            "{} MiB",
+            released / MIB
+        );
+        ok(unsafe { otr_memory_trim(device, 0, null_mut()) });
+        assert!(reserved() <= before.0 + 40 * MIB + 32 * MIB);
+        free(blocks[0]);
+        assert_eq!(held(device), before);
+    }
+}
+
+#[test]
 fn statistics_have_pytorchs_names() {
     let _alone = alone();
     for &device in &*DEVICES {
@@ -428,6 +458,9 @@ fn statistics_have_pytorchs_names() {
         let grown = |name: &str| after[name] - before[name];
         assert_eq!(grown("allocation.all.current"), 1);
         assert_eq!(grown("requested_bytes.all.current"), 3000);
+        assert_eq!(grown("requested_bytes.small_pool.current"), 3000);
+        assert_eq!(grown("requested_bytes.large_pool.current"), 0);
+        assert_eq!(grown("requested_bytes.large_pool.allocated"), 3 * MIB);
         assert_eq!(grown("allocation.all.allocated"), 2);
         assert_eq!(grown("allocation.all.freed"), 1);
         assert!(grown("allocated_bytes.all.peak") >= 3 * MIB);

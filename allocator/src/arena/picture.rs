@@ -5,8 +5,8 @@
 use super::Arena;
 use crate::block::{NONE, State};
 use crate::config::Class;
-use crate::segment::Kind;
-use crate::{BlockInfo, BlockState, Recorded, SegmentBlock, SegmentInfo};
+use crate::segment::{Chunk, Kind};
+use crate::{Backing, BlockInfo, BlockState, Recorded, SegmentBlock, SegmentInfo};
 
 impl Arena {
     /// The size of the largest free block of a class.
@@ -42,6 +42,33 @@ impl Arena {
             stream: owner.stream,
             pool: owner.pool,
         })
+    }
+
+    /// What is behind the block in use around an address.
+    pub(crate) fn backing(&self, address: u64) -> Option<(BlockInfo, Backing)> {
+        let info = self.lookup(address).filter(|block| !block.free)?;
+        let segment = &self.segments[self.segments.around(address)?];
+        let end = info.base + info.size;
+        let pieces: Vec<(u64, Chunk)> = match &segment.kind {
+            Kind::Fixed => {
+                let address = segment.address;
+                return Some((info, Backing::Segment { address }));
+            }
+            Kind::Span(span) => span.chunks.iter().map(|it| (it.home, *it)).collect(),
+            Kind::View(view) => {
+                let slots = view.slots.iter();
+                slots.map(|slot| (slot.address, slot.piece.chunk)).collect()
+            }
+        };
+        let mut pieces = pieces
+            .into_iter()
+            .filter(|(at, chunk)| *at < end && at + chunk.size > info.base)
+            .peekable();
+        let backing = Backing::Pieces {
+            address: pieces.peek()?.0,
+            pieces: pieces.map(|(_, it)| (it.physical, it.size)).collect(),
+        };
+        Some((info, backing))
     }
 
     /// All memory that blocks can be in: the mapped parts of spans, segments, and views in use. Those

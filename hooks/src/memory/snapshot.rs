@@ -33,6 +33,8 @@ struct Segment {
     segment_type: &'static str,
     segment_pool_id: (u64, u64),
     is_expandable: bool,
+    /// Shows memory of other segments once more: it does not count.
+    is_view: bool,
     frames: [(); 0],
     blocks: Vec<Block>,
 }
@@ -164,7 +166,8 @@ fn segment(
         stream: segment.stream.0,
         segment_type: if segment.large { "large" } else { "small" },
         segment_pool_id: (0, segment.pool.map_or(0, |pool| pool.get())),
-        is_expandable: false,
+        is_expandable: segment.expandable,
+        is_view: segment.view,
         frames: [],
         blocks: segment
             .blocks

@@ -1,0 +1,374 @@
+//! Memory that processes share: an allocation as text that another process turns into memory of its own.
+//!
+//! What is exported stays its owner's: it must be kept until all importers have closed it, and the work
+//! of the processes is ordered by them. It must never trust the text beyond what the driver checks: a
+//! text of another driver, or a damaged one, is an error.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use outrigger_allocator::Backing;
+use outrigger_device::{Code, IpcHandle, Physical};
+use parking_lot::RwLock;
+
+use super::{PointerInfo, owner};
+use crate::{Device, Error, Result};
+
+/// What a text begins with: its meaning, and the version of it.
+const MAGIC: &str = "otr-memory-1";
+
+/// Memory of another process.
+struct Import {
+    size: u64,
+    mapped: Mapped,
+}
+
+/// How it got here.
+enum Mapped {
+    /// The driver has mapped another's allocation, which starts here.
+    Allocation(u64),
+    /// Physical memory, mapped at addresses that were reserved for it.
+    Pieces {
+        address: u64,
+        size: u64,
+        physical: Vec<Physical>,
+    },
+}
+
+/// What a device has imported, by address.
+#[derive(Default)]
+pub(crate) struct Imports(RwLock<BTreeMap<u64, Import>>);
+
+impl Imports {
+    /// The start and size of the imported allocation around an address.
+    pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
+        let imports = self.0.read();
+        let (&base, import) = imports.range(..=address).next_back()?;
+        (address - base < import.size).then_some((base, import.size))
+    }
+}
+
+/// An exported allocation, as the text tells it.
+#[derive(Debug, PartialEq, Eq)]
+struct Exported {
+    driver: String,
+    /// Bytes of the allocation, and where it starts in what the handles stand for.
+    size: u64,
+    offset: u64,
+    /// Of physical memory, with its bytes, one behind the other; `Err`: of one allocation.
+    handles: Result<Vec<(u64, IpcHandle)>, IpcHandle>,
+}
+
+impl Exported {
+    fn to_text(&self) -> String {
+        let Self {
+            driver,
+            size,
+            offset,
+            handles,
+        } = self;
+        let mut text = format!("{MAGIC} {driver} {size} {offset}");
+        let mut add = |bytes: u64, handle: &IpcHandle| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, " {bytes}:");
+            for byte in handle.0 {
+                let _ = write!(text, "{byte:02x}");
+            }
+        };
+        match handles {
+            Ok(pieces) => pieces
+                .iter()
+                .for_each(|(bytes, handle)| add(*bytes, handle)),
+            Err(allocation) => add(0, allocation),
+        }
+        text
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        if words.next()? != MAGIC {
+            return None;
+        }
+        let driver = words.next()?.to_owned();
+        let size: u64 = words.next()?.parse().ok()?;
+        let offset: u64 = words.next()?.parse().ok()?;
+        let mut pieces = Vec::new();
+        for word in words {
+            let (bytes, digits) = word.split_once(':')?;
+            pieces.push((bytes.parse().ok()?, parse_handle(digits)?));
+        }
+        let all = pieces
+            .iter()
+            .try_fold(0_u64, |sum, (bytes, _)| sum.checked_add(*bytes))?;
+        let handles = match pieces[..] {
+            [(0, allocation)] => Err(allocation),
+            _ => Ok(pieces),
+        };
+        let fits = handles.is_err() || size.checked_add(offset)? <= all;
+        (size > 0 && fits).then_some(Self {
+            driver,
+            size,
+            offset,
+            handles,
+        })
+    }
+}
+
+fn parse_handle(digits: &str) -> Option<IpcHandle> {
+    let digits = digits.as_bytes();
+    let mut bytes = [0; IpcHandle::SIZE];
+    if digits.len() != 2 * bytes.len() {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |of: u8| char::from(of).to_digit(16);
+        *byte = (digit(pair[0])? * 16 + digit(pair[1])?) as u8;
+    }
+    Some(IpcHandle(bytes))
+}
+
+/// The allocation around an address as a text for [`Device::import_memory`] in other processes, which
+/// reaches all of its bytes there. It is kept until they have closed it; its contents are theirs to see
+/// once the work that writes them has finished.
+///
+/// # Errors
+/// `NOT_FOUND` if no device has it; `UNSUPPORTED` if the driver shares none.
+pub fn export_memory(address: u64) -> Result<String> {
+    let device = owner(address)?;
+    device.export(address)
+}
+
+impl Device {
+    fn export(&self, address: u64) -> Result<String> {
+        let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
+        let (block, backing) = self
+            .allocator()
+            .backing(address)
+            .ok_or_else(|| super::nowhere(address))?;
+        let (start, handles) = match backing {
+            Backing::Segment { address } => (address, Err(ipc.memory_export(address)?)),
+            Backing::Pieces { address, pieces } => {
+                let export = |(physical, bytes): &(outrigger_allocator::Physical, u64)| {
+                    let physical = Physical::from_raw(physical.0)
+                        .ok_or_else(|| Error::new(Code::INTERNAL, "0 is no physical memory"))?;
+                    // SAFETY: the allocator has it mapped under a block in use, which the caller keeps.
+                    let handle = unsafe { ipc.physical_export(physical) }?;
+                    Ok((*bytes, handle))
+                };
+                let handles: Result<Vec<_>> = pieces.iter().map(export).collect();
+                (address, Ok(handles?))
+            }
+        };
+        let exported = Exported {
+            driver: self.driver().name().replace(' ', "_"),
+            size: block.size,
+            offset: block.base - start,
+            handles,
+        };
+        Ok(exported.to_text())
+    }
+
+    /// Makes an allocation that another process has exported memory of this device, and gives its
+    /// address and its bytes. It can be used as any memory here, but not captured, and is given back by
+    /// [`close_memory`](Self::close_memory).
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for a text of another driver, and for what is none; `NOT_FOUND` where the
+    /// exporter has given the memory up; `UNSUPPORTED` if the driver shares none, or not with the process
+    /// that has exported it.
+    pub fn import_memory(&self, text: &str) -> Result<(u64, u64)> {
+        let exported = Exported::parse(text).ok_or_else(|| {
+            Error::new(
+                Code::INVALID_HANDLE,
+                format!(
+                    "the text of {} bytes is no exported memory: it has to be what the export gave, \
+                     unchanged",
+                    text.len()
+                ),
+            )
+        })?;
+        let ours = self.driver().name().replace(' ', "_");
+        if exported.driver != ours {
+            return Err(Error::new(
+                Code::INVALID_HANDLE,
+                format!(
+                    "memory of the driver {} cannot be memory of device {}, whose driver is {ours}",
+                    exported.driver,
+                    self.index()
+                ),
+            ));
+        }
+        let mapped = match exported.handles {
+            Ok(pieces) => self.import_pieces(&pieces)?,
+            Err(allocation) => {
+                let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
+                Mapped::Allocation(ipc.memory_import(self.ordinal(), &allocation)?)
+            }
+        };
+        let start = match mapped {
+            Mapped::Allocation(address) | Mapped::Pieces { address, .. } => address,
+        };
+        let (base, size) = (start + exported.offset, exported.size);
+        self.imports()
+            .0
+            .write()
+            .insert(base, Import { size, mapped });
+        Ok((base, size))
+    }
+
+    fn import_pieces(&self, pieces: &[(u64, IpcHandle)]) -> Result<Mapped> {
+        let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
+        let memory = self
+            .driver()
+            .virtual_memory()
+            .ok_or_else(|| self.shares_nothing())?;
+        let mut physical = Vec::new();
+        let size = pieces.iter().map(|(bytes, _)| bytes).sum();
+        let mapped = pieces
+            .iter()
+            .try_for_each(|(_, handle)| {
+                physical.push(ipc.physical_import(self.ordinal(), handle)?);
+                Ok(())
+            })
+            .and_then(|()| memory.reserve(self.ordinal(), size, 0))
+            .and_then(|address| {
+                // SAFETY: they were imported just now.
+                unsafe { memory.map(address, &physical) }
+                    .inspect_err(|_| {
+                        // The error that is told is the one of the mapping.
+                        let _ = memory.release(address, size);
+                    })
+                    .map(|()| address)
+            });
+        match mapped {
+            Ok(address) => Ok(Mapped::Pieces {
+                address,
+                size,
+                physical,
+            }),
+            Err(error) => {
+                for piece in physical {
+                    // SAFETY: imported just now, and not mapped. The error that is told came first.
+                    let _ = unsafe { memory.destroy(piece) };
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Gives imported memory back, at its address. Waits for the work of the device, which may use it.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if nothing was imported there; those of [`synchronize`](Self::synchronize),
+    /// after which it is given back all the same; what the driver reports.
+    pub fn close_memory(&self, address: u64) -> Result<()> {
+        let import = self.imports().0.write().remove(&address).ok_or_else(|| {
+            Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "no memory was imported at {address:#x} on device {}: close takes the address that \
+                     the import gave",
+                    self.index()
+                ),
+            )
+        })?;
+        let finished = self.synchronize();
+        let closed = match import.mapped {
+            Mapped::Allocation(base) => {
+                let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
+                // SAFETY: the work of the device has finished, and nobody finds the address any more.
+                unsafe { ipc.memory_close(base) }
+            }
+            Mapped::Pieces {
+                address,
+                size,
+                physical,
+            } => {
+                let memory = self
+                    .driver()
+                    .virtual_memory()
+                    .ok_or_else(|| self.shares_nothing())?;
+                // SAFETY: as above.
+                unsafe { memory.unmap(address, size) }
+                    .and_then(|()| memory.release(address, size))
+                    .and_then(|()| {
+                        physical.into_iter().try_for_each(|piece| {
+                            // SAFETY: imported, and mapped nowhere any more.
+                            unsafe { memory.destroy(piece) }
+                        })
+                    })
+            }
+        };
+        closed?;
+        finished
+    }
+
+    #[cold]
+    fn shares_nothing(&self) -> Error {
+        Error::new(
+            Code::UNSUPPORTED,
+            format!(
+                "the driver {} of device {} does not share memory with other processes",
+                self.driver().name(),
+                self.index()
+            ),
+        )
+    }
+
+    /// What is known of an address in imported memory.
+    pub(super) fn imported_info(&self, address: u64) -> Option<PointerInfo> {
+        let (base, size) = self.imports().around(address)?;
+        Some(PointerInfo {
+            base,
+            size,
+            requested: size,
+            stream: self.default_stream().id(),
+            device: self.index(),
+            pool: 0,
+            pool_number: 0,
+            label: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_read_back_and_damaged_ones_refused() {
+        let handle = |first| {
+            let mut bytes = [0x5a; IpcHandle::SIZE];
+            bytes[0] = first;
+            IpcHandle(bytes)
+        };
+        let exported = Exported {
+            driver: "acme".to_owned(),
+            size: 700,
+            offset: 300,
+            handles: Ok(vec![(600, handle(1)), (400, handle(0xff))]),
+        };
+        let text = exported.to_text();
+        assert_eq!(Exported::parse(&text).as_ref(), Some(&exported));
+        let allocation = Exported {
+            handles: Err(handle(7)),
+            ..exported
+        };
+        let whole = allocation.to_text();
+        assert_eq!(Exported::parse(&whole), Some(allocation));
+        for damaged in [
+            "",
+            "otr-memory-1",
+            "otr-memory-1 acme 700 300",
+            &text[1..],
+            &text[..text.len() - 1],
+            &text.replace(" 700 ", " 701 "),
+            &text.replace(" 700 ", " 0 "),
+            &text.replace("600:", "18446744073709551615:"),
+            &text.replace("ff5a", "fg5a"),
+            &text.replace(" 300 ", " -1 "),
+        ] {
+            assert_eq!(Exported::parse(damaged), None, "{damaged}");
+        }
+    }
+}
