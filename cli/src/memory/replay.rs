@@ -3,6 +3,8 @@
 //! A request that fails is a mark in the picture, not an error: how a program runs out of memory is
 //! what one wants to see. It must never ask for what the trace does not ask for.
 
+use std::collections::HashMap;
+
 use anyhow::{Context, bail};
 use clap::Args;
 use outrigger_allocator::trace::{Op, Trace};
@@ -33,6 +35,9 @@ pub(super) struct Simulation {
         help_heading = "Replay of traces"
     )]
     lag: u64,
+    /// The simulated device has no virtual memory: the allocator takes whole segments
+    #[arg(long, help_heading = "Replay of traces")]
+    no_virtual_memory: bool,
 }
 
 /// What an unlimited device has: more than any trace asks for, little enough that sums of it fit.
@@ -66,14 +71,18 @@ fn size(text: &str) -> Result<u64, String> {
 pub(super) fn tell(trace: &Trace, options: &Simulation) -> anyhow::Result<Story> {
     let config = Config::parse(&options.config).context("--config")?;
     let capacity = options.capacity.unwrap_or(UNLIMITED);
-    let mut replay = Replay::new(trace, SimulatedDevice::new(capacity, options.lag), config);
+    let mut replay = Replay::new(
+        trace,
+        SimulatedDevice::new(capacity, options.lag, !options.no_virtual_memory),
+        config,
+    );
     for (index, op) in trace.ops.iter().enumerate() {
         if !replay.teller.operation() {
             bail!("has more operations than a page can show");
         }
         replay.step(trace, index as u64 + 1, op);
     }
-    let waits = replay.allocator.backend().waits();
+    let (waits, orders) = replay.allocator.backend().waits();
     let stats = replay.allocator.stats();
     let mut about: Vec<(String, String)> = trace
         .header
@@ -93,6 +102,7 @@ pub(super) fn tell(trace: &Trace, options: &Simulation) -> anyhow::Result<Story>
         about.push(("allocator".to_owned(), options.config.clone()));
     }
     about.push(("waits of the host".to_owned(), waits.to_string()));
+    about.push(("waits between streams".to_owned(), orders.to_string()));
     about.push((
         "calls for memory".to_owned(),
         (stats.device_allocs + stats.device_frees).to_string(),
@@ -106,6 +116,7 @@ struct Replay {
     teller: Teller,
     addresses: Vec<Option<u64>>, // of allocations that were served
     changes: Vec<Change>,
+    places: HashMap<u64, u64>, // of memory that is mapped, in the picture
     label: u32,
 }
 
@@ -116,6 +127,7 @@ impl Replay {
             teller: Teller::new(),
             addresses: vec![None; trace.allocations],
             changes: Vec::new(),
+            places: HashMap::new(),
             label: 0,
         }
     }
@@ -177,6 +189,21 @@ impl Replay {
                     self.teller.map(address, size, 0, 0);
                 }
                 Change::Gone { address, size } => self.teller.unmap(address, size),
+                // Memory has its place from where it is mapped first; elsewhere it is seen again.
+                Change::Map {
+                    address,
+                    size,
+                    physical,
+                } => match self.places.get(&physical) {
+                    Some(&place) => self.teller.view(address, size, place),
+                    None => {
+                        let place = self.teller.map(address, size, 0, 0);
+                        self.places.insert(physical, place);
+                    }
+                },
+                Change::Destroyed { physical } => {
+                    self.places.remove(&physical);
+                }
             }
         }
     }

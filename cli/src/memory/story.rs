@@ -258,6 +258,18 @@ impl Teller {
         place
     }
 
+    /// Memory that has a place already comes to these addresses, too.
+    pub(super) fn view(&mut self, address: u64, size: u64, place: u64) {
+        self.add(Extent {
+            address,
+            size,
+            place,
+            stream: 0,
+            pool: 0,
+            view: true,
+        });
+    }
+
     fn add(&mut self, extent: Extent) {
         self.extents
             .insert(extent.address, self.story.extents.len() as u32);

@@ -2,9 +2,10 @@
 //!
 //! It must never depend on where the allocator puts what.
 
-use outrigger_allocator::StreamId;
 use outrigger_allocator::trace::{Trace, Writer};
+use outrigger_allocator::{StreamId, VirtualMemory};
 
+use super::super::device::PAGE;
 use super::super::story::{Block, Extent, Figures, What};
 use super::*;
 
@@ -101,8 +102,12 @@ fn check(story: &Story) -> u64 {
 fn the_story_agrees_with_the_allocators_books() {
     let trace = busy_trace();
     let peak = trace.peak_requested();
-    for (capacity, fails) in [(UNLIMITED, false), (peak * 2, false), (peak / 2, true)] {
-        let device = SimulatedDevice::new(capacity, 50);
+    let capacities = [(UNLIMITED, false), (peak * 2, false), (peak / 2, true)];
+    for ((capacity, fails), virtual_memory) in capacities
+        .into_iter()
+        .flat_map(|one| [(one, false), (one, true)])
+    {
+        let device = SimulatedDevice::new(capacity, 50, virtual_memory);
         let mut replay = Replay::new(&trace, device, Config::default());
         for (index, op) in trace.ops.iter().enumerate() {
             replay.teller.operation();
@@ -120,6 +125,41 @@ fn the_story_agrees_with_the_allocators_books() {
         assert_eq!(story.failures.len() as u64, stats.ooms);
         assert_eq!(!story.failures.is_empty(), fails, "capacity {capacity}");
     }
+}
+
+#[test]
+fn memory_at_two_addresses_has_one_place_and_counts_once() {
+    let trace = Trace::load(&b"m step\n"[..]).expect("a correct trace");
+    let device = SimulatedDevice::new(8 * PAGE, 0, true);
+    let mut replay = Replay::new(&trace, device, Config::default());
+    replay.teller.operation();
+    let device = replay.allocator.backend();
+    let home = device
+        .reserve(8 * PAGE, PAGE)
+        .expect("addresses are plenty");
+    let pieces: Vec<_> = (0..4)
+        .map(|_| device.create(2 * PAGE).expect("it fits"))
+        .collect();
+    assert!(device.create(1).is_err(), "beyond its capacity");
+    device.map(home, &pieces).expect("reserved");
+    // The second and the last one once more, one behind the other.
+    let view = device
+        .reserve(4 * PAGE, PAGE)
+        .expect("addresses are plenty");
+    device.map(view, &[pieces[1], pieces[3]]).expect("reserved");
+    device.unmap(home, 2 * PAGE);
+    device.destroy(pieces[0]);
+    replay.tell_changes();
+    let story = replay.teller.end(String::new(), Vec::new());
+    assert_eq!(story.figures().peak_reserved, 8 * PAGE);
+    assert_eq!(check(&story), 6 * PAGE);
+    let places: Vec<_> = story
+        .extents
+        .iter()
+        .map(|extent| (extent.place / PAGE, extent.view))
+        .collect();
+    let homes = [(0, false), (2, false), (4, false), (6, false)];
+    assert_eq!(places, [&homes[..], &[(2, true), (6, true)]].concat());
 }
 
 #[test]
