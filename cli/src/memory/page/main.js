@@ -130,10 +130,8 @@ class Page {
   }
 
   segmentsText() {
-    const { all, count } = this.moment.extents;
-    let own = 0;
-    for (let i = 0; i < count; i++) if (!this.story.extent.view[all[i]]) own++;
-    return `in ${plural(own, "segment")}`;
+    this.map.sortExtents();
+    return `in ${plural(this.map.segments.length, "segment")}`;
   }
 
   redraw(theme = true) {

@@ -56,36 +56,46 @@ class MemoryMap {
     const { moment } = this.page;
     if (this.mapping === moment.mapping) return;
     this.mapping = moment.mapping;
-    const { address, place, view } = this.story.extent;
+    const { address, size, place, view } = this.story.extent;
     const all = moment.extents.copy();
     this.byAddress = all.slice().sort((a, b) => address[a] - address[b]);
     this.addresses = Float64Array.from(this.byAddress, (x) => address[x]);
     this.byPlace = all.filter((x) => !view[x]).sort((a, b) => place[a] - place[b]);
+    // A segment begins where an extent does not go on from the one before it, neither here nor there.
+    this.segments = this.byPlace.filter((x, i) => {
+      const before = this.byPlace[i - 1];
+      return i === 0 || place[before] + size[before] !== place[x] || address[before] + size[before] !== address[x];
+    });
     this.places = Float64Array.from(this.byPlace, (x) => place[x]);
   }
 
-  // Calls `piece(place, size)` for each piece of the tape that a block covers.
+  // Calls `piece(place, size)` for each piece of the tape that a block covers; what lies together is one.
   pieces(block, piece) {
     const { address, size, place } = this.story.extent;
     const from = this.story.block.address[block], to = from + this.story.block.size[block];
+    let at = 0, bytes = 0;
     for (let i = Math.max(0, after(this.addresses, from) - 1); i < this.byAddress.length; i++) {
       const x = this.byAddress[i];
       if (address[x] >= to) break;
-      const start = Math.max(from, address[x]), end = Math.min(to, address[x] + size[x]);
-      if (end > start) piece(place[x] + start - address[x], end - start);
+      const start = Math.max(from, address[x]), more = Math.min(to, address[x] + size[x]) - start;
+      if (more <= 0) continue;
+      const here = place[x] + start - address[x];
+      if (bytes && here === at + bytes) {
+        bytes += more;
+      } else {
+        if (bytes) piece(at, bytes);
+        at = here;
+        bytes = more;
+      }
     }
+    if (bytes) piece(at, bytes);
   }
 
   // In how many places of the tape a live block lies.
   parts(block) {
-    let parts = 0, end = NaN;
+    let parts = 0;
     this.sortExtents();
-    if (this.page.moment.blocks.where[block] >= 0) {
-      this.pieces(block, (place, size) => {
-        if (place !== end) parts++;
-        end = place + size;
-      });
-    }
+    if (this.page.moment.blocks.where[block] >= 0) this.pieces(block, () => { parts++; });
     return parts;
   }
 
@@ -125,7 +135,7 @@ class MemoryMap {
     this.drawBlocks(pen, top, bottom, theme, moment, colouring);
     // Edges of segments, over the blocks: a notch at the start of each.
     pen.fillStyle = theme.card;
-    for (const x of this.byPlace) {
+    for (const x of this.segments) {
       const place = extent.place[x];
       if (!visible(place, 1) || extent.size[x] / this.perRow * this.width < 3) continue;
       this.span(place, Math.min(extent.size[x], this.perRow / this.width), top, bottom,
@@ -140,9 +150,7 @@ class MemoryMap {
   // small blocks cost no more than the pixels that they are in.
   drawBlocks(pen, top, bottom, theme, moment, colouring) {
     const { all, count } = moment.blocks;
-    const { perRow, addresses, byAddress } = this;
-    const { address, size, place } = this.story.extent;
-    const { address: starts, size: sizes } = this.story.block;
+    const { perRow } = this;
     const categories = colouring.names.length;
     const pixel = this.width / perRow;
     const first = top * perRow, last = (bottom + 1) * perRow;
@@ -154,23 +162,19 @@ class MemoryMap {
     let anyFine = false;
     for (let i = 0; i < count; i++) {
       const b = all[i];
-      const from = starts[b], to = from + sizes[b];
       const group = this.page.chosen && !this.page.chosen.has(b) ? categories : colouring.of[b];
-      for (let n = Math.max(0, after(addresses, from) - 1); n < addresses.length && addresses[n] < to; n++) {
-        const x = byAddress[n];
-        const start = Math.max(from, address[x]), bytes = Math.min(to, address[x] + size[x]) - start;
-        const at = place[x] + start - address[x];
-        if (bytes <= 0 || at + bytes <= first || at >= last) continue;
+      this.pieces(b, (at, bytes) => {
+        if (at + bytes <= first || at >= last) return;
         if (bytes * pixel < 1) {
           const row = Math.floor(at / perRow);
-          if (row < top || row > bottom) continue;
+          if (row < top || row > bottom) return;
           fine[group * layer + (row - top) * width + Math.floor((at - row * perRow) * pixel)] += bytes * pixel;
           anyFine = true;
         } else {
           groups[group].push(at, bytes);
           if (moment.pending(b)) pending.push(at, bytes);
         }
-      }
+      });
     }
     const colour = (group) =>
       group === categories ? theme.heldEdge : theme.category(group, categories, colouring.ramp);
