@@ -42,11 +42,23 @@ fn busy_trace() -> Trace {
     Trace::load(&writer.into_inner()[..]).expect("what the writer wrote")
 }
 
-/// Goes through a story: no block outside of extents, none over another, none over a place of the
-/// picture that another has. Returns the bytes that are held at the end.
+/// Pieces of the picture: place and bytes.
+type Places = Vec<(u64, u64)>;
+
+fn product<'a>(
+    some: &'a Places,
+    others: &'a Places,
+) -> impl Iterator<Item = ((u64, u64), (u64, u64))> + 'a {
+    some.iter()
+        .flat_map(|&one| others.iter().map(move |&other| (one, other)))
+}
+
+/// Goes through a story: no block outside of extents, none over another, neither at its addresses nor in
+/// the memory behind them, and no extent over a place of the picture that another has. Returns the bytes that are held at the end.
 fn check(story: &Story) -> u64 {
     let mut extents: Vec<Extent> = Vec::new();
-    let mut blocks: Vec<Option<Block>> = Vec::new();
+    // Live ones, with the places of their memory.
+    let mut blocks: Vec<Option<(Block, Places)>> = Vec::new();
     let mut told = 0;
     for event in &story.events {
         match event.what {
@@ -61,19 +73,26 @@ fn check(story: &Story) -> u64 {
                     .collect();
                 covered.sort_by_key(|extent| extent.address);
                 let mut next = block.address;
+                let mut places = Places::new();
                 for extent in covered {
                     assert!(
                         extent.address <= next,
                         "{block:x?} is not mapped at {next:x}"
                     );
-                    next = extent.address + extent.size;
+                    let stop = end.min(extent.address + extent.size);
+                    places.push((extent.place + next - extent.address, stop - next));
+                    next = stop;
                 }
                 assert!(next >= end, "{block:x?} is not mapped at {next:x}");
-                for other in blocks.iter().flatten() {
+                for (other, others) in blocks.iter().flatten() {
                     let apart = other.address + other.size <= block.address || end <= other.address;
                     assert!(apart, "{block:x?} lies over {other:x?}");
+                    for ((place, size), (at, bytes)) in product(&places, others) {
+                        let apart = place + size <= at || at + bytes <= place;
+                        assert!(apart, "{block:x?} has memory of {other:x?}");
+                    }
                 }
-                blocks.push(Some(block));
+                blocks.push(Some((block, places)));
             }
             What::Done(block) => blocks[block as usize] = None,
             What::Map => {
