@@ -24,6 +24,7 @@ use crate::arenas::Arenas;
 use crate::config::Class;
 use crate::pending::Pending;
 use crate::stats::{Ledger, Sum};
+use crate::tally::QUANTITIES;
 use crate::{
     AllocError, Allocation, Backend, Backing, BlockInfo, Config, Context, FreeError, Freed,
     History, Recorded, Snapshot, Stats, StreamId,
@@ -284,7 +285,7 @@ impl<B: Backend> Allocator<B> {
     /// Makes every peak the current value.
     pub fn reset_peak(&self) {
         let mut ledger = self.ledger.lock();
-        ledger.take_over(&self.recall().0);
+        ledger.take_over(&self.recall(&[true; QUANTITIES]).0);
         ledger.reset_peak();
     }
 
@@ -323,34 +324,46 @@ impl<B: Backend> Allocator<B> {
         sums
     }
 
-    /// As [`sums`](Self::sums), and takes all credit back. Also says how many arenas are somebody's.
-    fn recall(&self) -> ([Sum; 2], u64) {
+    /// As [`sums`](Self::sums), and takes the credit of these quantities back. Also says how many arenas
+    /// are somebody's.
+    fn recall(&self, which: &[bool; QUANTITIES]) -> ([Sum; 2], u64) {
         let (mut sums, mut owned) = ([Sum::default(); 2], 0);
         for number in self.arenas.numbers() {
             let mut arena = self.arenas.lock(number);
             owned += u64::from(arena.owner.is_some());
             for class in [Class::Small, Class::Large] {
                 let tally = arena.tally(class);
-                tally.recall();
+                tally.recall(which);
                 sums[class as usize].add(tally);
             }
         }
         (sums, owned)
     }
 
-    /// Raises the peaks, if an arena's counts may be above them, and hands out credit anew.
+    /// Raises the peaks, if an arena's counts may be above them, and hands out credit anew: of the
+    /// quantities that need it, since what others have left serves them at their next turn.
     #[cold]
     #[inline(never)]
     fn settle(&self) {
         let mut ledger = self.ledger.lock();
-        let (sums, owned) = self.recall();
+        let mut short = [false; QUANTITIES];
+        for number in self.arenas.numbers() {
+            let mut arena = self.arenas.lock(number);
+            for class in [Class::Small, Class::Large] {
+                arena.tally(class).note_short(&mut short);
+            }
+        }
+        if !short.contains(&true) {
+            return;
+        }
+        let (sums, owned) = self.recall(&short);
         ledger.take_over(&sums);
         let credit = [Class::Small, Class::Large].map(|class| ledger.credit(class, owned.max(1)));
         for number in self.arenas.numbers() {
             let mut arena = self.arenas.lock(number);
             if arena.owner.is_some() {
-                arena.tally(Class::Small).grant(&credit[0]);
-                arena.tally(Class::Large).grant(&credit[1]);
+                arena.tally(Class::Small).grant(&short, &credit[0]);
+                arena.tally(Class::Large).grant(&short, &credit[1]);
             }
         }
     }

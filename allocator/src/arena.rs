@@ -72,6 +72,8 @@ pub(crate) struct Arena {
     index: Index,              // blocks in any state
     parts: [Part; 2],          // by class
     views: Vec<u32>,           // segments, the one used last at the end
+    touched: Vec<u32>,         // views in which blocks were freed
+    least_chunk: u64,          // bytes of the smallest chunk that it has had
     notes: HashMap<u32, Note>, // by block
     reserved: u64,             // bytes from the device
 }
@@ -92,6 +94,8 @@ impl Arena {
             index: Index::new(),
             parts: [part(), part()],
             views: Vec::new(),
+            touched: Vec::new(),
+            least_chunk: u64::MAX,
             notes: HashMap::new(),
             reserved: 0,
             config,
@@ -183,6 +187,12 @@ impl Arena {
             .tally
             .used(size, request.requested);
         Allocation { address, size }
+    }
+
+    /// Bytes that are free.
+    pub(crate) fn idle_bytes(&self) -> u64 {
+        let idle = |part: &Part| part.tally.current(Quantity::IdleBytes);
+        self.parts.iter().map(idle).sum()
     }
 
     /// Whether a credit is used up.
@@ -280,6 +290,12 @@ impl Arena {
             id = before;
         }
         self.list(id);
+        let segment = self.blocks[id].segment;
+        if let Some(view) = self.segments[segment].view_mut()
+            && !std::mem::replace(&mut view.touched, true)
+        {
+            self.touched.push(segment);
+        }
     }
 
     /// Puts a block into the lists for best fit.

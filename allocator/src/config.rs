@@ -270,10 +270,14 @@ impl Config {
         }
     }
 
-    /// Whether it pays to show idle chunks for a request of `size` bytes, if that saves `saved` bytes.
-    /// `tight`: the device has refused before.
-    pub(crate) fn lending_pays(&self, saved: u64, size: u64, tight: bool) -> bool {
-        saved > 0 && (tight || saved >= size / LENDING_SHARE)
+    /// How many bytes idle chunks must save a request of `size` bytes for that to pay. `tight`: the
+    /// device has refused before.
+    pub(crate) fn saving(&self, size: u64, tight: bool) -> u64 {
+        if tight {
+            1
+        } else {
+            (size / LENDING_SHARE).max(1)
+        }
     }
 
     /// The sizes of chunks that make up `bytes`, a multiple of the granularity, where `reserved` are

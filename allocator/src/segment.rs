@@ -74,6 +74,10 @@ pub(crate) struct View {
     pub(crate) holes: Vec<u32>,
     /// On its way to be unmapped.
     pub(crate) leaving: bool,
+    /// Shows chunks of other arenas.
+    pub(crate) guests: bool,
+    /// Blocks in it were freed since its idle pieces were looked for.
+    pub(crate) touched: bool,
 }
 
 impl View {

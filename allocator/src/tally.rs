@@ -103,6 +103,13 @@ impl Tally {
         self.credit.iter().fold(0, |all, credit| all | credit) < 0
     }
 
+    /// Notes which credits are used up.
+    pub(crate) fn note_short(&self, short: &mut [bool; QUANTITIES]) {
+        for (short, &credit) in short.iter_mut().zip(&self.credit) {
+            *short |= credit < 0;
+        }
+    }
+
     #[inline]
     pub(crate) fn current(&self, quantity: Quantity) -> u64 {
         let at = quantity as usize;
@@ -118,19 +125,19 @@ impl Tally {
         (self.pending_bytes, self.pending_blocks)
     }
 
-    /// Takes all credit back.
-    pub(crate) fn recall(&mut self) {
-        for (given, credit) in self.given.iter_mut().zip(&mut self.credit) {
-            *given -= *credit;
-            *credit = 0;
+    /// Takes the credit of these quantities back.
+    pub(crate) fn recall(&mut self, which: &[bool; QUANTITIES]) {
+        for at in (0..QUANTITIES).filter(|&at| which[at]) {
+            self.given[at] -= self.credit[at];
+            self.credit[at] = 0;
         }
     }
 
-    /// Hands out credit.
-    pub(crate) fn grant(&mut self, amounts: &[u64; QUANTITIES]) {
-        for (at, &amount) in amounts.iter().enumerate() {
-            self.given[at] += amount as i64;
-            self.credit[at] += amount as i64;
+    /// Hands out credit of these quantities.
+    pub(crate) fn grant(&mut self, which: &[bool; QUANTITIES], amounts: &[u64; QUANTITIES]) {
+        for at in (0..QUANTITIES).filter(|&at| which[at]) {
+            self.given[at] += amounts[at] as i64;
+            self.credit[at] += amounts[at] as i64;
         }
     }
 }

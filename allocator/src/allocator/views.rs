@@ -57,8 +57,15 @@ impl<B: Backend> Allocator<B> {
             Some(_) => None,
             None => arena.reuse_view(request),
         };
-        let mut offers = offers(&arena, owner.stream);
         let missing = arena.missing(request.class, request.size, memory.granularity());
+        // Idle chunks must have as much for lending to pay.
+        let saving = self.config.saving(request.size, tight);
+        let least = (request.size + saving).saturating_sub(missing);
+        let mut offers = if arena.idle_bytes() < least {
+            Vec::new()
+        } else {
+            offers(&arena, owner.stream)
+        };
         drop(arena);
         self.ledger.lock().counts.view_reuses += u64::from(reused.is_some());
         if let Some(found) = settled.or(reused) {
@@ -79,7 +86,7 @@ impl<B: Backend> Allocator<B> {
         }
         let offers = choose(&offers, request);
         let saved = missing.saturating_sub(request.size.saturating_sub(bytes(&offers)));
-        if offers.is_empty() || !self.config.lending_pays(saved, request.size, tight) {
+        if offers.is_empty() || saved < saving {
             return Ok(None);
         }
         let mut pieces = self.take(owner.stream, &offers);
@@ -197,6 +204,9 @@ impl<B: Backend> Allocator<B> {
         owner: Owner,
         offers: &[Offer],
     ) -> Option<Allocation> {
+        if !self.arenas.lock(number).has_guests() {
+            return None;
+        }
         let by_home: HashMap<(u32, u64), &Offer> = offers
             .iter()
             .map(|offer| ((offer.piece.arena, offer.piece.chunk.home), offer))
@@ -330,16 +340,22 @@ fn bytes(offers: &[Offer]) -> u64 {
 /// Offers that meet a request, or all if they do not: in their order, but for the last one, which is the
 /// smallest that does.
 fn choose(offers: &[Offer], request: &Request) -> Vec<Offer> {
+    let size = |offer: &Offer| offer.piece.chunk.size;
+    let largest = offers.iter().map(size).max().unwrap_or(0);
     let mut chosen = Vec::new();
     let mut lacking = request.size;
     let mut rest = offers.iter();
     while lacking > 0 {
-        let size = |offer: &&Offer| offer.piece.chunk.size;
-        let enough = rest.clone().filter(|offer| size(offer) >= lacking);
-        let Some(offer) = enough.min_by_key(size).or_else(|| rest.next()) else {
+        let last = if lacking > largest {
+            None
+        } else {
+            let enough = rest.clone().filter(|offer| size(offer) >= lacking);
+            enough.min_by_key(|offer| size(offer))
+        };
+        let Some(offer) = last.or_else(|| rest.next()) else {
             break;
         };
-        lacking = lacking.saturating_sub(offer.piece.chunk.size);
+        lacking = lacking.saturating_sub(size(offer));
         chosen.push(*offer);
     }
     chosen

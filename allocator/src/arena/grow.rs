@@ -177,6 +177,8 @@ impl Arena {
     /// Turns the start of a hole into a block that is lent.
     fn fill(&mut self, growth: &Growth, chunks: &[Chunk]) -> u32 {
         let size = chunks.iter().map(|chunk| chunk.size).sum();
+        let least = chunks.iter().map(|chunk| chunk.size).min();
+        self.least_chunk = self.least_chunk.min(least.unwrap_or(u64::MAX));
         let block = growth.hole;
         let rest = (size < self.blocks[block].size).then(|| self.split(block, size));
         self.blocks[block].state = State::Lent;

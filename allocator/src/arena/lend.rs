@@ -19,7 +19,9 @@ impl Arena {
     pub(crate) fn idle_chunks(&self) -> Vec<Chunk> {
         let mut chunks = Vec::new();
         for class in [Class::Large, Class::Small] {
-            for id in self.parts[class as usize].lists.descending(&self.blocks) {
+            let ids = self.parts[class as usize].lists.descending(&self.blocks);
+            // Bins descend, the sizes within a bin, which are about the same, do not.
+            for id in ids.take_while(|&id| self.blocks[id].size > self.least_chunk / 2) {
                 let block = &self.blocks[id];
                 if let Some(span) = self.segments[block.segment].span() {
                     chunks.extend_from_slice(span.within(block.address, block.end()));
@@ -31,17 +33,18 @@ impl Arena {
 
     /// Whether views show chunks of other arenas.
     pub(crate) fn has_guests(&self) -> bool {
-        let views = self.views.iter();
-        let mut slots = views
-            .filter_map(|&id| self.segments[id].view())
-            .flat_map(|view| &view.slots);
-        slots.any(|slot| slot.piece.arena != self.id)
+        self.views_with_guests().next().is_some()
+    }
+
+    fn views_with_guests(&self) -> impl Iterator<Item = u32> {
+        let guests = |id: &u32| self.segments[*id].view().is_some_and(|view| view.guests);
+        self.views.iter().copied().filter(guests)
     }
 
     /// The places of views with pieces of other arenas that lie whole in free blocks, and their views.
     pub(crate) fn idle_guests(&self) -> Vec<(u32, Slot)> {
         let mut guests = Vec::new();
-        for &segment in &self.views {
+        for segment in self.views_with_guests() {
             let slots = self.idle_slots(segment).into_iter();
             let slots = slots.filter(|slot| slot.piece.arena != self.id);
             guests.extend(slots.map(|slot| (segment, slot)));
@@ -138,8 +141,10 @@ impl Arena {
         for class in [Class::Small, Class::Large] {
             self.settle_quick(class);
         }
-        for place in 0..self.views.len() {
-            let segment = self.views[place];
+        for segment in std::mem::take(&mut self.touched) {
+            if let Some(view) = self.segments[segment].view_mut() {
+                view.touched = false;
+            }
             for slot in self.idle_slots(segment) {
                 if slot.piece.arena == self.id && self.empty_slot(segment, &slot) {
                     self.come_home(slot.piece.chunk.home);
@@ -165,6 +170,8 @@ impl Arena {
             slots: slots.collect(),
             holes: Vec::new(),
             leaving: false,
+            guests: pieces.iter().any(|piece| piece.arena != self.id),
+            touched: false,
         };
         let kind = Kind::View(view);
         let block = self.add_segment(address, end - address, request.class, State::Lent, kind);
@@ -285,6 +292,7 @@ impl Arena {
     /// A view left: its address and size, to be unmapped and released.
     pub(crate) fn view_left(&mut self, id: u32) -> Option<(u64, u64)> {
         self.views.retain(|&other| other != id);
+        self.touched.retain(|&other| other != id);
         let segment = self.segments.remove(id)?;
         self.index.remove(&self.blocks, segment.address);
         self.blocks.remove(segment.first);
