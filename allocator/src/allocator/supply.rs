@@ -71,7 +71,10 @@ impl<B: Backend> Allocator<B> {
         let Some(memory) = self.memory() else {
             return self.segment(number, request, owner, tight, events);
         };
-        if let Some(found) = self.lend(growth, memory, number, request, owner, tight, events)? {
+        // What graphs of a pool replay goes to addresses whose memory must never be elsewhere.
+        if owner.pool.is_none()
+            && let Some(found) = self.lend(growth, memory, number, request, owner, tight, events)?
+        {
             return Ok(Some(found));
         }
         self.extend(memory, number, request, events)

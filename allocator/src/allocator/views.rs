@@ -3,7 +3,7 @@
 //! Chunks of the own stream need no wait, since the stream's order keeps old and new use apart at
 //! whichever address. Chunks that others have used need a wait of the stream behind their work so far.
 //! Memory that waits for other streams needs a wait, too, and no view. Only what is missing then is
-//! taken from the device.
+//! taken from the device. All of this is for the shared memory: a pool's never lends nor borrows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -77,9 +77,7 @@ impl<B: Backend> Allocator<B> {
             if let Some(found) = self.overtake(number, request, owner) {
                 return Ok(Some(found));
             }
-            if owner.pool.is_none() {
-                offers.extend(self.offers_of_others(number, request.size, tight));
-            }
+            offers.extend(self.offers_of_others(number, request.size, tight));
         }
         if let Some(found) = self.reuse_with_guests(number, request, owner, &offers) {
             return Ok(Some(found));
