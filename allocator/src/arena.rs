@@ -140,15 +140,12 @@ impl Arena {
         self.alloc_best(request)
     }
 
-    /// Serves a request from the smallest free block that fits.
+    /// Serves a request from the smallest free block that fits, after all were joined: a block that is
+    /// split although its neighbours would have fitted better is what fragmentation begins with.
     fn alloc_best(&mut self, request: &Request) -> Option<Allocation> {
-        if let Some(found) = self.best_fit(request) {
-            return Some(self.hand_out(found, request));
+        if !self.parts[request.class as usize].quick.is_empty() {
+            self.settle_quick(request.class);
         }
-        if self.parts[request.class as usize].quick.is_empty() {
-            return None;
-        }
-        self.settle_quick(request.class);
         let found = self.best_fit(request)?;
         Some(self.hand_out(found, request))
     }
