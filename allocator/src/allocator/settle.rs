@@ -98,7 +98,14 @@ impl<B: Backend> Allocator<B> {
                             }
                         }
                         Some(Waiter::Home { arena, home }) => {
-                            self.arenas.lock(arena).come_home(home);
+                            let mut waiting = self.arenas.lock(arena);
+                            waiting.come_home(home);
+                            let closed = waiting.closed;
+                            drop(waiting);
+                            if closed {
+                                self.pending.lock().retire(arena);
+                                again = true;
+                            }
                         }
                         Some(Waiter::Leaving(arena, leaving)) => {
                             events.extend(self.left(arena, leaving));
@@ -131,10 +138,7 @@ impl<B: Backend> Allocator<B> {
                 let memory = self.memory()?;
                 memory.unmap(home, chunk.size);
                 memory.destroy(chunk.physical);
-                for (address, size) in spans {
-                    self.arenas.remove_route(address);
-                    memory.release(address, size);
-                }
+                self.release_spans(&spans);
                 self.ledger.lock().counts.unmaps += 1;
                 (event, class)
             }
@@ -192,9 +196,24 @@ impl<B: Backend> Allocator<B> {
         };
         arena.settle_all();
         let (leaving, sent) = arena.leave(bytes);
+        // Addresses for which the device had no memory.
+        let spans = arena.take_empty_spans();
         drop(arena);
         self.send_off(owner.stream, number, leaving);
+        if !spans.is_empty() {
+            self.release_spans(&spans);
+            self.forget_if_empty(number);
+        }
         sent
+    }
+
+    /// Gives addresses back into which nothing is mapped.
+    fn release_spans(&self, spans: &[(u64, u64)]) {
+        let Some(memory) = self.memory() else { return };
+        for &(address, size) in spans {
+            self.arenas.remove_route(address);
+            memory.release(address, size);
+        }
     }
 
     /// Sends unused views of an arena on their way: all of them, or those that are more than `most`.

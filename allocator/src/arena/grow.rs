@@ -97,7 +97,10 @@ impl Arena {
             for &hole in &span.holes {
                 let room = self.blocks[hole].size;
                 let before = self.blocks[hole].before;
-                let free = before != NONE && self.blocks[before].state == State::Free;
+                // A free block that has enough is one that must not be split for this.
+                let free = before != NONE
+                    && self.blocks[before].state == State::Free
+                    && self.blocks[before].size < need;
                 let head = if extend && free { before } else { NONE };
                 let has = if head == NONE {
                     0
@@ -156,14 +159,32 @@ impl Arena {
         }
     }
 
-    /// Chunks were mapped from the start of the hole on: they are free.
-    pub(crate) fn grown(&mut self, growth: &Growth, chunks: &[Chunk]) {
-        let mut block = self.fill(growth, chunks);
+    /// Chunks were mapped from the start of the hole on: they serve the request that they are for.
+    pub(crate) fn grown(
+        &mut self,
+        growth: &Growth,
+        chunks: &[Chunk],
+        request: &Request,
+    ) -> Allocation {
+        let mut id = self.fill(growth, chunks);
         if growth.head != NONE {
-            self.join(growth.head, block);
-            block = growth.head;
+            self.join(growth.head, id);
+            id = growth.head;
         }
-        self.give(block);
+        // Not from the lists: joined with its neighbours, it may be a block that is kept whole.
+        let found = self.blocks[id].size;
+        if (self.config).splits(request, found - request.size, false) {
+            let rest = self.split(id, request.size);
+            self.give(rest);
+        }
+        let block = &mut self.blocks[id];
+        block.state = State::Allocated;
+        block.requested = request.requested;
+        let (address, size) = (block.address, block.size);
+        let tally = self.tally(request.class);
+        tally.add(Quantity::IdleBytes, size);
+        tally.used(size, request.requested);
+        Allocation { address, size }
     }
 
     /// Chunks were mapped from the start of the hole on: they are lent, each by itself.

@@ -4,6 +4,7 @@ use outrigger_allocator::Config;
 use proptest::prelude::*;
 
 use super::{Model, Step};
+use crate::sim::Sim;
 
 const MIB: u64 = 1 << 20;
 
@@ -62,8 +63,13 @@ proptest! {
         steps in steps(120),
         faults in prop::collection::btree_set(1_u32..150, 0..20),
         capacity in prop_oneof![Just(100 * MIB), Just(u64::MAX / 2)],
+        virtual_memory in any::<bool>(),
     ) {
-        let mut model = Model::new(capacity, config);
+        let sim = match virtual_memory {
+            true => Sim::with_virtual_memory(capacity),
+            false => Sim::new(capacity),
+        };
+        let mut model = Model::new(sim, config);
         model.sim.0.lock().faults = faults;
         for step in &steps {
             model.step(step);
