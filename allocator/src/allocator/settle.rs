@@ -1,5 +1,6 @@
 //! Fences: blocks that wait for streams, chunks that come home, and memory that leaves.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
@@ -190,12 +191,18 @@ impl<B: Backend> Allocator<B> {
     /// were sent. Views of it may stay only if nothing was. The growth lock keeps chunks that leave out
     /// of new views.
     pub(super) fn send_idle(&self, _: &MutexGuard<'_, ()>, number: u32, bytes: u64) -> u64 {
+        // What a view in use has mapped would not be the device's again.
+        let mut shown = HashSet::new();
+        for other in self.arenas.numbers() {
+            let mut other = self.arenas.lock(other);
+            other.settle_all();
+            shown.extend(other.shown());
+        }
         let mut arena = self.arenas.lock(number);
         let Some(owner) = arena.owner else {
             return 0;
         };
-        arena.settle_all();
-        let (leaving, sent) = arena.leave(bytes);
+        let (leaving, sent) = arena.leave(bytes, &shown);
         // Addresses for which the device had no memory.
         let spans = arena.take_empty_spans();
         drop(arena);

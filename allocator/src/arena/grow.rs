@@ -3,6 +3,8 @@
 //! The caller talks to the device; between a plan and its end nobody else may grow the same arena, while
 //! others may allocate from it and free.
 
+use std::collections::HashSet;
+
 use super::Arena;
 use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
@@ -213,8 +215,9 @@ impl Arena {
     }
 
     /// Takes what is idle out of use, up to a number of bytes: it leaves once what the stream has been
-    /// given has finished. Views of chunks that leave must leave, too. Gives the bytes as well.
-    pub(crate) fn leave(&mut self, most: u64) -> (Vec<Leaving>, u64) {
+    /// given has finished. Views of chunks that leave must leave, too; chunks that are `shown` by views
+    /// in use, by arena and home, stay. Gives the bytes as well.
+    pub(crate) fn leave(&mut self, most: u64, shown: &HashSet<(u32, u64)>) -> (Vec<Leaving>, u64) {
         let (mut leaving, mut sent) = (Vec::new(), 0);
         let ids: Vec<u32> = self.segments.ids().collect();
         for id in ids {
@@ -231,7 +234,7 @@ impl Arena {
             if sent >= most {
                 break;
             }
-            if self.lend(&chunk) {
+            if !shown.contains(&(self.id, chunk.home)) && self.lend(&chunk) {
                 sent += chunk.size;
                 leaving.push(Leaving::Chunk(chunk.home));
             }

@@ -33,6 +33,8 @@ pub(crate) enum Step {
         work: u64,
     },
     EmptyCache,
+    /// Gives cached memory back, but for so many bytes.
+    Trim(u64),
     SetLimit(u64),
     PoolCreate,
     /// These name the n-th pool, modulo their number; released ones count.
@@ -175,6 +177,11 @@ impl Model {
                     self.check_emptied();
                 }
             }
+            Step::Trim(keep) => {
+                let before = self.sim.0.lock().reserved();
+                let given_back = self.allocator.trim(keep);
+                assert_eq!(before - self.sim.0.lock().reserved(), given_back);
+            }
             Step::SetLimit(bytes) => {
                 self.limit = bytes;
                 self.allocator.set_limit(bytes);
@@ -255,12 +262,22 @@ impl Model {
     /// Only memory that somebody needs is left: after a quiet `empty_cache`.
     fn check_emptied(&self) {
         let blocks = self.live.iter().chain(&self.kept);
-        let needed: BTreeSet<u64> = blocks
-            .flat_map(|block| &block.pieces)
+        let device = self.sim.0.lock();
+        let snapshot = self.allocator.snapshot();
+        let views = snapshot.segments.iter().filter(|segment| segment.view);
+        let views: BTreeSet<u64> = views.map(|view| view.address).collect();
+        // A view that is used in part keeps all that it shows.
+        let bytes = blocks.map(|block| {
+            let range = device.memory.reserved_around(block.address);
+            let range = range.filter(|range| views.range(range.clone()).next().is_some());
+            range.unwrap_or(block.address..block.address + block.size)
+        });
+        let needed: BTreeSet<u64> = bytes
+            .flat_map(|bytes| device.memory.pieces(&bytes))
             .map(|piece| piece.object)
             .collect();
-        let device = self.sim.0.lock();
-        for segment in self.allocator.snapshot().segments {
+        assert_eq!(device.memory.used(), device.reserved());
+        for segment in snapshot.segments {
             let live = segment.pool.is_some_and(|pool| self.references(pool) > 0);
             let bytes = segment.address..segment.address + segment.size;
             for piece in device.memory.pieces(&bytes) {

@@ -104,6 +104,12 @@ impl Memory {
         address
     }
 
+    /// The reserved addresses around one.
+    pub(crate) fn reserved_around(&self, address: u64) -> Option<Range<u64>> {
+        let (&base, &size) = self.reservations.range(..=address).next_back()?;
+        (address - base < size).then_some(base..base + size)
+    }
+
     pub(crate) fn release(&mut self, address: u64, size: u64) {
         let range = self.reservations.remove(&address);
         let mapped = self.pieces(&(address..address + size));
