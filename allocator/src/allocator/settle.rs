@@ -1,5 +1,6 @@
 //! Fences: blocks that wait for streams, chunks that come home, and memory that leaves.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
@@ -98,7 +99,14 @@ impl<B: Backend> Allocator<B> {
                             }
                         }
                         Some(Waiter::Home { arena, home }) => {
-                            self.arenas.lock(arena).come_home(home);
+                            let mut waiting = self.arenas.lock(arena);
+                            waiting.come_home(home);
+                            let closed = waiting.closed;
+                            drop(waiting);
+                            if closed {
+                                self.pending.lock().retire(arena);
+                                again = true;
+                            }
                         }
                         Some(Waiter::Leaving(arena, leaving)) => {
                             events.extend(self.left(arena, leaving));
@@ -131,10 +139,7 @@ impl<B: Backend> Allocator<B> {
                 let memory = self.memory()?;
                 memory.unmap(home, chunk.size);
                 memory.destroy(chunk.physical);
-                for (address, size) in spans {
-                    self.arenas.remove_route(address);
-                    memory.release(address, size);
-                }
+                self.release_spans(&spans);
                 self.ledger.lock().counts.unmaps += 1;
                 (event, class)
             }
@@ -186,15 +191,36 @@ impl<B: Backend> Allocator<B> {
     /// were sent. Views of it may stay only if nothing was. The growth lock keeps chunks that leave out
     /// of new views.
     pub(super) fn send_idle(&self, _: &MutexGuard<'_, ()>, number: u32, bytes: u64) -> u64 {
+        // What a view in use has mapped would not be the device's again.
+        let mut shown = HashSet::new();
+        for other in self.arenas.numbers() {
+            let mut other = self.arenas.lock(other);
+            other.settle_all();
+            shown.extend(other.shown());
+        }
         let mut arena = self.arenas.lock(number);
         let Some(owner) = arena.owner else {
             return 0;
         };
-        arena.settle_all();
-        let (leaving, sent) = arena.leave(bytes);
+        let (leaving, sent) = arena.leave(bytes, &shown);
+        // Addresses for which the device had no memory.
+        let spans = arena.take_empty_spans();
         drop(arena);
         self.send_off(owner.stream, number, leaving);
+        if !spans.is_empty() {
+            self.release_spans(&spans);
+            self.forget_if_empty(number);
+        }
         sent
+    }
+
+    /// Gives addresses back into which nothing is mapped.
+    fn release_spans(&self, spans: &[(u64, u64)]) {
+        let Some(memory) = self.memory() else { return };
+        for &(address, size) in spans {
+            self.arenas.remove_route(address);
+            memory.release(address, size);
+        }
     }
 
     /// Sends unused views of an arena on their way: all of them, or those that are more than `most`.

@@ -131,8 +131,7 @@ impl<B: Backend> Allocator<B> {
         match self.map_new(memory, number, request.class, &plan, plan.missing, events) {
             Ok(Some(chunks)) => {
                 let mut arena = self.arenas.lock(number);
-                arena.grown(&plan, &chunks);
-                Ok(arena.alloc(request))
+                Ok(Some(arena.grown(&plan, &chunks, request)))
             }
             failed => {
                 self.arenas.lock(number).give_up(&plan);

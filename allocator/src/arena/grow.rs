@@ -3,6 +3,8 @@
 //! The caller talks to the device; between a plan and its end nobody else may grow the same arena, while
 //! others may allocate from it and free.
 
+use std::collections::HashSet;
+
 use super::Arena;
 use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
@@ -97,7 +99,10 @@ impl Arena {
             for &hole in &span.holes {
                 let room = self.blocks[hole].size;
                 let before = self.blocks[hole].before;
-                let free = before != NONE && self.blocks[before].state == State::Free;
+                // A free block that has enough is one that must not be split for this.
+                let free = before != NONE
+                    && self.blocks[before].state == State::Free
+                    && self.blocks[before].size < need;
                 let head = if extend && free { before } else { NONE };
                 let has = if head == NONE {
                     0
@@ -156,14 +161,32 @@ impl Arena {
         }
     }
 
-    /// Chunks were mapped from the start of the hole on: they are free.
-    pub(crate) fn grown(&mut self, growth: &Growth, chunks: &[Chunk]) {
-        let mut block = self.fill(growth, chunks);
+    /// Chunks were mapped from the start of the hole on: they serve the request that they are for.
+    pub(crate) fn grown(
+        &mut self,
+        growth: &Growth,
+        chunks: &[Chunk],
+        request: &Request,
+    ) -> Allocation {
+        let mut id = self.fill(growth, chunks);
         if growth.head != NONE {
-            self.join(growth.head, block);
-            block = growth.head;
+            self.join(growth.head, id);
+            id = growth.head;
         }
-        self.give(block);
+        // Not from the lists: joined with its neighbours, it may be a block that is kept whole.
+        let found = self.blocks[id].size;
+        if (self.config).splits(request, found - request.size, false) {
+            let rest = self.split(id, request.size);
+            self.give(rest);
+        }
+        let block = &mut self.blocks[id];
+        block.state = State::Allocated;
+        block.requested = request.requested;
+        let (address, size) = (block.address, block.size);
+        let tally = self.tally(request.class);
+        tally.add(Quantity::IdleBytes, size);
+        tally.used(size, request.requested);
+        Allocation { address, size }
     }
 
     /// Chunks were mapped from the start of the hole on: they are lent, each by itself.
@@ -192,8 +215,9 @@ impl Arena {
     }
 
     /// Takes what is idle out of use, up to a number of bytes: it leaves once what the stream has been
-    /// given has finished. Views of chunks that leave must leave, too. Gives the bytes as well.
-    pub(crate) fn leave(&mut self, most: u64) -> (Vec<Leaving>, u64) {
+    /// given has finished. Views of chunks that leave must leave, too; chunks that are `shown` by views
+    /// in use, by arena and home, stay. Gives the bytes as well.
+    pub(crate) fn leave(&mut self, most: u64, shown: &HashSet<(u32, u64)>) -> (Vec<Leaving>, u64) {
         let (mut leaving, mut sent) = (Vec::new(), 0);
         let ids: Vec<u32> = self.segments.ids().collect();
         for id in ids {
@@ -210,7 +234,7 @@ impl Arena {
             if sent >= most {
                 break;
             }
-            if self.lend(&chunk) {
+            if !shown.contains(&(self.id, chunk.home)) && self.lend(&chunk) {
                 sent += chunk.size;
                 leaving.push(Leaving::Chunk(chunk.home));
             }

@@ -265,6 +265,20 @@ impl Arena {
         self.hand_out_shown(hole, request)
     }
 
+    /// The chunks at the places of views in use, also where a place is a hole: by arena and home.
+    pub(crate) fn shown(&self) -> impl Iterator<Item = (u32, u64)> {
+        let in_use = self.views.iter().filter(|&&view| !self.is_unused(view));
+        let views = in_use.filter_map(|&view| self.segments[view].view());
+        let pieces = views.flat_map(|view| view.slots.iter().map(|slot| slot.piece));
+        pieces.map(|piece| (piece.arena, piece.chunk.home))
+    }
+
+    /// Whether all of a view is one hole.
+    fn is_unused(&self, view: u32) -> bool {
+        let first = &self.blocks[self.segments[view].first];
+        first.is_whole() && first.state == State::Unmapped
+    }
+
     /// Unused views, those used longest ago: as many as keep the places of all views below a number.
     /// They are on their way to be unmapped then.
     pub(crate) fn retire_views(&mut self, most: usize) -> Vec<u32> {
@@ -275,8 +289,7 @@ impl Arena {
             if all <= most {
                 break;
             }
-            let first = &self.blocks[self.segments[segment].first];
-            let unused = first.is_whole() && first.state == State::Unmapped;
+            let unused = self.is_unused(segment);
             let Some(view) = self.segments[segment].view_mut() else {
                 continue;
             };

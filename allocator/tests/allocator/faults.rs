@@ -51,8 +51,8 @@ fn busy_steps() -> Vec<Step> {
 
 #[test]
 fn a_failure_of_any_call_changes_nothing_else() {
-    let run = |fault: u32| {
-        let mut model = Model::new(60 * MIB, Config::default());
+    let run = |sim: Sim, fault: u32| {
+        let mut model = Model::new(sim, Config::default());
         model.sim.0.lock().faults.insert(fault);
         for step in busy_steps() {
             model.step(&step);
@@ -61,10 +61,12 @@ fn a_failure_of_any_call_changes_nothing_else() {
         model.finish();
         calls
     };
-    let calls = run(0);
-    assert!(calls > 40, "the steps reach the device only {calls} times");
-    for fault in 1..=calls {
-        run(fault);
+    for device in [Sim::new, Sim::with_virtual_memory] {
+        let calls = run(device(60 * MIB), 0);
+        assert!(calls > 40, "the steps reach the device only {calls} times");
+        for fault in 1..=calls {
+            run(device(60 * MIB), fault);
+        }
     }
 }
 

@@ -90,7 +90,7 @@ fn a_released_pool_gives_each_segment_back_as_soon_as_it_is_idle() {
     assert_eq!(segments(), 1, "what has passed goes with the next free");
     assert_eq!(allocator.empty_cache(), 16 * MIB);
     assert_eq!((segments(), allocator.pool_stats(pool)), (0, None));
-    assert_eq!(sim.0.lock().complaints, Vec::<String>::new());
+    assert_eq!(sim.0.lock().complaints(), Vec::<String>::new());
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_fence_that_outlasts_a_capture_is_asked_but_never_waited_for() {
     sim.0.lock().captures.clear();
     allocator.alloc(20 * MIB, MAIN).unwrap();
     assert_eq!(allocator.pool_stats(pool), None);
-    assert_eq!(sim.0.lock().complaints, Vec::<String>::new());
+    assert_eq!(sim.0.lock().complaints(), Vec::<String>::new());
 }
 
 #[test]
@@ -191,5 +191,5 @@ fn an_allocator_takes_its_pools_with_it() {
     drop(allocator);
     let device = sim.0.lock();
     assert!(device.segments.is_empty());
-    assert_eq!(device.complaints, Vec::<String>::new());
+    assert_eq!(device.complaints(), Vec::<String>::new());
 }

@@ -6,3 +6,4 @@ mod graphs;
 mod model;
 mod sim;
 mod threads;
+mod views;

@@ -12,7 +12,7 @@ use outrigger_allocator::{
     StreamId,
 };
 
-use crate::sim::{Refusal, Sim};
+use crate::sim::{PAGE, Piece, Refusal, Sim};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -33,6 +33,8 @@ pub(crate) enum Step {
         work: u64,
     },
     EmptyCache,
+    /// Gives cached memory back, but for so many bytes.
+    Trim(u64),
     SetLimit(u64),
     PoolCreate,
     /// These name the n-th pool, modulo their number; released ones count.
@@ -58,6 +60,8 @@ struct Live {
     address: u64,
     size: u64,
     requested: u64,
+    /// The memory behind it.
+    pieces: Vec<Piece>,
     stream: StreamId,
     pool: Option<PoolId>,
     recorded: BTreeSet<StreamId>,
@@ -80,7 +84,7 @@ pub(crate) struct Model {
     live: Vec<Live>,
     kept: Vec<Live>, // freed, but held
     pools: Vec<Private>,
-    owners: BTreeMap<u64, (Option<PoolId>, StreamId)>, // of segments
+    owners: BTreeMap<u64, (Option<PoolId>, StreamId)>, // of segments, or of pages of memory
     asking: Option<PoolId>,                            // the pool of the allocation in this step
     events: usize,                                     // that were looked at
     captures: u64,
@@ -91,8 +95,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(capacity: u64, config: Config) -> Self {
-        let sim = Sim::new(capacity);
+    pub(crate) fn new(sim: Sim, config: Config) -> Self {
         Self {
             rounding: config.rounding(),
             limit: config.limit(),
@@ -174,6 +177,11 @@ impl Model {
                     self.check_emptied();
                 }
             }
+            Step::Trim(keep) => {
+                let before = self.sim.0.lock().reserved();
+                let given_back = self.allocator.trim(keep);
+                assert_eq!(before - self.sim.0.lock().reserved(), given_back);
+            }
             Step::SetLimit(bytes) => {
                 self.limit = bytes;
                 self.allocator.set_limit(bytes);
@@ -251,14 +259,31 @@ impl Model {
         self.kept.retain(|block| block.holds > 0);
     }
 
-    /// Only segments that somebody needs are left: after a quiet `empty_cache`.
+    /// Only memory that somebody needs is left: after a quiet `empty_cache`.
     fn check_emptied(&self) {
-        for segment in self.allocator.snapshot().segments {
+        let blocks = self.live.iter().chain(&self.kept);
+        let device = self.sim.0.lock();
+        let snapshot = self.allocator.snapshot();
+        let views = snapshot.segments.iter().filter(|segment| segment.view);
+        let views: BTreeSet<u64> = views.map(|view| view.address).collect();
+        // A view that is used in part keeps all that it shows.
+        let bytes = blocks.map(|block| {
+            let range = device.memory.reserved_around(block.address);
+            let range = range.filter(|range| views.range(range.clone()).next().is_some());
+            range.unwrap_or(block.address..block.address + block.size)
+        });
+        let needed: BTreeSet<u64> = bytes
+            .flat_map(|bytes| device.memory.pieces(&bytes))
+            .map(|piece| piece.object)
+            .collect();
+        assert_eq!(device.memory.used(), device.reserved());
+        for segment in snapshot.segments {
             let live = segment.pool.is_some_and(|pool| self.references(pool) > 0);
             let bytes = segment.address..segment.address + segment.size;
-            let mut blocks = self.live.iter().chain(&self.kept);
-            let needed = live || blocks.any(|block| bytes.contains(&block.address));
-            assert!(needed, "left behind: {segment:?}");
+            for piece in device.memory.pieces(&bytes) {
+                let needed = live || needed.contains(&piece.object);
+                assert!(needed, "left behind: {piece:?} in {segment:?}");
+            }
         }
     }
 
@@ -287,13 +312,17 @@ impl Model {
                 assert!(found.size >= rounded && found.size.is_multiple_of(self.rounding));
                 let bytes = found.address..found.address + found.size;
                 let device = self.sim.0.lock();
-                let (base, size) = device.segments.range(..=found.address).next_back().unwrap();
-                assert!(bytes.end <= base + size, "{bytes:?} leaves its segment");
+                let pieces = device.memory.pieces(&bytes);
+                let mapped: u64 = pieces.iter().map(|piece| piece.end - piece.start).sum();
+                assert_eq!(mapped, found.size, "{bytes:?} leaves its memory");
+                let base = device.segments.range(..=found.address).next_back();
+                let base = base.map_or(0, |(&base, _)| base);
                 assert_eq!((found.address - base) % self.rounding, 0);
                 for other in self.live.iter().chain(&self.kept) {
                     let apart =
                         other.address + other.size <= bytes.start || bytes.end <= other.address;
-                    assert!(apart, "{bytes:?} is in use");
+                    let shares = |piece: &Piece| other.pieces.iter().any(|it| it.overlaps(piece));
+                    assert!(apart && !pieces.iter().any(shares), "{bytes:?} is in use");
                 }
                 assert!(
                     device.touched(&bytes, Some(stream)).is_none(),
@@ -305,6 +334,7 @@ impl Model {
                     address: found.address,
                     size: found.size,
                     requested,
+                    pieces,
                     stream,
                     pool,
                     recorded: BTreeSet::new(),
@@ -320,14 +350,14 @@ impl Model {
                 assert_eq!(error.requested, requested);
                 assert_eq!(error.reserved, device.reserved());
                 let room = device
-                    .capacity
-                    .min(self.limit)
-                    .saturating_sub(device.reserved());
-                assert!(room < rounded, "{error}, but {room} bytes were to be had");
-                assert_eq!(
-                    error.device.unwrap().free,
-                    device.capacity - device.reserved()
-                );
+                    .free()
+                    .min(self.limit.saturating_sub(device.reserved()));
+                let need = match device.virtual_memory {
+                    true => rounded.saturating_add(PAGE - 1) / PAGE * PAGE,
+                    false => rounded,
+                };
+                assert!(room < need, "{error}, but {room} bytes were to be had");
+                assert_eq!(error.device.unwrap().free, device.free());
                 drop(device);
                 let (_, free) = self
                     .blocks()
@@ -398,6 +428,12 @@ impl Model {
         self.step(&Step::EmptyCache);
         assert_eq!(self.allocator.stats().all.reserved_bytes.current, 0);
         assert_eq!(self.allocator.stats().all.active.current, 0);
-        assert_eq!(self.sim.0.lock().segments, BTreeMap::new());
+        let device = self.sim.0.lock();
+        assert_eq!(device.segments, BTreeMap::new());
+        assert_eq!(device.memory.used(), 0);
+        drop(device);
+        drop(self.allocator);
+        assert_eq!(self.sim.0.lock().complaints(), Vec::<String>::new());
+        assert!(self.sim.0.lock().memory.is_empty());
     }
 }

@@ -1,14 +1,21 @@
 //! A device that remembers which stream touches which bytes, and refuses to be misused.
 //!
 //! Time is work: each piece of work on a stream has a number, and the test says how far each stream has
-//! come. Freed addresses are handed out again as soon as possible, so that segments are neighbours.
+//! come. Waiting for another stream is work, too. Freed addresses are handed out again as soon as possible,
+//! so that segments are neighbours. What is touched are bytes of physical memory, at whichever address.
+
+mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use outrigger_allocator::{Backend, Event, EventKind, MemoryInfo, StreamId};
+use outrigger_allocator::{
+    Backend, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory,
+};
 use parking_lot::Mutex;
+
+pub(crate) use memory::{Memory, PAGE, Piece};
 
 /// Why the simulated device refuses.
 #[derive(Debug, PartialEq, Eq)]
@@ -21,23 +28,43 @@ pub(crate) enum Refusal {
 #[derive(Clone, Debug)]
 pub(crate) struct Touch {
     pub(crate) bytes: Range<u64>,
+    pub(crate) pieces: Vec<Piece>,
     pub(crate) stream: StreamId,
     pub(crate) number: u64,
+}
+
+/// How far each stream has come.
+type Progress = BTreeMap<StreamId, u64>;
+
+/// Work of a stream that waits for another one.
+struct Wait {
+    stream: StreamId,
+    number: u64,
+    behind: Progress,
 }
 
 /// A point in a stream.
 pub(crate) struct Fence {
     stream: StreamId,
     number: u64,
+    /// What of other streams comes before it.
+    behind: Progress,
     capture: Option<u64>,
 }
 
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) capacity: u64,
+    pub(crate) virtual_memory: bool,
+    pub(crate) memory: Memory,
     pub(crate) segments: BTreeMap<u64, u64>,
-    pub(crate) submitted: BTreeMap<StreamId, u64>,
-    pub(crate) finished: BTreeMap<StreamId, u64>,
+    pub(crate) submitted: Progress,
+    pub(crate) finished: Progress,
+    /// What of other streams comes before a stream's further work.
+    behind: BTreeMap<StreamId, Progress>,
+    waits: Vec<Wait>,
+    /// How often a stream was made to wait for another.
+    pub(crate) orders: u64,
     /// Streams whose work is captured, and the number of the capture.
     pub(crate) captures: BTreeMap<StreamId, u64>,
     pub(crate) touches: Vec<Touch>,
@@ -50,35 +77,67 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Bytes that the device has given and not got back.
     pub(crate) fn reserved(&self) -> u64 {
-        self.segments.values().sum()
+        self.memory.held().0
+    }
+
+    /// Bytes that nobody has.
+    pub(crate) fn free(&self) -> u64 {
+        self.capacity - self.memory.used()
     }
 
     pub(crate) fn submit(&mut self, stream: StreamId, bytes: Range<u64>) {
         let number = self.submitted.entry(stream).or_default();
         *number += 1;
         self.touches.push(Touch {
+            pieces: self.memory.pieces(&bytes),
             bytes,
             stream,
             number: *number,
         });
     }
 
+    /// Work up to `number` has finished, and so has what it waited for.
     pub(crate) fn finish(&mut self, stream: StreamId, number: u64) {
         let finished = self.finished.entry(stream).or_default();
         *finished = number.max(*finished);
+        let over = |wait: &mut Wait| wait.stream == stream && wait.number <= number;
+        let waits: Vec<Wait> = self.waits.extract_if(.., over).collect();
+        for (other, number) in waits.into_iter().flat_map(|wait| wait.behind) {
+            self.finish(other, number);
+        }
         let finished = &self.finished;
         self.touches
             .retain(|touch| touch.number > finished.get(&touch.stream).copied().unwrap_or(0));
     }
 
-    /// Work on these bytes that is not finished, of any stream but one.
+    /// Work on the memory behind these addresses that is not finished, but for work of one stream, and
+    /// what comes before all that this stream may still be given.
     pub(crate) fn touched(&self, bytes: &Range<u64>, but: Option<StreamId>) -> Option<&Touch> {
+        let pieces = self.memory.pieces(bytes);
+        let behind = but.and_then(|stream| self.behind.get(&stream));
         self.touches.iter().find(|touch| {
-            touch.bytes.start < bytes.end
-                && bytes.start < touch.bytes.end
-                && Some(touch.stream) != but
+            let before = behind.and_then(|behind| behind.get(&touch.stream));
+            Some(touch.stream) != but
+                && before.is_none_or(|&before| before < touch.number)
+                && (touch.pieces.iter()).any(|one| pieces.iter().any(|other| one.overlaps(other)))
         })
+    }
+
+    /// Complains if work is not finished that reaches memory at these addresses, which lose it.
+    fn check_unused(&mut self, bytes: Range<u64>) {
+        let touches = self.touches.iter();
+        let mut used =
+            touches.filter(|touch| touch.bytes.start < bytes.end && bytes.start < touch.bytes.end);
+        let complaint = used.next().map(|touch| format!("lost: {touch:?}"));
+        self.complaints.extend(complaint);
+    }
+
+    /// Everything that was done wrong.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let all = self.complaints.iter().chain(&self.memory.complaints);
+        all.cloned().collect()
     }
 
     /// Whether a fence was recorded in a capture that goes on: waiting for it would never end.
@@ -89,6 +148,21 @@ impl State {
     fn fails(&mut self) -> bool {
         self.calls += 1;
         self.faults.contains(&self.calls)
+    }
+
+    /// As [`fails`](Self::fails), for a call that takes so much memory.
+    fn refuses(&mut self, size: u64) -> Result<(), Refusal> {
+        if self.fails() {
+            return Err(if self.calls.is_multiple_of(2) {
+                Refusal::OutOfMemory
+            } else {
+                Refusal::Broken
+            });
+        }
+        if size > self.free() {
+            return Err(Refusal::OutOfMemory);
+        }
+        Ok(())
     }
 }
 
@@ -103,6 +177,13 @@ impl Sim {
             ..State::default()
         })))
     }
+
+    /// A device that maps memory into addresses.
+    pub(crate) fn with_virtual_memory(capacity: u64) -> Self {
+        let sim = Self::new(capacity);
+        sim.0.lock().virtual_memory = true;
+        sim
+    }
 }
 
 impl Backend for Sim {
@@ -111,16 +192,7 @@ impl Backend for Sim {
 
     fn segment_alloc(&self, size: u64) -> Result<u64, Refusal> {
         let mut state = self.0.lock();
-        if state.fails() {
-            return Err(if state.calls.is_multiple_of(2) {
-                Refusal::OutOfMemory
-            } else {
-                Refusal::Broken
-            });
-        }
-        if size > state.capacity - state.reserved() {
-            return Err(Refusal::OutOfMemory);
-        }
+        state.refuses(size)?;
         // The first gap; 256 bytes is an alignment that the allocator knows nothing of.
         let mut address = 0x7000_0100;
         for (&base, &length) in &state.segments {
@@ -130,6 +202,8 @@ impl Backend for Sim {
             address = base + length;
         }
         state.segments.insert(address, size);
+        let object = state.memory.create(size);
+        state.memory.attach(address, object);
         Ok(address)
     }
 
@@ -141,10 +215,40 @@ impl Backend for Sim {
                 .push(format!("{address:#x} was given back, but is no segment"));
             return;
         };
-        let complaint = state
-            .touched(&(address..address + size), None)
-            .map(|touch| format!("given back: {touch:?}"));
-        state.complaints.extend(complaint);
+        state.check_unused(address..address + size);
+        if let Some(object) = state.memory.object_at(address) {
+            state.memory.unmap(address, size);
+            state.memory.destroy(object);
+        }
+    }
+
+    fn virtual_memory(&self) -> Option<&dyn VirtualMemory<Error = Refusal>> {
+        let has = self.0.lock().virtual_memory;
+        has.then_some(self as &dyn VirtualMemory<Error = Refusal>)
+    }
+
+    /// Waiting would draw one stream into the capture of the other.
+    fn order(&self, stream: StreamId, fence: &Fence) -> bool {
+        let mut state = self.0.lock();
+        if state.captures.contains_key(&stream) || state.is_captured(fence) {
+            return false;
+        }
+        state.orders += 1;
+        let behind = fence.behind.clone();
+        let known = state.behind.entry(stream).or_default();
+        for (&other, &number) in &behind {
+            let known = known.entry(other).or_default();
+            *known = number.max(*known);
+        }
+        let number = state.submitted.entry(stream).or_default();
+        *number += 1;
+        let number = *number;
+        state.waits.push(Wait {
+            stream,
+            number,
+            behind,
+        });
+        true
     }
 
     fn is_out_of_memory(&self, error: &Refusal) -> bool {
@@ -156,9 +260,13 @@ impl Backend for Sim {
         if state.fails() {
             return Err(Refusal::Broken);
         }
+        let number = state.submitted.get(&stream).copied().unwrap_or(0);
+        let mut behind = state.behind.get(&stream).cloned().unwrap_or_default();
+        behind.insert(stream, number);
         Ok(Fence {
             stream,
-            number: state.submitted.get(&stream).copied().unwrap_or(0),
+            number,
+            behind,
             capture: state.captures.get(&stream).copied(),
         })
     }
@@ -185,19 +293,66 @@ impl Backend for Sim {
     fn memory_info(&self) -> Option<MemoryInfo> {
         let state = self.0.lock();
         Some(MemoryInfo {
-            free: state.capacity - state.reserved(),
+            free: state.free(),
             total: state.capacity,
         })
     }
 
     fn observe(&self, event: &Event) {
         let mut state = self.0.lock();
-        let held = state.segments.contains_key(&event.address);
+        let held = state.memory.object_at(event.address).is_some();
         if held != (event.kind == EventKind::SegmentAlloc) && event.address != 0 {
             state
                 .complaints
                 .push(format!("{event:?} does not tell what happened"));
         }
         state.events.push(*event);
+    }
+}
+
+impl VirtualMemory for Sim {
+    type Error = Refusal;
+
+    fn granularity(&self) -> u64 {
+        PAGE
+    }
+
+    /// Little, so that one range is not enough now and then.
+    fn address_space(&self) -> u64 {
+        128 << 20
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> Result<u64, Refusal> {
+        let mut state = self.0.lock();
+        state.refuses(0)?;
+        Ok(state.memory.reserve(size, alignment))
+    }
+
+    fn release(&self, address: u64, size: u64) {
+        self.0.lock().memory.release(address, size);
+    }
+
+    fn create(&self, size: u64) -> Result<Physical, Refusal> {
+        let mut state = self.0.lock();
+        state.refuses(size)?;
+        Ok(Physical(state.memory.create(size)))
+    }
+
+    fn destroy(&self, physical: Physical) {
+        self.0.lock().memory.destroy(physical.0);
+    }
+
+    fn map(&self, address: u64, pieces: &[Physical]) -> Result<(), Refusal> {
+        let mut state = self.0.lock();
+        state.refuses(0)?;
+        let objects: Vec<u64> = pieces.iter().map(|piece| piece.0).collect();
+        state.memory.map(address, &objects);
+        Ok(())
+    }
+
+    fn unmap(&self, address: u64, size: u64) {
+        let mut state = self.0.lock();
+        state.check_unused(address..address + size);
+        state.memory.unmap(address, size);
     }
 }

@@ -130,7 +130,7 @@ fn four_threads_never_share_a_byte() {
         device
             .complaints
             .retain(|complaint| !complaint.starts_with("Event "));
-        assert_eq!(device.complaints, Vec::<String>::new());
+        assert_eq!(device.complaints(), Vec::<String>::new());
         assert!(device.segments.is_empty());
     });
 }

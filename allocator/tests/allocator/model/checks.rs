@@ -2,9 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_allocator::{BlockInfo, BlockState, EventKind, FreeError, PoolStats, Snapshot, Stat};
+use outrigger_allocator::{
+    BlockInfo, BlockState, Event, EventKind, FreeError, PoolStats, SegmentInfo, Snapshot, Stat,
+};
 
 use super::Model;
+use crate::sim::{PAGE, Piece, State};
+
+/// The addresses of the parts of memory that may come and go by themselves: pages, or one segment.
+fn parts(device: &State, address: u64, size: u64) -> impl Iterator<Item = u64> + use<> {
+    let step = if device.virtual_memory { PAGE } else { size };
+    (address..address + size).step_by(step as usize)
+}
+
+/// Segments that have memory of their own.
+fn homes(snapshot: &Snapshot) -> impl Iterator<Item = &SegmentInfo> {
+    snapshot.segments.iter().filter(|segment| !segment.view)
+}
 
 impl Model {
     /// All blocks, their state, and whether they share their segment.
@@ -34,19 +48,24 @@ impl Model {
                 EventKind::OutOfMemory => {}
                 EventKind::SegmentAlloc => {
                     let owner = (self.asking, event.stream);
-                    assert_eq!(self.owners.insert(event.address, owner), None);
+                    for part in parts(&device, event.address, event.size) {
+                        assert_eq!(self.owners.insert(part, owner), None);
+                    }
                 }
                 EventKind::SegmentFree => {
-                    let (pool, stream) = self.owners.remove(&event.address).unwrap();
-                    assert_eq!(stream, event.stream);
-                    let live = pool.is_some_and(|pool| self.references(pool) > 0);
-                    assert!(!live, "{pool:?} lost memory");
+                    for part in parts(&device, event.address, event.size) {
+                        let (pool, stream) = self.owners.remove(&part).unwrap();
+                        assert_eq!(stream, event.stream);
+                        let live = pool.is_some_and(|pool| self.references(pool) > 0);
+                        assert!(!live, "{pool:?} lost memory");
+                    }
                 }
             }
         }
         self.events = device.events.len();
-        let told = snapshot.segments.iter();
-        let told: BTreeMap<_, _> = told.map(|s| (s.address, (s.pool, s.stream))).collect();
+        let told: BTreeMap<_, _> = homes(snapshot)
+            .flat_map(|s| parts(&device, s.address, s.size).map(|part| (part, (s.pool, s.stream))))
+            .collect();
         assert_eq!(told, self.owners);
     }
 
@@ -103,16 +122,30 @@ impl Model {
     /// Everything that is true between any two steps.
     pub(super) fn check(&mut self) {
         let device = self.sim.0.lock();
-        assert_eq!(device.complaints, Vec::<String>::new());
+        assert_eq!(device.complaints(), Vec::<String>::new());
         let snapshot = self.allocator.snapshot();
-        let segments: BTreeMap<u64, u64> = snapshot
-            .segments
-            .iter()
-            .map(|segment| (segment.address, segment.size))
-            .collect();
-        assert_eq!(segments, device.segments);
-        assert!(device.capacity >= device.reserved());
-        let told = |kind| device.events.iter().filter(move |event| event.kind == kind);
+        // The pieces of memory, by the address that they came to.
+        let mut segments: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut pools = BTreeMap::new();
+        for segment in homes(&snapshot) {
+            let mut address = segment.address;
+            for piece in device.memory.pieces(&(address..address + segment.size)) {
+                segments.insert(address, piece.end - piece.start);
+                assert_eq!(pools.insert(piece.object, segment.pool), None, "two homes");
+                address += piece.end - piece.start;
+            }
+            assert_eq!(address, segment.address + segment.size, "not mapped");
+        }
+        if !device.virtual_memory {
+            assert_eq!(segments, device.segments);
+        }
+        let held = (segments.values().sum(), segments.len() as u64);
+        assert_eq!(held, device.memory.held());
+        assert!(device.capacity >= device.memory.used());
+        let told = |kind| {
+            let of_kind = move |event: &&Event| event.kind == kind;
+            device.events.iter().filter(of_kind)
+        };
         let given = told(EventKind::SegmentAlloc)
             .map(|event| event.size)
             .sum::<u64>();
@@ -122,6 +155,8 @@ impl Model {
         assert_eq!(given - taken, device.reserved());
         assert_eq!(told(EventKind::OutOfMemory).count() as u64, self.ooms);
 
+        // Memory that a block has, be it free or not, is in no other block.
+        let mut parts: Vec<Piece> = Vec::new();
         for segment in &snapshot.segments {
             let mut end = segment.address;
             for block in &segment.blocks {
@@ -132,8 +167,28 @@ impl Model {
                     let touch = device.touched(&(block.address..end), Some(segment.stream));
                     assert!(touch.is_none(), "reusable, but {touch:?}");
                 }
+                let mapped = device.memory.pieces(&(block.address..end));
+                let bytes: u64 = mapped.iter().map(|piece| piece.end - piece.start).sum();
+                assert_eq!(bytes, block.size, "{block:?} is not mapped");
+                for piece in &mapped {
+                    let pool = pools.get(&piece.object);
+                    assert_eq!(pool, Some(&segment.pool), "{piece:?} in {segment:?}");
+                }
+                if block.state != BlockState::Lent {
+                    parts.extend(mapped);
+                }
             }
             assert_eq!(end, segment.address + segment.size);
+        }
+        parts.sort_unstable();
+        for pair in parts.windows(2) {
+            assert!(!pair[0].overlaps(&pair[1]), "in two blocks: {pair:?}");
+        }
+        for block in self.live.iter().chain(&self.kept) {
+            let now = device
+                .memory
+                .pieces(&(block.address..block.address + block.size));
+            assert_eq!(now, block.pieces, "the memory behind a block has changed");
         }
         drop(device);
 

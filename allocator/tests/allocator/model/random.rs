@@ -4,6 +4,7 @@ use outrigger_allocator::Config;
 use proptest::prelude::*;
 
 use super::{Model, Step};
+use crate::sim::Sim;
 
 const MIB: u64 = 1 << 20;
 
@@ -48,13 +49,45 @@ fn configs() -> impl Strategy<Value = Config> {
     .prop_map(|text| Config::parse(text).unwrap())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 2000,
+/// Blocks of some pages, most of them used by other streams, too: what a request lacks lies apart, and is
+/// shown by views.
+fn scattered() -> impl Strategy<Value = Vec<Step>> {
+    let stream = || 0_u64..3;
+    // Some come again, so that views do, too.
+    let size = || prop_oneof![2 => MIB..12 * MIB, 3 => (1_u64..6).prop_map(|n| n * 2 * MIB)];
+    let step = prop_oneof![
+        12 => (size(), stream()).prop_map(|(size, stream)| Step::Alloc { size, stream }),
+        2 => (1_u64..MIB, stream()).prop_map(|(size, stream)| Step::Alloc { size, stream }),
+        2 => (12 * MIB..40 * MIB, stream())
+            .prop_map(|(size, stream)| Step::Alloc { size, stream }),
+        13 => any::<usize>().prop_map(Step::Free),
+        8 => (any::<usize>(), stream()).prop_map(|(block, stream)| Step::Use { block, stream }),
+        3 => (stream(), 1_u64..6).prop_map(|(stream, work)| Step::Finish { stream, work }),
+        1 => Just(Step::EmptyCache),
+        2 => (0..50 * MIB).prop_map(Step::Trim),
+        1 => Just(Step::PoolCreate),
+        1 => any::<usize>().prop_map(Step::PoolRelease),
+        3 => (any::<usize>(), size(), stream())
+            .prop_map(|(pool, size, stream)| Step::AllocIn { pool, size, stream }),
+        1 => (any::<usize>(), any::<u64>())
+            .prop_map(|(block, inside)| Step::Hold { block, inside }),
+        1 => any::<usize>().prop_map(Step::Unhold),
+        1 => stream().prop_map(Step::Capture),
+    ];
+    prop::collection::vec(step, 1..250)
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
         failure_persistence: None, // a failure is shown with its steps
         max_shrink_iters: 20_000,
         ..ProptestConfig::default()
-    })]
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(2000))]
 
     #[test]
     fn random_use_keeps_every_promise(
@@ -62,8 +95,32 @@ proptest! {
         steps in steps(120),
         faults in prop::collection::btree_set(1_u32..150, 0..20),
         capacity in prop_oneof![Just(100 * MIB), Just(u64::MAX / 2)],
+        virtual_memory in any::<bool>(),
     ) {
-        let mut model = Model::new(capacity, config);
+        let sim = match virtual_memory {
+            true => Sim::with_virtual_memory(capacity),
+            false => Sim::new(capacity),
+        };
+        let mut model = Model::new(sim, config);
+        model.sim.0.lock().faults = faults;
+        for step in &steps {
+            model.step(step);
+        }
+        model.finish();
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1000))]
+
+    #[test]
+    fn lent_memory_keeps_every_promise(
+        config in configs(),
+        steps in scattered(),
+        faults in prop::collection::btree_set(1_u32..400, 0..10),
+        capacity in prop_oneof![2 => Just(100 * MIB), 1 => Just(u64::MAX / 2)],
+    ) {
+        let mut model = Model::new(Sim::with_virtual_memory(capacity), config);
         model.sim.0.lock().faults = faults;
         for step in &steps {
             model.step(step);
