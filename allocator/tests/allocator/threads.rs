@@ -10,7 +10,7 @@ use std::time::Duration;
 use outrigger_allocator::{AllocError, Allocator, Backend, Config, PoolAllocError, StreamId};
 use parking_lot::Mutex;
 
-use crate::sim::Sim;
+use crate::sim::{Piece, Sim};
 
 const MIB: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,11 +37,20 @@ fn random(state: &mut u64) -> u64 {
 
 #[test]
 fn four_threads_never_share_a_byte() {
-    without_hanging(|| {
+    four_threads(Sim::new, 20_000);
+}
+
+#[test]
+fn four_threads_never_share_a_byte_of_virtual_memory() {
+    four_threads(Sim::with_virtual_memory, 4_000);
+}
+
+fn four_threads(device: fn(u64) -> Sim, rounds: usize) {
+    without_hanging(move || {
         const THREADS: usize = 4;
-        let sim = Sim::new(64 * MIB); // little: memory runs out all the time
+        let sim = device(64 * MIB); // little: memory runs out all the time
         let allocator = Arc::new(Allocator::new(sim.clone(), Config::default()));
-        let in_use = Arc::new(Mutex::new(BTreeMap::<u64, u64>::new()));
+        let in_use = Arc::new(Mutex::new(BTreeMap::<(u64, u64), u64>::new()));
         let barrier = Arc::new(Barrier::new(THREADS));
         let channels: Vec<(Sender<u64>, Receiver<u64>)> =
             (0..THREADS).map(|_| mpsc::channel()).collect();
@@ -54,13 +63,17 @@ fn four_threads_never_share_a_byte() {
             threads.push(thread::spawn(move || {
                 let mut seed = 0x9E37_79B9 + me as u64;
                 let free = |address: u64| {
-                    assert!(in_use.lock().remove(&address).is_some());
+                    let end = address + allocator.lookup(address).unwrap().size;
+                    for piece in sim.0.lock().memory.pieces(&(address..end)) {
+                        let known = in_use.lock().remove(&(piece.object, piece.start));
+                        assert_eq!(known, Some(piece.end));
+                    }
                     allocator.free(address).unwrap();
                 };
                 // Frees come from other threads, after releases and before.
                 let mut pool = allocator.pool_create();
                 barrier.wait();
-                for _ in 0..20_000 {
+                for _ in 0..rounds {
                     let dice = random(&mut seed);
                     let size = 1 + (dice >> 24) % (1 << (9 + dice % 15));
                     let stream = StreamId(dice >> 8 & 1);
@@ -80,11 +93,16 @@ fn four_threads_never_share_a_byte() {
                     match result {
                         Ok(block) => {
                             let end = block.address + block.size;
-                            let mut in_use = in_use.lock();
-                            let before = in_use.range(..end).next_back();
-                            assert!(before.is_none_or(|(_, &before)| before <= block.address));
-                            in_use.insert(block.address, end);
-                            drop(in_use);
+                            let pieces = sim.0.lock().memory.pieces(&(block.address..end));
+                            for Piece { object, start, end } in pieces {
+                                let mut in_use = in_use.lock();
+                                let before = in_use.range(..(object, end)).next_back();
+                                let shares = |(&(other, _), &before): (&(u64, u64), &u64)| {
+                                    other == object && before > start
+                                };
+                                assert!(!before.is_some_and(shares));
+                                in_use.insert((object, start), end);
+                            }
                             if dice & 0x70 == 0 {
                                 allocator.record_stream(block.address, StreamId(2)).unwrap();
                                 sim.0.lock().submit(StreamId(2), block.address..end);
@@ -131,7 +149,7 @@ fn four_threads_never_share_a_byte() {
             .complaints
             .retain(|complaint| !complaint.starts_with("Event "));
         assert_eq!(device.complaints(), Vec::<String>::new());
-        assert!(device.segments.is_empty());
+        assert!(device.memory.used() == 0);
     });
 }
 
