@@ -10,6 +10,7 @@ use std::ffi::CString;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
+use std::sync::LazyLock;
 
 use outrigger::ffi::*;
 use outrigger::runtime::Code;
@@ -17,6 +18,23 @@ use outrigger_tests::abi::*;
 
 /// What the other process imports, as `device text`, is told by this variable of its environment.
 const IMPORT: &str = "OUTRIGGER_TEST_IMPORT";
+
+/// Devices of `host` that share their memory, unified and discrete: with virtual memory also where it has
+/// to do with small pages.
+static SHARING: LazyLock<[u32; 2]> = LazyLock::new(|| {
+    let _ = DEVICES[0];
+    [
+        "host?virtual_memory=on",
+        "host?virtual_memory=on&face=discrete",
+    ]
+    .map(|spec| {
+        let mut first = 0;
+        ok(unsafe { otr_device_count(&mut first) });
+        let spec = CString::new(spec).expect("no NUL");
+        ok(unsafe { otr_driver_load(spec.as_ptr()) });
+        first
+    })
+});
 
 /// 64-bit numbers in the shared allocation: more than one chunk of physical memory.
 const COUNT: usize = 5 << 20;
@@ -69,7 +87,7 @@ fn the_other_process() {
         return;
     };
     let device: u32 = device.parse().expect("a number");
-    let _ = DEVICES[0];
+    let _ = SHARING[0];
     let mut exported = String::new();
     std::io::stdin()
         .read_to_string(&mut exported)
@@ -116,7 +134,7 @@ fn the_other_process() {
 #[test]
 fn another_process_reads_and_writes_what_was_exported() {
     let _alone = alone();
-    for device in [DEVICES[0], DEVICES[1]] {
+    for device in *SHARING {
         let before = held(device);
         let stream = stream(device);
         // A neighbour in the same piece of memory, and an allocation that does not start a piece.
@@ -149,7 +167,7 @@ fn another_process_reads_and_writes_what_was_exported() {
 #[test]
 fn what_cannot_be_shared_is_told() {
     let _alone = alone();
-    let (unified, discrete, c_driver) = (DEVICES[0], DEVICES[1], DEVICES[2]);
+    let (unified, discrete, c_driver) = (SHARING[0], SHARING[1], DEVICES[2]);
     let streams = [unified, discrete, c_driver].map(stream);
     let plain = alloc(c_driver, 100, streams[2]);
     let (code, message) = export(plain).expect_err("the C template shares no memory");
