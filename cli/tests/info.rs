@@ -13,7 +13,7 @@ fn info(driver: &str) -> Output {
 
 #[test]
 fn devices_are_listed_and_refusals_explained() {
-    let output = info("nobody,host?devices=3&memory=64M");
+    let output = info("nobody,host?devices=3&memory=64M&virtual_memory=on");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
     for part in [
