@@ -51,6 +51,16 @@ const TORCH_TESTS: &str = "frameworks/torch/tests";
 /// Where the tests of the command line's pages lie.
 const PAGE_TESTS: &str = "cli/tests/page";
 
+/// How every suite in Python is started.
+const PYTEST: [&str; 6] = [
+    "-m",
+    "pytest",
+    "--quiet",
+    "--tb=short",
+    "-p",
+    "no:cacheprovider",
+];
+
 /// A single suite takes minutes; one that takes this long hangs.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
@@ -269,14 +279,7 @@ fn pages(workspace: &Workspace) -> anyhow::Result<Counts> {
     let mut command = Command::new(python);
     command
         .current_dir(workspace.path(PAGE_TESTS))
-        .args([
-            "-m",
-            "pytest",
-            "--quiet",
-            "--tb=short",
-            "-p",
-            "no:cacheprovider",
-        ])
+        .args(PYTEST)
         .args(["-s", "--timeout=300"]) // they print what they measured
         .arg(format!(
             "--outrigger={}",
@@ -319,16 +322,8 @@ fn pytest(
     let mut command: Command = native::python(workspace, Some(driver));
     command
         .current_dir(workspace.path(TORCH_TESTS))
-        .args([
-            "-m",
-            "pytest",
-            "--quiet",
-            "--tb=short",
-            "-p",
-            "no:cacheprovider",
-            "-r",
-            "s",
-        ])
+        .args(PYTEST)
+        .args(["-r", "s"])
         .arg(format!("--junitxml={}", report.display()))
         .env("OUTRIGGER_TORCH", personality);
     if paths.is_empty() {

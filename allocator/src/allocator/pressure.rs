@@ -75,10 +75,11 @@ impl<B: Backend> Allocator<B> {
     /// finished: as much as is wanted, if there is so much. Returns how many bytes that were.
     pub(super) fn give_back(&self, wanted: u64) -> u64 {
         let growth = self.growth.lock();
+        let shown = self.settle_and_show(&growth);
         let mut sent = 0;
         for number in self.arenas.numbers() {
             if sent < wanted && self.is_shared(number) {
-                sent += self.send_idle(&growth, number, wanted - sent);
+                sent += self.send_idle(&growth, number, wanted - sent, &shown);
             }
         }
         if sent > 0 {
@@ -127,7 +128,7 @@ impl<B: Backend> Allocator<B> {
             })
         };
         let largest = self.arenas.numbers().flat_map(largest).max();
-        let error = {
+        let mut error = {
             let mut ledger = self.ledger.lock();
             ledger.take_over(&self.sums());
             ledger.counts.ooms += 1;
@@ -142,7 +143,6 @@ impl<B: Backend> Allocator<B> {
                 holders: Vec::new(),
             }
         };
-        let mut error = error;
         if self.history.is_on() {
             let free = device.map_or(0, |device| device.free);
             self.history.out_of_memory(requested, stream, free);

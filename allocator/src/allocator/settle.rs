@@ -63,8 +63,13 @@ impl<B: Backend> Allocator<B> {
         while again {
             again = false;
             let retiring = self.pending.lock().take_retiring();
+            let shown = if retiring.is_empty() {
+                HashSet::new()
+            } else {
+                self.settle_and_show(growth)
+            };
             for arena in retiring {
-                self.send_idle(growth, arena, u64::MAX);
+                self.send_idle(growth, arena, u64::MAX, &shown);
                 self.send_views(growth, arena, 0);
                 self.forget_if_empty(arena);
             }
@@ -187,22 +192,33 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Sends idle memory of an arena on its way to the device, up to a number of bytes; returns how many
-    /// were sent. Views of it may stay only if nothing was. The growth lock keeps chunks that leave out
-    /// of new views.
-    pub(super) fn send_idle(&self, _: &MutexGuard<'_, ()>, number: u32, bytes: u64) -> u64 {
-        // What a view in use has mapped would not be the device's again.
+    /// Joins what is free in all arenas, and gives the chunks that views in use have mapped, by arena and
+    /// home: those would not be the device's again. While the growth lock is held, no chunk is added.
+    pub(super) fn settle_and_show(&self, _: &MutexGuard<'_, ()>) -> HashSet<(u32, u64)> {
         let mut shown = HashSet::new();
-        for other in self.arenas.numbers() {
-            let mut other = self.arenas.lock(other);
-            other.settle_all();
-            shown.extend(other.shown());
+        for number in self.arenas.numbers() {
+            let mut arena = self.arenas.lock(number);
+            arena.settle_all();
+            shown.extend(arena.shown());
         }
+        shown
+    }
+
+    /// Sends idle memory of an arena on its way to the device, up to a number of bytes, but for what is
+    /// `shown`; returns how many were sent. Views of it may stay only if nothing was. The growth lock
+    /// keeps chunks that leave out of new views.
+    pub(super) fn send_idle(
+        &self,
+        _: &MutexGuard<'_, ()>,
+        number: u32,
+        bytes: u64,
+        shown: &HashSet<(u32, u64)>,
+    ) -> u64 {
         let mut arena = self.arenas.lock(number);
         let Some(owner) = arena.owner else {
             return 0;
         };
-        let (leaving, sent) = arena.leave(bytes, &shown);
+        let (leaving, sent) = arena.leave(bytes, shown);
         // Addresses for which the device had no memory.
         let spans = arena.take_empty_spans();
         drop(arena);

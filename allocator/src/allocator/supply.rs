@@ -69,7 +69,7 @@ impl<B: Backend> Allocator<B> {
             return Ok(found);
         }
         let Some(memory) = self.memory() else {
-            return self.segment(number, request, owner, tight, events);
+            return self.segment(number, request, tight, events);
         };
         // What graphs of a pool replay goes to addresses whose memory must never be elsewhere.
         if owner.pool.is_none()
@@ -85,7 +85,6 @@ impl<B: Backend> Allocator<B> {
         &self,
         number: u32,
         request: &Request,
-        owner: Owner,
         tight: bool,
         events: &mut Vec<Event>,
     ) -> Supplied<Allocation, B::Error> {
@@ -102,16 +101,12 @@ impl<B: Backend> Allocator<B> {
             };
             // Memory that cannot be is not given back: it may be another's.
             self.add_route(address, size, number)?;
-            let found = self.arenas.lock(number).add_fixed(address, size, request);
+            let mut arena = self.arenas.lock(number);
+            let found = arena.add_fixed(address, size, request);
+            let event = arena.event(EventKind::SegmentAlloc, address, size);
+            drop(arena);
             self.ledger.lock().reserve(request.class, size, 1);
-            events.push(self.with_figures(Event {
-                kind: EventKind::SegmentAlloc,
-                address,
-                size,
-                stream: owner.stream,
-                allocated_bytes: 0,
-                reserved_bytes: 0,
-            }));
+            events.extend(event.map(|event| self.with_figures(event)));
             return Ok(Some(found));
         }
         Ok(None)

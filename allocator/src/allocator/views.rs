@@ -57,6 +57,11 @@ impl<B: Backend> Allocator<B> {
             Some(_) => None,
             None => arena.reuse_view(request),
         };
+        if let Some(found) = settled.or(reused) {
+            drop(arena);
+            self.ledger.lock().counts.view_reuses += u64::from(reused.is_some());
+            return Ok(Some(found));
+        }
         let missing = arena.missing(request.class, request.size, memory.granularity());
         // Idle chunks must have as much for lending to pay.
         let saving = self.config.saving(request.size, tight);
@@ -67,10 +72,6 @@ impl<B: Backend> Allocator<B> {
             offers(&arena, owner.stream)
         };
         drop(arena);
-        self.ledger.lock().counts.view_reuses += u64::from(reused.is_some());
-        if let Some(found) = settled.or(reused) {
-            return Ok(Some(found));
-        }
         // A stream that waits for another is worth it for memory that matters.
         let may_wait = tight || request.class == Class::Large;
         if may_wait && bytes(&offers) < request.size {

@@ -82,7 +82,7 @@ impl Arena {
     }
 
     /// Where `need` bytes can be had in one piece by mapping the least; with `extend`, behind a free
-    /// block that has some of them.
+    /// block that has some of them, which is kept from others.
     pub(crate) fn plan(
         &mut self,
         class: Class,
@@ -90,6 +90,21 @@ impl Arena {
         granularity: u64,
         extend: bool,
     ) -> Option<Growth> {
+        let growth = self.find_room(class, need, granularity, extend)?;
+        if growth.head != NONE {
+            self.keep(growth.head);
+        }
+        Some(growth)
+    }
+
+    /// How many bytes would have to be mapped for a block of `need` bytes behind a free one.
+    pub(crate) fn missing(&self, class: Class, need: u64, granularity: u64) -> u64 {
+        let growth = self.find_room(class, need, granularity, true);
+        growth.map_or(need.next_multiple_of(granularity), |growth| growth.missing)
+    }
+
+    /// What [`plan`](Self::plan) decides.
+    fn find_room(&self, class: Class, need: u64, granularity: u64, extend: bool) -> Option<Growth> {
         let mut best: Option<Growth> = None;
         for segment in self.segments.ids() {
             let record = &self.segments[segment];
@@ -122,20 +137,7 @@ impl Arena {
                 });
             }
         }
-        let growth = best?;
-        if growth.head != NONE {
-            self.keep(growth.head);
-        }
-        Some(growth)
-    }
-
-    /// How many bytes would have to be mapped for a block of `need` bytes behind a free one.
-    pub(crate) fn missing(&mut self, class: Class, need: u64, granularity: u64) -> u64 {
-        let Some(plan) = self.plan(class, need, granularity, true) else {
-            return need.next_multiple_of(granularity);
-        };
-        self.give_up(&plan);
-        plan.missing
+        best
     }
 
     /// Takes a free block out of use.
