@@ -97,6 +97,11 @@ mod ffi {
         /// Until the object is destroyed, on this thread, what the thread allocates on the pool's device
         /// comes from the pool. Uses nest.
         fn use_on_this_thread(self: &Pool) -> Result<Box<PoolUse>>;
+        /// Moves what is in use to the host and gives the memory back to the device, until `wake`. Gives
+        /// the bytes that the device has got back.
+        fn sleep(self: &Pool) -> Result<u64>;
+        /// Brings memory and contents back to their addresses.
+        fn wake(self: &Pool) -> Result<()>;
 
         /// Until the object is destroyed, on this thread, what the thread allocates has this label, in
         /// snapshots and in the text of errors. Labels nest.

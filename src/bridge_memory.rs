@@ -45,6 +45,14 @@ impl Pool {
         }
     }
 
+    pub(crate) fn sleep(&self) -> Result<u64> {
+        self.0.sleep()
+    }
+
+    pub(crate) fn wake(&self) -> Result<()> {
+        self.0.wake()
+    }
+
     pub(crate) fn use_on_this_thread(&self) -> Result<Box<PoolUse>> {
         hooks::begin_pool_use(self.0.id(), 0)?;
         Ok(Box::new(PoolUse {

@@ -11,7 +11,9 @@
 mod graphs;
 mod pressure;
 mod settle;
+mod sleep;
 mod supply;
+mod trim;
 mod views;
 
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::graphs::Pools;
+pub use self::trim::IdleWatch;
 use crate::arena::{Arena, Next, Owner, Release};
 use crate::arenas::Arenas;
 use crate::config::Class;
@@ -103,7 +106,7 @@ impl<B: Backend> Allocator<B> {
         }
         let mut arena = self.arenas.shared(stream);
         let found = arena.alloc(&request);
-        let short = arena.is_short();
+        let short = arena.is_short(request.class);
         drop(arena);
         if short {
             self.settle();
@@ -125,9 +128,9 @@ impl<B: Backend> Allocator<B> {
             && let Some(mut arena) = self.arenas.latest()
             && let Some(release) = arena.try_free(address)
         {
-            let (short, number) = (arena.is_short(), arena.number());
+            let number = arena.number();
             drop(arena);
-            return Ok(self.released(release, short, number));
+            return Ok(self.released(release, number));
         }
         self.free_elsewhere(address)
     }
@@ -159,16 +162,12 @@ impl<B: Backend> Allocator<B> {
             };
             self.history.free(&block, reusable, context);
         }
-        let short = arena.is_short();
         drop(arena);
-        Ok(self.released(release, short, number))
+        Ok(self.released(release, number))
     }
 
     #[inline]
-    fn released(&self, release: Release, short: bool, number: u32) -> Freed {
-        if short {
-            self.settle();
-        }
+    fn released(&self, release: Release, number: u32) -> Freed {
         match release {
             Release::Reusable(freed) => {
                 if freed.pool.is_some() {
@@ -268,7 +267,7 @@ impl<B: Backend> Allocator<B> {
         let idle = all
             .reserved_bytes
             .current
-            .saturating_sub(all.active_bytes.current);
+            .saturating_sub(all.active_bytes.current - self.asleep_bytes());
         match idle.saturating_sub(keep) {
             0 => 0,
             surplus => self.give_back(surplus),
@@ -324,13 +323,13 @@ impl<B: Backend> Allocator<B> {
         sums
     }
 
-    /// As [`sums`](Self::sums), and takes the credit of these quantities back. Also says how many arenas
+    /// As [`sums`](Self::sums), and takes the credit of these quantities back. Also says which arenas
     /// are somebody's.
-    fn recall(&self, which: &[bool; QUANTITIES]) -> ([Sum; 2], u64) {
-        let (mut sums, mut owned) = ([Sum::default(); 2], 0);
+    fn recall(&self, which: &[bool; QUANTITIES]) -> ([Sum; 2], Vec<u32>) {
+        let (mut sums, mut owned) = ([Sum::default(); 2], Vec::new());
         for number in self.arenas.numbers() {
             let mut arena = self.arenas.lock(number);
-            owned += u64::from(arena.owner.is_some());
+            owned.extend(arena.owner.map(|_| number));
             for class in [Class::Small, Class::Large] {
                 let tally = arena.tally(class);
                 tally.recall(which);
@@ -346,24 +345,36 @@ impl<B: Backend> Allocator<B> {
     #[inline(never)]
     fn settle(&self) {
         let mut ledger = self.ledger.lock();
-        let mut short = [false; QUANTITIES];
+        let mut which = [false; QUANTITIES];
+        let mut numbers = [0; QUANTITIES];
+        let mut short = Vec::new();
         for number in self.arenas.numbers() {
             let mut arena = self.arenas.lock(number);
             for class in [Class::Small, Class::Large] {
-                arena.tally(class).note_short(&mut short);
+                let its = arena.tally(class).short();
+                for at in (0..QUANTITIES).filter(|&at| its[at]) {
+                    which[at] = true;
+                    numbers[at] += 1;
+                }
+                if its.contains(&true) {
+                    short.push((number, class, its));
+                }
             }
         }
-        if !short.contains(&true) {
+        if short.is_empty() {
             return;
         }
-        let (sums, owned) = self.recall(&short);
+        let (sums, owned) = self.recall(&which);
         ledger.take_over(&sums);
-        let credit = [Class::Small, Class::Large].map(|class| ledger.credit(class, owned.max(1)));
-        for number in self.arenas.numbers() {
+        // To those that were asked alone: what an arena that is new by now got beside would be too much.
+        let arenas = owned.len().max(1) as u64;
+        for number in owned {
             let mut arena = self.arenas.lock(number);
-            if arena.owner.is_some() {
-                arena.tally(Class::Small).grant(&short, &credit[0]);
-                arena.tally(Class::Large).grant(&short, &credit[1]);
+            for class in [Class::Small, Class::Large] {
+                let mut its = short.iter().filter(|its| (its.0, its.1) == (number, class));
+                let its = its.next().map_or([false; QUANTITIES], |its| its.2);
+                let credit = ledger.credit(class, arenas, its, numbers);
+                arena.tally(class).grant(&which, &credit);
             }
         }
     }

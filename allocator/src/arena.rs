@@ -8,19 +8,21 @@ mod grow;
 mod holds;
 mod lend;
 mod picture;
+mod sleep;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 pub(crate) use self::grow::{Growth, Leaving};
 use self::holds::Note;
+use self::sleep::Sleep;
 use crate::block::{Block, Blocks, NONE, State};
 use crate::config::{Class, Request};
 use crate::index::Index;
 use crate::lists::FreeLists;
 use crate::quick::Quick;
 use crate::segment::{Kind, Segments};
-use crate::tally::{Quantity, Tally};
+use crate::tally::Tally;
 use crate::{Allocation, Config, FreeError, Freed, PoolId, StreamId};
 
 /// Whom an arena serves.
@@ -66,16 +68,20 @@ pub(crate) struct Arena {
     pub(crate) owner: Option<Owner>,
     /// Its pool was released: what becomes idle leaves.
     pub(crate) closed: bool,
+    sleep: Option<Sleep>,
     config: Arc<Config>,
     blocks: Blocks,
     segments: Segments,
-    index: Index,              // blocks in any state
-    parts: [Part; 2],          // by class
-    views: Vec<u32>,           // segments, the one used last at the end
-    touched: Vec<u32>,         // views in which blocks were freed
-    least_chunk: u64,          // bytes of the smallest chunk that it has had
-    notes: HashMap<u32, Note>, // by block
-    reserved: u64,             // bytes from the device
+    index: Index,                     // blocks in any state
+    parts: [Part; 2],                 // by class
+    views: Vec<u32>,                  // segments
+    touched: Vec<u32>,                // views that may have idle pieces
+    lingering: Vec<u32>,              // views in which pieces of others were idle
+    holes: [BTreeSet<(u64, u32)>; 2], // of views, by class: sizes and blocks, whose pieces are not lent for them
+    clock: u64,                       // requests that views have served
+    least_chunk: u64,                 // bytes of the smallest chunk that it has had
+    notes: HashMap<u32, Note>,        // by block
+    reserved: u64,                    // bytes from the device
 }
 
 impl Arena {
@@ -89,12 +95,16 @@ impl Arena {
             id,
             owner: None,
             closed: false,
+            sleep: None,
             blocks: Blocks::new(),
             segments: Segments::new(),
             index: Index::new(),
             parts: [part(), part()],
             views: Vec::new(),
             touched: Vec::new(),
+            lingering: Vec::new(),
+            holes: Default::default(),
+            clock: 0,
             least_chunk: u64::MAX,
             notes: HashMap::new(),
             reserved: 0,
@@ -130,7 +140,7 @@ impl Arena {
             let block = &mut self.blocks[id];
             block.state = State::Allocated;
             block.requested = request.requested;
-            part.tally.sub(Quantity::IdleBlocks, 1);
+            part.tally.unlisted();
             part.tally.used(request.size, request.requested);
             return Some(Allocation {
                 address: block.address,
@@ -143,38 +153,55 @@ impl Arena {
     /// Serves a request from the smallest free block that fits, after all were joined: a block that is
     /// split although its neighbours would have fitted better is what fragmentation begins with.
     fn alloc_best(&mut self, request: &Request) -> Option<Allocation> {
-        if !self.parts[request.class as usize].quick.is_empty() {
-            self.settle_quick(request.class);
+        let class = request.class as usize;
+        // The last block that is joined is mostly the one that fits: it is not listed only to be taken out.
+        let mut last = NONE;
+        while let Some(id) = self.parts[class].quick.take(&self.blocks) {
+            self.parts[class].tally.unlisted();
+            if last != NONE {
+                self.list(last);
+            }
+            last = self.rejoin(id);
         }
-        let found = self.best_fit(request)?;
-        Some(self.hand_out(found, request))
-    }
-
-    fn best_fit(&self, request: &Request) -> Option<u32> {
-        let lists = &self.parts[request.class as usize].lists;
-        let id = lists.best_fit(&self.blocks, request.size)?;
-        let fits = self.config.accepts(request, self.blocks[id].size);
-        fits.then_some(id)
+        let fits = |id: u32| {
+            id != NONE
+                && self.blocks[id].size >= request.size
+                && self.config.accepts(request, self.blocks[id].size)
+        };
+        let listed = &self.parts[class].lists;
+        let listed = listed.best_fit(&self.blocks, request.size).unwrap_or(NONE);
+        let better =
+            listed != NONE && fits(last) && self.blocks[listed].size < self.blocks[last].size;
+        if fits(last) && !better {
+            return Some(self.hand_out(last, request));
+        }
+        let found = fits(listed);
+        if last != NONE {
+            self.list(last);
+        }
+        found.then(|| {
+            self.unlist(listed);
+            self.hand_out(listed, request)
+        })
     }
 
     /// Joins the quick blocks of a class with their neighbours.
     pub(crate) fn settle_quick(&mut self, class: Class) {
-        let quick = self.parts[class as usize].quick.drain(&self.blocks);
-        let tally = &mut self.parts[class as usize].tally;
-        tally.sub(Quantity::IdleBlocks, quick.len() as u64);
-        for id in quick {
+        while let Some(id) = self.parts[class as usize].quick.take(&self.blocks) {
+            self.tally(class).unlisted();
             self.recycle(id);
         }
     }
 
-    /// Makes a block of a list one in use, and cuts off what is not needed.
+    /// Makes a block that is in no list one in use, and cuts off what is not needed.
     fn hand_out(&mut self, id: u32, request: &Request) -> Allocation {
-        self.unlist(id);
         let found = self.blocks[id].size;
-        let fixed = matches!(self.segments[self.blocks[id].segment].kind, Kind::Fixed);
-        if self.config.splits(request, found - request.size, fixed) {
-            let rest = self.split(id, request.size);
-            self.list(rest);
+        if found > request.size {
+            let fixed = matches!(self.segments[self.blocks[id].segment].kind, Kind::Fixed);
+            if self.config.splits(request, found - request.size, fixed) {
+                let rest = self.split(id, request.size);
+                self.list(rest);
+            }
         }
         let block = &mut self.blocks[id];
         block.state = State::Allocated;
@@ -188,14 +215,14 @@ impl Arena {
 
     /// Bytes that are free.
     pub(crate) fn idle_bytes(&self) -> u64 {
-        let idle = |part: &Part| part.tally.current(Quantity::IdleBytes);
+        let idle = |part: &Part| part.tally.idle().0.current;
         self.parts.iter().map(idle).sum()
     }
 
-    /// Whether a credit is used up.
+    /// Whether a credit of a class is used up.
     #[inline]
-    pub(crate) fn is_short(&self) -> bool {
-        self.parts[0].tally.is_short() | self.parts[1].tally.is_short()
+    pub(crate) fn is_short(&self, class: Class) -> bool {
+        self.parts[class as usize].tally.is_short()
     }
 
     /// Pieces of memory that it holds from the device.
@@ -205,7 +232,7 @@ impl Arena {
             Kind::Span(span) => span.chunks.len() as u64,
             Kind::View(_) => 0,
         };
-        self.segments.ids().map(of).sum()
+        self.segments.ids().map(of).sum::<u64>() - self.count_away()
     }
 
     /// As [`free`](Self::free), if there is a block in use at this address.
@@ -249,7 +276,7 @@ impl Arena {
         let block = &mut self.blocks[id];
         block.state = State::Quick;
         let part = &mut self.parts[block.class as usize];
-        part.tally.add(Quantity::IdleBlocks, 1);
+        part.tally.listed();
         part.quick.push(&mut self.blocks, id);
     }
 
@@ -268,12 +295,19 @@ impl Arena {
     }
 
     /// Makes a block free that is in no list, joined with its free neighbours.
-    fn recycle(&mut self, mut id: u32) {
+    fn recycle(&mut self, id: u32) {
+        let id = self.rejoin(id);
+        self.list(id);
+    }
+
+    /// Joins a block that is in no list with its free neighbours, and gives what it is then part of, which
+    /// must be listed or handed out next.
+    fn rejoin(&mut self, mut id: u32) -> u32 {
         let before = self.blocks[id].before;
         let mut after = self.blocks[id].after;
         if after != NONE && self.blocks[after].state == State::Tail {
             let Block { size, class, .. } = self.blocks[after];
-            self.tally(class).add(Quantity::IdleBytes, size);
+            self.tally(class).gained(size);
             self.join(id, after);
             after = self.blocks[id].after;
         }
@@ -286,13 +320,13 @@ impl Arena {
             self.join(before, id);
             id = before;
         }
-        self.list(id);
         let segment = self.blocks[id].segment;
         if let Some(view) = self.segments[segment].view_mut()
             && !std::mem::replace(&mut view.touched, true)
         {
             self.touched.push(segment);
         }
+        id
     }
 
     /// Puts a block into the lists for best fit.
@@ -301,14 +335,14 @@ impl Arena {
         block.state = State::Free;
         block.requested = 0;
         let part = &mut self.parts[block.class as usize];
-        part.tally.add(Quantity::IdleBlocks, 1);
+        part.tally.listed();
         part.lists.insert(&mut self.blocks, id);
     }
 
     /// Takes a block out of the lists for best fit.
     fn unlist(&mut self, id: u32) {
         let part = &mut self.parts[self.blocks[id].class as usize];
-        part.tally.sub(Quantity::IdleBlocks, 1);
+        part.tally.unlisted();
         part.lists.remove(&mut self.blocks, id);
     }
 
@@ -351,7 +385,7 @@ impl Arena {
             segment,
             ..
         } = self.blocks[right];
-        self.index.remove(&self.blocks, address);
+        self.index.remove(&self.blocks, right);
         let segment = &mut self.segments[segment];
         segment
             .starts

@@ -15,11 +15,16 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use crate::arena::{Arena, Owner};
 use crate::{Config, StreamId};
 
-/// Shelf n has 8 << n places.
-const SHELVES: usize = 29;
-const FIRST_SHELF: usize = 8;
+/// Arenas that every allocator has. Of the others, shelf n has as many as there are before it, from
+/// `FIRST << n` on.
+const FIRST: usize = 8;
+const SHELVES: usize = 28;
 
 type Place = CachePadded<Mutex<Arena>>;
+
+fn place(arena: u32, config: &Arc<Config>) -> Place {
+    CachePadded::new(Mutex::new(Arena::new(arena, Arc::clone(config))))
+}
 
 /// What a thread remembers.
 #[derive(Clone, Copy)]
@@ -58,6 +63,7 @@ struct Names {
 pub(crate) struct Arenas {
     allocator: u64,
     config: Arc<Config>,
+    first: [Place; FIRST],
     shelves: [OnceLock<Box<[Place]>>; SHELVES],
     made: AtomicUsize,
     names: Mutex<Names>,
@@ -69,6 +75,7 @@ impl Arenas {
         static ALLOCATORS: AtomicU64 = AtomicU64::new(1);
         Self {
             allocator: ALLOCATORS.fetch_add(1, Ordering::Relaxed),
+            first: std::array::from_fn(|id| place(id as u32, &config)),
             config,
             shelves: [const { OnceLock::new() }; SHELVES],
             made: AtomicUsize::new(0),
@@ -77,22 +84,28 @@ impl Arenas {
         }
     }
 
+    #[inline]
     fn place(&self, arena: u32) -> &Place {
-        let number = arena as usize + FIRST_SHELF;
-        let shelf = number.ilog2() - FIRST_SHELF.ilog2();
+        match self.first.get(arena as usize) {
+            Some(place) => place,
+            None => self.later_place(arena),
+        }
+    }
+
+    #[cold]
+    fn later_place(&self, arena: u32) -> &Place {
+        let shelf = arena.ilog2() - (FIRST as u32).ilog2();
+        let first = (FIRST as u32) << shelf;
         let places = self.shelves[shelf as usize].get_or_init(|| {
-            let count = FIRST_SHELF << shelf;
-            let first = count - FIRST_SHELF;
-            let place = |at: usize| {
-                let id = u32::try_from(first + at).expect("arenas have 32-bit numbers");
-                CachePadded::new(Mutex::new(Arena::new(id, Arc::clone(&self.config))))
-            };
-            (0..count).map(place).collect()
+            (first..2 * first)
+                .map(|id| place(id, &self.config))
+                .collect()
         });
-        &places[number - (FIRST_SHELF << shelf)]
+        &places[(arena - first) as usize]
     }
 
     /// Locks an arena by its number.
+    #[inline]
     pub(crate) fn lock(&self, arena: u32) -> MutexGuard<'_, Arena> {
         self.place(arena).lock()
     }
@@ -102,6 +115,7 @@ impl Arenas {
         0..self.made.load(Ordering::Acquire) as u32
     }
 
+    #[inline]
     fn hint(&self) -> Hint {
         HINTS.with(|hints| hints[(self.allocator & 3) as usize].get())
     }
@@ -153,6 +167,7 @@ impl Arenas {
         let mut arena = self.lock(number);
         arena.owner = Some(owner);
         arena.closed = false;
+        arena.set_asleep(false);
         self.made.fetch_max(number as usize + 1, Ordering::Release);
         arena
     }

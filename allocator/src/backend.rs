@@ -117,6 +117,13 @@ pub trait VirtualMemory {
 
     /// Unmaps a range that starts and ends where pieces do. All work that uses it has finished.
     fn unmap(&self, address: u64, size: u64);
+
+    /// As [`unmap`](Self::unmap), and tells if the device refused: then all is mapped as before.
+    /// A device that never refuses need not say more than this.
+    fn try_unmap(&self, address: u64, size: u64) -> Result<(), Self::Error> {
+        self.unmap(address, size);
+        Ok(())
+    }
 }
 
 /// A piece of physical memory, by the number that the backend gave it.

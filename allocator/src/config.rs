@@ -3,6 +3,8 @@
 //! Every decision that depends on a size is made here and is pure arithmetic. A `Config` is checked
 //! when it is made: nothing behind it checks again.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 const KIB: u64 = 1 << 10;
@@ -15,31 +17,41 @@ const OWN_SEGMENT_ROUNDING: u64 = 2 * MIB;
 /// Chunks of physical memory are at least this, and at least this share of what is held, up to a limit:
 /// smaller ones are idle more often, larger ones take fewer calls of the driver.
 const CHUNK: u64 = 2 * MIB;
-const CHUNK_SHARE: u64 = 4096;
+const CHUNK_SHARE: u64 = 1024;
 const CHUNK_MAX: u64 = 32 * MIB;
+/// Growth may have this share of what is held beyond what is needed.
+const SURPLUS_SHARE: u64 = 128;
 /// A view must save this share of a request.
 const LENDING_SHARE: u64 = 16;
 /// No device is asked for more than this at once: 256 TiB, more than any has.
 const REQUEST_MAX: u64 = 1 << 48;
 
+/// The fewest bytes that `roundup_power2_divisions` rounds, for each division.
+const DIVIDED: u64 = 512;
+
 /// Options of PyTorch's allocators that have no counterpart here: naming one is answered as such, not
 /// as a misspelling.
-const FOREIGN: [&str; 6] = [
+const FOREIGN: [&str; 9] = [
     "backend",
-    "garbage_collection_threshold",
+    "graph_capture_record_stream_reuse",
     "pinned_max_cached_size_mb",
     "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
     "pinned_use_background_threads",
-    "roundup_power2_divisions",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
 ];
 
-const OPTIONS: &str = "expandable_segments, limit_mb, max_split_size_mb, max_non_split_rounding_mb, \
-                       small_segment_size_mb, large_segment_size_mb, rounding";
+const OPTIONS: &str = "expandable_segments, limit_mb, per_process_memory_fraction, max_split_size_mb, \
+                       max_non_split_rounding_mb, garbage_collection_threshold, \
+                       roundup_power2_divisions, small_segment_size_mb, large_segment_size_mb, rounding, \
+                       stream_waits, trim_after_ms";
 
 /// The allocator's policy. The default is PyTorch's: blocks are multiples of 512 bytes; blocks up to
 /// 1 MiB are cut from 2 MiB segments, blocks below 10 MiB from 20 MiB segments, larger ones get a
 /// segment of their own, a multiple of 2 MiB; every block may be split; no limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     rounding: u64,
     small_segment_size: u64,
@@ -47,7 +59,12 @@ pub struct Config {
     max_split_size: u64,
     max_non_split_rounding: u64,
     limit: u64,
+    fraction: f64,
+    gc_threshold: f64,
+    divisions: u64,
     expandable: bool,
+    stream_waits: bool,
+    trim_after: Option<Duration>,
 }
 
 /// Why a configuration was refused.
@@ -85,7 +102,12 @@ impl Default for Config {
             max_split_size: u64::MAX,
             max_non_split_rounding: 20 * MIB,
             limit: u64::MAX,
+            fraction: 1.0,
+            gc_threshold: 1.0,
+            divisions: 1,
             expandable: true,
+            stream_waits: true,
+            trim_after: None,
         }
     }
 }
@@ -96,6 +118,11 @@ impl Config {
     /// | option | unit | default | meaning |
     /// |---|---|---|---|
     /// | `limit_mb` | MiB | none | bytes held from the device never exceed this |
+    /// | `per_process_memory_fraction` | 0 to 1 | 1 | the same as a part of the device's memory; the lower of the two counts |
+    /// | `garbage_collection_threshold` | 0 to 1 | 1 | where there is a limit, idle memory is given back before more than this part of it is held |
+    /// | `roundup_power2_divisions` | a power of two | 1 | sizes are rounded up to one of so many steps between powers of two |
+    /// | `stream_waits` | True or False | True | a stream may be made to wait for another, to use memory that the other has freed |
+    /// | `trim_after_ms` | milliseconds | none | memory that was idle for so long goes back to the device |
     /// | `expandable_segments` | True or False | True | where the device has virtual memory, memory is mapped into ranges of addresses |
     /// | `max_split_size_mb` | MiB | none | free blocks of this size and more are never split and never given to smaller requests; at least `large_segment_size_mb` |
     /// | `max_non_split_rounding_mb` | MiB | 20 | a request of `max_split_size_mb` or more takes a free block that is larger by less than this |
@@ -103,8 +130,7 @@ impl Config {
     /// | `large_segment_size_mb` | MiB | 20 | segments for blocks below half of it; at least 4 |
     /// | `rounding` | bytes | 512 | block sizes are multiples of this; a power of two from 64 to 65536 |
     ///
-    /// The first three and `large_segment_size_mb` mean what they mean in `PYTORCH_ALLOC_CONF`, where
-    /// PyTorch has them.
+    /// Those that PyTorch has mean what they mean in `PYTORCH_ALLOC_CONF`.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         for item in text
@@ -147,6 +173,33 @@ impl Config {
         self.limit
     }
 
+    /// The policy for a device that has so many bytes of memory: its limit is the lower of both.
+    #[must_use]
+    pub fn for_device(self, total: u64) -> Self {
+        if self.fraction >= 1.0 {
+            return self;
+        }
+        let part = (total as f64 * self.fraction) as u64;
+        let limit = self.limit.min(part);
+        self.with_limit(limit)
+    }
+
+    /// Whether a stream may be made to wait for another, to use memory that the other has freed.
+    pub fn stream_waits(&self) -> bool {
+        self.stream_waits
+    }
+
+    /// How long memory may be idle before it goes back to the device.
+    pub fn trim_after(&self) -> Option<Duration> {
+        self.trim_after
+    }
+
+    /// Bytes of a limit from which on idle memory is given back; `None`: when the limit is reached.
+    pub(crate) fn collects_above(&self, limit: u64) -> Option<u64> {
+        let part = (self.gc_threshold < 1.0 && limit != u64::MAX).then_some(self.gc_threshold);
+        part.map(|part| (limit as f64 * part) as u64)
+    }
+
     /// Block sizes are multiples of this many bytes, a power of two.
     pub fn rounding(&self) -> u64 {
         self.rounding
@@ -155,18 +208,33 @@ impl Config {
     fn set(&mut self, option: &str, value: &str) -> Result<(), ConfigError> {
         match option {
             "limit_mb" => self.limit = mib("limit_mb", value, 1, "a number of MiB, at least 1")?,
-            "expandable_segments" => {
-                self.expandable = match value {
-                    "True" | "true" | "1" => true,
-                    "False" | "false" | "0" => false,
-                    _ => {
-                        return Err(ConfigError::Value {
-                            option: "expandable_segments",
-                            value: value.to_owned(),
-                            expected: "True or False",
-                        });
-                    }
-                };
+            "expandable_segments" => self.expandable = truth("expandable_segments", value)?,
+            "stream_waits" => self.stream_waits = truth("stream_waits", value)?,
+            "per_process_memory_fraction" => {
+                self.fraction = part("per_process_memory_fraction", value)?;
+            }
+            "garbage_collection_threshold" => {
+                self.gc_threshold = part("garbage_collection_threshold", value)?;
+            }
+            "roundup_power2_divisions" => {
+                self.divisions = value
+                    .parse()
+                    .ok()
+                    .filter(|n: &u64| n.is_power_of_two() && *n <= 64)
+                    .ok_or_else(|| ConfigError::Value {
+                        option: "roundup_power2_divisions",
+                        value: value.to_owned(),
+                        expected: "a power of two from 1 to 64, one for all sizes",
+                    })?;
+            }
+            "trim_after_ms" => {
+                let after = value.parse().ok().filter(|&after| after > 0);
+                let after = after.ok_or_else(|| ConfigError::Value {
+                    option: "trim_after_ms",
+                    value: value.to_owned(),
+                    expected: "a number of milliseconds, at least 1",
+                })?;
+                self.trim_after = Some(Duration::from_millis(after));
             }
             "max_split_size_mb" => {
                 self.max_split_size =
@@ -217,10 +285,11 @@ impl Config {
 
     /// What a request of `size` bytes becomes; `None` if no device could serve it.
     #[inline]
-    pub(crate) fn request(&self, size: u64) -> Option<Request> {
-        if size > REQUEST_MAX {
+    pub(crate) fn request(&self, requested: u64) -> Option<Request> {
+        if requested > REQUEST_MAX {
             return None;
         }
+        let size = self.divide(requested);
         let rounded = (size.max(1) + self.rounding - 1) & !(self.rounding - 1);
         let class = if rounded <= SMALL_MAX {
             Class::Small
@@ -228,10 +297,19 @@ impl Config {
             Class::Large
         };
         Some(Request {
-            requested: size,
+            requested,
             size: rounded,
             class,
         })
+    }
+
+    /// A size as `roundup_power2_divisions` wants it.
+    #[inline]
+    fn divide(&self, size: u64) -> u64 {
+        if self.divisions == 1 || size <= DIVIDED * self.divisions {
+            return size;
+        }
+        size.next_multiple_of((1 << size.ilog2()) / self.divisions)
     }
 
     /// The sizes of a new segment for this request, in the order in which to try them: the one that
@@ -280,16 +358,56 @@ impl Config {
         }
     }
 
+    /// How large chunks for a class are where `reserved` bytes are held.
+    fn chunk(class: Class, reserved: u64, granularity: u64) -> u64 {
+        let least = match class {
+            Class::Small => CHUNK,
+            Class::Large => 2 * CHUNK,
+        };
+        let share = reserved / CHUNK_SHARE / CHUNK * CHUNK;
+        share.clamp(least, CHUNK_MAX).next_multiple_of(granularity)
+    }
+
+    /// The bytes of as many whole chunks as hold `bytes`.
+    pub(crate) fn whole_chunks(class: Class, bytes: u64, reserved: u64, granularity: u64) -> u64 {
+        bytes.next_multiple_of(Self::chunk(class, reserved + bytes, granularity))
+    }
+
+    /// Whether memory that nobody asked for may be held where `reserved` bytes are.
+    pub(crate) fn is_little(bytes: u64, reserved: u64) -> bool {
+        bytes <= reserved / SURPLUS_SHARE
+    }
+
     /// The sizes of chunks that make up `bytes`, a multiple of the granularity, where `reserved` are
     /// held already.
-    pub(crate) fn chunks(&self, bytes: u64, reserved: u64, granularity: u64) -> Vec<u64> {
-        let share = (reserved + bytes) / CHUNK_SHARE;
-        let most = share.clamp(CHUNK, CHUNK_MAX).next_multiple_of(granularity);
+    pub(crate) fn chunks(class: Class, bytes: u64, reserved: u64, granularity: u64) -> Vec<u64> {
+        let most = Self::chunk(class, reserved + bytes, granularity);
         let whole = (bytes / most) as usize;
         let mut sizes = vec![most; whole];
         sizes.extend(Some(bytes % most).filter(|&rest| rest > 0));
         sizes
     }
+}
+
+fn truth(option: &'static str, value: &str) -> Result<bool, ConfigError> {
+    match value {
+        "True" | "true" | "1" => Ok(true),
+        "False" | "false" | "0" => Ok(false),
+        _ => Err(ConfigError::Value {
+            option,
+            value: value.to_owned(),
+            expected: "True or False",
+        }),
+    }
+}
+
+fn part(option: &'static str, value: &str) -> Result<f64, ConfigError> {
+    let part = value.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+    part.ok_or_else(|| ConfigError::Value {
+        option,
+        value: value.to_owned(),
+        expected: "a number from 0 to 1",
+    })
 }
 
 fn mib(
@@ -345,7 +463,12 @@ mod tests {
                 "max_split_size:64",
                 "no allocator option is called `max_split_size`",
             ),
-            ("roundup_power2_divisions:4", "an option of PyTorch's"),
+            ("backend:native", "an option of PyTorch's"),
+            ("roundup_power2_divisions:[256:1]", "a power of two"),
+            ("garbage_collection_threshold:1.5", "from 0 to 1"),
+            ("per_process_memory_fraction:half", "from 0 to 1"),
+            ("stream_waits:maybe", "True or False"),
+            ("trim_after_ms:0", "at least 1"),
             (
                 "max_split_size_mb:10",
                 "must be at least large_segment_size_mb",
@@ -358,6 +481,26 @@ mod tests {
             let error = Config::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn parts_of_the_device_and_of_powers_of_two_are_reckoned_as_pytorch_does() {
+        let config = Config::parse("per_process_memory_fraction:0.5,limit_mb:100").unwrap();
+        assert_eq!(config.clone().for_device(120 * MIB).limit(), 60 * MIB);
+        assert_eq!(config.for_device(400 * MIB).limit(), 100 * MIB);
+        let config = Config::parse("garbage_collection_threshold:0.5").unwrap();
+        assert_eq!(config.collects_above(u64::MAX), None);
+        assert_eq!(config.collects_above(10), Some(5));
+        let config = Config::parse("roundup_power2_divisions:4").unwrap();
+        let size = |size| config.request(size).unwrap().size;
+        assert_eq!(
+            [size(2048), size(2049)],
+            [2048, 2560],
+            "below, only blocks are rounded"
+        );
+        assert_eq!([size(4097), size(5120), size(5121)], [5120, 5120, 6144]);
+        assert_eq!(size(1200 * KIB), 1280 * KIB);
+        assert_eq!(config.request(4097).unwrap().requested, 4097);
     }
 
     #[test]

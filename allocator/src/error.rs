@@ -56,6 +56,35 @@ pub enum PoolError {
         /// What was given.
         pool: PoolId,
     },
+    /// Its memory is away.
+    #[error(
+        "memory pool {pool} sleeps: its memory is not on the device. Wake it before it is used"
+    )]
+    Asleep {
+        /// What was given.
+        pool: PoolId,
+    },
+    /// Its memory is not away.
+    #[error("memory pool {pool} is awake")]
+    Awake {
+        /// What was given.
+        pool: PoolId,
+    },
+    /// Another thread allocates from it.
+    #[error("memory pool {pool} is being allocated from, and cannot be put to sleep meanwhile")]
+    Busy {
+        /// What was given.
+        pool: PoolId,
+    },
+    /// Its memory and its addresses cannot be had apart.
+    #[error(
+        "memory pool {pool} cannot sleep: that takes a driver with virtual memory, and \
+         expandable_segments in OUTRIGGER_ALLOC not set to False"
+    )]
+    NotMapped {
+        /// What was given.
+        pool: PoolId,
+    },
     /// The last reference was given back.
     #[error(
         "memory pool {pool} was released: its last reference was given back. Keep a reference for \

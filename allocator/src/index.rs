@@ -63,13 +63,14 @@ impl Index {
         self.slots[at] = id;
     }
 
-    /// Forgets the block that starts at an address, if one does. Its record must still be there.
+    /// Forgets a block that was added. Its record must still be there.
     #[inline]
-    pub(crate) fn remove(&mut self, blocks: &Blocks, address: u64) {
+    pub(crate) fn remove(&mut self, blocks: &Blocks, id: u32) {
         let mask = self.slots.len() - 1;
-        let mut hole = self.find(blocks, address);
-        if self.slots[hole] == NONE {
-            return;
+        let mut hole = self.home(blocks[id].address);
+        while self.slots[hole] != id {
+            debug_assert!(self.slots[hole] != NONE, "every block stands here");
+            hole = (hole + 1) & mask;
         }
         self.len -= 1;
         // Later blocks of the same run move up, unless they would come before their home.
@@ -119,11 +120,9 @@ mod tests {
                     let id = blocks.add(Block::new(address, 512, 0, Class::Small, State::Free));
                     index.insert(&blocks, id);
                     model.insert(address, id);
-                } else if !insert {
-                    index.remove(&blocks, address);
-                    if let Some(id) = model.remove(&address) {
-                        blocks.remove(id);
-                    }
+                } else if !insert && let Some(id) = model.remove(&address) {
+                    index.remove(&blocks, id);
+                    blocks.remove(id);
                 }
             }
             prop_assert_eq!(index.len, model.len());

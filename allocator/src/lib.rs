@@ -39,7 +39,7 @@ mod stats;
 mod tally;
 pub mod trace;
 
-pub use allocator::Allocator;
+pub use allocator::{Allocator, IdleWatch};
 pub use backend::{Backend, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory};
 pub use config::{Config, ConfigError};
 pub use error::{AllocError, FreeError, OutOfMemory, PoolAllocError, PoolError};

@@ -12,13 +12,15 @@ const SIZES_MAX: usize = 1 << 12;
 
 #[derive(Clone, Copy)]
 struct Slot {
-    size: u64, // 0: none
-    head: u32, // the block that came last
+    size: u64,    // 0: none
+    head: u32,    // the block that came last
+    listed: bool, // in `filled`
 }
 
 const EMPTY: Slot = Slot {
     size: 0,
     head: NONE,
+    listed: false,
 };
 
 /// The lists: one per size, found by hashing, last in first out.
@@ -27,6 +29,8 @@ pub(crate) struct Quick {
     shift: u32,       // 64 - log2(slots)
     sizes: usize,
     blocks: usize,
+    /// Slots that have got blocks since the lists were emptied: what emptying them has to look at.
+    filled: Vec<u32>,
 }
 
 impl Quick {
@@ -36,11 +40,8 @@ impl Quick {
             shift: 63,
             sizes: 0,
             blocks: 0,
+            filled: Vec::new(),
         }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.blocks == 0
     }
 
     #[inline]
@@ -85,23 +86,29 @@ impl Quick {
         blocks[id].down = slot.head;
         slot.head = id;
         self.blocks += 1;
+        if !std::mem::replace(&mut slot.listed, true) {
+            self.filled.push(at as u32);
+        }
     }
 
-    /// Takes all blocks out, in an order that depends on nothing but what was pushed and popped.
-    pub(crate) fn drain(&mut self, blocks: &Blocks) -> Vec<u32> {
-        let mut all = Vec::with_capacity(self.blocks);
-        for slot in &mut self.slots {
-            let mut id = std::mem::replace(&mut slot.head, NONE);
-            while id != NONE {
-                all.push(id);
-                id = blocks[id].down;
+    /// Takes a block out, of the sizes that came first; `None` if there is none.
+    #[inline]
+    pub(crate) fn take(&mut self, blocks: &Blocks) -> Option<u32> {
+        while let Some(&at) = self.filled.last() {
+            let slot = &mut self.slots[at as usize];
+            if slot.head != NONE {
+                let id = slot.head;
+                slot.head = blocks[id].down;
+                self.blocks -= 1;
+                return Some(id);
             }
+            slot.listed = false;
+            self.filled.pop();
         }
-        self.blocks = 0;
         if self.sizes > SIZES_MAX {
             *self = Self::new();
         }
-        all
+        None
     }
 
     #[cold]
@@ -113,5 +120,8 @@ impl Quick {
             let at = self.find(slot.size);
             self.slots[at] = slot;
         }
+        let listed = self.slots.iter().enumerate();
+        let listed = listed.filter(|(_, slot)| slot.listed);
+        self.filled = listed.map(|(at, _)| at as u32).collect();
     }
 }

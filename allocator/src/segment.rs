@@ -70,14 +70,16 @@ pub(crate) struct Slot {
 pub(crate) struct View {
     /// By address, without gaps.
     pub(crate) slots: Vec<Slot>,
-    /// Blocks whose pieces are not lent for them.
-    pub(crate) holes: Vec<u32>,
+    /// When it served a request last, by its arena's clock.
+    pub(crate) used: u64,
     /// On its way to be unmapped.
     pub(crate) leaving: bool,
     /// Shows chunks of other arenas.
     pub(crate) guests: bool,
     /// Blocks in it were freed since its idle pieces were looked for.
     pub(crate) touched: bool,
+    /// Pieces of others were idle in it.
+    pub(crate) lingers: bool,
 }
 
 impl View {
@@ -146,20 +148,21 @@ impl Span {
 
 /// The blocks of a segment by where they start, as offsets from the segment's start.
 ///
-/// Offsets fall into places: 4 KiB in a segment of small blocks, 1 MiB in one of large blocks. Each place
-/// knows the first block that starts in it; few others do.
+/// Offsets fall into places: 64 KiB in a segment of small blocks, 16 MiB in one of large blocks. Each place
+/// knows the first block that starts in it, from where the others are found: most blocks come and go without
+/// a change here.
 pub(crate) struct Starts {
     shift: u32, // log2 of a place's size
     used: BitTree,
-    ids: Vec<u32>, // by place; stale where `used` has no member
+    ids: Vec<u32>, // by place; NONE where `used` has no member
 }
 
 impl Starts {
     pub(crate) fn new(class: Class) -> Self {
         Self {
             shift: match class {
-                Class::Small => 12,
-                Class::Large => 20,
+                Class::Small => 16,
+                Class::Large => 24,
             },
             used: BitTree::new(0),
             ids: Vec::new(),
@@ -173,7 +176,11 @@ impl Starts {
         if place >= self.ids.len() {
             self.reach(place);
         }
-        if self.used.insert(place as u64) || blocks[self.ids[place]].address > blocks[id].address {
+        let first = self.ids[place];
+        if first == NONE {
+            self.used.insert(place as u64);
+            self.ids[place] = id;
+        } else if blocks[first].address > blocks[id].address {
             self.ids[place] = id;
         }
     }
@@ -189,6 +196,7 @@ impl Starts {
         if after != NONE && (offset + size) >> self.shift == place {
             self.ids[place as usize] = after;
         } else {
+            self.ids[place as usize] = NONE;
             self.used.remove(place);
         }
     }

@@ -39,6 +39,8 @@ pub struct BlockInfo {
     pub pool: Option<PoolId>,
     /// Nobody owns it: it is cached, or waits for holds or recorded streams.
     pub free: bool,
+    /// It is of a pool that sleeps: there is no memory at its addresses.
+    pub asleep: bool,
 }
 
 /// The memory behind a block, for who shares it with others: it stays so while the block is in use.

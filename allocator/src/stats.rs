@@ -1,7 +1,7 @@
 //! Figures with PyTorch's names and meanings, and the ledger that makes them from what arenas count.
 
 use crate::config::Class;
-use crate::tally::{QUANTITIES, Quantity, Tally};
+use crate::tally::{Count, QUANTITIES, Quantity, Tally};
 
 /// A quantity over time. `current` = all that was ever added, less all that was ever taken away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,15 +148,8 @@ struct Gauges {
 
 impl Gauges {
     fn take_over(&mut self, sum: &Sum) {
-        let Sum { current, added, .. } = sum;
-        let [bytes, requested, blocks, idle_bytes, idle] = *current;
-        let [
-            bytes_added,
-            requested_added,
-            blocks_added,
-            idle_bytes_added,
-            idle_added,
-        ] = *added;
+        let [bytes, requested, blocks] = sum.current;
+        let [bytes_added, requested_added, blocks_added] = sum.added;
         self.active_bytes.set(bytes, bytes_added);
         self.active.set(blocks, blocks_added);
         self.allocated_bytes
@@ -164,8 +157,10 @@ impl Gauges {
         self.allocated
             .set(blocks - sum.pending_blocks, blocks_added);
         self.requested_bytes.set(requested, requested_added);
-        self.idle_bytes.set(idle_bytes, idle_bytes_added);
-        self.idle.set(idle, idle_added);
+        self.idle_bytes
+            .set(sum.idle_bytes.current, sum.idle_bytes.added);
+        self.idle
+            .set(sum.idle_blocks.current, sum.idle_blocks.added);
     }
 
     /// How far each quantity may rise without a new peak of anything.
@@ -174,8 +169,6 @@ impl Gauges {
             self.active_bytes.slack().min(self.allocated_bytes.slack()),
             self.requested_bytes.slack(),
             self.active.slack().min(self.allocated.slack()),
-            self.idle_bytes.slack(),
-            self.idle.slack(),
         ]
     }
 
@@ -215,18 +208,23 @@ pub(crate) struct Sum {
     added: [u64; QUANTITIES],
     pending_bytes: u64,
     pending_blocks: u64,
+    idle_bytes: Count,
+    idle_blocks: Count,
 }
 
 impl Sum {
     pub(crate) fn add(&mut self, tally: &Tally) {
-        use Quantity::{Blocks, Bytes, IdleBlocks, IdleBytes, Requested};
-        for quantity in [Bytes, Requested, Blocks, IdleBytes, IdleBlocks] {
+        use Quantity::{Blocks, Bytes, Requested};
+        for quantity in [Bytes, Requested, Blocks] {
             self.current[quantity as usize] += tally.current(quantity);
             self.added[quantity as usize] += tally.added(quantity);
         }
         let (bytes, blocks) = tally.pending();
         self.pending_bytes += bytes;
         self.pending_blocks += blocks;
+        let (bytes, blocks) = tally.idle();
+        self.idle_bytes += bytes;
+        self.idle_blocks += blocks;
     }
 
     fn both(sums: &[Self; 2]) -> Self {
@@ -238,6 +236,8 @@ impl Sum {
         }
         all.pending_bytes += other.pending_bytes;
         all.pending_blocks += other.pending_blocks;
+        all.idle_bytes += other.idle_bytes;
+        all.idle_blocks += other.idle_blocks;
         all
     }
 }
@@ -306,14 +306,25 @@ impl Ledger {
         self.all.take_over(&Sum::both(sums));
     }
 
-    /// The credit that one of `shares` parts of a class can have.
-    pub(crate) fn credit(&self, class: Class, shares: u64) -> [u64; QUANTITIES] {
-        let mut credit = self.classes[class as usize].slack();
-        for (credit, all) in credit.iter_mut().zip(self.all.slack()) {
+    /// The credit of a class's tally where `arenas` have tallies: for each quantity, half of what can be
+    /// had goes to those that are `short` of it, whose number is given, and the rest to all.
+    pub(crate) fn credit(
+        &self,
+        class: Class,
+        arenas: u64,
+        short: [bool; QUANTITIES],
+        numbers: [u64; QUANTITIES],
+    ) -> [u64; QUANTITIES] {
+        let (own, all) = (self.classes[class as usize].slack(), self.all.slack());
+        std::array::from_fn(|at| {
             // Both classes draw on the slack of all.
-            *credit = (*credit).min(all / 2) / shares;
-        }
-        credit
+            let rest = (own[at] / 2).min(all[at] / 4) / arenas;
+            if short[at] {
+                rest.max(own[at].min(all[at]).div_ceil(2) / numbers[at])
+            } else {
+                rest
+            }
+        })
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -4,8 +4,9 @@
 //! Each quantity of an arena has a *credit*: how much it may still rise before the sum over all arenas
 //! might exceed the peak known so far. Rising consumes credit, falling restores it, and both touch
 //! nothing but the arena. Only when a credit falls below zero are all arenas asked: the peak is
-//! raised if the sum says so, and what is left below it is handed out anew. So a peak is exact for
-//! operations that follow each other, and below the peak no arena waits for another.
+//! raised if the sum says so, and what is left below it is handed out anew: half of it to who ran short.
+//! So a peak is exact for operations that follow each other, and below the peak no arena waits for
+//! another. What is free has no credit: it is added up when somebody asks, or a peak is raised.
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,14 +17,32 @@ pub(crate) enum Quantity {
     Requested = 1,
     /// Blocks in use or pending.
     Blocks = 2,
-    /// Bytes of free blocks.
-    IdleBytes = 3,
-    /// Free blocks.
-    IdleBlocks = 4,
 }
 
 /// How many quantities there are.
-pub(crate) const QUANTITIES: usize = 5;
+pub(crate) const QUANTITIES: usize = 3;
+
+/// A count without credit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Count {
+    pub(crate) current: u64,
+    pub(crate) added: u64,
+}
+
+impl Count {
+    #[inline]
+    fn add(&mut self, amount: u64) {
+        self.current += amount;
+        self.added += amount;
+    }
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.current += other.current;
+        self.added += other.added;
+    }
+}
 
 /// The quantities of one arena and class.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,33 +55,65 @@ pub(crate) struct Tally {
     /// Of the bytes, requested bytes and blocks in use, those that are pending: freed, not reusable.
     pending_bytes: u64,
     pending_blocks: u64,
+    idle_bytes: Count,
+    idle_blocks: Count,
     /// The fewest bytes that were free at a time since [`spare`](Self::spare) was asked.
     low: u64,
 }
 
 impl Tally {
     #[inline]
-    pub(crate) fn add(&mut self, quantity: Quantity, amount: u64) {
+    fn add(&mut self, quantity: Quantity, amount: u64) {
         self.credit[quantity as usize] -= amount as i64;
         self.added[quantity as usize] += amount;
     }
 
     #[inline]
-    pub(crate) fn sub(&mut self, quantity: Quantity, amount: u64) {
+    fn sub(&mut self, quantity: Quantity, amount: u64) {
         self.credit[quantity as usize] += amount as i64;
+    }
+
+    /// Bytes are free that were not there, or were not to be had.
+    #[inline]
+    pub(crate) fn gained(&mut self, bytes: u64) {
+        self.idle_bytes.add(bytes);
+    }
+
+    /// Free bytes are not to be had any more.
+    #[inline]
+    pub(crate) fn lost(&mut self, bytes: u64) {
+        self.idle_bytes.current -= bytes;
+        self.low = self.low.min(self.idle_bytes.current);
+    }
+
+    /// There is one free block more.
+    #[inline]
+    pub(crate) fn listed(&mut self) {
+        self.idle_blocks.add(1);
+    }
+
+    /// There is one free block less.
+    #[inline]
+    pub(crate) fn unlisted(&mut self) {
+        self.idle_blocks.current -= 1;
+    }
+
+    /// Free bytes and blocks.
+    #[inline]
+    pub(crate) fn idle(&self) -> (Count, Count) {
+        (self.idle_bytes, self.idle_blocks)
     }
 
     /// A block that was free is in use.
     #[inline]
     pub(crate) fn used(&mut self, size: u64, requested: u64) {
-        self.sub(Quantity::IdleBytes, size);
+        self.lost(size);
         self.obtained(size, requested);
-        self.low = self.low.min(self.current(Quantity::IdleBytes));
     }
 
     /// Bytes that were free all the time since this was asked last.
     pub(crate) fn spare(&mut self) -> u64 {
-        let idle = self.current(Quantity::IdleBytes);
+        let idle = self.idle_bytes.current;
         std::mem::replace(&mut self.low, idle).min(idle)
     }
 
@@ -72,7 +123,7 @@ impl Tally {
         self.sub(Quantity::Bytes, size);
         self.sub(Quantity::Requested, requested);
         self.sub(Quantity::Blocks, 1);
-        self.add(Quantity::IdleBytes, size);
+        self.gained(size);
     }
 
     /// A block is in use whose memory is another's.
@@ -103,11 +154,9 @@ impl Tally {
         self.credit.iter().fold(0, |all, credit| all | credit) < 0
     }
 
-    /// Notes which credits are used up.
-    pub(crate) fn note_short(&self, short: &mut [bool; QUANTITIES]) {
-        for (short, &credit) in short.iter_mut().zip(&self.credit) {
-            *short |= credit < 0;
-        }
+    /// Which credits are used up.
+    pub(crate) fn short(&self) -> [bool; QUANTITIES] {
+        self.credit.map(|credit| credit < 0)
     }
 
     #[inline]

@@ -8,6 +8,7 @@ use std::io::Write as _;
 use anyhow::bail;
 use clap::Args;
 use outrigger_device::{DeviceProperties, Driver, default_search_path};
+use outrigger_layers::Stack;
 
 /// Which drivers to open.
 #[derive(Args)]
@@ -20,13 +21,17 @@ pub(crate) struct Options {
 /// Tells of all drivers and devices.
 ///
 /// # Errors
-/// No driver could be opened; the message holds the reason of each.
+/// No driver could be opened; the message holds the reason of each. `OUTRIGGER_LAYERS` makes no sense.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (drivers, report) = outrigger_device::load(&options.driver, &default_search_path());
     if drivers.is_empty() {
         bail!("no driver could be opened\n{report}");
     }
     let mut text = String::new();
+    let layers = Stack::from_environment()?;
+    if !layers.is_empty() {
+        let _ = writeln!(text, "{:<12}{layers}", "layers"); // text takes everything
+    }
     let mut number = 0;
     for driver in &drivers {
         describe(driver, &mut number, &mut text);

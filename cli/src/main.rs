@@ -2,8 +2,10 @@
 //!
 //! It must never print anywhere else than here and in the command that was asked for.
 
+mod conformance;
 mod info;
 mod memory;
+mod replay;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -23,19 +25,34 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Says whether a driver keeps the contract
+    Conformance(Box<conformance::Options>),
+    /// Checks that a report of `conformance` is whole and unaltered
+    Verify(conformance::VerifyOptions),
+    #[command(name = outrigger_conformance::TEST_COMMAND, hide = true)]
+    ConformanceTest(conformance::Inner),
+    #[command(name = outrigger_conformance::HELPER_COMMAND, hide = true)]
+    ConformanceHelper(conformance::Inner),
     /// Lists the drivers, what they offer, and their devices
     Info(info::Options),
     /// Draws a trace or a snapshot of memory as one HTML page
     Memory(memory::Options),
+    /// Runs a recording of driver calls on any driver, and shrinks what fails
+    Replay(replay::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Info(options) => info::run(&options),
-        Command::Memory(options) => memory::run(&options),
+        Command::Conformance(options) => conformance::run(&options),
+        Command::Verify(options) => conformance::verify(&options),
+        Command::ConformanceTest(options) => conformance::test(&options),
+        Command::ConformanceHelper(options) => conformance::helper(&options),
+        Command::Info(options) => info::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Memory(options) => memory::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Replay(options) => replay::run(&options),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             // Nobody could be told that stderr is closed.
             let _ = writeln!(std::io::stderr(), "error: {error:#}");

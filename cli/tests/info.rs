@@ -35,3 +35,24 @@ fn without_a_driver_it_fails_and_says_why() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("liboutrigger_nobody.so"), "{text}");
 }
+
+#[test]
+fn layers_are_named_and_nonsense_is_refused() {
+    let with = |layers: &str| {
+        Command::new(env!("CARGO_BIN_EXE_outrigger"))
+            .args(["info", "--driver", "host?memory=64M"])
+            .env("OUTRIGGER_LAYERS", layers)
+            .output()
+            .expect("the command line starts")
+    };
+    let output = with("validate,fault:above=1M");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("validate,fault:above=1M"), "{text}");
+    let output = with("validat");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{text}");
+    assert!(
+        text.contains("OUTRIGGER_LAYERS") && text.contains("`validat`"),
+        "{text}"
+    );
+}

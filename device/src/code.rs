@@ -22,6 +22,14 @@ macro_rules! codes {
                 }
             }
 
+            /// The code of a name as [`name`](Self::name) gives it.
+            pub fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $(stringify!($name) => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+
             fn text(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some($text),)*

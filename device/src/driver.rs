@@ -3,12 +3,10 @@
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
-use libloading::Library;
-
-use crate::fork::{forked, refuse_fork};
+use crate::fork::refuse_fork;
+use crate::raw::{Owner, RawDriver};
 use crate::table::{Table, entry};
 use crate::{Code, DeviceProperties, Error, Event, Queue, Result, sys};
 
@@ -20,58 +18,8 @@ use crate::{Code, DeviceProperties, Error, Event, Queue, Result, sys};
 pub struct Driver(Arc<Inner>);
 
 struct Inner {
-    table: Table,
-    handle: NonNull<sys::otr_driver>,
     devices: Vec<DeviceProperties>,
-    // Declared last: the table's functions lie in it. `None` for a built-in driver.
-    library: Option<Library>,
-}
-
-// SAFETY: R8 of the contract: every function may be called from any thread, also at the same time on
-// the same object. The table is never written after it was read.
-unsafe impl Send for Inner {}
-// SAFETY: as above.
-unsafe impl Sync for Inner {}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if forked() {
-            // The parent's driver: its threads and device handles are not in this process.
-            return;
-        }
-        let Some(close) = self.table.api.close else {
-            return;
-        };
-        // SAFETY: the handle came from `open`, and queues, events and kernels keep this alive.
-        let code = Code(unsafe { close(self.handle.as_ptr()) });
-        if code != Code::OK {
-            // SAFETY: R5, right after the failed call on the same thread.
-            let text = unsafe { last_error(&self.table) };
-            tracing::warn!(target: "outrigger::device", driver = self.table.name, %code, text,
-                "a driver could not be closed");
-            // Its threads may still run: the library stays loaded under them.
-            std::mem::forget(self.library.take());
-        }
-    }
-}
-
-/// The text of this thread's most recent failed call.
-///
-/// # Safety
-/// No other call of the driver was made by this thread since the failed one.
-unsafe fn last_error(table: &Table) -> String {
-    let Some(last_error) = table.api.last_error else {
-        return String::new();
-    };
-    // SAFETY: takes nothing.
-    let text = unsafe { last_error() };
-    if text.is_null() {
-        return "the driver gave no reason (its last_error is NULL, against R5)".to_owned();
-    }
-    // SAFETY: R5: NUL-terminated and valid until this thread's next call.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
+    raw: RawDriver,
 }
 
 impl Driver {
@@ -81,60 +29,54 @@ impl Driver {
     /// Of `open`, with its text; `LOAD` if the driver has no device or broken properties.
     ///
     /// # Safety
-    /// The functions of `table` keep the driver contract, and lie in `library` or this library.
+    /// The functions of `table` keep the driver contract, and lie in `owner` or this library.
     pub(crate) unsafe fn from_table(
         table: Table,
-        library: Option<Library>,
+        owner: Option<Owner>,
         options: Option<&CStr>,
     ) -> Result<Self> {
-        let params = sys::otr_open_params {
-            struct_size: size_of::<sys::otr_open_params>(),
-            next: std::ptr::null(),
-            options: options.map_or(std::ptr::null(), CStr::as_ptr),
-        };
-        let mut handle = std::ptr::null_mut();
-        let open = entry!(table.api, open);
-        // SAFETY: params and handle live through the call.
-        let code = Code(unsafe { open(&params, &mut handle) });
-        if code != Code::OK {
-            // SAFETY: R5, right after the failed call on the same thread.
-            return Err(Error::from_driver(code, &unsafe { last_error(&table) }));
-        }
-        let Some(handle) = NonNull::new(handle) else {
-            return Err(Error::new(
-                Code::LOAD,
-                "its `open` answered OTR_OK but gave no driver (NULL)",
-            ));
-        };
-        // From here on the driver is closed when this value is dropped.
-        let mut inner = Inner {
-            table,
-            handle,
-            devices: Vec::new(),
-            library,
-        };
-        inner.devices = inner.read_devices()?;
-        Ok(Self(Arc::new(inner)))
+        // SAFETY: the caller's promise.
+        Self::from_raw(unsafe { RawDriver::open(table, owner, options) }?)
+    }
+
+    /// The driver behind an open table and handle.
+    ///
+    /// # Errors
+    /// `LOAD` if the driver has no device or broken properties; it is closed then.
+    pub fn from_raw(raw: RawDriver) -> Result<Self> {
+        let devices = read_devices(&raw)?;
+        Ok(Self(Arc::new(Inner { devices, raw })))
+    }
+
+    /// The table and handle of the driver, to be wrapped by a [layer](RawDriver).
+    ///
+    /// # Errors
+    /// Gives the driver back while clones, queues, events or kernels of it live.
+    pub fn into_raw(self) -> Result<RawDriver, Self> {
+        Arc::try_unwrap(self.0).map(|inner| inner.raw).map_err(Self)
     }
 
     /// The short name of the driver, as `"host"`.
     pub fn name(&self) -> &str {
-        &self.0.table.name
+        &self.0.raw.table().name
     }
 
     /// Who makes the driver.
     pub fn vendor(&self) -> &str {
-        &self.0.table.vendor
+        &self.0.raw.table().vendor
     }
 
     /// The version of the driver, in its maker's own form.
     pub fn version(&self) -> &str {
-        &self.0.table.version
+        &self.0.raw.table().version
     }
 
     /// Major and minor number of the contract that the driver was compiled with.
     pub fn api_version(&self) -> (u32, u32) {
-        (self.0.table.api.api_major, self.0.table.api.api_minor)
+        (
+            self.0.raw.table().api.api_major,
+            self.0.raw.table().api.api_minor,
+        )
     }
 
     /// How many devices there are; at least one.
@@ -170,7 +112,7 @@ impl Driver {
             ));
         }
         let mut address = 0;
-        let alloc = entry!(self.0.table.api, memory_alloc);
+        let alloc = entry!(self.0.raw.table().api, memory_alloc);
         // SAFETY: the handle is open and `address` lives through the call.
         self.check(unsafe { alloc(self.handle(), device, size, &mut address) })?;
         if address == 0 {
@@ -194,7 +136,7 @@ impl Driver {
     /// All submitted work that uses the memory has finished (R12).
     pub unsafe fn memory_free(&self, address: u64) -> Result<()> {
         refuse_fork()?;
-        let free = entry!(self.0.table.api, memory_free);
+        let free = entry!(self.0.raw.table().api, memory_free);
         // SAFETY: the handle is open; the rest is the caller's promise.
         self.check(unsafe { free(self.handle(), address) })
     }
@@ -206,7 +148,7 @@ impl Driver {
     pub fn memory_info(&self, device: u32) -> Result<Option<(u64, u64)>> {
         refuse_fork()?;
         self.check_device(device)?;
-        let Some(group) = &self.0.table.memory_info else {
+        let Some(group) = &self.0.raw.table().memory_info else {
             return Ok(None);
         };
         let (mut free, mut total) = (0, 0);
@@ -218,15 +160,20 @@ impl Driver {
 
     /// Host memory that the device reaches fast and asynchronously; `None` if the driver has none.
     pub fn pinned(&self) -> Option<Pinned<'_>> {
-        self.0.table.pinned_memory.as_ref().map(|group| Pinned {
-            driver: self,
-            group,
-        })
+        self.0
+            .raw
+            .table()
+            .pinned_memory
+            .as_ref()
+            .map(|group| Pinned {
+                driver: self,
+                group,
+            })
     }
 
     /// Copies between two devices of the driver; `None` if it cannot.
     pub fn peer(&self) -> Option<Peer<'_>> {
-        self.0.table.peer.as_ref().map(|group| Peer {
+        self.0.raw.table().peer.as_ref().map(|group| Peer {
             driver: self,
             group,
         })
@@ -239,7 +186,7 @@ impl Driver {
     pub fn device_time_ns(&self, device: u32) -> Result<Option<u64>> {
         refuse_fork()?;
         self.check_device(device)?;
-        let Some(group) = &self.0.table.timing else {
+        let Some(group) = &self.0.raw.table().timing else {
             return Ok(None);
         };
         let mut time = 0;
@@ -269,12 +216,19 @@ impl Driver {
         Event::create(self, device, timing)
     }
 
+    /// The table and the handle, for calls that the wrappers do not let through, such as wrong ones in
+    /// a conformance test. The table holds what the driver's own size covers, and zero behind it; its
+    /// groups are the driver's own and end where their `struct_size` says.
+    pub fn raw(&self) -> (&sys::otr_driver_api, *mut sys::otr_driver) {
+        (self.0.raw.api(), self.handle())
+    }
+
     pub(crate) fn table(&self) -> &Table {
-        &self.0.table
+        self.0.raw.table()
     }
 
     pub(crate) fn handle(&self) -> *mut sys::otr_driver {
-        self.0.handle.as_ptr()
+        self.0.raw.handle()
     }
 
     pub(crate) fn check_device(&self, device: u32) -> Result<&DeviceProperties> {
@@ -297,7 +251,7 @@ impl Driver {
         if code == Code::OK.0 {
             Ok(())
         } else {
-            Err(self.0.failed(Code(code)))
+            Err(self.0.raw.failed(Code(code)))
         }
     }
 
@@ -307,7 +261,7 @@ impl Driver {
         match Code(code) {
             Code::OK => Ok(true),
             Code::NOT_READY => Ok(false),
-            code => Err(self.0.failed(code)),
+            code => Err(self.0.raw.failed(code)),
         }
     }
 }
@@ -322,55 +276,46 @@ impl fmt::Debug for Driver {
     }
 }
 
-impl Inner {
-    /// The error of a call that has just failed on this thread.
-    #[cold]
-    fn failed(&self, code: Code) -> Error {
-        // SAFETY: called right after the failed call, before any other of this thread.
-        Error::from_driver(code, &unsafe { last_error(&self.table) })
+fn read_devices(raw: &RawDriver) -> Result<Vec<DeviceProperties>> {
+    let mut count = 0;
+    let device_count = entry!(raw.table().api, device_count);
+    // SAFETY: the handle is open and `count` lives through the call.
+    let code = Code(unsafe { device_count(raw.handle(), &mut count) });
+    if code != Code::OK {
+        return Err(while_opening("device_count", raw.failed(code)));
     }
-
-    fn read_devices(&self) -> Result<Vec<DeviceProperties>> {
-        let mut count = 0;
-        let device_count = entry!(self.table.api, device_count);
-        // SAFETY: the handle is open and `count` lives through the call.
-        let code = Code(unsafe { device_count(self.handle.as_ptr(), &mut count) });
+    if count == 0 {
+        return Err(Error::new(
+            Code::LOAD,
+            "it opened, but it found no device; a driver without devices gives the reason by \
+             failing its `open`",
+        ));
+    }
+    let device_properties = entry!(raw.table().api, device_properties);
+    let mut devices = Vec::new();
+    for device in 0..count {
+        let mut properties = DeviceProperties::raw();
+        // SAFETY: the handle is open and `properties` lives through the call, with its size in it.
+        let code = Code(unsafe { device_properties(raw.handle(), device, &mut properties) });
         if code != Code::OK {
-            return Err(self.while_opening("device_count", self.failed(code)));
+            let what = format!("device_properties of device {device} (of {count})");
+            return Err(while_opening(&what, raw.failed(code)));
         }
-        if count == 0 {
-            return Err(Error::new(
+        devices.push(DeviceProperties::from_raw(&properties).map_err(|problem| {
+            Error::new(
                 Code::LOAD,
-                "it opened, but it found no device; a driver without devices gives the reason by \
-                 failing its `open`",
-            ));
-        }
-        let device_properties = entry!(self.table.api, device_properties);
-        let mut devices = Vec::new();
-        for device in 0..count {
-            let mut raw = DeviceProperties::raw();
-            // SAFETY: the handle is open and `raw` lives through the call, with its size in it.
-            let code = Code(unsafe { device_properties(self.handle.as_ptr(), device, &mut raw) });
-            if code != Code::OK {
-                let what = format!("device_properties of device {device} (of {count})");
-                return Err(self.while_opening(&what, self.failed(code)));
-            }
-            devices.push(DeviceProperties::from_raw(&raw).map_err(|problem| {
-                Error::new(
-                    Code::LOAD,
-                    format!("the properties of device {device}: {problem}"),
-                )
-            })?);
-        }
-        Ok(devices)
+                format!("the properties of device {device}: {problem}"),
+            )
+        })?);
     }
+    Ok(devices)
+}
 
-    fn while_opening(&self, what: &str, error: Error) -> Error {
-        Error::new(
-            error.code(),
-            format!("it opened, but {what} failed: {error}"),
-        )
-    }
+fn while_opening(what: &str, error: Error) -> Error {
+    Error::new(
+        error.code(),
+        format!("it opened, but {what} failed: {error}"),
+    )
 }
 
 /// Pinned host memory of a driver.

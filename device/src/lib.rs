@@ -38,6 +38,7 @@ mod kernel;
 mod loader;
 mod properties;
 mod queue;
+mod raw;
 mod report;
 mod spec;
 // Generated: formatted by its generator.
@@ -58,6 +59,7 @@ pub use kernel::{HostKernelFn, Kernel, Operator, Operators};
 pub use loader::{default_search_path, load};
 pub use properties::DeviceProperties;
 pub use queue::{CopyKind, HostFn, Queue};
+pub use raw::RawDriver;
 pub use report::{Candidate, CandidateKind, LoadReport, Outcome};
 pub use spec::DriverSpec;
 pub use virtual_memory::{Physical, VirtualMemory};

@@ -282,7 +282,13 @@ fn open_driver(library: libloading::Library, spec: &DriverSpec) -> Result<Driver
     // SAFETY: the driver promises a table of the size that it states, valid while it is loaded.
     let table = unsafe { Table::read(api)? };
     // SAFETY: functions of a driver keep the contract, and lie in the library that goes with them.
-    unsafe { Driver::from_table(table, Some(library), spec.driver_options().as_deref()) }
+    unsafe {
+        Driver::from_table(
+            table,
+            Some(Box::new(library)),
+            spec.driver_options().as_deref(),
+        )
+    }
 }
 
 #[cfg(test)]

@@ -8,8 +8,7 @@ use outrigger_hooks as hooks;
 use outrigger_hooks::{CaptureMode, ConditionalKind, DType, HostNode, KernelCall, Result};
 
 use crate::graph::graphs;
-use crate::guard::{Out, OutStruct, null, slice, text};
-use crate::operator::struct_size;
+use crate::guard::{Out, OutStruct, null, slice, struct_size, text, unused};
 use crate::pool::optional_pool;
 use crate::{otr_graph_t, otr_pool_t, otr_stream_t};
 
@@ -120,7 +119,8 @@ pub(crate) fn with_kernel<R>(
 ) -> Result<R> {
     // SAFETY: NULL or valid by the contract of the header.
     let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
-    struct_size::<otr_kernel_call_t>(call.struct_size, "call")?;
+    struct_size(call.struct_size, size_of::<otr_kernel_call_t>(), "call")?;
+    unused(call.next, call.reserved, "call")?;
     let label = if call.label.is_null() {
         c"kernel"
     } else {
@@ -151,7 +151,8 @@ pub(crate) fn with_host_node<R>(
 ) -> Result<R> {
     // SAFETY: NULL or valid by the contract of the header.
     let node = unsafe { node.as_ref() }.ok_or_else(|| null("node"))?;
-    struct_size::<otr_host_node_t>(node.struct_size, "node")?;
+    struct_size(node.struct_size, size_of::<otr_host_node_t>(), "node")?;
+    unused(node.next, node.reserved, "node")?;
     with(&HostNode {
         function: node.function.ok_or_else(|| null("node->function"))?,
         user: node.user,

@@ -13,7 +13,8 @@ use crate::otr_stream_t;
 api! {
     /// Copies `size` bytes in stream order. Addresses are device addresses of the stream's device or
     /// host pointers, as `kind` says. Host memory stays valid and untouched until the copy has
-    /// finished; device ranges must lie in live allocations.
+    /// finished; device ranges must lie in live allocations (H22), and source and destination must not
+    /// overlap. 0 bytes are fine, and then addresses are not looked at.
     fn otr_copy(stream: otr_stream_t, dst: u64, src: u64, size: u64, kind: u32) {
         let kind = CopyKind::from_raw(kind).ok_or_else(|| {
             let text = format!("copy kind {kind} is unknown: it is one of OTR_COPY_*, 1 to 4");
@@ -31,7 +32,7 @@ api! {
     }
 
     /// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order. The
-    /// pattern is copied during the call.
+    /// pattern is copied during the call. The size is a multiple of the pattern's.
     fn otr_fill(
         stream: otr_stream_t,
         dst: u64,
@@ -43,7 +44,11 @@ api! {
         hooks::with_stream(stream, |stream| stream.fill(dst, size, pattern))
     }
 
-    /// Runs a function on the host in stream order, exactly once. If the call fails, it does not run.
+    /// Runs a function on the host in stream order, on a thread of the library's choice: exactly once, or
+    /// where the stream captures, at every replay; after a failure of the work before it, too, which it is
+    /// told. It must not call the library. Any other result than OTR_OK makes the stream fail with it.
+    /// `user` is the host's to keep until then; otr_host_node tells when that is. If this call fails, the
+    /// function does not run.
     fn otr_host_call(stream: otr_stream_t, function: otr_host_fn, user: *mut c_void) {
         let function = function.ok_or_else(|| null("function"))?;
         // SAFETY: the host's promise: the function may be called once with `user`, from any thread.

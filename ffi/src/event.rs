@@ -10,8 +10,9 @@ use crate::{otr_event_t, otr_stream_t};
 pub const OTR_EVENT_TIMED: u32 = 1;
 
 api! {
-    /// Makes an event for streams of a device. `flags` is 0 or OTR_EVENT_TIMED. Until it is recorded
-    /// it counts as passed.
+    /// Makes an event for streams of a device, the caller's until otr_event_destroy. `flags` is 0 or
+    /// OTR_EVENT_TIMED. Until it is recorded it counts as passed. OTR_ERR_UNSUPPORTED for a timed one of
+    /// a device that has no timestamps.
     fn otr_event_create(device: u32, flags: u32, event: *mut otr_event_t) {
         let out = Out::new(event, "event")?;
         if flags & !OTR_EVENT_TIMED != 0 {
@@ -29,22 +30,23 @@ api! {
         hooks::destroy_event(event)
     }
 
-    /// Moves an event to the end of the work submitted to a stream so far. Waits that were made
-    /// before keep the old point.
+    /// Moves an event to the end of the work submitted to a stream of its device so far. Waits that were
+    /// made before keep the old point. Where the stream captures it becomes a point of the capture.
     fn otr_event_record(event: otr_event_t, stream: otr_stream_t) {
         let event = hooks::event(event)?;
         hooks::with_stream(stream, |stream| event.record(stream))
     }
 
     /// Sets `finished` to 1 if the work before an event has finished, else to 0. Never waits.
-    /// Fails with the failure of that work.
+    /// Fails with the failure of that work, at every call; with OTR_ERR_CAPTURE for a point of a capture.
     fn otr_event_query(event: otr_event_t, finished: *mut u32) {
         let out = Out::new(finished, "finished")?;
         out.set(hooks::event(event)?.query()?.into());
         Ok(())
     }
 
-    /// Waits for the work before an event. Fails with the failure of that work.
+    /// Waits for the work before an event. Fails with the failure of that work, at every call; with
+    /// OTR_ERR_CAPTURE for a point of a capture.
     fn otr_event_synchronize(event: otr_event_t) {
         hooks::event(event)?.synchronize()
     }

@@ -37,7 +37,8 @@ api! {
         Ok(())
     }
 
-    /// Sets the mode for the whole process: OTR_FALLBACK_SILENT, _WARN or _ERROR.
+    /// Sets the mode for the whole process, in place of that of the variable OUTRIGGER_FALLBACK:
+    /// OTR_FALLBACK_SILENT, _WARN or _ERROR.
     fn otr_fallback_set_mode(mode: u32) {
         hooks::set_fallback_mode(FallbackMode::from_number(mode)?);
         Ok(())

@@ -6,7 +6,8 @@ use crate::guard::Out;
 use crate::otr_generator_t;
 
 api! {
-    /// Makes a generator for a device.
+    /// Makes a generator for a device, the caller's until otr_generator_destroy. Its outputs are those of
+    /// Philox 4x32-10: a seed, and the number of 128-bit outputs that were drawn.
     fn otr_generator_create(device: u32, generator: *mut otr_generator_t) {
         let out = Out::new(generator, "generator")?;
         out.set(hooks::create_generator(device)?.id());
@@ -20,7 +21,7 @@ api! {
         Ok(())
     }
 
-    /// Destroys a generator.
+    /// Destroys a generator. OTR_ERR_INVALID_ARGUMENT for the default one of a device.
     fn otr_generator_destroy(generator: otr_generator_t) {
         hooks::destroy_generator(generator)
     }
@@ -40,7 +41,7 @@ api! {
         Ok(())
     }
 
-    /// Sets what comes next.
+    /// Sets what comes next: the 128-bit output number `offset` of the sequence of `seed`.
     fn otr_generator_set_state(generator: otr_generator_t, seed: u64, offset: u64) {
         hooks::generator(generator)?.set_state(seed, offset);
         Ok(())

@@ -2,7 +2,7 @@
 //! checks of pointers that C hosts pass.
 
 use std::any::Any;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -133,6 +133,31 @@ pub(crate) fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -> Resul
     }
     // SAFETY: not NULL; by the contract of the header `count` elements that outlive the call.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+}
+
+/// Checks the size of a struct that the caller has filled. A struct that has grown since version 1.0 names
+/// its size of then as `first`, and its later members are read only where `size` covers them (rule H9).
+#[inline]
+pub(crate) fn struct_size(size: usize, first: usize, name: &str) -> Result<()> {
+    if size >= first {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::INVALID_ARGUMENT,
+        format!("{name}->struct_size is {size}: set it to sizeof(*{name})"),
+    ))
+}
+
+/// Checks the members of a struct that have no meaning yet (rule H10).
+#[inline]
+pub(crate) fn unused(next: *const c_void, reserved: u32, name: &str) -> Result<()> {
+    if next.is_null() && reserved == 0 {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::INVALID_ARGUMENT,
+        format!("{name}->next is not NULL or {name}->reserved is not 0: they have no meaning yet"),
+    ))
 }
 
 /// A string for the caller, who frees it with `otr_string_free`.

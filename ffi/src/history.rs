@@ -7,8 +7,8 @@ use std::sync::Arc;
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Code, ContextSource, Error, Frame, HistoryOptions, Result};
 
-use crate::guard::{Out, null, string, text};
-use crate::operator::struct_size;
+use crate::OTR_HOST_MEMORY;
+use crate::guard::{Out, null, string, struct_size, text, unused};
 
 /// Frees are given a context as well, not only allocations.
 pub const OTR_HISTORY_CONTEXT_OF_FREES: u32 = 1;
@@ -117,14 +117,30 @@ unsafe extern "C" fn take_frame(
     });
 }
 
+/// What a history is of.
+enum Memory {
+    Device(&'static hooks::Device),
+    Host(&'static hooks::HostMemory),
+}
+
+impl Memory {
+    fn of(device: u32) -> Result<Self> {
+        if device == OTR_HOST_MEMORY {
+            return hooks::host_memory().map(Self::Host);
+        }
+        hooks::runtime()?.device(device).map(Self::Device)
+    }
+}
+
 fn checked(given: &otr_history_options_t) -> Result<HistoryOptions> {
     let unknown = given.flags & !OTR_HISTORY_CONTEXT_OF_FREES;
-    if unknown != 0 || given.reserved != 0 {
+    if unknown != 0 {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
-            format!("options->flags has unknown bits {unknown:#x}, or options->reserved is not 0"),
+            format!("options->flags has unknown bits {unknown:#x}"),
         ));
     }
+    unused(std::ptr::null(), given.reserved, "options")?;
     let source = given.capture.map(|capture| {
         Arc::new(Source {
             capture,
@@ -141,26 +157,37 @@ fn checked(given: &otr_history_options_t) -> Result<HistoryOptions> {
 }
 
 api! {
-    /// Starts to keep what happens to a device's memory, for otr_memory_snapshot; or goes on, with other
-    /// options. Blocks that are live already have neither label nor context.
+    /// Starts to keep what happens to the memory of a device, or of OTR_HOST_MEMORY, for
+    /// otr_memory_snapshot; or goes on, with other options. Blocks that are live already have neither label
+    /// nor context.
     fn otr_memory_history_start(device: u32, options: *const otr_history_options_t) {
-        let device = hooks::runtime()?.device(device)?;
+        let memory = Memory::of(device)?;
         // SAFETY: NULL or valid by the contract of the header.
         let given = unsafe { options.as_ref() }.ok_or_else(|| null("options"))?;
-        struct_size::<otr_history_options_t>(given.struct_size, "options")?;
-        device.start_memory_history(checked(given)?);
+        struct_size(given.struct_size, size_of::<otr_history_options_t>(), "options")?;
+        let options = checked(given)?;
+        match memory {
+            Memory::Device(device) => device.start_memory_history(options),
+            Memory::Host(host) => host.start_memory_history(options),
+        }
         Ok(())
     }
 
     /// Stops to keep what happens, and forgets what was kept: contexts are released.
     fn otr_memory_history_stop(device: u32) {
-        hooks::runtime()?.device(device)?.stop_memory_history();
+        match Memory::of(device)? {
+            Memory::Device(device) => device.stop_memory_history(),
+            Memory::Host(host) => host.stop_memory_history(),
+        }
         Ok(())
     }
 
     /// Forgets the events that were kept so far, and goes on.
     fn otr_memory_history_clear(device: u32) {
-        hooks::runtime()?.device(device)?.clear_memory_history();
+        match Memory::of(device)? {
+            Memory::Device(device) => device.clear_memory_history(),
+            Memory::Host(host) => host.clear_memory_history(),
+        }
         Ok(())
     }
 
@@ -177,15 +204,18 @@ api! {
         hooks::pop_label()
     }
 
-    /// The labels that hold most memory in use, the largest first, at most `count`, as JSON: a list of
-    /// {"label", "bytes", "blocks"}, where the label null stands for memory without one. Knows what was
-    /// allocated since the first label, the start of the history or of a trace. Free it with
-    /// otr_string_free.
+    /// The labels that hold most memory in use, of a device or of OTR_HOST_MEMORY, the largest first, at
+    /// most `count`, as JSON: a list of {"label", "bytes", "blocks"}, where the label null stands for
+    /// memory without one. Knows what was allocated since the first label, the start of the history or of
+    /// a trace. Free it with otr_string_free.
     fn otr_memory_holders(device: u32, count: u32, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
-        let holders: Vec<_> = hooks::runtime()?
-            .device(device)?
-            .top_holders(count as usize)
+        let count = count as usize;
+        let holders = match Memory::of(device)? {
+            Memory::Device(device) => device.top_holders(count),
+            Memory::Host(host) => host.top_holders(count),
+        };
+        let holders: Vec<_> = holders
             .into_iter()
             .map(|holder| {
                 serde_json::json!({

@@ -25,6 +25,8 @@ mod pool;
 mod runtime;
 mod status;
 mod stream;
+#[rustfmt::skip] // generated
+mod table;
 
 pub use capture::*;
 pub use command::*;
@@ -43,6 +45,7 @@ pub use pool::*;
 pub use runtime::*;
 pub use status::*;
 pub use stream::*;
+pub use table::*;
 
 /// A stream: a generational id, never 0.
 pub type otr_stream_t = u64;

@@ -6,13 +6,16 @@ use std::ptr::null;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use outrigger_hooks as hooks;
-use outrigger_hooks::{Label, Stat, Stats};
+use outrigger_hooks::{ClassStats, Label, Stat, Stats};
 
 use crate::guard::{Out, OutStruct, string, text};
 use crate::{otr_pool_t, otr_stream_t};
 
 /// All devices, where a call takes one device or all.
 pub const OTR_ALL_DEVICES: u32 = 0xffff_ffff;
+
+/// Pinned host memory, where a call takes it in place of a device.
+pub const OTR_HOST_MEMORY: u32 = 0xffff_fffe;
 
 /// What is known of an address within an allocation. Set `struct_size` before the call.
 #[repr(C)]
@@ -52,6 +55,46 @@ pub struct otr_stat_t {
     pub allocated: u64,
     /// All that went since the accumulated counts were reset.
     pub freed: u64,
+}
+
+/// Statistics of the blocks of one size class. The members mean what those of otr_memory_stats_t mean.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct otr_class_stats_t {
+    /// Bytes handed out, rounded up.
+    pub allocated_bytes: otr_stat_t,
+    /// Bytes taken from the device.
+    pub reserved_bytes: otr_stat_t,
+    /// Bytes handed out, as they were asked for.
+    pub requested_bytes: otr_stat_t,
+    /// Bytes handed out or waiting for a stream.
+    pub active_bytes: otr_stat_t,
+    /// Bytes that are cached.
+    pub inactive_split_bytes: otr_stat_t,
+    /// Blocks handed out.
+    pub allocations: otr_stat_t,
+    /// Pieces of memory taken from the device.
+    pub segments: otr_stat_t,
+    /// Blocks handed out or waiting for a stream.
+    pub active: otr_stat_t,
+    /// Free blocks.
+    pub inactive_split: otr_stat_t,
+}
+
+impl From<&ClassStats> for otr_class_stats_t {
+    fn from(stats: &ClassStats) -> Self {
+        Self {
+            allocated_bytes: stat(&stats.allocated_bytes),
+            reserved_bytes: stat(&stats.reserved_bytes),
+            requested_bytes: stat(&stats.requested_bytes),
+            active_bytes: stat(&stats.active_bytes),
+            inactive_split_bytes: stat(&stats.inactive_split_bytes),
+            allocations: stat(&stats.allocations),
+            segments: stat(&stats.segments),
+            active: stat(&stats.active),
+            inactive_split: stat(&stats.inactive_split),
+        }
+    }
 }
 
 /// Statistics of a device's memory; names and meanings are PyTorch's. Set `struct_size` before the
@@ -101,6 +144,10 @@ pub struct otr_memory_stats_t {
     pub stream_waits: u64,
     /// Times that a thread had to wait for a stream.
     pub host_waits: u64,
+    /// Of blocks up to 1 MiB.
+    pub small: otr_class_stats_t,
+    /// Of blocks above 1 MiB.
+    pub large: otr_class_stats_t,
 }
 
 fn stat(of: &Stat) -> otr_stat_t {
@@ -136,6 +183,8 @@ impl From<&Stats> for otr_memory_stats_t {
             view_reuses: stats.view_reuses,
             stream_waits: stats.stream_waits,
             host_waits: stats.host_waits,
+            small: (&stats.small).into(),
+            large: (&stats.large).into(),
         }
     }
 }
@@ -312,8 +361,9 @@ api! {
 
     /// All segments of a device, or of OTR_ALL_DEVICES, with their blocks and the events that were kept
     /// (otr_memory_history_start), as JSON under the names of PyTorch's memory snapshots: "segments",
-    /// "device_traces" (a list per device), "allocator_settings". Blocks and events also have their
-    /// "label". Free it with otr_string_free.
+    /// "device_traces" (a list per device), "allocator_settings"; of all devices also "host_segments" and
+    /// "host_traces", which are of pinned memory. Blocks and events also have their "label". Free it with
+    /// otr_string_free.
     fn otr_memory_snapshot(device: u32, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         let device = (device != OTR_ALL_DEVICES).then_some(device);

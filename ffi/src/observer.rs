@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_void};
 
 use outrigger_hooks as hooks;
-use outrigger_hooks::ObservationKinds;
+use outrigger_hooks::{Code, Error, ObservationKinds};
 
 use crate::guard::{Out, null};
 use crate::otr_observer_t;
@@ -82,7 +82,8 @@ unsafe impl Sync for User {}
 
 api! {
     /// Has a function called for every event of the given kinds (OTR_OBSERVE_*, or-ed), from any
-    /// thread, until the observer is removed.
+    /// thread, until the observer is removed. `user` is the host's to keep until otr_observer_remove has
+    /// returned.
     fn otr_observer_add(
         kinds: u32,
         function: otr_observer_fn,
@@ -91,6 +92,12 @@ api! {
     ) {
         let out = Out::new(observer, "observer")?;
         let function = function.ok_or_else(|| null("function"))?;
+        if kinds == 0 || kinds & !ObservationKinds::ALL.0 != 0 {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("kinds {kinds:#x} is not an or of OTR_OBSERVE_*"),
+            ));
+        }
         let user = User(user);
         out.set(hooks::add_observer(ObservationKinds(kinds), move |seen| {
             let user = &user;

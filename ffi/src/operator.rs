@@ -8,7 +8,7 @@ use outrigger_hooks as hooks;
 use outrigger_hooks::ops::{Call, DType, OperatorId, Scalar, Tensor, parallel};
 use outrigger_hooks::{Code, Error, Result};
 
-use crate::guard::{Out, c_str, null, slice};
+use crate::guard::{Out, c_str, null, slice, struct_size, text, unused};
 use crate::{otr_operator_id_t, otr_stream_t};
 
 /// The most inputs, outputs or scalars of one call.
@@ -60,6 +60,7 @@ fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
 /// A number as the header has it.
 #[inline]
 pub(crate) fn scalar(scalar: &otr_scalar_t) -> Result<Scalar> {
+    unused(std::ptr::null(), scalar.reserved, "scalar")?;
     match DType(scalar.dtype) {
         // SAFETY: both members of the union are 8 bytes for which every bit pattern is a value.
         DType::F64 => Ok(Scalar::F64(unsafe { scalar.value.f64_ })),
@@ -75,18 +76,6 @@ pub(crate) fn scalar(scalar: &otr_scalar_t) -> Result<Scalar> {
     }
 }
 
-/// Checks the size of a caller's struct.
-#[inline]
-pub(crate) fn struct_size<T>(size: usize, name: &str) -> Result<()> {
-    if size >= size_of::<T>() {
-        return Ok(());
-    }
-    Err(Error::new(
-        Code::INVALID_ARGUMENT,
-        format!("{name}->struct_size is {size}: set it to sizeof(*{name})"),
-    ))
-}
-
 /// Runs `with` on a caller's operator call.
 #[inline]
 pub(crate) fn with_call<R>(
@@ -96,7 +85,8 @@ pub(crate) fn with_call<R>(
 ) -> Result<R> {
     // SAFETY: NULL or valid by the contract of the header.
     let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
-    struct_size::<otr_operator_call_t>(call.struct_size, "call")?;
+    struct_size(call.struct_size, size_of::<otr_operator_call_t>(), "call")?;
+    unused(call.next, call.reserved, "call")?;
     let operator = OperatorId::from_index(operator_id).ok_or_else(|| {
         Error::new(
             Code::NOT_FOUND,
@@ -135,21 +125,24 @@ fn too_many(what: &str) -> Error {
 }
 
 api! {
-    /// The number of an operator. docs/operators.md lists their names. OTR_ERR_NOT_FOUND.
+    /// The number of an operator, the same for the life of the process. docs/operators.md lists names,
+    /// operands and scalars. OTR_ERR_NOT_FOUND if the library has none of this name.
     fn otr_operator_find(name: *const c_char, operator_id: *mut otr_operator_id_t) {
         let out = Out::new(operator_id, "operator_id")?;
-        let name = c_str(name, "name")?;
-        let found = OperatorId::find(name).ok_or_else(|| {
-            let text = format!("there is no operator named '{}'", name.to_string_lossy());
-            Error::new(Code::NOT_FOUND, text)
-        })?;
+        let Some(found) = OperatorId::find(c_str(name, "name")?) else {
+            let name = text(name, "name")?;
+            let reason = format!("there is no operator named '{name}'");
+            return Err(Error::new(Code::NOT_FOUND, reason));
+        };
         out.set(found.index());
         Ok(())
     }
 
-    /// Runs an operator in stream order and returns at once. Operands lie in memory of the stream's
-    /// device; `name` of the call is ignored. OTR_ERR_UNSUPPORTED: there is no kernel for these
-    /// arguments, and nothing was done.
+    /// Runs an operator in stream order and returns at once. Operands lie in live memory of the stream's
+    /// device; `name` of the call is ignored, and the call is not looked at after the return.
+    /// OTR_ERR_INVALID_ARGUMENT if operands or scalars do not fit the operator; OTR_ERR_UNSUPPORTED if
+    /// there is no kernel for these arguments; nothing was done in both cases. An index out of bounds
+    /// shows when the work runs: the stream fails with OTR_ERR_OUT_OF_RANGE.
     fn otr_operator_call(
         stream: otr_stream_t,
         operator_id: otr_operator_id_t,
@@ -161,13 +154,14 @@ api! {
         })
     }
 
-    /// Lends the threads of a framework to host kernels; NULL goes back to the built-in pool.
+    /// Lends the threads of a framework to host kernels, for the whole process; NULL goes back to the
+    /// built-in pool. Work that runs already goes on as it began.
     fn otr_set_parallel_for(function: otr_parallel_for_fn) {
         parallel::set(function);
         Ok(())
     }
 
-    /// The number of threads of the built-in pool; 0: as many as cores.
+    /// The number of threads of the built-in pool, for the whole process; 0: as many as cores.
     fn otr_set_threads(threads: u32) {
         parallel::set_threads(threads as usize);
         Ok(())

@@ -31,6 +31,12 @@ pub struct otr_pool_info_t {
     pub segments: u64,
     /// The most bytes that may be in use; UINT64_MAX if there is no limit.
     pub limit: u64,
+    /// Bytes that the device has got back while it sleeps, else 0.
+    pub asleep_bytes: u64,
+    /// 1 while it sleeps, else 0.
+    pub asleep: u32,
+    /// 0
+    pub reserved: u32,
 }
 
 /// The pool of a handle; `None` for 0.
@@ -62,7 +68,7 @@ api! {
     fn otr_pool_info(pool: otr_pool_t, info: *mut otr_pool_info_t) {
         let out = OutStruct::new(info, "info")?;
         let pool = hooks::pool(pool)?;
-        let stats = pool.stats();
+        let (stats, asleep) = (pool.stats(), pool.asleep());
         out.set(&otr_pool_info_t {
             struct_size: 0,
             reserved_bytes: stats.reserved,
@@ -73,6 +79,9 @@ api! {
             number: pool.number(),
             segments: stats.segments,
             limit: pool.limit(),
+            asleep_bytes: asleep.unwrap_or(0),
+            asleep: asleep.is_some().into(),
+            reserved: 0,
         });
         Ok(())
     }
@@ -105,6 +114,28 @@ api! {
     fn otr_pool_set_limit(pool: otr_pool_t, bytes: u64) {
         hooks::pool(pool)?.set_limit(bytes);
         Ok(())
+    }
+
+    /// Puts a pool to sleep: what is in use of it moves to memory of the host, and the device gets the
+    /// pool's memory back. Waits for all work of all devices; nobody may submit work on the pool's memory
+    /// until otr_pool_wake. Meanwhile allocations from the pool, replays of graphs, copies and operators
+    /// that use its memory are OTR_ERR_BUSY; frees go on. `released` gets how many bytes the device has got
+    /// back, 0 if the pool slept already; NULL if that does not matter. OTR_ERR_UNSUPPORTED on a driver
+    /// without virtual memory, OTR_ERR_CAPTURE while a graph is recorded into the pool, OTR_ERR_BUSY while
+    /// another thread allocates from it. Where it fails the pool is awake.
+    fn otr_pool_sleep(pool: otr_pool_t, released: *mut u64) {
+        let bytes = hooks::pool(pool)?.sleep()?;
+        if let Ok(out) = Out::new(released, "released") {
+            out.set(bytes);
+        }
+        Ok(())
+    }
+
+    /// Brings the memory of a pool back to its addresses, with what it has held. OTR_ERR_OUT_OF_MEMORY,
+    /// after caches were given back and observers of pressure were asked; where it fails the pool still
+    /// sleeps, and nothing is lost. A pool that is awake stays so.
+    fn otr_pool_wake(pool: otr_pool_t) {
+        hooks::pool(pool)?.wake()
     }
 
     /// The segments of a pool and their blocks as JSON, as otr_memory_snapshot writes them, without

@@ -5,6 +5,7 @@ use std::ffi::c_char;
 use outrigger_hooks as hooks;
 
 use crate::guard::{Out, OutStruct, string, text};
+use crate::table::{HOST_API, otr_host_api_t};
 
 /// What is known of a device. Set `struct_size` before the call.
 #[repr(C)]
@@ -50,6 +51,14 @@ pub extern "C" fn otr_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
+/// All functions as a table, for hosts that load the library at run time: this is the one symbol that
+/// they look up. Lives as long as the process. A host goes on only if `api_major` is its
+/// OTR_HOST_API_MAJOR; an entry is there if it lies within `struct_size` (OTR_HOST_API_HAS).
+#[unsafe(no_mangle)]
+pub extern "C" fn otr_host_api() -> *const otr_host_api_t {
+    &raw const HOST_API
+}
+
 api! {
     /// Makes the runtime ready: reads the environment and loads the drivers of OUTRIGGER_DRIVER
     /// ("name-or-path?key=value&...", several separated by commas; "host" by default). Any other call
@@ -62,7 +71,9 @@ api! {
         hooks::runtime()?.device(0).map(drop)
     }
 
-    /// Loads one more driver, or several separated by commas, and adds the devices.
+    /// Loads one more driver, or several separated by commas, and adds the devices behind those that are
+    /// there; drivers are never unloaded. OTR_ERR_LOAD with the reason for each that was refused; the devices
+    /// of the others were added.
     fn otr_driver_load(spec: *const c_char) {
         hooks::runtime()?.load(text(spec, "spec")?).map(drop)
     }
@@ -82,7 +93,7 @@ api! {
         Ok(())
     }
 
-    /// What is known of a device.
+    /// What is known of a device. It does not change while the process lives.
     fn otr_device_info(device: u32, info: *mut otr_device_info_t) {
         let out = OutStruct::new(info, "info")?;
         let device = hooks::runtime()?.device(device)?;
@@ -116,7 +127,9 @@ api! {
         hooks::set_current_device(device)
     }
 
-    /// Waits for all work submitted to any stream of a device. Reports the first failure.
+    /// Waits for all work submitted to any stream of a device. Reports the first failure, and clears those
+    /// of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device, unless that is in
+    /// mode OTR_CAPTURE_RELAXED.
     fn otr_device_synchronize(device: u32) {
         hooks::runtime()?.device(device)?.synchronize()
     }

@@ -13,7 +13,7 @@ use crate::driver_operators::DriverOperators;
 use crate::generator::{Generator, new_generator};
 use crate::graph::Captures;
 use crate::kernels::Kernels;
-use crate::memory::{DeviceMemory, Imports, follow};
+use crate::memory::{DeviceMemory, Imports, follow, start_trimming};
 use crate::stream::Owner;
 use crate::{Error, Result, Stream};
 
@@ -51,13 +51,17 @@ impl Device {
         config: &Config,
     ) -> Result<&'static Self> {
         let properties = driver.properties(ordinal)?;
+        let config = config.clone().for_device(properties.total_memory);
+        if let Some(after) = config.trim_after() {
+            start_trimming(after)?;
+        }
         let timelines = Arc::new(Timelines::default());
         let memory = DeviceMemory::new(
             index,
             driver.clone(),
             ordinal,
             Arc::clone(&timelines),
-            config.limit(),
+            &config,
             properties.total_memory,
         );
         // Leaked on purpose: streams, events and addresses that hosts hold refer to devices until the
@@ -68,7 +72,7 @@ impl Device {
             driver: driver.clone(),
             properties,
             timelines,
-            allocator: Allocator::new(memory, config.clone()),
+            allocator: Allocator::new(memory, config),
             kernels: Kernels::new(),
             driver_operators: DriverOperators::default(),
             pools: Mutex::default(),
@@ -251,6 +255,7 @@ impl Device {
             return Ok(());
         }
         let problem = match self.allocator.lookup(address) {
+            Some(block) if block.asleep => return self.check_awake(address),
             Some(block) if block.free => {
                 format!(
                     "was freed (it lies in a free block of {} bytes)",
@@ -262,13 +267,13 @@ impl Device {
                 "overruns its allocation of {} bytes at {:#x} by {} bytes",
                 block.size,
                 block.base,
-                address + size - (block.base + block.size)
+                size - (block.base + block.size - address)
             ),
             None => match self.imports.around(address) {
                 Some((base, bytes)) if size <= base + bytes - address => return Ok(()),
                 Some((base, bytes)) => format!(
                     "overruns the imported allocation of {bytes} bytes at {base:#x} by {} bytes",
-                    address + size - (base + bytes)
+                    size - (base + bytes - address)
                 ),
                 None => "is not memory of this device".to_owned(),
             },
@@ -351,6 +356,13 @@ impl Timelines {
                 Timeline::Ended(_) => None,
             })
             .collect()
+    }
+
+    /// Events after all work that all streams have been given, also those that were destroyed.
+    pub(crate) fn fences(&self) -> Result<Vec<Arc<outrigger_device::Event>>> {
+        let ids: Vec<u64> = self.0.lock().keys().copied().collect();
+        let fences = ids.into_iter().map(|id| self.fence(id));
+        fences.filter_map(Result::transpose).collect()
     }
 
     /// An event after all work that the stream has been given; `None` if that work is known to be done.

@@ -63,6 +63,12 @@ impl Stream {
         if self.is_capturing() {
             return self.record_call(operator, call);
         }
+        if self.device().any_asleep() {
+            for operand in call.inputs.iter().chain(call.outputs) {
+                let awake = self.device().check_awake(operand.address);
+                awake.map_err(|error| error.in_operator(name(operator)).on_stream(self.id()))?;
+            }
+        }
         // SAFETY: the caller's promise is the same.
         if unsafe { self.call_driver(operator, call) }? {
             return Ok(());

@@ -50,13 +50,13 @@ pub use memory::{
 pub use observer::{
     Observation, ObservationKinds, Pressure, add_observer, add_pressure_observer, remove_observer,
 };
-pub use pinned::host_memory;
+pub use pinned::{HostMemory, host_memory};
 pub use runtime::{MAX_DEVICES, Runtime, runtime};
 pub use stream::{Stream, create_stream, destroy_stream, stream, with_stream};
 
 pub use outrigger_allocator::{
-    ContextSource, Frame, HistoryOptions, Holder, Label, PoolStats, SegmentInfo, Snapshot, Stat,
-    Stats,
+    ClassStats, ContextSource, Frame, HistoryOptions, Holder, Label, PoolStats, SegmentInfo,
+    Snapshot, Stat, Stats,
 };
 pub use outrigger_device::{Code, CopyKind, DType, LoadReport};
 pub use outrigger_ops as ops;

@@ -6,8 +6,10 @@ mod history;
 mod ipc;
 mod limit;
 mod route;
+mod sleep;
 mod snapshot;
 mod statistics;
+mod trim;
 
 use outrigger_allocator::{
     AllocError, Allocation, FreeError, Freed, Label, PoolAllocError, Snapshot, Stats, StreamId,
@@ -25,9 +27,11 @@ pub(crate) use ipc::Imports;
 pub use ipc::export_memory;
 pub use limit::{process_memory_held, process_memory_limit, set_process_memory_limit};
 pub use route::{begin_pool_use, end_pool_use};
+pub(crate) use sleep::Contents;
 pub(crate) use snapshot::pool_snapshot_json;
 pub use snapshot::snapshot_json;
 pub(crate) use statistics::json as stats_json;
+pub(crate) use trim::start_trimming;
 
 /// What is known of an address in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,9 +140,7 @@ impl Device {
         let found = match self.allocator().alloc_in(pool.pool(), size, stream) {
             Ok(found) => found,
             Err(PoolAllocError::Alloc(error)) => return Err(self.alloc_failed(error)),
-            Err(PoolAllocError::Pool(error)) => {
-                return Err(Error::new(Code::INTERNAL, error.to_string()));
-            }
+            Err(PoolAllocError::Pool(error)) => return Err(sleep::refused(error)),
         };
         drop(claim);
         if pool.limit() != u64::MAX && pool.stats().allocated > pool.limit() {

@@ -9,11 +9,13 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-use outrigger_allocator::{AllocError, Allocator, Backend, Config, Stats, StreamId};
+use outrigger_allocator::{
+    AllocError, Allocator, Backend, Config, History, Snapshot, Stats, StreamId,
+};
 use outrigger_device::{Code, Driver};
 use parking_lot::Mutex;
 
-use crate::memory::{Fence, not_allocated, stats_json};
+use crate::memory::{Fence, follow, not_allocated, stats_json};
 use crate::{Device, Error, Result, runtime, stream, with_stream};
 
 /// Alignment of plain pages: what copies and direct I/O like best on all machines.
@@ -25,12 +27,18 @@ pub struct HostMemory(Allocator<PinnedMemory>);
 /// Freed pinned memory that no stream uses is free at once: its "own stream" is none.
 const NO_STREAM: StreamId = StreamId(0);
 
+static MEMORY: OnceLock<HostMemory> = OnceLock::new();
+
+/// The pinned host memory of the process, if anybody has asked for it.
+pub(crate) fn made_host_memory() -> Option<&'static HostMemory> {
+    MEMORY.get()
+}
+
 /// The pinned host memory of the process.
 ///
 /// # Errors
 /// Those of [`runtime`].
 pub fn host_memory() -> Result<&'static HostMemory> {
-    static MEMORY: OnceLock<HostMemory> = OnceLock::new();
     if let Some(memory) = MEMORY.get() {
         return Ok(memory);
     }
@@ -43,7 +51,9 @@ pub fn host_memory() -> Result<&'static HostMemory> {
             || PinnedMemory::Pages(Mutex::default()),
             |driver| PinnedMemory::Driver(driver.clone()),
         );
-        HostMemory(Allocator::new(source, Config::default()))
+        let memory = HostMemory(Allocator::new(source, Config::default()));
+        follow(memory.history());
+        memory
     }))
 }
 
@@ -207,6 +217,16 @@ impl HostMemory {
     /// Gives all cached pinned memory back. Returns how many bytes.
     pub fn empty_cache(&self) -> u64 {
         self.0.empty_cache()
+    }
+
+    /// What is recorded of its life.
+    pub(crate) fn history(&self) -> &History {
+        self.0.history()
+    }
+
+    /// All segments and their blocks, now.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.0.snapshot()
     }
 
     /// Statistics of pinned memory.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use outrigger_allocator::Config;
 use outrigger_device::{Code, LoadReport, Outcome};
+use outrigger_layers::Stack;
 use parking_lot::Mutex;
 
 use crate::{Device, Error, FallbackMode, Result, set_fallback_mode};
@@ -19,6 +20,7 @@ pub struct Runtime {
     count: AtomicU32,
     config: Config,
     search_path: Vec<PathBuf>,
+    layers: Stack,
     // Held while devices are added.
     report: Mutex<LoadReport>,
 }
@@ -71,6 +73,7 @@ impl Runtime {
             count: AtomicU32::new(0),
             config,
             search_path: outrigger_device::default_search_path(),
+            layers: Stack::from_environment()?,
             report: Mutex::new(LoadReport::default()),
         };
         let specs = variable("OUTRIGGER_DRIVER")?.unwrap_or_else(|| "host".to_owned());
@@ -87,7 +90,7 @@ impl Runtime {
     pub fn load(&self, specs: &str) -> Result<u32> {
         let mut report = self.report.lock();
         let (drivers, news) = outrigger_device::load(specs, &self.search_path);
-        let refusals: Vec<_> = news
+        let mut refusals: Vec<_> = news
             .candidates
             .iter()
             .filter(|candidate| matches!(candidate.outcome, Outcome::Refused { .. }))
@@ -95,7 +98,15 @@ impl Runtime {
             .collect();
         report.candidates.extend(news.candidates);
         let mut added = 0;
-        for driver in &drivers {
+        for driver in drivers {
+            let name = driver.name().to_owned();
+            let driver = match self.layers.apply(driver) {
+                Ok(driver) => driver,
+                Err(error) => {
+                    refusals.push(format!("the layers of the driver {name}: {error}"));
+                    continue;
+                }
+            };
             for ordinal in 0..driver.device_count() {
                 let index = self.count.load(Ordering::Acquire);
                 let Some(slot) = self.devices.get(index as usize) else {
@@ -104,7 +115,7 @@ impl Runtime {
                         format!("a process has at most {MAX_DEVICES} devices"),
                     ));
                 };
-                let device = Device::open(index, driver, ordinal, &self.config)?;
+                let device = Device::open(index, &driver, ordinal, &self.config)?;
                 slot.get_or_init(|| device);
                 self.count.store(index + 1, Ordering::Release);
                 added += 1;

@@ -20,12 +20,14 @@
  *   R5  `last_error` gives the text of the calling thread's most recent failed call: what was wrong,
  *       and what would be right. It is never NULL and is valid until the thread's next call. The
  *       text of a failed command ends in ` [label=NAME submission=NUMBER]` where both are known:
- *       the label of its launch, and the number of the command in its queue, from 1.
+ *       the label of its launch, and the number of the command in its queue, from 1. Copies, fills,
+ *       launches and host calls count; records of events do not.
  *   R6  No function throws, unwinds, exits, or prints.
  *   R7  An argument that the driver can check cheaply (NULL, index, size, flag) is checked, and
  *       answered with the code that base.h documents, not with undefined behaviour: a handle that
- *       is NULL or foreign with OTR_ERR_INVALID_HANDLE; an output that is NULL, a range, a size or
- *       a flag with OTR_ERR_INVALID_ARGUMENT.
+ *       is NULL or foreign (of another kind, or of another `open`) with OTR_ERR_INVALID_HANDLE; a
+ *       device index with OTR_ERR_INVALID_DEVICE; any other pointer that is NULL, an address, a
+ *       range, a size, a kind or a flag with OTR_ERR_INVALID_ARGUMENT. An address is no handle.
  * Threads
  *   R8  Every function may be called from any thread, also at the same time on the same object.
  *       Only destroying or freeing an object while another call uses it is the host's fault.
@@ -53,8 +55,9 @@
  *       that resolves without the host: a full queue may slow a caller down, but takes its work
  *       also while a host call in it waits for that caller.
  *   R18 Submitted work makes progress by itself after `queue_flush`, or at once where
- *       `queue_flush` is NULL. `queue_synchronize`, `event_synchronize`, and work on another queue
- *       that waits for it imply a flush.
+ *       `queue_flush` is NULL. Whoever asks or waits for work flushes it: `queue_query`,
+ *       `queue_synchronize`, `event_query`, `event_synchronize`, and a `queue_wait_event` of
+ *       another queue. Without any of these a driver may keep work back for as long as it likes.
  *   R19 `queue_query` answers OTR_OK only if all that was submitted before the call has finished.
  *   R20 When a command fails, later commands of its queue are not executed, but for host calls,
  *       which are called with the failure as `upstream`. `queue_query` and `queue_synchronize`
@@ -276,6 +279,7 @@ typedef struct otr_pinned_memory_api {
 typedef struct otr_peer_api {
   size_t struct_size;
   otr_code_t (*can_access)(otr_driver_t*, uint32_t device, uint32_t peer, uint32_t* yes);
+  /* On a queue of either device. */
   otr_code_t (*copy)(otr_queue_t*, uint32_t dst_device, otr_address_t dst, uint32_t src_device,
                      otr_address_t src, uint64_t size);
 } otr_peer_api_t;
@@ -315,11 +319,13 @@ typedef struct otr_launch {
 
 typedef struct otr_kernel_api {
   size_t struct_size;
-  /* OTR_ERR_UNSUPPORTED for a format that the driver does not take. */
+  /* OTR_ERR_UNSUPPORTED for a format that the driver does not take. `options` are for the compiler of
+   * the format, or NULL. */
   otr_code_t (*module_load)(otr_driver_t*, uint32_t device, otr_code_format_t format,
                             const void* code, size_t size, const char* options, otr_module_t**);
   otr_code_t (*module_unload)(otr_module_t*); /* after its last launch has finished */
-  /* name NULL: the only kernel of the module. Lives as long as the module. */
+  /* name NULL: the only kernel of the module; OTR_ERR_NOT_FOUND for a name that it does not have. The
+   * kernel lives as long as the module. */
   otr_code_t (*kernel_get)(otr_module_t*, const char* name, otr_kernel_t**);
   otr_code_t (*launch)(otr_queue_t*, otr_kernel_t*, const otr_launch_t*);
 } otr_kernel_api_t;
@@ -394,7 +400,7 @@ typedef struct otr_driver_api {
 
   /* size > 0. No initial value. */
   otr_code_t (*memory_alloc)(otr_driver_t*, uint32_t device, uint64_t size, otr_address_t*);
-  /* `address` is what memory_alloc returned. */
+  /* `address` is what memory_alloc returned; anything else is OTR_ERR_INVALID_ARGUMENT. */
   otr_code_t (*memory_free)(otr_driver_t*, otr_address_t address);
 
   /* params NULL means defaults. */
@@ -405,13 +411,16 @@ typedef struct otr_driver_api {
   otr_code_t (*queue_synchronize)(otr_queue_t*);
   otr_code_t (*queue_wait_event)(otr_queue_t*, otr_drv_event_t*);
 
+  /* For records on queues of this device; queues of any device of the driver may wait for it. A flag
+   * whose group is NULL is an unknown flag. */
   otr_code_t (*event_create)(otr_driver_t*, uint32_t device, uint32_t flags, otr_drv_event_t**);
   otr_code_t (*event_destroy)(otr_drv_event_t*);
   otr_code_t (*event_record)(otr_drv_event_t*, otr_queue_t*);
   otr_code_t (*event_query)(otr_drv_event_t*);
   otr_code_t (*event_synchronize)(otr_drv_event_t*);
 
-  /* Addresses are device addresses or host pointers, as `kind` says. Sizes in bytes. */
+  /* Addresses are device addresses or host pointers, as `kind` says. Device addresses are those of the
+   * queue's device: copies between devices are the group `peer`. Sizes in bytes. */
   otr_code_t (*copy)(otr_queue_t*, uint64_t dst, uint64_t src, uint64_t size, otr_copy_kind_t kind);
   otr_code_t (*fill)(otr_queue_t*, otr_address_t dst, uint64_t size, const void* pattern,
                      uint32_t pattern_size);

@@ -1,22 +1,86 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * outrigger/outrigger.h: the host contract. What a framework or an application calls.
+ * outrigger/outrigger.h: the host contract, version 1.0. What a framework or an application calls.
  *
- * Status     A call returns NULL on success, else a status object that says what failed and is freed
- *            with otr_status_free. Outputs are written only on success.
- * Handles    Streams, events, generators, observers, pools, graphs and executable graphs are 64-bit
- *            ids: never 0, never used again. A stale, foreign or NULL handle is
- *            OTR_ERR_INVALID_HANDLE, never undefined behaviour.
- * Pointers   are valid for the call, or NULL where that is said; a forbidden NULL is
- *            OTR_ERR_INVALID_ARGUMENT. Strings are NUL-terminated UTF-8. What a call keeps beyond its
- *            return is said at the call.
- * Ownership  What a create or alloc call hands out is given back to its destroy or free call; strings
- *            handed out go to otr_string_free.
- * Threads    Every function may be called from any thread. Current device and stream are per thread.
- * Structs    that start with struct_size grow at their end only: set it to sizeof.
- * Order      Work of a stream takes effect in the order of submission. Submitting never waits for it.
+ * Link with liboutrigger, or load it at run time and take all functions from otr_host_api(). For C++
+ * there is outrigger/outrigger.hpp, which owns what these functions hand out.
  *
- * No C++ exception or panic crosses this boundary in either direction.
+ * THE RULES
+ *
+ * Outcomes
+ *   H1  A call returns NULL on success, else a status, which is the caller's until otr_status_free and
+ *       may be read and freed on any thread. What returns something else than a status cannot fail.
+ *   H2  Outputs are written only on success. A call that fails has changed nothing, but where its
+ *       entry says otherwise.
+ *   H3  A status has a code of base.h, never OTR_OK, and a text, never empty: what was wrong, and what
+ *       would be right. Where work of a stream failed, it names the stream, and the operator and the
+ *       submission as far as the driver told them.
+ *   H4  No C++ exception, panic or unwinding crosses this boundary, in either direction. A defect
+ *       inside is OTR_ERR_INTERNAL.
+ * Arguments
+ *   H5  Streams, events, generators, observers, pools, graphs and executable graphs are 64-bit ids:
+ *       never 0, never used again, the top bit never set. 0, a stale id, an id of another kind and
+ *       garbage are OTR_ERR_INVALID_HANDLE.
+ *   H6  Pointers are valid for the call. NULL where a pointer is needed is OTR_ERR_INVALID_ARGUMENT, and
+ *       the text names the argument. An array of no elements may be NULL.
+ *   H7  Strings are NUL-terminated UTF-8; others are OTR_ERR_INVALID_ARGUMENT.
+ *   H8  A device is a number below that of otr_device_count; others are OTR_ERR_INVALID_DEVICE. A flag,
+ *       mode, kind or format that is not documented is OTR_ERR_INVALID_ARGUMENT.
+ *   H9  Structs start with `struct_size`, sizeof of the struct that the caller was compiled with. Of a
+ *       struct that the library fills, no byte beyond it is written, nor is it itself. Too small for what
+ *       version 1.0 of the struct needs is OTR_ERR_INVALID_ARGUMENT: for a struct that the library
+ *       reads, all of version 1.0; for one that it fills, `struct_size` alone.
+ *   H10 `reserved` is 0 and `next` is NULL, else OTR_ERR_INVALID_ARGUMENT: they may get a meaning.
+ * Ownership
+ *   H11 What a create, alloc or add call hands out is the caller's until it is given to the destroy,
+ *       free or remove call of its kind. Strings that are handed out go to otr_string_free. What a call
+ *       is given may be freed when it returns; what it keeps longer is said at the call.
+ *   H12 Default streams, streams from pools and default generators are the runtime's: to destroy one is
+ *       OTR_ERR_INVALID_ARGUMENT.
+ *   H13 Destroying does not wait. Work that was submitted still runs, with all that it needs.
+ * Threads
+ *   H14 Every function may be called from any thread, also at the same time on the same object.
+ *   H15 Current device, current streams, memory labels and uses of pools are per thread. A thread starts
+ *       on device 0, on default streams, without label and pool.
+ *   H16 Functions of the host that run in stream order (otr_host_fn, otr_host_node_fn,
+ *       otr_host_kernel_fn) must not call the library. Observers may, but must not remove themselves.
+ *   H17 After a fork the child's calls fail with OTR_ERR_FORKED, if the parent had made the runtime.
+ * Order
+ *   H18 Work of a stream takes effect in the order of submission. Submitting does not wait for work to
+ *       finish, but where the entry says so. Streams are independent, but for events.
+ *   H19 When work fails, later work of its stream does not run, but for host functions, which are told.
+ *       otr_stream_query and otr_stream_synchronize report the first failure; otr_stream_synchronize
+ *       clears it, and the stream takes work again.
+ *   H20 An event is a point of a stream. One that was never recorded counts as passed. Recording again
+ *       moves it; waits that were made before keep the old point. It carries the failure of the work
+ *       before it to whoever asks or waits.
+ * Memory
+ *   H21 A device address is a number that can be offset within its allocation; 0 is none. Sizes are in
+ *       bytes. 0 bytes are address 0, and freeing 0 does nothing.
+ *   H22 Ranges of copies and fills are checked: what is not within one live allocation of the device is
+ *       OTR_ERR_INVALID_ARGUMENT, as is freeing what is not allocated. That operands of operators and
+ *       kernels lie in live memory is the host's to see to.
+ *   H23 Memory is freed at any time, and reused in the order of the stream that it was allocated on. For
+ *       work of other streams the host says otr_memory_record_stream, or orders the streams itself.
+ *   H24 A request that cannot be met is OTR_ERR_OUT_OF_MEMORY, after caches were given back; nothing else
+ *       has changed then, and what is there stays usable.
+ * Capture and graphs
+ *   H25 From otr_capture_begin to otr_capture_end the work of a stream is kept, and nothing of it runs.
+ *       A stream that waits for an event recorded there joins.
+ *   H26 What would wait for a stream that captures is OTR_ERR_CAPTURE, as is what no graph can hold. The
+ *       first failure of a call in a capture is what otr_capture_end reports; the streams are usable
+ *       then. What other threads do elsewhere cannot break a capture.
+ *   H27 A graph that was destroyed lives on in what was instantiated from it. An executable graph keeps
+ *       the memory that it uses alive, also when the host has freed it.
+ *   H28 Bindings and updates are for later replays; those that were submitted keep what they had.
+ *       Replays of one executable graph run one after the other, in the order of the calls.
+ * Operators
+ *   H29 OTR_ERR_UNSUPPORTED from an operator says that there is no kernel for these arguments and that
+ *       nothing was done: the host may do it elsewhere, between otr_fallback_begin and _end.
+ * Evolution
+ *   H30 Numbers and entries are never changed, removed or used again within a major version. Structs and
+ *       otr_host_api_t grow at their end only: what was compiled against an older minor version runs on
+ *       a newer library.
  */
 
 #ifndef OUTRIGGER_H
@@ -27,6 +91,10 @@
 #include "base.h"
 
 typedef struct otr_status otr_status_t;
+
+/* Whether a table has an entry: OTR_HOST_API_HAS(api, memory_trim). */
+#define OTR_HOST_API_HAS(api, entry) \
+  (offsetof(otr_host_api_t, entry) + sizeof((api)->entry) <= (api)->struct_size)
 
 // A stream does not capture.
 #define OTR_CAPTURE_NONE 0
@@ -105,6 +173,9 @@ typedef struct otr_status otr_status_t;
 // All devices, where a call takes one device or all.
 #define OTR_ALL_DEVICES 4294967295
 
+// Pinned host memory, where a call takes it in place of a device.
+#define OTR_HOST_MEMORY 4294967294
+
 // Memory was handed out.
 #define OTR_OBSERVE_ALLOC 1
 
@@ -125,6 +196,12 @@ typedef struct otr_status otr_status_t;
 
 // The most inputs, outputs or scalars of one call.
 #define OTR_OPERANDS_MAX 64
+
+// The major number of the host contract.
+#define OTR_HOST_API_MAJOR 1
+
+// The minor number of the host contract, which counts additions.
+#define OTR_HOST_API_MINOR 0
 
 // A stream: a generational id, never 0.
 typedef uint64_t otr_stream_t;
@@ -339,6 +416,28 @@ typedef struct {
   uint64_t freed;
 } otr_stat_t;
 
+// Statistics of the blocks of one size class. The members mean what those of otr_memory_stats_t mean.
+typedef struct {
+  // Bytes handed out, rounded up.
+  otr_stat_t allocated_bytes;
+  // Bytes taken from the device.
+  otr_stat_t reserved_bytes;
+  // Bytes handed out, as they were asked for.
+  otr_stat_t requested_bytes;
+  // Bytes handed out or waiting for a stream.
+  otr_stat_t active_bytes;
+  // Bytes that are cached.
+  otr_stat_t inactive_split_bytes;
+  // Blocks handed out.
+  otr_stat_t allocations;
+  // Pieces of memory taken from the device.
+  otr_stat_t segments;
+  // Blocks handed out or waiting for a stream.
+  otr_stat_t active;
+  // Free blocks.
+  otr_stat_t inactive_split;
+} otr_class_stats_t;
+
 // Statistics of a device's memory; names and meanings are PyTorch's. Set `struct_size` before the
 // call.
 typedef struct {
@@ -384,6 +483,10 @@ typedef struct {
   uint64_t stream_waits;
   // Times that a thread had to wait for a stream.
   uint64_t host_waits;
+  // Of blocks up to 1 MiB.
+  otr_class_stats_t small;
+  // Of blocks above 1 MiB.
+  otr_class_stats_t large;
 } otr_memory_stats_t;
 
 // One thing that happened. Lives as long as the observer's call.
@@ -457,6 +560,12 @@ typedef struct {
   uint64_t segments;
   // The most bytes that may be in use; UINT64_MAX if there is no limit.
   uint64_t limit;
+  // Bytes that the device has got back while it sleeps, else 0.
+  uint64_t asleep_bytes;
+  // 1 while it sleeps, else 0.
+  uint32_t asleep;
+  // 0
+  uint32_t reserved;
 } otr_pool_info_t;
 
 // What is known of a device. Set `struct_size` before the call.
@@ -486,6 +595,251 @@ typedef struct {
   // The device's number within its driver.
   uint32_t driver_ordinal;
 } otr_device_info_t;
+
+// All functions but otr_host_api, each under its name without `otr_`. Up to `api_minor` it is
+// the same in all major versions; of the rest, what lies within `struct_size` is there.
+typedef struct {
+  // sizeof(otr_host_api_t), of the library
+  size_t struct_size;
+  // OTR_HOST_API_MAJOR of the library
+  uint32_t api_major;
+  // OTR_HOST_API_MINOR of the library
+  uint32_t api_minor;
+  otr_status_t *(*kernel_launch)(otr_stream_t stream, const otr_kernel_call_t *call);
+  otr_status_t *(*host_node)(otr_stream_t stream, const otr_host_node_t *node);
+  otr_status_t *(*capture_begin)(otr_stream_t stream, uint32_t mode, otr_pool_t pool);
+  otr_status_t *(*capture_end)(otr_stream_t stream, otr_graph_t *graph);
+  otr_status_t *(*capture_abort)(otr_stream_t stream, const char *reason);
+  otr_status_t *(*capture_partial)(otr_stream_t stream, otr_graph_t *graph);
+  otr_status_t *(*capture_info)(otr_stream_t stream, otr_capture_info_t *info);
+  otr_status_t *(*capture_label)(otr_stream_t stream, const char *label);
+  otr_status_t *(*capture_conditional)(otr_stream_t stream,
+                                       uint32_t kind,
+                                       uint64_t predicate,
+                                       uint32_t dtype,
+                                       const otr_graph_t *bodies,
+                                       uint32_t body_count);
+  otr_status_t *(*copy)(otr_stream_t stream,
+                        uint64_t dst,
+                        uint64_t src,
+                        uint64_t size,
+                        uint32_t kind);
+  otr_status_t *(*copy_peer)(otr_stream_t stream, uint64_t dst, uint64_t src, uint64_t size);
+  otr_status_t *(*fill)(otr_stream_t stream,
+                        uint64_t dst,
+                        uint64_t size,
+                        const void *pattern,
+                        uint32_t pattern_size);
+  otr_status_t *(*host_call)(otr_stream_t stream, otr_host_fn function, void *user);
+  otr_status_t *(*trace_begin)(const char *path);
+  otr_status_t *(*trace_end)(void);
+  otr_status_t *(*event_create)(uint32_t device, uint32_t flags, otr_event_t *event);
+  otr_status_t *(*event_destroy)(otr_event_t event);
+  otr_status_t *(*event_record)(otr_event_t event, otr_stream_t stream);
+  otr_status_t *(*event_query)(otr_event_t event, uint32_t *finished);
+  otr_status_t *(*event_synchronize)(otr_event_t event);
+  otr_status_t *(*event_elapsed)(otr_event_t start, otr_event_t end, double *milliseconds);
+  otr_status_t *(*fallback_begin)(const char *operator_name, uint32_t *first_warning);
+  otr_status_t *(*fallback_end)(const char *operator_name,
+                                uint64_t nanoseconds,
+                                uint64_t staged_bytes);
+  otr_status_t *(*fallback_set_mode)(uint32_t mode);
+  otr_status_t *(*fallback_mode)(uint32_t *mode);
+  otr_status_t *(*fallback_report)(char **json);
+  otr_status_t *(*fallback_reset)(void);
+  otr_status_t *(*generator_create)(uint32_t device, otr_generator_t *generator);
+  otr_status_t *(*generator_default)(uint32_t device, otr_generator_t *generator);
+  otr_status_t *(*generator_destroy)(otr_generator_t generator);
+  otr_status_t *(*generator_seed)(otr_generator_t generator, uint64_t seed);
+  otr_status_t *(*generator_state)(otr_generator_t generator, uint64_t *seed, uint64_t *offset);
+  otr_status_t *(*generator_set_state)(otr_generator_t generator, uint64_t seed, uint64_t offset);
+  otr_status_t *(*generator_reserve)(otr_generator_t generator,
+                                     uint64_t count,
+                                     uint64_t *seed,
+                                     uint64_t *offset);
+  otr_status_t *(*graph_create)(uint32_t device, otr_pool_t pool, otr_graph_t *graph);
+  otr_status_t *(*graph_destroy)(otr_graph_t graph);
+  otr_status_t *(*graph_info)(otr_graph_t graph, otr_graph_info_t *info);
+  otr_status_t *(*graph_dump)(otr_graph_t graph, uint32_t format, char **text);
+  otr_status_t *(*graph_name_buffer)(otr_graph_t graph,
+                                     const char *name,
+                                     uint64_t address,
+                                     uint64_t size);
+  otr_status_t *(*graph_name_scalar)(otr_graph_t graph,
+                                     const char *name,
+                                     otr_node_t node,
+                                     uint32_t scalar_index);
+  otr_status_t *(*graph_add_kernel)(otr_graph_t graph,
+                                    const otr_node_t *deps,
+                                    uint32_t dep_count,
+                                    const otr_kernel_call_t *call,
+                                    otr_node_t *node);
+  otr_status_t *(*graph_add_operator)(otr_graph_t graph,
+                                      const otr_node_t *deps,
+                                      uint32_t dep_count,
+                                      otr_operator_id_t operator_id,
+                                      const otr_operator_call_t *call,
+                                      otr_node_t *node);
+  otr_status_t *(*graph_add_copy)(otr_graph_t graph,
+                                  const otr_node_t *deps,
+                                  uint32_t dep_count,
+                                  uint64_t dst,
+                                  uint64_t src,
+                                  uint64_t size,
+                                  uint32_t kind,
+                                  otr_node_t *node);
+  otr_status_t *(*graph_add_fill)(otr_graph_t graph,
+                                  const otr_node_t *deps,
+                                  uint32_t dep_count,
+                                  uint64_t dst,
+                                  uint64_t size,
+                                  const void *pattern,
+                                  uint32_t pattern_size,
+                                  otr_node_t *node);
+  otr_status_t *(*graph_add_host)(otr_graph_t graph,
+                                  const otr_node_t *deps,
+                                  uint32_t dep_count,
+                                  const otr_host_node_t *host,
+                                  otr_node_t *node);
+  otr_status_t *(*graph_add_empty)(otr_graph_t graph,
+                                   const otr_node_t *deps,
+                                   uint32_t dep_count,
+                                   otr_node_t *node);
+  otr_status_t *(*graph_add_child)(otr_graph_t graph,
+                                   const otr_node_t *deps,
+                                   uint32_t dep_count,
+                                   otr_graph_t child,
+                                   otr_node_t *node);
+  otr_status_t *(*graph_add_conditional)(otr_graph_t graph,
+                                         const otr_node_t *deps,
+                                         uint32_t dep_count,
+                                         uint32_t kind,
+                                         uint64_t predicate,
+                                         uint32_t dtype,
+                                         const otr_graph_t *bodies,
+                                         uint32_t body_count,
+                                         otr_node_t *node);
+  otr_status_t *(*graph_add_alloc)(otr_graph_t graph,
+                                   const otr_node_t *deps,
+                                   uint32_t dep_count,
+                                   uint64_t size,
+                                   uint64_t *address,
+                                   otr_node_t *node);
+  otr_status_t *(*graph_add_free)(otr_graph_t graph,
+                                  const otr_node_t *deps,
+                                  uint32_t dep_count,
+                                  uint64_t address,
+                                  otr_node_t *node);
+  otr_status_t *(*graph_instantiate)(otr_graph_t graph, uint32_t flags, otr_graph_exec_t *exec);
+  otr_status_t *(*graph_exec_destroy)(otr_graph_exec_t exec);
+  otr_status_t *(*graph_replay)(otr_graph_exec_t exec, otr_stream_t stream);
+  otr_status_t *(*graph_slot)(otr_graph_exec_t exec, const char *name, uint32_t *slot);
+  otr_status_t *(*graph_bind)(otr_graph_exec_t exec, uint32_t slot, uint64_t address);
+  otr_status_t *(*graph_bind_scalar)(otr_graph_exec_t exec, uint32_t slot, const otr_scalar_t *value);
+  otr_status_t *(*graph_update)(otr_graph_exec_t exec, otr_graph_t graph);
+  otr_status_t *(*graph_exec_info)(otr_graph_exec_t exec, otr_graph_exec_info_t *info);
+  otr_status_t *(*graph_profile)(otr_graph_exec_t exec, otr_stream_t stream, char **json);
+  otr_status_t *(*graph_cost)(otr_graph_exec_t exec, otr_stream_t stream, char **json);
+  otr_status_t *(*graph_check)(otr_graph_exec_t exec, otr_stream_t stream);
+  otr_status_t *(*memory_history_start)(uint32_t device, const otr_history_options_t *options);
+  otr_status_t *(*memory_history_stop)(uint32_t device);
+  otr_status_t *(*memory_history_clear)(uint32_t device);
+  otr_status_t *(*memory_label_push)(const char *label);
+  otr_status_t *(*memory_label_pop)(void);
+  otr_status_t *(*memory_holders)(uint32_t device, uint32_t count, char **json);
+  otr_status_t *(*memory_trace_start)(uint32_t device, const char *path);
+  otr_status_t *(*memory_trace_stop)(uint32_t device);
+  otr_status_t *(*memory_trace_mark)(uint32_t device, const char *label);
+  otr_status_t *(*memory_alloc)(uint32_t device,
+                                uint64_t size,
+                                otr_stream_t stream,
+                                uint64_t *address);
+  otr_status_t *(*memory_free)(uint64_t address);
+  otr_status_t *(*memory_record_stream)(uint64_t address, otr_stream_t stream);
+  otr_status_t *(*memory_pointer_info)(uint64_t address, otr_pointer_info_t *info);
+  otr_status_t *(*memory_export)(uint64_t address, char **exported);
+  otr_status_t *(*memory_import)(uint32_t device,
+                                 const char *exported,
+                                 uint64_t *address,
+                                 uint64_t *size);
+  otr_status_t *(*memory_close)(uint32_t device, uint64_t address);
+  otr_status_t *(*memory_empty_cache)(uint32_t device);
+  otr_status_t *(*memory_trim)(uint32_t device, uint64_t keep, uint64_t *released);
+  otr_status_t *(*memory_info)(uint32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+  otr_status_t *(*memory_stats)(uint32_t device, otr_memory_stats_t *stats);
+  otr_status_t *(*memory_reset_peak)(uint32_t device);
+  otr_status_t *(*memory_reset_accumulated)(uint32_t device);
+  otr_status_t *(*memory_stats_json)(uint32_t device, char **json);
+  otr_status_t *(*memory_set_limit)(uint32_t device, uint64_t bytes);
+  otr_status_t *(*memory_limit)(uint32_t device, uint64_t *bytes);
+  otr_status_t *(*memory_set_fraction)(uint32_t device, double fraction);
+  otr_status_t *(*memory_fraction)(uint32_t device, double *fraction);
+  otr_status_t *(*memory_set_process_limit)(uint64_t bytes);
+  otr_status_t *(*memory_process_info)(uint64_t *held_bytes, uint64_t *limit_bytes);
+  otr_status_t *(*memory_snapshot)(uint32_t device, char **json);
+  otr_status_t *(*observer_add)(uint32_t kinds,
+                                otr_observer_fn function,
+                                void *user,
+                                otr_observer_t *observer);
+  otr_status_t *(*observer_add_pressure)(otr_pressure_fn function,
+                                         void *user,
+                                         otr_observer_t *observer);
+  otr_status_t *(*observer_remove)(otr_observer_t observer);
+  otr_status_t *(*operator_find)(const char *name, otr_operator_id_t *operator_id);
+  otr_status_t *(*operator_call)(otr_stream_t stream,
+                                 otr_operator_id_t operator_id,
+                                 const otr_operator_call_t *call);
+  otr_status_t *(*set_parallel_for)(otr_parallel_for_fn function);
+  otr_status_t *(*set_threads)(uint32_t threads);
+  otr_status_t *(*host_alloc)(uint64_t size, void **pointer);
+  otr_status_t *(*host_free)(void *pointer);
+  otr_status_t *(*host_record_stream)(void *pointer, otr_stream_t stream);
+  otr_status_t *(*host_is_pinned)(const void *pointer, uint32_t *yes);
+  otr_status_t *(*host_empty_cache)(void);
+  otr_status_t *(*host_stats)(otr_memory_stats_t *stats);
+  otr_status_t *(*host_stats_json)(char **json);
+  otr_status_t *(*host_reset_peak)(void);
+  otr_status_t *(*host_reset_accumulated)(void);
+  otr_status_t *(*host_set_limit)(uint64_t bytes);
+  otr_status_t *(*pool_create)(uint32_t device, otr_pool_t *pool);
+  otr_status_t *(*pool_destroy)(otr_pool_t pool);
+  otr_status_t *(*pool_info)(otr_pool_t pool, otr_pool_info_t *info);
+  otr_status_t *(*pool_alloc)(otr_pool_t pool, uint64_t size, otr_stream_t stream, uint64_t *address);
+  otr_status_t *(*pool_begin_use)(otr_pool_t pool, otr_stream_t stream);
+  otr_status_t *(*pool_end_use)(otr_pool_t pool);
+  otr_status_t *(*pool_set_limit)(otr_pool_t pool, uint64_t bytes);
+  otr_status_t *(*pool_sleep)(otr_pool_t pool, uint64_t *released);
+  otr_status_t *(*pool_wake)(otr_pool_t pool);
+  otr_status_t *(*pool_snapshot)(otr_pool_t pool, char **json);
+  const char *(*version)(void);
+  otr_status_t *(*runtime_init)(void);
+  otr_status_t *(*driver_load)(const char *spec);
+  otr_status_t *(*load_report)(char **json);
+  otr_status_t *(*device_count)(uint32_t *count);
+  otr_status_t *(*device_info)(uint32_t device, otr_device_info_t *info);
+  otr_status_t *(*device_current)(uint32_t *device);
+  otr_status_t *(*device_set_current)(uint32_t device);
+  otr_status_t *(*device_synchronize)(uint32_t device);
+  int32_t (*status_code)(const otr_status_t *status);
+  const char *(*status_message)(const otr_status_t *status);
+  const char *(*status_operator)(const otr_status_t *status);
+  uint64_t (*status_stream)(const otr_status_t *status);
+  uint64_t (*status_submission)(const otr_status_t *status);
+  void (*status_free)(otr_status_t *status);
+  void (*string_free)(char *string);
+  otr_status_t *(*stream_default)(uint32_t device, otr_stream_t *stream);
+  otr_status_t *(*stream_from_pool)(uint32_t device, int32_t priority, otr_stream_t *stream);
+  otr_status_t *(*stream_create)(uint32_t device, int32_t priority, otr_stream_t *stream);
+  otr_status_t *(*stream_destroy)(otr_stream_t stream);
+  otr_status_t *(*stream_device)(otr_stream_t stream, uint32_t *device);
+  otr_status_t *(*stream_priority)(otr_stream_t stream, int32_t *priority);
+  otr_status_t *(*stream_current)(uint32_t device, otr_stream_t *stream);
+  otr_status_t *(*stream_set_current)(otr_stream_t stream);
+  otr_status_t *(*stream_query)(otr_stream_t stream, uint32_t *finished);
+  otr_status_t *(*stream_synchronize)(otr_stream_t stream);
+  otr_status_t *(*stream_flush)(otr_stream_t stream);
+  otr_status_t *(*stream_wait_event)(otr_stream_t stream, otr_event_t event);
+} otr_host_api_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -532,7 +886,8 @@ otr_status_t *otr_capture_conditional(otr_stream_t stream,
 
 // Copies `size` bytes in stream order. Addresses are device addresses of the stream's device or
 // host pointers, as `kind` says. Host memory stays valid and untouched until the copy has
-// finished; device ranges must lie in live allocations.
+// finished; device ranges must lie in live allocations (H22), and source and destination must not
+// overlap. 0 bytes are fine, and then addresses are not looked at.
 otr_status_t *otr_copy(otr_stream_t stream,
                        uint64_t dst,
                        uint64_t src,
@@ -545,15 +900,21 @@ otr_status_t *otr_copy(otr_stream_t stream,
 otr_status_t *otr_copy_peer(otr_stream_t stream, uint64_t dst, uint64_t src, uint64_t size);
 
 // Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order. The
-// pattern is copied during the call.
+// pattern is copied during the call. The size is a multiple of the pattern's.
 otr_status_t *otr_fill(otr_stream_t stream,
                        uint64_t dst,
                        uint64_t size,
                        const void *pattern,
                        uint32_t pattern_size);
 
-// Runs a function on the host in stream order, exactly once. If the call fails, it does not run.
-otr_status_t *otr_host_call(otr_stream_t stream, otr_host_fn function, void *user);
+// Runs a function on the host in stream order, on a thread of the library's choice: exactly once, or
+// where the stream captures, at every replay; after a failure of the work before it, too, which it is
+// told. It must not call the library. Any other result than OTR_OK makes the stream fail with it.
+// `user` is the host's to keep until then; otr_host_node tells when that is. If this call fails, the
+// function does not run.
+otr_status_t *otr_host_call(otr_stream_t stream,
+                            otr_host_fn function,
+                            void *user);
 
 // Starts writing what devices run (operators, copies, fills, host calls, by stream) to a file in
 // Chrome's JSON format, which Perfetto opens, until otr_trace_end.
@@ -562,22 +923,25 @@ otr_status_t *otr_trace_begin(const char *path);
 // Ends the trace and closes its file.
 otr_status_t *otr_trace_end(void);
 
-// Makes an event for streams of a device. `flags` is 0 or OTR_EVENT_TIMED. Until it is recorded
-// it counts as passed.
+// Makes an event for streams of a device, the caller's until otr_event_destroy. `flags` is 0 or
+// OTR_EVENT_TIMED. Until it is recorded it counts as passed. OTR_ERR_UNSUPPORTED for a timed one of
+// a device that has no timestamps.
 otr_status_t *otr_event_create(uint32_t device, uint32_t flags, otr_event_t *event);
 
 // Destroys an event without waiting. What waits for it goes on waiting.
 otr_status_t *otr_event_destroy(otr_event_t event);
 
-// Moves an event to the end of the work submitted to a stream so far. Waits that were made
-// before keep the old point.
+// Moves an event to the end of the work submitted to a stream of its device so far. Waits that were
+// made before keep the old point. Where the stream captures it becomes a point of the capture.
 otr_status_t *otr_event_record(otr_event_t event, otr_stream_t stream);
 
 // Sets `finished` to 1 if the work before an event has finished, else to 0. Never waits.
-// Fails with the failure of that work.
-otr_status_t *otr_event_query(otr_event_t event, uint32_t *finished);
+// Fails with the failure of that work, at every call; with OTR_ERR_CAPTURE for a point of a capture.
+otr_status_t *otr_event_query(otr_event_t event,
+                              uint32_t *finished);
 
-// Waits for the work before an event. Fails with the failure of that work.
+// Waits for the work before an event. Fails with the failure of that work, at every call; with
+// OTR_ERR_CAPTURE for a point of a capture.
 otr_status_t *otr_event_synchronize(otr_event_t event);
 
 // Milliseconds between two events that were made with OTR_EVENT_TIMED and have passed.
@@ -593,7 +957,8 @@ otr_status_t *otr_fallback_end(const char *operator_name,
                                uint64_t nanoseconds,
                                uint64_t staged_bytes);
 
-// Sets the mode for the whole process: OTR_FALLBACK_SILENT, _WARN or _ERROR.
+// Sets the mode for the whole process, in place of that of the variable OUTRIGGER_FALLBACK:
+// OTR_FALLBACK_SILENT, _WARN or _ERROR.
 otr_status_t *otr_fallback_set_mode(uint32_t mode);
 
 // The mode in force.
@@ -606,13 +971,15 @@ otr_status_t *otr_fallback_report(char **json);
 // Forgets all counts.
 otr_status_t *otr_fallback_reset(void);
 
-// Makes a generator for a device.
-otr_status_t *otr_generator_create(uint32_t device, otr_generator_t *generator);
+// Makes a generator for a device, the caller's until otr_generator_destroy. Its outputs are those of
+// Philox 4x32-10: a seed, and the number of 128-bit outputs that were drawn.
+otr_status_t *otr_generator_create(uint32_t device,
+                                   otr_generator_t *generator);
 
 // The default generator of a device. It belongs to the runtime.
 otr_status_t *otr_generator_default(uint32_t device, otr_generator_t *generator);
 
-// Destroys a generator.
+// Destroys a generator. OTR_ERR_INVALID_ARGUMENT for the default one of a device.
 otr_status_t *otr_generator_destroy(otr_generator_t generator);
 
 // Seeds a generator and goes back to the start of its sequence.
@@ -621,7 +988,7 @@ otr_status_t *otr_generator_seed(otr_generator_t generator, uint64_t seed);
 // Seed and offset (in 128-bit outputs) of what comes next.
 otr_status_t *otr_generator_state(otr_generator_t generator, uint64_t *seed, uint64_t *offset);
 
-// Sets what comes next.
+// Sets what comes next: the 128-bit output number `offset` of the sequence of `seed`.
 otr_status_t *otr_generator_set_state(otr_generator_t generator, uint64_t seed, uint64_t offset);
 
 // Takes the next `count` 128-bit outputs (four 32-bit numbers each): gives the seed, and the
@@ -792,9 +1159,11 @@ otr_status_t *otr_graph_cost(otr_graph_exec_t exec,
 // contents of memory, and waits. Fails with the first node whose result differs.
 otr_status_t *otr_graph_check(otr_graph_exec_t exec, otr_stream_t stream);
 
-// Starts to keep what happens to a device's memory, for otr_memory_snapshot; or goes on, with other
-// options. Blocks that are live already have neither label nor context.
-otr_status_t *otr_memory_history_start(uint32_t device, const otr_history_options_t *options);
+// Starts to keep what happens to the memory of a device, or of OTR_HOST_MEMORY, for
+// otr_memory_snapshot; or goes on, with other options. Blocks that are live already have neither label
+// nor context.
+otr_status_t *otr_memory_history_start(uint32_t device,
+                                       const otr_history_options_t *options);
 
 // Stops to keep what happens, and forgets what was kept: contexts are released.
 otr_status_t *otr_memory_history_stop(uint32_t device);
@@ -810,11 +1179,13 @@ otr_status_t *otr_memory_label_push(const char *label);
 // Goes back to the label before the last otr_memory_label_push of the calling thread.
 otr_status_t *otr_memory_label_pop(void);
 
-// The labels that hold most memory in use, the largest first, at most `count`, as JSON: a list of
-// {"label", "bytes", "blocks"}, where the label null stands for memory without one. Knows what was
-// allocated since the first label, the start of the history or of a trace. Free it with
-// otr_string_free.
-otr_status_t *otr_memory_holders(uint32_t device, uint32_t count, char **json);
+// The labels that hold most memory in use, of a device or of OTR_HOST_MEMORY, the largest first, at
+// most `count`, as JSON: a list of {"label", "bytes", "blocks"}, where the label null stands for
+// memory without one. Knows what was allocated since the first label, the start of the history or of
+// a trace. Free it with otr_string_free.
+otr_status_t *otr_memory_holders(uint32_t device,
+                                 uint32_t count,
+                                 char **json);
 
 // Writes what is allocated and freed on a device from now on to a file, in the text format that
 // `outrigger replay` and `outrigger memory` read. What is live already is not in it. A trace of the
@@ -913,12 +1284,15 @@ otr_status_t *otr_memory_process_info(uint64_t *held_bytes, uint64_t *limit_byte
 
 // All segments of a device, or of OTR_ALL_DEVICES, with their blocks and the events that were kept
 // (otr_memory_history_start), as JSON under the names of PyTorch's memory snapshots: "segments",
-// "device_traces" (a list per device), "allocator_settings". Blocks and events also have their
-// "label". Free it with otr_string_free.
-otr_status_t *otr_memory_snapshot(uint32_t device, char **json);
+// "device_traces" (a list per device), "allocator_settings"; of all devices also "host_segments" and
+// "host_traces", which are of pinned memory. Blocks and events also have their "label". Free it with
+// otr_string_free.
+otr_status_t *otr_memory_snapshot(uint32_t device,
+                                  char **json);
 
 // Has a function called for every event of the given kinds (OTR_OBSERVE_*, or-ed), from any
-// thread, until the observer is removed.
+// thread, until the observer is removed. `user` is the host's to keep until otr_observer_remove has
+// returned.
 otr_status_t *otr_observer_add(uint32_t kinds,
                                otr_observer_fn function,
                                void *user,
@@ -934,20 +1308,24 @@ otr_status_t *otr_observer_add_pressure(otr_pressure_fn function,
 // not be called from within the observer.
 otr_status_t *otr_observer_remove(otr_observer_t observer);
 
-// The number of an operator. docs/operators.md lists their names. OTR_ERR_NOT_FOUND.
+// The number of an operator, the same for the life of the process. docs/operators.md lists names,
+// operands and scalars. OTR_ERR_NOT_FOUND if the library has none of this name.
 otr_status_t *otr_operator_find(const char *name, otr_operator_id_t *operator_id);
 
-// Runs an operator in stream order and returns at once. Operands lie in memory of the stream's
-// device; `name` of the call is ignored. OTR_ERR_UNSUPPORTED: there is no kernel for these
-// arguments, and nothing was done.
+// Runs an operator in stream order and returns at once. Operands lie in live memory of the stream's
+// device; `name` of the call is ignored, and the call is not looked at after the return.
+// OTR_ERR_INVALID_ARGUMENT if operands or scalars do not fit the operator; OTR_ERR_UNSUPPORTED if
+// there is no kernel for these arguments; nothing was done in both cases. An index out of bounds
+// shows when the work runs: the stream fails with OTR_ERR_OUT_OF_RANGE.
 otr_status_t *otr_operator_call(otr_stream_t stream,
                                 otr_operator_id_t operator_id,
                                 const otr_operator_call_t *call);
 
-// Lends the threads of a framework to host kernels; NULL goes back to the built-in pool.
+// Lends the threads of a framework to host kernels, for the whole process; NULL goes back to the
+// built-in pool. Work that runs already goes on as it began.
 otr_status_t *otr_set_parallel_for(otr_parallel_for_fn function);
 
-// The number of threads of the built-in pool; 0: as many as cores.
+// The number of threads of the built-in pool, for the whole process; 0: as many as cores.
 otr_status_t *otr_set_threads(uint32_t threads);
 
 // Hands out at least `size` bytes of pinned host memory. 0 bytes are NULL.
@@ -1014,6 +1392,21 @@ otr_status_t *otr_pool_end_use(otr_pool_t pool);
 // use stays. A request beyond it is OTR_ERR_OUT_OF_MEMORY, after observers of pressure were asked.
 otr_status_t *otr_pool_set_limit(otr_pool_t pool, uint64_t bytes);
 
+// Puts a pool to sleep: what is in use of it moves to memory of the host, and the device gets the
+// pool's memory back. Waits for all work of all devices; nobody may submit work on the pool's memory
+// until otr_pool_wake. Meanwhile allocations from the pool, replays of graphs, copies and operators
+// that use its memory are OTR_ERR_BUSY; frees go on. `released` gets how many bytes the device has got
+// back, 0 if the pool slept already; NULL if that does not matter. OTR_ERR_UNSUPPORTED on a driver
+// without virtual memory, OTR_ERR_CAPTURE while a graph is recorded into the pool, OTR_ERR_BUSY while
+// another thread allocates from it. Where it fails the pool is awake.
+otr_status_t *otr_pool_sleep(otr_pool_t pool,
+                             uint64_t *released);
+
+// Brings the memory of a pool back to its addresses, with what it has held. OTR_ERR_OUT_OF_MEMORY,
+// after caches were given back and observers of pressure were asked; where it fails the pool still
+// sleeps, and nothing is lost. A pool that is awake stays so.
+otr_status_t *otr_pool_wake(otr_pool_t pool);
+
 // The segments of a pool and their blocks as JSON, as otr_memory_snapshot writes them, without
 // events. Free it with otr_string_free.
 otr_status_t *otr_pool_snapshot(otr_pool_t pool, char **json);
@@ -1021,13 +1414,20 @@ otr_status_t *otr_pool_snapshot(otr_pool_t pool, char **json);
 // The version of Outrigger, such as "0.1.0". Lives as long as the process.
 const char *otr_version(void);
 
+// All functions as a table, for hosts that load the library at run time: this is the one symbol that
+// they look up. Lives as long as the process. A host goes on only if `api_major` is its
+// OTR_HOST_API_MAJOR; an entry is there if it lies within `struct_size` (OTR_HOST_API_HAS).
+const otr_host_api_t *otr_host_api(void);
+
 // Makes the runtime ready: reads the environment and loads the drivers of OUTRIGGER_DRIVER
 // ("name-or-path?key=value&...", several separated by commas; "host" by default). Any other call
 // does it when it needs it. Fails if there is no device at all, with the reason for each driver.
 // Where OUTRIGGER_LOG is set, this is also what starts the log.
 otr_status_t *otr_runtime_init(void);
 
-// Loads one more driver, or several separated by commas, and adds the devices.
+// Loads one more driver, or several separated by commas, and adds the devices behind those that are
+// there; drivers are never unloaded. OTR_ERR_LOAD with the reason for each that was refused; the devices
+// of the others were added.
 otr_status_t *otr_driver_load(const char *spec);
 
 // What was tried so far, what was taken, what was refused and why, as JSON.
@@ -1037,7 +1437,7 @@ otr_status_t *otr_load_report(char **json);
 // How many devices there are.
 otr_status_t *otr_device_count(uint32_t *count);
 
-// What is known of a device.
+// What is known of a device. It does not change while the process lives.
 otr_status_t *otr_device_info(uint32_t device, otr_device_info_t *info);
 
 // The current device of this thread; 0 until it is set.
@@ -1046,7 +1446,9 @@ otr_status_t *otr_device_current(uint32_t *device);
 // Makes a device the current one of this thread.
 otr_status_t *otr_device_set_current(uint32_t device);
 
-// Waits for all work submitted to any stream of a device. Reports the first failure.
+// Waits for all work submitted to any stream of a device. Reports the first failure, and clears those
+// of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device, unless that is in
+// mode OTR_CAPTURE_RELAXED.
 otr_status_t *otr_device_synchronize(uint32_t device);
 
 // The code of a status: OTR_OK for NULL.
@@ -1085,23 +1487,29 @@ void otr_status_free(otr_status_t *status);
 // NULL, or a string that was handed out and not freed; it is not used afterwards.
 void otr_string_free(char *string);
 
-// The default stream of a device. It belongs to the runtime.
+// The default stream of a device. It belongs to the runtime (H12): the same at every call.
 otr_status_t *otr_stream_default(uint32_t device, otr_stream_t *stream);
 
 // The next stream in turn of a device's pool, which belongs to the runtime. A lower priority
 // number is more urgent; it is clamped to the device's range.
 otr_status_t *otr_stream_from_pool(uint32_t device, int32_t priority, otr_stream_t *stream);
 
-// Makes a stream.
-otr_status_t *otr_stream_create(uint32_t device, int32_t priority, otr_stream_t *stream);
+// Makes a stream, the caller's until otr_stream_destroy. A lower priority number is more urgent; it
+// is clamped to the device's range (otr_device_info). OTR_ERR_OUT_OF_HOST_MEMORY if there is no room
+// for another one.
+otr_status_t *otr_stream_create(uint32_t device,
+                                int32_t priority,
+                                otr_stream_t *stream);
 
-// Destroys a stream without waiting: work that was submitted still runs.
+// Destroys a stream without waiting: work that was submitted still runs, and memory that was
+// allocated on it can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the
+// runtime.
 otr_status_t *otr_stream_destroy(otr_stream_t stream);
 
 // The device of a stream.
 otr_status_t *otr_stream_device(otr_stream_t stream, uint32_t *device);
 
-// The priority of a stream.
+// The priority of a stream, as it was clamped; a lower number is more urgent.
 otr_status_t *otr_stream_priority(otr_stream_t stream, int32_t *priority);
 
 // The current stream of this thread on a device: its default stream until one is set.
@@ -1111,18 +1519,21 @@ otr_status_t *otr_stream_current(uint32_t device, otr_stream_t *stream);
 otr_status_t *otr_stream_set_current(otr_stream_t stream);
 
 // Sets `finished` to 1 if all work submitted before has finished, else to 0. Never waits.
-// Fails with the first failure of the stream's work.
+// Fails with the first failure of the stream's work, which stays; with OTR_ERR_CAPTURE while it
+// captures.
 otr_status_t *otr_stream_query(otr_stream_t stream, uint32_t *finished);
 
 // Waits for all work submitted before. Fails with the first failure of the stream's work, which
-// is thereby cleared: the stream takes work again.
+// is thereby cleared: the stream takes work again. OTR_ERR_CAPTURE while it captures.
 otr_status_t *otr_stream_synchronize(otr_stream_t stream);
 
-// Sees to it that what was submitted starts by itself. Waiting does it too.
+// Sees to it that what was submitted starts by itself. Waiting does it too. While the stream
+// captures it does nothing.
 otr_status_t *otr_stream_flush(otr_stream_t stream);
 
 // Lets later work of a stream start after the point at which an event was last recorded, also
-// on another device. Does not wait, unless the event is of another driver.
+// on another device. Does not wait, unless the event is of another driver. A failure that the event
+// carries fails the stream, not this call. While the event's stream captures, the stream joins.
 otr_status_t *otr_stream_wait_event(otr_stream_t stream, otr_event_t event);
 
 #ifdef __cplusplus

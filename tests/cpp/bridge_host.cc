@@ -101,6 +101,16 @@ std::string manages_memory(std::uint32_t device) {
     CHECK(has(outrigger::memory_snapshot(device), "\"action\":\"alloc\""));
   }
   CHECK(pool->memory_use().allocated == 0);
+  bool slept = true;
+  try {
+    pool->sleep();
+    CHECK(pool->memory_use().reserved == 0);
+  } catch (const rust::Error& error) {
+    slept = false;
+    CHECK(std::string(error.what()).find("virtual memory") != std::string::npos);
+  }
+  pool->wake();
+  CHECK(!slept || pool->memory_use().reserved > 0);
   auto shared = outrigger::allocate(device, 5000, *stream);
   CHECK(pool->memory_use().allocated == 0);
   CHECK(has(outrigger::memory_stats(device), "allocated_bytes.all.current"));

@@ -25,6 +25,10 @@ pub(crate) struct Options {
     /// Training steps of each model; fewer than the default leave out the demand on accuracy
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
+    /// Instead of the demo, train its models for so long with changing shapes, two streams and graphs, and
+    /// tell how much more memory was held than in use, and whether that grew
+    #[arg(long, value_name = "SECONDS", conflicts_with = "steps")]
+    memory: Option<u32>,
 }
 
 /// The faces of the driver `host`.
@@ -80,10 +84,14 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     let mut python = native::python(workspace, Some(&driver));
     python
         .current_dir(workspace.root())
-        .args(["-m", "demo", "--device", options.device.name(), "--out"])
-        .arg(workspace.target("demo"))
+        .args(["-m", options.memory.map_or("demo", |_| "demo.memory")])
+        .args(["--device", options.device.name()])
         .env("OUTRIGGER_TORCH", options.device.name())
         .env("KINETO_LOG_LEVEL", "99"); // its search for a GPU is nobody's business here
+    match options.memory {
+        Some(seconds) => python.args(["--seconds", &seconds.to_string()]),
+        None => python.arg("--out").arg(workspace.target("demo")),
+    };
     if let Some(steps) = options.steps {
         python.args(["--steps", &steps.to_string()]);
     }

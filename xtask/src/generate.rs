@@ -23,8 +23,9 @@ pub(crate) struct Options {
 type Generator = fn(&Workspace) -> anyhow::Result<String>;
 
 /// Every generated file and what makes its text.
-const GENERATED: [(&str, Generator); 2] = [
+const GENERATED: [(&str, Generator); 3] = [
     ("device/src/sys.rs", driver_bindings),
+    ("ffi/src/table.rs", host_table),
     ("include/outrigger/outrigger.h", host_header),
 ];
 
@@ -82,8 +83,18 @@ fn driver_bindings(workspace: &Workspace) -> anyhow::Result<String> {
     r#gen::driver_bindings(workspace.root(), libclang.as_deref())
 }
 
-/// The text of `outrigger.h`, by this package's program `host-header`.
+/// The text of `outrigger.h`.
 fn host_header(workspace: &Workspace) -> anyhow::Result<String> {
+    host_contract(workspace, &[])
+}
+
+/// The text of `table.rs`, with new functions behind those that it has.
+fn host_table(workspace: &Workspace) -> anyhow::Result<String> {
+    host_contract(workspace, &["--table"])
+}
+
+/// What this package's program `host-header` prints.
+fn host_contract(workspace: &Workspace, flags: &[&str]) -> anyhow::Result<String> {
     let output = workspace
         .cargo(&[
             "run",
@@ -97,6 +108,7 @@ fn host_header(workspace: &Workspace) -> anyhow::Result<String> {
         ])
         .arg("--")
         .arg(workspace.target("xtask/header"))
+        .args(flags)
         .env("RUST_BACKTRACE", "0") // its errors are for people
         .output()
         .context("Cargo could not be started")?;
@@ -109,7 +121,11 @@ fn host_header(workspace: &Workspace) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).context("cbindgen wrote something else than text")
 }
 
-/// True for the path, from the root, of a generated file.
+/// Copies of generated headers as earlier versions had them.
+const EARLIER: &str = "tests/abi/v";
+
+/// True for the path, from the root, of a generated file, or of what was one.
 pub(crate) fn is_generated(name: &str) -> bool {
-    GENERATED.iter().any(|(generated, _)| *generated == name)
+    name.starts_with(EARLIER) && name.ends_with("/outrigger.h")
+        || GENERATED.iter().any(|(generated, _)| *generated == name)
 }

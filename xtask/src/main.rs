@@ -7,10 +7,14 @@
     reason = "a command-line tool talks to a person"
 )]
 
+mod abi;
 mod bench;
 mod demo;
+mod dist;
 mod environment;
+mod fuzz;
 mod generate;
+mod hosts;
 mod native;
 mod python;
 mod shell;
@@ -48,6 +52,12 @@ enum Chore {
     Bench(bench::Options),
     /// Make the generated sources anew: driver bindings and headers
     Gen(generate::Options),
+    /// Pack library, headers, command line and examples into an archive for C and C++ hosts
+    Dist(dist::Options),
+    /// Look for inputs that break readers or the C ABI
+    Fuzz(fuzz::Options),
+    /// Compare the binary interface of both contracts with the baseline
+    Abi(abi::Options),
     /// Check the invariants that ARCHITECTURE.md states
     Tidy,
     /// Run the project's Python, with torch_outrigger importable: `cargo xtask python -- -c 'import torch'`
@@ -60,6 +70,9 @@ fn main() -> ExitCode {
         Chore::Test(options) => suites::run(&workspace, &options),
         Chore::Bench(options) => bench::run(&workspace, &options),
         Chore::Gen(options) => generate::run(&workspace, &options),
+        Chore::Dist(options) => dist::run(&workspace, &options),
+        Chore::Fuzz(options) => fuzz::run(&workspace, &options),
+        Chore::Abi(options) => abi::run(&workspace, &options),
         Chore::Tidy => tidy::run(&workspace),
         Chore::Python(options) => python::run(&workspace, &options),
     });

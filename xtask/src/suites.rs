@@ -1,6 +1,9 @@
 //! `cargo xtask test`: runs the suites of the project one after the other and adds up what they say.
 //! A suite that cannot run at all counts as one failure, never as nothing.
 
+mod conformance;
+mod mutants;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -10,6 +13,8 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 
 use crate::environment;
+use crate::fuzz;
+use crate::hosts;
 use crate::native::{self, DriverSpec};
 use crate::shell::{self, Finished};
 use crate::workspace::Workspace;
@@ -17,7 +22,7 @@ use crate::workspace::Workspace;
 /// Which suites to run.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Suites; all of them if none is named
+    /// Suites; all but fuzz, which builds everything once more, if none is named
     suites: Vec<Suite>,
 }
 
@@ -32,14 +37,24 @@ enum Suite {
     Gen,
     /// The invariants of ARCHITECTURE.md
     Tidy,
-    /// Everything in Rust, with the C, C++ and driver contract tests
+    /// The binary interface of both contracts is what its baseline says
+    Abi,
+    /// Everything in Rust, with hosts in C and C++
     Rust,
     /// The PyTorch tests on host unified, host discrete, the C driver, and as MTIA
     Torch,
     /// torch's own operator database on the device
     Sweep,
-    /// The pages of `outrigger memory`, in a headless browser
+    /// The pages of `outrigger memory` and `outrigger conformance`, in a headless browser
     Pages,
+    /// The conformance suite on every driver that needs no hardware
+    Conformance,
+    /// The conformance suite on drivers that are wrong on purpose: each must be caught
+    Mutants,
+    /// The archive for C and C++ hosts: unpacked, its examples built and run; hosts under sanitizers
+    Hosts,
+    /// Random input for every reader, and random calls of the C ABI, for a short time
+    Fuzz,
 }
 
 /// The driver in C that the PyTorch tests run on too.
@@ -101,11 +116,11 @@ struct Row {
 /// # Errors
 /// Never for a failing test; only if the summary cannot be made.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    let wanted = if options.suites.is_empty() {
-        Suite::value_variants()
-    } else {
-        &options.suites
-    };
+    let mut wanted = options.suites.clone();
+    if wanted.is_empty() {
+        wanted = Suite::value_variants().to_vec();
+        wanted.retain(|suite| *suite != Suite::Fuzz);
+    }
     let mut rows = Vec::new();
     for suite in wanted {
         match suite {
@@ -129,10 +144,29 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
                 rows.push(check(workspace, "gen", &["xtask", "gen", "--check"]));
             }
             Suite::Tidy => rows.push(check(workspace, "tidy", &["xtask", "tidy"])),
+            Suite::Abi => rows.push(check(workspace, "abi", &["xtask", "abi"])),
+            Suite::Hosts => rows.push(row("hosts", || {
+                let (passed, failed) = hosts::run(workspace)?;
+                Ok(Counts {
+                    passed,
+                    failed,
+                    skipped: 0,
+                })
+            })),
+            Suite::Fuzz => rows.push(row("fuzz", || {
+                let (passed, failed) = fuzz::suite(workspace)?;
+                Ok(Counts {
+                    passed,
+                    failed,
+                    skipped: 0,
+                })
+            })),
             Suite::Rust => rows.push(row("rust", || rust(workspace))),
             Suite::Torch => rows.extend(torch(workspace)),
             Suite::Sweep => rows.push(row("sweep", || sweep(workspace))),
             Suite::Pages => rows.push(row("pages", || pages(workspace))),
+            Suite::Conformance => rows.extend(conformance::rows(workspace)),
+            Suite::Mutants => rows.push(row("mutants", || mutants::suite(workspace))),
         }
     }
     Ok(summary(&rows))

@@ -22,6 +22,8 @@ struct Pool {
     pins: u64,
     arenas: Vec<u32>,
     allocated: Gauge,
+    /// Its memory is away, or about to be: nothing is allocated.
+    suspended: bool,
 }
 
 /// All pools.
@@ -40,6 +42,40 @@ impl Pools {
         };
         let record = self.records.get_mut(&pool);
         record.filter(|record| record.references > 0).ok_or(error)
+    }
+
+    /// The pool, if it may be allocated from.
+    fn awake(&mut self, pool: PoolId) -> Result<&mut Pool, PoolError> {
+        let record = self.live(pool)?;
+        if record.suspended {
+            return Err(PoolError::Asleep { pool });
+        }
+        Ok(record)
+    }
+
+    /// Allows no allocation any more. Gives the pool's arenas.
+    pub(super) fn suspend(&mut self, pool: PoolId) -> Result<Vec<u32>, PoolError> {
+        let record = self.awake(pool)?;
+        if record.pins > 0 {
+            return Err(PoolError::Busy { pool });
+        }
+        record.suspended = true;
+        Ok(record.arenas.clone())
+    }
+
+    /// The arenas of a pool that is suspended.
+    pub(super) fn suspended(&mut self, pool: PoolId) -> Result<Vec<u32>, PoolError> {
+        let record = self.live(pool)?;
+        if record.suspended {
+            return Ok(record.arenas.clone());
+        }
+        Err(PoolError::Awake { pool })
+    }
+
+    /// Allows allocations again.
+    pub(super) fn resume(&mut self, pool: PoolId) -> Result<(), PoolError> {
+        self.live(pool)?.suspended = false;
+        Ok(())
     }
 
     /// The arenas of a pool that nobody refers to any more.
@@ -130,7 +166,7 @@ impl<B: Backend> Allocator<B> {
         stream: StreamId,
     ) -> Result<Allocation, PoolAllocError<B::Error>> {
         // Released by another thread meanwhile, the pool still serves this request.
-        let record = self.pools.lock().live(pool).map(|record| record.pins += 1);
+        let record = self.pools.lock().awake(pool).map(|record| record.pins += 1);
         record.map_err(PoolAllocError::Pool)?;
         let owner = Owner {
             pool: Some(pool),
@@ -146,7 +182,7 @@ impl<B: Backend> Allocator<B> {
                 } else {
                     arena.alloc(&request)
                 };
-                let (number, short) = (arena.number(), arena.is_short());
+                let (number, short) = (arena.number(), arena.is_short(request.class));
                 drop(arena);
                 if short {
                     self.settle();

@@ -17,6 +17,7 @@ impl<B: Backend> Allocator<B> {
         request: &Request,
         owner: Owner,
     ) -> Result<Allocation, AllocError<B::Error>> {
+        self.collect(request.size);
         let context = self.history.context();
         let found = match self.supply(request, owner, false, &context)? {
             Some(found) => Some(found),
@@ -25,6 +26,20 @@ impl<B: Backend> Allocator<B> {
         // Memory was taken or lent: whatever was counted may be a new peak.
         self.settle();
         found.ok_or_else(|| self.out_of_memory(request.requested, owner.stream))
+    }
+
+    /// Gives idle memory back where more than the configured part of a limit would be held.
+    fn collect(&self, needed: u64) {
+        let (limit, reserved) = {
+            let ledger = self.ledger.lock();
+            (ledger.limit, ledger.reserved())
+        };
+        if let Some(threshold) = self.config.collects_above(limit) {
+            let surplus = (reserved + needed).saturating_sub(threshold);
+            if surplus > 0 {
+                self.give_back(surplus);
+            }
+        }
     }
 
     fn under_pressure(
@@ -101,7 +116,7 @@ impl<B: Backend> Allocator<B> {
             arena.settle_all();
             any |= arena.has_guests();
             let mut guests = arena.idle_guests();
-            guests.retain(|(view, slot)| arena.empty_slot(*view, slot));
+            guests.retain(|(_, slot)| arena.empty_slot(slot));
             let owner = arena.owner;
             drop(arena);
             if let Some(owner) = owner {
@@ -128,6 +143,7 @@ impl<B: Backend> Allocator<B> {
             })
         };
         let largest = self.arenas.numbers().flat_map(largest).max();
+        let asleep = self.asleep_bytes();
         let mut error = {
             let mut ledger = self.ledger.lock();
             ledger.take_over(&self.sums());
@@ -136,7 +152,7 @@ impl<B: Backend> Allocator<B> {
                 requested,
                 reserved: ledger.reserved(),
                 allocated: ledger.allocated(),
-                free: ledger.reserved().saturating_sub(ledger.active()),
+                free: ledger.reserved().saturating_sub(ledger.active() - asleep),
                 largest_free_block: largest.unwrap_or(0),
                 limit: ledger.limit,
                 device,

@@ -137,10 +137,16 @@ impl<B: Backend> Allocator<B> {
             }
             Leaving::Chunk(home) => {
                 let mut arena = self.arenas.lock(number);
+                let away = arena.is_away(home);
                 let (chunk, class) = arena.chunk_left(home)?;
                 let event = arena.event(EventKind::SegmentFree, home, chunk.size)?;
                 let spans = arena.take_empty_spans();
                 drop(arena);
+                if away {
+                    self.release_spans(&spans);
+                    self.forget_if_empty(number);
+                    return None;
+                }
                 let memory = self.memory()?;
                 memory.unmap(home, chunk.size);
                 memory.destroy(chunk.physical);

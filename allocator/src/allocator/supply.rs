@@ -7,12 +7,23 @@ use parking_lot::MutexGuard;
 
 use super::Allocator;
 use crate::arena::{Growth, Owner};
-use crate::config::{Class, Request};
+use crate::config::{Config, Request};
 use crate::segment::Chunk;
 use crate::{AllocError, Allocation, Backend, Context, Event, EventKind, Physical, VirtualMemory};
 
 /// A device's virtual memory.
 pub(super) type Memory<'a, B> = &'a dyn VirtualMemory<Error = <B as Backend>::Error>;
+
+/// A request that an arena could not serve, over a device with virtual memory.
+pub(super) struct Need<'a, B: Backend> {
+    pub(super) memory: Memory<'a, B>,
+    pub(super) request: &'a Request,
+    /// Whose arena it is, and its number.
+    pub(super) owner: Owner,
+    pub(super) number: u32,
+    /// The device has refused before: every idle chunk counts.
+    pub(super) tight: bool,
+}
 
 /// What the device gave, or why not; `None`: it has not enough memory.
 pub(super) type Supplied<T, E> = Result<Option<T>, AllocError<E>>;
@@ -71,13 +82,20 @@ impl<B: Backend> Allocator<B> {
         let Some(memory) = self.memory() else {
             return self.segment(number, request, tight, events);
         };
+        let need = Need {
+            memory,
+            request,
+            owner,
+            number,
+            tight,
+        };
         // What graphs of a pool replay goes to addresses whose memory must never be elsewhere.
         if owner.pool.is_none()
-            && let Some(found) = self.lend(growth, memory, number, request, owner, tight, events)?
+            && let Some(found) = self.lend(growth, &need, events)?
         {
             return Ok(Some(found));
         }
-        self.extend(memory, number, request, events)
+        self.extend(&need, events)
     }
 
     /// Takes a segment from the device.
@@ -115,44 +133,65 @@ impl<B: Backend> Allocator<B> {
     /// Maps new memory behind what a span has.
     fn extend(
         &self,
-        memory: Memory<'_, B>,
-        number: u32,
-        request: &Request,
+        need: &Need<'_, B>,
         events: &mut Vec<Event>,
     ) -> Supplied<Allocation, B::Error> {
-        let Some(plan) = self.plan(memory, number, request.class, request.size, true)? else {
+        let Some(plan) = self.plan(need, need.request.size, true)? else {
             return Ok(None);
         };
-        match self.map_new(memory, number, request.class, &plan, plan.missing, events) {
-            Ok(Some(chunks)) => {
-                let mut arena = self.arenas.lock(number);
-                Ok(Some(arena.grown(&plan, &chunks, request)))
-            }
+        let chunks = match self.map_more(need, &plan, events) {
+            Ok(None) => self.map_new(need, &plan, plan.missing, events),
+            found => found,
+        };
+        let mut arena = self.arenas.lock(need.number);
+        match chunks {
+            Ok(Some(chunks)) => Ok(Some(arena.grown(&plan, &chunks, need.request))),
             failed => {
-                self.arenas.lock(number).give_up(&plan);
+                arena.give_up(&plan);
                 failed.map(|_| None)
             }
         }
     }
 
-    /// Where an arena can map `need` bytes in one piece: in a span that it has, or in a new one.
+    /// Maps more than is missing, as far as that is little: it serves the next requests without a call of
+    /// the driver.
+    fn map_more(
+        &self,
+        need: &Need<'_, B>,
+        plan: &Growth,
+        events: &mut Vec<Event>,
+    ) -> Supplied<Vec<Chunk>, B::Error> {
+        // A pool is as large as its graph wants.
+        if need.tight || need.owner.pool.is_some() {
+            return Ok(None);
+        }
+        let reserved = self.ledger.lock().reserved();
+        let granularity = need.memory.granularity();
+        let bytes = Config::whole_chunks(need.request.class, plan.missing, reserved, granularity);
+        if bytes > plan.room || !Config::is_little(bytes - plan.missing, reserved) {
+            return Ok(None);
+        }
+        self.map_new(need, plan, bytes, events)
+    }
+
+    /// Where the arena can map `bytes` in one piece: in a span that it has, or in a new one.
     pub(super) fn plan(
         &self,
-        memory: Memory<'_, B>,
-        number: u32,
-        class: Class,
-        need: u64,
+        need: &Need<'_, B>,
+        bytes: u64,
         extend: bool,
     ) -> Supplied<Growth, B::Error> {
+        let &Need { memory, number, .. } = need;
+        let class = need.request.class;
         let plan = |number| {
             let mut arena = self.arenas.lock(number);
-            arena.plan(class, need, memory.granularity(), extend)
+            arena.plan(class, bytes, memory.granularity(), extend)
         };
         if let Some(plan) = plan(number) {
             return Ok(Some(plan));
         }
         // As much as a stream may ever want, or less where addresses are short.
-        let least = need.next_multiple_of(memory.granularity());
+        let least = bytes.next_multiple_of(memory.granularity());
         let mut size = memory
             .address_space()
             .next_multiple_of(memory.granularity())
@@ -175,13 +214,13 @@ impl<B: Backend> Allocator<B> {
     /// Takes chunks of `bytes` in all from the device and maps them where it was planned.
     pub(super) fn map_new(
         &self,
-        memory: Memory<'_, B>,
-        number: u32,
-        class: Class,
+        need: &Need<'_, B>,
         plan: &Growth,
         bytes: u64,
         events: &mut Vec<Event>,
     ) -> Supplied<Vec<Chunk>, B::Error> {
+        let &Need { memory, number, .. } = need;
+        let class = need.request.class;
         let reserved = {
             let ledger = self.ledger.lock();
             if !ledger.has_room(bytes) {
@@ -192,7 +231,7 @@ impl<B: Backend> Allocator<B> {
         let mut home = plan.address;
         let mut chunks: Vec<Chunk> = Vec::new();
         let mut failure = None;
-        for size in self.config.chunks(bytes, reserved, memory.granularity()) {
+        for size in Config::chunks(class, bytes, reserved, memory.granularity()) {
             match memory.create(size) {
                 Ok(physical) => chunks.push(Chunk {
                     home,

@@ -5,21 +5,20 @@
 //! Memory that waits for other streams needs a wait, too, and no view. Only what is missing then is
 //! taken from the device. All of this is for the shared memory: a pool's never lends nor borrows.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
 use super::Allocator;
-use super::supply::{Memory, Supplied};
-use crate::arena::Owner;
+use super::supply::{Need, Supplied};
+use crate::arena::{Arena, Owner};
 use crate::config::{Class, Request};
 use crate::segment::{Piece, Slot};
 use crate::{AllocError, Allocation, Backend, Event, Physical, StreamId};
 
 /// An arena keeps the mappings of unused views while all its views have at most this many places:
 /// systems limit the mappings of a process.
-const SLOTS_MAX: usize = 8192;
+const SLOTS_MAX: usize = 2048;
 
 /// An idle chunk, and where it is idle.
 #[derive(Clone, Copy)]
@@ -36,20 +35,19 @@ struct Offer {
 impl<B: Backend> Allocator<B> {
     /// Serves a request by idle chunks, if that takes less from the device than mapping behind what
     /// the arena has.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one step of `supply`, cut out for reading"
-    )]
     pub(super) fn lend(
         &self,
         growth: &MutexGuard<'_, ()>,
-        memory: Memory<'_, B>,
-        number: u32,
-        request: &Request,
-        owner: Owner,
-        tight: bool,
+        need: &Need<'_, B>,
         events: &mut Vec<Event>,
     ) -> Supplied<Allocation, B::Error> {
+        let &Need {
+            memory,
+            request,
+            owner,
+            number,
+            tight,
+        } = need;
         let mut arena = self.arenas.lock(number);
         arena.settle_all();
         let settled = arena.alloc(request);
@@ -69,7 +67,7 @@ impl<B: Backend> Allocator<B> {
         let mut offers = if arena.idle_bytes() < least {
             Vec::new()
         } else {
-            offers(&arena, owner.stream)
+            offers(&mut arena, owner.stream)
         };
         drop(arena);
         // A stream that waits for another is worth it for memory that matters.
@@ -92,7 +90,7 @@ impl<B: Backend> Allocator<B> {
         let have: u64 = pieces.iter().map(|piece| piece.chunk.size).sum();
         if have < request.size {
             let lacking = (request.size - have).next_multiple_of(memory.granularity());
-            match self.take_new(memory, number, request.class, lacking, events) {
+            match self.take_new(need, lacking, events) {
                 Ok(Some(new)) => pieces.extend(new),
                 failed => {
                     self.send_home(owner.stream, &pieces);
@@ -100,7 +98,7 @@ impl<B: Backend> Allocator<B> {
                 }
             }
         }
-        self.show(growth, memory, number, owner, request, &pieces)
+        self.show(growth, need, &pieces)
     }
 
     /// Takes offered chunks, if they are still idle, and makes the stream wait for who has used them.
@@ -122,7 +120,7 @@ impl<B: Backend> Allocator<B> {
             let idle = ordered
                 && match offer.shown {
                     None => holder.lend(&piece.chunk),
-                    Some((view, address)) => holder.empty_slot(view, &Slot { address, piece }),
+                    Some((_, address)) => holder.empty_slot(&Slot { address, piece }),
                 };
             if idle {
                 taken.push(piece);
@@ -134,18 +132,17 @@ impl<B: Backend> Allocator<B> {
     /// Takes new chunks from the device, which are lent at once.
     fn take_new(
         &self,
-        memory: Memory<'_, B>,
-        number: u32,
-        class: Class,
+        need: &Need<'_, B>,
         bytes: u64,
         events: &mut Vec<Event>,
     ) -> Supplied<Vec<Piece>, B::Error> {
-        let Some(plan) = self.plan(memory, number, class, bytes, false)? else {
+        let Some(plan) = self.plan(need, bytes, false)? else {
             return Ok(None);
         };
-        let Some(chunks) = self.map_new(memory, number, class, &plan, bytes, events)? else {
+        let Some(chunks) = self.map_new(need, &plan, bytes, events)? else {
             return Ok(None);
         };
+        let number = need.number;
         self.arenas.lock(number).grown_lent(&plan, &chunks);
         let pieces = chunks.into_iter().map(|chunk| Piece {
             arena: number,
@@ -158,12 +155,16 @@ impl<B: Backend> Allocator<B> {
     fn show(
         &self,
         growth: &MutexGuard<'_, ()>,
-        memory: Memory<'_, B>,
-        number: u32,
-        owner: Owner,
-        request: &Request,
+        need: &Need<'_, B>,
         pieces: &[Piece],
     ) -> Supplied<Allocation, B::Error> {
+        let &Need {
+            memory,
+            request,
+            owner,
+            number,
+            ..
+        } = need;
         let refused = |error| {
             self.send_home(owner.stream, pieces);
             if self.backend.is_out_of_memory(&error) {
@@ -203,23 +204,20 @@ impl<B: Backend> Allocator<B> {
         owner: Owner,
         offers: &[Offer],
     ) -> Option<Allocation> {
-        if !self.arenas.lock(number).has_guests() {
-            return None;
-        }
-        let by_home: HashMap<(u32, u64), &Offer> = offers
-            .iter()
-            .map(|offer| ((offer.piece.arena, offer.piece.chunk.home), offer))
-            .collect();
+        // Whether it can be at all, before offers are sorted.
+        self.arenas.lock(number).fitting_hole(request, |_| true)?;
+        let home = |piece: &Piece| (piece.chunk.home, piece.arena);
+        let mut sorted: Vec<&Offer> = offers.iter().collect();
+        sorted.sort_unstable_by_key(|offer| home(&offer.piece));
         let offer = |piece: &Piece| {
-            let offer = by_home.get(&(piece.arena, piece.chunk.home));
-            offer.filter(|offer| offer.piece == *piece)
+            let place = sorted.binary_search_by_key(&home(piece), |offer| home(&offer.piece));
+            let offer = sorted[place.ok()?];
+            (offer.piece == *piece).then_some(offer)
         };
         let available = |piece: &Piece| offer(piece).is_some();
         let fitting = self.arenas.lock(number).fitting_hole(request, available);
-        let (segment, hole, pieces) = fitting?;
-        let offered = pieces
-            .iter()
-            .filter_map(|piece| offer(piece).map(|offer| **offer));
+        let (hole, pieces) = fitting?;
+        let offered = pieces.iter().filter_map(|piece| offer(piece).copied());
         let offered: Vec<Offer> = offered.collect();
         let taken = self.take(owner.stream, &offered);
         if taken.len() < pieces.len() {
@@ -228,7 +226,7 @@ impl<B: Backend> Allocator<B> {
         }
         self.ledger.lock().counts.view_reuses += 1;
         let mut arena = self.arenas.lock(number);
-        Some(arena.fill_hole(segment, hole, &pieces, request))
+        Some(arena.fill_hole(hole, &pieces, request))
     }
 
     /// Serves a request by memory of its own arena that waits for other streams: the arena's stream
@@ -284,7 +282,7 @@ impl<B: Backend> Allocator<B> {
                 }
                 arena.settle_all();
                 let mut its = 0;
-                all.extend(offers(&arena, stream).into_iter().take_while(|offer| {
+                all.extend(offers(&mut arena, stream).into_iter().take_while(|offer| {
                     its += offer.piece.chunk.size;
                     tight || its <= spare
                 }));
@@ -311,7 +309,7 @@ impl<B: Backend> Allocator<B> {
 }
 
 /// The idle chunks of an arena, and those of others in its views.
-fn offers(arena: &crate::arena::Arena, stream: StreamId) -> Vec<Offer> {
+fn offers(arena: &mut Arena, stream: StreamId) -> Vec<Offer> {
     let holder = arena.number();
     let own = arena.idle_chunks().into_iter().map(|chunk| Offer {
         holder,

@@ -9,7 +9,6 @@ use super::Arena;
 use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
 use crate::segment::{Chunk, Kind, Segment, Span, Starts};
-use crate::tally::Quantity;
 use crate::{Allocation, Event, EventKind};
 
 /// Where memory has to be mapped.
@@ -23,6 +22,8 @@ pub(crate) struct Growth {
     pub(crate) address: u64,
     /// Bytes that must be mapped there.
     pub(crate) missing: u64,
+    /// Bytes that can be mapped there.
+    pub(crate) room: u64,
 }
 
 /// What leaves for the device once the work of a stream has passed.
@@ -41,8 +42,7 @@ impl Arena {
     pub(crate) fn add_fixed(&mut self, address: u64, size: u64, request: &Request) -> Allocation {
         let block = self.add_segment(address, size, request.class, State::Free, Kind::Fixed);
         self.reserved += size;
-        self.tally(request.class).add(Quantity::IdleBytes, size);
-        self.list(block);
+        self.tally(request.class).gained(size);
         self.hand_out(block, request)
     }
 
@@ -134,6 +134,7 @@ impl Arena {
                     head,
                     address: self.blocks[hole].address,
                     missing,
+                    room,
                 });
             }
         }
@@ -146,13 +147,13 @@ impl Arena {
         let block = &mut self.blocks[id];
         block.state = State::Lent;
         let (class, size) = (block.class, block.size);
-        self.tally(class).sub(Quantity::IdleBytes, size);
+        self.tally(class).lost(size);
     }
 
     /// The reverse of [`keep`](Self::keep), joined with free neighbours.
     pub(super) fn give(&mut self, id: u32) {
         let (class, size) = (self.blocks[id].class, self.blocks[id].size);
-        self.tally(class).add(Quantity::IdleBytes, size);
+        self.tally(class).gained(size);
         self.recycle(id);
     }
 
@@ -186,7 +187,7 @@ impl Arena {
         block.requested = request.requested;
         let (address, size) = (block.address, block.size);
         let tally = self.tally(request.class);
-        tally.add(Quantity::IdleBytes, size);
+        tally.gained(size);
         tally.used(size, request.requested);
         Allocation { address, size }
     }
@@ -247,7 +248,7 @@ impl Arena {
     /// What left is the device's again: a segment.
     pub(crate) fn segment_left(&mut self, id: u32) -> Option<(u64, u64, Class)> {
         let segment = self.segments.remove(id)?;
-        self.index.remove(&self.blocks, segment.address);
+        self.index.remove(&self.blocks, segment.first);
         self.blocks.remove(segment.first);
         self.reserved -= segment.size;
         Some((segment.address, segment.size, segment.class))
@@ -260,7 +261,9 @@ impl Arena {
         let end = home + self.blocks[block].size;
         let span = self.segments[segment].span_mut()?;
         let chunk = span.remove(home, end).pop()?;
-        self.reserved -= chunk.size;
+        if !self.forget_away(home) {
+            self.reserved -= chunk.size;
+        }
         self.blocks[block].state = State::Unmapped;
         let (before, after) = (self.blocks[block].before, self.blocks[block].after);
         let mut joined = [NONE; 2];
@@ -289,7 +292,7 @@ impl Arena {
         let ids: Vec<u32> = self.segments.ids().filter(empty).collect();
         let taken = ids.into_iter().filter_map(|id| {
             let segment = self.segments.remove(id)?;
-            self.index.remove(&self.blocks, segment.address);
+            self.index.remove(&self.blocks, segment.first);
             self.blocks.remove(segment.first);
             Some((segment.address, segment.size))
         });

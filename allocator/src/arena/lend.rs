@@ -11,7 +11,9 @@ use crate::Allocation;
 use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
 use crate::segment::{Chunk, Kind, Piece, Slot, View};
-use crate::tally::Quantity;
+
+/// Holes that are looked at for one request: those that are left are larger than need be.
+const HOLES_TRIED: usize = 16;
 
 impl Arena {
     /// The chunks of this arena that lie whole in free blocks at home, those of larger blocks first.
@@ -33,21 +35,26 @@ impl Arena {
 
     /// Whether views show chunks of other arenas.
     pub(crate) fn has_guests(&self) -> bool {
-        self.views_with_guests().next().is_some()
-    }
-
-    fn views_with_guests(&self) -> impl Iterator<Item = u32> {
-        let guests = |id: &u32| self.segments[*id].view().is_some_and(|view| view.guests);
-        self.views.iter().copied().filter(guests)
+        let guests = |&id: &u32| self.segments[id].view().is_some_and(|view| view.guests);
+        self.views.iter().any(guests)
     }
 
     /// The places of views with pieces of other arenas that lie whole in free blocks, and their views.
-    pub(crate) fn idle_guests(&self) -> Vec<(u32, Slot)> {
+    /// [`settle_all`](Self::settle_all) comes before.
+    pub(crate) fn idle_guests(&mut self) -> Vec<(u32, Slot)> {
         let mut guests = Vec::new();
-        for segment in self.views_with_guests() {
+        for segment in std::mem::take(&mut self.lingering) {
+            let before = guests.len();
             let slots = self.idle_slots(segment).into_iter();
             let slots = slots.filter(|slot| slot.piece.arena != self.id);
             guests.extend(slots.map(|slot| (segment, slot)));
+            let lingers = guests.len() > before;
+            if lingers {
+                self.lingering.push(segment);
+            }
+            if let Some(view) = self.segments[segment].view_mut() {
+                view.lingers = lingers;
+            }
         }
         guests
     }
@@ -98,7 +105,7 @@ impl Arena {
     /// Makes a kept block free whose neighbours are not.
     fn give_apart(&mut self, id: u32) {
         let (class, size) = (self.blocks[id].class, self.blocks[id].size);
-        self.tally(class).add(Quantity::IdleBytes, size);
+        self.tally(class).gained(size);
         self.list(id);
     }
 
@@ -110,7 +117,7 @@ impl Arena {
     }
 
     /// Makes a place of a view a hole, so that its piece can be used elsewhere. `false` if it is not idle.
-    pub(crate) fn empty_slot(&mut self, segment: u32, slot: &Slot) -> bool {
+    pub(crate) fn empty_slot(&mut self, slot: &Slot) -> bool {
         let Some(mut id) = self.carve(slot.address, slot.piece.chunk.size) else {
             return false;
         };
@@ -118,21 +125,27 @@ impl Arena {
         let Block { before, after, .. } = self.blocks[id];
         let is_hole = |id: u32| id != NONE && self.blocks[id].state == State::Unmapped;
         let (join_before, join_after) = (is_hole(before), is_hole(after));
-        let mut gone = Vec::new();
         if join_after {
-            gone.push(after);
+            self.unlist_hole(after);
             self.join(id, after);
         }
         if join_before {
+            self.unlist_hole(before);
             self.join(before, id);
             id = before;
         }
-        if let Some(view) = self.segments[segment].view_mut() {
-            view.holes
-                .retain(|hole| !gone.contains(hole) && *hole != id);
-            view.holes.push(id);
-        }
+        self.list_hole(id);
         true
+    }
+
+    fn list_hole(&mut self, id: u32) {
+        let Block { size, class, .. } = self.blocks[id];
+        self.holes[class as usize].insert((size, id));
+    }
+
+    fn unlist_hole(&mut self, id: u32) {
+        let Block { size, class, .. } = self.blocks[id];
+        self.holes[class as usize].remove(&(size, id));
     }
 
     /// Joins all quick blocks with their neighbours, and takes idle pieces of this arena home from its
@@ -142,12 +155,18 @@ impl Arena {
             self.settle_quick(class);
         }
         for segment in std::mem::take(&mut self.touched) {
+            let mut lingers = false;
+            for slot in self.idle_slots(segment) {
+                if slot.piece.arena != self.id {
+                    lingers = true;
+                } else if self.empty_slot(&slot) {
+                    self.come_home(slot.piece.chunk.home);
+                }
+            }
             if let Some(view) = self.segments[segment].view_mut() {
                 view.touched = false;
-            }
-            for slot in self.idle_slots(segment) {
-                if slot.piece.arena == self.id && self.empty_slot(segment, &slot) {
-                    self.come_home(slot.piece.chunk.home);
+                if lingers && !std::mem::replace(&mut view.lingers, true) {
+                    self.lingering.push(segment);
                 }
             }
         }
@@ -160,6 +179,7 @@ impl Arena {
         pieces: &[Piece],
         request: &Request,
     ) -> Allocation {
+        self.clock += 1;
         let mut end = address;
         let slots = pieces.iter().map(|&piece| {
             let address = end;
@@ -168,10 +188,11 @@ impl Arena {
         });
         let view = View {
             slots: slots.collect(),
-            holes: Vec::new(),
+            used: self.clock,
             leaving: false,
             guests: pieces.iter().any(|piece| piece.arena != self.id),
             touched: false,
+            lingers: false,
         };
         let kind = Kind::View(view);
         let block = self.add_segment(address, end - address, request.class, State::Lent, kind);
@@ -196,26 +217,17 @@ impl Arena {
         Allocation { address, size }
     }
 
-    /// A hole of a view that can meet a request with pieces which are all `available`, the view used last
-    /// first: its view, the hole, and the pieces.
+    /// A hole that can meet a request with pieces which are all `available`, a small one before a larger
+    /// one: the hole, and the pieces.
     pub(crate) fn fitting_hole(
         &self,
         request: &Request,
         available: impl Fn(&Piece) -> bool,
-    ) -> Option<(u32, u32, Vec<Piece>)> {
-        let views = self.views.iter().rev();
-        let mut holes = views.flat_map(|&segment| {
-            let record = &self.segments[segment];
-            let view = record.view();
-            let view = view.filter(|view| !view.leaving && record.class == request.class);
-            let holes = view.into_iter().flat_map(|view| &view.holes);
-            holes.filter_map(move |&hole| Some((segment, hole, view?)))
-        });
-        holes.find_map(|(segment, hole, view)| {
+    ) -> Option<(u32, Vec<Piece>)> {
+        let holes = self.holes[request.class as usize].range((request.size, 0)..);
+        holes.take(HOLES_TRIED).find_map(|&(_, hole)| {
             let block = &self.blocks[hole];
-            if block.size < request.size {
-                return None;
-            }
+            let view = self.segments[block.segment].view()?;
             let slots = view.within(block.address, block.end());
             let (mut size, mut count) = (0, 0);
             while size < request.size {
@@ -224,18 +236,18 @@ impl Arena {
                 count += 1;
             }
             let pieces = slots[..count].iter().map(|slot| slot.piece);
-            Some((segment, hole, pieces.collect()))
+            Some((hole, pieces.collect()))
         })
     }
 
     /// Serves a request by a hole, all of whose pieces that are needed are idle chunks of this arena.
     pub(crate) fn reuse_view(&mut self, request: &Request) -> Option<Allocation> {
         let own = |piece: &Piece| piece.arena == self.id && self.is_idle(&piece.chunk);
-        let (segment, hole, pieces) = self.fitting_hole(request, own)?;
+        let (hole, pieces) = self.fitting_hole(request, own)?;
         for piece in &pieces {
             self.lend(&piece.chunk);
         }
-        Some(self.fill_hole(segment, hole, &pieces, request))
+        Some(self.fill_hole(hole, &pieces, request))
     }
 
     fn is_idle(&self, chunk: &Chunk) -> bool {
@@ -248,19 +260,21 @@ impl Arena {
     /// Serves a request by a hole, whose first pieces were lent for it.
     pub(crate) fn fill_hole(
         &mut self,
-        segment: u32,
         hole: u32,
         pieces: &[Piece],
         request: &Request,
     ) -> Allocation {
+        self.unlist_hole(hole);
         let size = pieces.iter().map(|piece| piece.chunk.size).sum();
-        let rest = (size < self.blocks[hole].size).then(|| self.split(hole, size));
-        if let Some(view) = self.segments[segment].view_mut() {
-            view.holes.retain(|&other| other != hole);
-            view.holes.extend(rest);
+        if size < self.blocks[hole].size {
+            let rest = self.split(hole, size);
+            self.list_hole(rest);
         }
-        self.views.retain(|&other| other != segment);
-        self.views.push(segment);
+        self.clock += 1;
+        let segment = self.blocks[hole].segment;
+        if let Some(view) = self.segments[segment].view_mut() {
+            view.used = self.clock;
+        }
         self.blocks[hole].state = State::Lent;
         self.hand_out_shown(hole, request)
     }
@@ -282,32 +296,37 @@ impl Arena {
     /// Unused views, those used longest ago: as many as keep the places of all views below a number.
     /// They are on their way to be unmapped then.
     pub(crate) fn retire_views(&mut self, most: usize) -> Vec<u32> {
-        let slots = |id: &u32| self.segments[*id].view().map_or(0, |view| view.slots.len());
-        let mut all: usize = self.views.iter().map(slots).sum();
-        let mut retired = Vec::new();
-        for &segment in &self.views {
-            if all <= most {
-                break;
-            }
-            let unused = self.is_unused(segment);
-            let Some(view) = self.segments[segment].view_mut() else {
-                continue;
-            };
-            if unused && !view.leaving {
+        let view = |id: u32| self.segments[id].view();
+        let slots = |id| view(id).map_or(0, |view| view.slots.len());
+        let mut all: usize = self.views.iter().map(|&id| slots(id)).sum();
+        if all <= most {
+            return Vec::new();
+        }
+        let mut unused: Vec<u32> = self.views.clone();
+        unused.retain(|&id| self.is_unused(id) && view(id).is_some_and(|view| !view.leaving));
+        unused.sort_unstable_by_key(|&id| view(id).map(|view| view.used));
+        let count = unused.iter().position(|&id| {
+            let enough = all <= most;
+            all -= slots(id);
+            enough
+        });
+        unused.truncate(count.unwrap_or(unused.len()));
+        for &id in &unused {
+            self.unlist_hole(self.segments[id].first);
+            if let Some(view) = self.segments[id].view_mut() {
                 view.leaving = true;
-                all -= view.slots.len();
-                retired.push(segment);
             }
         }
-        retired
+        unused
     }
 
     /// A view left: its address and size, to be unmapped and released.
     pub(crate) fn view_left(&mut self, id: u32) -> Option<(u64, u64)> {
         self.views.retain(|&other| other != id);
         self.touched.retain(|&other| other != id);
+        self.lingering.retain(|&other| other != id);
         let segment = self.segments.remove(id)?;
-        self.index.remove(&self.blocks, segment.address);
+        self.index.remove(&self.blocks, segment.first);
         self.blocks.remove(segment.first);
         Some((segment.address, segment.size))
     }

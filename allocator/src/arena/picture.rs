@@ -28,6 +28,7 @@ impl Arena {
             stream: owner.stream,
             pool: owner.pool,
             free: block.state != State::Allocated,
+            asleep: self.is_asleep(),
         })
     }
 
@@ -46,7 +47,8 @@ impl Arena {
 
     /// What is behind the block in use around an address.
     pub(crate) fn backing(&self, address: u64) -> Option<(BlockInfo, Backing)> {
-        let info = self.lookup(address).filter(|block| !block.free)?;
+        let here = |block: &BlockInfo| !block.free && !block.asleep;
+        let info = self.lookup(address).filter(here)?;
         let segment = &self.segments[self.segments.around(address)?];
         let end = info.base + info.size;
         let pieces: Vec<(u64, Chunk)> = match &segment.kind {
@@ -75,7 +77,7 @@ impl Arena {
     /// have no memory of their own.
     pub(crate) fn picture(&self) -> Vec<SegmentInfo> {
         let mut all: Vec<SegmentInfo> = Vec::new();
-        let Some(owner) = self.owner else {
+        let Some(owner) = self.owner.filter(|_| !self.is_asleep()) else {
             return all;
         };
         for id in self.segments.ids() {

@@ -4,6 +4,8 @@
 mod faults;
 mod graphs;
 mod model;
+mod options;
 mod sim;
+mod sleep;
 mod threads;
 mod views;

@@ -355,4 +355,10 @@ impl VirtualMemory for Sim {
         state.check_unused(address..address + size);
         state.memory.unmap(address, size);
     }
+
+    fn try_unmap(&self, address: u64, size: u64) -> Result<(), Refusal> {
+        self.0.lock().refuses(0)?;
+        self.unmap(address, size);
+        Ok(())
+    }
 }

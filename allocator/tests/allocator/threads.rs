@@ -36,6 +36,66 @@ fn random(state: &mut u64) -> u64 {
 }
 
 #[test]
+fn peaks_are_exact_while_threads_use_up_their_credit_at_the_same_time() {
+    const THREADS: u64 = 4;
+    const PHASES: u64 = 60;
+    without_hanging(|| {
+        // Over virtual memory blocks have just the size that they are asked for.
+        let allocator = Allocator::new(Sim::with_virtual_memory(900 * MIB), Config::default());
+        let barrier = Barrier::new(THREADS as usize);
+        // In a phase all rise together and nobody falls: what they hold at its end is its peak.
+        let sizes = |thread: u64, phase: u64| {
+            let mut state = 1 + thread * PHASES + phase;
+            let size = |state: &mut u64| {
+                512 * (1 + random(state) % [40, 3000][random(state) as usize % 2])
+            };
+            (0..30).map(move |_| size(&mut state)).collect::<Vec<u64>>()
+        };
+        let sum = |phase| {
+            (0..THREADS)
+                .flat_map(|thread| sizes(thread, phase))
+                .sum::<u64>()
+        };
+        let work = |thread: u64| {
+            let mut peak = 0;
+            for phase in 0..PHASES {
+                let blocks: Vec<u64> = sizes(thread, phase)
+                    .into_iter()
+                    .map(|size| allocator.alloc(size, StreamId(thread)).unwrap().address)
+                    .collect();
+                peak = sum(phase).max(peak);
+                barrier.wait();
+                for block in blocks {
+                    allocator.free(block).unwrap();
+                }
+                // Asked for only now, since to ask is to count anew.
+                let leads = barrier.wait().is_leader();
+                if leads {
+                    let all = allocator.stats().all;
+                    let bytes = all.allocated_bytes;
+                    assert_eq!((bytes.current, bytes.peak), (0, peak), "phase {phase}");
+                    assert_eq!(all.allocations.peak, THREADS * 30);
+                }
+                if phase % 8 == 7 {
+                    if leads {
+                        allocator.reset_peak();
+                        assert_eq!(allocator.stats().all.allocated_bytes.peak, 0);
+                    }
+                    peak = 0;
+                }
+                barrier.wait();
+            }
+        };
+        thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let work = &work;
+                scope.spawn(move || work(thread));
+            }
+        });
+    });
+}
+
+#[test]
 fn four_threads_never_share_a_byte() {
     four_threads(Sim::new, 20_000);
 }

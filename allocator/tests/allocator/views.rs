@@ -2,10 +2,12 @@
 
 use outrigger_allocator::{Allocator, Config, StreamId};
 
-use crate::sim::{PAGE, Sim};
+use crate::sim::{self, Sim};
 
 const MAIN: StreamId = StreamId(0);
 const SIDE: StreamId = StreamId(7);
+/// Bytes of a chunk of large blocks.
+const PAGE: u64 = 2 * sim::PAGE;
 
 /// Every second page of a stream's memory is in use.
 fn scattered(pages: usize) -> (Sim, Allocator<Sim>) {

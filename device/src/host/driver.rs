@@ -7,10 +7,10 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-use super::command::now;
+use super::command::{inside, now};
 use super::exports::{Exports, Kind};
 use super::fault::{Fault, answer, done};
 use super::memory::Memory;
@@ -33,10 +33,41 @@ pub(super) struct Host {
     pub(super) queues: AtomicUsize,
     pub(super) events: AtomicUsize,
     pub(super) graphs: AtomicUsize,
+    /// Queues whose work has not finished, destroyed ones included.
+    pub(super) working: Working,
     /// Pinned allocations: address to mapped bytes.
     pinned: Mutex<HashMap<usize, usize>>,
     /// What other processes may use of its memory, and it of theirs.
     pub(super) exports: Exports,
+}
+
+/// How many queues may still work. Counted apart from those that the host has, since a destroyed queue
+/// works on (R11) and `close` waits for it (R12).
+#[derive(Debug, Default)]
+pub(super) struct Working {
+    count: Mutex<usize>,
+    none: Condvar,
+}
+
+impl Working {
+    pub(super) fn begin(&self) {
+        *self.count.lock() += 1;
+    }
+
+    pub(super) fn end(&self) {
+        let mut count = self.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.none.notify_all();
+        }
+    }
+
+    fn wait(&self) {
+        let mut count = self.count.lock();
+        while *count > 0 {
+            self.none.wait(&mut count);
+        }
+    }
 }
 
 impl Host {
@@ -86,6 +117,7 @@ impl Host {
             queues: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             graphs: AtomicUsize::new(0),
+            working: Working::default(),
             pinned: Mutex::default(),
             exports: Exports::default(),
         })
@@ -161,7 +193,11 @@ pub(super) unsafe extern "C" fn close(driver: *mut sys::otr_driver) -> i32 {
                 format!("{rest} are left: destroy and free all before closing the driver"),
             ));
         }
-        // Work of destroyed queues that still runs keeps the rest alive.
+        // A host call that closes the driver cannot be waited for by itself: then work of destroyed
+        // queues that still runs keeps the rest alive.
+        if !inside() {
+            host.working.wait();
+        }
         drop(ManuallyDrop::into_inner(host));
         Ok(())
     })

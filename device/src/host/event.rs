@@ -35,6 +35,31 @@ impl Event {
     }
 }
 
+/// The event and the queue of one call, which belong to one driver (R7).
+///
+/// # Safety
+/// As of [`event`] and [`queue`].
+#[inline]
+unsafe fn both<'a>(
+    of: *mut sys::otr_drv_event,
+    on: *mut sys::otr_queue,
+) -> Result<(&'a Event, &'static Queue), Fault> {
+    // SAFETY: as the caller promises.
+    let (event, queue) = unsafe { (event(of)?, queue(on)?) };
+    if queue.is_of(&event.host) {
+        return Ok((event, queue));
+    }
+    Err(foreign())
+}
+
+#[cold]
+fn foreign() -> Fault {
+    Fault::new(
+        Code::INVALID_HANDLE,
+        "the event and the queue are of two open drivers: both have to be of one",
+    )
+}
+
 /// The event behind a handle.
 ///
 /// # Safety
@@ -109,7 +134,7 @@ pub(super) unsafe extern "C" fn record(
 ) -> i32 {
     done(|| {
         // SAFETY: the host's promise.
-        let (event, queue) = unsafe { (event(handle)?, queue(on)?) };
+        let (event, queue) = unsafe { both(handle, on)? };
         if queue.recorder().active() || event.marked.is_set() {
             let mark = queue.recorder().mark(queue);
             let marked = mark.is_some();
@@ -188,7 +213,7 @@ pub(super) unsafe extern "C" fn queue_wait(
 ) -> i32 {
     done(|| {
         // SAFETY: the host's promise.
-        let (event, queue) = unsafe { (event(handle)?, queue(on)?) };
+        let (event, queue) = unsafe { both(handle, on)? };
         if event.marked.is_set() {
             return event.marked.wait(queue);
         }

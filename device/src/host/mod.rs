@@ -65,6 +65,7 @@ const fn table(graphs: bool, virtual_memory: bool) -> sys::otr_driver_api {
     }
     if virtual_memory {
         table.virtual_memory = &raw const VIRTUAL_MEMORY;
+        table.ipc = &raw const IPC_WITH_OBJECTS;
     }
     table
 }
@@ -126,18 +127,28 @@ static VIRTUAL_MEMORY: sys::otr_virtual_memory_api = sys::otr_virtual_memory_api
     unmap: Some(virtual_memory::unmap),
 };
 
-static IPC: sys::otr_ipc_api = sys::otr_ipc_api {
-    struct_size: size_of::<sys::otr_ipc_api>(),
-    memory_export: Some(ipc::memory_export),
-    memory_import: Some(ipc::memory_import),
-    memory_close: Some(ipc::memory_close),
-    // A point of a queue lives in this process.
-    event_export: None,
-    event_import: None,
-    // Of use where there is virtual memory: without it nobody has an object.
-    physical_export: Some(ipc::physical_export),
-    physical_import: Some(ipc::physical_import),
-};
+static IPC: sys::otr_ipc_api = ipc_table(false);
+/// Where there is virtual memory, and so objects without an address.
+static IPC_WITH_OBJECTS: sys::otr_ipc_api = ipc_table(true);
+
+const fn ipc_table(objects: bool) -> sys::otr_ipc_api {
+    let mut table = sys::otr_ipc_api {
+        struct_size: size_of::<sys::otr_ipc_api>(),
+        memory_export: Some(ipc::memory_export),
+        memory_import: Some(ipc::memory_import),
+        memory_close: Some(ipc::memory_close),
+        // A point of a queue lives in this process.
+        event_export: None,
+        event_import: None,
+        physical_export: None,
+        physical_import: None,
+    };
+    if objects {
+        table.physical_export = Some(ipc::physical_export);
+        table.physical_import = Some(ipc::physical_import);
+    }
+    table
+}
 
 static PINNED_MEMORY: sys::otr_pinned_memory_api = sys::otr_pinned_memory_api {
     struct_size: size_of::<sys::otr_pinned_memory_api>(),

@@ -21,9 +21,13 @@ c10::CachingAllocator::Stat stat(const otr_stat_t& from) {
   return to;
 }
 
-// The runtime keeps one figure where torch splits into small and large pools: it is the aggregate.
-void set(c10::CachingAllocator::StatArray& to, const otr_stat_t& from) {
-  to[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)] = stat(from);
+/// One statistic of all blocks, of small and of large ones.
+void set(
+    c10::CachingAllocator::StatArray& to, const otr_stat_t& all, const otr_stat_t& small, const otr_stat_t& large) {
+  using c10::CachingAllocator::StatType;
+  to[static_cast<size_t>(StatType::AGGREGATE)] = stat(all);
+  to[static_cast<size_t>(StatType::SMALL_POOL)] = stat(small);
+  to[static_cast<size_t>(StatType::LARGE_POOL)] = stat(large);
 }
 
 void free_pinned_memory(void* pointer) noexcept {
@@ -71,15 +75,17 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(c10::DeviceIndex device) {
   from.struct_size = sizeof(from);
   check(otr_memory_stats(static_cast<uint32_t>(device), &from));
   c10::CachingDeviceAllocator::DeviceStats to;
-  set(to.allocation, from.allocations);
-  set(to.segment, from.segments);
-  set(to.active, from.active);
-  set(to.inactive_split, from.inactive_split);
-  set(to.allocated_bytes, from.allocated_bytes);
-  set(to.reserved_bytes, from.reserved_bytes);
-  set(to.active_bytes, from.active_bytes);
-  set(to.inactive_split_bytes, from.inactive_split_bytes);
-  set(to.requested_bytes, from.requested_bytes);
+  const auto& small = from.small;
+  const auto& large = from.large;
+  set(to.allocation, from.allocations, small.allocations, large.allocations);
+  set(to.segment, from.segments, small.segments, large.segments);
+  set(to.active, from.active, small.active, large.active);
+  set(to.inactive_split, from.inactive_split, small.inactive_split, large.inactive_split);
+  set(to.allocated_bytes, from.allocated_bytes, small.allocated_bytes, large.allocated_bytes);
+  set(to.reserved_bytes, from.reserved_bytes, small.reserved_bytes, large.reserved_bytes);
+  set(to.active_bytes, from.active_bytes, small.active_bytes, large.active_bytes);
+  set(to.inactive_split_bytes, from.inactive_split_bytes, small.inactive_split_bytes, large.inactive_split_bytes);
+  set(to.requested_bytes, from.requested_bytes, small.requested_bytes, large.requested_bytes);
   to.num_alloc_retries = static_cast<int64_t>(from.alloc_retries);
   to.num_ooms = static_cast<int64_t>(from.ooms);
   to.num_sync_all_streams = static_cast<int64_t>(from.sync_all_streams);
@@ -166,8 +172,26 @@ void PinnedAllocator::empty_cache() {
 }
 
 at::HostStats PinnedAllocator::get_stats() {
-  // The runtime does not count pinned memory; zeros say so.
-  return {};
+  otr_memory_stats_t from = {};
+  from.struct_size = sizeof(from);
+  check(otr_host_stats(&from));
+  at::HostStats to;
+  to.active_requests = stat(from.active);
+  to.active_bytes = stat(from.active_bytes);
+  // What is held of the system, in use or cached.
+  to.allocations = stat(from.segments);
+  to.allocated_bytes = stat(from.reserved_bytes);
+  to.num_host_alloc = static_cast<int64_t>(from.device_allocs);
+  to.num_host_free = static_cast<int64_t>(from.device_frees);
+  return to;
+}
+
+void PinnedAllocator::reset_accumulated_stats() {
+  check(otr_host_reset_accumulated());
+}
+
+void PinnedAllocator::reset_peak_stats() {
+  check(otr_host_reset_peak());
 }
 
 PinnedAllocator* PinnedAllocator::instance() {

@@ -63,8 +63,8 @@ class PinnedAllocator final : public at::HostAllocator {
   bool record_event(void* pointer, void* context, c10::Stream stream) override;
   void empty_cache() override;
   at::HostStats get_stats() override;
-  void reset_accumulated_stats() override {}
-  void reset_peak_stats() override {}
+  void reset_accumulated_stats() override;
+  void reset_peak_stats() override;
 
   /// The one instance.
   static PinnedAllocator* instance();

@@ -9,6 +9,7 @@
 #include "generator.h"
 #include "graph_module.h"
 #include "held.h"
+#include "memory_module.h"
 #include "observer.h"
 #include "personality.h"
 #include "python.h"
@@ -117,38 +118,6 @@ PyObject* set_threads(PyObject* arguments) {
 
 PyObject* generator(PyObject* arguments) {
   return THPGenerator_Wrap(default_generator(c10::DeviceType::PrivateUse1, device_argument(arguments)));
-}
-
-// ---- memory -------------------------------------------------------------------------------------
-
-PyObject* memory_set_limit(PyObject* arguments) {
-  int index = 0;
-  unsigned long long bytes = 0;
-  parse(arguments, "iK", &index, &bytes);
-  const auto device = static_cast<uint32_t>(checked(index));
-  call([device, bytes] { return otr_memory_set_limit(device, bytes); });
-  return none();
-}
-
-PyObject* memory_snapshot(PyObject* arguments) {
-  const auto device = static_cast<uint32_t>(device_argument(arguments));
-  return string_from([device](char** text) { return otr_memory_snapshot(device, text); });
-}
-
-PyObject* pointer_info(PyObject* arguments) {
-  unsigned long long address = 0;
-  parse(arguments, "K", &address);
-  otr_pointer_info_t info = {};
-  info.struct_size = sizeof(info);
-  otr_status_t* status = otr_memory_pointer_info(address, &info);
-  if (otr_status_code(status) == OTR_ERR_NOT_FOUND) {
-    otr_status_free(status);
-    return none();
-  }
-  check(status);
-  return Py_BuildValue(
-      "{s:I,s:K,s:K,s:K}", "device", info.device, "base", static_cast<unsigned long long>(info.base), "size",
-      static_cast<unsigned long long>(info.size), "stream", static_cast<unsigned long long>(info.stream));
 }
 
 // ---- fallbacks, traces, observers ---------------------------------------------------------------
@@ -273,9 +242,6 @@ PyMethodDef methods[] = {
     {"device_info", bound<properties>, METH_VARARGS, "What is known of a device."},
     {"set_threads", bound<set_threads>, METH_VARARGS, "Threads of the library's own pool."},
     {"default_generator", bound<generator>, METH_VARARGS, "The default generator of a device."},
-    {"memory_set_limit", bound<memory_set_limit>, METH_VARARGS, "Limits what the cache takes: (device, bytes)."},
-    {"memory_snapshot", bound<memory_snapshot>, METH_VARARGS, "Segments and blocks of a device, as JSON."},
-    {"pointer_info", bound<pointer_info>, METH_VARARGS, "The allocation that an address is in, or None."},
     {"fallback_report", bound<fallback_report>, METH_NOARGS, "Operators that ran on the CPU, as JSON."},
     {"fallback_reset", bound<fallback_reset>, METH_NOARGS, "Forgets the counts of fallbacks."},
     {"fallback_mode", bound<fallback_mode>, METH_NOARGS, "0 silent, 1 warn, 2 error."},
@@ -310,7 +276,7 @@ PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__C() {
   PyObject* module = PyModule_Create(&outrigger::definition);
-  if (module != nullptr && !outrigger::add_graph_functions(module)) {
+  if (module != nullptr && !(outrigger::add_graph_functions(module) && outrigger::add_memory_functions(module))) {
     Py_CLEAR(module);
   }
   return module;

@@ -1,8 +1,9 @@
-//! The runtime's devices as MTIA. Memory history has no counterpart in the runtime: torch's own "not
-//! supported" answer stands for it.
+//! The runtime's devices as MTIA.
 
 #include "graph.h"
+#include "memory_module.h"
 #include "personality_impl.h"
+#include "stacks.h"
 
 #include <ATen/detail/MTIAHooksInterface.h>
 #include <Python.h>
@@ -12,27 +13,6 @@
 
 namespace outrigger {
 namespace {
-
-// Calls the Python observer of failed allocations; observers run on the thread that failed.
-void tell_python(void* observer, const otr_observation_t* seen) noexcept {
-  if (Py_IsInitialized() == 0) {
-    return;
-  }
-  const PyGILState_STATE state = PyGILState_Ensure();
-  uint64_t free_bytes = 0;
-  uint64_t total_bytes = 0;
-  otr_status_t* status = otr_memory_info(seen->device, &free_bytes, &total_bytes);
-  otr_status_free(status);
-  PyObject* result = PyObject_CallFunction(
-      static_cast<PyObject*>(observer), "iKKK", static_cast<int>(seen->device),
-      static_cast<unsigned long long>(seen->size), static_cast<unsigned long long>(total_bytes),
-      static_cast<unsigned long long>(free_bytes));
-  if (result == nullptr) {
-    PyErr_WriteUnraisable(static_cast<PyObject*>(observer));
-  }
-  Py_XDECREF(result);
-  PyGILState_Release(state);
-}
 
 /// Graphs by the numbers that torch knows them by. A number is never used again.
 class Graphs {
@@ -158,18 +138,22 @@ struct MTIAHooks final : Hooks<c10::DeviceType::MTIA, at::MTIAHooksInterface> {
   c10::MempoolId_t graphPoolHandle() const override {
     return Pool::new_id();
   }
-  void attachOutOfMemoryObserver(PyObject* observer) const override {
-    static std::mutex lock;
-    static otr_observer_t attached = 0;
-    Py_INCREF(observer);
-    otr_observer_t made = 0;
-    check(otr_observer_add(OTR_OBSERVE_OUT_OF_MEMORY, &tell_python, observer, &made));
-    const std::lock_guard<std::mutex> guard(lock);
-    if (attached != 0) {
-      // The old observer stays referenced: a call of it may still be under way on another thread.
-      check(otr_observer_remove(attached));
+  void recordMemoryHistory(
+      const std::optional<std::string>& enabled, const std::string& stacks, size_t max_entries) const override {
+    // Without a number torch means all events; "state" is what is live, without events.
+    const uint64_t entries = enabled == "state" ? 0 : max_entries == 0 ? UINT64_MAX : max_entries;
+    const Stacks kept = stacks == "python" ? Stacks::kPython : Stacks::kAll;
+    const otr_history_options_t options = history_options(entries, kept, /*of_frees=*/true);
+    for (Device index = 0; index < outrigger::device_count(); ++index) {
+      const auto device = static_cast<uint32_t>(index);
+      check(enabled ? otr_memory_history_start(device, &options) : otr_memory_history_stop(device));
     }
-    attached = made;
+  }
+  PyObject* memorySnapshot(const std::optional<std::string>& path) const override {
+    return torch_snapshot(path ? path->c_str() : nullptr);
+  }
+  void attachOutOfMemoryObserver(PyObject* observer) const override {
+    attach_out_of_memory_observer(observer);
   }
 };
 

@@ -17,12 +17,13 @@ def activate() -> None:
     outrigger, _mtia = _C.activate()
     if not outrigger:
         return
-    from . import _device, _dlpack
+    from . import _device, _dlpack, memory
 
     name = "outrigger"
     # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
     torch.utils.rename_privateuse1_backend(name)
     torch._register_device_module(name, _device)
     sys.modules[f"torch.{name}"] = _device
+    sys.modules[f"torch.{name}.memory"] = memory
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _dlpack.patch(name)

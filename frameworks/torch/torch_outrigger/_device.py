@@ -11,21 +11,8 @@ from typing import Any
 
 import torch
 
-from . import _C, _storage, graphs
+from . import _C, _storage, graphs, memory
 from ._lifetime import DeviceLike, _is_in_bad_fork, _lazy_init, device_count, device_index, is_initialized
-from ._memory import (
-    empty_cache,
-    max_memory_allocated,
-    max_memory_reserved,
-    mem_get_info,
-    memory_allocated,
-    memory_reserved,
-    memory_snapshot,
-    memory_stats,
-    reset_accumulated_memory_stats,
-    reset_peak_memory_stats,
-    set_per_process_memory_fraction,
-)
 from ._random import (
     get_rng_state,
     get_rng_state_all,
@@ -51,14 +38,44 @@ from ._runtime import (
     trace,
 )
 from .graphs import Graph, graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables
+from .memory import (
+    MemPool,
+    attach_out_of_memory_observer,
+    caching_allocator_alloc,
+    caching_allocator_delete,
+    empty_cache,
+    get_allocator_backend,
+    get_per_process_memory_fraction,
+    host_memory_stats,
+    host_memory_stats_as_nested_dict,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_stats_as_nested_dict,
+    memory_summary,
+    reset_accumulated_host_memory_stats,
+    reset_accumulated_memory_stats,
+    reset_peak_host_memory_stats,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+    use_mem_pool,
+)
 
 __all__ = [
     "DeviceProperties",
     "Event",
     "Graph",
+    "MemPool",
     "MemoryObserver",
     "Observation",
     "Stream",
+    "attach_out_of_memory_observer",
+    "caching_allocator_alloc",
+    "caching_allocator_delete",
     "current_device",
     "current_stream",
     "default_generators",
@@ -69,15 +86,19 @@ __all__ = [
     "empty_cache",
     "fallback_mode",
     "fallback_report",
+    "get_allocator_backend",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
     "graph",
     "graph_pool_handle",
     "graphs",
+    "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
     "init",
     "initial_seed",
     "is_available",
@@ -92,13 +113,18 @@ __all__ = [
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
+    "memory",
     "memory_allocated",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
     "observe",
+    "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_fallback_report",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",
@@ -112,6 +138,7 @@ __all__ = [
     "stream",
     "synchronize",
     "trace",
+    "use_mem_pool",
 ]
 
 Stream = torch.Stream

@@ -168,6 +168,21 @@ impl Resources {
         Ok(())
     }
 
+    /// Refuses if memory that the graph uses is of a pool that sleeps, its own included.
+    pub(crate) fn check_awake(&self) -> Result<()> {
+        if self.pool.asleep().is_some() {
+            return Err(Error::new(
+                Code::BUSY,
+                format!(
+                    "the graph's pool {} sleeps: wake it first",
+                    self.pool.pool()
+                ),
+            ));
+        }
+        let mut holds = self.kept.lock().holds.clone().into_iter();
+        holds.try_for_each(|base| self.device.check_awake(base))
+    }
+
     /// Takes over user data of a host function.
     pub(crate) fn own(&self, user: *mut c_void, destroy: Option<DestroyFn>) {
         if let Some(destroy) = destroy {

@@ -408,8 +408,12 @@ fn state_report(
 }
 
 impl State {
-    /// Makes a stream wait for the latest replay, if that was on another one.
+    /// Makes a stream wait for the latest replay, if that was on another one. Refuses where memory that the
+    /// replay would use is not there.
     fn order(&self, stream: &Stream) -> Result<()> {
+        if stream.device().any_asleep() {
+            self.check_awake()?;
+        }
         let Some(last) = self.last.filter(|&last| last != stream.id()) else {
             return Ok(());
         };
@@ -420,6 +424,14 @@ impl State {
             .queue()
             .wait_event(&fence)
             .map_err(|error| stream.failed(error))
+    }
+
+    #[cold]
+    fn check_awake(&self) -> Result<()> {
+        let resources = &self.data.resources;
+        resources.check_awake()?;
+        let mut bound = self.slots.iter().filter_map(|slot| slot.bound);
+        bound.try_for_each(|base| resources.device.check_awake(base))
     }
 
     /// Records the driver's graph anew if patches change it.

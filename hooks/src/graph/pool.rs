@@ -10,7 +10,7 @@ use outrigger_allocator::{PoolId, PoolStats};
 use outrigger_device::Code;
 use parking_lot::Mutex;
 
-use crate::memory::pool_snapshot_json;
+use crate::memory::{Contents, pool_snapshot_json};
 use crate::table::{Kind, Table};
 use crate::{Device, Error, Result, runtime};
 
@@ -34,6 +34,8 @@ pub(crate) struct PoolRef {
     limit: AtomicU64,
     // Bytes of allocations in progress, while there is a limit.
     claimed: AtomicU64,
+    /// What it has held, while it sleeps.
+    contents: Mutex<Option<Contents>>,
 }
 
 /// Bytes of a pool's limit that an allocation in progress may use.
@@ -56,6 +58,7 @@ impl PoolRef {
             pool: device.allocator().pool_create(),
             limit: AtomicU64::new(u64::MAX),
             claimed: AtomicU64::new(0),
+            contents: Mutex::default(),
         })
     }
 
@@ -80,6 +83,10 @@ impl PoolRef {
 
     pub(crate) fn device(&self) -> &'static Device {
         self.device
+    }
+
+    pub(crate) fn contents(&self) -> &Mutex<Option<Contents>> {
+        &self.contents
     }
 
     pub(crate) fn pool(&self) -> PoolId {
@@ -117,6 +124,7 @@ impl PoolRef {
 
 impl Drop for PoolRef {
     fn drop(&mut self) {
+        self.end_sleep();
         if let Err(error) = self.device.allocator().pool_release(self.pool) {
             tracing::error!(target: "outrigger::graph", %error, "a pool was released twice");
         }

@@ -5,10 +5,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use outrigger_allocator::{
-    Backend, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory,
+    Backend, Config, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory,
 };
 use outrigger_device::{Code, Driver};
 use parking_lot::Mutex;
@@ -65,6 +65,10 @@ pub(crate) struct DeviceMemory {
     timelines: Arc<Timelines>,
     /// The limit of the device, for those who ask: the allocator keeps it.
     pub(super) limit: AtomicU64,
+    /// Whether streams may wait for each other for memory.
+    stream_waits: bool,
+    /// How many pools of the device sleep.
+    pub(super) asleep: AtomicUsize,
     // Bytes of what counts for the process: of segments by address, of physical memory by handle.
     held: Mutex<HashMap<u64, u64>>,
     paging: Option<Paging>,
@@ -76,7 +80,7 @@ impl DeviceMemory {
         driver: Driver,
         ordinal: u32,
         timelines: Arc<Timelines>,
-        limit: u64,
+        config: &Config,
         total: u64,
     ) -> Self {
         // A driver that has the group and does not know its granularity for this device is used
@@ -94,7 +98,9 @@ impl DeviceMemory {
             driver,
             ordinal,
             timelines,
-            limit: AtomicU64::new(limit),
+            limit: AtomicU64::new(config.limit()),
+            stream_waits: config.stream_waits(),
+            asleep: AtomicUsize::new(0),
             held: Mutex::default(),
         }
     }
@@ -160,6 +166,7 @@ impl Backend for DeviceMemory {
             Fence::Passed => true,
             // What a capture records runs at other times.
             Fence::Capture(_) => false,
+            Fence::Event(_) if !self.stream_waits => false,
             Fence::Event(event) => stream(id.0).is_ok_and(|stream| {
                 stream.captured_by().is_none() && stream.queue().wait_event(event).is_ok()
             }),
@@ -227,11 +234,12 @@ impl DeviceMemory {
 
     /// Logs that the driver refused what it must not.
     fn gave_back(&self, what: &str, outcome: Result<()>) -> bool {
-        if let Err(error) = &outcome {
-            tracing::error!(target: "outrigger::memory", %error, "the driver refused to {what}");
-        }
-        outcome.is_ok()
+        outcome.inspect_err(|error| refused_to(what, error)).is_ok()
     }
+}
+
+fn refused_to(what: &str, error: &Error) {
+    tracing::error!(target: "outrigger::memory", %error, "the driver refused to {what}");
 }
 
 impl VirtualMemory for DeviceMemory {
@@ -295,12 +303,17 @@ impl VirtualMemory for DeviceMemory {
     }
 
     fn unmap(&self, address: u64, size: u64) {
+        // What the driver refuses was logged.
+        let _ = self.try_unmap(address, size);
+    }
+
+    fn try_unmap(&self, address: u64, size: u64) -> Result<()> {
         let unmapped = self.driver_memory().and_then(|memory| {
             // SAFETY: the allocator unmaps what it has mapped, once fences behind all streams that used
             // it have passed.
             Ok(unsafe { memory.unmap(address, size) }?)
         });
-        self.gave_back("unmap memory", unmapped);
+        unmapped.inspect_err(|error| refused_to("unmap memory", error))
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use outrigger_allocator::{ContextSource, Frame, History, HistoryOptions, Holder, Label};
 use outrigger_device::Code;
 
+use crate::pinned::{HostMemory, made_host_memory};
 use crate::{Device, Error, Result, observer, runtime};
 
 /// Whether any thread has named a label: from then on all devices keep them.
@@ -24,6 +25,9 @@ pub fn push_label(name: &str) {
     {
         for device in runtime.devices() {
             device.history().keep_labels();
+        }
+        if let Some(memory) = made_host_memory() {
+            memory.history().keep_labels();
         }
     }
     Label::new(name).push();
@@ -75,11 +79,7 @@ impl Device {
     /// Starts to keep the last events of the device's memory, for [`snapshot_json`](crate::snapshot_json),
     /// or goes on with other options. Blocks that are live already have no label and no context.
     pub fn start_memory_history(&self, options: HistoryOptions) {
-        let source = options
-            .source
-            .map(|source| Arc::new(OutsideOfLocks(source)) as Arc<dyn ContextSource>);
-        self.history()
-            .record(Some(HistoryOptions { source, ..options }));
+        start(self.history(), options);
     }
 
     /// Stops to keep events, and forgets those that were kept. When it returns, contexts are given back,
@@ -134,6 +134,35 @@ impl Device {
     pub fn top_holders(&self, count: usize) -> Vec<Holder> {
         self.history().top_holders(count)
     }
+}
+
+impl HostMemory {
+    /// As [`Device::start_memory_history`], for pinned memory.
+    pub fn start_memory_history(&self, options: HistoryOptions) {
+        start(self.history(), options);
+    }
+
+    /// As [`Device::stop_memory_history`], for pinned memory.
+    pub fn stop_memory_history(&self) {
+        self.history().record(None);
+    }
+
+    /// As [`Device::clear_memory_history`], for pinned memory.
+    pub fn clear_memory_history(&self) {
+        self.history().clear();
+    }
+
+    /// As [`Device::top_holders`], for pinned memory.
+    pub fn top_holders(&self, count: usize) -> Vec<Holder> {
+        self.history().top_holders(count)
+    }
+}
+
+fn start(history: &History, options: HistoryOptions) {
+    let source = options
+        .source
+        .map(|source| Arc::new(OutsideOfLocks(source)) as Arc<dyn ContextSource>);
+    history.record(Some(HistoryOptions { source, ..options }));
 }
 
 #[cold]

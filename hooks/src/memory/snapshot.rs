@@ -10,6 +10,7 @@ use std::sync::Arc;
 use outrigger_allocator::{BlockNote, BlockState, Context, HistoryEntry, HistoryKind, SegmentInfo};
 use serde::Serialize;
 
+use crate::pinned::{HostMemory, made_host_memory};
 use crate::{Device, Result, runtime};
 
 #[derive(Serialize)]
@@ -17,6 +18,9 @@ struct Snapshot {
     segments: Vec<Segment>,
     /// By the number of the device.
     device_traces: Vec<Vec<Trace>>,
+    /// Of pinned host memory.
+    host_segments: Vec<Segment>,
+    host_traces: Vec<Trace>,
     allocator_settings: serde_json::Value,
     external_annotations: [(); 0],
 }
@@ -45,6 +49,10 @@ struct Block {
     size: u64,
     requested_size: u64,
     state: &'static str,
+    /// Whole pieces of memory that a segment shows once more where they are in use: they count here, but
+    /// nobody uses them at this address.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_lent: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     label: Option<Arc<str>>,
     frames: Arc<[FrameText]>,
@@ -102,8 +110,9 @@ impl Frames {
 }
 
 /// All segments, blocks and kept events of one device, or of all (`None`), as JSON with PyTorch's names:
-/// `segments`, `device_traces` (a list per device, by number), `allocator_settings`. What PyTorch does
-/// not have: the `label` of blocks and events.
+/// `segments`, `device_traces` (a list per device, by number), `allocator_settings`; of all devices also
+/// `host_segments` and `host_traces`, which are of pinned memory. What PyTorch does not have: the `label`
+/// of blocks and events, and that memory may be at several addresses (`is_view`, `is_lent`).
 ///
 /// # Errors
 /// `INVALID_DEVICE`.
@@ -113,18 +122,25 @@ pub fn snapshot_json(device: Option<u32>) -> Result<String> {
         Some(index) => vec![runtime.device(index)?],
         None => runtime.devices().collect(),
     };
-    Ok(json(&devices, |_| true))
+    let host = made_host_memory().filter(|_| device.is_none());
+    Ok(json(&devices, host, |_| true))
 }
 
 /// The snapshot of one pool: the same, of its segments alone, without events.
 pub(crate) fn pool_snapshot_json(device: &Device, pool: outrigger_allocator::PoolId) -> String {
-    json(&[device], |segment| segment.pool == Some(pool))
+    json(&[device], None, |segment| segment.pool == Some(pool))
 }
 
-fn json(devices: &[&Device], wanted: impl Fn(&SegmentInfo) -> bool) -> String {
+fn json(
+    devices: &[&Device],
+    host: Option<&HostMemory>,
+    wanted: impl Fn(&SegmentInfo) -> bool,
+) -> String {
     let mut snapshot = Snapshot {
         segments: Vec::new(),
         device_traces: Vec::new(),
+        host_segments: Vec::new(),
+        host_traces: Vec::new(),
         allocator_settings: settings(devices),
         external_annotations: [],
     };
@@ -140,6 +156,16 @@ fn json(devices: &[&Device], wanted: impl Fn(&SegmentInfo) -> bool) -> String {
         snapshot.device_traces.resize_with(index + 1, Vec::new);
         let entries = device.history().entries();
         snapshot.device_traces[index] = entries.iter().map(|one| trace(one, &mut frames)).collect();
+    }
+    if let Some(host) = host {
+        let notes = host.history().notes();
+        let segments = host.snapshot().segments;
+        let segments = segments.iter();
+        snapshot.host_segments = segments
+            .map(|one| segment(0, one, &notes, &mut frames))
+            .collect();
+        let entries = host.history().entries();
+        snapshot.host_traces = entries.iter().map(|one| trace(one, &mut frames)).collect();
     }
     // Strings and numbers only: this cannot fail.
     serde_json::to_string(&snapshot).unwrap_or_default()
@@ -182,6 +208,7 @@ fn segment(
                     size: block.size,
                     requested_size: block.requested,
                     state: block.state.name(),
+                    is_lent: block.state == BlockState::Lent,
                     label: note.and_then(|note| note.label).map(|label| label.name()),
                     frames: frames.of(note.and_then(|note| note.context.as_ref())),
                 }

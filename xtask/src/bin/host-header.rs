@@ -1,6 +1,7 @@
-//! Prints `outrigger.h`, made from ffi/ as ffi/cbindgen.toml says. A program of its own, behind the
-//! feature `gen`, so that only those who regenerate build cbindgen. Started by `cargo xtask gen`; never
-//! by a person.
+//! Prints `outrigger.h`, made from ffi/ as ffi/cbindgen.toml says; or with `--table`, `ffi/src/table.rs`,
+//! the table of all functions. A program of its own, behind the feature `gen`, so that only those who
+//! regenerate build cbindgen. Started by `cargo xtask gen`; never by a person. It must never change the
+//! order of the entries that the table has: what is new goes to its end.
 //!
 //! The exports are declared by the macro `api!`, which cbindgen would have to ask an unstable compiler
 //! to expand, with all dependencies built again. This program writes the signatures that the macro makes
@@ -9,12 +10,20 @@
 // Standard output is this program's result, read by the process that started it.
 #![allow(clippy::print_stdout)]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use quote::format_ident;
 use syn::parse::{Parse, ParseStream};
-use syn::{Attribute, Expr, Item, ItemFn, Lit, Meta, parse_quote};
+use syn::{Attribute, Expr, Field, FieldValue, Item, ItemFn, Lit, Meta, Visibility, parse_quote};
+
+/// The module with the table of all functions.
+const TABLE: &str = "table.rs";
+
+/// The function that hands the table out, and so is not in it.
+const TABLE_EXPORT: &str = "otr_host_api";
 
 fn main() -> anyhow::Result<()> {
     let scratch: PathBuf = std::env::args_os()
@@ -25,6 +34,14 @@ fn main() -> anyhow::Result<()> {
         .parent()
         .context("xtask lies in the workspace")?;
     let ffi = root.join("ffi");
+    let table = table(&ffi.join("src"))?;
+    if std::env::args_os()
+        .nth(2)
+        .is_some_and(|flag| flag == "--table")
+    {
+        print!("{table}");
+        return Ok(());
+    }
     let config = cbindgen::Config::from_file(ffi.join("cbindgen.toml"))
         .map_err(anyhow::Error::msg)
         .context("ffi/cbindgen.toml")?;
@@ -32,7 +49,14 @@ fn main() -> anyhow::Result<()> {
         .with_context(|| format!("{} cannot be made", scratch.display()))?;
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources(&ffi.join("src"))? {
-        builder = builder.with_src(expanded(&source, &scratch)?);
+        builder = builder.with_src(if source.ends_with(TABLE) {
+            let copy = scratch.join(TABLE);
+            fs::write(&copy, &table)
+                .with_context(|| format!("{} cannot be written", copy.display()))?;
+            copy
+        } else {
+            expanded(&source, &scratch)?
+        });
     }
     let mut header = Vec::new();
     builder.generate()?.write(&mut header);
@@ -71,6 +95,116 @@ fn parse(path: &Path) -> anyhow::Result<syn::File> {
     let text =
         fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     syn::parse_file(&text).with_context(|| format!("{} cannot be parsed", path.display()))
+}
+
+/// The text of the table: all exports, those that it has already first, in their order.
+fn table(folder: &Path) -> anyhow::Result<String> {
+    let mut exports = BTreeMap::new();
+    let mut order = table_order(&folder.join(TABLE))?;
+    for source in sources(folder)? {
+        for item in parse_if_there(&source)?.items {
+            let functions = match item {
+                Item::Macro(call) if call.mac.path.is_ident("api") => {
+                    call.mac.parse_body::<Exports>()?.0
+                }
+                Item::Fn(function) if is_export(&function) => vec![function],
+                _ => continue,
+            };
+            for function in functions {
+                let name = function.sig.ident.to_string();
+                if name != TABLE_EXPORT {
+                    if !order.contains(&name) {
+                        order.push(name.clone());
+                    }
+                    exports.insert(name, function.sig);
+                }
+            }
+        }
+    }
+    let mut entries: Vec<Field> = Vec::new();
+    let mut values: Vec<FieldValue> = Vec::new();
+    for name in order {
+        let signature = exports.get(&name).with_context(|| {
+            format!("{name} is gone, but entries of the table are never removed (rule H30)")
+        })?;
+        let entry = format_ident!("{}", name.trim_start_matches("otr_"));
+        let (function, unsafety) = (&signature.ident, &signature.unsafety);
+        let (inputs, output) = (&signature.inputs, &signature.output);
+        entries.push(parse_quote!(pub #entry: #unsafety extern "C" fn(#inputs) #output));
+        values.push(parse_quote!(#entry: crate::#function));
+    }
+    let file: syn::File = parse_quote! {
+        //! The table of all functions, for hosts that load the library at run time. Generated from the
+        //! other modules by `cargo xtask gen`; do not edit. Entries are added at the end only.
+        #![expect(missing_docs, reason = "an entry is the function of its name with otr_ before it")]
+
+        use std::ffi::{c_char, c_void};
+
+        use outrigger_device::sys::{otr_host_fn, otr_operator_call_t, otr_scalar_t};
+
+        use crate::*;
+
+        /// The major number of the host contract.
+        pub const OTR_HOST_API_MAJOR: u32 = 1;
+        /// The minor number of the host contract, which counts additions.
+        pub const OTR_HOST_API_MINOR: u32 = 0;
+
+        /// All functions but otr_host_api, each under its name without `otr_`. Up to `api_minor` it is
+        /// the same in all major versions; of the rest, what lies within `struct_size` is there.
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct otr_host_api_t {
+            /// sizeof(otr_host_api_t), of the library
+            pub struct_size: usize,
+            /// OTR_HOST_API_MAJOR of the library
+            pub api_major: u32,
+            /// OTR_HOST_API_MINOR of the library
+            pub api_minor: u32,
+            #(#entries,)*
+        }
+
+        pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
+            struct_size: size_of::<otr_host_api_t>(),
+            api_major: OTR_HOST_API_MAJOR,
+            api_minor: OTR_HOST_API_MINOR,
+            #(#values,)*
+        };
+    };
+    Ok(prettyplease::unparse(&file))
+}
+
+/// True for a function that C sees, declared without `api!`.
+fn is_export(function: &ItemFn) -> bool {
+    function.sig.abi.is_some() && matches!(function.vis, Visibility::Public(_))
+}
+
+/// The entries of the table as it is, by the names of their functions.
+fn table_order(path: &Path) -> anyhow::Result<Vec<String>> {
+    let table = parse_if_there(path)?
+        .items
+        .into_iter()
+        .find_map(|item| match item {
+            Item::Struct(table) => Some(table),
+            _ => None,
+        });
+    Ok(table.map_or_else(Vec::new, |table| {
+        let entries = table.fields.into_iter().filter_map(|field| field.ident);
+        let head = ["struct_size", "api_major", "api_minor"];
+        let names = entries.map(|entry| entry.to_string());
+        names
+            .filter(|name| !head.contains(&name.as_str()))
+            .map(|name| format!("otr_{name}"))
+            .collect()
+    }))
+}
+
+/// The table is not there before it is made for the first time.
+fn parse_if_there(path: &Path) -> anyhow::Result<syn::File> {
+    if path.exists() {
+        parse(path)
+    } else {
+        Ok(parse_quote!())
+    }
 }
 
 /// A copy of `source` in `scratch` with the uses of `api!` replaced by the functions that they declare.

@@ -8,14 +8,17 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 14] = [
     "outrigger-device",
+    "outrigger-layers",
     "outrigger-allocator",
     "outrigger-graph",
     "outrigger-ops",
     "outrigger-hooks",
     "outrigger-ffi",
     "outrigger",
+    "outrigger-mutants",
+    "outrigger-conformance",
     "outrigger-tests",
     "outrigger-bench-alloc",
     "outrigger-cli",

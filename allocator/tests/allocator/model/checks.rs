@@ -33,6 +33,7 @@ impl Model {
                     stream: segment.stream,
                     pool: segment.pool,
                     free: block.state != BlockState::Allocated,
+                    asleep: false,
                 };
                 (info, block.state, segment.blocks.len() > 1)
             })

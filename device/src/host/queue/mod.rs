@@ -82,6 +82,8 @@ struct Life {
     device: AtomicPtr<Device>,
     bias: AtomicI64,
     index: std::sync::atomic::AtomicU32,
+    /// The owner's address, to be compared without the lock; never followed.
+    home: AtomicPtr<Host>,
     owner: parking_lot::Mutex<Option<Arc<Host>>>,
 }
 
@@ -112,7 +114,10 @@ impl Queue {
             .store(std::ptr::from_ref(device).cast_mut(), Ordering::Relaxed);
         life.bias.store(device.memory.bias(), Ordering::Relaxed);
         life.index.store(device.index, Ordering::Relaxed);
+        life.home
+            .store(Arc::as_ptr(host).cast_mut(), Ordering::Relaxed);
         *life.owner.lock() = Some(Arc::clone(host));
+        host.working.begin();
         queue.worker.begin();
         ticker::watch(queue);
         Ok(queue)
@@ -148,6 +153,7 @@ impl Queue {
                 device: AtomicPtr::default(),
                 bias: AtomicI64::new(0),
                 index: 0.into(),
+                home: AtomicPtr::default(),
                 owner: parking_lot::Mutex::new(None),
             },
         })
@@ -175,8 +181,9 @@ impl Queue {
         ticker::forget(self);
         let owner = self.life.owner.lock().take();
         POOL.lock().push(self);
-        // Possibly the last owner: unmapping takes its time and needs no lock.
-        drop(owner);
+        if let Some(host) = owner {
+            host.working.end();
+        }
     }
 
     pub(super) fn worker(&self) -> &Worker {
@@ -199,6 +206,12 @@ impl Queue {
     #[inline]
     pub(super) fn bias(&self) -> i64 {
         self.life.bias.load(Ordering::Relaxed)
+    }
+
+    /// Whether a live queue is one of this driver instance.
+    #[inline]
+    pub(super) fn is_of(&self, host: &Arc<Host>) -> bool {
+        std::ptr::eq(self.life.home.load(Ordering::Relaxed), Arc::as_ptr(host))
     }
 
     /// The driver instance of a live queue.

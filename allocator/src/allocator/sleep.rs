@@ -1,0 +1,215 @@
+//! Private pools whose memory is given back while their addresses and blocks stay.
+//!
+//! What the bytes were is the caller's business: it saves what is in use between [`pool_suspend`] and
+//! [`pool_page_out`], and restores it between [`pool_page_in`] and [`pool_resume`]. Whatever the device
+//! refuses, and at whichever call, a pool is either away or there: memory that cannot be unmapped stays
+//! mapped and goes on to count, and a pool whose memory cannot be had stays away.
+//!
+//! [`pool_suspend`]: Allocator::pool_suspend
+//! [`pool_page_out`]: Allocator::pool_page_out
+//! [`pool_page_in`]: Allocator::pool_page_in
+//! [`pool_resume`]: Allocator::pool_resume
+
+use super::Allocator;
+use super::supply::{Memory, Supplied};
+use crate::config::Class;
+use crate::segment::Chunk;
+use crate::{
+    AllocError, Backend, Event, EventKind, Physical, PoolAllocError, PoolError, PoolId, StreamId,
+};
+
+/// A chunk with the arena that it is of.
+type Place = (u32, Chunk, Class);
+
+impl<B: Backend> Allocator<B> {
+    /// Refuses allocations from a pool from now on, and gives the addresses in use with their bytes.
+    /// Frees go on. Work on the pool is the caller's business.
+    ///
+    /// # Errors
+    /// The pool was released or never made, sleeps, or is being allocated from; or its memory is not
+    /// mapped chunk by chunk.
+    pub fn pool_suspend(&self, pool: PoolId) -> Result<Vec<(u64, u64)>, PoolError> {
+        if self.memory().is_none() {
+            return Err(PoolError::NotMapped { pool });
+        }
+        let arenas = self.pools.lock().suspend(pool)?;
+        let fixed = arenas
+            .iter()
+            .any(|&number| !self.arenas.lock(number).can_sleep());
+        if fixed {
+            self.pools.lock().resume(pool)?;
+            return Err(PoolError::NotMapped { pool });
+        }
+        let mut used = Vec::new();
+        for number in arenas {
+            let mut arena = self.arenas.lock(number);
+            arena.set_asleep(true);
+            used.extend(arena.in_use());
+        }
+        Ok(used)
+    }
+
+    /// Gives the memory of a suspended pool back to the device, whose work on it has finished. Returns how
+    /// many bytes that were.
+    ///
+    /// # Errors
+    /// The pool was released or never made, or is not suspended.
+    pub fn pool_page_out(&self, pool: PoolId) -> Result<u64, PoolError> {
+        let arenas = self.pools.lock().suspended(pool)?;
+        let memory = self.memory().ok_or(PoolError::NotMapped { pool })?;
+        let growth = self.growth.lock();
+        let mut events = Vec::new();
+        for place in self.places(&arenas, false) {
+            events.extend(self.page_out(memory, &place));
+        }
+        drop(growth);
+        self.tell(&events);
+        Ok(events.iter().map(|event| event.size).sum())
+    }
+
+    /// Puts memory behind the addresses of a suspended pool again, with whatever contents. Where there is
+    /// none the cache gives back what it can, and observers are asked, as for any allocation.
+    ///
+    /// # Errors
+    /// The pool was released or never made, or is not suspended; out of memory, or what the device says:
+    /// then it has as much memory as before.
+    pub fn pool_page_in(&self, pool: PoolId) -> Result<(), PoolAllocError<B::Error>> {
+        let arenas = self.pools.lock().suspended(pool);
+        let arenas = arenas.map_err(PoolAllocError::Pool)?;
+        let memory = self.memory();
+        let memory = memory.ok_or(PoolAllocError::Pool(PoolError::NotMapped { pool }))?;
+        let needed = self.places(&arenas, true).iter().map(|it| it.1.size).sum();
+        if self
+            .page_in_somehow(memory, &arenas, needed)
+            .map_err(PoolAllocError::Alloc)?
+        {
+            return Ok(());
+        }
+        let error = self.out_of_memory(needed, StreamId(0));
+        Err(PoolAllocError::Alloc(error))
+    }
+
+    /// Allows allocations from a suspended pool again.
+    ///
+    /// # Errors
+    /// The pool was released or never made, or is not suspended.
+    pub fn pool_resume(&self, pool: PoolId) -> Result<(), PoolError> {
+        for number in self.pools.lock().suspended(pool)? {
+            self.arenas.lock(number).set_asleep(false);
+        }
+        self.pools.lock().resume(pool)
+    }
+
+    /// Bytes in use in pools that sleep.
+    pub(super) fn asleep_bytes(&self) -> u64 {
+        let numbers = self.arenas.numbers();
+        numbers
+            .map(|number| self.arenas.lock(number).asleep_bytes())
+            .sum()
+    }
+
+    fn places(&self, arenas: &[u32], away: bool) -> Vec<Place> {
+        let of = |&number: &u32| {
+            let chunks = self.arenas.lock(number).chunks_away(away);
+            chunks
+                .into_iter()
+                .map(move |(chunk, class)| (number, chunk, class))
+        };
+        arenas.iter().flat_map(of).collect()
+    }
+
+    /// Gives a chunk back. `None`: it could not be unmapped, and stays.
+    fn page_out(&self, memory: Memory<'_, B>, &(number, chunk, class): &Place) -> Option<Event> {
+        if memory.try_unmap(chunk.home, chunk.size).is_err() {
+            return None;
+        }
+        memory.destroy(chunk.physical);
+        let mut arena = self.arenas.lock(number);
+        arena.went_away(&chunk);
+        let event = arena.event(EventKind::SegmentFree, chunk.home, chunk.size);
+        drop(arena);
+        {
+            let mut ledger = self.ledger.lock();
+            ledger.release(class, chunk.size);
+            ledger.counts.unmaps += 1;
+        }
+        event.map(|event| self.with_figures(event))
+    }
+
+    /// The ladder of [`pool_page_in`](Self::pool_page_in): `false` if there is not enough.
+    fn page_in_somehow(
+        &self,
+        memory: Memory<'_, B>,
+        arenas: &[u32],
+        needed: u64,
+    ) -> Result<bool, AllocError<B::Error>> {
+        if self.page_in(memory, arenas)?.is_some() {
+            return Ok(true);
+        }
+        self.ledger.lock().counts.alloc_retries += 1;
+        if self.give_back(needed) > 0 && self.page_in(memory, arenas)?.is_some() {
+            return Ok(true);
+        }
+        self.reclaim();
+        if self.page_in(memory, arenas)?.is_some() {
+            return Ok(true);
+        }
+        if self.backend.pressure(needed) {
+            self.reclaim();
+            return Ok(self.page_in(memory, arenas)?.is_some());
+        }
+        Ok(false)
+    }
+
+    /// Gives all chunks memory, or none; `None`: there is not enough.
+    fn page_in(&self, memory: Memory<'_, B>, arenas: &[u32]) -> Supplied<(), B::Error> {
+        let growth = self.growth.lock();
+        let places = self.places(arenas, true);
+        let bytes = places.iter().map(|(_, chunk, _)| chunk.size).sum();
+        if !self.ledger.lock().has_room(bytes) {
+            return Ok(None);
+        }
+        let mut back: Vec<(Place, Physical)> = Vec::new();
+        let mut failure = None;
+        for place in places {
+            let (_, chunk, _) = place;
+            match memory.create(chunk.size) {
+                Ok(physical) => match memory.map(chunk.home, &[physical]) {
+                    Ok(()) => back.push((place, physical)),
+                    Err(error) => {
+                        memory.destroy(physical);
+                        failure = Some(error);
+                    }
+                },
+                Err(error) => failure = Some(error),
+            }
+            if failure.is_some() {
+                break;
+            }
+        }
+        let mut events = Vec::new();
+        for ((number, chunk, class), physical) in back {
+            if failure.is_some() && memory.try_unmap(chunk.home, chunk.size).is_ok() {
+                memory.destroy(physical);
+                continue;
+            }
+            let mut arena = self.arenas.lock(number);
+            arena.came_back(&chunk, physical);
+            let event = arena.event(EventKind::SegmentAlloc, chunk.home, chunk.size);
+            drop(arena);
+            {
+                let mut ledger = self.ledger.lock();
+                ledger.counts.maps += 1;
+                ledger.reserve(class, chunk.size, 1);
+            }
+            events.extend(event.map(|event| self.with_figures(event)));
+        }
+        drop(growth);
+        self.tell(&events);
+        match failure {
+            None => Ok(Some(())),
+            Some(error) if self.backend.is_out_of_memory(&error) => Ok(None),
+            Some(error) => Err(AllocError::Backend(error)),
+        }
+    }
+}

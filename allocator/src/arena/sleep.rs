@@ -1,0 +1,130 @@
+//! An arena whose memory is away: blocks and addresses stay as they are, chunks are the device's again.
+//!
+//! It must never hand out a block meanwhile; frees are arithmetic, and go on.
+
+use std::collections::BTreeSet;
+
+use super::Arena;
+use crate::Physical;
+use crate::block::{NONE, State};
+use crate::config::Class;
+use crate::segment::{Chunk, Kind};
+use crate::tally::Quantity;
+
+/// What is away of an arena that sleeps.
+#[derive(Default)]
+pub(super) struct Sleep {
+    /// The homes of chunks without memory.
+    away: BTreeSet<u64>,
+}
+
+impl Arena {
+    /// Whether all of its memory could be away: it is mapped chunk by chunk, at home.
+    pub(crate) fn can_sleep(&self) -> bool {
+        let mut kinds = self.segments.ids().map(|id| &self.segments[id].kind);
+        kinds.all(|kind| matches!(kind, Kind::Span(_)))
+    }
+
+    /// Whether it sleeps.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.sleep.is_some()
+    }
+
+    /// From now on it sleeps, or is awake.
+    pub(crate) fn set_asleep(&mut self, asleep: bool) {
+        if asleep {
+            self.sleep.get_or_insert_default();
+        } else {
+            self.sleep = None;
+        }
+    }
+
+    /// The addresses that somebody uses, joined where they touch, with their bytes.
+    pub(crate) fn in_use(&self) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for id in self.segments.ids() {
+            let first = Some(self.segments[id].first);
+            let blocks = std::iter::successors(first, |&id| {
+                Some(self.blocks[id].after).filter(|&after| after != NONE)
+            });
+            for block in blocks.map(|id| &self.blocks[id]) {
+                if !matches!(block.state, State::Allocated | State::Pending) {
+                    continue;
+                }
+                match runs.last_mut() {
+                    Some((address, size)) if *address + *size == block.address => {
+                        *size += block.size;
+                    }
+                    _ => runs.push((block.address, block.size)),
+                }
+            }
+        }
+        runs
+    }
+
+    /// Bytes in use of an arena that sleeps: they are not among those that the device has given.
+    pub(crate) fn asleep_bytes(&self) -> u64 {
+        let used = |class: Class| self.parts[class as usize].tally.current(Quantity::Bytes);
+        match self.sleep {
+            Some(_) => used(Class::Small) + used(Class::Large),
+            None => 0,
+        }
+    }
+
+    /// Its chunks that have memory, or those that have none, with what they serve.
+    pub(crate) fn chunks_away(&self, away: bool) -> Vec<(Chunk, Class)> {
+        let spans = self.segments.ids().filter_map(|id| {
+            let segment = &self.segments[id];
+            Some((segment.span()?, segment.class))
+        });
+        let chunks = spans.flat_map(|(span, class)| span.chunks.iter().map(move |it| (*it, class)));
+        chunks
+            .filter(|(chunk, _)| self.is_away(chunk.home) == away)
+            .collect()
+    }
+
+    /// A chunk has no memory any more.
+    pub(crate) fn went_away(&mut self, chunk: &Chunk) {
+        if let Some(sleep) = &mut self.sleep
+            && sleep.away.insert(chunk.home)
+        {
+            self.reserved -= chunk.size;
+        }
+    }
+
+    /// A chunk has memory again, which is mapped at its home.
+    pub(crate) fn came_back(&mut self, chunk: &Chunk, physical: Physical) {
+        if !self.forget_away(chunk.home) {
+            return;
+        }
+        self.reserved += chunk.size;
+        let segment = self.segments.around(chunk.home);
+        let span = segment.and_then(|id| self.segments[id].span_mut());
+        let found = span.and_then(|span| {
+            let mut chunks = span.chunks.iter_mut();
+            chunks.find(|other| other.home == chunk.home)
+        });
+        if let Some(found) = found {
+            found.physical = physical;
+        }
+    }
+
+    /// How many chunks are away.
+    pub(super) fn count_away(&self) -> u64 {
+        self.sleep
+            .as_ref()
+            .map_or(0, |sleep| sleep.away.len() as u64)
+    }
+
+    /// Whether the chunk at a home is away.
+    pub(crate) fn is_away(&self, home: u64) -> bool {
+        let sleep = self.sleep.as_ref();
+        sleep.is_some_and(|sleep| sleep.away.contains(&home))
+    }
+
+    /// The chunk at a home is no more, or not away any more; whether it was away.
+    pub(super) fn forget_away(&mut self, home: u64) -> bool {
+        let sleep = self.sleep.as_mut();
+        sleep.is_some_and(|sleep| sleep.away.remove(&home))
+    }
+}

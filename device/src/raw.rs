@@ -1,0 +1,204 @@
+//! An open driver as its table and handle, with what keeps its functions in memory: what a `Driver` is
+//! made of, and what a layer wraps. It closes the driver once and decides nothing else.
+
+use std::any::Any;
+use std::ffi::CStr;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::fork::forked;
+use crate::table::{Table, entry};
+use crate::{Code, Error, Result, sys};
+
+/// What a driver's functions lie in, as a library: dropped after the driver was closed.
+pub(crate) type Owner = Box<dyn Any + Send + Sync>;
+
+/// An open driver by its table and handle. It is closed when this is dropped, if it was not before.
+///
+/// The table is a checked copy: entries behind a smaller `struct_size` are NULL in it, and in each group
+/// that the accessors give, all but the optional entries are set.
+pub struct RawDriver {
+    table: Table,
+    handle: NonNull<sys::otr_driver>,
+    closed: AtomicBool,
+    // Declared last: the table's functions lie in it. `None` for a built-in driver.
+    owner: Option<Owner>,
+}
+
+// SAFETY: R8 of the contract: every function may be called from any thread, also at the same time on
+// the same object. The table is never written after it was read.
+unsafe impl Send for RawDriver {}
+// SAFETY: as above.
+unsafe impl Sync for RawDriver {}
+
+impl Drop for RawDriver {
+    fn drop(&mut self) {
+        if forked() || *self.closed.get_mut() {
+            // After a fork it is the parent's: its threads and device handles are not in this process.
+            return;
+        }
+        let code = self.close();
+        if code != Code::OK {
+            // SAFETY: R5, right after the failed call on the same thread.
+            let text = unsafe { last_error(&self.table) };
+            tracing::warn!(target: "outrigger::device", driver = self.table.name, %code, text,
+                "a driver could not be closed");
+            // Its threads may still run: the library stays loaded under them.
+            std::mem::forget(self.owner.take());
+        }
+    }
+}
+
+/// The text of this thread's most recent failed call.
+///
+/// # Safety
+/// No other call of the driver was made by this thread since the failed one.
+unsafe fn last_error(table: &Table) -> String {
+    let Some(last_error) = table.api.last_error else {
+        return String::new();
+    };
+    // SAFETY: takes nothing.
+    let text = unsafe { last_error() };
+    if text.is_null() {
+        return "the driver gave no reason (its last_error is NULL, against R5)".to_owned();
+    }
+    // SAFETY: R5: NUL-terminated and valid until this thread's next call.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Accessors of the optional groups.
+macro_rules! groups {
+    ($($name:ident: $type:ident)*) => {
+        $(
+            #[doc = concat!("The group `", stringify!($name), "`; `None` if the driver has none.")]
+            pub fn $name(&self) -> Option<&sys::$type> {
+                self.table.$name.as_ref()
+            }
+        )*
+    };
+}
+
+impl RawDriver {
+    /// Calls `open` of a checked table.
+    ///
+    /// # Errors
+    /// Of `open`, with its text; `LOAD` if it gave NULL.
+    ///
+    /// # Safety
+    /// The functions of `table` keep the driver contract, and lie in `owner` or this library.
+    pub(crate) unsafe fn open(
+        table: Table,
+        owner: Option<Owner>,
+        options: Option<&CStr>,
+    ) -> Result<Self> {
+        let params = sys::otr_open_params {
+            struct_size: size_of::<sys::otr_open_params>(),
+            next: std::ptr::null(),
+            options: options.map_or(std::ptr::null(), CStr::as_ptr),
+        };
+        let mut handle = std::ptr::null_mut();
+        let open = entry!(table.api, open);
+        // SAFETY: params and handle live through the call.
+        let code = Code(unsafe { open(&params, &mut handle) });
+        if code != Code::OK {
+            // SAFETY: R5, right after the failed call on the same thread.
+            return Err(Error::from_driver(code, &unsafe { last_error(&table) }));
+        }
+        let Some(handle) = NonNull::new(handle) else {
+            return Err(Error::new(
+                Code::LOAD,
+                "its `open` answered OTR_OK but gave no driver (NULL)",
+            ));
+        };
+        Ok(Self {
+            table,
+            handle,
+            closed: AtomicBool::new(false),
+            owner,
+        })
+    }
+
+    /// Takes over an open driver: a table, and the handle that belongs to it.
+    ///
+    /// # Errors
+    /// `LOAD` or `VERSION` for a table that is not whole; the handle is left alone then.
+    ///
+    /// # Safety
+    /// The table and its groups are as large as they say, and their functions keep the driver contract;
+    /// the handle is open and nobody else closes it. All of that lies in `owner`, or lives as long as
+    /// the process.
+    pub unsafe fn from_parts(
+        api: *const sys::otr_driver_api,
+        handle: NonNull<sys::otr_driver>,
+        owner: Option<Box<dyn Any + Send + Sync>>,
+    ) -> Result<Self> {
+        Ok(Self {
+            // SAFETY: the caller's promise.
+            table: unsafe { Table::read(api) }?,
+            handle,
+            closed: AtomicBool::new(false),
+            owner,
+        })
+    }
+
+    /// The entries. Its group pointers are the driver's own: the accessors give the checked copies.
+    pub fn api(&self) -> &sys::otr_driver_api {
+        &self.table.api
+    }
+
+    /// The open handle.
+    #[inline]
+    pub fn handle(&self) -> *mut sys::otr_driver {
+        self.handle.as_ptr()
+    }
+
+    groups! {
+        memory_info: otr_memory_info_api
+        virtual_memory: otr_virtual_memory_api
+        unified_memory: otr_unified_memory_api
+        pinned_memory: otr_pinned_memory_api
+        peer: otr_peer_api
+        timing: otr_timing_api
+        kernel: otr_kernel_api
+        operators: otr_operator_api
+        graph: otr_graph_api
+        ipc: otr_ipc_api
+    }
+
+    fn close(&self) -> Code {
+        let Some(close) = self.table.api.close else {
+            return Code::INTERNAL;
+        };
+        // SAFETY: the handle is open, and queues, events and kernels keep this alive.
+        Code(unsafe { close(self.handle.as_ptr()) })
+    }
+
+    /// Notes that the handle was closed by a call of the table itself: nobody closes it again.
+    pub fn set_closed(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The error of a call that has just failed on this thread.
+    #[cold]
+    pub(crate) fn failed(&self, code: Code) -> Error {
+        // SAFETY: called right after the failed call, before any other of this thread.
+        Error::from_driver(code, &unsafe { last_error(&self.table) })
+    }
+}
+
+impl fmt::Debug for RawDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawDriver")
+            .field("name", &self.table.name)
+            .field("handle", &self.handle)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,15 @@
+//! Stacks of Python (and C++) frames, as the places where memory was allocated. They must never keep the
+//! interpreter from ending, nor be told with a lock of the runtime held.
+#pragma once
+
+#include "runtime.h"
+
+namespace outrigger {
+
+/// What of a stack is kept.
+enum class Stacks { kNone, kPython, kAll };
+
+/// Options of a memory history that keeps these stacks.
+otr_history_options_t history_options(uint64_t entries, Stacks stacks, bool of_frees);
+
+}  // namespace outrigger

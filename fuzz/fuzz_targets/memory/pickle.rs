@@ -1,0 +1,1 @@
+../../../cli/src/memory/pickle.rs

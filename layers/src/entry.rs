@@ -1,0 +1,168 @@
+//! Names of the entries, and a gate through which all of them pass: what a layer needs that treats many
+//! entries alike.
+
+use std::ffi::{CString, c_char, c_void};
+
+use outrigger_device::sys;
+
+use crate::entries::entries;
+use crate::{Layer, Next};
+
+macro_rules! names {
+    ($($kind:ident $method:ident: $group:ident.$entry:ident($first:ident: $fty:ident
+        $(, $arg:ident: $ty:ty)*) [$($out:ident: $oty:ident)?];)*) => {
+        /// An entry of the table, by the name of its method of [`Layer`].
+        #[allow(non_camel_case_types, reason = "the names are those of the methods")]
+        #[allow(missing_docs, reason = "the contract documents the entries")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Entry {
+            $($method,)*
+        }
+
+        impl Entry {
+            /// All entries.
+            pub const ALL: &'static [Self] = &[$(Self::$method,)*];
+
+            /// The name, as `queue_create` or `graph_launch`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$method => stringify!($method),)*
+                }
+            }
+        }
+    };
+}
+
+entries!(names);
+
+impl Entry {
+    /// The entry of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|entry| entry.name() == name)
+    }
+
+    /// Whether the entry puts work into a queue.
+    pub const fn submits(self) -> bool {
+        matches!(
+            self,
+            Self::queue_wait_event
+                | Self::event_record
+                | Self::copy
+                | Self::fill
+                | Self::host_call
+                | Self::unified_prefetch
+                | Self::peer_copy
+                | Self::kernel_launch
+                | Self::operator_launch
+                | Self::graph_launch
+        )
+    }
+
+    /// Whether the entry gives something back that the host owned.
+    pub const fn gives_back(self) -> bool {
+        matches!(
+            self,
+            Self::close
+                | Self::memory_free
+                | Self::queue_destroy
+                | Self::event_destroy
+                | Self::virtual_release
+                | Self::virtual_destroy
+                | Self::virtual_unmap
+                | Self::unified_free
+                | Self::pinned_free
+                | Self::pinned_unpin
+                | Self::module_unload
+                | Self::operator_release
+                | Self::graph_destroy
+                | Self::ipc_memory_close
+        )
+    }
+}
+
+/// What is asked before each call.
+pub(crate) trait Gate: Send + Sync + 'static {
+    /// Lets a call through, or answers it with a code. `queue` is the queue of an entry that submits.
+    fn pass(&self, next: &Next, entry: Entry, queue: *mut sys::otr_queue) -> Result<(), i32>;
+}
+
+/// A layer behind a gate.
+pub(crate) struct Gated<G, L> {
+    pub(crate) gate: G,
+    pub(crate) layer: L,
+}
+
+/// The queue of a call, where it has one.
+trait MaybeQueue: Copy {
+    fn queue(self) -> *mut sys::otr_queue {
+        std::ptr::null_mut()
+    }
+}
+
+impl MaybeQueue for *mut sys::otr_queue {
+    fn queue(self) -> *mut sys::otr_queue {
+        self
+    }
+}
+
+macro_rules! no_queue {
+    ($($type:ty)*) => { $(impl MaybeQueue for $type {})* };
+}
+
+no_queue! {
+    u32 u64 usize *mut u32 *mut u64 *mut c_void *mut *mut c_void *const c_void *const c_char
+    *mut sys::otr_driver *mut sys::otr_drv_event *mut sys::otr_module *mut sys::otr_kernel
+    *mut sys::otr_operator *mut sys::otr_drv_graph *mut sys::otr_physical sys::otr_host_fn
+    *mut sys::otr_device_properties *mut sys::otr_ipc_handle *const sys::otr_ipc_handle
+    *const sys::otr_queue_params *const sys::otr_launch *const sys::otr_operator_call
+    *const *mut sys::otr_physical
+}
+
+macro_rules! gated {
+    ($($kind:ident $method:ident: $group:ident.$entry:ident($first:ident: $fty:ident
+        $(, $arg:ident: $ty:ty)*) [$($out:ident: $oty:ident)?];)*) => {
+        impl<G: Gate, L: Layer> Layer for Gated<G, L> {
+            fn hides(&self, what: &str) -> bool {
+                self.layer.hides(what)
+            }
+
+            fn error_text(&self, next: &Next) -> Option<CString> {
+                self.layer.error_text(next)
+            }
+
+            $(
+                unsafe fn $method(&self, next: &Next, $first: *mut sys::$fty $(, $arg: $ty)*
+                    $(, $out: *mut *mut sys::$oty)?) -> i32 {
+                    let queues = [$first.queue() $(, $arg.queue())*];
+                    let queue = queues
+                        .into_iter()
+                        .find(|queue| !queue.is_null())
+                        .unwrap_or(std::ptr::null_mut());
+                    match self.gate.pass(next, Entry::$method, queue) {
+                        // SAFETY: the caller's promise.
+                        Ok(()) => unsafe {
+                            self.layer.$method(next, $first $(, $arg)* $(, $out)?)
+                        },
+                        Err(code) => code,
+                    }
+                }
+            )*
+        }
+    };
+}
+
+entries!(gated);
+
+#[cfg(test)]
+mod tests {
+    use super::Entry;
+
+    #[test]
+    fn names_lead_back_to_their_entries() {
+        for entry in Entry::ALL {
+            assert_eq!(Entry::from_name(entry.name()), Some(*entry));
+        }
+        assert_eq!(Entry::from_name("open"), None);
+    }
+}

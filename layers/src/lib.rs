@@ -1,0 +1,28 @@
+//! Layers: what stands between Outrigger and a driver, with a driver's table on both sides. A layer sees
+//! every call and may answer it, change it or hand it on.
+//!
+//! This crate holds the machinery that makes a [`Layer`] a driver ([`layered`]), which also serves
+//! libraries that export a driver of their own ([`open_with`]). A driver without a layer is not touched
+//! by any of it.
+
+#![forbid(unsafe_op_in_unsafe_fn)]
+
+mod entries;
+mod entry;
+mod failure;
+pub mod fault;
+mod handle;
+mod layer;
+pub mod record;
+pub mod replay;
+mod stack;
+mod table;
+mod thunks;
+pub mod trace;
+pub mod validate;
+
+pub use entry::Entry;
+pub use failure::fail;
+pub use layer::{Layer, Next};
+pub use stack::{LAYERS_VARIABLE, Stack};
+pub use table::{LayerTable, OpenFn, layered, open_with};

@@ -1,0 +1,356 @@
+//! What is written of each argument: handles and addresses by name, what pointers lead to by value. It
+//! reads what the contract lets a driver read, and nothing else.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use outrigger_device::sys;
+
+use super::format::Value;
+use super::names::Names;
+
+/// An argument of an entry.
+pub(super) trait Argument: Copy {
+    /// What is written when the call begins. `name` is that of the argument.
+    ///
+    /// # Safety
+    /// What it points to is as the contract says.
+    unsafe fn input(self, names: &Names, name: &str) -> Value;
+
+    /// The bits, to tell handles and addresses apart.
+    fn word(self) -> u64 {
+        0
+    }
+
+    /// What the call has written, after it succeeded; `size` is that of memory which it made.
+    ///
+    /// # Safety
+    /// The call succeeded with this argument.
+    unsafe fn output(self, _names: &mut Names, _name: &str, _size: u64) -> Option<Value> {
+        None
+    }
+}
+
+fn is_address(name: &str) -> bool {
+    matches!(name, "address" | "base" | "dst" | "src" | "workspace")
+}
+
+fn place(is_null: bool) -> Value {
+    if is_null {
+        Value::Null
+    } else {
+        Value::Number(0)
+    }
+}
+
+impl Argument for u32 {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        Value::Number(u64::from(self))
+    }
+}
+
+impl Argument for usize {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        Value::Number(self as u64)
+    }
+}
+
+impl Argument for u64 {
+    unsafe fn input(self, names: &Names, name: &str) -> Value {
+        if is_address(name) {
+            names.address(self)
+        } else {
+            Value::Number(self)
+        }
+    }
+
+    fn word(self) -> u64 {
+        self
+    }
+}
+
+macro_rules! handles {
+    ($($type:ident)*) => {
+        $(
+            impl Argument for *mut sys::$type {
+                unsafe fn input(self, names: &Names, _: &str) -> Value {
+                    names.object(self.addr())
+                }
+
+                fn word(self) -> u64 {
+                    self.addr() as u64
+                }
+            }
+
+            impl Argument for *mut *mut sys::$type {
+                unsafe fn input(self, _: &Names, _: &str) -> Value {
+                    place(self.is_null())
+                }
+
+                unsafe fn output(self, names: &mut Names, _: &str, _: u64) -> Option<Value> {
+                    // SAFETY: the call succeeded, so it was writable and was written.
+                    (!self.is_null()).then(|| names.add_object(unsafe { *self }.addr()))
+                }
+            }
+        )*
+    };
+}
+
+handles! {
+    otr_driver otr_queue otr_drv_event otr_module otr_kernel otr_operator otr_drv_graph otr_physical
+}
+
+impl Argument for *mut u32 {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+
+    unsafe fn output(self, _: &mut Names, _: &str, _: u64) -> Option<Value> {
+        // SAFETY: as for handles.
+        (!self.is_null()).then(|| Value::Number(u64::from(unsafe { *self })))
+    }
+}
+
+impl Argument for *mut u64 {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+
+    unsafe fn output(self, names: &mut Names, name: &str, size: u64) -> Option<Value> {
+        if self.is_null() {
+            return None;
+        }
+        // SAFETY: as for handles.
+        let value = unsafe { *self };
+        Some(if is_address(name) {
+            names.add_memory(value, size)
+        } else {
+            Value::Number(value)
+        })
+    }
+}
+
+impl Argument for *mut *mut c_void {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+
+    unsafe fn output(self, names: &mut Names, _: &str, size: u64) -> Option<Value> {
+        // SAFETY: as for handles.
+        (!self.is_null()).then(|| names.add_memory(unsafe { *self }.addr() as u64, size))
+    }
+}
+
+/// Host memory, or the data of a host call.
+impl Argument for *mut c_void {
+    unsafe fn input(self, names: &Names, _: &str) -> Value {
+        names.address(self.addr() as u64)
+    }
+
+    fn word(self) -> u64 {
+        self.addr() as u64
+    }
+}
+
+/// Told by the entry, which knows the size.
+impl Argument for *const c_void {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        if self.is_null() {
+            Value::Null
+        } else {
+            Value::Pointer(self.addr() as u64)
+        }
+    }
+}
+
+/// Told by the entry, which knows how many.
+impl Argument for *const *mut sys::otr_physical {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        Value::Null
+    }
+}
+
+impl Argument for sys::otr_host_fn {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        self.map_or(Value::Null, |function| {
+            Value::Pointer((function as *const c_void).addr() as u64)
+        })
+    }
+}
+
+impl Argument for *const c_char {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        // SAFETY: NULL or NUL-terminated.
+        unsafe { text(self) }
+    }
+}
+
+/// # Safety
+/// NULL or NUL-terminated.
+unsafe fn text(text: *const c_char) -> Value {
+    if text.is_null() {
+        return Value::Null;
+    }
+    // SAFETY: not NULL, and terminated.
+    Value::Bytes(unsafe { CStr::from_ptr(text) }.to_bytes().to_vec())
+}
+
+impl Argument for *mut sys::otr_device_properties {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+}
+
+impl Argument for *mut sys::otr_ipc_handle {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+}
+
+impl Argument for *const sys::otr_ipc_handle {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        // SAFETY: NULL or a handle.
+        unsafe { self.as_ref() }.map_or(Value::Null, |handle| Value::Bytes(handle.bytes.to_vec()))
+    }
+}
+
+impl Argument for *const sys::otr_queue_params {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or a struct that begins with its size.
+        let Some(size) = (unsafe { self.cast::<usize>().as_ref() }) else {
+            return Value::Null;
+        };
+        if *size < size_of::<sys::otr_queue_params>() {
+            // Of a smaller struct the driver reads what it holds (R1): nothing that stands here.
+            return Value::List(vec![Value::Number(0), Value::Number(0)]);
+        }
+        // SAFETY: it has that size.
+        let params = unsafe { &*self };
+        Value::List(vec![
+            Value::Number(u64::from(params.priority as u32)),
+            Value::Number(u64::from(params.flags)),
+        ])
+    }
+}
+
+impl Argument for *const sys::otr_launch {
+    /// Grid, block, shared bytes, arguments, offsets, cost, label, the addresses among the arguments as
+    /// pairs of offset and address, and whether pointers of this process are among them.
+    unsafe fn input(self, names: &Names, _: &str) -> Value {
+        // SAFETY: NULL or the struct.
+        let Some(launch) = (unsafe { self.as_ref() }) else {
+            return Value::Null;
+        };
+        // SAFETY: as many bytes and offsets as are counted.
+        let (arguments, offsets) = unsafe {
+            (
+                slice(launch.args.cast::<u8>(), launch.args_size),
+                slice(launch.arg_offsets, launch.arg_count),
+            )
+        };
+        let mut addresses = Vec::new();
+        let mut pointers = false;
+        let mut at = 0;
+        while let Some(word) = arguments.get(at..).and_then(|rest| rest.first_chunk()) {
+            let word = u64::from_ne_bytes(*word);
+            if let address @ Value::Address(..) = names.address(word) {
+                addresses.push(Value::List(vec![Value::Number(at as u64), address]));
+                at += 8;
+                continue;
+            }
+            pointers |= at % 8 == 0 && is_mapped(word);
+            at += 4;
+        }
+        let number = |n: u32| Value::Number(u64::from(n));
+        Value::List(vec![
+            Value::List(launch.grid.map(number).to_vec()),
+            Value::List(launch.block.map(number).to_vec()),
+            number(launch.shared_bytes),
+            Value::Bytes(arguments.to_vec()),
+            Value::List(offsets.iter().map(|offset| number(*offset)).collect()),
+            number(launch.cost_ns),
+            // SAFETY: NULL or a string that lives as long as the process.
+            unsafe { text(launch.label) },
+            Value::List(addresses),
+            Value::Number(u64::from(pointers)),
+        ])
+    }
+}
+
+impl Argument for *const sys::otr_operator_call {
+    /// Name, inputs, outputs, scalars. A tensor is its address, dtype, sizes and strides.
+    unsafe fn input(self, names: &Names, _: &str) -> Value {
+        // SAFETY: NULL or the struct, with as many operands as are counted.
+        let Some(call) = (unsafe { self.as_ref() }) else {
+            return Value::Null;
+        };
+        // SAFETY: as above.
+        let (inputs, outputs, scalars) = unsafe {
+            (
+                slice(call.inputs, call.input_count),
+                slice(call.outputs, call.output_count),
+                slice(call.scalars, call.scalar_count),
+            )
+        };
+        let tensors = |tensors: &[sys::otr_tensor]| {
+            let numbers = |numbers: &[i64]| {
+                Value::List(numbers.iter().map(|n| Value::Number(*n as u64)).collect())
+            };
+            Value::List(
+                tensors
+                    .iter()
+                    .map(|tensor| {
+                        // SAFETY: as many as the rank says.
+                        let (sizes, strides) = unsafe {
+                            (
+                                slice(tensor.sizes, tensor.rank),
+                                slice(tensor.strides, tensor.rank),
+                            )
+                        };
+                        Value::List(vec![
+                            names.address(tensor.address),
+                            Value::Number(u64::from(tensor.dtype)),
+                            numbers(sizes),
+                            numbers(strides),
+                        ])
+                    })
+                    .collect(),
+            )
+        };
+        let scalar = |scalar: &sys::otr_scalar| {
+            Value::List(vec![
+                Value::Number(u64::from(scalar.dtype)),
+                // SAFETY: all bits are valid for either member.
+                Value::Number(unsafe { scalar.value.i64_ } as u64),
+            ])
+        };
+        Value::List(vec![
+            // SAFETY: NUL-terminated.
+            unsafe { text(call.name) },
+            tensors(inputs),
+            tensors(outputs),
+            Value::List(scalars.iter().map(scalar).collect()),
+        ])
+    }
+}
+
+/// # Safety
+/// NULL, or as many elements as are counted, which live as long as the result is used.
+pub(super) unsafe fn slice<'a, T>(start: *const T, count: u32) -> &'a [T] {
+    if start.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(start, count as usize) }
+}
+
+/// Whether a number is an address of this process's memory, and so may be a pointer.
+fn is_mapped(word: u64) -> bool {
+    const PAGE: u64 = 4096;
+    if !(1 << 16..1 << 47).contains(&word) {
+        return false;
+    }
+    let mut resident = 0u8;
+    let page = std::ptr::without_provenance_mut((word & !(PAGE - 1)) as usize);
+    // SAFETY: mincore looks at no memory; it answers for any page, and writes one byte.
+    unsafe { libc::mincore(page, 1, &mut resident) == 0 }
+}

@@ -1,0 +1,634 @@
+//! Runs the calls of a recording on a driver, one after the other on one thread. Host memory, host calls and
+//! the waiting that a correct host does are its own; what the driver answers is reported and not judged.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::{c_char, c_void};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use outrigger_device::{Code, Driver, Error, Result, sys};
+
+use super::arguments::{Frame, Rebuilt, Skip, Things};
+use super::recording::{Recording, Step};
+use crate::entries::entries;
+use crate::record::Value;
+use crate::record::function::Place;
+use crate::{Entry, Next};
+
+/// How a recording is replayed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReplayOptions {
+    /// Whether host functions that were launched as kernels run, found by their place in a file, which is
+    /// loaded for it. Only for recordings that you trust: they name the code that runs.
+    pub host_functions: bool,
+    /// Whether new memory gets a value, so that runs on two drivers can be compared.
+    pub define_memory: bool,
+}
+
+/// What a run of a recording gave.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// For each call, in the order of the recording.
+    pub results: Vec<CallResult>,
+}
+
+/// What one call gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallResult {
+    /// What it answered; `None` if it was not replayed.
+    pub code: Option<i32>,
+    /// Why it was not replayed.
+    pub skipped: Option<&'static str>,
+    /// For a copy to host memory, what was there when the host could first know that it was.
+    pub read: Option<Vec<u8>>,
+    /// For a host call, the failure before it, each time it was called.
+    pub called: Vec<i32>,
+    /// Whether memory may differ from what was recorded, since work before it was not replayed.
+    pub uncertain: bool,
+}
+
+/// A piece of host memory that work of the driver uses: kept until the driver is closed.
+enum HostMemory {
+    Bytes(Box<[u8]>),
+    Call(Box<HostCall>),
+}
+
+struct HostCall {
+    outcome: i32,
+    called: Mutex<Vec<i32>>,
+}
+
+unsafe extern "C" fn host_call(user: *mut c_void, upstream: i32) -> i32 {
+    // SAFETY: a `HostCall` of the player, which keeps it until the driver is closed.
+    let call = unsafe { &*user.cast::<HostCall>() };
+    if let Ok(mut called) = call.called.lock() {
+        called.push(upstream);
+    }
+    if upstream == Code::OK.0 {
+        call.outcome
+    } else {
+        upstream
+    }
+}
+
+/// Bytes of host memory that a copy may have: more was never there, and the copy was refused.
+const LARGEST: u64 = 16 << 30;
+const TOO_LARGE: Skip = "its host memory is too large";
+
+/// A copy to host memory whose result nobody has looked at yet.
+struct Pending {
+    step: usize,
+    queue: u64,
+    memory: usize,
+}
+
+struct Player {
+    next: Next,
+    options: ReplayOptions,
+    things: Things,
+    /// What is alive and by which entry it was made, in the order of making.
+    alive: BTreeMap<u64, (Entry, u64)>,
+    made: u64,
+    host: Vec<HostMemory>,
+    pending: Vec<Pending>,
+    /// Which call's host call is which piece of host memory.
+    calls: Vec<(usize, usize)>,
+    /// Queues with work that nobody has waited for.
+    busy: HashSet<u64>,
+    /// Each event with the queue and the step of its last record.
+    events: Vec<(u64, u64, usize)>,
+    /// Start and size of each mapping, and of each reservation.
+    mapped: Vec<(u64, u64)>,
+    reserved: Vec<(u64, u64)>,
+    /// Size and device of each physical object.
+    sizes: Vec<(u64, u64, u32)>,
+    uncertain: bool,
+    results: Vec<CallResult>,
+}
+
+/// Replays a recording on a driver that nobody else uses, and closes it.
+///
+/// # Errors
+/// `BUSY` if the driver is in use. What the driver answers to the calls is in the result.
+pub fn replay(recording: &Recording, driver: Driver, options: ReplayOptions) -> Result<Run> {
+    let raw = driver
+        .into_raw()
+        .map_err(|_| Error::new(Code::BUSY, "a driver that is in use cannot be replayed on"))?;
+    let handle = raw.handle().expose_provenance() as u64;
+    let mut player = Player {
+        next: Next::new(raw),
+        options,
+        things: Things::default(),
+        alive: BTreeMap::new(),
+        made: 0,
+        host: Vec::new(),
+        pending: Vec::new(),
+        calls: Vec::new(),
+        busy: HashSet::new(),
+        events: Vec::new(),
+        mapped: Vec::new(),
+        reserved: Vec::new(),
+        sizes: Vec::new(),
+        uncertain: false,
+        results: vec![CallResult::default(); recording.steps.len()],
+    };
+    player.things.objects.insert(0, handle);
+    for (at, step) in recording.steps.iter().enumerate() {
+        match player.step(at, step) {
+            Ok(code) => player.results[at].code = Some(code),
+            Err(reason) => {
+                player.results[at].skipped = Some(reason);
+                player.uncertain |= step.entry.submits() || step.entry == Entry::graph_update;
+            }
+        }
+    }
+    Ok(player.finish())
+}
+
+impl Player {
+    /// Makes one call and notes what it changed.
+    fn step(&mut self, at: usize, step: &Step) -> Result<i32, Skip> {
+        if step.code.is_none() {
+            return Err("it never returned");
+        }
+        let mut frame = Frame::default();
+        let code = match step.entry {
+            Entry::close => return Err("the player closes the driver itself"),
+            Entry::host_call => self.host_call(at, step)?,
+            Entry::copy => self.copy(at, step)?,
+            Entry::module_load => self.module_load(step, &mut frame)?,
+            Entry::kernel_launch => self.kernel_launch(step, &mut frame)?,
+            _ => {
+                self.before(step.entry);
+                let code = self.call(step, &mut frame)?;
+                self.again(step, &mut frame, code)?
+            }
+        };
+        self.after(at, step, code, &frame);
+        Ok(code)
+    }
+
+    /// Asks again where the recorded host got its answer later than this one.
+    fn again(&mut self, step: &Step, frame: &mut Frame, code: i32) -> Result<i32, Skip> {
+        const LONGEST: Duration = Duration::from_secs(2);
+        let asks = matches!(step.entry, Entry::queue_query | Entry::event_query);
+        let (start, mut code) = (Instant::now(), code);
+        while asks
+            && code == Code::NOT_READY.0
+            && step.code != Some(Code::NOT_READY.0)
+            && start.elapsed() < LONGEST
+        {
+            std::thread::sleep(Duration::from_micros(50));
+            code = self.call(step, frame)?;
+        }
+        Ok(code)
+    }
+
+    /// Waits where a host has to before it takes something back (R12).
+    fn before(&mut self, entry: Entry) {
+        if matches!(
+            entry,
+            Entry::memory_free
+                | Entry::unified_free
+                | Entry::pinned_free
+                | Entry::virtual_unmap
+                | Entry::module_unload
+                | Entry::operator_release
+                | Entry::graph_destroy
+        ) {
+            self.drain();
+        }
+    }
+
+    fn after(&mut self, at: usize, step: &Step, code: i32, frame: &Frame) {
+        let first = step
+            .arguments
+            .first()
+            .map(|value| self.things.object(value));
+        let first = first.and_then(Result::ok).unwrap_or(0);
+        if step.entry.submits() {
+            let queue = match step.entry {
+                Entry::event_record => step.arguments.get(1),
+                _ => step.arguments.first(),
+            };
+            if let Some(Ok(queue)) = queue.map(|queue| self.things.object(queue)) {
+                self.busy.insert(queue);
+                if step.entry == Entry::event_record && code == Code::OK.0 {
+                    self.events.retain(|(event, ..)| *event != first);
+                    self.events.push((first, queue, at));
+                }
+            }
+        }
+        match step.entry {
+            Entry::queue_synchronize if code != Code::CAPTURE.0 => {
+                self.busy.remove(&first);
+                self.look(|pending| pending.queue == first);
+            }
+            Entry::queue_query if code != Code::NOT_READY.0 && code != Code::CAPTURE.0 => {
+                self.look(|pending| pending.queue == first);
+            }
+            Entry::event_synchronize | Entry::event_query if code == Code::OK.0 => {
+                let known = self.events.iter().find(|(event, ..)| *event == first);
+                if let Some((_, queue, recorded)) = known.copied() {
+                    self.look(|pending| pending.queue == queue && pending.step < recorded);
+                }
+            }
+            _ => {}
+        }
+        if code == Code::OK.0 {
+            self.keep_books(step, frame);
+        }
+    }
+
+    /// Notes what a call that succeeded has made or taken.
+    fn keep_books(&mut self, step: &Step, frame: &Frame) {
+        let written: Vec<_> = frame.written().collect();
+        for (at, value) in written.iter().copied().enumerate() {
+            let is_thing = match step.outputs.get(at) {
+                Some(Value::Object(id)) => {
+                    self.things.objects.insert(*id, value);
+                    true
+                }
+                Some(Value::Address(id, _)) => {
+                    self.things.memory.insert(*id, value);
+                    self.define(step, value);
+                    true
+                }
+                Some(_) => false,
+                // It failed when it was recorded: what it made now is given back at the end.
+                None => at + 1 == written.len(),
+            };
+            if is_thing && given_by(step.entry) != step.entry {
+                self.made += 1;
+                self.alive.insert(self.made, (step.entry, value));
+            }
+        }
+        let argument = |at: usize| {
+            let value = step.arguments.get(at)?;
+            let things = &self.things;
+            things.object(value).or_else(|_| things.address(value)).ok()
+        };
+        let number = |at: usize| match step.arguments.get(at) {
+            Some(Value::Number(number)) => *number,
+            _ => 0,
+        };
+        match step.entry {
+            Entry::virtual_create => {
+                let (device, size) = (number(1) as u32, number(2));
+                self.sizes
+                    .extend(written.iter().map(|handle| (*handle, size, device)));
+            }
+            Entry::virtual_reserve => {
+                let size = number(2);
+                self.reserved
+                    .extend(written.iter().map(|address| (*address, size)));
+            }
+            Entry::virtual_release => {
+                let address = argument(1);
+                self.reserved.retain(|(start, _)| Some(*start) != address);
+            }
+            Entry::virtual_map => {
+                if let (Some(address), Some(Value::List(objects))) =
+                    (argument(1), step.arguments.get(2))
+                {
+                    let known = |object| {
+                        let handle = self.things.object(object).ok()?;
+                        self.sizes.iter().rev().find(|(other, ..)| *other == handle)
+                    };
+                    let objects: Vec<_> = objects.iter().filter_map(known).copied().collect();
+                    let size = objects.iter().map(|(_, size, _)| size).sum();
+                    self.mapped.push((address, size));
+                    let device = objects.first().map_or(0, |(.., device)| *device);
+                    self.define_range(address, size, device);
+                }
+            }
+            Entry::virtual_unmap => {
+                if let Some(address) = argument(1) {
+                    let end = address + number(2);
+                    self.mapped
+                        .retain(|(start, size)| *start >= end || start + size <= address);
+                }
+            }
+            entry => {
+                let taken = match entry {
+                    Entry::queue_destroy
+                    | Entry::event_destroy
+                    | Entry::module_unload
+                    | Entry::operator_release
+                    | Entry::graph_destroy => argument(0),
+                    Entry::memory_free
+                    | Entry::unified_free
+                    | Entry::pinned_free
+                    | Entry::virtual_destroy => argument(1),
+                    _ => None,
+                };
+                if let Some(taken) = taken {
+                    self.alive
+                        .retain(|_, (made, value)| *value != taken || given_by(*made) != entry);
+                    if entry == Entry::queue_destroy {
+                        self.busy.remove(&taken);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what copies gave, where the host may look at it now.
+    fn look(&mut self, now: impl Fn(&Pending) -> bool) {
+        let (results, host) = (&mut self.results, &self.host);
+        self.pending.retain(|pending| {
+            if !now(pending) {
+                return true;
+            }
+            if let Some(HostMemory::Bytes(bytes)) = host.get(pending.memory) {
+                // Work that should have finished may not have: what is there now is read as it is.
+                let read = bytes.iter().map(|byte| {
+                    // SAFETY: a reference to a byte that lives; volatile, since a driver that is wrong may
+                    // still write there.
+                    unsafe { std::ptr::read_volatile(byte) }
+                });
+                results[pending.step].read = Some(read.collect());
+            }
+            false
+        });
+    }
+
+    fn host_call(&mut self, at: usize, step: &Step) -> Result<i32, Skip> {
+        let [queue, function, _] = &step.arguments[..] else {
+            return Err("it is incomplete");
+        };
+        let queue = std::ptr::with_exposed_provenance_mut(self.things.object(queue)? as usize);
+        if *function == Value::Null {
+            // SAFETY: a live queue of this driver, or NULL, which it has to refuse.
+            return Ok(unsafe { self.next.host_call(queue, None, std::ptr::null_mut()) });
+        }
+        let outcome = step
+            .ran
+            .iter()
+            .find(|(upstream, _)| *upstream == Code::OK.0);
+        let call = Box::new(HostCall {
+            outcome: outcome.map_or(Code::OK.0, |(_, code)| *code),
+            called: Mutex::default(),
+        });
+        let user = std::ptr::from_ref(&*call).cast_mut().cast();
+        self.calls.push((at, self.host.len()));
+        self.host.push(HostMemory::Call(call));
+        // SAFETY: as above, and the data is kept until the driver is closed.
+        Ok(unsafe { self.next.host_call(queue, Some(host_call), user) })
+    }
+
+    fn copy(&mut self, at: usize, step: &Step) -> Result<i32, Skip> {
+        let [queue, dst, src, Value::Number(size), Value::Number(kind)] = &step.arguments[..]
+        else {
+            return Err("it is incomplete");
+        };
+        let handle = self.things.object(queue)?;
+        let mut end = |value: &Value, bytes: Option<&Vec<u8>>| match value {
+            Value::Host(size) => {
+                let size = Some(*size)
+                    .filter(|size| *size <= LARGEST)
+                    .ok_or(TOO_LARGE)?;
+                let size = usize::try_from(size).map_err(|_| TOO_LARGE)?;
+                let mut memory = Vec::new();
+                memory.try_reserve_exact(size).map_err(|_| TOO_LARGE)?;
+                memory.resize(size, 0xC5);
+                let mut memory: Box<[u8]> = memory.into_boxed_slice();
+                if let Some(bytes) = bytes {
+                    let both = size.min(bytes.len());
+                    memory[..both].copy_from_slice(&bytes[..both]);
+                }
+                let address = memory.as_mut_ptr().expose_provenance() as u64;
+                self.host.push(HostMemory::Bytes(memory));
+                Ok((address, Some(self.host.len() - 1)))
+            }
+            value => self.things.address(value).map(|address| (address, None)),
+        };
+        let (source, _) = end(src, step.source.first())?;
+        if matches!(src, Value::Host(1..)) && step.source.is_empty() && step.code == Some(0) {
+            self.uncertain = true;
+        }
+        let (destination, memory) = end(dst, None)?;
+        let queue = std::ptr::with_exposed_provenance_mut(handle as usize);
+        let kind = u32::try_from(*kind).map_err(|_| "its kind is out of range")?;
+        // SAFETY: a live queue; device ends as they were recorded, and host ends that are kept until the
+        // driver is closed.
+        let code = unsafe { self.next.copy(queue, destination, source, *size, kind) };
+        self.results[at].uncertain = self.uncertain;
+        if let (Some(memory), Code::OK) = (memory, Code(code)) {
+            self.pending.push(Pending {
+                step: at,
+                queue: handle,
+                memory,
+            });
+        }
+        Ok(code)
+    }
+
+    fn module_load(&mut self, step: &Step, frame: &mut Frame) -> Result<i32, Skip> {
+        if !matches!(step.arguments.get(2), Some(Value::Number(format))
+            if *format == u64::from(sys::OTR_CODE_HOST_FUNCTION))
+        {
+            return self.call(step, frame);
+        }
+        if !self.options.host_functions {
+            return Err("it is a host function, and those are not run unless asked for");
+        }
+        let place = step.arguments.get(3).and_then(Place::from_value);
+        let function = place.and_then(|place| place.find());
+        let function = function.ok_or("the file of its host function is not there, or another")?;
+        let [driver, device, _, _, _, options, module] = &step.arguments[..] else {
+            return Err("it is incomplete");
+        };
+        let things = &self.things;
+        let driver = Rebuilt::rebuild(driver, "driver", things, frame)?;
+        let device = Rebuilt::rebuild(device, "device", things, frame)?;
+        let options = Rebuilt::rebuild(options, "options", things, frame)?;
+        let module = Rebuilt::rebuild(module, "module", things, frame)?;
+        let format = sys::OTR_CODE_HOST_FUNCTION;
+        // SAFETY: for this format `code` is the function itself; outputs live in the frame.
+        Ok(unsafe {
+            self.next
+                .module_load(driver, device, format, function, 0, options, module)
+        })
+    }
+
+    fn kernel_launch(&mut self, step: &Step, frame: &mut Frame) -> Result<i32, Skip> {
+        if let Some(Value::List(launch)) = step.arguments.get(2)
+            && matches!(launch.last(), Some(Value::Number(1..)))
+        {
+            return Err("its arguments hold pointers of the recorded process");
+        }
+        self.call(step, frame)
+    }
+
+    /// Gives new memory a value, by a queue of its own. It is checked, and given in another way if it did
+    /// not arrive: what is tested is the recording.
+    fn define(&mut self, step: &Step, address: u64) {
+        let number = |at: usize| match step.arguments.get(at) {
+            Some(Value::Number(number)) => *number,
+            _ => 0,
+        };
+        if matches!(step.entry, Entry::memory_alloc | Entry::unified_alloc) {
+            self.define_range(address, number(2), number(1) as u32);
+        }
+    }
+
+    fn define_range(&mut self, address: u64, size: u64, device: u32) {
+        if !self.options.define_memory || size == 0 {
+            return;
+        }
+        let driver = self.next.raw().handle();
+        let mut queue = std::ptr::null_mut();
+        let value = vec![0u8; size as usize].into_boxed_slice();
+        let mut back = vec![0xC5u8; size as usize].into_boxed_slice();
+        // SAFETY: the memory is new and has the size; the host memory is kept until the driver is closed.
+        unsafe {
+            if self
+                .next
+                .queue_create(driver, device, std::ptr::null(), &mut queue)
+                != Code::OK.0
+            {
+                return;
+            }
+            let from = value.as_ptr().expose_provenance() as u64;
+            let to = back.as_mut_ptr().expose_provenance() as u64;
+            let next = &self.next;
+            let check = |back: &[u8]| {
+                let _ = next.copy(queue, to, address, size, sys::OTR_COPY_DEVICE_TO_HOST);
+                let _ = next.queue_synchronize(queue);
+                back.iter().all(|byte| *byte == 0)
+            };
+            let _ = next.copy(queue, address, from, size, sys::OTR_COPY_HOST_TO_DEVICE);
+            if !check(&back) {
+                let _ = next.fill(queue, address, size, [0u8].as_ptr().cast(), 1);
+                check(&back);
+            }
+            let _ = next.queue_destroy(queue);
+        }
+        self.host.push(HostMemory::Bytes(value));
+        self.host.push(HostMemory::Bytes(back));
+    }
+
+    /// Waits until all work has finished, without taking failures away.
+    fn drain(&mut self) {
+        for queue in std::mem::take(&mut self.busy) {
+            self.drain_queue(queue);
+        }
+    }
+
+    fn drain_queue(&self, queue: u64) {
+        const LONGEST: Duration = Duration::from_secs(10);
+        let queue = std::ptr::with_exposed_provenance_mut(queue as usize);
+        let start = Instant::now();
+        // SAFETY: a live queue.
+        unsafe {
+            let _ = self.next.queue_flush(queue);
+            while self.next.queue_query(queue) == Code::NOT_READY.0 && start.elapsed() < LONGEST {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+
+    /// Looks at what is left, gives everything back, and closes the driver.
+    fn finish(mut self) -> Run {
+        let driver = self.next.raw().handle();
+        let queues = self
+            .alive
+            .values()
+            .filter(|(made, _)| *made == Entry::queue_create);
+        for (_, queue) in queues {
+            self.drain_queue(*queue);
+        }
+        self.look(|_| true);
+        let next = &self.next;
+        // SAFETY: all of it is live, and its work has finished.
+        unsafe {
+            for (address, size) in &self.mapped {
+                let _ = next.virtual_unmap(driver, *address, *size);
+            }
+            for (made, value) in self.alive.values().rev() {
+                let (made, value) = (*made, *value);
+                let handle = std::ptr::with_exposed_provenance_mut::<c_void>(value as usize);
+                let _ = match given_by(made) {
+                    Entry::queue_destroy => next.queue_destroy(handle.cast()),
+                    Entry::event_destroy => next.event_destroy(handle.cast()),
+                    Entry::module_unload => next.module_unload(handle.cast()),
+                    Entry::operator_release => next.operator_release(handle.cast()),
+                    Entry::graph_destroy => next.graph_destroy(handle.cast()),
+                    Entry::virtual_destroy => next.virtual_destroy(driver, handle.cast()),
+                    Entry::memory_free => next.memory_free(driver, value),
+                    Entry::unified_free => next.unified_free(driver, value),
+                    Entry::pinned_free => next.pinned_free(driver, handle),
+                    _ => Code::OK.0,
+                };
+            }
+            for (address, size) in &self.reserved {
+                let _ = next.virtual_release(driver, *address, *size);
+            }
+        }
+        let Self {
+            next,
+            host,
+            calls,
+            mut results,
+            ..
+        } = self;
+        // Closes the driver, which waits for what still runs; only then the host memory may go.
+        drop(next);
+        for (step, place) in calls {
+            if let Some(HostMemory::Call(call)) = host.get(place)
+                && let Ok(called) = call.called.lock()
+            {
+                results[step].called.clone_from(&called);
+            }
+        }
+        Run { results }
+    }
+}
+
+/// The entry that gives back what this one made; itself if it makes nothing of the kind.
+fn given_by(entry: Entry) -> Entry {
+    match entry {
+        Entry::queue_create => Entry::queue_destroy,
+        Entry::event_create => Entry::event_destroy,
+        Entry::module_load => Entry::module_unload,
+        Entry::operator_prepare => Entry::operator_release,
+        Entry::graph_record_end => Entry::graph_destroy,
+        Entry::virtual_create => Entry::virtual_destroy,
+        Entry::memory_alloc => Entry::memory_free,
+        Entry::unified_alloc => Entry::unified_free,
+        Entry::pinned_alloc => Entry::pinned_free,
+        other => other,
+    }
+}
+
+macro_rules! played {
+    ($($kind:ident $method:ident: $group:ident.$entry:ident($first:ident: $fty:ident
+        $(, $arg:ident: $ty:ty)*) [$($out:ident: $oty:ident)?];)*) => {
+        impl Player {
+            /// Makes the call of a step with its arguments rebuilt.
+            fn call(&mut self, step: &Step, frame: &mut Frame) -> Result<i32, Skip> {
+                let mut values = step.arguments.iter();
+                let things = &self.things;
+                match step.entry {
+                    $(Entry::$method => {
+                        let $first = <*mut sys::$fty>::rebuild(
+                            values.next().ok_or("it is incomplete")?,
+                            stringify!($first), things, frame)?;
+                        $(let $arg = <$ty>::rebuild(
+                            values.next().ok_or("it is incomplete")?,
+                            stringify!($arg), things, frame)?;)*
+                        $(let $out = <*mut *mut sys::$oty>::rebuild(
+                            values.next().ok_or("it is incomplete")?,
+                            stringify!($out), things, frame)?;)?
+                        // SAFETY: handles and memory are live on this driver, as they were when the call
+                        // was recorded; structs and places for outputs live in the frame.
+                        Ok(unsafe { self.next.$method($first $(, $arg)* $(, $out)?) })
+                    })*
+                }
+            }
+        }
+    };
+}
+
+entries!(played);

@@ -1,0 +1,159 @@
+//! Events of a timeline as Perfetto and Chrome read them: one JSON object a line, in an array that may end
+//! anywhere, so that the trace of a process that was killed opens too.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// Devices are processes of the timeline, with numbers that no process of the system has.
+const DEVICES: u64 = 1 << 30;
+
+/// Writes events. Times are microseconds since it was made.
+pub(super) struct Timeline {
+    file: Mutex<Option<File>>,
+    start: Instant,
+    process: u64,
+    threads: AtomicU64,
+    flows: AtomicU64,
+}
+
+/// Where something happens: a process of the timeline, and a thread of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Track {
+    pub(super) process: u64,
+    pub(super) thread: u64,
+}
+
+thread_local! {
+    /// This thread's number in the timeline of a driver, with the number of that timeline.
+    static THREAD: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+}
+
+impl Timeline {
+    pub(super) fn new(path: &Path, driver: &str, devices: u32) -> io::Result<Self> {
+        let mut file = File::create(path)?;
+        file.write_all(b"[\n")?;
+        let timeline = Self {
+            file: Mutex::new(Some(file)),
+            start: Instant::now(),
+            process: u64::from(std::process::id()),
+            threads: AtomicU64::new(0),
+            flows: AtomicU64::new(0),
+        };
+        timeline.name_process(timeline.process, &format!("calls of the driver {driver}"));
+        for device in 0..devices {
+            let process = Self::device(device).process;
+            timeline.name_process(process, &format!("device {device} of {driver}"));
+        }
+        Ok(timeline)
+    }
+
+    /// The track of a device, for counters.
+    pub(super) fn device(device: u32) -> Track {
+        Track {
+            process: DEVICES + u64::from(device),
+            thread: 0,
+        }
+    }
+
+    /// Now, in microseconds.
+    pub(super) fn now(&self) -> f64 {
+        self.start.elapsed().as_nanos() as f64 / 1000.0
+    }
+
+    /// A number for an arrow.
+    pub(super) fn flow(&self) -> u64 {
+        self.flows.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The track of the calling thread.
+    pub(super) fn this_thread(&self) -> Track {
+        let own = std::ptr::from_ref(self).addr();
+        let (timeline, mut thread) = THREAD.get();
+        if timeline != own {
+            thread = self.threads.fetch_add(1, Ordering::Relaxed) + 1;
+            THREAD.set((own, thread));
+            let current = std::thread::current();
+            let name = current.name().unwrap_or("thread").to_owned();
+            let track = Track {
+                process: self.process,
+                thread,
+            };
+            self.name_thread(track, &name);
+        }
+        Track {
+            process: self.process,
+            thread,
+        }
+    }
+
+    fn name_process(&self, process: u64, name: &str) {
+        self.write(
+            &json!({"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}),
+        );
+    }
+
+    pub(super) fn name_thread(&self, track: Track, name: &str) {
+        self.write(&json!({
+            "ph": "M", "name": "thread_name", "pid": track.process, "tid": track.thread,
+            "args": {"name": name},
+        }));
+    }
+
+    /// Something that took time.
+    pub(super) fn slice(&self, track: Track, name: &str, (from, to): (f64, f64), args: &Value) {
+        self.write(&json!({
+            "ph": "X", "name": name, "pid": track.process, "tid": track.thread, "ts": from,
+            "dur": (to - from).max(0.0), "args": args,
+        }));
+    }
+
+    /// An arrow out of the slice of this moment.
+    pub(super) fn arrow_from(&self, track: Track, kind: &str, flow: u64, at: f64) {
+        self.write(&json!({
+            "ph": "s", "cat": kind, "name": kind, "id": flow, "pid": track.process,
+            "tid": track.thread, "ts": at,
+        }));
+    }
+
+    /// The end of an arrow in the slice of this moment.
+    pub(super) fn arrow_to(&self, track: Track, kind: &str, flow: u64, at: f64) {
+        self.write(&json!({
+            "ph": "f", "bp": "e", "cat": kind, "name": kind, "id": flow, "pid": track.process,
+            "tid": track.thread, "ts": at,
+        }));
+    }
+
+    /// A number that changes over time.
+    pub(super) fn counter(&self, track: Track, name: &str, value: u64) {
+        self.write(&json!({
+            "ph": "C", "name": name, "pid": track.process, "ts": self.now(), "args": {"bytes": value},
+        }));
+    }
+
+    fn write(&self, event: &Value) {
+        let line = format!("{event},\n");
+        let mut file = self.file.lock();
+        if let Some(out) = &mut *file
+            && let Err(error) = out.write_all(line.as_bytes())
+        {
+            tracing::error!(target: "outrigger::trace", %error, "the timeline ends here");
+            *file = None;
+        }
+    }
+}
+
+impl Drop for Timeline {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.get_mut() {
+            // What follows the last comma closes the array. Without it the file opens all the same.
+            let _ = file.write_all(b"{\"ph\":\"M\",\"name\":\"end\",\"pid\":0}]\n");
+        }
+    }
+}

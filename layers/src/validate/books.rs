@@ -1,0 +1,261 @@
+//! What `validate` knows of a driver: which memory, queues and events are alive, which work uses what, and how
+//! far it is known to have come. It calls nobody and judges nothing.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Host calls of one queue, by their numbers in it, from 0.
+#[derive(Debug, Default)]
+pub(super) struct CallBook {
+    /// So many were submitted.
+    pub(super) submitted: u64,
+    /// All before this one have run.
+    pub(super) ran: u64,
+    /// The first failure that no synchronize has taken: of which host call, and its code.
+    pub(super) failure: Option<(u64, i32)>,
+    /// Host calls of other queues that the next host call comes after.
+    pub(super) needs: Vec<Point>,
+}
+
+/// A point in the host calls of a queue: behind so many.
+#[derive(Clone, Debug)]
+pub(super) struct Point {
+    pub(super) book: Arc<Mutex<CallBook>>,
+    pub(super) calls: u64,
+}
+
+impl CallBook {
+    /// Lets later host calls come after a point.
+    pub(super) fn need(&mut self, point: &Point) {
+        let same = |other: &&mut Point| Arc::ptr_eq(&other.book, &point.book);
+        match self.needs.iter_mut().find(same) {
+            Some(other) => other.calls = other.calls.max(point.calls),
+            None => self.needs.push(point.clone()),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub(super) number: u32,
+    pub(super) submitted: u64,
+    /// Work up to here is known to have finished.
+    pub(super) finished: u64,
+    pub(super) recording: bool,
+    pub(super) calls: Arc<Mutex<CallBook>>,
+    /// Held while work is handed to the driver, so that ours and the driver's order are the same.
+    pub(super) order: Arc<Mutex<()>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) number: u32,
+    pub(super) recorded: Option<Recorded>,
+}
+
+/// What an event was recorded on.
+#[derive(Clone, Debug)]
+pub(super) struct Recorded {
+    pub(super) queue: usize,
+    pub(super) submitted: u64,
+    pub(super) point: Point,
+}
+
+/// Memory of any kind.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) number: u32,
+    pub(super) size: u64,
+    /// For messages: `memory`, `reservation`, ...
+    pub(super) kind: &'static str,
+    /// Whether work may touch it: a reservation is none by itself.
+    pub(super) usable: bool,
+    pub(super) uses: Uses,
+}
+
+/// For each queue, the number of the last work that uses some memory, and what that was.
+pub(super) type Uses = HashMap<usize, (u64, String)>;
+
+/// A physical object where it is mapped.
+#[derive(Debug, Default)]
+pub(super) struct Mapped {
+    pub(super) size: u64,
+    pub(super) uses: Uses,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    pub(super) queues: HashMap<usize, Queue>,
+    pub(super) events: HashMap<usize, Event>,
+    /// Modules, graphs, operators, physical memory: kind, number, and size of physical memory.
+    pub(super) others: HashMap<usize, (&'static str, u32, u64)>,
+    /// By where it begins.
+    pub(super) memory: BTreeMap<u64, Memory>,
+    /// By where it begins.
+    pub(super) mapped: BTreeMap<u64, Mapped>,
+    /// Memory of other processes has a size that nobody tells: what lies behind it is not judged.
+    pub(super) imported: bool,
+    /// How many recordings of graphs are open.
+    pub(super) recordings: u32,
+    pub(super) device_time: HashMap<u32, u64>,
+    last: u32,
+}
+
+impl Books {
+    pub(super) fn number(&mut self) -> u32 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Memory or a reservation that a new range of addresses runs into.
+    pub(super) fn overlap(&self, address: u64, size: u64) -> Option<&Memory> {
+        let end = address.saturating_add(size);
+        let (start, memory) = self.memory.range(..end).next_back()?;
+        (start.saturating_add(memory.size) > address).then_some(memory)
+    }
+
+    /// Where memory that work may use ends, from an address on.
+    fn usable_end(&self, address: u64) -> Option<u64> {
+        let memory = self.memory.range(..=address).next_back();
+        if let Some((start, memory)) = memory
+            && memory.usable
+            && address - start < memory.size
+        {
+            return Some(start + memory.size);
+        }
+        let (start, mapped) = self.mapped.range(..=address).next_back()?;
+        (address - start < mapped.size).then(|| start + mapped.size)
+    }
+
+    /// Whether all of a range is memory that work may use.
+    pub(super) fn is_usable(&self, address: u64, size: u64) -> bool {
+        if self.imported {
+            return true;
+        }
+        let Some(end) = address.checked_add(size) else {
+            return false;
+        };
+        let mut at = address;
+        while at < end {
+            match self.usable_end(at) {
+                Some(next) => at = next,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Counts work of a queue, and notes the memory that it uses: ranges, each of at least a byte.
+    pub(super) fn submit(&mut self, queue: usize, what: &str, ranges: &[(u64, u64)]) {
+        let Some(entry) = self.queues.get_mut(&queue) else {
+            return;
+        };
+        entry.submitted += 1;
+        let number = entry.submitted;
+        for (address, size) in ranges {
+            let note = |uses: &mut Uses| uses.insert(queue, (number, what.to_owned()));
+            if let Some((start, memory)) = self.memory.range_mut(..=*address).next_back()
+                && *address - *start < memory.size
+            {
+                note(&mut memory.uses);
+            }
+            let end = address.saturating_add((*size).max(1));
+            for (start, mapped) in self.mapped.range_mut(..end).rev() {
+                if start.saturating_add(mapped.size) <= *address {
+                    break;
+                }
+                note(&mut mapped.uses);
+            }
+        }
+    }
+
+    /// Work of a queue is known to have finished up to here.
+    pub(super) fn finished(&mut self, queue: usize, submitted: u64) {
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            queue.finished = queue.finished.max(submitted);
+        }
+    }
+
+    /// Uses of memory that are not known to have finished: the queue, and what the work was.
+    pub(super) fn unfinished(&self, address: u64) -> Vec<(usize, String)> {
+        let memory = self.memory.get(&address);
+        memory.map_or_else(Vec::new, |memory| self.still(&memory.uses))
+    }
+
+    /// The same for what is mapped in a range.
+    pub(super) fn unfinished_mapped(&self, address: u64, size: u64) -> Vec<(usize, String)> {
+        let range = address..address.saturating_add(size);
+        let pieces = self.mapped.range(range);
+        pieces
+            .flat_map(|(_, piece)| self.still(&piece.uses))
+            .collect()
+    }
+
+    fn still(&self, uses: &Uses) -> Vec<(usize, String)> {
+        let still = |(queue, (number, what)): (&usize, &(u64, String))| {
+            let live = self.queues.get(queue)?;
+            (live.finished < *number).then(|| (*queue, format!("{what} on queue {}", live.number)))
+        };
+        uses.iter().filter_map(still).collect()
+    }
+
+    /// All that is alive, in words.
+    pub(super) fn alive(&self) -> Vec<String> {
+        let mut alive = Vec::new();
+        alive.extend(self.queues.values().map(|q| format!("queue {}", q.number)));
+        alive.extend(self.events.values().map(|e| format!("event {}", e.number)));
+        let others = self.others.values();
+        alive.extend(others.map(|(kind, number, _)| format!("{kind} {number}")));
+        alive.extend(self.memory.values().map(|memory| {
+            let last = memory.uses.values().max_by_key(|(number, _)| *number);
+            let last = last.map_or_else(String::new, |(_, what)| format!(", last used by {what}"));
+            format!(
+                "{} {} of {} bytes{last}",
+                memory.kind, memory.number, memory.size
+            )
+        }));
+        alive.sort();
+        alive
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Books, Mapped, Memory};
+
+    fn memory(size: u64, usable: bool) -> Memory {
+        Memory {
+            number: 1,
+            size,
+            kind: "memory",
+            usable,
+            uses: Default::default(),
+        }
+    }
+
+    #[test]
+    fn ranges_are_usable_across_borders_of_mappings_and_nowhere_else() {
+        let mut books = Books::default();
+        books.memory.insert(1000, memory(100, true));
+        books.memory.insert(2000, memory(1000, false));
+        for start in [2000, 2200] {
+            let uses = Default::default();
+            books.mapped.insert(start, Mapped { size: 200, uses });
+        }
+        for (address, size, usable) in [
+            (1000, 100, true),
+            (1001, 100, false),
+            (2100, 300, true),
+            (2100, 301, false),
+            (2400, 1, false),
+            (1050, 0, true),
+            (u64::MAX, 2, false),
+        ] {
+            assert_eq!(books.is_usable(address, size), usable, "{address} {size}");
+        }
+        assert!(books.overlap(1099, 1).is_some() && books.overlap(1100, 10).is_none());
+        assert!(books.overlap(900, 101).is_some() && books.overlap(2999, 1).is_some());
+    }
+}

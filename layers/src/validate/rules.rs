@@ -1,0 +1,483 @@
+//! The layer `validate`: checks the calls of the host before they reach the driver, and the answers of the
+//! driver before they reach the host. What would be undefined is refused; all else goes on as it came.
+
+use std::ffi::{CStr, CString, c_void};
+use std::sync::Arc;
+
+use outrigger_device::{Code, Driver, Result, sys};
+use parking_lot::Mutex;
+
+use super::books::{Books, CallBook, Event, Mapped, Memory, Point, Queue, Recorded, Uses};
+use super::calls::{HostCalls, within};
+use super::finding::{Finding, Side, Sink};
+use crate::entry::{Gate, Gated};
+use crate::{Entry, Layer, Next, fail};
+
+/// The layer that checks the rules of the contract over a driver.
+///
+/// # Errors
+/// Of the driver, when it is asked for its devices.
+pub fn validate(driver: &Driver, sink: Sink) -> Result<impl Layer + use<>> {
+    let devices = (0..driver.device_count())
+        .map(|device| driver.properties(device).map(|p| p.address_alignment))
+        .collect::<Result<Vec<_>>>()?;
+    let (_, handle) = driver.raw();
+    let driver = handle.addr();
+    Ok(Gated {
+        gate: NotFromHostCalls {
+            driver,
+            sink: Arc::clone(&sink),
+        },
+        layer: Rules {
+            driver,
+            sink,
+            alignments: devices,
+            books: Mutex::default(),
+            calls: HostCalls::default(),
+        },
+    })
+}
+
+/// R27: a host call must not call the driver.
+struct NotFromHostCalls {
+    driver: usize,
+    sink: Sink,
+}
+
+impl Gate for NotFromHostCalls {
+    fn pass(&self, _: &Next, entry: Entry, _: *mut sys::otr_queue) -> Result<(), i32> {
+        if !within(self.driver) {
+            return Ok(());
+        }
+        let text = format!("{} was called from a host call", entry.name());
+        let message = format!("R27: {text}");
+        (self.sink)(&Finding {
+            side: Side::Host,
+            rule: "R27",
+            text,
+        });
+        Err(fail(Code::WOULD_DEADLOCK, message))
+    }
+}
+
+struct Rules {
+    driver: usize,
+    sink: Sink,
+    /// Of addresses, by device.
+    alignments: Vec<u32>,
+    books: Mutex<Books>,
+    calls: HostCalls,
+}
+
+/// What is known of a queue when a call begins.
+struct Seen {
+    number: u32,
+    submitted: u64,
+    calls: u64,
+    recording: bool,
+    book: Arc<Mutex<CallBook>>,
+}
+
+impl Rules {
+    fn report(&self, side: Side, rule: &'static str, text: String) {
+        (self.sink)(&Finding { side, rule, text });
+    }
+
+    fn driver(&self, rule: &'static str, text: String) {
+        self.report(Side::Driver, rule, text);
+    }
+
+    /// Refuses what would be undefined.
+    fn refuse(&self, code: Code, rule: &'static str, text: String) -> i32 {
+        let message = format!("{rule}: {text}");
+        self.report(Side::Host, rule, text);
+        fail(code, message)
+    }
+
+    /// What a queue was given so far. `None` for one that is not known.
+    fn seen(&self, queue: usize) -> Option<Seen> {
+        let order = Arc::clone(&self.books.lock().queues.get(&queue)?.order);
+        let _order = order.lock();
+        let books = self.books.lock();
+        let known = books.queues.get(&queue)?;
+        let book = Arc::clone(&known.calls);
+        let calls = book.lock().submitted;
+        Some(Seen {
+            number: known.number,
+            submitted: known.submitted,
+            calls,
+            recording: known.recording,
+            book,
+        })
+    }
+
+    /// Hands work to the driver and counts it, with the memory that it uses.
+    fn submit(
+        &self,
+        queue: usize,
+        what: &str,
+        ranges: &[(u64, u64)],
+        work: impl FnOnce() -> i32,
+    ) -> i32 {
+        let order = self
+            .books
+            .lock()
+            .queues
+            .get(&queue)
+            .map(|q| Arc::clone(&q.order));
+        let _order = order.as_ref().map(|order| order.lock());
+        let code = work();
+        if code == Code::OK.0 {
+            self.books.lock().submit(queue, what, ranges);
+        }
+        code
+    }
+
+    /// R33: what would wait is refused on a queue that records.
+    fn recording(&self, entry: &str, seen: &Seen, code: i32) -> bool {
+        if seen.recording && code != Code::CAPTURE.0 {
+            let text = format!(
+                "{entry} of queue {}, which records, answered {:?}",
+                seen.number,
+                Code(code)
+            );
+            self.driver("R33", text);
+        }
+        seen.recording || code == Code::CAPTURE.0
+    }
+
+    /// A queue is said to have finished what it was given before a call.
+    fn finished(&self, entry: &str, queue: usize, seen: &Seen, code: i32) {
+        self.books.lock().finished(queue, seen.submitted);
+        let book = seen.book.lock();
+        let (ran, failure) = (book.ran, book.failure);
+        drop(book);
+        let number = seen.number;
+        if ran < seen.calls {
+            let text = format!(
+                "{entry} of queue {number} answered {:?} before its host call {ran} had run",
+                Code(code)
+            );
+            self.driver("R19", text);
+        }
+        match failure {
+            Some((at, first)) if at < seen.calls && code == Code::OK.0 => self.driver(
+                "R20",
+                format!(
+                    "{entry} of queue {number} answered OK after {:?}",
+                    Code(first)
+                ),
+            ),
+            Some((at, first)) if at < seen.calls && code != first => self.driver(
+                "R20",
+                format!(
+                    "{entry} of queue {number} answered {:?}, and the first failure was {:?}",
+                    Code(code),
+                    Code(first)
+                ),
+            ),
+            _ => {}
+        }
+    }
+
+    /// What an event was recorded on, when a call begins: another thread may record it again meanwhile.
+    fn recorded(&self, event: usize) -> Option<(u32, Option<Recorded>)> {
+        let books = self.books.lock();
+        let known = books.events.get(&event)?;
+        Some((known.number, known.recorded.clone()))
+    }
+
+    /// An event answered that it was reached, or failed.
+    fn reached(&self, entry: &str, (number, recorded): (u32, Option<Recorded>), code: i32) {
+        let Some(recorded) = recorded else {
+            if code != Code::OK.0 {
+                let text = format!(
+                    "{entry} of event {number}, never recorded, gave {:?}",
+                    Code(code)
+                );
+                self.driver("R22", text);
+            }
+            return;
+        };
+        self.books
+            .lock()
+            .finished(recorded.queue, recorded.submitted);
+        let book = recorded.point.book.lock();
+        let (ran, failure) = (book.ran, book.failure);
+        drop(book);
+        if ran < recorded.point.calls {
+            let text = format!("{entry} of event {number} answered before host call {ran} had run");
+            self.driver("R21", text);
+        }
+        if let Some((at, first)) = failure
+            && at < recorded.point.calls
+            && code != first
+        {
+            let text = format!(
+                "{entry} of event {number} answered {:?}, and its work failed with {:?}",
+                Code(code),
+                Code(first)
+            );
+            self.driver("R23", text);
+        }
+    }
+
+    /// Notes new memory, and what is wrong with where it lies.
+    ///
+    /// # Safety
+    /// `address` is NULL or readable.
+    unsafe fn made_memory(
+        &self,
+        (kind, usable): (&'static str, bool),
+        device: u32,
+        size: u64,
+        alignment: u64,
+        address: *const u64,
+    ) {
+        if address.is_null() {
+            self.driver("R7", format!("{kind} with NULL as output was not refused"));
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let address = unsafe { *address };
+        if address == 0 {
+            self.driver("R13", format!("{kind} at the address 0"));
+            return;
+        }
+        let least = self.alignments.get(device as usize).copied().unwrap_or(1);
+        let alignment = alignment.max(u64::from(least.max(1)));
+        if kind != PINNED && !address.is_multiple_of(alignment) {
+            let text = format!("{kind} at {address:#x}, which is not aligned to {alignment} bytes");
+            self.driver(if usable { "R14" } else { "R37" }, text);
+        }
+        let mut books = self.books.lock();
+        let overlap = books.overlap(address, size).map(|other| {
+            format!(
+                "{kind} of {size} bytes at {address:#x} overlaps {} {}",
+                other.kind, other.number
+            )
+        });
+        let number = books.number();
+        books.memory.insert(
+            address,
+            Memory {
+                number,
+                size,
+                kind,
+                usable,
+                uses: Uses::new(),
+            },
+        );
+        drop(books);
+        if let Some(text) = overlap {
+            self.driver("R13", text);
+        }
+    }
+
+    /// Refuses where work is still in the way (R12).
+    fn unused(&self, next: &Next, what: &str, unfinished: Vec<(usize, String)>) -> Result<(), i32> {
+        for (queue, work) in unfinished {
+            let handle = std::ptr::with_exposed_provenance_mut(queue);
+            // SAFETY: a queue that is alive. Its host may know by other means that it has finished.
+            if unsafe { next.queue_query(handle) } == Code::NOT_READY.0 {
+                let text = format!("{what}, while {work} has not finished");
+                return Err(self.refuse(Code::BUSY, "R12", text));
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_memory(&self, address: u64) -> Option<Memory> {
+        self.books.lock().memory.remove(&address)
+    }
+
+    fn restore_memory(&self, address: u64, memory: Option<Memory>) {
+        if let Some(memory) = memory {
+            self.books.lock().memory.insert(address, memory);
+        }
+    }
+
+    /// Takes memory back through the driver, if no work uses it.
+    fn give_back(&self, next: &Next, what: &str, address: u64, give: impl FnOnce() -> i32) -> i32 {
+        let unfinished = self.books.lock().unfinished(address);
+        let what = format!("{what} at {address:#x}");
+        if let Err(code) = self.unused(next, &what, unfinished) {
+            return code;
+        }
+        // Forgotten before: the address may be given out again at once.
+        let memory = self.forget_memory(address);
+        let code = give();
+        if code != Code::OK.0 {
+            self.restore_memory(address, memory);
+        }
+        code
+    }
+
+    /// Notes a new object.
+    ///
+    /// # Safety
+    /// `place` is NULL or readable.
+    unsafe fn made<T>(&self, kind: &'static str, size: u64, place: *mut *mut T) {
+        // SAFETY: the caller's promise.
+        let Some(handle) = (unsafe { place.as_ref() }).map(|handle| handle.addr()) else {
+            self.driver("R7", format!("{kind} with NULL as output was not refused"));
+            return;
+        };
+        if handle == 0 {
+            self.driver(
+                "R4",
+                format!("{kind} is NULL although its making succeeded"),
+            );
+            return;
+        }
+        let mut books = self.books.lock();
+        let number = books.number();
+        let twice = books.others.insert(handle, (kind, number, size)).is_some();
+        drop(books);
+        if twice {
+            self.driver("R10", format!("{kind} has the handle of one that is alive"));
+        }
+    }
+
+    fn forget<T>(&self, handle: *mut T, destroy: impl FnOnce() -> i32) -> i32 {
+        let known = self.books.lock().others.remove(&handle.addr());
+        let code = destroy();
+        if let (true, Some(known)) = (code != Code::OK.0, known) {
+            self.books.lock().others.insert(handle.addr(), known);
+        }
+        code
+    }
+
+    /// Lets the driver write a struct of the size that stands in it, and no further (R1).
+    ///
+    /// # Safety
+    /// NULL, or a struct that begins with its size.
+    unsafe fn within_struct(
+        &self,
+        properties: *mut sys::otr_device_properties,
+        write: impl FnOnce(*mut sys::otr_device_properties) -> i32,
+    ) -> i32 {
+        const BEHIND: usize = 64;
+        const MARK: u8 = 0xA7;
+        // SAFETY: the caller's promise.
+        let size = match unsafe { properties.cast::<usize>().as_ref() } {
+            Some(size) if *size >= size_of::<usize>() && *size <= 1 << 16 => *size,
+            _ => return write(properties),
+        };
+        let mut copy = vec![[MARK; 16]; (size + BEHIND).div_ceil(16)];
+        let start = copy.as_mut_ptr().cast::<u8>();
+        // SAFETY: the struct has so many bytes, and the copy more, aligned as any struct. What was written
+        // within the size goes back.
+        let code = unsafe {
+            start.copy_from_nonoverlapping(properties.cast(), size);
+            let code = write(start.cast());
+            properties
+                .cast::<u8>()
+                .copy_from_nonoverlapping(start, size);
+            code
+        };
+        if copy.as_flattened()[size..].iter().any(|byte| *byte != MARK) {
+            let text = format!("device_properties wrote behind the {size} bytes of the struct");
+            self.driver("R1", text);
+        }
+        code
+    }
+
+    /// Notes objects that were mapped one behind the other.
+    fn mapped(&self, address: u64, objects: &[*mut sys::otr_physical]) {
+        let mut books = self.books.lock();
+        let mut at = address;
+        let mut twice = false;
+        for object in objects {
+            let known = books.others.get(&object.addr());
+            let Some((_, _, size)) = known.copied().filter(|(.., size)| *size > 0) else {
+                // Of another process, whose size nobody tells.
+                books.imported = true;
+                break;
+            };
+            let uses = Uses::new();
+            twice |= books.mapped.insert(at, Mapped { size, uses }).is_some();
+            at += size;
+        }
+        let inside = books
+            .overlap(address, 1)
+            .is_some_and(|memory| !memory.usable);
+        drop(books);
+        if twice {
+            self.driver(
+                "R39",
+                format!("map at {address:#x}, where something is mapped, succeeded"),
+            );
+        }
+        if !inside {
+            self.driver(
+                "R39",
+                format!("map at {address:#x}, in no reservation, succeeded"),
+            );
+        }
+    }
+
+    /// R13: the device ends of a copy or fill lie in memory of the driver.
+    fn in_memory(&self, entry: &str, address: u64, size: u64) -> Result<(), i32> {
+        if size == 0 || address == 0 || self.books.lock().is_usable(address, size) {
+            return Ok(()); // NULL is for the driver to refuse (R7)
+        }
+        let text = format!("{entry} of {size} bytes at {address:#x}, which is not in live memory");
+        Err(self.refuse(Code::INVALID_ARGUMENT, "R13", text))
+    }
+
+    /// R25: a size of 0 succeeds.
+    fn zero(&self, entry: &str, size: u64, code: i32) {
+        if size == 0
+            && !matches!(
+                Code(code),
+                Code::OK | Code::OUT_OF_HOST_MEMORY | Code::DEVICE_LOST
+            )
+        {
+            self.driver(
+                "R25",
+                format!("{entry} of 0 bytes answered {:?}", Code(code)),
+            );
+        }
+    }
+}
+
+/// The label of a launch, and each word of its arguments, which may be an address.
+///
+/// # Safety
+/// NULL, or the struct with its arguments and its label.
+unsafe fn launched(launch: *const sys::otr_launch) -> (String, Vec<(u64, u64)>) {
+    let (mut what, mut ranges) = ("a kernel".to_owned(), Vec::new());
+    // SAFETY: the caller's promise.
+    let Some(launch) = (unsafe { launch.as_ref() }) else {
+        return (what, ranges);
+    };
+    if !launch.label.is_null() {
+        // SAFETY: a string that lives as long as the process.
+        what = unsafe { CStr::from_ptr(launch.label) }
+            .to_string_lossy()
+            .into_owned();
+    }
+    if !launch.args.is_null() {
+        let (start, size) = (launch.args.cast::<u8>(), launch.args_size as usize);
+        // SAFETY: as many bytes as are counted.
+        let bytes = unsafe { std::slice::from_raw_parts(start, size) };
+        let word = |bytes: &[u8]| bytes.first_chunk().map(|w| u64::from_ne_bytes(*w));
+        let words = bytes.chunks(8).filter_map(word);
+        ranges.extend(words.map(|word| (word, 1)));
+    }
+    (what, ranges)
+}
+
+const PINNED: &str = "pinned memory";
+
+/// Host memory of an output, as it was before a call that may fail (R4).
+///
+/// # Safety
+/// `place` is NULL or readable.
+unsafe fn before<T: Copy>(place: *const T) -> Option<T> {
+    // SAFETY: the caller's promise.
+    unsafe { place.as_ref() }.copied()
+}
+
+mod entries;

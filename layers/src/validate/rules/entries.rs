@@ -1,0 +1,747 @@
+//! The entries that `validate` looks at, each with its rules.
+
+use super::*;
+
+/// Hands a call on, and sees that a failed one has left its output alone (R4).
+///
+/// # Safety
+/// `place` is NULL or readable.
+unsafe fn checked<T: Copy + PartialEq>(
+    rules: &Rules,
+    entry: &str,
+    place: *const T,
+    call: impl FnOnce() -> i32,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let was = unsafe { before(place) };
+    let code = call();
+    // SAFETY: as above.
+    if code != Code::OK.0 && unsafe { before(place) } != was {
+        rules.driver(
+            "R4",
+            format!("{entry} failed with {:?} and wrote its output", Code(code)),
+        );
+    }
+    code
+}
+
+impl Layer for Rules {
+    fn error_text(&self, next: &Next) -> Option<CString> {
+        let text = next.last_error();
+        match &text {
+            None => self.driver("R5", "last_error is NULL after a failed call".to_owned()),
+            Some(text) if text.is_empty() => {
+                self.driver("R5", "last_error is empty after a failed call".to_owned());
+            }
+            Some(_) => {}
+        }
+        text
+    }
+
+    unsafe fn close(&self, next: &Next, driver: *mut sys::otr_driver) -> i32 {
+        for alive in self.books.lock().alive() {
+            self.report(
+                Side::Host,
+                "R10",
+                format!("{alive} is alive when the driver is closed"),
+            );
+        }
+        // SAFETY: the caller's promise.
+        unsafe { next.close(driver) }
+    }
+
+    unsafe fn device_properties(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        properties: *mut sys::otr_device_properties,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.within_struct(properties, |properties| {
+                next.device_properties(driver, device, properties)
+            })
+        }
+    }
+
+    unsafe fn memory_alloc(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        size: u64,
+        address: *mut u64,
+    ) -> i32 {
+        // SAFETY: the caller's promise; the output was written on success.
+        unsafe {
+            let code = checked(self, "memory_alloc", address, || {
+                next.memory_alloc(driver, device, size, address)
+            });
+            match Code(code) {
+                Code::OK if size == 0 => {
+                    self.driver("R7", "an allocation of 0 bytes was not refused".to_owned());
+                }
+                Code::OK => self.made_memory(("memory", true), device, size, 1, address),
+                _ => {}
+            }
+            code
+        }
+    }
+
+    unsafe fn memory_free(&self, next: &Next, driver: *mut sys::otr_driver, address: u64) -> i32 {
+        let reserved = self
+            .books
+            .lock()
+            .memory
+            .get(&address)
+            .is_some_and(|m| !m.usable);
+        let code = self.give_back(next, "memory_free", address, || {
+            // SAFETY: the caller's promise.
+            unsafe { next.memory_free(driver, address) }
+        });
+        if reserved && code == Code::OK.0 {
+            self.driver(
+                "R37",
+                format!("memory_free took the reservation at {address:#x}"),
+            );
+        }
+        code
+    }
+
+    unsafe fn queue_create(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        params: *const sys::otr_queue_params,
+        queue: *mut *mut sys::otr_queue,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe {
+            checked(self, "queue_create", queue, || {
+                next.queue_create(driver, device, params, queue)
+            })
+        };
+        if code == Code::OK.0 {
+            // SAFETY: written on success, if it is not NULL.
+            let Some(handle) = (unsafe { before(queue) }) else {
+                self.driver(
+                    "R7",
+                    "queue_create with NULL as output was not refused".to_owned(),
+                );
+                return code;
+            };
+            let mut books = self.books.lock();
+            let number = books.number();
+            let queue = Queue {
+                number,
+                submitted: 0,
+                finished: 0,
+                recording: false,
+                calls: Arc::default(),
+                order: Arc::default(),
+            };
+            let twice = books.queues.insert(handle.addr(), queue).is_some();
+            drop(books);
+            if twice {
+                self.driver(
+                    "R10",
+                    "a queue has the handle of one that is alive".to_owned(),
+                );
+            }
+        }
+        code
+    }
+
+    unsafe fn queue_destroy(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
+        let known = self.books.lock().queues.remove(&queue.addr());
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.queue_destroy(queue) };
+        let Some(known) = known else { return code };
+        let mut books = self.books.lock();
+        if code != Code::OK.0 {
+            books.queues.insert(queue.addr(), known);
+        } else if known.recording {
+            // Its recording is given up (R33).
+            books.recordings -= 1;
+        }
+        code
+    }
+
+    unsafe fn queue_query(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
+        let seen = self.seen(queue.addr());
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.queue_query(queue) };
+        if let Some(seen) = seen
+            && !self.recording("queue_query", &seen, code)
+            && code != Code::NOT_READY.0
+        {
+            self.finished("queue_query", queue.addr(), &seen, code);
+        }
+        code
+    }
+
+    unsafe fn queue_synchronize(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
+        let seen = self.seen(queue.addr());
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.queue_synchronize(queue) };
+        if let Some(seen) = seen
+            && !self.recording("queue_synchronize", &seen, code)
+            && code != Code::WOULD_DEADLOCK.0
+        {
+            if code == Code::NOT_READY.0 {
+                let text = format!(
+                    "queue_synchronize of queue {} answered NOT_READY",
+                    seen.number
+                );
+                self.driver("R20", text);
+            }
+            self.finished("queue_synchronize", queue.addr(), &seen, code);
+            // It has told of the failure, which is gone now.
+            let mut book = seen.book.lock();
+            if book.failure.is_some_and(|(at, _)| at < seen.calls) {
+                book.failure = None;
+            }
+        }
+        code
+    }
+
+    unsafe fn queue_wait_event(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        event: *mut sys::otr_drv_event,
+    ) -> i32 {
+        let code = self.submit(queue.addr(), "queue_wait_event", &[], || {
+            // SAFETY: the caller's promise.
+            unsafe { next.queue_wait_event(queue, event) }
+        });
+        let books = self.books.lock();
+        let recorded = books
+            .events
+            .get(&event.addr())
+            .and_then(|e| e.recorded.clone());
+        if let (Code::OK, 0, Some(queue), Some(recorded)) = (
+            Code(code),
+            books.recordings,
+            books.queues.get(&queue.addr()),
+            recorded,
+        ) {
+            queue.calls.lock().need(&recorded.point);
+        }
+        code
+    }
+
+    unsafe fn event_create(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        flags: u32,
+        event: *mut *mut sys::otr_drv_event,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe {
+            checked(self, "event_create", event, || {
+                next.event_create(driver, device, flags, event)
+            })
+        };
+        // SAFETY: written on success, if it is not NULL.
+        if let (Code::OK, Some(handle)) = (Code(code), unsafe { before(event) }) {
+            let mut books = self.books.lock();
+            let number = books.number();
+            let event = Event {
+                number,
+                recorded: None,
+            };
+            let twice = books.events.insert(handle.addr(), event).is_some();
+            drop(books);
+            if twice {
+                self.driver(
+                    "R10",
+                    "an event has the handle of one that is alive".to_owned(),
+                );
+            }
+        }
+        code
+    }
+
+    unsafe fn event_destroy(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
+        let known = self.books.lock().events.remove(&event.addr());
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.event_destroy(event) };
+        if let (true, Some(known)) = (code != Code::OK.0, known) {
+            self.books.lock().events.insert(event.addr(), known);
+        }
+        code
+    }
+
+    unsafe fn event_record(
+        &self,
+        next: &Next,
+        event: *mut sys::otr_drv_event,
+        queue: *mut sys::otr_queue,
+    ) -> i32 {
+        let code = self.submit(queue.addr(), "event_record", &[], || {
+            // SAFETY: the caller's promise.
+            unsafe { next.event_record(event, queue) }
+        });
+        if code != Code::OK.0 {
+            return code;
+        }
+        let mut books = self.books.lock();
+        let recorded = books.queues.get(&queue.addr()).map(|known| Recorded {
+            queue: queue.addr(),
+            submitted: known.submitted,
+            point: Point {
+                calls: known.calls.lock().submitted,
+                book: Arc::clone(&known.calls),
+            },
+        });
+        // Within a recording it is a point of that, which counts as never recorded afterwards.
+        let recorded = recorded.filter(|_| books.recordings == 0);
+        if let Some(event) = books.events.get_mut(&event.addr()) {
+            event.recorded = recorded;
+        }
+        code
+    }
+
+    unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
+        let before = self.recorded(event.addr());
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.event_query(event) };
+        let Some(before) = before else { return code };
+        let still = self
+            .recorded(event.addr())
+            .is_some_and(|(_, now)| now.is_none());
+        let judged = match Code(code) {
+            Code::CAPTURE => false,
+            // Of an event that was never recorded, and is no point of a recording.
+            Code::NOT_READY => before.1.is_none() && still && self.books.lock().recordings == 0,
+            _ => before.1.is_some() || still,
+        };
+        if judged {
+            self.reached("event_query", before, code);
+        }
+        code
+    }
+
+    unsafe fn event_synchronize(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
+        let before = self.recorded(event.addr());
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.event_synchronize(event) };
+        let Some(before) = before else { return code };
+        let still = self
+            .recorded(event.addr())
+            .is_some_and(|(_, now)| now.is_none());
+        let judged = !matches!(Code(code), Code::CAPTURE | Code::WOULD_DEADLOCK);
+        if judged && (before.1.is_some() || still) {
+            self.reached("event_synchronize", before, code);
+        }
+        code
+    }
+
+    unsafe fn copy(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        dst: u64,
+        src: u64,
+        size: u64,
+        kind: u32,
+    ) -> i32 {
+        let (to, from) = match kind {
+            sys::OTR_COPY_HOST_TO_DEVICE => (true, false),
+            sys::OTR_COPY_DEVICE_TO_HOST => (false, true),
+            sys::OTR_COPY_DEVICE_TO_DEVICE => (true, true),
+            _ => (false, false),
+        };
+        let ends = [(to, dst), (from, src)];
+        for (_, address) in ends.iter().filter(|(device, _)| *device) {
+            if let Err(code) = self.in_memory("copy", *address, size) {
+                return code;
+            }
+        }
+        if size > 0 && dst != 0 && src != 0 && to == from && dst.abs_diff(src) < size {
+            let text = format!("a copy of {size} bytes from {src:#x} to {dst:#x}, which overlap");
+            return self.refuse(Code::INVALID_ARGUMENT, "R26", text);
+        }
+        let code = self.submit(queue.addr(), "copy", &[(dst, size), (src, size)], || {
+            // SAFETY: the caller's promise.
+            unsafe { next.copy(queue, dst, src, size, kind) }
+        });
+        let known = (1..=4).contains(&kind);
+        if known {
+            self.zero("copy", size, code);
+        } else if code == Code::OK.0 {
+            self.driver(
+                "R7",
+                format!("a copy of the unknown kind {kind} was not refused"),
+            );
+        }
+        code
+    }
+
+    unsafe fn fill(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        dst: u64,
+        size: u64,
+        pattern: *const c_void,
+        pattern_size: u32,
+    ) -> i32 {
+        if let Err(code) = self.in_memory("fill", dst, size) {
+            return code;
+        }
+        let code = self.submit(queue.addr(), "fill", &[(dst, size)], || {
+            // SAFETY: the caller's promise.
+            unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
+        });
+        let good = matches!(pattern_size, 1 | 2 | 4 | 8 | 16);
+        if good && !pattern.is_null() {
+            self.zero("fill", size, code);
+        }
+        if code == Code::OK.0 && !(good && size.is_multiple_of(u64::from(pattern_size))) {
+            let text =
+                format!("a fill of {size} bytes with a pattern of {pattern_size} was not refused");
+            self.driver("R28", text);
+        }
+        code
+    }
+
+    unsafe fn host_call(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        function: sys::otr_host_fn,
+        user: *mut c_void,
+    ) -> i32 {
+        let Some(function) = function else {
+            // SAFETY: the caller's promise.
+            return unsafe { next.host_call(queue, None, user) };
+        };
+        let place = {
+            let books = self.books.lock();
+            let known = books
+                .queues
+                .get(&queue.addr())
+                .filter(|_| books.recordings == 0);
+            known.map(|known| (known.number, Arc::clone(&known.calls)))
+        };
+        self.submit(queue.addr(), "host_call", &[], || {
+            let place = place.as_ref().map(|(number, book)| (*number, book));
+            let call = (function, user);
+            let (function, user) = self.calls.make(call, place, self.driver, &self.sink);
+            // SAFETY: the caller's promise; the data is kept until the driver is closed.
+            let code = unsafe { next.host_call(queue, function, user) };
+            if code != Code::OK.0 {
+                self.calls.refused(user);
+            }
+            code
+        })
+    }
+
+    unsafe fn kernel_launch(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        kernel: *mut sys::otr_kernel,
+        launch: *const sys::otr_launch,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let (what, ranges) = unsafe { launched(launch) };
+        self.submit(queue.addr(), &what, &ranges, || {
+            // SAFETY: the caller's promise.
+            unsafe { next.kernel_launch(queue, kernel, launch) }
+        })
+    }
+
+    unsafe fn graph_launch(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        graph: *mut sys::otr_drv_graph,
+    ) -> i32 {
+        self.submit(queue.addr(), "graph_launch", &[], || {
+            // SAFETY: the caller's promise.
+            unsafe { next.graph_launch(queue, graph) }
+        })
+    }
+
+    unsafe fn graph_record_begin(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.graph_record_begin(queue) };
+        let mut books = self.books.lock();
+        if let (Code::OK, Some(known)) = (Code(code), books.queues.get_mut(&queue.addr())) {
+            let twice = std::mem::replace(&mut known.recording, true);
+            let number = known.number;
+            books.recordings += u32::from(!twice);
+            drop(books);
+            if twice {
+                self.driver("R33", format!("queue {number} records twice"));
+            }
+        }
+        code
+    }
+
+    unsafe fn graph_record_end(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        graph: *mut *mut sys::otr_drv_graph,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.graph_record_end(queue, graph) };
+        let mut books = self.books.lock();
+        if let Some(known) = books.queues.get_mut(&queue.addr())
+            && std::mem::take(&mut known.recording)
+        {
+            // After a failure the recording is lost, too (R32).
+            books.recordings -= 1;
+        }
+        drop(books);
+        if code == Code::OK.0 {
+            // SAFETY: written on success.
+            unsafe { self.made("graph", 0, graph) };
+        }
+        code
+    }
+
+    unsafe fn graph_destroy(&self, next: &Next, graph: *mut sys::otr_drv_graph) -> i32 {
+        // SAFETY: the caller's promise.
+        self.forget(graph, || unsafe { next.graph_destroy(graph) })
+    }
+
+    unsafe fn virtual_granularity(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        bytes: *mut u64,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.virtual_granularity(driver, device, bytes) };
+        let least = self.alignments.get(device as usize).copied().unwrap_or(1);
+        // SAFETY: written on success, if it is not NULL.
+        if let (Code::OK, Some(bytes)) = (Code(code), unsafe { before(bytes) })
+            && (!bytes.is_power_of_two() || bytes < u64::from(least))
+        {
+            let text =
+                format!("a granularity of {bytes} bytes where addresses are aligned to {least}");
+            self.driver("R37", text);
+        }
+        code
+    }
+
+    unsafe fn virtual_reserve(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        size: u64,
+        alignment: u64,
+        address: *mut u64,
+    ) -> i32 {
+        // SAFETY: the caller's promise; the output was written on success.
+        unsafe {
+            let code = checked(self, "reserve", address, || {
+                next.virtual_reserve(driver, device, size, alignment, address)
+            });
+            if code == Code::OK.0 {
+                self.made_memory(("reservation", false), device, size, alignment, address);
+            }
+            code
+        }
+    }
+
+    unsafe fn virtual_release(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        address: u64,
+        size: u64,
+    ) -> i32 {
+        let mapped = {
+            let books = self.books.lock();
+            let end = address.saturating_add(size);
+            books.mapped.range(address..end).next().is_some()
+        };
+        let memory = self.forget_memory(address);
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.virtual_release(driver, address, size) };
+        if code != Code::OK.0 {
+            self.restore_memory(address, memory);
+        } else if mapped {
+            let text = format!("release of {address:#x}, in which something is mapped, succeeded");
+            self.driver("R37", text);
+        }
+        code
+    }
+
+    unsafe fn virtual_create(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        size: u64,
+        physical: *mut *mut sys::otr_physical,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.virtual_create(driver, device, size, physical) };
+        if code == Code::OK.0 {
+            // SAFETY: written on success.
+            unsafe { self.made("physical memory", size, physical) };
+        }
+        code
+    }
+
+    unsafe fn virtual_destroy(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        physical: *mut sys::otr_physical,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        self.forget(physical, || unsafe {
+            next.virtual_destroy(driver, physical)
+        })
+    }
+
+    unsafe fn virtual_map(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        address: u64,
+        physical: *const *mut sys::otr_physical,
+        count: u32,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.virtual_map(driver, address, physical, count) };
+        if code != Code::OK.0 || physical.is_null() {
+            return code;
+        }
+        // SAFETY: as many handles as are counted.
+        self.mapped(address, unsafe {
+            std::slice::from_raw_parts(physical, count as usize)
+        });
+        code
+    }
+
+    unsafe fn virtual_unmap(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        address: u64,
+        size: u64,
+    ) -> i32 {
+        let unfinished = self.books.lock().unfinished_mapped(address, size);
+        if let Err(code) = self.unused(next, &format!("unmap at {address:#x}"), unfinished) {
+            return code;
+        }
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.virtual_unmap(driver, address, size) };
+        if code == Code::OK.0 {
+            let mut books = self.books.lock();
+            let end = address.saturating_add(size);
+            books
+                .mapped
+                .retain(|start, _| *start < address || *start >= end);
+        }
+        code
+    }
+
+    unsafe fn pinned_alloc(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        size: u64,
+        pointer: *mut *mut c_void,
+    ) -> i32 {
+        // SAFETY: the caller's promise; a pointer is as wide as an address.
+        unsafe {
+            let code = next.pinned_alloc(driver, size, pointer);
+            if code == Code::OK.0 {
+                self.made_memory((PINNED, true), u32::MAX, size, 1, pointer.cast());
+            }
+            code
+        }
+    }
+
+    unsafe fn pinned_free(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        pointer: *mut c_void,
+    ) -> i32 {
+        let address = pointer.addr() as u64;
+        // SAFETY: the caller's promise.
+        self.give_back(next, "pinned_free", address, || unsafe {
+            next.pinned_free(driver, pointer)
+        })
+    }
+
+    unsafe fn ipc_memory_import(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        handle: *const sys::otr_ipc_handle,
+        base: *mut u64,
+    ) -> i32 {
+        self.books.lock().imported = true;
+        // SAFETY: the caller's promise.
+        unsafe { next.ipc_memory_import(driver, device, handle, base) }
+    }
+
+    unsafe fn module_load(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        format: u32,
+        code: *const c_void,
+        size: usize,
+        options: *const std::ffi::c_char,
+        module: *mut *mut sys::otr_module,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let answer =
+            unsafe { next.module_load(driver, device, format, code, size, options, module) };
+        if answer == Code::OK.0 {
+            // SAFETY: written on success.
+            unsafe { self.made("module", 0, module) };
+        }
+        answer
+    }
+
+    unsafe fn module_unload(&self, next: &Next, module: *mut sys::otr_module) -> i32 {
+        // SAFETY: the caller's promise.
+        self.forget(module, || unsafe { next.module_unload(module) })
+    }
+
+    unsafe fn device_time(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        nanoseconds: *mut u64,
+    ) -> i32 {
+        // One at a time: two answers that cross would look as if the clock ran backwards.
+        let mut books = self.books.lock();
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.device_time(driver, device, nanoseconds) };
+        // SAFETY: written on success, if it is not NULL.
+        if let (Code::OK, Some(time)) = (Code(code), unsafe { before(nanoseconds) }) {
+            let last = books.device_time.insert(device, time).unwrap_or(0);
+            drop(books);
+            if time < last {
+                let text =
+                    format!("the clock of device {device} ran backwards, from {last} to {time}");
+                self.driver("timing", text);
+            }
+        }
+        code
+    }
+}

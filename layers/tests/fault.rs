@@ -1,0 +1,155 @@
+//! The layer `fault`: each kind of fault happens when it was asked for, and only then.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use outrigger_device::{Code, CopyKind, Driver, Result};
+use outrigger_layers::Stack;
+
+fn driver(faults: &str) -> Driver {
+    let host = Driver::open(
+        &"host?devices=1&memory=64M&virtual_memory=on"
+            .parse()
+            .unwrap(),
+    );
+    let stack = Stack::parse(&format!("fault:{faults}")).unwrap();
+    stack.apply(host.unwrap()).unwrap()
+}
+
+fn code<T>(result: Result<T>) -> Code {
+    result.map_or_else(|error| error.code(), |_| Code::OK)
+}
+
+#[test]
+fn the_asked_for_call_is_refused_and_no_other() {
+    let driver = driver("memory_alloc@2=OUT_OF_MEMORY&queue_create@2..=OUT_OF_HOST_MEMORY");
+    let allocs: Vec<_> = (0..4).map(|_| code(driver.memory_alloc(0, 64))).collect();
+    assert_eq!(allocs, [Code::OK, Code::OUT_OF_MEMORY, Code::OK, Code::OK]);
+    let queues: Vec<_> = (0..3).map(|_| code(driver.queue_create(0, 0))).collect();
+    assert_eq!(
+        queues,
+        [Code::OK, Code::OUT_OF_HOST_MEMORY, Code::OUT_OF_HOST_MEMORY]
+    );
+}
+
+#[test]
+fn memory_ends_where_it_was_asked_to() {
+    let driver = driver("above=1M&total=1536K");
+    assert_eq!(
+        code(driver.memory_alloc(0, (1 << 20) + 1)),
+        Code::OUT_OF_MEMORY
+    );
+    let first = driver.memory_alloc(0, 1 << 20).unwrap();
+    assert_eq!(code(driver.memory_alloc(0, 1 << 20)), Code::OUT_OF_MEMORY);
+    // Physical memory counts too, and what was given back is there again.
+    let virtual_memory = driver.virtual_memory().unwrap();
+    // SAFETY: nothing uses it.
+    unsafe { driver.memory_free(first) }.unwrap();
+    let physical = virtual_memory.create(0, 1 << 20).map_err(|e| e.code());
+    if let Ok(physical) = physical {
+        assert_eq!(code(driver.memory_alloc(0, 1 << 20)), Code::OUT_OF_MEMORY);
+        // SAFETY: it is live and mapped nowhere.
+        unsafe { virtual_memory.destroy(physical) }.unwrap();
+    } else {
+        assert_eq!(physical, Err(Code::INVALID_ARGUMENT)); // a granularity above 1 MiB
+    }
+    assert_eq!(code(driver.memory_alloc(0, 1 << 20)), Code::OK);
+}
+
+#[test]
+fn work_fails_when_it_runs_and_its_event_too() {
+    let driver = driver("fill@2=later:OUT_OF_RANGE");
+    let queue = driver.queue_create(0, 0).unwrap();
+    let event = driver.event_create(0, false).unwrap();
+    let memory = driver.memory_alloc(0, 64).unwrap();
+    let seen = Arc::new(AtomicI32::new(-1));
+    let upstream = Arc::clone(&seen);
+    // SAFETY: the memory lives through the test.
+    unsafe {
+        queue.fill(memory, 64, &[1]).unwrap();
+        queue.fill(memory, 64, &[2]).unwrap();
+    }
+    event.record(&queue).unwrap();
+    queue
+        .host_call(move |failure| {
+            upstream.store(failure.err().map_or(0, |c| c.0), Ordering::Relaxed);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(code(queue.synchronize()), Code::OUT_OF_RANGE);
+    assert_eq!(seen.load(Ordering::Relaxed), Code::OUT_OF_RANGE.0);
+    assert_eq!(code(event.synchronize()), Code::OUT_OF_RANGE);
+    let mut back = [0u8; 64];
+    // SAFETY: both ends live until the queue was synchronized.
+    unsafe {
+        queue
+            .copy(back.as_mut_ptr() as u64, memory, 64, CopyKind::DeviceToHost)
+            .unwrap();
+        queue.synchronize().unwrap();
+    }
+    assert_eq!(back, [1; 64]);
+}
+
+#[test]
+fn an_event_is_late_and_a_copy_is_torn() {
+    let driver = driver("event_record@1=delay:80&copy@1=torn:EXECUTION&copy@3=torn:OK");
+    let queue = driver.queue_create(0, 0).unwrap();
+    let event = driver.event_create(0, false).unwrap();
+    let memory = driver.memory_alloc(0, 64).unwrap();
+    let start = Instant::now();
+    event.record(&queue).unwrap();
+    assert!(!event.query().unwrap() || start.elapsed() >= Duration::from_millis(80));
+    event.synchronize().unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(80));
+    let copy = |from: &[u8; 64], to: &mut [u8; 64]| {
+        // SAFETY: all memory lives until the queue was synchronized.
+        unsafe {
+            queue
+                .copy(memory, from.as_ptr() as u64, 64, CopyKind::HostToDevice)
+                .unwrap();
+            let there = code(queue.synchronize());
+            queue
+                .copy(to.as_mut_ptr() as u64, memory, 64, CopyKind::DeviceToHost)
+                .unwrap();
+            (there, code(queue.synchronize()))
+        }
+    };
+    // SAFETY: the memory is live.
+    unsafe { queue.fill(memory, 64, &[9]) }.unwrap();
+    let mut back = [0; 64];
+    assert_eq!(copy(&[1; 64], &mut back), (Code::EXECUTION, Code::OK));
+    assert_eq!(back, [[1; 32], [9; 32]].concat().as_slice());
+    assert_eq!(copy(&[2; 64], &mut back), (Code::OK, Code::OK));
+    assert_eq!(back, [[2; 32], [9; 32]].concat().as_slice());
+}
+
+#[test]
+fn a_lost_device_answers_nothing_and_can_be_cleaned_up() {
+    // The devices' properties are asked for first: 2 calls.
+    let driver = driver("any@5=lost");
+    let queue = driver.queue_create(0, 0).unwrap();
+    let memory = driver.memory_alloc(0, 64).unwrap();
+    // SAFETY: the memory is live until it is freed, after the queue was given up.
+    unsafe {
+        assert_eq!(code(queue.fill(memory, 64, &[1])), Code::DEVICE_LOST);
+        assert_eq!(code(queue.synchronize()), Code::DEVICE_LOST);
+        drop(queue);
+        driver.memory_free(memory).unwrap();
+    }
+}
+
+#[test]
+fn chance_follows_the_seed() {
+    let run = |seed: u64| -> Vec<Code> {
+        let driver = driver(&format!("seed={seed}&event_create%30=OUT_OF_HOST_MEMORY"));
+        (0..200)
+            .map(|_| code(driver.event_create(0, false)))
+            .collect()
+    };
+    let first = run(1);
+    assert_eq!(first, run(1));
+    assert_ne!(first, run(2));
+    let failed = first.iter().filter(|code| **code != Code::OK).count();
+    assert!((30..=90).contains(&failed), "{failed} of 200 at 30 %");
+}

@@ -1,0 +1,349 @@
+//! Recordings: what a driver did is replayed and compared, a bug that was recorded is found again and
+//! shrunk, and a file of a process that was killed can be read.
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use outrigger_device::{Code, CopyKind, Driver, Queue, sys};
+use outrigger_layers::record::record;
+use outrigger_layers::replay::{
+    Difference, DifferenceKind, Recording, ReplayOptions, Run, compare, compare_runs, replay,
+    shrink,
+};
+use outrigger_layers::{Entry, Layer, Next, layered};
+
+fn host(face: &str) -> Driver {
+    let text = format!("host?devices=1&memory=64M&virtual_memory=on&graphs=native&face={face}");
+    Driver::open(&text.parse().unwrap()).unwrap()
+}
+
+/// A file of this test that goes when it is dropped.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("otr-{}-{name}.rec", std::process::id())))
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn recorded(driver: Driver, path: &Path) -> Driver {
+    let layer = record(path, &driver).unwrap();
+    layered(driver, layer).unwrap()
+}
+
+fn read(path: &Path) -> Recording {
+    Recording::read(BufReader::new(File::open(path).unwrap())).unwrap()
+}
+
+/// Numbers that follow from a seed: the generator of Lehmer, with the modulus 2^31 - 1.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0 * 48271 % 0x7fff_ffff;
+        self.0 % end
+    }
+}
+
+unsafe extern "C" fn double(args: *const c_void, _size: u32, bias: i64) -> i32 {
+    // SAFETY: launched with the address of at least 16 bytes.
+    let address = unsafe { args.cast::<u64>().read_unaligned() };
+    for at in 0..16 {
+        // SAFETY: as above.
+        let byte = unsafe { &mut *((address as i64 + bias) as *mut u8).add(at) };
+        *byte = byte.wrapping_mul(2);
+    }
+    0
+}
+
+/// A program of many steps over two queues. Each buffer belongs to one of them.
+fn program(driver: &Driver, seed: u64, steps: u32) {
+    const SIZE: u64 = 4096;
+    let mut numbers = Numbers(seed);
+    let kernel = driver.host_kernel(0, double).unwrap().unwrap();
+    let queues: Vec<Queue> = (0..2).map(|_| driver.queue_create(0, 0).unwrap()).collect();
+    let events: Vec<_> = (0..2)
+        .map(|_| driver.event_create(0, false).unwrap())
+        .collect();
+    let buffers: Vec<u64> = (0..6)
+        .map(|_| driver.memory_alloc(0, SIZE).unwrap())
+        .collect();
+    let mut host = vec![0u8; SIZE as usize];
+    for buffer in &buffers {
+        // SAFETY: all memory lives until the queues were synchronized.
+        unsafe { queues[0].fill(*buffer, SIZE, &[3]) }.unwrap();
+    }
+    events[0].record(&queues[0]).unwrap();
+    queues[1].wait_event(&events[0]).unwrap();
+    for _ in 0..steps {
+        let at = numbers.below(2) as usize;
+        let queue = &queues[at];
+        let mut buffer = || buffers[numbers.below(3) as usize * 2 + at];
+        let (to, from) = (buffer(), buffer());
+        let size = 16 << numbers.below(8);
+        // SAFETY: as above; ranges of one buffer do not overlap, and host memory is waited for.
+        unsafe {
+            match numbers.below(7) {
+                0 | 1 => {
+                    let value = numbers.below(200) as u8;
+                    queue.fill(to, size, &[value]).unwrap();
+                }
+                2 if to != from => queue
+                    .copy(to, from, size, CopyKind::DeviceToDevice)
+                    .unwrap(),
+                3 => {
+                    host.fill(numbers.below(200) as u8);
+                    let source = host.as_ptr() as u64;
+                    queue
+                        .copy(to, source, size, CopyKind::HostToDevice)
+                        .unwrap();
+                    queue.synchronize().unwrap();
+                }
+                4 => {
+                    let target = host.as_mut_ptr() as u64;
+                    queue
+                        .copy(target, from, SIZE, CopyKind::DeviceToHost)
+                        .unwrap();
+                    queue.synchronize().unwrap();
+                }
+                5 => queue.host_call(|upstream| upstream).unwrap(),
+                _ => {
+                    let args = to.to_ne_bytes();
+                    queue.launch(&kernel, &args, 0, c"double").unwrap();
+                }
+            }
+        }
+    }
+    for (queue, event) in queues.iter().zip(&events) {
+        event.record(queue).unwrap();
+        event.synchronize().unwrap();
+    }
+    for queue in &queues {
+        for buffer in &buffers {
+            // SAFETY: as above.
+            unsafe {
+                let target = host.as_mut_ptr() as u64;
+                queue
+                    .copy(target, *buffer, SIZE, CopyKind::DeviceToHost)
+                    .unwrap();
+            }
+            queue.synchronize().unwrap();
+        }
+    }
+    for buffer in buffers {
+        // SAFETY: all work has finished.
+        unsafe { driver.memory_free(buffer) }.unwrap();
+    }
+}
+
+const OPTIONS: ReplayOptions = ReplayOptions {
+    host_functions: true,
+    define_memory: false,
+};
+
+#[test]
+fn what_a_right_driver_did_is_what_it_does_again() {
+    let file = TempFile::new("right");
+    for (recorded_on, replayed_on) in [
+        ("unified", "unified"),
+        ("unified", "discrete"),
+        ("discrete", "unified"),
+    ] {
+        program(&recorded(host(recorded_on), &file.0), 7, 300);
+        let recording = read(&file.0);
+        assert!(!recording.cut && recording.driver == "host");
+        let run = replay(&recording, host(replayed_on), OPTIONS).unwrap();
+        let replayed = run
+            .results
+            .iter()
+            .filter(|result| result.code.is_some())
+            .count();
+        // All but the end.
+        assert_eq!(replayed, recording.steps.len() - 1);
+        let read = run
+            .results
+            .iter()
+            .filter(|result| result.read.is_some())
+            .count();
+        assert!(read > 40, "{read} copies to host memory");
+        assert_eq!(compare(&recording, &run), None);
+    }
+}
+
+/// Fills leave out the last byte where they have 512 bytes or more.
+struct ShortFill;
+
+impl Layer for ShortFill {
+    unsafe fn fill(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        dst: u64,
+        size: u64,
+        pattern: *const c_void,
+        pattern_size: u32,
+    ) -> i32 {
+        let size = if size >= 512 && pattern_size == 1 {
+            size - 1
+        } else {
+            size
+        };
+        // SAFETY: the caller's promise, for fewer bytes.
+        unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
+    }
+}
+
+#[test]
+fn a_bug_that_was_recorded_is_found_again_and_shrunk() {
+    let file = TempFile::new("bug");
+    let broken = || layered(host("discrete"), ShortFill).unwrap();
+    program(&recorded(broken(), &file.0), 11, 300);
+    let recording = read(&file.0);
+    assert!(recording.steps.len() > 400);
+    // The recording on the driver that was recorded: the same once more.
+    let run = replay(&recording, broken(), OPTIONS).unwrap();
+    assert_eq!(compare(&recording, &run), None);
+    // On a driver that is right what was read is another.
+    let options = ReplayOptions {
+        define_memory: true,
+        ..OPTIONS
+    };
+    let both = |part: &Recording| -> (Run, Run) {
+        (
+            replay(part, host("discrete"), options).unwrap(),
+            replay(part, broken(), options).unwrap(),
+        )
+    };
+    let (right, wrong) = both(&recording);
+    let first = compare_runs(&recording, &right, &wrong).unwrap();
+    assert_eq!(first.entry, Entry::copy);
+    assert!(
+        matches!(first.kind, DifferenceKind::Bytes { .. }),
+        "{first}"
+    );
+    let mut tries = 0;
+    let small = shrink(&recording, |part| {
+        tries += 1;
+        let (right, wrong) = both(part);
+        compare_runs(part, &right, &wrong)
+            .is_some_and(|found| found.kind.same_kind(&first.kind) && found.entry == first.entry)
+    });
+    let entries: Vec<_> = small.steps.iter().map(|step| step.entry).collect();
+    // A queue, memory, the fill, and a copy that shows it.
+    assert!(
+        entries.len() <= 10 && entries.contains(&Entry::fill),
+        "{entries:?}"
+    );
+    assert!(tries < 300, "{tries} tries");
+    // What was shrunk can be written, read, and still shows it.
+    small.write(File::create(&file.0).unwrap()).unwrap();
+    let small = read(&file.0);
+    let (right, wrong) = both(&small);
+    assert!(compare_runs(&small, &right, &wrong).is_some());
+}
+
+/// Graphs, virtual memory, failures and what is refused.
+fn special(driver: &Driver) {
+    let queue = driver.queue_create(0, 0).unwrap();
+    let virtual_memory = driver.virtual_memory().unwrap();
+    let size = virtual_memory.granularity(0).unwrap();
+    let range = virtual_memory.reserve(0, size, 0).unwrap();
+    let physical = virtual_memory.create(0, size).unwrap();
+    let mut back = vec![0u8; 64];
+    // SAFETY: all memory lives until the queue was synchronized.
+    unsafe {
+        virtual_memory.map(range, &[physical]).unwrap();
+        let graphs = driver.native_graphs().unwrap();
+        graphs.record_begin(&queue).unwrap();
+        queue.fill(range, 64, &[4, 2]).unwrap();
+        let target = back.as_mut_ptr() as u64;
+        queue
+            .copy(target, range, 64, CopyKind::DeviceToHost)
+            .unwrap();
+        queue.host_call(|upstream| upstream).unwrap();
+        assert_eq!(queue.synchronize().unwrap_err().code(), Code::CAPTURE);
+        let graph = graphs.record_end(&queue).unwrap();
+        for _ in 0..3 {
+            queue.launch_graph(&graph).unwrap();
+        }
+        queue.synchronize().unwrap();
+        assert_eq!(back[..4], [4, 2, 4, 2]);
+        queue.host_call(|_| Err(Code::OUT_OF_RANGE)).unwrap();
+        assert_eq!(queue.synchronize().unwrap_err().code(), Code::OUT_OF_RANGE);
+        assert_eq!(
+            queue.fill(range, 3, &[4, 2]).unwrap_err().code(),
+            Code::INVALID_ARGUMENT
+        );
+        assert!(driver.memory_alloc(0, 1 << 40).is_err());
+        virtual_memory.unmap(range, size).unwrap();
+        virtual_memory.destroy(physical).unwrap();
+        virtual_memory.release(range, size).unwrap();
+    }
+}
+
+#[test]
+fn graphs_virtual_memory_and_failures_are_replayed() {
+    let file = TempFile::new("special");
+    special(&recorded(host("discrete"), &file.0));
+    let recording = read(&file.0);
+    let calls = |entry| {
+        recording
+            .steps
+            .iter()
+            .filter(move |step| step.entry == entry)
+    };
+    assert_eq!(calls(Entry::host_call).next().unwrap().ran.len(), 3);
+    assert_eq!(calls(Entry::copy).next().unwrap().destination.len(), 3);
+    let run = replay(&recording, host("unified"), OPTIONS).unwrap();
+    assert_eq!(compare(&recording, &run), None);
+    let reads = run.results.iter().filter_map(|result| result.read.as_ref());
+    assert_eq!(
+        reads.map(|bytes| bytes[..4].to_vec()).collect::<Vec<_>>(),
+        [[4, 2, 4, 2]]
+    );
+}
+
+/// Set for the process that is killed: the file that it records.
+const KILLED: &str = "OUTRIGGER_TEST_KILLED";
+
+#[test]
+fn what_was_recorded_before_a_kill_is_read() {
+    if let Some(path) = std::env::var_os(KILLED) {
+        let driver = recorded(host("unified"), Path::new(&path));
+        for seed in 1.. {
+            program(&driver, seed, 50);
+        }
+    }
+    let file = TempFile::new("killed");
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "what_was_recorded_before_a_kill_is_read"])
+        .env(KILLED, &file.0)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = std::time::Instant::now();
+    while std::fs::metadata(&file.0).map_or(0, |data| data.len()) < 200_000 {
+        assert!(start.elapsed().as_secs() < 60 && child.try_wait().unwrap().is_none());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let recording = read(&file.0);
+    assert!(recording.steps.len() > 100);
+    let run = replay(&recording, host("unified"), OPTIONS).unwrap();
+    // A host call that the process was killed before is called now: no more than that may differ.
+    let difference = compare(&recording, &run);
+    let was_to_come = |difference: &Difference| matches!(&difference.kind, DifferenceKind::HostCalls(then, _) if then.is_empty());
+    assert!(
+        difference.as_ref().is_none_or(was_to_come),
+        "{difference:?}"
+    );
+}

@@ -1,0 +1,564 @@
+//! The layer `validate`: silent over a host and a driver that keep the rules, and each rule that it can see
+//! is named when one of them breaks it.
+
+use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use outrigger_device::{Code, CopyKind, Driver, sys};
+use outrigger_layers::validate::{Finding, Side, Sink, validate};
+use outrigger_layers::{Layer, Next, fail, layered};
+
+type Findings = Arc<Mutex<Vec<Finding>>>;
+
+fn host() -> Driver {
+    let text = "host?devices=1&memory=64M&virtual_memory=on&graphs=native&face=discrete";
+    Driver::open(&text.parse().unwrap()).unwrap()
+}
+
+fn validated(driver: Driver) -> (Driver, Findings) {
+    let findings = Findings::default();
+    let into = Arc::clone(&findings);
+    let sink: Sink = Arc::new(move |finding| into.lock().unwrap().push(finding.clone()));
+    let layer = validate(&driver, sink).unwrap();
+    (layered(driver, layer).unwrap(), findings)
+}
+
+fn rules(findings: &Findings) -> Vec<(Side, &'static str)> {
+    let mut rules: Vec<_> = findings
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|f| (f.side, f.rule))
+        .collect();
+    rules.dedup();
+    rules
+}
+
+/// Everything that a host does and that is right, over a driver.
+fn right_host(driver: &Driver) {
+    let queue = driver.queue_create(0, 0).unwrap();
+    let other = driver.queue_create(0, 0).unwrap();
+    let event = driver.event_create(0, true).unwrap();
+    let memory = driver.memory_alloc(0, 4096).unwrap();
+    let pinned = driver.pinned().unwrap();
+    let staging = pinned.alloc(64).unwrap();
+    let vm = driver.virtual_memory().unwrap();
+    let size = vm.granularity(0).unwrap();
+    let range = vm.reserve(0, 4 * size, 0).unwrap();
+    let physical: Vec<_> = (0..2).map(|_| vm.create(0, size).unwrap()).collect();
+    let counter = Arc::new(AtomicU64::new(0));
+    let count = |upstream: Result<(), Code>, counter: &AtomicU64| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        upstream
+    };
+    assert!(event.query().unwrap());
+    // SAFETY: all memory lives until the queues were synchronized.
+    unsafe {
+        vm.map(range, &physical).unwrap();
+        for _ in 0..20 {
+            queue.fill(memory, 4096, &[1, 2]).unwrap();
+            queue
+                .copy(range + size - 32, memory, 64, CopyKind::DeviceToDevice)
+                .unwrap();
+            let counter = Arc::clone(&counter);
+            queue
+                .host_call(move |upstream| count(upstream, &counter))
+                .unwrap();
+            event.record(&queue).unwrap();
+            other.wait_event(&event).unwrap();
+        }
+        let counter = Arc::clone(&counter);
+        other
+            .host_call(move |upstream| count(upstream, &counter))
+            .unwrap();
+        other
+            .copy(staging as u64, range + size, 64, CopyKind::DeviceToHost)
+            .unwrap();
+        let graphs = driver.native_graphs().unwrap();
+        graphs.record_begin(&queue).unwrap();
+        queue.fill(memory, 16, &[7]).unwrap();
+        queue.host_call(|upstream| upstream).unwrap();
+        assert_eq!(queue.query().unwrap_err().code(), Code::CAPTURE);
+        let graph = graphs.record_end(&queue).unwrap();
+        queue.launch_graph(&graph).unwrap();
+        queue.launch_graph(&graph).unwrap();
+        other.synchronize().unwrap();
+        event.synchronize().unwrap();
+        queue.host_call(|_| Err(Code::EXECUTION)).unwrap();
+        queue.host_call(|upstream| upstream).unwrap();
+        event.record(&queue).unwrap();
+        assert_eq!(event.synchronize().unwrap_err().code(), Code::EXECUTION);
+        assert_eq!(queue.synchronize().unwrap_err().code(), Code::EXECUTION);
+        queue.synchronize().unwrap();
+        queue.copy(0, 0, 0, CopyKind::DeviceToDevice).unwrap();
+        assert!(driver.memory_alloc(0, 1 << 40).is_err());
+        vm.unmap(range, 2 * size).unwrap();
+        for physical in physical {
+            vm.destroy(physical).unwrap();
+        }
+        vm.release(range, 4 * size).unwrap();
+        pinned.free(staging).unwrap();
+        driver.memory_free(memory).unwrap();
+    }
+    driver.device_time_ns(0).unwrap();
+    assert_eq!(counter.load(Ordering::Relaxed), 21);
+}
+
+#[test]
+fn nothing_is_found_where_both_sides_keep_the_rules() {
+    let (driver, findings) = validated(host());
+    right_host(&driver);
+    drop(driver);
+    assert_eq!(*findings.lock().unwrap(), []);
+}
+
+#[test]
+fn many_host_calls_may_wait_behind_one() {
+    let (driver, findings) = validated(host());
+    let queue = driver.queue_create(0, 0).unwrap();
+    let (open, gate) = mpsc::channel::<()>();
+    queue
+        .host_call(move |upstream| {
+            let _ = gate.recv_timeout(Duration::from_secs(60));
+            upstream
+        })
+        .unwrap();
+    queue.flush().unwrap();
+    // More than are kept after they ran.
+    for _ in 0..5000 {
+        queue.host_call(|upstream| upstream).unwrap();
+    }
+    open.send(()).unwrap();
+    queue.synchronize().unwrap();
+    drop((queue, driver));
+    assert_eq!(*findings.lock().unwrap(), []);
+}
+
+#[test]
+fn misuse_by_the_host_is_named_and_refused() {
+    let (driver, findings) = validated(host());
+    let queue = driver.queue_create(0, 0).unwrap();
+    let memory = driver.memory_alloc(0, 4096).unwrap();
+    let mut found = Vec::new();
+    let mut expect = |rule, code: Option<Code>, result: Result<(), outrigger_device::Error>| {
+        if let Some(code) = code {
+            let error = result.unwrap_err();
+            assert_eq!(error.code(), code, "{error}");
+            assert!(error.message().starts_with(rule), "{error}");
+        }
+        found.push((Side::Host, rule));
+        assert_eq!(rules(&findings), found);
+    };
+    // SAFETY: all of this is refused before it can harm.
+    unsafe {
+        let invalid = Some(Code::INVALID_ARGUMENT);
+        expect("R13", invalid, queue.fill(memory + 4000, 97, &[1]));
+        let half = queue.copy(memory, memory + 32, 64, CopyKind::DeviceToDevice);
+        expect("R26", invalid, half);
+        // A gate keeps the fill from finishing.
+        let (open, gate) = mpsc::channel::<()>();
+        queue
+            .host_call(move |upstream| {
+                let _ = gate.recv_timeout(Duration::from_secs(60));
+                upstream
+            })
+            .unwrap();
+        queue.fill(memory, 4096, &[1]).unwrap();
+        expect("R12", Some(Code::BUSY), driver.memory_free(memory));
+        open.send(()).unwrap();
+        queue.synchronize().unwrap();
+        driver.memory_free(memory).unwrap();
+    }
+    // The host call outlives no driver: it is waited for below.
+    let clone = driver.clone();
+    let (tell, told) = mpsc::channel();
+    queue
+        .host_call(move |upstream| {
+            let code = clone.memory_alloc(0, 64).unwrap_err().code();
+            let _ = tell.send(code);
+            upstream
+        })
+        .unwrap();
+    queue.synchronize().unwrap();
+    assert_eq!(told.recv().unwrap(), Code::WOULD_DEADLOCK);
+    expect("R27", None, Ok(()));
+    driver.memory_alloc(0, 128).unwrap();
+    drop(queue);
+    drop(driver);
+    expect("R10", None, Ok(()));
+    let leak = findings.lock().unwrap().last().unwrap().to_string();
+    assert!(
+        leak.starts_with("R10: host: memory") && leak.contains("128 bytes"),
+        "{leak}"
+    );
+}
+
+/// What a wrong driver does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wrong {
+    OutputOnFailure,
+    NoText,
+    Overlap,
+    Misaligned,
+    TooFar,
+    EarlyQuery,
+    EarlyEvent,
+    LostFailure,
+    OtherFailure,
+    EventWithoutFailure,
+    UnrecordedEvent,
+    TwoCalls,
+    FalseUpstream,
+    ReorderedCalls,
+    IgnoredWait,
+    ZeroCopy,
+    OddFill,
+    RecordingAnswers,
+    Granularity,
+    Backwards,
+}
+
+struct WrongDriver {
+    wrong: Wrong,
+    /// The last allocation.
+    last: AtomicU64,
+    /// A host call that is held back.
+    held: Mutex<Option<(sys::otr_host_fn, usize)>>,
+    armed: Arc<AtomicBool>,
+}
+
+impl WrongDriver {
+    fn is(&self, wrong: Wrong) -> bool {
+        self.wrong == wrong
+    }
+}
+
+type Call = (unsafe extern "C" fn(*mut c_void, i32) -> i32, *mut c_void);
+
+/// # Safety
+/// `user` is a boxed [`Call`].
+unsafe extern "C" fn twice(user: *mut c_void, upstream: i32) -> i32 {
+    // SAFETY: the caller's promise.
+    let (function, user) = *unsafe { Box::from_raw(user.cast::<Call>()) };
+    // SAFETY: this is what a wrong driver does; the layer above bears it.
+    unsafe {
+        function(user, upstream);
+        function(user, upstream)
+    }
+}
+
+/// # Safety
+/// `user` is a boxed [`Call`].
+unsafe extern "C" fn all_is_well(user: *mut c_void, upstream: i32) -> i32 {
+    // SAFETY: the caller's promise.
+    let (function, user) = *unsafe { Box::from_raw(user.cast::<Call>()) };
+    // SAFETY: the function takes any code.
+    unsafe { function(user, 0) };
+    upstream
+}
+
+impl Layer for WrongDriver {
+    fn error_text(&self, next: &Next) -> Option<CString> {
+        if self.is(Wrong::NoText) {
+            None
+        } else {
+            next.last_error()
+        }
+    }
+
+    unsafe fn memory_alloc(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        size: u64,
+        address: *mut u64,
+    ) -> i32 {
+        // SAFETY: the caller's promise; the output is writable.
+        unsafe {
+            let code = next.memory_alloc(driver, device, size, address);
+            match self.wrong {
+                Wrong::OutputOnFailure if code != 0 => *address = 77,
+                Wrong::Misaligned if code == 0 => *address += 8,
+                Wrong::Overlap if code == 0 => {
+                    let last = self.last.swap(*address, Ordering::Relaxed);
+                    if last != 0 {
+                        *address = last + 64;
+                    }
+                }
+                _ => {}
+            }
+            code
+        }
+    }
+
+    unsafe fn device_properties(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        properties: *mut sys::otr_device_properties,
+    ) -> i32 {
+        // SAFETY: the caller's promise; behind the struct writes only the layer's own copy is hit.
+        unsafe {
+            let code = next.device_properties(driver, device, properties);
+            if self.is(Wrong::TooFar) && self.armed.load(Ordering::Relaxed) {
+                *properties.add(1).cast::<u8>() = 1;
+            }
+            code
+        }
+    }
+
+    unsafe fn queue_query(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.queue_query(queue) };
+        match (self.wrong, Code(code)) {
+            (Wrong::EarlyQuery, Code::NOT_READY) | (Wrong::RecordingAnswers, Code::CAPTURE) => 0,
+            _ => code,
+        }
+    }
+
+    unsafe fn queue_synchronize(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.queue_synchronize(queue) };
+        match (self.wrong, code) {
+            (_, 0) => 0,
+            (Wrong::LostFailure, _) => 0,
+            (Wrong::OtherFailure, _) => fail(Code::CANCELLED, "another one"),
+            _ => code,
+        }
+    }
+
+    unsafe fn queue_wait_event(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        event: *mut sys::otr_drv_event,
+    ) -> i32 {
+        if self.is(Wrong::IgnoredWait) {
+            return 0;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { next.queue_wait_event(queue, event) }
+    }
+
+    unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.event_query(event) };
+        match (self.wrong, Code(code)) {
+            (Wrong::EarlyEvent, Code::NOT_READY) => 0,
+            (Wrong::EventWithoutFailure, Code::EXECUTION) => 0,
+            (Wrong::UnrecordedEvent, Code::OK) => Code::NOT_READY.0,
+            _ => code,
+        }
+    }
+
+    unsafe fn copy(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        dst: u64,
+        src: u64,
+        size: u64,
+        kind: u32,
+    ) -> i32 {
+        if self.is(Wrong::ZeroCopy) && size == 0 {
+            return fail(Code::INVALID_ARGUMENT, "nothing to copy");
+        }
+        // SAFETY: the caller's promise.
+        unsafe { next.copy(queue, dst, src, size, kind) }
+    }
+
+    unsafe fn fill(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        dst: u64,
+        size: u64,
+        pattern: *const c_void,
+        pattern_size: u32,
+    ) -> i32 {
+        if self.is(Wrong::OddFill) && pattern_size == 3 {
+            return 0;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
+    }
+
+    unsafe fn host_call(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        function: sys::otr_host_fn,
+        user: *mut c_void,
+    ) -> i32 {
+        let wrapper: sys::otr_host_fn = match self.wrong {
+            Wrong::TwoCalls => Some(twice),
+            Wrong::FalseUpstream => Some(all_is_well),
+            _ => None,
+        };
+        // SAFETY: the caller's promise; what is boxed is called once.
+        unsafe {
+            if let (Some(wrapper), Some(function)) = (wrapper, function) {
+                let call: Call = (function, user);
+                let call = Box::into_raw(Box::new(call)).cast();
+                return next.host_call(queue, Some(wrapper), call);
+            }
+            if self.is(Wrong::ReorderedCalls) {
+                let mut held = self.held.lock().unwrap();
+                let Some((first, data)) = held.take() else {
+                    *held = Some((function, user.expose_provenance()));
+                    return 0;
+                };
+                next.host_call(queue, function, user);
+                let data = std::ptr::with_exposed_provenance_mut(data);
+                return next.host_call(queue, first, data);
+            }
+            next.host_call(queue, function, user)
+        }
+    }
+
+    unsafe fn virtual_granularity(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        bytes: *mut u64,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let code = next.virtual_granularity(driver, device, bytes);
+            if self.is(Wrong::Granularity) {
+                *bytes += 1;
+            }
+            code
+        }
+    }
+
+    unsafe fn device_time(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        nanoseconds: *mut u64,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let code = next.device_time(driver, device, nanoseconds);
+            if self.is(Wrong::Backwards) {
+                *nanoseconds = u64::MAX - *nanoseconds;
+            }
+            code
+        }
+    }
+}
+
+/// What a host does that meets all of these. Answers are as wrong as the driver is: none is looked at.
+fn provoke(driver: &Driver, wrong: Wrong) {
+    let queue = driver.queue_create(0, 0).unwrap();
+    let other = driver.queue_create(0, 0).unwrap();
+    let event = driver.event_create(0, false).unwrap();
+    let _ = event.query();
+    let _ = driver.memory_alloc(0, 1 << 40);
+    let memory: Vec<_> = (0..2)
+        .filter_map(|_| driver.memory_alloc(0, 4096).ok())
+        .collect();
+    let _ = driver.virtual_memory().unwrap().granularity(0);
+    for _ in 0..2 {
+        let _ = driver.device_time_ns(0);
+    }
+    // SAFETY: nothing is moved.
+    unsafe {
+        let _ = queue.copy(0, 0, 0, CopyKind::DeviceToDevice);
+        let _ = queue.fill(memory[0], 6, &[1, 2, 3]);
+    }
+    // Work that is held back until answers were asked for.
+    let (open, gate) = mpsc::channel::<()>();
+    let held = queue.host_call(move |upstream| {
+        let _ = gate.recv_timeout(Duration::from_secs(60));
+        upstream
+    });
+    held.unwrap();
+    event.record(&queue).unwrap();
+    other.wait_event(&event).unwrap();
+    let (tell, told) = mpsc::channel::<()>();
+    other
+        .host_call(move |upstream| {
+            let _ = tell.send(());
+            upstream
+        })
+        .unwrap();
+    other.flush().unwrap();
+    let _ = queue.query();
+    let _ = event.query();
+    if wrong == Wrong::IgnoredWait {
+        told.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+    open.send(()).unwrap();
+    let _ = queue.synchronize();
+    let _ = other.synchronize();
+    // A failure, and what comes after it.
+    let _ = queue.host_call(|_| Err(Code::EXECUTION));
+    let _ = queue.host_call(|upstream| upstream);
+    let _ = event.record(&queue);
+    while event.query().is_ok_and(|done| !done) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let _ = queue.synchronize();
+    let graphs = driver.native_graphs().unwrap();
+    graphs.record_begin(&queue).unwrap();
+    let _ = queue.query();
+    let _ = graphs.record_end(&queue);
+    // SAFETY: all work has finished.
+    unsafe {
+        for address in memory {
+            let _ = driver.memory_free(address);
+        }
+    }
+}
+
+#[test]
+fn what_a_wrong_driver_breaks_is_named() {
+    for (wrong, rule) in [
+        (Wrong::OutputOnFailure, "R4"),
+        (Wrong::NoText, "R5"),
+        (Wrong::Overlap, "R13"),
+        (Wrong::Misaligned, "R14"),
+        (Wrong::TooFar, "R1"),
+        (Wrong::EarlyQuery, "R19"),
+        (Wrong::EarlyEvent, "R21"),
+        (Wrong::LostFailure, "R20"),
+        (Wrong::OtherFailure, "R20"),
+        (Wrong::EventWithoutFailure, "R23"),
+        (Wrong::UnrecordedEvent, "R22"),
+        (Wrong::TwoCalls, "R27"),
+        (Wrong::FalseUpstream, "R20"),
+        (Wrong::ReorderedCalls, "R16"),
+        (Wrong::IgnoredWait, "R24"),
+        (Wrong::ZeroCopy, "R25"),
+        (Wrong::OddFill, "R28"),
+        (Wrong::RecordingAnswers, "R33"),
+        (Wrong::Granularity, "R37"),
+        (Wrong::Backwards, "timing"),
+    ] {
+        let layer = WrongDriver {
+            wrong,
+            last: AtomicU64::new(0),
+            held: Mutex::new(None),
+            armed: Arc::default(),
+        };
+        let armed = Arc::clone(&layer.armed);
+        let below = layered(host(), layer).unwrap();
+        // Not before: nobody else bears what is written behind a struct.
+        armed.store(true, Ordering::Relaxed);
+        let (driver, findings) = validated(below);
+        provoke(&driver, wrong);
+        let found = rules(&findings);
+        assert!(
+            found.contains(&(Side::Driver, rule)),
+            "{wrong:?} should break {rule}, found {found:?}"
+        );
+    }
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * outrigger/base.h: what both contracts share, the codes and the element types.
+ * Numbers are part of the ABI: they are never changed and never used again.
+ */
+#ifndef OUTRIGGER_BASE_H
+#define OUTRIGGER_BASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- Codes ---------------------------------------------------------------------------------
+ * 0 is success, OTR_NOT_READY is an answer, all others are failures. An unknown code is a failure.
+ */
+typedef int32_t otr_code_t;
+
+#define OTR_OK 0
+#define OTR_NOT_READY 1               /* a query: the work has not finished */
+#define OTR_ERR_INVALID_ARGUMENT 2    /* an argument is out of its documented range */
+#define OTR_ERR_INVALID_HANDLE 3      /* a handle is NULL, stale, or of another runtime */
+#define OTR_ERR_INVALID_DEVICE 4      /* there is no device with this index */
+#define OTR_ERR_OUT_OF_MEMORY 5       /* device memory is exhausted */
+#define OTR_ERR_OUT_OF_HOST_MEMORY 6  /* host memory or another host resource is exhausted */
+#define OTR_ERR_UNSUPPORTED 7         /* the feature is absent; nothing was done */
+#define OTR_ERR_NOT_FOUND 8           /* a named thing does not exist */
+#define OTR_ERR_VERSION 9             /* the two sides speak different major versions */
+#define OTR_ERR_DEVICE_LOST 10        /* the device no longer answers; only closing it is left */
+#define OTR_ERR_EXECUTION 11          /* submitted work failed */
+#define OTR_ERR_OUT_OF_RANGE 12       /* submitted work met an index or address outside its bounds */
+#define OTR_ERR_WOULD_DEADLOCK 13     /* the call would wait for work that waits for the caller */
+#define OTR_ERR_BUSY 14               /* the object is in use in a way that forbids the call */
+#define OTR_ERR_FORKED 15             /* the runtime was made in the parent of this process */
+#define OTR_ERR_CANCELLED 16          /* work was given up because its queue was destroyed or had failed */
+#define OTR_ERR_LOAD 17               /* a driver could not be loaded */
+#define OTR_ERR_INTERNAL 18           /* a defect of the side that reports it */
+#define OTR_ERR_CAPTURE 19            /* not possible while a stream captures, or the capture failed */
+
+/* ---- Element types ------------------------------------------------------------------------- */
+typedef uint32_t otr_dtype_t;
+
+#define OTR_DTYPE_INVALID 0
+#define OTR_DTYPE_BOOL 1   /* one byte, 0 or 1 */
+#define OTR_DTYPE_U8 2
+#define OTR_DTYPE_I8 3
+#define OTR_DTYPE_I16 4
+#define OTR_DTYPE_I32 5
+#define OTR_DTYPE_I64 6
+#define OTR_DTYPE_U16 7
+#define OTR_DTYPE_U32 8
+#define OTR_DTYPE_U64 9
+#define OTR_DTYPE_F16 10   /* IEEE 754 binary16 */
+#define OTR_DTYPE_BF16 11
+#define OTR_DTYPE_F32 12
+#define OTR_DTYPE_F64 13
+#define OTR_DTYPE_C64 14   /* two f32: real, imaginary */
+#define OTR_DTYPE_C128 15  /* two f64: real, imaginary */
+
+/* ---- Addresses and commands ----------------------------------------------------------------
+ * A device address can be offset; 0 is never one.
+ */
+typedef uint64_t otr_address_t;
+
+typedef uint32_t otr_copy_kind_t;
+#define OTR_COPY_HOST_TO_DEVICE 1
+#define OTR_COPY_DEVICE_TO_HOST 2
+#define OTR_COPY_DEVICE_TO_DEVICE 3
+#define OTR_COPY_HOST_TO_HOST 4 /* in stream order, both ends host memory */
+
+/* A function that runs on the host in stream order, called exactly once. `upstream` is OTR_OK, or the
+ * failure of the work before it: then only clean up. It must not call back into Outrigger or the
+ * driver. Any other result than OTR_OK makes the stream fail. */
+typedef otr_code_t (*otr_host_fn)(void* user, otr_code_t upstream);
+
+/* A kernel for devices whose memory is host memory behind another address: add `bias` to a device
+ * address of the launching device to reach its bytes. It is the same for all launches on a device.
+ * The code that it returns is the outcome. */
+typedef otr_code_t (*otr_host_kernel_fn)(const void* args, uint32_t args_size, int64_t bias);
+
+/* ---- Tensors and operator calls ------------------------------------------------------------ */
+typedef struct otr_tensor {
+  otr_address_t address;
+  otr_dtype_t dtype;
+  uint32_t rank;
+  const int64_t* sizes;   /* elements; NULL if rank is 0 */
+  const int64_t* strides; /* elements, 0 for a broadcast dimension, may be negative */
+} otr_tensor_t;
+
+typedef struct otr_scalar {
+  otr_dtype_t dtype; /* OTR_DTYPE_F64 or OTR_DTYPE_I64: which member holds the value */
+  uint32_t reserved; /* 0 */
+  union {
+    double f64;
+    int64_t i64;
+  } value;
+} otr_scalar_t;
+
+/* One call of an operator. Names, operands and scalars of each are in docs/operators.md. */
+typedef struct otr_operator_call {
+  size_t struct_size;
+  const void* next;   /* NULL */
+  const char* name;   /* "add", "mm", ...; the host contract takes an operator id instead */
+  const otr_tensor_t* inputs;
+  const otr_tensor_t* outputs;
+  const otr_scalar_t* scalars;
+  uint32_t input_count;
+  uint32_t output_count;
+  uint32_t scalar_count;
+  uint32_t reserved;  /* 0 */
+} otr_operator_call_t;
+
+#endif /* OUTRIGGER_BASE_H */

@@ -1,0 +1,34 @@
+//! The conformance suite: tests of the driver contract and of the host contract, what runs them, and
+//! what is said of a run.
+//!
+//! A test is a function with a stable id that names the numbered rules of `driver.h` (`R..`) or
+//! `outrigger.h` (`H..`) which it checks. It must never rely on what the contract does not promise, and
+//! never see the state of another test: each runs in a process of its own.
+
+mod child;
+mod context;
+pub mod expect;
+pub mod identity;
+mod journal;
+mod junit;
+mod need;
+mod page;
+mod process;
+pub mod record;
+pub mod report;
+pub mod rules;
+pub mod runner;
+mod seal;
+pub mod select;
+mod support;
+mod test;
+mod tests;
+mod verdict;
+pub mod verify;
+
+pub use child::{HELPER_COMMAND, TEST_COMMAND, run_helper, run_test};
+pub use context::{Context, Figure};
+pub use need::Need;
+pub use support::Gate;
+pub use test::{Helper, Test, Tier, all, find, helper};
+pub use verdict::{Failure, Verdict};

@@ -1,0 +1,151 @@
+//! Capabilities: what a driver may leave out, and how one sees that it declares them.
+
+use std::ffi::c_void;
+use std::mem::offset_of;
+
+use outrigger_device::{Code, Driver, sys};
+use serde::{Deserialize, Serialize};
+
+/// Something that a driver may leave out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Need {
+    /// More than one device.
+    TwoDevices,
+    /// `OTR_DEVICE_HOST_VISIBLE` on device 0.
+    HostVisible,
+    /// The opposite of `HostVisible`.
+    HostInvisible,
+    /// The entry `queue_flush`.
+    Flush,
+    /// A range of priorities of queues.
+    Priorities,
+    /// The group `memory_info`.
+    MemoryInfo,
+    /// The group `virtual_memory`.
+    VirtualMemory,
+    /// The group `unified_memory`.
+    UnifiedMemory,
+    /// The group `pinned_memory`.
+    Pinned,
+    /// Its entries `pin` and `unpin`.
+    Pin,
+    /// The group `peer`.
+    Peer,
+    /// The group `timing`.
+    Timing,
+    /// The group `kernel`.
+    Kernel,
+    /// Kernels that are host functions, on device 0.
+    HostKernels,
+    /// Kernels that are host functions, or memory that the host sees: what operators of Outrigger's own
+    /// run by.
+    HostCompute,
+    /// The group `operators`.
+    Operators,
+    /// The group `graph`.
+    Graphs,
+    /// Its entry `update`.
+    GraphUpdate,
+    /// The group `ipc`.
+    Ipc,
+    /// Its entries for events.
+    IpcEvents,
+    /// Its entries for memory without an address.
+    IpcPhysical,
+    /// A driver in a file, whose `otr_driver_get_api` can be called.
+    Library,
+}
+
+/// What is loaded to see whether a driver takes host functions. It is never launched.
+unsafe extern "C" fn probe(_: *const c_void, _: u32, _: i64) -> i32 {
+    Code::OK.0
+}
+
+/// Whether a group is there, reaches as far as an entry, and has it.
+macro_rules! has_entry {
+    ($group:expr, $type:ident, $entry:ident) => {{
+        let group: *const sys::$type = $group;
+        let end = offset_of!(sys::$type, $entry) + size_of::<usize>();
+        !group.is_null()
+            // SAFETY: a group that is not NULL is as large as its first word says, which the loader
+            // relied on too; the entry is read only if it lies within.
+            && unsafe {
+                group.cast::<usize>().read() >= end && (&raw const (*group).$entry).read().is_some()
+            }
+    }};
+}
+
+impl Need {
+    /// All of them.
+    pub const ALL: [Self; 22] = [
+        Self::TwoDevices,
+        Self::HostVisible,
+        Self::HostInvisible,
+        Self::Flush,
+        Self::Priorities,
+        Self::MemoryInfo,
+        Self::VirtualMemory,
+        Self::UnifiedMemory,
+        Self::Pinned,
+        Self::Pin,
+        Self::Peer,
+        Self::Timing,
+        Self::Kernel,
+        Self::HostKernels,
+        Self::HostCompute,
+        Self::Operators,
+        Self::Graphs,
+        Self::GraphUpdate,
+        Self::Ipc,
+        Self::IpcEvents,
+        Self::IpcPhysical,
+        Self::Library,
+    ];
+
+    /// Whether a driver, opened by `spec`, declares it.
+    ///
+    /// A group that is there counts as declared as a whole, also where a call in it fails: that is for
+    /// the tests to find.
+    pub fn declared(self, driver: &Driver, spec: &str) -> bool {
+        let (api, _) = driver.raw();
+        let properties = || driver.properties(0);
+        match self {
+            Self::TwoDevices => driver.device_count() > 1,
+            Self::HostVisible => properties().is_ok_and(|p| p.host_visible()),
+            Self::HostInvisible => properties().is_ok_and(|p| !p.host_visible()),
+            Self::Flush => api.queue_flush.is_some(),
+            Self::Priorities => properties().is_ok_and(|p| p.priority_lowest != p.priority_highest),
+            Self::MemoryInfo => !api.memory_info.is_null(),
+            Self::VirtualMemory => driver.virtual_memory().is_some(),
+            Self::UnifiedMemory => !api.unified_memory.is_null(),
+            Self::Pinned => driver.pinned().is_some(),
+            Self::Pin => {
+                has_entry!(api.pinned_memory, otr_pinned_memory_api, pin)
+                    && has_entry!(api.pinned_memory, otr_pinned_memory_api, unpin)
+            }
+            Self::Peer => driver.peer().is_some(),
+            Self::Timing => !api.timing.is_null(),
+            Self::Kernel => !api.kernel.is_null(),
+            Self::HostKernels => {
+                !api.kernel.is_null() && !matches!(driver.host_kernel(0, probe), Ok(None))
+            }
+            Self::HostCompute => {
+                Self::HostVisible.declared(driver, spec) || Self::HostKernels.declared(driver, spec)
+            }
+            Self::Operators => driver.operators().is_some(),
+            Self::Graphs => driver.native_graphs().is_some(),
+            Self::GraphUpdate => driver.native_graphs().is_some_and(|g| g.can_update()),
+            Self::Ipc => driver.ipc().is_some(),
+            Self::IpcEvents => {
+                has_entry!(api.ipc, otr_ipc_api, event_export)
+                    && has_entry!(api.ipc, otr_ipc_api, event_import)
+            }
+            Self::IpcPhysical => {
+                driver.virtual_memory().is_some()
+                    && driver.ipc().is_some_and(|ipc| ipc.shares_physical())
+            }
+            Self::Library => spec.split('?').next().is_some_and(|p| p.contains('/')),
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Figures of a driver: what copies, fills, launches and events take, against what the device declares.
+//! Nothing here fails for being slow.
+
+use std::time::{Duration, Instant};
+
+use outrigger_device::{CopyKind, Driver};
+
+use super::kernels::{counter, launch_count};
+use super::kit::{Bench, HostBytes, copy, fill, note};
+use crate::test::tests;
+use crate::verdict::check;
+use crate::{Context, Failure, Verdict};
+
+tests! { "perf.copy":
+    /// How fast copies of several sizes go from the host to a device.
+    from_the_host: R16, run |c| copies(c, CopyKind::HostToDevice);
+    /// How fast copies of several sizes go from a device to the host.
+    to_the_host: R16, run |c| copies(c, CopyKind::DeviceToHost);
+    /// How fast copies of several sizes go within a device.
+    within_a_device: R16, run |c| copies(c, CopyKind::DeviceToDevice);
+    /// How fast pinned memory is copied to a device.
+    from_pinned_memory: R26, needs Pinned;
+    /// How fast memory is filled.
+    fills: R28;
+}
+
+pub(super) mod calls {
+    use super::*;
+
+    tests! { "perf.call":
+        /// What it takes to submit a small command, and to run it.
+        submissions: R17;
+        /// What it takes to launch a kernel that does next to nothing.
+        launches: R17, needs HostKernels;
+        /// What it takes to wait for a queue with one small command.
+        round_trips: R18;
+        /// What it takes to record, query and wait for events.
+        events: R21;
+        /// What it takes to hand work from one queue to another and back.
+        hand_overs: R24;
+        /// What it takes to allocate and free memory.
+        allocations: R29;
+        /// What it takes to launch a graph, for each of its commands.
+        graph_launches: R34, needs Graphs;
+    }
+
+    /// Nanoseconds for each of `count` turns of the best of several tries.
+    fn best(count: u32, mut turns: impl FnMut() -> Verdict) -> Verdict<f64> {
+        let mut best = f64::INFINITY;
+        for _ in 0..5 {
+            let start = Instant::now();
+            turns()?;
+            best = best.min(start.elapsed().as_nanos() as f64 / f64::from(count));
+        }
+        Ok(best)
+    }
+
+    fn submissions(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queue, memory) = (bench.queue()?, bench.memory(64)?);
+        let mut submit = f64::INFINITY;
+        let whole = best(10_000, || {
+            let start = Instant::now();
+            for _ in 0..10_000 {
+                fill(&queue, memory, 8, &[1])?;
+            }
+            submit = submit.min(start.elapsed().as_nanos() as f64 / 10_000.0);
+            Ok(queue.synchronize()?)
+        })?;
+        context.figure("submit a fill", submit, "ns", None);
+        context.figure("submit and run a fill", whole, "ns", None);
+        bench.finish()
+    }
+
+    fn launches(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queue, total) = (bench.queue()?, counter());
+        let Some(kernel) = bench.host_kernel(0, super::super::kernels::count)? else {
+            return Err(Failure::new("the driver takes host kernels"));
+        };
+        let launch = best(10_000, || {
+            for _ in 0..10_000 {
+                launch_count(&queue, &kernel, total, 1)?;
+            }
+            Ok(queue.synchronize()?)
+        })?;
+        context.figure("launch and run a kernel", launch, "ns", None);
+        bench.finish()
+    }
+
+    fn round_trips(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queue, memory) = (bench.queue()?, bench.memory(64)?);
+        let trip = best(500, || {
+            for _ in 0..500 {
+                fill(&queue, memory, 8, &[1])?;
+                queue.synchronize()?;
+            }
+            Ok(())
+        })?;
+        context.figure("fill and synchronize", trip, "ns", None);
+        let idle = best(5000, || {
+            for _ in 0..5000 {
+                queue.synchronize()?;
+            }
+            Ok(())
+        })?;
+        context.figure("synchronize an idle queue", idle, "ns", None);
+        bench.finish()
+    }
+
+    fn events(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queue, event) = (bench.queue()?, bench.event()?);
+        let record = best(5000, || {
+            for _ in 0..5000 {
+                event.record(&queue)?;
+            }
+            Ok(())
+        })?;
+        context.figure("record an event", record, "ns", None);
+        event.synchronize()?;
+        let query = best(5000, || {
+            for _ in 0..5000 {
+                check!(event.query()?, "the event has finished");
+            }
+            Ok(())
+        })?;
+        context.figure("query a finished event", query, "ns", None);
+        let make = best(2000, || {
+            for _ in 0..2000 {
+                drop(bench.event()?);
+            }
+            Ok(())
+        })?;
+        context.figure("make and destroy an event", make, "ns", None);
+        bench.finish()
+    }
+
+    fn hand_overs(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queues, event) = (bench.queues(2)?, bench.event()?);
+        let log = super::super::kit::Log::default();
+        let turn = best(1000, || {
+            for i in 0..1000usize {
+                queues[i % 2].wait_event(&event)?;
+                note(&queues[i % 2], &log, 0)?;
+                event.record(&queues[i % 2])?;
+            }
+            Ok(event.synchronize()?)
+        })?;
+        context.figure("host call on alternating queues", turn, "ns", None);
+        bench.finish()
+    }
+
+    fn allocations(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        for (name, size) in [("4 KiB", 4096), ("1 MiB", 1 << 20), ("8 MiB", 8 << 20)] {
+            let pair = best(300, || {
+                for _ in 0..300 {
+                    let address = bench.memory_alloc(0, size)?;
+                    // SAFETY: no work uses it.
+                    unsafe { bench.memory_free(address) }?;
+                }
+                Ok(())
+            })?;
+            context.figure(&format!("allocate and free {name}"), pair, "ns", None);
+        }
+        bench.finish()
+    }
+
+    fn graph_launches(context: &Context) -> Verdict {
+        use super::super::graph_recording::{begin, end, launch};
+        let bench = Bench::new(context)?;
+        let (queue, memory) = (bench.queue()?, bench.memory(64)?);
+        begin(&queue)?;
+        for _ in 0..1000 {
+            fill(&queue, memory, 8, &[1])?;
+        }
+        let graph = end(&queue)?;
+        let each = best(20_000, || {
+            for _ in 0..20 {
+                launch(&queue, &graph)?;
+            }
+            Ok(queue.synchronize()?)
+        })?;
+        context.figure("a fill of a graph of 1000", each, "ns", None);
+        bench.finish()
+    }
+}
+
+/// What the device declares to move at most, in GB/s; `None` where it says nothing.
+fn peak(driver: &Driver) -> Verdict<Option<f64>> {
+    let peak = driver.properties(0)?.peak_bytes_per_second;
+    Ok((peak > 0).then(|| peak as f64 / 1e9))
+}
+
+/// The best rate of several tries, in GB/s.
+fn rate(bytes: u64, mut turn: impl FnMut() -> Verdict) -> Verdict<f64> {
+    let mut best = Duration::MAX;
+    for _ in 0..6 {
+        let start = Instant::now();
+        turn()?;
+        best = best.min(start.elapsed());
+    }
+    Ok(bytes as f64 / best.as_secs_f64() / 1e9)
+}
+
+/// Sizes that fit into a part of the device.
+fn sizes(driver: &Driver) -> Verdict<Vec<(&'static str, u64)>> {
+    let most = driver.properties(0)?.total_memory / 4;
+    let all = [
+        ("64 KiB", 64 << 10),
+        ("1 MiB", 1 << 20),
+        ("8 MiB", 8 << 20),
+        ("64 MiB", 64 << 20),
+    ];
+    Ok(all.into_iter().filter(|(_, size)| *size <= most).collect())
+}
+
+fn copies(context: &Context, kind: CopyKind) -> Verdict {
+    let bench = Bench::new(context)?;
+    let (queue, peak) = (bench.queue()?, peak(bench.driver())?);
+    for (name, size) in sizes(bench.driver())? {
+        let (device, host) = (bench.memory(size)?, HostBytes::of(size as usize, 1));
+        let other = if kind == CopyKind::DeviceToDevice {
+            bench.memory(size)?
+        } else {
+            host.at(0)
+        };
+        let (dst, src) = if kind == CopyKind::HostToDevice {
+            (device, other)
+        } else {
+            (other, device)
+        };
+        fill(&queue, device, size, &[2])?;
+        queue.synchronize()?;
+        let rate = rate(size, || {
+            copy(&queue, dst, src, size, kind)?;
+            Ok(queue.synchronize()?)
+        })?;
+        context.figure(&format!("copy {name}"), rate, "GB/s", peak);
+        bench.give_back(device)?;
+        if kind == CopyKind::DeviceToDevice {
+            bench.give_back(other)?;
+        }
+    }
+    bench.finish()
+}
+
+fn from_pinned_memory(context: &Context) -> Verdict {
+    let bench = Bench::new(context)?;
+    let (queue, peak) = (bench.queue()?, peak(bench.driver())?);
+    let pinned = bench
+        .driver()
+        .pinned()
+        .ok_or_else(|| Failure::new("the driver has pinned memory"))?;
+    for (name, size) in sizes(bench.driver())? {
+        let (device, pointer) = (bench.memory(size)?, pinned.alloc(size)?);
+        // SAFETY: the memory has this size.
+        unsafe { pointer.cast::<u8>().write_bytes(1, size as usize) };
+        let rate = rate(size, || {
+            copy(&queue, device, pointer as u64, size, CopyKind::HostToDevice)?;
+            Ok(queue.synchronize()?)
+        })?;
+        context.figure(&format!("copy {name} of pinned memory"), rate, "GB/s", peak);
+        bench.give_back(device)?;
+        // SAFETY: the work is over.
+        unsafe { pinned.free(pointer) }?;
+    }
+    bench.finish()
+}
+
+fn fills(context: &Context) -> Verdict {
+    let bench = Bench::new(context)?;
+    let (queue, peak) = (bench.queue()?, peak(bench.driver())?);
+    for (name, size) in sizes(bench.driver())? {
+        let device = bench.memory(size)?;
+        let rate = rate(size, || {
+            fill(&queue, device, size, &[1, 2, 3, 4])?;
+            Ok(queue.synchronize()?)
+        })?;
+        context.figure(&format!("fill {name}"), rate, "GB/s", peak);
+        bench.give_back(device)?;
+    }
+    bench.finish()
+}

@@ -1,0 +1,74 @@
+//! The list of tests holds together: ids, rules in both directions, and capabilities.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outrigger_conformance::{Need, Tier, all, rules};
+
+#[test]
+fn ids_are_unique_and_name_tier_subject_and_what() {
+    let mut seen = BTreeSet::new();
+    for test in all() {
+        assert!(seen.insert(test.id), "{} is there twice", test.id);
+        assert!(
+            Tier::of(test.id).is_some(),
+            "{} starts with no tier",
+            test.id
+        );
+        let parts: Vec<&str> = test.id.split('.').collect();
+        assert_eq!(parts.len(), 3, "{} is no tier.subject.what", test.id);
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
+        let whole = parts
+            .iter()
+            .all(|p| !p.is_empty() && p.chars().all(allowed));
+        assert!(whole, "{} has another character", test.id);
+        assert!(
+            test.about().ends_with('.'),
+            "{} has no sentence: {:?}",
+            test.id,
+            test.about()
+        );
+        assert!(test.limit > 0 && !test.rules.is_empty(), "{}", test.id);
+    }
+}
+
+#[test]
+fn every_rule_has_a_test_and_every_test_names_rules_that_exist() {
+    let rules: Vec<String> = rules::all().into_iter().map(|rule| rule.name).collect();
+    let mut tests: BTreeMap<&str, usize> = rules.iter().map(|rule| (rule.as_str(), 0)).collect();
+    for test in all() {
+        for rule in test.rules {
+            match tests.get_mut(rule) {
+                Some(count) => *count += 1,
+                None => panic!("{} names the rule {rule}, which no header states", test.id),
+            }
+        }
+    }
+    let bare: Vec<&&str> = tests
+        .iter()
+        .filter(|(_, n)| **n == 0)
+        .map(|(rule, _)| rule)
+        .collect();
+    assert!(bare.is_empty(), "rules without a test: {bare:?}");
+}
+
+#[test]
+fn a_capability_that_tests_need_has_a_test_that_its_absence_fails_cleanly() {
+    // These are no offers that could be declared: each driver has one side of them.
+    let sides = [
+        Need::HostVisible,
+        Need::HostInvisible,
+        Need::TwoDevices,
+        Need::Priorities,
+        Need::Library,
+    ];
+    let needed: BTreeSet<Need> = all().iter().flat_map(|test| test.needs).copied().collect();
+    let absent: BTreeSet<Need> = all().iter().flat_map(|test| test.absent).copied().collect();
+    let bare: Vec<&Need> = needed
+        .difference(&absent)
+        .filter(|need| !sides.contains(need))
+        .collect();
+    assert!(
+        bare.is_empty(),
+        "capabilities without a negative test: {bare:?}"
+    );
+}

@@ -1,0 +1,116 @@
+//! Host calls with something around them, and what mutants remember of queues. Holds no defect itself.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use outrigger_device::sys;
+use outrigger_layers::Next;
+use parking_lot::Mutex;
+
+use crate::Shared;
+
+/// The host's function, to be called with an upstream code.
+pub(crate) type Original = Arc<dyn Fn(i32) -> i32 + Send + Sync>;
+
+/// A queue, as a key.
+pub(crate) fn key(queue: *mut sys::otr_queue) -> usize {
+    queue.expose_provenance()
+}
+
+/// Submits a host call with something around it, which is given the host's function and the upstream
+/// code. A NULL function is left to the driver below, which refuses it.
+///
+/// What is around the call is kept until the process ends, since a graph may call it again.
+///
+/// # Safety
+/// That of `host_call`.
+pub(crate) unsafe fn around(
+    next: &Next,
+    queue: *mut sys::otr_queue,
+    function: sys::otr_host_fn,
+    user: *mut c_void,
+    body: impl Fn(&Original, i32) -> i32 + Send + Sync + 'static,
+) -> i32 {
+    // SAFETY: the closure is called by the body, once for each time that the driver calls it (R27).
+    let original = unsafe { callable(function, user) };
+    let Some(original) = original else {
+        // SAFETY: the caller's promise.
+        return unsafe { next.host_call(queue, function, user) };
+    };
+    // SAFETY: the caller's promise for the queue.
+    unsafe { submit(next, queue, move |upstream| body(&original, upstream)) }
+}
+
+/// The host's function as a closure; `None` for NULL.
+///
+/// # Safety
+/// That of `host_call`: whoever calls the closure does what R27 says.
+pub(crate) unsafe fn callable(function: sys::otr_host_fn, user: *mut c_void) -> Option<Original> {
+    let function = function?;
+    let user = Shared(user);
+    Some(Arc::new(move |upstream| {
+        let user = user;
+        // SAFETY: the caller's promise.
+        unsafe { function(user.0, upstream) }
+    }))
+}
+
+/// A closure behind a thin pointer.
+struct Body(Box<dyn Fn(i32) -> i32 + Send + Sync>);
+
+/// Submits a closure as a host call; it is kept until the process ends.
+///
+/// # Safety
+/// The queue is one of the driver below.
+pub(crate) unsafe fn submit(
+    next: &Next,
+    queue: *mut sys::otr_queue,
+    body: impl Fn(i32) -> i32 + Send + Sync + 'static,
+) -> i32 {
+    let body = Box::leak(Box::new(Body(Box::new(body))));
+    // SAFETY: the caller's promise for the queue; the closure lives for ever.
+    unsafe { next.host_call(queue, Some(run), (&raw mut *body).cast()) }
+}
+
+unsafe extern "C" fn run(body: *mut c_void, upstream: i32) -> i32 {
+    // SAFETY: `submit` gave a closure that lives for ever.
+    let body = unsafe { &*body.cast::<Body>() };
+    (body.0)(upstream)
+}
+
+/// A set of queues, shared with host calls.
+#[derive(Clone, Default)]
+pub(crate) struct Queues(Arc<Mutex<HashSet<usize>>>);
+
+impl Queues {
+    pub(crate) fn put(&self, queue: usize) {
+        self.0.lock().insert(queue);
+    }
+
+    pub(crate) fn take(&self, queue: usize) -> bool {
+        self.0.lock().remove(&queue)
+    }
+
+    pub(crate) fn has(&self, queue: usize) -> bool {
+        self.0.lock().contains(&queue)
+    }
+}
+
+/// A number for each queue or other handle, shared with host calls.
+#[derive(Clone, Default)]
+pub(crate) struct Numbers(Arc<Mutex<HashMap<usize, i64>>>);
+
+impl Numbers {
+    pub(crate) fn put(&self, key: usize, number: i64) {
+        self.0.lock().insert(key, number);
+    }
+
+    pub(crate) fn take(&self, key: usize) -> Option<i64> {
+        self.0.lock().remove(&key)
+    }
+
+    pub(crate) fn get(&self, key: usize) -> Option<i64> {
+        self.0.lock().get(&key).copied()
+    }
+}

@@ -1,0 +1,174 @@
+//! Drivers that are wrong on purpose. The library `liboutrigger_mutants.so` is the built-in driver `host`
+//! with one defect, which the option `mutant=NAME` chooses; the conformance suite has to catch each of
+//! them. A mutant must have its one defect and no other: without one the library is a correct driver.
+//!
+//! It has all groups that `host` can have: two discrete devices of 64 MiB with graphs and virtual memory
+//! of their own. Options of `host` can be given besides, but for those that change the table.
+
+mod calls;
+mod commands;
+mod events;
+mod graphs;
+mod host_calls;
+mod ipc;
+mod kernels;
+mod memory;
+mod mutant;
+mod queues;
+mod table;
+mod virtual_memory;
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+
+use outrigger_device::{Code, Driver, Error, RawDriver, Result, sys};
+use outrigger_layers::{Layer, LayerTable, fail, open_with};
+
+pub use mutant::Mutant;
+
+/// The driver below, with each option that is not given otherwise.
+const DEFAULTS: [(&str, &str); 5] = [
+    ("devices", "2"),
+    ("memory", "64M"),
+    ("face", "discrete"),
+    ("graphs", "native"),
+    ("virtual_memory", "on"),
+];
+
+/// All mutants; their names differ.
+pub fn mutants() -> impl Iterator<Item = &'static Mutant> {
+    [
+        table::MUTANTS,
+        memory::MUTANTS,
+        commands::MUTANTS,
+        host_calls::MUTANTS,
+        queues::MUTANTS,
+        events::MUTANTS,
+        kernels::MUTANTS,
+        graphs::MUTANTS,
+        virtual_memory::MUTANTS,
+        ipc::MUTANTS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// The driver without a defect.
+struct Faithful;
+impl Layer for Faithful {}
+
+fn below(options: &[(&str, &str)]) -> Result<RawDriver> {
+    let given = |key: &str| options.iter().find(|(given, _)| *given == key);
+    let defaults = DEFAULTS.iter().filter(|(key, _)| given(key).is_none());
+    let words: Vec<_> = defaults
+        .chain(options)
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let driver = Driver::open(&format!("host?{}", words.join("&")).parse()?)?;
+    driver.into_raw().map_err(|_| {
+        Error::new(
+            Code::INTERNAL,
+            "a driver that was just opened is used elsewhere",
+        )
+    })
+}
+
+fn make(options: &str) -> Result<(RawDriver, Box<dyn Layer>)> {
+    let mut rest = Vec::new();
+    let mut layer: Box<dyn Layer> = Box::new(Faithful);
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option.split_once('=').unwrap_or((option, "")) {
+            ("mutant", "none") => {}
+            ("mutant", name) => match mutants().find(|mutant| mutant.name == name) {
+                Some(mutant) => layer = (mutant.make)(),
+                None => {
+                    return Err(Error::new(
+                        Code::INVALID_ARGUMENT,
+                        format!(
+                            "there is no mutant `{name}`; `none` is the driver without a defect"
+                        ),
+                    ));
+                }
+            },
+            pair => rest.push(pair),
+        }
+    }
+    Ok((below(&rest)?, layer))
+}
+
+unsafe extern "C" fn open(
+    params: *const sys::otr_open_params,
+    driver: *mut *mut sys::otr_driver,
+) -> i32 {
+    // SAFETY: the host's promise for both.
+    unsafe { open_with(params, driver, make) }
+}
+
+/// The table, whose shape is that of a driver below: all are opened with the same groups.
+fn table() -> Option<&'static LayerTable> {
+    static TABLE: OnceLock<Option<LayerTable>> = OnceLock::new();
+    // The driver is closed again at once: its strings are literals of this library.
+    let made = || {
+        below(&[])
+            .ok()
+            .map(|raw| LayerTable::over(&raw, |_| false, open))
+    };
+    TABLE.get_or_init(made).as_ref()
+}
+
+/// The entry of the contract.
+///
+/// # Safety
+/// As in `driver.h`: `host` is NULL or a struct of the size that it states, `api` NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn otr_driver_get_api(
+    host: *const sys::otr_host_info,
+    api: *mut *const sys::otr_driver_api,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let host = unsafe { host.as_ref() };
+    let (Some(host), false) = (host, api.is_null()) else {
+        return fail(Code::INVALID_ARGUMENT, "host or api is NULL");
+    };
+    let Some(table) = table() else {
+        return fail(Code::INTERNAL, "the driver below cannot be opened");
+    };
+    // SAFETY: not NULL, so writable.
+    unsafe { *api = table.as_ptr() };
+    if host.api_major == sys::OTR_DRIVER_API_MAJOR {
+        Code::OK.0
+    } else {
+        let (host, own) = (host.api_major, sys::OTR_DRIVER_API_MAJOR);
+        fail(
+            Code::VERSION,
+            format!("the host speaks version {host} of the contract, this driver {own}"),
+        )
+    }
+}
+
+/// A pointer that may go to another thread: the host's promise for whatever is behind it.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared(pub(crate) *mut c_void);
+
+// SAFETY: it is handed back to the host's own function only, which by R27 may run on any thread.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::mutants;
+
+    #[test]
+    fn every_mutant_has_a_name_of_its_own_a_sentence_and_rules() {
+        let names: HashSet<_> = mutants().map(|mutant| mutant.name).collect();
+        assert_eq!(names.len(), mutants().count());
+        assert!(names.len() >= 40, "{}", names.len());
+        for mutant in mutants() {
+            assert!(mutant.about().ends_with('.'), "{mutant:?}");
+            assert!(!mutant.rules.is_empty(), "{mutant:?}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Defects of device memory: addresses, alignment, accounts, and running out.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use outrigger_device::Code;
+use outrigger_layers::fail;
+use parking_lot::Mutex;
+
+use crate::mutant::{mutants, types::*};
+
+/// How far off an allocation is from where it is aligned.
+const OFF: u64 = 8;
+
+/// The newest allocation that was not freed: device, size, address, and how often it was given out.
+#[derive(Default)]
+struct Newest {
+    device: u32,
+    size: u64,
+    address: u64,
+    times: u32,
+}
+
+mutants! {
+    /// Allocations begin 8 bytes behind where they are aligned.
+    alloc_misaligned [R14] (()) {
+        memory_alloc(self, next, driver, device, size, address) {
+            // A size of 0 stays one, so that it is refused.
+            let more = if size == 0 { 0 } else { size.saturating_add(OFF) };
+            let code = next.memory_alloc(driver, device, more, address);
+            if code == Code::OK.0 {
+                *address += OFF;
+            }
+            code
+        }
+        memory_free(self, next, driver, address) {
+            match next.memory_free(driver, address.wrapping_sub(OFF)) {
+                code if code == Code::OK.0 => code,
+                _ => next.memory_free(driver, address),
+            }
+        }
+    }
+
+    /// An allocation of the same size as the one before is given the same address.
+    alloc_overlaps [R13] (Mutex<Newest>) {
+        memory_alloc(self, next, driver, device, size, address) {
+            let mut newest = self.state.lock();
+            if newest.times > 0 && newest.device == device && newest.size == size && !address.is_null() {
+                newest.times += 1;
+                *address = newest.address;
+                return Code::OK.0;
+            }
+            let code = next.memory_alloc(driver, device, size, address);
+            if code == Code::OK.0 {
+                *newest = Newest { device, size, address: *address, times: 1 };
+            }
+            code
+        }
+        memory_free(self, next, driver, address) {
+            let mut newest = self.state.lock();
+            if newest.address == address && newest.times > 0 {
+                newest.times -= 1;
+                if newest.times > 0 {
+                    return Code::OK.0;
+                }
+            }
+            next.memory_free(driver, address)
+        }
+    }
+
+    /// Two devices give out the same addresses.
+    devices_overlap [R13] (Mutex<HashMap<u64, u64>>) {
+        memory_alloc(self, next, driver, device, size, address) {
+            if device == 0 || address.is_null() {
+                return next.memory_alloc(driver, device, size, address);
+            }
+            let mut first = 0;
+            let code = next.memory_alloc(driver, 0, size, &mut first);
+            if code != Code::OK.0 {
+                return next.memory_alloc(driver, device, size, address);
+            }
+            next.memory_free(driver, first);
+            let mut own = 0;
+            let code = next.memory_alloc(driver, device, size, &mut own);
+            if code == Code::OK.0 {
+                self.state.lock().insert(first, own);
+                *address = first;
+            }
+            code
+        }
+        memory_free(self, next, driver, address) {
+            let own = self.state.lock().remove(&address);
+            next.memory_free(driver, own.unwrap_or(address))
+        }
+    }
+
+    /// Freed memory stays taken.
+    free_leaks [R12] (Mutex<HashSet<u64>>) {
+        memory_alloc(self, next, driver, device, size, address) {
+            let code = next.memory_alloc(driver, device, size, address);
+            if code == Code::OK.0 {
+                self.state.lock().insert(*address);
+            }
+            code
+        }
+        memory_free(self, next, driver, address) {
+            if self.state.lock().remove(&address) {
+                return Code::OK.0;
+            }
+            next.memory_free(driver, address.wrapping_add(1))
+        }
+    }
+
+    /// A wrong address is freed with success.
+    free_of_anything [R7] (()) {
+        memory_free(self, next, driver, address) {
+            next.memory_free(driver, address);
+            Code::OK.0
+        }
+    }
+
+    /// An allocation of 0 bytes succeeds.
+    alloc_of_nothing [R7] (()) {
+        memory_alloc(self, next, driver, device, size, address) {
+            next.memory_alloc(driver, device, size.max(1), address)
+        }
+    }
+
+    /// Device memory that runs out is reported as host memory.
+    out_of_the_wrong_memory [R29] (()) {
+        memory_alloc(self, next, driver, device, size, address) {
+            match next.memory_alloc(driver, device, size, address) {
+                code if code == Code::OUT_OF_MEMORY.0 => Code::OUT_OF_HOST_MEMORY.0,
+                code => code,
+            }
+        }
+    }
+
+    /// After the first time that memory ran out, nothing can be allocated any more.
+    out_of_memory_for_good [R29] (AtomicBool) {
+        memory_alloc(self, next, driver, device, size, address) {
+            if self.state.load(Ordering::Relaxed) {
+                return fail(Code::OUT_OF_MEMORY, "there is no memory left");
+            }
+            let code = next.memory_alloc(driver, device, size, address);
+            if code == Code::OUT_OF_MEMORY.0 {
+                self.state.store(true, Ordering::Relaxed);
+            }
+            code
+        }
+    }
+
+    /// A refused allocation takes memory all the same.
+    failed_alloc_takes [R4 R29] (()) {
+        memory_alloc(self, next, driver, device, size, address) {
+            let code = next.memory_alloc(driver, device, size, address);
+            if code == Code::OUT_OF_MEMORY.0 {
+                let mut lost = 0;
+                next.memory_alloc(driver, device, 4096, &mut lost);
+            }
+            code
+        }
+    }
+
+    /// All memory is said to be free, whatever is allocated.
+    info_never_changes [R29] (()) {
+        memory_info(self, next, driver, device, free, total) {
+            let code = next.memory_info(driver, device, free, total);
+            if code == Code::OK.0 {
+                *free = *total;
+            }
+            code
+        }
+    }
+
+    /// The free memory of each device is that of the first.
+    info_of_another_device [R13 R29] (()) {
+        memory_info(self, next, driver, device, free, total) {
+            let code = next.memory_info(driver, device, free, total);
+            if code == Code::OK.0 {
+                return next.memory_info(driver, 0, free, total);
+            }
+            code
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What a mutant is, and the macros in which mutants are written. They give names and signatures, no
+//! behaviour.
+
+use std::fmt;
+
+use outrigger_layers::Layer;
+
+/// A driver with one defect on purpose.
+pub struct Mutant {
+    /// How it is asked for: the option `mutant`.
+    pub name: &'static str,
+    pub(crate) about: &'static str,
+    /// The rules of the driver contract that it breaks, as `R20`. A suite that has tests for each of them
+    /// catches it by one of those.
+    pub rules: &'static [&'static str],
+    pub(crate) make: fn() -> Box<dyn Layer>,
+}
+
+impl Mutant {
+    /// What is wrong with it, in one sentence.
+    pub fn about(&self) -> &'static str {
+        self.about.trim()
+    }
+}
+
+impl fmt::Debug for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutant")
+            .field("name", &self.name)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The mutants of a module, as `MUTANTS`. Each reads
+///
+/// ```text
+/// /// What is wrong.
+/// name [R1 R2] (State) {
+///     entry(self, next, its, arguments) { what it answers }
+/// }
+/// ```
+///
+/// with the state as `self.state`, made by `Default`; entries that are not named are those of `host`.
+macro_rules! mutants {
+    ($($(#[doc = $about:literal])+ $name:ident [$($rule:ident)+] ($state:ty) {
+        $($entry:ident($($arg:ident),+) $body:block)+
+    })+) => {
+        /// The mutants of this module.
+        pub(crate) const MUTANTS: &[$crate::Mutant] = &[$($crate::Mutant {
+            name: stringify!($name),
+            about: concat!($($about),+),
+            rules: &[$(stringify!($rule)),+],
+            make: || Box::new($name::default()),
+        }),+];
+
+        $(
+            #[derive(Default)]
+            #[allow(non_camel_case_types, reason = "named as the option names it")]
+            struct $name {
+                #[allow(dead_code, reason = "most mutants need to remember nothing")]
+                state: $state,
+            }
+
+            impl outrigger_layers::Layer for $name {
+                $($crate::mutant::entry! { $entry($($arg),+) $body })+
+            }
+        )+
+    };
+}
+pub(crate) use mutants;
+
+/// Types of the contract, short enough for the table below.
+pub(crate) mod types {
+    use std::ffi::{c_char, c_void};
+
+    use outrigger_device::sys;
+
+    pub(crate) type Driver = *mut sys::otr_driver;
+    pub(crate) type Queue = *mut sys::otr_queue;
+    pub(crate) type Event = *mut sys::otr_drv_event;
+    pub(crate) type Module = *mut sys::otr_module;
+    pub(crate) type Kernel = *mut sys::otr_kernel;
+    pub(crate) type Graph = *mut sys::otr_drv_graph;
+    pub(crate) type Physical = *mut sys::otr_physical;
+    pub(crate) type Out<T> = *mut T;
+    pub(crate) type In<T> = *const T;
+    pub(crate) type Pointer = *mut c_void;
+    pub(crate) type Bytes = *const c_void;
+    pub(crate) type Text = *const c_char;
+    pub(crate) type Call = sys::otr_host_fn;
+    pub(crate) type Properties = *mut sys::otr_device_properties;
+    pub(crate) type QueueParams = *const sys::otr_queue_params;
+    pub(crate) type Launch = *const sys::otr_launch;
+    pub(crate) type Handle = sys::otr_ipc_handle;
+}
+
+/// A method of a layer, by the names that a mutant gives its arguments. The types are those of
+/// `outrigger_layers::Layer`, against which the compiler checks them.
+macro_rules! entry {
+    (error_text($self:ident, $next:ident) $body:block) => {
+        fn error_text(&$self, $next: &outrigger_layers::Next) -> Option<std::ffi::CString> $body
+    };
+    (close $args:tt $body:block) => { $crate::mutant::method! { close $args [Driver] $body } };
+    (device_count $args:tt $body:block) => {
+        $crate::mutant::method! { device_count $args [Driver, Out<u32>] $body }
+    };
+    (device_properties $args:tt $body:block) => {
+        $crate::mutant::method! { device_properties $args [Driver, u32, Properties] $body }
+    };
+    (memory_alloc $args:tt $body:block) => {
+        $crate::mutant::method! { memory_alloc $args [Driver, u32, u64, Out<u64>] $body }
+    };
+    (memory_free $args:tt $body:block) => {
+        $crate::mutant::method! { memory_free $args [Driver, u64] $body }
+    };
+    (memory_info $args:tt $body:block) => {
+        $crate::mutant::method! { memory_info $args [Driver, u32, Out<u64>, Out<u64>] $body }
+    };
+    (queue_create $args:tt $body:block) => {
+        $crate::mutant::method! { queue_create $args [Driver, u32, QueueParams, Out<Queue>] $body }
+    };
+    (queue_destroy $args:tt $body:block) => {
+        $crate::mutant::method! { queue_destroy $args [Queue] $body }
+    };
+    (queue_query $args:tt $body:block) => {
+        $crate::mutant::method! { queue_query $args [Queue] $body }
+    };
+    (queue_synchronize $args:tt $body:block) => {
+        $crate::mutant::method! { queue_synchronize $args [Queue] $body }
+    };
+    (queue_flush $args:tt $body:block) => {
+        $crate::mutant::method! { queue_flush $args [Queue] $body }
+    };
+    (queue_wait_event $args:tt $body:block) => {
+        $crate::mutant::method! { queue_wait_event $args [Queue, Event] $body }
+    };
+    (event_create $args:tt $body:block) => {
+        $crate::mutant::method! { event_create $args [Driver, u32, u32, Out<Event>] $body }
+    };
+    (event_destroy $args:tt $body:block) => {
+        $crate::mutant::method! { event_destroy $args [Event] $body }
+    };
+    (event_record $args:tt $body:block) => {
+        $crate::mutant::method! { event_record $args [Event, Queue] $body }
+    };
+    (event_query $args:tt $body:block) => {
+        $crate::mutant::method! { event_query $args [Event] $body }
+    };
+    (event_synchronize $args:tt $body:block) => {
+        $crate::mutant::method! { event_synchronize $args [Event] $body }
+    };
+    (event_time $args:tt $body:block) => {
+        $crate::mutant::method! { event_time $args [Event, Out<u64>] $body }
+    };
+    (device_time $args:tt $body:block) => {
+        $crate::mutant::method! { device_time $args [Driver, u32, Out<u64>] $body }
+    };
+    (copy $args:tt $body:block) => {
+        $crate::mutant::method! { copy $args [Queue, u64, u64, u64, u32] $body }
+    };
+    (fill $args:tt $body:block) => {
+        $crate::mutant::method! { fill $args [Queue, u64, u64, Bytes, u32] $body }
+    };
+    (host_call $args:tt $body:block) => {
+        $crate::mutant::method! { host_call $args [Queue, Call, Pointer] $body }
+    };
+    (peer_copy $args:tt $body:block) => {
+        $crate::mutant::method! { peer_copy $args [Queue, u32, u64, u32, u64, u64] $body }
+    };
+    (kernel_launch $args:tt $body:block) => {
+        $crate::mutant::method! { kernel_launch $args [Queue, Kernel, Launch] $body }
+    };
+    (module_load $args:tt $body:block) => {
+        $crate::mutant::method! {
+            module_load $args [Driver, u32, u32, Bytes, usize, Text, Out<Module>] $body
+        }
+    };
+    (graph_record_begin $args:tt $body:block) => {
+        $crate::mutant::method! { graph_record_begin $args [Queue] $body }
+    };
+    (graph_record_end $args:tt $body:block) => {
+        $crate::mutant::method! { graph_record_end $args [Queue, Out<Graph>] $body }
+    };
+    (graph_launch $args:tt $body:block) => {
+        $crate::mutant::method! { graph_launch $args [Queue, Graph] $body }
+    };
+    (graph_update $args:tt $body:block) => {
+        $crate::mutant::method! { graph_update $args [Graph, Graph] $body }
+    };
+    (graph_destroy $args:tt $body:block) => {
+        $crate::mutant::method! { graph_destroy $args [Graph] $body }
+    };
+    (virtual_granularity $args:tt $body:block) => {
+        $crate::mutant::method! { virtual_granularity $args [Driver, u32, Out<u64>] $body }
+    };
+    (virtual_reserve $args:tt $body:block) => {
+        $crate::mutant::method! { virtual_reserve $args [Driver, u32, u64, u64, Out<u64>] $body }
+    };
+    (virtual_release $args:tt $body:block) => {
+        $crate::mutant::method! { virtual_release $args [Driver, u64, u64] $body }
+    };
+    (virtual_create $args:tt $body:block) => {
+        $crate::mutant::method! { virtual_create $args [Driver, u32, u64, Out<Physical>] $body }
+    };
+    (virtual_destroy $args:tt $body:block) => {
+        $crate::mutant::method! { virtual_destroy $args [Driver, Physical] $body }
+    };
+    (virtual_map $args:tt $body:block) => {
+        $crate::mutant::method! { virtual_map $args [Driver, u64, In<Physical>, u32] $body }
+    };
+    (virtual_unmap $args:tt $body:block) => {
+        $crate::mutant::method! { virtual_unmap $args [Driver, u64, u64] $body }
+    };
+    (ipc_memory_import $args:tt $body:block) => {
+        $crate::mutant::method! { ipc_memory_import $args [Driver, u32, In<Handle>, Out<u64>] $body }
+    };
+    (ipc_memory_close $args:tt $body:block) => {
+        $crate::mutant::method! { ipc_memory_close $args [Driver, u64] $body }
+    };
+}
+pub(crate) use entry;
+
+/// Puts names and types together.
+macro_rules! method {
+    ($entry:ident ($self:ident, $next:ident, $($arg:ident),+) [$($ty:ty),+] $body:block) => {
+        #[allow(unused_unsafe, reason = "some answer without the driver below")]
+        unsafe fn $entry(&$self, $next: &outrigger_layers::Next, $($arg: $ty),+) -> i32 {
+            // SAFETY: the arguments are those of a host that keeps the contract, and a mutant hands on
+            // what they cover or less; what it does beyond that is said at its place.
+            unsafe { $body }
+        }
+    };
+}
+pub(crate) use method;
