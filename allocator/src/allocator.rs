@@ -345,17 +345,11 @@ impl<B: Backend> Allocator<B> {
     #[inline(never)]
     fn settle(&self) {
         let mut ledger = self.ledger.lock();
-        let mut which = [false; QUANTITIES];
-        let mut numbers = [0; QUANTITIES];
         let mut short = Vec::new();
         for number in self.arenas.numbers() {
             let mut arena = self.arenas.lock(number);
             for class in [Class::Small, Class::Large] {
                 let its = arena.tally(class).short();
-                for at in (0..QUANTITIES).filter(|&at| its[at]) {
-                    which[at] = true;
-                    numbers[at] += 1;
-                }
                 if its.contains(&true) {
                     short.push((number, class, its));
                 }
@@ -364,6 +358,10 @@ impl<B: Backend> Allocator<B> {
         if short.is_empty() {
             return;
         }
+        // How many ran short of each quantity, and of which any did.
+        let numbers: [u64; QUANTITIES] =
+            std::array::from_fn(|at| short.iter().filter(|(_, _, its)| its[at]).count() as u64);
+        let which = numbers.map(|number| number > 0);
         let (sums, owned) = self.recall(&which);
         ledger.take_over(&sums);
         // To those that were asked alone: what an arena that is new by now got beside would be too much.

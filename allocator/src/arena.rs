@@ -163,26 +163,23 @@ impl Arena {
             }
             last = self.rejoin(id);
         }
-        let fits = |id: u32| {
-            id != NONE
-                && self.blocks[id].size >= request.size
-                && self.config.accepts(request, self.blocks[id].size)
+        let part = &self.parts[class];
+        let listed = part.lists.best_fit(&self.blocks, request.size);
+        let listed = listed.unwrap_or(NONE);
+        let size = |id: u32| self.blocks[id].size;
+        let fits = |&id: &u32| {
+            id != NONE && size(id) >= request.size && self.config.accepts(request, size(id))
         };
-        let listed = &self.parts[class].lists;
-        let listed = listed.best_fit(&self.blocks, request.size).unwrap_or(NONE);
-        let better =
-            listed != NONE && fits(last) && self.blocks[listed].size < self.blocks[last].size;
-        if fits(last) && !better {
-            return Some(self.hand_out(last, request));
-        }
-        let found = fits(listed);
-        if last != NONE {
+        let fitting = [last, listed].into_iter().filter(fits);
+        let found = fitting.min_by_key(|&id| size(id));
+        if last != NONE && found != Some(last) {
             self.list(last);
         }
-        found.then(|| {
+        let found = found?;
+        if found == listed {
             self.unlist(listed);
-            self.hand_out(listed, request)
-        })
+        }
+        Some(self.hand_out(found, request))
     }
 
     /// Joins the quick blocks of a class with their neighbours.

@@ -116,11 +116,11 @@ impl<B: Backend> Allocator<B> {
             arena.settle_all();
             any |= arena.has_guests();
             let mut guests = arena.idle_guests();
-            guests.retain(|(_, slot)| arena.empty_slot(slot));
+            guests.retain(|slot| arena.empty_slot(slot));
             let owner = arena.owner;
             drop(arena);
             if let Some(owner) = owner {
-                let guests: Vec<Piece> = guests.iter().map(|(_, slot)| slot.piece).collect();
+                let guests: Vec<Piece> = guests.iter().map(|slot| slot.piece).collect();
                 self.send_home(owner.stream, &guests);
             }
         }

@@ -28,8 +28,8 @@ struct Offer {
     /// The stream of that arena, which may still work on it.
     stream: StreamId,
     piece: Piece,
-    /// The view of the holder that shows it, and where; `None`: it is at home.
-    shown: Option<(u32, u64)>,
+    /// Where a view of the holder shows it; `None`: it is at home.
+    shown: Option<u64>,
 }
 
 impl<B: Backend> Allocator<B> {
@@ -120,7 +120,7 @@ impl<B: Backend> Allocator<B> {
             let idle = ordered
                 && match offer.shown {
                     None => holder.lend(&piece.chunk),
-                    Some((_, address)) => holder.empty_slot(&Slot { address, piece }),
+                    Some(address) => holder.empty_slot(&Slot { address, piece }),
                 };
             if idle {
                 taken.push(piece);
@@ -321,11 +321,11 @@ fn offers(arena: &mut Arena, stream: StreamId) -> Vec<Offer> {
         shown: None,
     });
     let guests = arena.idle_guests().into_iter();
-    let guests = guests.map(|(view, slot)| Offer {
+    let guests = guests.map(|slot| Offer {
         holder,
         stream,
         piece: slot.piece,
-        shown: Some((view, slot.address)),
+        shown: Some(slot.address),
     });
     own.chain(guests).collect()
 }

@@ -39,15 +39,14 @@ impl Arena {
         self.views.iter().any(guests)
     }
 
-    /// The places of views with pieces of other arenas that lie whole in free blocks, and their views.
+    /// The places of views with pieces of other arenas that lie whole in free blocks.
     /// [`settle_all`](Self::settle_all) comes before.
-    pub(crate) fn idle_guests(&mut self) -> Vec<(u32, Slot)> {
+    pub(crate) fn idle_guests(&mut self) -> Vec<Slot> {
         let mut guests = Vec::new();
         for segment in std::mem::take(&mut self.lingering) {
             let before = guests.len();
             let slots = self.idle_slots(segment).into_iter();
-            let slots = slots.filter(|slot| slot.piece.arena != self.id);
-            guests.extend(slots.map(|slot| (segment, slot)));
+            guests.extend(slots.filter(|slot| slot.piece.arena != self.id));
             let lingers = guests.len() > before;
             if lingers {
                 self.lingering.push(segment);
