@@ -1,7 +1,8 @@
 //! Lending: a request is met by idle chunks that lie apart, shown one behind the other by a view.
 //!
 //! Chunks of the own stream need no wait, since the stream's order keeps old and new use apart at
-//! whichever address. Chunks that others have used need a wait of the stream behind their work so far.
+//! whichever address. Chunks that others have used need a wait of the stream behind their work so far, if
+//! there is any; small requests, which are not worth a wait, take only those of streams without work.
 //! Memory that waits for other streams needs a wait, too, and no view. Only what is missing then is
 //! taken from the device. All of this is for the shared memory: a pool's never lends nor borrows.
 
@@ -70,13 +71,13 @@ impl<B: Backend> Allocator<B> {
             offers(&mut arena, owner.stream)
         };
         drop(arena);
-        // A stream that waits for another is worth it for memory that matters.
-        let may_wait = tight || request.class == Class::Large;
-        if may_wait && bytes(&offers) < request.size {
-            if let Some(found) = self.overtake(number, request, owner) {
+        if bytes(&offers) < request.size {
+            // A stream that waits for another is worth it for memory that matters.
+            let may_wait = tight || request.class == Class::Large;
+            if may_wait && let Some(found) = self.overtake(number, request, owner) {
                 return Ok(Some(found));
             }
-            offers.extend(self.offers_of_others(number, request.size, tight));
+            offers.extend(self.offers_of_others(need, may_wait));
         }
         if let Some(found) = self.reuse_with_guests(number, request, owner, &offers) {
             return Ok(Some(found));
@@ -262,36 +263,53 @@ impl<B: Backend> Allocator<B> {
         true
     }
 
-    /// What the other shared arenas could do without; if that is less than `need`, also what of theirs
-    /// waits for other streams: theirs wait for those then.
-    fn offers_of_others(&self, number: u32, need: u64, tight: bool) -> Vec<Offer> {
+    /// What is idle in the other shared arenas. Of streams that have work yet nothing without `may_wait`;
+    /// and with it first what was idle all the time since this was asked last. Only if that is less than
+    /// needed, all of it, and also what waits there for other streams: theirs wait for those then.
+    fn offers_of_others(&self, need: &Need<'_, B>, may_wait: bool) -> Vec<Offer> {
         let mut all = Vec::new();
-        for overtaking in [false, true] {
+        for again in [false, true] {
             all.clear();
-            for other in self.arenas.numbers().filter(|&other| other != number) {
+            for other in self.arenas.numbers().filter(|&other| other != need.number) {
                 let owner = self.arenas.lock(other).owner;
                 let Some(Owner { pool: None, stream }) = owner else {
                     continue;
                 };
-                while overtaking && self.overtake_oldest(other, stream) {}
+                while again && self.overtake_oldest(other, stream) {}
+                let finished = self.has_finished(stream);
+                if !finished && !may_wait {
+                    continue;
+                }
                 let mut arena = self.arenas.lock(other);
+                // Asked for the second time, it is all that was idle the first time.
                 let classes = [Class::Small, Class::Large];
-                let spare = classes.map(|class| arena.tally(class).spare()).iter().sum();
-                if !tight && spare == 0 {
+                let unused = classes.map(|class| arena.tally(class).spare()).iter().sum();
+                let spare = if need.tight || finished {
+                    u64::MAX
+                } else {
+                    unused
+                };
+                if spare == 0 {
                     continue;
                 }
                 arena.settle_all();
                 let mut its = 0;
                 all.extend(offers(&mut arena, stream).into_iter().take_while(|offer| {
                     its += offer.piece.chunk.size;
-                    tight || its <= spare
+                    its <= spare
                 }));
             }
-            if bytes(&all) >= need {
+            if !may_wait || bytes(&all) >= need.request.size {
                 break;
             }
         }
         all
+    }
+
+    /// Whether a stream has done all that it was given.
+    fn has_finished(&self, stream: StreamId) -> bool {
+        let fence = self.backend.fence(stream);
+        fence.is_ok_and(|fence| self.backend.fence_done(&fence))
     }
 
     /// Makes a stream wait for all that another has been given.

@@ -54,3 +54,22 @@ fn a_stream_waits_for_another_whose_pages_it_gets() {
     assert!(device.touched(&bytes, Some(SIDE)).is_none(), "no wait");
     assert_eq!((device.orders, device.finished.get(&MAIN)), (1, None));
 }
+
+#[test]
+fn what_a_stream_has_freed_serves_small_requests_of_others_once_it_has_finished() {
+    for finished in [true, false] {
+        let sim = Sim::with_virtual_memory(64 * PAGE);
+        let allocator = Allocator::new(sim.clone(), Config::default());
+        let block = allocator.alloc(2 * PAGE, MAIN).unwrap().address;
+        if !finished {
+            sim.0.lock().submit(MAIN, block..block + 2 * PAGE);
+        }
+        allocator.free(block).unwrap();
+        allocator.alloc(512, SIDE).unwrap();
+        let held = allocator.stats().all.reserved_bytes.current;
+        assert_eq!(held == 2 * PAGE, finished, "{held} bytes are held");
+        let device = sim.0.lock();
+        assert_eq!(device.orders, 0, "nobody waits");
+        assert_eq!(device.complaints(), Vec::<String>::new());
+    }
+}
