@@ -1,8 +1,8 @@
 //! All arenas of an allocator: found by whom they serve, and by any address inside.
 //!
-//! Each has a lock of its own, which is all that an allocation or a free takes. The last arena of a
-//! thread is remembered, since threads mostly stay with a stream; who locks an arena by that memory must
-//! look whether it still serves whom they mean.
+//! Each has a lock of its own, which is all that an allocation or a free takes. A thread remembers the
+//! arenas of some streams, and which it used last; who locks an arena by that memory must look whether it
+//! still serves whom they mean.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ fn place(arena: u32, config: &Arc<Config>) -> Place {
     CachePadded::new(Mutex::new(Arena::new(arena, Arc::clone(config))))
 }
 
-/// What a thread remembers.
+/// The arena of a stream, as a thread remembers it.
 #[derive(Clone, Copy)]
 struct Hint {
     allocator: u64,
@@ -41,8 +41,10 @@ const NO_HINT: Hint = Hint {
 };
 
 thread_local! {
-    // By allocator: those of up to four devices keep out of each other's way.
-    static HINTS: [Cell<Hint>; 4] = const { [const { Cell::new(NO_HINT) }; 4] };
+    // By allocator and stream: those of a few keep out of each other's way.
+    static HINTS: [Cell<Hint>; 8] = const { [const { Cell::new(NO_HINT) }; 8] };
+    // By allocator: what it used last, the allocator's number and the arena's.
+    static LATEST: [Cell<(u64, u32)>; 4] = const { [const { Cell::new((0, 0)) }; 4] };
 }
 
 /// Addresses that belong to an arena.
@@ -115,41 +117,40 @@ impl Arenas {
         0..self.made.load(Ordering::Acquire) as u32
     }
 
-    #[inline]
-    fn hint(&self) -> Hint {
-        HINTS.with(|hints| hints[(self.allocator & 3) as usize].get())
-    }
-
-    fn remember(&self, stream: StreamId, arena: u32) {
-        let hint = Hint {
-            allocator: self.allocator,
-            stream,
-            arena,
-        };
-        HINTS.with(|hints| hints[(self.allocator & 3) as usize].set(hint));
-    }
-
     /// Locks the arena of a stream's shared memory; makes it if there is none.
     #[inline]
     pub(crate) fn shared(&self, stream: StreamId) -> MutexGuard<'_, Arena> {
         let owner = Owner { pool: None, stream };
-        let hint = self.hint();
+        let slot = ((self.allocator ^ stream.0) & 7) as usize;
+        let hint = HINTS.with(|hints| hints[slot].get());
         if hint.allocator == self.allocator && hint.stream == stream {
             let arena = self.lock(hint.arena);
             if arena.owner == Some(owner) {
+                self.used(hint.arena);
                 return arena;
             }
         }
         let arena = self.of(owner);
-        self.remember(stream, arena.number());
+        let hint = Hint {
+            allocator: self.allocator,
+            stream,
+            arena: arena.number(),
+        };
+        HINTS.with(|hints| hints[slot].set(hint));
+        self.used(hint.arena);
         arena
     }
 
-    /// Locks the arena that this thread used last.
+    #[inline]
+    fn used(&self, arena: u32) {
+        LATEST.with(|latest| latest[(self.allocator & 3) as usize].set((self.allocator, arena)));
+    }
+
+    /// Locks the arena that this thread has allocated from last.
     #[inline]
     pub(crate) fn latest(&self) -> Option<MutexGuard<'_, Arena>> {
-        let hint = self.hint();
-        (hint.allocator == self.allocator).then(|| self.lock(hint.arena))
+        let (allocator, arena) = LATEST.with(|latest| latest[(self.allocator & 3) as usize].get());
+        (allocator == self.allocator).then(|| self.lock(arena))
     }
 
     /// Locks the arena of an owner; makes it if there is none.

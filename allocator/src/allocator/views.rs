@@ -206,7 +206,9 @@ impl<B: Backend> Allocator<B> {
         offers: &[Offer],
     ) -> Option<Allocation> {
         // Whether it can be at all, before offers are sorted.
-        self.arenas.lock(number).fitting_hole(request, |_| true)?;
+        if !self.arenas.lock(number).may_fit_guests(request) {
+            return None;
+        }
         let home = |piece: &Piece| (piece.chunk.home, piece.arena);
         let mut sorted: Vec<&Offer> = offers.iter().collect();
         sorted.sort_unstable_by_key(|offer| home(&offer.piece));

@@ -117,7 +117,12 @@ impl Arena {
 
     /// Makes a place of a view a hole, so that its piece can be used elsewhere. `false` if it is not idle.
     pub(crate) fn empty_slot(&mut self, slot: &Slot) -> bool {
-        let Some(mut id) = self.carve(slot.address, slot.piece.chunk.size) else {
+        self.empty(slot.address, slot.piece.chunk.size)
+    }
+
+    /// Makes a range of places of a view, which must lie in one free block, a hole.
+    fn empty(&mut self, address: u64, size: u64) -> bool {
+        let Some(mut id) = self.carve(address, size) else {
             return false;
         };
         self.blocks[id].state = State::Unmapped;
@@ -155,11 +160,21 @@ impl Arena {
         }
         for segment in std::mem::take(&mut self.touched) {
             let mut lingers = false;
-            for slot in self.idle_slots(segment) {
-                if slot.piece.arena != self.id {
+            let own = self.id;
+            let size = |slot: &Slot| slot.piece.chunk.size;
+            let idle = self.idle_slots(segment);
+            // Free neighbours are joined: places that follow each other lie in one block.
+            let runs = idle.chunk_by(|left, right| {
+                left.address + size(left) == right.address
+                    && (left.piece.arena == own) == (right.piece.arena == own)
+            });
+            for run in runs {
+                if run[0].piece.arena != own {
                     lingers = true;
-                } else if self.empty_slot(&slot) {
-                    self.come_home(slot.piece.chunk.home);
+                } else if self.empty(run[0].address, run.iter().map(size).sum()) {
+                    for slot in run {
+                        self.come_home(slot.piece.chunk.home);
+                    }
                 }
             }
             if let Some(view) = self.segments[segment].view_mut() {
@@ -237,6 +252,12 @@ impl Arena {
             let pieces = slots[..count].iter().map(|slot| slot.piece);
             Some((hole, pieces.collect()))
         })
+    }
+
+    /// Whether a hole could meet a request if all the pieces of others in it were to be had.
+    pub(crate) fn may_fit_guests(&self, request: &Request) -> bool {
+        let available = |piece: &Piece| piece.arena != self.id || self.is_idle(&piece.chunk);
+        self.fitting_hole(request, available).is_some()
     }
 
     /// Serves a request by a hole, all of whose pieces that are needed are idle chunks of this arena.
