@@ -21,7 +21,7 @@ pub type ParallelFor =
 /// What a host has lent; null for our own pool.
 static LENT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Threads to use, the caller included; 0 until it is first asked for.
+/// Threads to use, the caller included; 0 until the number of cores is first asked for.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Uses a host's executor from now on, or our own again.
@@ -30,10 +30,10 @@ pub fn set(executor: Option<ParallelFor>) {
     LENT.store(pointer, Ordering::Release);
 }
 
-/// How many threads a loop may use, the caller included; at least 1. A lent executor has its own
-/// number, but gets no more parts than this allows.
+/// How many threads a loop may use, the caller included; 0: as many as this process has cores. A lent
+/// executor has its own number, but gets no more parts than this allows.
 pub fn set_threads(count: usize) {
-    THREADS.store(count.max(1), Ordering::Relaxed);
+    THREADS.store(count, Ordering::Relaxed);
 }
 
 /// How many threads a loop may use: what was set, or the number of cores of this process.
