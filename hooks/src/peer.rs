@@ -8,14 +8,25 @@ use crate::{Device, Error, Result, Stream, runtime};
 /// Bytes that are copied at a time through the host.
 const CHUNK: u64 = 16 << 20;
 
+/// The device that has a range in one live allocation.
+fn of_range(what: &str, address: u64, size: u64) -> Result<&'static Device> {
+    let runtime = runtime()?;
+    let known = runtime.pointer_info(address).map_err(|error| {
+        let text = format!("the {what} of a copy: {}", error.message());
+        Error::new(Code::INVALID_ARGUMENT, text)
+    })?;
+    let device = runtime.device(known.device)?;
+    device.check_range(what, address, size)?;
+    Ok(device)
+}
+
 impl Stream {
     /// Copies `size` bytes between live allocations of two devices, of which this stream's is one.
     /// In order of this stream; where no driver can copy, the call waits and copies through the host.
     ///
     /// # Errors
-    /// `NOT_FOUND` if an address is on no device; `INVALID_ARGUMENT` if a range overruns its
-    /// allocation or neither device is the stream's; `CAPTURE` between two devices while the stream
-    /// captures; what the drivers report.
+    /// `INVALID_ARGUMENT` if a range is not in one live allocation or neither device is the stream's;
+    /// `CAPTURE` between two devices while the stream captures; what the drivers report.
     pub fn copy_peer(&self, dst: u64, src: u64, size: u64) -> Result<()> {
         if size == 0 {
             return Ok(());
@@ -25,10 +36,8 @@ impl Stream {
     }
 
     fn copy_any(&self, dst: u64, src: u64, size: u64) -> Result<()> {
-        let to = runtime()?.device(runtime()?.pointer_info(dst)?.device)?;
-        let from = runtime()?.device(runtime()?.pointer_info(src)?.device)?;
-        to.check_range("destination", dst, size)?;
-        from.check_range("source", src, size)?;
+        let to = of_range("destination", dst, size)?;
+        let from = of_range("source", src, size)?;
         if ![to.index(), from.index()].contains(&self.device().index()) {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,

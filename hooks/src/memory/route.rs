@@ -67,8 +67,12 @@ pub fn begin_pool_use(handle: u64, only_stream: u64) -> Result<()> {
 /// allocated stays the pool's.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` if the thread uses no pool, or another one since.
+/// `INVALID_ARGUMENT` if the thread uses no pool, or another one since; `INVALID_HANDLE` if the id is
+/// neither of a live pool nor of one that the thread uses.
 pub fn end_pool_use(handle: u64) -> Result<()> {
+    if !STACK.with_borrow(|stack| stack.iter().any(|route| route.handle == handle)) {
+        pool(handle)?;
+    }
     let ended = STACK.with_borrow_mut(|stack| match stack.last() {
         Some(route) if route.handle == handle => Ok(stack.pop()),
         Some(other) => Err(format!(
