@@ -60,8 +60,9 @@ fn set(switch: &TraceSwitch, layer: TraceLayer) -> Result<()> {
 }
 
 api! {
-    /// Starts writing what devices run (operators, copies, fills, host calls, by stream) to a file in
-    /// Chrome's JSON format, which Perfetto opens, until otr_trace_end.
+    /// Starts writing what happens to a file in Chrome's JSON format, which Perfetto opens, until
+    /// otr_trace_end: fallbacks, what drivers log, and what the built-in driver runs (operators, copies,
+    /// fills, host calls, by stream). The layer `trace` draws what any driver runs.
     fn otr_trace_begin(path: *const c_char) {
         let path = text(path, "path")?;
         let mut running = RUNNING.lock();

@@ -916,8 +916,9 @@ otr_status_t *otr_host_call(otr_stream_t stream,
                             otr_host_fn function,
                             void *user);
 
-// Starts writing what devices run (operators, copies, fills, host calls, by stream) to a file in
-// Chrome's JSON format, which Perfetto opens, until otr_trace_end.
+// Starts writing what happens to a file in Chrome's JSON format, which Perfetto opens, until
+// otr_trace_end: fallbacks, what drivers log, and what the built-in driver runs (operators, copies,
+// fills, host calls, by stream). The layer `trace` draws what any driver runs.
 otr_status_t *otr_trace_begin(const char *path);
 
 // Ends the trace and closes its file.

@@ -96,7 +96,11 @@ def set_threads(threads: int) -> None:
 
 @contextlib.contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Writes what the devices run meanwhile to a file that Perfetto and chrome://tracing open."""
+    """Writes what happens meanwhile to a file that Perfetto and chrome://tracing open.
+
+    That is fallbacks, what drivers log, and what the built-in driver runs; the layer `trace` of
+    `OUTRIGGER_LAYERS` draws what any driver runs.
+    """
     _C.trace_begin(os.fspath(path))
     try:
         yield
