@@ -180,7 +180,6 @@ pub fn find(id: &str) -> Option<&'static Test> {
 
 /// The helper of a name.
 pub fn helper(name: &str) -> Option<&'static Helper> {
-    crate::tests::HELPERS
-        .iter()
-        .find(|helper| helper.name == name)
+    let mut helpers = crate::tests::HELPERS.iter().copied().flatten();
+    helpers.find(|helper| helper.name == name)
 }

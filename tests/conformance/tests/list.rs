@@ -1,6 +1,8 @@
 //! The list of tests holds together: ids, rules in both directions, and capabilities.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use outrigger_conformance::{Need, Tier, all, rules};
 
@@ -71,4 +73,54 @@ fn a_capability_that_tests_need_has_a_test_that_its_absence_fails_cleanly() {
         bare.is_empty(),
         "capabilities without a negative test: {bare:?}"
     );
+}
+
+const HOST: &str = include_str!("../../../include/outrigger/outrigger.h");
+
+/// The functions of the host contract, as its table names them.
+fn exports() -> BTreeSet<String> {
+    let (before, _) = HOST.split_once("} otr_host_api_t;").expect("the table");
+    let (_, entries) = before.rsplit_once("typedef struct {").expect("its start");
+    let entries = entries.split("(*").skip(1);
+    let names = entries.map(|entry| entry.split(')').next().unwrap_or_default());
+    let mut exports: BTreeSet<String> = names.map(|name| format!("otr_{name}")).collect();
+    exports.insert("otr_host_api".to_owned());
+    exports
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of sources");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => sources(&path),
+            false => vec![path],
+        })
+        .collect()
+}
+
+/// The words of a source that are neither in comments nor in strings.
+fn words(source: &str) -> impl Iterator<Item = &str> {
+    let code = source
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default());
+    let code = code.flat_map(|line| line.split('"').step_by(2));
+    code.flat_map(|code| code.split(|c: char| !c.is_alphanumeric() && c != '_'))
+}
+
+#[test]
+fn every_function_of_the_host_contract_is_called_by_the_tier_host_abi() {
+    let exports = exports();
+    assert!(exports.len() > 140, "{exports:?}");
+    let mut called: BTreeSet<String> = BTreeSet::new();
+    for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tests/host")) {
+        let source = fs::read_to_string(&path).expect("a source");
+        // What others share counts; tests of other tiers, which the folder has too, do not.
+        if source.contains("tests! { \"host-abi.") || !source.contains("tests! {") {
+            let ours = words(&source).filter(|word| exports.contains(*word));
+            called.extend(ours.map(str::to_owned));
+        }
+    }
+    let bare: Vec<&String> = exports.difference(&called).collect();
+    assert!(bare.is_empty(), "functions that no test calls: {bare:?}");
 }

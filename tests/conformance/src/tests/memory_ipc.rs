@@ -57,7 +57,7 @@ fn virtual_memory(driver: &Driver) -> Verdict<VirtualMemory<'_>> {
 }
 
 /// Another process with the same driver. It ends with this value, at the latest when its input does.
-struct Other {
+pub(super) struct Other {
     process: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -65,7 +65,12 @@ struct Other {
 
 impl Other {
     fn start(context: &Context) -> Verdict<Self> {
-        let mut process = context.helper("ipc")?.spawn()?;
+        Self::with(context, "ipc")
+    }
+
+    /// A process that does the work of the helper of this name.
+    pub(super) fn with(context: &Context, helper: &str) -> Verdict<Self> {
+        let mut process = context.helper(helper)?.spawn()?;
         let (input, output) = (process.stdin.take(), process.stdout.take());
         let output = output.ok_or_else(|| Failure::new("the other process has an output"))?;
         Ok(Self {
@@ -77,7 +82,7 @@ impl Other {
 
     /// Tells the process one line, and gives the line that it answers.
     #[track_caller]
-    fn ask(&mut self, line: &str) -> Verdict<String> {
+    pub(super) fn ask(&mut self, line: &str) -> Verdict<String> {
         let Some(input) = &mut self.input else {
             return Err(Failure::new("the other process has ended"));
         };
@@ -89,7 +94,7 @@ impl Other {
     }
 
     #[track_caller]
-    fn end(mut self) -> Verdict {
+    pub(super) fn end(mut self) -> Verdict {
         self.input = None;
         let status = self.process.wait()?;
         check!(status.success(), "the other process ended with {status}");

@@ -88,6 +88,19 @@ pub(crate) const MODULES: &[&[Test]] = &[
     host::work::TESTS,
     host::work::memory::TESTS,
     host::graphs::TESTS,
+    host::building::TESTS,
+    host::building::functions::TESTS,
+    host::building::conditionals::TESTS,
+    host::inspection::TESTS,
+    host::inspection::replays::TESTS,
+    host::accounting::TESTS,
+    host::history::TESTS,
+    host::observers::TESTS,
+    host::pools::TESTS,
+    host::pools::asleep::TESTS,
+    host::pinned::TESTS,
+    host::sharing::TESTS,
+    host::runtime::TESTS,
     host::faults::TESTS,
     host::faults::work::TESTS,
     host::faults::memory::TESTS,
@@ -105,4 +118,4 @@ pub(crate) const MODULES: &[&[Test]] = &[
 ];
 
 /// What second processes do.
-pub(crate) const HELPERS: &[Helper] = memory_ipc::HELPERS;
+pub(crate) const HELPERS: &[&[Helper]] = &[memory_ipc::HELPERS, host::sharing::HELPERS];

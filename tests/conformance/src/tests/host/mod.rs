@@ -1,19 +1,31 @@
 //! The host contract over the driver under test: the C ABI, called as a C host calls it.
 
+pub(super) mod accounting;
 pub(super) mod arguments;
+pub(super) mod building;
 pub(super) mod faults;
 pub(super) mod graphs;
+pub(super) mod history;
+pub(super) mod inspection;
+pub(super) mod observers;
 pub(super) mod operators;
+pub(super) mod pinned;
+pub(super) mod pools;
+pub(super) mod runtime;
+pub(super) mod sharing;
 pub(super) mod work;
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
+use std::ptr::{null, null_mut};
 
-use outrigger_device::{Code, CopyKind};
+use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
+use outrigger_device::{Code, CopyKind, DType};
 use outrigger_ffi::*;
+use serde_json::Value;
 
 use crate::verdict::{check, equal};
-use crate::{Context, Verdict};
+use crate::{Context, Failure, Verdict};
 
 /// Calls an entry of the C ABI, and gives its status as a result.
 macro_rules! otr {
@@ -95,9 +107,9 @@ pub(super) fn start_under(context: &Context, layers: &str) -> Verdict {
 
 /// Checks that a call fails with this code and a text.
 #[track_caller]
-pub(super) fn refused(outcome: Result<(), Refused>, code: Code, what: &str) -> Verdict<Refused> {
+pub(super) fn refused<T>(outcome: Result<T, Refused>, code: Code, what: &str) -> Verdict<Refused> {
     match outcome {
-        Ok(()) => Err(crate::Failure::new(format!(
+        Ok(_) => Err(Failure::new(format!(
             "{what}: expected {code:?}, and it succeeded"
         ))),
         Err(refused) => {
@@ -108,12 +120,76 @@ pub(super) fn refused(outcome: Result<(), Refused>, code: Code, what: &str) -> V
     }
 }
 
-/// The output of a call that succeeds.
-#[track_caller]
-pub(super) fn made<T: Default>(make: impl FnOnce(*mut T) -> Result<(), Refused>) -> Verdict<T> {
+/// The output of a call, or how it was refused.
+pub(super) fn tried<T: Default>(
+    make: impl FnOnce(*mut T) -> Result<(), Refused>,
+) -> Result<T, Refused> {
     let mut value = T::default();
     make(&raw mut value)?;
     Ok(value)
+}
+
+/// The output of a call that succeeds.
+#[track_caller]
+pub(super) fn made<T: Default>(make: impl FnOnce(*mut T) -> Result<(), Refused>) -> Verdict<T> {
+    Ok(tried(make)?)
+}
+
+/// A string that a call hands out, freed once it was read (H11).
+#[track_caller]
+pub(super) fn string(
+    make: impl FnOnce(*mut *mut c_char) -> Result<(), Refused>,
+) -> Verdict<String> {
+    let mut string = null_mut();
+    make(&raw mut string)?;
+    let read = text(string).ok_or_else(|| Failure::new("the call handed out a string"))?;
+    // SAFETY: handed out just now, and freed once.
+    unsafe { otr_string_free(string) };
+    Ok(read)
+}
+
+/// The same of a string that says that it is JSON.
+#[track_caller]
+pub(super) fn json(make: impl FnOnce(*mut *mut c_char) -> Result<(), Refused>) -> Verdict<Value> {
+    Ok(serde_json::from_str(&string(make)?)?)
+}
+
+/// A struct that the library fills.
+///
+/// # Safety
+/// It is `repr(C)`, its first member is the `usize` `struct_size`, and zeros are valid in all others.
+pub(super) unsafe trait Filled: Copy {
+    /// With zeros behind its `struct_size`.
+    fn sized(struct_size: usize) -> Self {
+        // SAFETY: as the trait says.
+        let mut value: Self = unsafe { std::mem::zeroed() };
+        // SAFETY: the first member is a `usize`.
+        unsafe { (&raw mut value).cast::<usize>().write(struct_size) };
+        value
+    }
+}
+
+macro_rules! filled {
+    ($($name:ident)*) => {
+        // SAFETY: `ffi/` declares it so, with numbers, arrays of characters and pointers.
+        $(unsafe impl Filled for $name {})*
+    };
+}
+filled! {
+    otr_device_info_t otr_pointer_info_t otr_memory_stats_t otr_pool_info_t otr_capture_info_t
+    otr_graph_info_t otr_graph_exec_info_t
+}
+
+/// What a call fills in.
+#[track_caller]
+pub(super) fn filled<T: Filled>(fill: impl FnOnce(*mut T) -> Result<(), Refused>) -> Verdict<T> {
+    let mut value = T::sized(size_of::<T>());
+    fill(&raw mut value)?;
+    Ok(value)
+}
+
+pub(super) fn stats() -> Verdict<otr_memory_stats_t> {
+    filled(|out| otr!(otr_memory_stats, 0, out))
 }
 
 pub(super) fn stream() -> Verdict<u64> {
@@ -153,4 +229,60 @@ pub(super) fn download<T: Copy + Default>(stream: u64, from: u64, count: usize) 
 /// Whether a stream has finished.
 pub(super) fn finished(stream: u64) -> Verdict<bool> {
     Ok(made(|out: *mut u32| otr!(otr_stream_query, stream, out))? == 1)
+}
+
+/// A number, as calls take it: an integer for i64, else a float.
+pub(super) fn scalar(dtype: DType, value: i64) -> otr_scalar_t {
+    // SAFETY: numbers, for which zeros are valid.
+    let mut scalar: otr_scalar_t = unsafe { std::mem::zeroed() };
+    if dtype == DType::I64 {
+        scalar.dtype = DType::I64.0;
+        scalar.value.i64_ = value;
+    } else {
+        scalar.dtype = DType::F64.0;
+        scalar.value.f64_ = value as f64;
+    }
+    scalar
+}
+
+/// Hands `call` the operator `add` on dense vectors: out = a + alpha * b.
+pub(super) fn with_add<R>(
+    dtype: DType,
+    (out, a, b): (u64, u64, u64),
+    count: i64,
+    alpha: i64,
+    call: impl FnOnce(u32, &otr_operator_call_t) -> Result<R, Refused>,
+) -> Verdict<R> {
+    let (sizes, strides) = ([count], [1]);
+    let vector = |address| otr_tensor_t {
+        address,
+        dtype: dtype.0,
+        rank: 1,
+        sizes: sizes.as_ptr(),
+        strides: strides.as_ptr(),
+    };
+    let (inputs, outputs) = ([vector(a), vector(b)], [vector(out)]);
+    let alpha = scalar(dtype, alpha);
+    let body = otr_operator_call_t {
+        struct_size: size_of::<otr_operator_call_t>(),
+        next: null(),
+        name: null(),
+        inputs: inputs.as_ptr(),
+        outputs: outputs.as_ptr(),
+        scalars: &raw const alpha,
+        input_count: 2,
+        output_count: 1,
+        scalar_count: 1,
+        reserved: 0,
+    };
+    let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
+    Ok(call(add, &body)?)
+}
+
+/// out = a + alpha * b on vectors of f32, in the order of a stream.
+#[track_caller]
+pub(super) fn add(stream: u64, operands: (u64, u64, u64), count: i64, alpha: i64) -> Verdict {
+    with_add(DType::F32, operands, count, alpha, |add, call| {
+        otr!(otr_operator_call, stream, add, call)
+    })
 }

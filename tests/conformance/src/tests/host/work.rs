@@ -270,7 +270,7 @@ pub(in crate::tests) mod memory {
 }
 
 /// Holds a stream back until the gate opens.
-fn hold(stream: u64, gate: &Gate) -> Verdict {
+pub(super) fn hold(stream: u64, gate: &Gate) -> Verdict {
     unsafe extern "C" fn wait(user: *mut c_void, upstream: i32) -> i32 {
         // SAFETY: the waiter below, which is called once.
         let waiter = unsafe { Box::from_raw(user.cast::<Box<dyn FnOnce() + Send>>()) };

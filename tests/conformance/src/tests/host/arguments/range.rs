@@ -1,0 +1,514 @@
+//! H7 to H12 and H30: devices, flags, strings and structs that make no sense, and what is handed out.
+
+use super::*;
+
+tests! { "host-abi.range":
+    /// A device behind the last is OTR_ERR_INVALID_DEVICE, wherever a device is named.
+    devices: H2 H8;
+    /// Flags, modes and kinds that are not documented are refused.
+    flags: H2 H8;
+    /// Strings that are not UTF-8 are refused.
+    strings: H7;
+    /// A struct that is too small for its version 1.0 is refused, and one that is smaller than the
+    /// library's is filled no further.
+    struct_sizes: H9;
+    /// `reserved` that is not 0 and `next` that is not NULL are refused.
+    reserved_fields: H10;
+    /// Default streams, streams of the pool and default generators are not destroyed.
+    what_is_the_runtimes: H12;
+    /// The table of functions is as large as it says, and each of its entries is the exported one.
+    the_table: H30;
+    /// Strings that are handed out are the caller's, and valid JSON where they say so.
+    strings_that_are_handed_out: H7 H11;
+    /// A status is read and freed by another thread.
+    a_status_on_another_thread: H1 H14;
+    /// Outputs of failed calls are left as they were.
+    outputs_of_failed_calls: H2;
+}
+
+fn devices(context: &Context) -> Verdict {
+    start(context)?;
+    let count = made(|out| otr!(otr_device_count, out))?;
+    let mut info = otr_device_info_t::sized(size_of::<otr_device_info_t>());
+    let mut stats = otr_memory_stats_t::sized(size_of::<otr_memory_stats_t>());
+    let (text, options) = (c"nowhere".as_ptr(), super::super::history::options(1));
+    for device in [count, count + 1, 1 << 20, OTR_HOST_MEMORY - 1] {
+        let (mut id, mut bytes, mut fraction) = (0x5a, 0x5a, 0.5);
+        let mut string = null_mut();
+        let all = [
+            otr!(otr_device_info, device, &mut info),
+            otr!(otr_device_set_current, device),
+            otr!(otr_device_synchronize, device),
+            otr!(otr_stream_create, device, 0, &mut id),
+            otr!(otr_stream_default, device, &mut id),
+            otr!(otr_stream_current, device, &mut id),
+            otr!(otr_event_create, device, 0, &mut id),
+            otr!(otr_memory_alloc, device, 64, stream()?, &mut id),
+            otr!(otr_memory_info, device, &mut bytes, &mut id),
+            otr!(otr_memory_empty_cache, device),
+            otr!(otr_pool_create, device, &mut id),
+            otr!(otr_generator_create, device, &mut id),
+            otr!(otr_graph_create, device, 0, &mut id),
+            otr!(otr_stream_from_pool, device, 0, &mut id),
+            otr!(otr_generator_default, device, &mut id),
+            otr!(otr_memory_stats, device, &mut stats),
+            otr!(otr_memory_stats_json, device, &mut string),
+            otr!(otr_memory_reset_peak, device),
+            otr!(otr_memory_reset_accumulated, device),
+            otr!(otr_memory_trim, device, 0, &mut bytes),
+            otr!(otr_memory_set_limit, device, 1),
+            otr!(otr_memory_limit, device, &mut bytes),
+            otr!(otr_memory_set_fraction, device, 0.5),
+            otr!(otr_memory_fraction, device, &mut fraction),
+            otr!(otr_memory_history_start, device, &options),
+            otr!(otr_memory_history_stop, device),
+            otr!(otr_memory_history_clear, device),
+            otr!(otr_memory_holders, device, 1, &mut string),
+            otr!(otr_memory_trace_start, device, text),
+            otr!(otr_memory_trace_stop, device),
+            otr!(otr_memory_trace_mark, device, text),
+            otr!(otr_memory_snapshot, device, &mut string),
+            otr!(otr_memory_import, device, text, &mut bytes, &mut id),
+            otr!(otr_memory_close, device, 64),
+        ];
+        for (at, answer) in all.into_iter().enumerate() {
+            refused(
+                answer,
+                Code::INVALID_DEVICE,
+                &format!("call {at} on device {device}"),
+            )?;
+        }
+        equal!(
+            (id, bytes, fraction, string),
+            (0x5a, 0x5a, 0.5, null_mut()),
+            "H2: outputs of failed calls"
+        );
+        equal!(
+            (info.total_memory, stats.device_allocs),
+            (0, 0),
+            "H2: structs of failed calls"
+        );
+    }
+    check!(
+        !std::path::Path::new("nowhere").exists(),
+        "H2: a trace that was refused has left a file"
+    );
+    Ok(())
+}
+
+unsafe extern "C" fn unheard(_: *mut std::ffi::c_void, _: *const otr_observation_t) {}
+
+fn flags(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let address = alloc(128, stream)?;
+    let graph = made(|out| otr!(otr_graph_create, 0, 0, out))?;
+    let mut id = 0x5a;
+    let all = [
+        (
+            "event flags",
+            otr!(otr_event_create, 0, 0x8000_0000, &mut id),
+        ),
+        ("a capture mode", otr!(otr_capture_begin, stream, 77, 0)),
+        (
+            "a copy kind",
+            otr!(otr_copy, stream, address, address + 64, 64, 77),
+        ),
+        (
+            "flags of an executable graph",
+            otr!(otr_graph_instantiate, graph, 0x8000_0000, &mut id),
+        ),
+        ("a fallback mode", otr!(otr_fallback_set_mode, 77)),
+        (
+            "no kind of observation",
+            otr!(otr_observer_add, 0, Some(unheard), null_mut(), &mut id),
+        ),
+        (
+            "an unknown kind of observation",
+            otr!(otr_observer_add, 64, Some(unheard), null_mut(), &mut id),
+        ),
+        (
+            "a format of graphs",
+            otr!(otr_graph_dump, graph, 77, &mut null_mut()),
+        ),
+        (
+            "a kind of conditional",
+            otr!(
+                otr_graph_add_conditional,
+                graph,
+                null(),
+                0,
+                77,
+                address,
+                DType::I64.0,
+                &graph,
+                1,
+                &mut 0
+            ),
+        ),
+        (
+            "a pattern of 3 bytes",
+            otr!(otr_fill, stream, address, 63, [1u8; 3].as_ptr().cast(), 3),
+        ),
+    ];
+    for (what, answer) in all {
+        refused(answer, Code::INVALID_ARGUMENT, what)?;
+    }
+    equal!(id, 0x5a, "H2: outputs of failed calls");
+    Ok(())
+}
+
+fn strings(context: &Context) -> Verdict {
+    start(context)?;
+    let broken = CString::new(vec![b'a', 0xff, 0xfe])?;
+    let broken = broken.as_ptr();
+    refused(
+        otr!(otr_operator_find, broken, &mut 0),
+        Code::INVALID_ARGUMENT,
+        "the name of an operator",
+    )?;
+    refused(
+        otr!(otr_driver_load, broken),
+        Code::INVALID_ARGUMENT,
+        "a driver",
+    )?;
+    let stream = stream()?;
+    let (graph, exec) = (graph()?, executable()?);
+    let address = alloc(64, stream)?;
+    let node = otr_host_node_t {
+        label: broken,
+        ..super::super::building::functions::host_node(null_mut())
+    };
+    let all = [
+        ("a label", otr!(otr_memory_label_push, broken)),
+        ("a file", otr!(otr_trace_begin, broken)),
+        ("a file of memory", otr!(otr_memory_trace_start, 0, broken)),
+        ("a mark", otr!(otr_memory_trace_mark, 0, broken)),
+        (
+            "exported memory",
+            otr!(otr_memory_import, 0, broken, &mut 0, &mut 0),
+        ),
+        (
+            "an operator that falls back",
+            otr!(otr_fallback_begin, broken, &mut 0),
+        ),
+        (
+            "an operator that fell back",
+            otr!(otr_fallback_end, broken, 1, 1),
+        ),
+        ("a reason", otr!(otr_capture_abort, stream, broken)),
+        ("a label of nodes", otr!(otr_capture_label, stream, broken)),
+        (
+            "a buffer's name",
+            otr!(otr_graph_name_buffer, graph, broken, address, 64),
+        ),
+        (
+            "a number's name",
+            otr!(otr_graph_name_scalar, graph, broken, 0, 0),
+        ),
+        (
+            "a name to look for",
+            otr!(otr_graph_slot, exec, broken, &mut 0),
+        ),
+        (
+            "a host function's label",
+            otr!(otr_host_node, stream, &node),
+        ),
+    ];
+    for (what, answer) in all {
+        refused(answer, Code::INVALID_ARGUMENT, what)?;
+    }
+    refused(
+        otr!(otr_operator_find, c"no_such_operator".as_ptr(), &mut 0),
+        Code::NOT_FOUND,
+        "an operator that does not exist",
+    )?;
+    Ok(())
+}
+
+/// Checks that a call fills no more of a struct than its `struct_size` says, and refuses one without room
+/// for that.
+fn partly_filled<T: Filled>(what: &str, fill: impl Fn(*mut T) -> Result<(), Refused>) -> Verdict {
+    let whole = size_of::<T>();
+    let mut words = vec![0; whole.div_ceil(8) + 1];
+    let mut filled = |size: usize| {
+        words.fill(u64::from_ne_bytes([0xa5; 8]));
+        words[0] = size as u64;
+        let answer = fill(words.as_mut_ptr().cast());
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        (answer, bytes)
+    };
+    for size in [0, 7] {
+        let (answer, bytes) = filled(size);
+        refused(answer, Code::INVALID_ARGUMENT, what)?;
+        check!(
+            bytes[8..].iter().all(|byte| *byte == 0xa5),
+            "H2: {what} of {size} bytes is not written"
+        );
+    }
+    // A caller that knows a part gets this part, and one that knows more than the library the whole.
+    for size in [8, whole / 2, whole - 4, whole, whole + 8] {
+        let (answer, bytes) = filled(size);
+        answer?;
+        equal!(bytes[..8], size.to_ne_bytes(), "the size of {what}");
+        check!(
+            bytes[size.min(whole)..].iter().all(|byte| *byte == 0xa5),
+            "H9: no byte of {what} behind {size} is written"
+        );
+    }
+    Ok(())
+}
+
+fn struct_sizes(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let address = alloc(64, stream)?;
+    let (pool, graph, exec) = (pool()?, graph()?, executable()?);
+    let (kernel, node) = (
+        super::super::graphs::kernel(),
+        super::super::building::functions::host_node(null_mut()),
+    );
+    partly_filled::<otr_device_info_t>("facts of a device", |out| otr!(otr_device_info, 0, out))?;
+    partly_filled::<otr_pointer_info_t>("facts of an address", |out| {
+        otr!(otr_memory_pointer_info, address, out)
+    })?;
+    partly_filled::<otr_memory_stats_t>("statistics", |out| otr!(otr_memory_stats, 0, out))?;
+    partly_filled::<otr_memory_stats_t>("statistics of pinned memory", |out| {
+        otr!(otr_host_stats, out)
+    })?;
+    partly_filled::<otr_pool_info_t>("figures of a pool", |out| otr!(otr_pool_info, pool, out))?;
+    partly_filled::<otr_capture_info_t>("facts of a capture", |out| {
+        otr!(otr_capture_info, stream, out)
+    })?;
+    partly_filled::<otr_graph_info_t>("figures of a graph", |out| {
+        otr!(otr_graph_info, graph, out)
+    })?;
+    partly_filled::<otr_graph_exec_info_t>("figures of an executable graph", |out| {
+        otr!(otr_graph_exec_info, exec, out)
+    })?;
+    // What the library reads has all of version 1.0.
+    let kernel = otr_kernel_call_t {
+        struct_size: size_of::<otr_kernel_call_t>() - 1,
+        ..kernel
+    };
+    let node = otr_host_node_t {
+        struct_size: size_of::<otr_host_node_t>() - 1,
+        ..node
+    };
+    let options = otr_history_options_t {
+        struct_size: size_of::<otr_history_options_t>() - 1,
+        ..super::super::history::options(1)
+    };
+    let mut call = super::super::operators::empty_call();
+    call.struct_size -= 1;
+    let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
+    let all = [
+        (
+            "a short kernel call",
+            otr!(otr_kernel_launch, stream, &kernel),
+        ),
+        (
+            "a short kernel call of a graph",
+            otr!(otr_graph_add_kernel, graph, null(), 0, &kernel, &mut 0),
+        ),
+        ("a short host function", otr!(otr_host_node, stream, &node)),
+        (
+            "a short host function of a graph",
+            otr!(otr_graph_add_host, graph, null(), 0, &node, &mut 0),
+        ),
+        (
+            "short options of a history",
+            otr!(otr_memory_history_start, 0, &options),
+        ),
+        (
+            "a short operator call",
+            otr!(otr_operator_call, stream, add, &call),
+        ),
+        (
+            "a short operator call of a graph",
+            otr!(otr_graph_add_operator, graph, null(), 0, add, &call, &mut 0),
+        ),
+    ];
+    for (what, answer) in all {
+        refused(answer, Code::INVALID_ARGUMENT, what)?;
+    }
+    Ok(())
+}
+
+fn reserved_fields(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
+    let call = super::super::operators::empty_call();
+    let mut wrong = call;
+    wrong.reserved = 1;
+    refused(
+        otr!(otr_operator_call, stream, add, &wrong),
+        Code::INVALID_ARGUMENT,
+        "`reserved` of an operator call",
+    )?;
+    let mut wrong = call;
+    wrong.next = std::ptr::from_ref(&call).cast();
+    refused(
+        otr!(otr_operator_call, stream, add, &wrong),
+        Code::INVALID_ARGUMENT,
+        "`next` of an operator call",
+    )?;
+    let wrong = otr_kernel_call_t {
+        reserved: 1,
+        ..super::super::graphs::kernel()
+    };
+    refused(
+        otr!(otr_kernel_launch, stream, &wrong),
+        Code::INVALID_ARGUMENT,
+        "`reserved` of a kernel call",
+    )?;
+    let (kernel, node) = (
+        super::super::graphs::kernel(),
+        super::super::building::functions::host_node(null_mut()),
+    );
+    let next = std::ptr::from_ref(&call).cast();
+    let kernel = otr_kernel_call_t { next, ..kernel };
+    let [reserved, extended] = [
+        otr_host_node_t {
+            reserved: 1,
+            ..node
+        },
+        otr_host_node_t { next, ..node },
+    ];
+    let history = otr_history_options_t {
+        reserved: 1,
+        ..super::super::history::options(1)
+    };
+    let number = otr_scalar_t {
+        reserved: 1,
+        ..scalar(DType::I64, 1)
+    };
+    let all = [
+        (
+            "`next` of a kernel call",
+            otr!(otr_kernel_launch, stream, &kernel),
+        ),
+        (
+            "`reserved` of a host function",
+            otr!(otr_host_node, stream, &reserved),
+        ),
+        (
+            "`next` of a host function",
+            otr!(otr_host_node, stream, &extended),
+        ),
+        (
+            "`reserved` of a history",
+            otr!(otr_memory_history_start, 0, &history),
+        ),
+        (
+            "`reserved` of a number",
+            otr!(otr_graph_bind_scalar, executable()?, 0, &number),
+        ),
+    ];
+    for (what, answer) in all {
+        refused(answer, Code::INVALID_ARGUMENT, what)?;
+    }
+    Ok(())
+}
+
+fn what_is_the_runtimes(context: &Context) -> Verdict {
+    start(context)?;
+    let default = made(|out| otr!(otr_stream_default, 0, out))?;
+    let pooled = made(|out| otr!(otr_stream_from_pool, 0, 0, out))?;
+    for stream in [default, pooled] {
+        refused(
+            otr!(otr_stream_destroy, stream),
+            Code::INVALID_ARGUMENT,
+            "to destroy a stream of the runtime",
+        )?;
+        otr!(otr_stream_synchronize, stream)?;
+    }
+    let generator = made(|out| otr!(otr_generator_default, 0, out))?;
+    refused(
+        otr!(otr_generator_destroy, generator),
+        Code::INVALID_ARGUMENT,
+        "to destroy the default generator",
+    )?;
+    otr!(otr_generator_seed, generator, 1)?;
+    Ok(())
+}
+
+fn the_table(context: &Context) -> Verdict {
+    start(context)?;
+    // SAFETY: never NULL, and lives as long as the library.
+    let table = unsafe { &*otr_host_api() };
+    equal!(table.struct_size, size_of::<otr_host_api_t>(), "its size");
+    equal!(table.api_major, OTR_HOST_API_MAJOR, "the major number");
+    check!(
+        std::ptr::eq(table, otr_host_api()),
+        "it is the same each time"
+    );
+    let mut count = 0;
+    // SAFETY: the place lives through the call.
+    outcome(unsafe { (table.device_count)(&mut count) })?;
+    check!(count > 0, "a call through the table");
+    // SAFETY: 0 is no stream, which is checked.
+    let answer = outcome(unsafe { (table.stream_synchronize)(0) });
+    refused(
+        answer,
+        Code::INVALID_HANDLE,
+        "a wrong call through the table",
+    )?;
+    Ok(())
+}
+
+fn strings_that_are_handed_out(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    alloc(4096, stream)?;
+    let (pool, graph) = (pool()?, graph()?);
+    json(|out| otr!(otr_load_report, out))?;
+    json(|out| otr!(otr_fallback_report, out))?;
+    json(|out| otr!(otr_memory_snapshot, 0, out))?;
+    json(|out| otr!(otr_memory_stats_json, 0, out))?;
+    json(|out| otr!(otr_memory_holders, 0, 5, out))?;
+    json(|out| otr!(otr_host_stats_json, out))?;
+    json(|out| otr!(otr_pool_snapshot, pool, out))?;
+    json(|out| otr!(otr_graph_dump, graph, OTR_GRAPH_JSON, out))?;
+    // SAFETY: NULL is ignored.
+    unsafe { otr_string_free(null_mut()) };
+    Ok(())
+}
+
+fn a_status_on_another_thread(context: &Context) -> Verdict {
+    start(context)?;
+    // SAFETY: 0 is no stream, which is checked.
+    let status = unsafe { otr_stream_synchronize(0) };
+    check!(!status.is_null(), "the call fails");
+    let address = status.expose_provenance();
+    crate::tests::kit::threads(1, |_| {
+        let answer = outcome(std::ptr::with_exposed_provenance_mut(address));
+        refused(answer, Code::INVALID_HANDLE, "a status of another thread")?;
+        Ok(())
+    })
+}
+
+fn outputs_of_failed_calls(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let mut out = 0x5a5a;
+    refused(
+        otr!(otr_memory_alloc, 0, u64::MAX, stream, &mut out),
+        Code::OUT_OF_MEMORY,
+        "too much memory",
+    )?;
+    refused(
+        otr!(otr_graph_instantiate, 7, 0, &mut out),
+        Code::INVALID_HANDLE,
+        "no graph",
+    )?;
+    refused(
+        otr!(otr_capture_end, stream, &mut out),
+        Code::INVALID_ARGUMENT,
+        "no capture",
+    )?;
+    equal!(out, 0x5a5a, "the output");
+    fill(stream, alloc(64, stream)?, 64, &[1])?;
+    Ok(otr!(otr_stream_synchronize, stream)?)
+}

@@ -1,0 +1,305 @@
+//! Executable graphs: what they tell, the numbers that replays may change, and replays that are timed and
+//! checked.
+
+use outrigger_device::sys::otr_scalar_t;
+
+use super::*;
+
+tests! { "host-abi.replay":
+    /// An executable graph tells its nodes and replays, and how it runs.
+    executable_graphs: H8 H9 H28;
+    /// A number of an operator is bound by its name for later replays.
+    numbers_are_bound: H2 H28, needs HostCompute;
+    /// Names are of a buffer or a number, and once each.
+    wrong_names: H2 H22 H28, needs HostCompute;
+    /// A profile tells each node, and the comparison with single nodes leaves memory as it was.
+    profiles_and_costs: H11, needs HostCompute;
+    /// A check passes where replays do what the nodes do one by one, and is a replay.
+    checks: H18, needs HostCompute;
+}
+
+fn exec_info(exec: u64) -> Verdict<otr_graph_exec_info_t> {
+    filled(|out| otr!(otr_graph_exec_info, exec, out))
+}
+
+fn executable_graphs(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let address = alloc(64, stream)?;
+    begin(stream)?;
+    fill(stream, address, 64, &[6])?;
+    let inner = alloc(5000, stream)?;
+    fill(stream, inner, 5000, &[7])?;
+    otr!(otr_memory_free, inner)?;
+    let graph = end(stream)?;
+    let native = context.has(&context.open()?, Need::Graphs);
+    let modes = [
+        OTR_GRAPH_MODE_LAUNCH,
+        OTR_GRAPH_MODE_HOST_CALL,
+        OTR_GRAPH_MODE_SUBMIT,
+        OTR_GRAPH_MODE_NATIVE,
+    ];
+    let cases = [
+        (0, &modes[..]),
+        (OTR_GRAPH_SERIAL, &modes[..]),
+        (OTR_GRAPH_SUBMIT, &modes[2..3]),
+        (OTR_GRAPH_SERIAL | OTR_GRAPH_SUBMIT, &modes[2..3]),
+        (OTR_GRAPH_NATIVE, &modes[3..]),
+    ];
+    for (flags, modes) in cases {
+        if flags == OTR_GRAPH_NATIVE && !native {
+            refused(
+                otr!(otr_graph_instantiate, graph, flags, &mut 0),
+                Code::UNSUPPORTED,
+                "a graph of a driver that has none of its own",
+            )?;
+            continue;
+        }
+        let exec = executable(graph, flags)?;
+        let new = exec_info(exec)?;
+        equal!(
+            (new.replays, new.nodes + new.dropped, new.reserved),
+            (0, 2, 0),
+            "replays, nodes that run or were dropped, and the rest"
+        );
+        check!(
+            new.nodes >= 1 && new.levels >= 1 && new.parallel_levels <= new.levels,
+            "{} nodes in {} parts, {} of them parallel",
+            new.nodes,
+            new.levels,
+            new.parallel_levels
+        );
+        check!(
+            modes.contains(&new.mode),
+            "mode {} by flags {flags:#x}",
+            new.mode
+        );
+        check!(
+            new.memory_bytes >= 5000,
+            "its pool holds {} bytes",
+            new.memory_bytes
+        );
+        fill(stream, address, 64, &[0])?;
+        for _ in 0..3 {
+            otr!(otr_graph_replay, exec, stream)?;
+        }
+        equal!(exec_info(exec)?.replays, 3, "replays");
+        equal!(
+            download::<u8>(stream, address, 64)?,
+            [6; 64],
+            "what replays write by flags {flags:#x}"
+        );
+        otr!(otr_graph_exec_destroy, exec)?;
+    }
+    refused(
+        otr!(otr_graph_instantiate, graph, OTR_GRAPH_SUBMIT | 8, &mut 0),
+        Code::INVALID_ARGUMENT,
+        "an unknown flag",
+    )?;
+    Ok(())
+}
+
+/// An executable graph of y = x + 2 x, whose operand is "x" and whose number is "alpha".
+fn named(stream: u64, (x, y): (u64, u64)) -> Verdict<(u64, u64)> {
+    begin(stream)?;
+    add(stream, (y, x, x), 16, 2)?;
+    let graph = end(stream)?;
+    otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), x, 64)?;
+    otr!(otr_graph_name_scalar, graph, c"alpha".as_ptr(), 0, 0)?;
+    Ok((graph, executable(graph, 0)?))
+}
+
+fn slot(exec: u64, name: &std::ffi::CStr) -> Verdict<u32> {
+    made(|out| otr!(otr_graph_slot, exec, name.as_ptr(), out))
+}
+
+fn numbers_are_bound(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let (x, y, other) = (alloc(64, stream)?, alloc(64, stream)?, alloc(64, stream)?);
+    upload(stream, x, &[1f32; 16])?;
+    upload(stream, other, &[10f32; 16])?;
+    let (_, exec) = named(stream, (x, y))?;
+    let (alpha, operand) = (slot(exec, c"alpha")?, slot(exec, c"x")?);
+    let replayed = |expected: f32, what: &str| {
+        otr!(otr_graph_replay, exec, stream)?;
+        equal!(download::<f32>(stream, y, 16)?, [expected; 16], "{what}");
+        Verdict::Ok(())
+    };
+    replayed(3.0, "with the number that was recorded")?;
+    otr!(otr_graph_replay, exec, stream)?;
+    otr!(otr_graph_bind_scalar, exec, alpha, &scalar(DType::F64, 5))?;
+    equal!(
+        download::<f32>(stream, y, 16)?,
+        [3.0; 16],
+        "a replay that was submitted keeps its number"
+    );
+    replayed(6.0, "with another number")?;
+    otr!(otr_graph_bind, exec, operand, other)?;
+    otr!(otr_memory_free, other)?;
+    replayed(60.0, "with another operand, which the graph holds")?;
+    for wrong in [operand, alpha + operand + 1, u32::MAX] {
+        refused(
+            otr!(otr_graph_bind_scalar, exec, wrong, &scalar(DType::F64, 9)),
+            Code::NOT_FOUND,
+            "a slot that is of no number",
+        )?;
+        if wrong != operand {
+            refused(
+                otr!(otr_graph_bind, exec, wrong, x),
+                Code::NOT_FOUND,
+                "a slot that is of no buffer",
+            )?;
+        }
+    }
+    let number = otr_scalar_t {
+        dtype: DType::F32.0,
+        ..scalar(DType::F64, 1)
+    };
+    refused(
+        otr!(otr_graph_bind_scalar, exec, alpha, &number),
+        Code::INVALID_ARGUMENT,
+        "a number that is neither f64 nor i64",
+    )?;
+    for (what, wrong) in [("address 0", 0), ("beyond the end", y + (1 << 40))] {
+        refused(
+            otr!(otr_graph_bind, exec, operand, wrong),
+            Code::INVALID_ARGUMENT,
+            what,
+        )?;
+    }
+    replayed(60.0, "after refused bindings")
+}
+
+fn wrong_names(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let (x, y) = (alloc(64, stream)?, alloc(64, stream)?);
+    upload(stream, x, &[1f32; 16])?;
+    let (graph, _) = named(stream, (x, y))?;
+    let buffer = |name: &std::ffi::CStr, address, size| {
+        otr!(otr_graph_name_buffer, graph, name.as_ptr(), address, size)
+    };
+    let number = |name: &std::ffi::CStr, node, index| {
+        otr!(otr_graph_name_scalar, graph, name.as_ptr(), node, index)
+    };
+    let wrong = [
+        ("a name that is taken", buffer(c"alpha", y, 64)),
+        ("a name of no letters", buffer(c"", y, 64)),
+        ("a range beyond its memory", buffer(c"y", y, 1 << 30)),
+        ("what is no memory", buffer(c"y", 64, 64)),
+        ("a number by a name that is taken", number(c"x", 0, 0)),
+    ];
+    for (what, answer) in wrong {
+        refused(answer, Code::INVALID_ARGUMENT, what)?;
+    }
+    refused(
+        number(c"beta", 0, 1),
+        Code::NOT_FOUND,
+        "a number that the operator has not",
+    )?;
+    refused(
+        number(c"beta", 1, 0),
+        Code::NOT_FOUND,
+        "a number of a node that there is not",
+    )?;
+    let exec = executable(graph, 0)?;
+    for name in [c"y", c"beta"] {
+        refused(
+            otr!(otr_graph_slot, exec, name.as_ptr(), &mut 0),
+            Code::NOT_FOUND,
+            "a name that was refused",
+        )?;
+    }
+    check!(slot(exec, c"x")? != slot(exec, c"alpha")?, "slots differ");
+    Ok(())
+}
+
+fn profiles_and_costs(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let (x, y) = (alloc(64, stream)?, alloc(64, stream)?);
+    upload(stream, x, &[1f32; 16])?;
+    upload(stream, y, &[0f32; 16])?;
+    begin(stream)?;
+    otr!(otr_capture_label, stream, c"layer".as_ptr())?;
+    add(stream, (y, y, x), 16, 1)?;
+    add(stream, (x, x, x), 16, 0)?;
+    let exec = executable(end(stream)?, 0)?;
+    let cost = json(|out| otr!(otr_graph_cost, exec, stream, out))?;
+    equal!(cost["nodes"], 2, "nodes of {cost}");
+    check!(
+        cost["replay_ns"].as_u64() > Some(0)
+            && cost["node_by_node_ns"].as_u64() > Some(0)
+            && cost["slower"].is_boolean(),
+        "times and what follows from them, in {cost}"
+    );
+    equal!(
+        download::<f32>(stream, y, 16)?,
+        [0.0; 16],
+        "memory after replays that were compared"
+    );
+    let profile = json(|out| otr!(otr_graph_profile, exec, stream, out))?;
+    let nodes = profile["nodes"].as_array().cloned().unwrap_or_default();
+    equal!(nodes.len(), 2, "nodes of {profile}");
+    for (at, node) in nodes.iter().enumerate() {
+        equal!(
+            (&node["id"], &node["label"], &node["scope"]),
+            (
+                &serde_json::json!(at),
+                &serde_json::json!("add"),
+                &serde_json::json!("layer")
+            ),
+            "number, operator and label of node {at}"
+        );
+        check!(node["ns"].is_u64(), "the time of {node}");
+    }
+    check!(
+        profile["total_ns"].as_u64() > Some(0)
+            && profile["traceEvents"].as_array().map(Vec::len) >= Some(2),
+        "the whole time, and events for Perfetto, in {profile}"
+    );
+    equal!(
+        download::<f32>(stream, y, 16)?,
+        [1.0; 16],
+        "memory after one replay that was timed"
+    );
+    // A stream that captures takes no replay.
+    for case in 0..3 {
+        begin(stream)?;
+        let answer = match case {
+            0 => json(|out| otr!(otr_graph_profile, exec, stream, out)).map(drop),
+            1 => json(|out| otr!(otr_graph_cost, exec, stream, out)).map(drop),
+            _ => otr!(otr_graph_check, exec, stream).map_err(Into::into),
+        };
+        check!(answer.is_err(), "a replay on a stream that captures");
+        refused(
+            otr!(otr_capture_end, stream, &mut 0),
+            Code::CAPTURE,
+            "the end of that capture",
+        )?;
+    }
+    Ok(())
+}
+
+fn checks(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let (x, y) = (alloc(64, stream)?, alloc(64, stream)?);
+    upload(stream, x, &[1f32; 16])?;
+    upload(stream, y, &[0f32; 16])?;
+    begin(stream)?;
+    for _ in 0..5 {
+        add(stream, (y, y, x), 16, 1)?;
+    }
+    let exec = executable(end(stream)?, 0)?;
+    for round in 1..=3 {
+        otr!(otr_graph_check, exec, stream)?;
+        equal!(
+            download::<f32>(stream, y, 16)?,
+            [5.0 * round as f32; 16],
+            "memory after a check, which is one replay"
+        );
+    }
+    Ok(())
+}

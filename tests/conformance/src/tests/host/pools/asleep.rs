@@ -1,0 +1,214 @@
+//! Pools that sleep: their memory goes back to the device, and comes back with what it has held.
+
+use super::*;
+
+tests! { "host-abi.sleep":
+    /// A pool that sleeps gives its memory to the device, and wakes with all that it has held.
+    contents_survive: H21 H23, needs VirtualMemory;
+    /// Who uses a pool that sleeps is refused; what has nothing to do with it goes on.
+    users_are_refused: H2 H22, needs VirtualMemory;
+    /// A pool that finds no memory sleeps on, and nothing of it is lost.
+    a_pool_that_cannot_wake: H2 H24, needs VirtualMemory;
+    /// A pool falls asleep where there is virtual memory, and that is OTR_ERR_UNSUPPORTED elsewhere.
+    sleeps_or_is_unsupported: H2, absent VirtualMemory;
+}
+
+fn sleep(pool: u64) -> Verdict<u64> {
+    made(|out| otr!(otr_pool_sleep, pool, out))
+}
+
+fn contents_survive(context: &Context) -> Verdict {
+    start(context)?;
+    let (first, second, pool) = (stream()?, stream()?, pool()?);
+    let mut blocks = Vec::new();
+    for (at, size) in [4, 3000, 300_000, 3 * MIB, 9 * MIB + 4096]
+        .into_iter()
+        .enumerate()
+    {
+        let (stream, bytes) = ([first, second][at % 2], pattern(size as usize, at as u64));
+        let address = pool_alloc(pool, size, stream)?;
+        upload(stream, address, &bytes)?;
+        blocks.push((address, bytes));
+    }
+    // Work that is still under way is part of what comes back.
+    let late = pool_alloc(pool, 4 * MIB, first)?;
+    fill(first, late, 4 * MIB, &[7])?;
+    let held = figures(pool)?;
+    let released = sleep(pool)?;
+    equal!(
+        released,
+        held.reserved_bytes,
+        "bytes that the device got back"
+    );
+    let asleep = figures(pool)?;
+    equal!(
+        (asleep.asleep, asleep.asleep_bytes, asleep.reserved_bytes),
+        (1, released, 0),
+        "whether it sleeps, with how much, and what it holds"
+    );
+    equal!(
+        asleep.allocated_bytes,
+        held.allocated_bytes,
+        "bytes that are in use of it"
+    );
+    equal!(sleep(pool)?, 0, "bytes given back by a pool that sleeps");
+    // Others get the memory meanwhile, and write all over it.
+    let other = alloc(released, first)?;
+    fill(first, other, released, &[9])?;
+    otr!(otr_stream_synchronize, first)?;
+    free(other)?;
+    let gone = blocks.remove(1);
+    free(gone.0)?;
+    for _ in 0..2 {
+        otr!(otr_pool_wake, pool)?;
+    }
+    let awake = figures(pool)?;
+    equal!(
+        (awake.asleep, awake.asleep_bytes, awake.reserved_bytes),
+        (0, 0, held.reserved_bytes),
+        "whether it sleeps, with how much, and what it holds"
+    );
+    for (address, bytes) in &blocks {
+        equal!(
+            &download::<u8>(first, *address, bytes.len())?,
+            bytes,
+            "{} bytes that slept",
+            bytes.len()
+        );
+    }
+    equal!(
+        download::<u8>(first, late, 4 << 20)?,
+        vec![7; 4 << 20],
+        "work that was under way"
+    );
+    otr!(otr_pool_sleep, pool, null_mut())?;
+    // Memory in use outlives the handle, also of a pool that sleeps.
+    otr!(otr_pool_destroy, pool)?;
+    let (address, bytes) = &blocks[0];
+    equal!(
+        &download::<u8>(first, *address, bytes.len())?,
+        bytes,
+        "what a destroyed pool has held"
+    );
+    Ok(())
+}
+
+fn users_are_refused(context: &Context) -> Verdict {
+    start(context)?;
+    let (stream, pool) = (stream()?, pool()?);
+    let (inside, outside) = (pool_alloc(pool, 4096, stream)?, alloc(4096, stream)?);
+    let d2d = CopyKind::DeviceToDevice.raw();
+    upload(stream, inside, &[3u8; 4096])?;
+    // One graph has its own memory in the pool, the other one reads some of the pool's.
+    otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, pool)?;
+    refused(
+        otr!(otr_pool_sleep, pool, null_mut()),
+        Code::CAPTURE,
+        "the sleep of a pool into which is recorded",
+    )?;
+    equal!(figures(pool)?.asleep, 0, "whether it sleeps");
+    let own = alloc(4096, stream)?;
+    fill(stream, own, 4096, &[4])?;
+    otr!(otr_copy, stream, outside, own, 4096, d2d)?;
+    let first = made(|out| otr!(otr_capture_end, stream, out))?;
+    otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
+    otr!(otr_copy, stream, outside, inside, 4096, d2d)?;
+    let second = made(|out| otr!(otr_capture_end, stream, out))?;
+    let mut execs = [0; 2];
+    for (exec, graph) in execs.iter_mut().zip([first, second]) {
+        otr!(otr_graph_instantiate, graph, 0, exec)?;
+    }
+    sleep(pool)?;
+    let pattern = [1u8];
+    let busy = [
+        ("a replay", otr!(otr_graph_replay, execs[0], stream)),
+        (
+            "a replay that reads",
+            otr!(otr_graph_replay, execs[1], stream),
+        ),
+        (
+            "an allocation",
+            otr!(otr_pool_alloc, pool, 64, stream, &mut 0),
+        ),
+        (
+            "a copy from it",
+            otr!(otr_copy, stream, outside, inside, 64, d2d),
+        ),
+        (
+            "a fill of it",
+            otr!(otr_fill, stream, inside, 64, pattern.as_ptr().cast(), 1),
+        ),
+    ];
+    for (what, answer) in busy {
+        refused(answer, Code::BUSY, what)?;
+    }
+    let snapshot = json(|out| otr!(otr_pool_snapshot, pool, out))?;
+    equal!(snapshot["segments"], serde_json::json!([]), "its segments");
+    fill(stream, outside, 4096, &[6])?;
+    equal!(
+        download::<u8>(stream, outside, 64)?,
+        [6; 64],
+        "work that has nothing to do with it"
+    );
+    otr!(otr_pool_wake, pool)?;
+    for (exec, value) in execs.into_iter().zip([4, 3]) {
+        otr!(otr_graph_replay, exec, stream)?;
+        equal!(
+            download::<u8>(stream, outside, 4096)?,
+            vec![value; 4096],
+            "the result of a replay after it woke"
+        );
+    }
+    Ok(())
+}
+
+fn a_pool_that_cannot_wake(context: &Context) -> Verdict {
+    start(context)?;
+    let (stream, pool) = (stream()?, pool()?);
+    let bytes = pattern(8 << 20, context.seed());
+    let address = pool_alloc(pool, 8 * MIB, stream)?;
+    upload(stream, address, &bytes)?;
+    otr!(otr_memory_empty_cache, 0)?;
+    sleep(pool)?;
+    otr!(otr_memory_set_limit, 0, 4 * MIB)?;
+    for _ in 0..2 {
+        refused(
+            otr!(otr_pool_wake, pool),
+            Code::OUT_OF_MEMORY,
+            "a pool that finds no memory",
+        )?;
+        equal!(figures(pool)?.asleep, 1, "whether it sleeps");
+    }
+    otr!(otr_memory_set_limit, 0, u64::MAX)?;
+    otr!(otr_pool_wake, pool)?;
+    equal!(
+        download::<u8>(stream, address, bytes.len())?,
+        bytes,
+        "what it has held"
+    );
+    Ok(())
+}
+
+fn sleeps_or_is_unsupported(context: &Context) -> Verdict {
+    start(context)?;
+    let (stream, pool) = (stream()?, pool()?);
+    let address = pool_alloc(pool, 5000, stream)?;
+    fill(stream, address, 5000, &[8])?;
+    let mut released = 0x5a;
+    let answer = otr!(otr_pool_sleep, pool, &mut released);
+    if context.has(&context.open()?, Need::VirtualMemory) {
+        answer?;
+        check!(released >= 5000, "{released} bytes were given back");
+    } else {
+        refused(answer, Code::UNSUPPORTED, "sleep without virtual memory")?;
+        equal!(released, 0x5a, "H2: the output of a failed call");
+        equal!(figures(pool)?.asleep, 0, "whether it sleeps");
+    }
+    otr!(otr_pool_wake, pool)?;
+    equal!(
+        download::<u8>(stream, address, 5000)?,
+        vec![8; 5000],
+        "what the pool has held"
+    );
+    Ok(())
+}

@@ -1,0 +1,317 @@
+//! Memory of one process in another, and copies between devices.
+
+use std::ffi::{CStr, CString};
+use std::io::Write;
+use std::ptr::null_mut;
+
+use outrigger_device::Code;
+use outrigger_ffi::*;
+
+use super::{
+    Filled, Refused, alloc, download, fill, filled, made, otr, refused, start, stream, upload,
+};
+use crate::test::tests;
+use crate::tests::kit::pattern;
+use crate::tests::memory_ipc::Other;
+use crate::verdict::{check, equal};
+use crate::{Context, Helper, Need, Verdict};
+
+tests! { "host-abi.sharing":
+    /// Another process reads and writes an allocation that was exported, all of it and nothing else.
+    another_process_uses_memory: H11 H21 H22, needs Ipc;
+    /// Memory is exported, or that is OTR_ERR_UNSUPPORTED; what is no memory is not found.
+    exported_or_unsupported: H2 H11, absent Ipc;
+    /// A text that no export gave is refused, and what was not imported is not closed.
+    what_was_not_exported: H2 H22;
+    /// A copy between two devices is in the order of its stream, on a stream of either.
+    copies_between_devices: H18 H22, needs TwoDevices;
+    /// A copy between devices is refused where a range or the stream is of neither; one within a device is
+    /// a copy.
+    wrong_copies_between_devices: H2 H22;
+}
+
+/// What the other process does.
+pub(in crate::tests) const HELPERS: &[Helper] = &[Helper {
+    name: "host-memory",
+    run: serve,
+}];
+
+const SIZE: u64 = 5 << 20;
+
+/// The other process: a line is an exported text, and is answered once the memory was used and closed.
+fn serve(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let mut output = std::io::stdout().lock();
+    for line in std::io::stdin().lines() {
+        let answer = use_memory(&CString::new(line?)?, stream);
+        let answer = answer.unwrap_or_else(|failure| format!("failed: {failure}"));
+        writeln!(output, "{answer}")?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn import(exported: &CString) -> Result<(u64, u64), Refused> {
+    let (mut address, mut size) = (0, 0);
+    let text = exported.as_ptr();
+    otr!(otr_memory_import, 0, text, &mut address, &mut size)?;
+    Ok((address, size))
+}
+
+/// Adds one to all bytes of imported memory, and says which byte it began with.
+fn use_memory(exported: &CString, stream: u64) -> Verdict<String> {
+    let (address, size) = import(exported)?;
+    check!(size >= SIZE, "{size} bytes of {SIZE} are imported");
+    let info: otr_pointer_info_t = filled(|out| otr!(otr_memory_pointer_info, address + 9, out))?;
+    equal!(
+        (info.base, info.size, info.device),
+        (address, size, 0),
+        "facts of imported memory"
+    );
+    let mut bytes: Vec<u8> = download(stream, address, SIZE as usize)?;
+    let first = bytes[0];
+    bytes
+        .iter_mut()
+        .for_each(|byte| *byte = byte.wrapping_add(1));
+    upload(stream, address, &bytes)?;
+    refused(
+        otr!(
+            otr_fill,
+            stream,
+            address + size - 32,
+            64,
+            [1u8].as_ptr().cast(),
+            1
+        ),
+        Code::INVALID_ARGUMENT,
+        "a fill beyond the end of imported memory",
+    )?;
+    refused(
+        otr!(otr_memory_free, address),
+        Code::INVALID_ARGUMENT,
+        "a free of imported memory",
+    )?;
+    otr!(otr_memory_close, 0, address)?;
+    refused(
+        otr!(otr_memory_close, 0, address),
+        Code::INVALID_ARGUMENT,
+        "a second close",
+    )?;
+    let mut info = otr_pointer_info_t::sized(size_of::<otr_pointer_info_t>());
+    refused(
+        otr!(otr_memory_pointer_info, address, &mut info),
+        Code::NOT_FOUND,
+        "facts of closed memory",
+    )?;
+    Ok(format!("began with {first}"))
+}
+
+fn export(address: u64) -> Result<CString, Refused> {
+    let mut exported = null_mut();
+    otr!(otr_memory_export, address, &mut exported)?;
+    // SAFETY: a string that was handed out just now, and is freed once.
+    unsafe {
+        let text = CStr::from_ptr(exported).to_owned();
+        otr_string_free(exported);
+        Ok(text)
+    }
+}
+
+/// What is exported; `None` where the driver shares no memory of this kind.
+fn exported(context: &Context, address: u64) -> Verdict<Option<CString>> {
+    match export(address) {
+        Ok(text) => Ok(Some(text)),
+        Err(answer) => {
+            refused::<()>(Err(answer), Code::UNSUPPORTED, "an export")?;
+            context.note("allocations cannot be shared");
+            Ok(None)
+        }
+    }
+}
+
+fn another_process_uses_memory(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    // Neighbours in the same pieces of memory.
+    let [before, shared, behind] = [1 << 20, SIZE, 1 << 20].map(|size| alloc(size, stream));
+    let (before, shared, behind) = (before?, shared?, behind?);
+    for (address, size) in [(before, 1 << 20), (behind, 1 << 20)] {
+        fill(stream, address, size, &[0x77])?;
+    }
+    let mut bytes = pattern(SIZE as usize, context.seed());
+    upload(stream, shared, &bytes)?;
+    let Some(text) = exported(context, shared + 1000)? else {
+        return Ok(());
+    };
+    let mut other = Other::with(context, "host-memory")?;
+    for round in 0..2 {
+        equal!(
+            other.ask(&text.to_string_lossy())?,
+            format!("began with {}", bytes[0]),
+            "what the other process says in round {round}"
+        );
+        bytes
+            .iter_mut()
+            .for_each(|byte| *byte = byte.wrapping_add(1));
+        equal!(
+            download::<u8>(stream, shared, SIZE as usize)?,
+            bytes,
+            "what it wrote"
+        );
+    }
+    other.end()?;
+    for address in [before, behind] {
+        equal!(
+            download::<u8>(stream, address, 1 << 20)?,
+            vec![0x77; 1 << 20],
+            "memory beside it"
+        );
+    }
+    Ok(otr!(otr_memory_free, shared)?)
+}
+
+fn exported_or_unsupported(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let address = alloc(5000, stream)?;
+    let declared = context.has(&context.open()?, Need::Ipc);
+    let text = exported(context, address)?;
+    check!(
+        text.is_none() || declared,
+        "a driver that does not declare it shares no memory"
+    );
+    for (what, nowhere) in [("address 0", 0), ("all ones", u64::MAX)] {
+        let mut out = null_mut();
+        refused(
+            otr!(otr_memory_export, nowhere, &mut out),
+            Code::NOT_FOUND,
+            what,
+        )?;
+        check!(out.is_null(), "H2: the output of a failed call");
+    }
+    fill(stream, address, 5000, &[1])?;
+    Ok(otr!(otr_stream_synchronize, stream)?)
+}
+
+fn what_was_not_exported(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let address = alloc(5000, stream)?;
+    let mut texts = vec![
+        ("no text".to_owned(), CString::default()),
+        ("nonsense".to_owned(), CString::new("nonsense")?),
+        (
+            "another driver".to_owned(),
+            CString::new(format!("otr-memory-1 nobodys 64 0 0:{}", "00".repeat(64)))?,
+        ),
+    ];
+    if let Ok(text) = export(address) {
+        let mut short = text.into_bytes();
+        short.truncate(short.len() - 2);
+        texts.push(("a text cut short".to_owned(), CString::new(short)?));
+    }
+    for (what, text) in texts {
+        let (mut out, mut size) = (0x5a, 0x5a);
+        refused(
+            otr!(otr_memory_import, 0, text.as_ptr(), &mut out, &mut size),
+            Code::INVALID_HANDLE,
+            &what,
+        )?;
+        equal!((out, size), (0x5a, 0x5a), "H2: outputs of a failed call");
+    }
+    for (what, wrong) in [("an allocation", address), ("address 0", 0)] {
+        refused(
+            otr!(otr_memory_close, 0, wrong),
+            Code::INVALID_ARGUMENT,
+            what,
+        )?;
+    }
+    fill(stream, address, 5000, &[1])?;
+    Ok(otr!(otr_stream_synchronize, stream)?)
+}
+
+/// A stream of device 1, and memory of it.
+fn beside(size: u64) -> Verdict<(u64, u64)> {
+    let stream = made(|out| otr!(otr_stream_create, 1, 0, out))?;
+    let address = made(|out| otr!(otr_memory_alloc, 1, size, stream, out))?;
+    Ok((stream, address))
+}
+
+fn copies_between_devices(context: &Context) -> Verdict {
+    start(context)?;
+    let size = 100_000;
+    let (here, (there, far)) = (stream()?, beside(size)?);
+    let near = alloc(size, here)?;
+    for round in 1..20u8 {
+        fill(here, near, size, &[round])?;
+        otr!(otr_copy_peer, here, far, near, size)?;
+        fill(here, near, size, &[0])?;
+        otr!(otr_stream_synchronize, here)?;
+        equal!(
+            download::<u8>(there, far, size as usize)?,
+            vec![round; size as usize],
+            "what was copied to the other device"
+        );
+        fill(there, far, size, &[round + 100])?;
+        otr!(otr_copy_peer, there, near, far, size)?;
+        fill(there, far, size, &[0])?;
+        otr!(otr_stream_synchronize, there)?;
+        equal!(
+            download::<u8>(here, near, size as usize)?,
+            vec![round + 100; size as usize],
+            "what was copied back"
+        );
+    }
+    refused(
+        otr!(otr_copy_peer, here, far, near, size + (1 << 30)),
+        Code::INVALID_ARGUMENT,
+        "a copy beyond the end",
+    )?;
+    otr!(otr_copy_peer, here, far, near, 0)?;
+    Ok(())
+}
+
+fn wrong_copies_between_devices(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let address = alloc(4096, stream)?;
+    fill(stream, address, 64, &[3])?;
+    otr!(otr_copy_peer, stream, address + 64, address, 64)?;
+    equal!(
+        download::<u8>(stream, address, 128)?,
+        [3; 128],
+        "a copy within a device"
+    );
+    let on_stack = std::ptr::from_ref(&address) as u64;
+    for (what, to, from) in [
+        ("a copy to host memory", on_stack, address),
+        ("a copy from host memory", address, on_stack),
+        ("a copy to address 0", 0, address),
+        ("a copy beyond the end", address + 4090, address),
+    ] {
+        refused(
+            otr!(otr_copy_peer, stream, to, from, 64),
+            Code::INVALID_ARGUMENT,
+            what,
+        )?;
+    }
+    otr!(otr_copy_peer, stream, 0, 0, 0)?;
+    // A third device has to do with neither.
+    let devices = made(|out| otr!(otr_device_count, out))?;
+    if devices > 1 {
+        let other = made(|out| otr!(otr_stream_create, 1, 0, out))?;
+        refused(
+            otr!(otr_copy_peer, other, address + 64, address, 64),
+            Code::INVALID_ARGUMENT,
+            "a copy within a device on a stream of another",
+        )?;
+    }
+    otr!(otr_memory_free, address)?;
+    refused(
+        otr!(otr_copy_peer, stream, address, address + 64, 64),
+        Code::INVALID_ARGUMENT,
+        "a copy of freed memory",
+    )?;
+    Ok(())
+}
