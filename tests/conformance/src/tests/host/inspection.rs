@@ -2,14 +2,14 @@
 
 pub(in crate::tests) mod replays;
 
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 
 use outrigger_device::{Code, DType};
 use outrigger_ffi::*;
 
 use super::{
-    add, alloc, download, event, fill, filled, finished, json, made, otr, refused, scalar, start,
-    stream, string, upload,
+    Refused, add, alloc, download, event, fill, filled, finished, json, made, otr, refused, scalar,
+    start, stream, string, upload,
 };
 use crate::test::tests;
 use crate::verdict::{check, equal};
@@ -22,6 +22,8 @@ tests! { "host-abi.inspection":
     partial_graphs: H25 H26;
     /// A capture that is given up says why, and its stream is usable.
     a_capture_is_given_up: H3 H26;
+    /// A call that fails makes its capture fail, whose end says why; nothing of it has run.
+    failed_calls: H2 H3 H26;
     /// Nodes carry the label that their stream had when they were recorded.
     labels: H11 H25;
     /// Waiting for the device is refused on a thread that records, but in mode relaxed.
@@ -195,6 +197,73 @@ fn a_capture_is_given_up(context: &Context) -> Verdict {
         [1; 64],
         "memory: nothing of it has run"
     );
+    Ok(())
+}
+
+fn failed_calls(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let address = alloc(64, stream)?;
+    fill(stream, address, 64, &[1])?;
+    otr!(otr_stream_synchronize, stream)?;
+    begin(stream)?;
+    fill(stream, address, 64, &[2])?;
+    let exec = executable(end(stream)?, 0)?;
+    let (pattern, nowhere) = ([3u8], [64]);
+    let pattern = pattern.as_ptr().cast();
+    let host = otr_host_node_t {
+        reads: nowhere.as_ptr(),
+        read_count: 1,
+        ..super::building::functions::host_node(null_mut())
+    };
+    let (invalid, kind) = (Code::INVALID_ARGUMENT, OTR_GRAPH_IF);
+    let calls: [(&str, Code, &dyn Fn() -> Result<(), Refused>); 6] = [
+        ("a fill beyond the end", invalid, &|| {
+            otr!(otr_fill, stream, address + 63, 1 << 30, pattern, 1)
+        }),
+        (
+            "a host function that reads what is no memory",
+            invalid,
+            &|| otr!(otr_host_node, stream, &host),
+        ),
+        ("a conditional without a body", invalid, &|| {
+            otr!(
+                otr_capture_conditional,
+                stream,
+                kind,
+                address,
+                DType::I64.0,
+                null(),
+                0
+            )
+        }),
+        ("too much memory", Code::OUT_OF_MEMORY, &|| {
+            otr!(otr_memory_alloc, 0, 1 << 50, stream, &mut 0)
+        }),
+        ("a replay", Code::CAPTURE, &|| {
+            otr!(otr_graph_replay, exec, stream)
+        }),
+        ("a query", Code::CAPTURE, &|| {
+            otr!(otr_stream_query, stream, &mut 0)
+        }),
+    ];
+    for (what, code, call) in calls {
+        begin(stream)?;
+        fill(stream, address, 64, &[4])?;
+        refused(call(), code, what)?;
+        let info = capture_info(stream)?;
+        equal!(
+            (info.status, info.node_count),
+            (OTR_CAPTURE_FAILED, 1),
+            "the capture and its nodes after {what}"
+        );
+        refused(otr!(otr_capture_end, stream, &mut 0), code, what)?;
+        equal!(
+            download::<u8>(stream, address, 64)?,
+            [1; 64],
+            "memory after {what}"
+        );
+    }
     Ok(())
 }
 
