@@ -7,7 +7,7 @@ use outrigger_device::Code;
 use outrigger_ffi::*;
 use serde_json::Value;
 
-use super::{alloc, download, fill, filled, json, made, otr, refused, start, stats, stream};
+use super::{alloc, download, fill, filled, json, made, near, otr, refused, start, stats, stream};
 use crate::test::tests;
 use crate::verdict::{check, equal};
 use crate::{Context, Verdict};
@@ -308,7 +308,7 @@ fn fractions_of_a_device(context: &Context) -> Verdict {
         limit()?
     );
     check!(
-        (fraction()? - 0.5).abs() < 1e-6,
+        near(fraction()?, 0.5, 1e-6),
         "the fraction is {}",
         fraction()?
     );

@@ -489,12 +489,9 @@ fn traces(context: &Context) -> Verdict {
         ["m", "a", "r", "f"],
         "operations of the trace\n{written}"
     );
+    check!(operations.contains(&"m step0"), "the mark, in {written}");
     check!(
-        operations.iter().any(|line| *line == "m step0"),
-        "the mark, in {written}"
-    );
-    check!(
-        operations.iter().any(|line| *line == "# label layer"),
+        operations.contains(&"# label layer"),
         "the label, in {written}"
     );
     check!(

@@ -217,7 +217,8 @@ fn failed_calls(context: &Context) -> Verdict {
         ..super::building::functions::host_node(null_mut())
     };
     let (invalid, kind) = (Code::INVALID_ARGUMENT, OTR_GRAPH_IF);
-    let calls: [(&str, Code, &dyn Fn() -> Result<(), Refused>); 6] = [
+    type Call<'a> = &'a dyn Fn() -> Result<(), Refused>;
+    let calls: [(&str, Code, Call<'_>); 6] = [
         ("a fill beyond the end", invalid, &|| {
             otr!(otr_fill, stream, address + 63, 1 << 30, pattern, 1)
         }),

@@ -231,6 +231,11 @@ pub(super) fn finished(stream: u64) -> Verdict<bool> {
     Ok(made(|out: *mut u32| otr!(otr_stream_query, stream, out))? == 1)
 }
 
+/// Whether two numbers differ by no more than a tolerance.
+pub(super) fn near(found: f64, expected: f64, tolerance: f64) -> bool {
+    (found - expected).abs() <= tolerance
+}
+
 /// A number, as calls take it: an integer for i64, else a float.
 pub(super) fn scalar(dtype: DType, value: i64) -> otr_scalar_t {
     // SAFETY: numbers, for which zeros are valid.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use outrigger_device::Code;
 use outrigger_ffi::*;
 
-use super::{Refused, alloc, json, made, otr, refused, start, stats, stream, text};
+use super::{Refused, alloc, json, made, near, otr, refused, start, stats, stream, text};
 use crate::test::tests;
 use crate::tests::kit::{threads, until};
 use crate::verdict::{check, equal};
@@ -430,7 +430,7 @@ fn fallbacks_are_counted(context: &Context) -> Verdict {
         "operators, calls and bytes, the most expensive first"
     );
     let seconds = report[0]["seconds"].as_f64().unwrap_or_default();
-    check!((seconds - 0.006).abs() < 1e-9, "6 ms are {seconds} seconds");
+    check!(near(seconds, 0.006, 1e-9), "6 ms are {seconds} seconds");
     let seen = heard.take();
     equal!(seen.len(), 4, "observations of four fallbacks");
     equal!(

@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::history::Scratch;
 use super::work::hold;
 use super::{
-    add, alloc, download, event, fill, filled, finished, json, made, otr, refused, start, stream,
-    string, text, tried, upload,
+    add, alloc, download, event, fill, filled, finished, json, made, near, otr, refused, start,
+    stream, string, text, tried, upload,
 };
 use crate::test::tests;
 use crate::tests::kit::threads;
@@ -303,7 +303,7 @@ fn timed_events(context: &Context) -> Verdict {
     );
     check!(first > 0.0 && second >= 0.0, "{first} ms and {second} ms");
     check!(
-        (first + second - all).abs() <= 1e-3 * all.max(1.0),
+        near(first + second, all, 1e-3 * all.max(1.0)),
         "{first} ms and {second} ms are {all} ms"
     );
     equal!(

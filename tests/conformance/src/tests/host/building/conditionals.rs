@@ -56,7 +56,9 @@ fn conditionals(context: &Context) -> Verdict {
         filling(address, 12)?,
         filling(address, 13)?,
     ];
-    let cases: [(u32, usize, &[(i64, u8)]); 3] = [
+    /// Predicates, each with what is written then.
+    type Cases = &'static [(i64, u8)];
+    let cases: [(u32, usize, Cases); 3] = [
         (OTR_GRAPH_IF, 1, &[(1, 11), (0, 0), (-5, 11)]),
         (OTR_GRAPH_IF, 2, &[(1, 11), (0, 12)]),
         (
