@@ -85,16 +85,21 @@ pub(super) fn start(context: &Context) -> Verdict {
     start_under(context, "")
 }
 
-/// As [`start`], with layers over the driver, as in `OUTRIGGER_LAYERS`.
-pub(super) fn start_under(context: &Context, layers: &str) -> Verdict {
+/// Sets what the runtime reads when it starts: the driver that it loads, and layers over it.
+pub(super) fn environment(driver: &str, layers: &str) {
     // SAFETY: this process has one thread as yet, and reads its environment through this library only.
     unsafe {
-        std::env::set_var("OUTRIGGER_DRIVER", context.spec());
+        std::env::set_var("OUTRIGGER_DRIVER", driver);
         std::env::set_var("OUTRIGGER_LAYERS", layers);
         for name in ["OUTRIGGER_FALLBACK", "OUTRIGGER_ALLOC"] {
             std::env::remove_var(name);
         }
     }
+}
+
+/// As [`start`], with layers over the driver, as in `OUTRIGGER_LAYERS`.
+pub(super) fn start_under(context: &Context, layers: &str) -> Verdict {
+    environment(context.spec(), layers);
     let mut count = 0;
     otr!(otr_device_count, &mut count)?;
     equal!(

@@ -12,8 +12,8 @@ use serde_json::Value;
 use super::history::Scratch;
 use super::work::hold;
 use super::{
-    add, alloc, download, event, fill, filled, finished, json, made, near, otr, refused, start,
-    stream, string, text, tried, upload,
+    add, alloc, download, environment, event, fill, filled, finished, json, made, near, otr,
+    refused, start, stream, string, text, tried, upload,
 };
 use crate::test::tests;
 use crate::tests::kit::threads;
@@ -23,6 +23,8 @@ use crate::{Context, Gate, Need, Verdict};
 tests! { "host-abi.runtime":
     /// The runtime starts by its first call, or by the call for it, and once.
     it_starts_once: H1 H14;
+    /// Without a device it does not start, and says why; a driver that is loaded then brings some.
+    it_needs_a_device: H3 H8;
     /// The version and the report of what was loaded tell what there is.
     what_was_loaded: H11;
     /// One more driver adds its devices behind those that are there; one that cannot be loaded changes nothing.
@@ -55,6 +57,37 @@ fn it_starts_once(context: &Context) -> Verdict {
         download::<u8>(stream, address, 64)?,
         [3; 64],
         "memory from before"
+    );
+    Ok(())
+}
+
+fn it_needs_a_device(context: &Context) -> Verdict {
+    environment("/nowhere/liboutrigger_none.so", "");
+    let told = refused(
+        otr!(otr_runtime_init),
+        Code::INVALID_DEVICE,
+        "a start without a driver",
+    )?;
+    check!(
+        told.text.contains("/nowhere/liboutrigger_none.so"),
+        "the text names what was refused: {}",
+        told.text
+    );
+    equal!(
+        made::<u32>(|out| otr!(otr_device_count, out))?,
+        0,
+        "devices"
+    );
+    let spec = std::ffi::CString::new(context.spec())?;
+    otr!(otr_driver_load, spec.as_ptr())?;
+    otr!(otr_runtime_init)?;
+    let stream = stream()?;
+    let address = alloc(64, stream)?;
+    fill(stream, address, 64, &[3])?;
+    equal!(
+        download::<u8>(stream, address, 64)?,
+        [3; 64],
+        "work of a driver that came later"
     );
     Ok(())
 }
