@@ -5,6 +5,8 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
 use outrigger_device::{Code, CopyKind, Driver, Queue, sys};
 use outrigger_layers::record::record;
@@ -338,5 +340,68 @@ fn what_was_recorded_before_a_kill_is_read() {
     let recording = read(&file.0);
     assert!(recording.steps.len() > 100);
     let run = replay(&recording, host("unified"), OPTIONS).unwrap();
+    assert_eq!(compare(&recording, &run), None);
+}
+
+/// Holds the first fill back until another one has passed it, or until it seems that none will.
+struct Overtaken {
+    began: mpsc::Sender<()>,
+    passed: Mutex<Option<mpsc::Receiver<()>>>,
+    pass: mpsc::Sender<()>,
+}
+
+impl Layer for Overtaken {
+    unsafe fn fill(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        dst: u64,
+        size: u64,
+        pattern: *const c_void,
+        pattern_size: u32,
+    ) -> i32 {
+        let first = self.passed.lock().unwrap().take();
+        if let Some(passed) = &first {
+            let _ = self.began.send(());
+            let _ = passed.recv_timeout(Duration::from_millis(300));
+        }
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.fill(queue, dst, size, pattern, pattern_size) };
+        let _ = self.pass.send(());
+        code
+    }
+}
+
+#[test]
+fn calls_of_two_threads_are_recorded_in_the_order_in_which_they_took_effect() {
+    let file = TempFile::new("threads");
+    let ((began, has_begun), (pass, passed)) = (mpsc::channel(), mpsc::channel());
+    let layer = Overtaken {
+        began,
+        passed: Mutex::new(Some(passed)),
+        pass,
+    };
+    let driver = recorded(layered(host("discrete"), layer).unwrap(), &file.0);
+    let queue = driver.queue_create(0, 0).unwrap();
+    let memory = driver.memory_alloc(0, 16).unwrap();
+    let mut back = [0u8; 16];
+    // SAFETY: all memory lives until the queue was synchronized.
+    unsafe {
+        std::thread::scope(|scope| {
+            scope.spawn(|| queue.fill(memory, 16, &[1]).unwrap());
+            has_begun.recv().unwrap();
+            queue.fill(memory, 16, &[2]).unwrap();
+        });
+        let target = back.as_mut_ptr() as u64;
+        queue
+            .copy(target, memory, 16, CopyKind::DeviceToHost)
+            .unwrap();
+        queue.synchronize().unwrap();
+        driver.memory_free(memory).unwrap();
+    }
+    drop(queue);
+    drop(driver);
+    let recording = read(&file.0);
+    let run = replay(&recording, host("discrete"), OPTIONS).unwrap();
     assert_eq!(compare(&recording, &run), None);
 }

@@ -58,6 +58,7 @@ pub fn record(path: &Path, driver: &Driver) -> Result<impl Layer + use<>> {
             kept: Mutex::default(),
         },
         shared,
+        order: Mutex::default(),
     })
 }
 
@@ -129,6 +130,9 @@ impl Output {
 struct Recorder {
     shared: Arc<Shared>,
     inner: Hooks,
+    /// Held while work is handed to the driver, and by whoever begins a call: what is written behind a
+    /// submission takes effect behind it.
+    order: Mutex<()>,
 }
 
 thread_local! {
@@ -290,6 +294,7 @@ macro_rules! recorded {
                     $(, $out: *mut *mut sys::$oty)?) -> i32 {
                     let entry = Entry::$method;
                     let words = [$first.word() $(, $arg.word())*];
+                    let order = self.order.lock();
                     let (number, size) = {
                         let names = self.shared.names.lock();
                         // SAFETY: the host's promise for all arguments.
@@ -306,6 +311,7 @@ macro_rules! recorded {
                         let size = made(entry, &values);
                         (self.shared.begin(entry, values), size)
                     };
+                    let _order = entry.submits().then_some(order);
                     let gone = self.forget(entry, &words);
                     CALL.set(number);
                     // SAFETY: the caller's promise.
