@@ -113,7 +113,7 @@ struct State {
 struct QueueTrack {
     track: Track,
     /// Where its last command ended.
-    last: Mutex<f64>,
+    last: Mutex<u64>,
 }
 
 /// A host call behind a command, or around one of the host.
@@ -122,7 +122,7 @@ struct Marker {
     queue: Arc<QueueTrack>,
     name: String,
     args: Value,
-    submitted: f64,
+    submitted: u64,
     /// The arrow from the call.
     arrow: u64,
     event: EventArrow,
@@ -152,7 +152,7 @@ unsafe extern "C" fn mark(user: *mut c_void, upstream: i32) -> i32 {
     let to = timeline.now();
     let from = {
         let mut last = marker.queue.last.lock();
-        let from = from.unwrap_or_else(|| last.max(marker.submitted));
+        let from = from.unwrap_or_else(|| (*last).max(marker.submitted));
         *last = to;
         from
     };
@@ -164,7 +164,7 @@ unsafe extern "C" fn mark(user: *mut c_void, upstream: i32) -> i32 {
     timeline.slice(track, &marker.name, (from, to), &args);
     timeline.arrow_to(track, "submit", marker.arrow, from);
     // Within the slice, whose end is no part of it.
-    let end = (to - 0.001).max(from);
+    let end = to.saturating_sub(2).max(from);
     match marker.event {
         EventArrow::None => {}
         EventArrow::From(arrow) => timeline.arrow_from(track, "event", arrow, end),
@@ -267,16 +267,16 @@ impl Layer for Work {
                 let mut state = self.state.lock();
                 state.numbers += 1;
                 let track = Track {
-                    thread: u64::from(state.numbers),
+                    thread: self.timeline.thread(),
                     ..Timeline::device(device)
                 };
                 let known = QueueTrack {
                     track,
-                    last: Mutex::new(0.0),
+                    last: Mutex::new(0),
                 };
                 state.queues.insert(handle.addr(), Arc::new(known));
+                let name = format!("queue {}", state.numbers);
                 drop(state);
-                let name = format!("queue {}", track.thread);
                 self.timeline.name_thread(track, &name);
             }
             code

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// Devices are processes of the timeline, with numbers that no process of the system has.
 const DEVICES: u64 = 1 << 30;
 
-/// Writes events. Times are microseconds since it was made.
+/// Writes events. Times are nanoseconds since it was made; the file has them in microseconds.
 pub(super) struct Timeline {
     file: Mutex<Option<File>>,
     start: Instant,
@@ -62,9 +62,8 @@ impl Timeline {
         }
     }
 
-    /// Now, in microseconds.
-    pub(super) fn now(&self) -> f64 {
-        self.start.elapsed().as_nanos() as f64 / 1000.0
+    pub(super) fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// A number for an arrow.
@@ -72,12 +71,18 @@ impl Timeline {
         self.flows.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// A number for a thread of the timeline: no two have the same one, not of two processes either, since a
+    /// name goes to the last thread that had the number.
+    pub(super) fn thread(&self) -> u64 {
+        self.threads.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// The track of the calling thread.
     pub(super) fn this_thread(&self) -> Track {
         let own = std::ptr::from_ref(self).addr();
         let (timeline, mut thread) = THREAD.get();
         if timeline != own {
-            thread = self.threads.fetch_add(1, Ordering::Relaxed) + 1;
+            thread = self.thread();
             THREAD.set((own, thread));
             let current = std::thread::current();
             let name = current.name().unwrap_or("thread").to_owned();
@@ -107,33 +112,37 @@ impl Timeline {
     }
 
     /// Something that took time.
-    pub(super) fn slice(&self, track: Track, name: &str, (from, to): (f64, f64), args: &Value) {
+    pub(super) fn slice(&self, track: Track, name: &str, (from, to): (u64, u64), args: &Value) {
+        // A nanosecond less: a reader that cuts fractions off would else see the next slice begin before the
+        // end of this one, and slices that overlap are dropped.
+        let nanoseconds = to.saturating_sub(from).saturating_sub(1);
         self.write(&json!({
-            "ph": "X", "name": name, "pid": track.process, "tid": track.thread, "ts": from,
-            "dur": (to - from).max(0.0), "args": args,
+            "ph": "X", "name": name, "pid": track.process, "tid": track.thread,
+            "ts": microseconds(from), "dur": microseconds(nanoseconds), "args": args,
         }));
     }
 
     /// An arrow out of the slice of this moment.
-    pub(super) fn arrow_from(&self, track: Track, kind: &str, flow: u64, at: f64) {
+    pub(super) fn arrow_from(&self, track: Track, kind: &str, flow: u64, at: u64) {
         self.write(&json!({
             "ph": "s", "cat": kind, "name": kind, "id": flow, "pid": track.process,
-            "tid": track.thread, "ts": at,
+            "tid": track.thread, "ts": microseconds(at),
         }));
     }
 
     /// The end of an arrow in the slice of this moment.
-    pub(super) fn arrow_to(&self, track: Track, kind: &str, flow: u64, at: f64) {
+    pub(super) fn arrow_to(&self, track: Track, kind: &str, flow: u64, at: u64) {
         self.write(&json!({
             "ph": "f", "bp": "e", "cat": kind, "name": kind, "id": flow, "pid": track.process,
-            "tid": track.thread, "ts": at,
+            "tid": track.thread, "ts": microseconds(at),
         }));
     }
 
     /// A number that changes over time.
     pub(super) fn counter(&self, track: Track, name: &str, value: u64) {
         self.write(&json!({
-            "ph": "C", "name": name, "pid": track.process, "ts": self.now(), "args": {"bytes": value},
+            "ph": "C", "name": name, "pid": track.process, "ts": microseconds(self.now()),
+            "args": {"bytes": value},
         }));
     }
 
@@ -149,11 +158,17 @@ impl Timeline {
     }
 }
 
+/// As the file has times. The quotient is the nearest number, which is written with its three digits.
+fn microseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1000.0
+}
+
 impl Drop for Timeline {
     fn drop(&mut self) {
         if let Some(file) = self.file.get_mut() {
             // What follows the last comma closes the array. Without it the file opens all the same.
-            let _ = file.write_all(b"{\"ph\":\"M\",\"name\":\"end\",\"pid\":0}]\n");
+            let end = json!({"ph": "M", "name": "end", "pid": self.process});
+            let _ = file.write_all(format!("{end}]\n").as_bytes());
         }
     }
 }
