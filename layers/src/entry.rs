@@ -83,8 +83,20 @@ impl Entry {
 
 /// What is asked before each call.
 pub(crate) trait Gate: Send + Sync + 'static {
-    /// Lets a call through, or answers it with a code. `queue` is the queue of an entry that submits.
-    fn pass(&self, next: &Next, entry: Entry, queue: *mut sys::otr_queue) -> Result<(), i32>;
+    /// What is kept until the call returns.
+    type Pass<'gate>;
+
+    /// Lets a call through, or answers it with a code.
+    fn pass(&self, next: &Next, entry: Entry, handles: Handles<'_>) -> Result<Self::Pass<'_>, i32>;
+}
+
+/// The handles that a call names.
+#[derive(Clone, Copy)]
+pub(crate) struct Handles<'call> {
+    /// The queue of an entry that submits.
+    pub(crate) queue: *mut sys::otr_queue,
+    /// The address of each, in the order of the arguments; 0 for an argument that is none.
+    pub(crate) all: &'call [usize],
 }
 
 /// A layer behind a gate.
@@ -93,30 +105,52 @@ pub(crate) struct Gated<G, L> {
     pub(crate) layer: L,
 }
 
-/// The queue of a call, where it has one.
-trait MaybeQueue: Copy {
+/// The handle in an argument, where it is one.
+trait MaybeHandle: Copy {
+    fn handle(self) -> usize {
+        0
+    }
+
     fn queue(self) -> *mut sys::otr_queue {
         std::ptr::null_mut()
     }
 }
 
-impl MaybeQueue for *mut sys::otr_queue {
+impl MaybeHandle for *mut sys::otr_queue {
+    fn handle(self) -> usize {
+        self.addr()
+    }
+
     fn queue(self) -> *mut sys::otr_queue {
         self
     }
 }
 
-macro_rules! no_queue {
-    ($($type:ty)*) => { $(impl MaybeQueue for $type {})* };
+macro_rules! handles {
+    ($($type:ident)*) => {
+        $(
+            impl MaybeHandle for *mut sys::$type {
+                fn handle(self) -> usize {
+                    self.addr()
+                }
+            }
+        )*
+    };
 }
 
-no_queue! {
+handles! {
+    otr_driver otr_drv_event otr_module otr_kernel otr_operator otr_drv_graph otr_physical
+}
+
+macro_rules! no_handles {
+    ($($type:ty)*) => { $(impl MaybeHandle for $type {})* };
+}
+
+no_handles! {
     u32 u64 usize *mut u32 *mut u64 *mut c_void *mut *mut c_void *const c_void *const c_char
-    *mut sys::otr_driver *mut sys::otr_drv_event *mut sys::otr_module *mut sys::otr_kernel
-    *mut sys::otr_operator *mut sys::otr_drv_graph *mut sys::otr_physical sys::otr_host_fn
-    *mut sys::otr_device_properties *mut sys::otr_ipc_handle *const sys::otr_ipc_handle
-    *const sys::otr_queue_params *const sys::otr_launch *const sys::otr_operator_call
-    *const *mut sys::otr_physical
+    sys::otr_host_fn *mut sys::otr_device_properties *mut sys::otr_ipc_handle
+    *const sys::otr_ipc_handle *const sys::otr_queue_params *const sys::otr_launch
+    *const sys::otr_operator_call *const *mut sys::otr_physical
 }
 
 macro_rules! gated {
@@ -139,9 +173,10 @@ macro_rules! gated {
                         .into_iter()
                         .find(|queue| !queue.is_null())
                         .unwrap_or(std::ptr::null_mut());
-                    match self.gate.pass(next, Entry::$method, queue) {
+                    let all = &[$first.handle() $(, $arg.handle())*];
+                    match self.gate.pass(next, Entry::$method, Handles { queue, all }) {
                         // SAFETY: the caller's promise.
-                        Ok(()) => unsafe {
+                        Ok(_pass) => unsafe {
                             self.layer.$method(next, $first $(, $arg)* $(, $out)?)
                         },
                         Err(code) => code,

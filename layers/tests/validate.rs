@@ -562,3 +562,96 @@ fn what_a_wrong_driver_breaks_is_named() {
         );
     }
 }
+
+/// Keeps a query of an event from returning until it is told to go on.
+struct HeldQuery {
+    began: Mutex<mpsc::Sender<()>>,
+    go_on: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Layer for HeldQuery {
+    unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
+        self.began.lock().unwrap().send(()).unwrap();
+        let _ = self
+            .go_on
+            .lock()
+            .unwrap()
+            .recv_timeout(Duration::from_secs(60));
+        // SAFETY: the caller's promise.
+        unsafe { next.event_query(event) }
+    }
+}
+
+#[test]
+fn destroying_what_another_thread_uses_is_named_and_refused() {
+    let ((began, has_begun), (go_on, gate)) = (mpsc::channel(), mpsc::channel());
+    let layer = HeldQuery {
+        began: Mutex::new(began),
+        go_on: Mutex::new(gate),
+    };
+    let (driver, findings) = validated(layered(host(), layer).unwrap());
+    let (api, handle) = driver.raw();
+    let (query, destroy) = (api.event_query.unwrap(), api.event_destroy.unwrap());
+    let create = || {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the handle of the driver, and a place for the event.
+        assert_eq!(
+            unsafe { api.event_create.unwrap()(handle, 0, 0, &mut event) },
+            0
+        );
+        event
+    };
+    let (used, other) = (create(), create());
+    let address = used.expose_provenance();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let event = std::ptr::with_exposed_provenance_mut(address);
+            // SAFETY: alive until this thread has ended, since its destruction is refused.
+            assert_eq!(unsafe { query(event) }, 0);
+        });
+        has_begun.recv().unwrap();
+        // SAFETY: `other` is used by nobody; `used` is, which the layer refuses.
+        unsafe {
+            assert_eq!(destroy(other), 0);
+            assert_eq!(destroy(used), Code::BUSY.0);
+        }
+        go_on.send(()).unwrap();
+    });
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { destroy(used) }, 0);
+    let found = findings
+        .lock()
+        .unwrap()
+        .iter()
+        .map(Finding::to_string)
+        .collect::<Vec<_>>();
+    assert_eq!(
+        found,
+        ["R8: host: event_destroy of what a call of event_query uses on another thread"]
+    );
+}
+
+/// Calls host calls at once, on the thread that submits them.
+struct CallsAtOnce;
+
+impl Layer for CallsAtOnce {
+    unsafe fn host_call(
+        &self,
+        _: &Next,
+        _: *mut sys::otr_queue,
+        function: sys::otr_host_fn,
+        user: *mut c_void,
+    ) -> i32 {
+        // SAFETY: the host's function with its data, called once.
+        unsafe { function.unwrap()(user, 0) };
+        0
+    }
+}
+
+#[test]
+fn a_submission_that_waits_for_a_host_call_is_named() {
+    let (driver, findings) = validated(layered(host(), CallsAtOnce).unwrap());
+    let queue = driver.queue_create(0, 0).unwrap();
+    queue.host_call(|upstream| upstream).unwrap();
+    assert_eq!(rules(&findings), [(Side::Driver, "R17")]);
+}

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 pub use spec::{FaultSpec, Rule, What, When};
 
-use crate::entry::{Gate, Gated};
+use crate::entry::{Gate, Gated, Handles};
 use crate::{Entry, Layer, Next, fail};
 
 /// The layer of a specification.
@@ -89,7 +89,9 @@ fn mix(value: u64) -> u64 {
 }
 
 impl Gate for Calls {
-    fn pass(&self, next: &Next, entry: Entry, queue: *mut sys::otr_queue) -> Result<(), i32> {
+    type Pass<'gate> = ();
+
+    fn pass(&self, next: &Next, entry: Entry, handles: Handles<'_>) -> Result<(), i32> {
         // What is given back is given back, so that a host can clean up.
         if self.lost.load(Ordering::Relaxed) && !entry.gives_back() {
             return Err(lost());
@@ -113,8 +115,8 @@ impl Gate for Calls {
                     Err(lost())
                 }
             }
-            What::Later(code) => ahead(next, queue, later, code.0 as usize),
-            What::Delay(time) => ahead(next, queue, delay, time as usize),
+            What::Later(code) => ahead(next, handles.queue, later, code.0 as usize),
+            What::Delay(time) => ahead(next, handles.queue, delay, time as usize),
             What::Torn(_) => Ok(()),
         }
     }

@@ -1,7 +1,6 @@
 //! Host calls under `validate`: each stands between the driver and the host's function, and sees when, how
 //! often and with what the driver calls it.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -12,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::books::{CallBook, Point};
 use super::finding::{Finding, Side, Sink};
+use super::threads::{host_call, submitting};
 
 /// A host call that was submitted.
 pub(super) struct HostCall {
@@ -38,16 +38,6 @@ struct Place {
 unsafe impl Send for HostCall {}
 // SAFETY: as above.
 unsafe impl Sync for HostCall {}
-
-thread_local! {
-    /// The driver whose host call this thread runs; 0 for none.
-    static WITHIN: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Whether this thread runs a host call of the driver.
-pub(super) fn within(driver: usize) -> bool {
-    WITHIN.get() == driver
-}
 
 /// Host calls, kept for a while after they ran, since a driver that is wrong may call them again.
 #[derive(Default)]
@@ -155,10 +145,14 @@ unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
             report(Side::Driver, "R20", text);
         }
     }
-    let outer = WITHIN.replace(call.driver);
+    if submitting(call.driver) {
+        let text = "a host call was called within a submission, which so waits for it".to_owned();
+        report(Side::Driver, "R17", text);
+    }
     // SAFETY: the host's function and its data, as the host asked for.
-    let code = unsafe { (call.function)(call.user, upstream) };
-    WITHIN.set(outer);
+    let code = host_call(call.driver, || unsafe {
+        (call.function)(call.user, upstream)
+    });
     if code == Code::NOT_READY.0 {
         let text = "a host call returned OTR_NOT_READY, which is no outcome".to_owned();
         report(Side::Host, "R27", text);

@@ -8,6 +8,7 @@ mod books;
 mod calls;
 mod finding;
 mod rules;
+mod threads;
 
 pub use finding::{Finding, Side, Sink, to_file, to_tracing};
 pub use rules::validate;

@@ -8,10 +8,11 @@ use outrigger_device::{Code, Driver, Result, sys};
 use parking_lot::Mutex;
 
 use super::books::{Books, CallBook, Event, Mapped, Memory, Point, Queue, Recorded, Uses};
-use super::calls::{HostCalls, within};
+use super::calls::HostCalls;
 use super::finding::{Finding, Side, Sink};
-use crate::entry::{Gate, Gated};
-use crate::{Entry, Layer, Next, fail};
+use super::threads::Threads;
+use crate::entry::Gated;
+use crate::{Layer, Next, fail};
 
 /// The layer that checks the rules of the contract over a driver.
 ///
@@ -24,10 +25,7 @@ pub fn validate(driver: &Driver, sink: Sink) -> Result<impl Layer + use<>> {
     let (_, handle) = driver.raw();
     let driver = handle.addr();
     Ok(Gated {
-        gate: NotFromHostCalls {
-            driver,
-            sink: Arc::clone(&sink),
-        },
+        gate: Threads::new(driver, Arc::clone(&sink)),
         layer: Rules {
             driver,
             sink,
@@ -36,28 +34,6 @@ pub fn validate(driver: &Driver, sink: Sink) -> Result<impl Layer + use<>> {
             calls: HostCalls::default(),
         },
     })
-}
-
-/// R27: a host call must not call the driver.
-struct NotFromHostCalls {
-    driver: usize,
-    sink: Sink,
-}
-
-impl Gate for NotFromHostCalls {
-    fn pass(&self, _: &Next, entry: Entry, _: *mut sys::otr_queue) -> Result<(), i32> {
-        if !within(self.driver) {
-            return Ok(());
-        }
-        let text = format!("{} was called from a host call", entry.name());
-        let message = format!("R27: {text}");
-        (self.sink)(&Finding {
-            side: Side::Host,
-            rule: "R27",
-            text,
-        });
-        Err(fail(Code::WOULD_DEADLOCK, message))
-    }
 }
 
 struct Rules {
