@@ -32,7 +32,7 @@ pub(crate) struct Options {
 const TARGETS: [&str; 5] = ["host_abi", "trace", "recording", "snapshot", "report"];
 
 /// A short run: enough to find what a change has broken outright.
-pub(crate) const SECONDS: u64 = 20;
+pub(crate) const SECONDS: u64 = 10;
 
 /// Counts what is reached, where libFuzzer looks for it. One unit of code, since the linker drops the
 /// tables of others.
