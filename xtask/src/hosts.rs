@@ -96,10 +96,11 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<(u64, u64)> {
         .context("the archive is named after its folder")?;
     // What was packed is out of the way: nothing can be found there by accident.
     fs::remove_dir_all(folder.join(name))?;
+    fs::remove_file(&archive)?;
     let mut hosts = Hosts {
         workspace,
         prefix: place.join(name),
-        folder,
+        folder: folder.clone(),
         passed: 0,
         failed: 0,
     };
@@ -123,6 +124,10 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<(u64, u64)> {
         for sanitizer in ["address,undefined", "thread"] {
             hosts.sanitized(source, sanitizer)?;
         }
+    }
+    if hosts.failed == 0 {
+        // Nobody wants to look at it: it is as large as what was built.
+        fs::remove_dir_all(&folder)?;
     }
     Ok((hosts.passed, hosts.failed))
 }
