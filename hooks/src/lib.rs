@@ -21,6 +21,8 @@ mod graph;
 mod kernels;
 mod lasting;
 mod memory;
+#[cfg(not(feature = "layers"))]
+mod no_layers;
 mod observer;
 mod peer;
 mod pinned;

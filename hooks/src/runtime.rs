@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use outrigger_allocator::Config;
 use outrigger_device::{Code, LoadReport, Outcome};
+#[cfg(feature = "layers")]
 use outrigger_layers::Stack;
 use parking_lot::Mutex;
 
+#[cfg(not(feature = "layers"))]
+use crate::no_layers::Stack;
 use crate::{Device, Error, FallbackMode, Result, set_fallback_mode};
 
 /// How many devices a process may have: frameworks keep their numbers in signed bytes.

@@ -2,6 +2,7 @@
 //! this only prepares and passes on.
 
 mod alloc;
+mod layers;
 mod peers;
 mod programs;
 
@@ -9,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::native;
@@ -45,6 +46,8 @@ enum Suite {
     Graph,
     /// The allocator on recorded traces, against PyTorch's and others
     Alloc,
+    /// Instructions of calls with the layers off, against a build without layers; alone, by valgrind
+    Layers,
 }
 
 impl Suite {
@@ -55,6 +58,7 @@ impl Suite {
             Self::Stream => "stream",
             Self::Graph => "graph",
             Self::Alloc => "alloc",
+            Self::Layers => "layers",
         }
     }
 }
@@ -65,6 +69,13 @@ impl Suite {
 /// If something cannot be prepared or Python not started. A peer that cannot be prepared is no error: it is
 /// reported as missing.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    if options.suites.contains(&Suite::Layers) {
+        ensure!(
+            options.suites == [Suite::Layers],
+            "the suite layers builds the library anew: run it alone"
+        );
+        return layers::run(workspace);
+    }
     let json = options.json.as_deref().map(std::path::absolute);
     let json = json.transpose().context("the name of the JSON file")?;
     let only = options.only.as_deref();

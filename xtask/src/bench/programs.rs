@@ -96,6 +96,24 @@ pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
+/// The program whose calls the suite `layers` counts.
+///
+/// # Errors
+/// If it cannot be compiled.
+pub(super) fn calls(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let builder = Builder {
+        workspace,
+        cache: Cache::open(workspace)?,
+        compiler: environment::cxx_compiler()?,
+    };
+    builder.compile(&Source {
+        includes: vec![workspace.path("include")],
+        library_folders: vec![workspace.library_folder()],
+        libraries: &["outrigger"],
+        ..Source::program("native/outrigger_calls")
+    })
+}
+
 /// The program that runs PyTorch's own allocator, over a stand-in for CUDA.
 ///
 /// # Errors
