@@ -171,6 +171,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
     write_reports(options, &report)?;
     print(&report.summary());
+    if let Some(page) = &options.html {
+        say(&format!(
+            "{} shows all of it in a browser\n",
+            page.display()
+        ));
+    }
     let mut failed = report.conclusion == Conclusion::Failed;
     if options.verify_xfail {
         let passes = report.totals.get(Status::Xpass);

@@ -82,6 +82,21 @@ def test_tests_are_found_by_status_and_by_words(opened, report):
     assert chosen in opened(Path(report)).inner_text("#list")
 
 
+def test_the_rules_that_failed_most_lead_to_their_tests(opened, report):
+    page = opened(report)
+    suspects = page.locator("#suspects button")
+    rule, part = suspects.first.inner_text().split(": ")
+    failed, judged = part.split(" of ")
+    assert int(failed) == 1 and int(judged) > 1
+    suspects.first.click()
+    assert page.input_value("#search") == rule
+    assert ids(page)[0] == VICTIM
+    statuses = page.locator("#list .status").all_inner_texts()
+    assert len([status for status in statuses if status != "unsupported"]) == int(judged)
+    suspects.first.click()
+    assert page.input_value("#search") == "" and len(ids(page)) > int(judged)
+
+
 def test_it_is_used_with_the_keyboard_and_reads_well_when_narrow(opened, report):
     page = opened(report, scheme="dark")
     page.focus("#search")

@@ -35,6 +35,7 @@ impl Report {
             "layers": head.layers,
             "digest": self.digest,
             "rules": texts,
+            "suspects": self.suspects(),
             "tests": tests,
         });
         // Inside of a script element only `</script` and `<!--` mean something.

@@ -167,16 +167,12 @@ impl Report {
         command
     }
 
-    /// The summary for a person: what follows, then the first failure and how to run it again.
+    /// The summary for a person. What is looked at first stands at its end, where a terminal shows it: the
+    /// first failure with the way to see it again, and what follows from all.
     pub fn summary(&self) -> String {
         use std::fmt::Write;
         let mut text = String::new();
         let failures = self.failures();
-        if let Some(first) = failures.first() {
-            text.push_str("first failure\n");
-            text.push_str(&self.describe(first));
-            text.push('\n');
-        }
         if failures.len() > 1 {
             let _ = writeln!(text, "all failures"); // text takes everything
             for record in &failures {
@@ -188,12 +184,25 @@ impl Report {
                     record.brief()
                 );
             }
+            text.push_str("\nrules, by the part of their tests that failed\n");
+            for suspect in self.suspects() {
+                let stated = crate::rules::find(suspect.rule).map(|rule| rule.text);
+                let stated = stated.unwrap_or_default();
+                let (begins, _) = stated.split_once(['.', ':', ';']).unwrap_or((&stated, ""));
+                let part = format!("{} of {}", suspect.failed, suspect.judged);
+                let _ = writeln!(text, "  {:<6}{part:<12}{begins}", suspect.rule);
+            }
             text.push('\n');
         }
         for record in self.in_order() {
             if record.status == Status::Xpass {
                 let _ = writeln!(text, "unexpected pass: {}", record.id);
             }
+        }
+        if let Some(first) = failures.first() {
+            text.push_str("first failure\n");
+            text.push_str(&self.describe(first));
+            text.push('\n');
         }
         let driver = &self.head.driver;
         let _ = writeln!(

@@ -42,11 +42,11 @@ impl Failure {
     }
 }
 
-/// File and line, the file without the folders that all tests have in common.
+/// File and line, the file from the root of the repository on.
 pub(crate) fn place(location: &Location<'_>) -> String {
     let file = location.file();
-    let file = file.rsplit_once("conformance/src/").map_or(file, |p| p.1);
-    format!("{file}:{}", location.line())
+    let start = file.rfind("tests/conformance/src/").unwrap_or(0);
+    format!("{}:{}", &file[start..], location.line())
 }
 
 impl<E: StdError + 'static> From<E> for Failure {
@@ -208,7 +208,12 @@ mod tests {
             failure.message,
             "the bytes: element 1000 of 4096: expected 7, found 9 (2 elements differ)"
         );
-        assert!(failure.place.starts_with("verdict.rs:"), "{failure}");
+        assert!(
+            failure
+                .place
+                .starts_with("tests/conformance/src/verdict.rs:"),
+            "{failure}"
+        );
     }
 
     #[test]
@@ -219,6 +224,11 @@ mod tests {
         }
         let failure = lost().unwrap_err();
         assert!(failure.device_lost);
-        assert!(failure.place.starts_with("verdict.rs:"), "{failure}");
+        assert!(
+            failure
+                .place
+                .starts_with("tests/conformance/src/verdict.rs:"),
+            "{failure}"
+        );
     }
 }

@@ -23,11 +23,17 @@
     .sort((a, b) => rank(a) - rank(b) || a.place - b.place);
   for (const test of tests) {
     const { id, failure, step } = test.record;
-    test.text = [id, ...(test.rules ?? []), test.about, failure?.message, step].join("\n").toLowerCase();
+    test.text = [id, test.about, failure?.message, step].join("\n").toLowerCase();
   }
 
   const wanted = new Set();
   let current = null;
+
+  /** Whether a word is in the texts of a test; the name of a rule is that rule, and not R21 for R2. */
+  const has = (test, word) =>
+    /^[rh]\d+$/.test(word)
+      ? (test.rules ?? []).some((rule) => rule.toLowerCase() === word)
+      : test.text.includes(word);
 
   /** The tests that search and chips leave over. */
   function shown() {
@@ -35,7 +41,7 @@
     return tests.filter(
       (test) =>
         (wanted.size === 0 || wanted.has(test.record.status)) &&
-        words.every((word) => test.text.includes(word)),
+        words.every((word) => has(test, word)),
     );
   }
 
@@ -69,6 +75,24 @@
         return chip;
       });
     at("chips").replaceChildren(...chips);
+  }
+
+  /** Where to begin: the rules of which the largest part of the tests failed. */
+  function drawSuspects() {
+    const most = data.suspects.map(({ rule, failed, judged }) => {
+      const button = make("button", "", `${rule}: ${failed} of ${judged}`);
+      button.type = "button";
+      button.dataset.rule = rule;
+      button.title = data.rules[rule] ?? "";
+      button.addEventListener("click", () => {
+        at("search").value = at("search").value === rule ? "" : rule;
+        drawList();
+        const [first] = shown();
+        if (first) show(first, true);
+      });
+      return button;
+    });
+    if (most.length) at("suspects").replaceChildren("Rules, by the part of their tests that failed:", ...most);
   }
 
   /** A heading with what is below it, if there is anything. */
@@ -173,6 +197,7 @@
     if (test) show(test, false);
   });
   drawChips();
+  drawSuspects();
   drawList();
   if (tests.length) show(byAddress() ?? tests[0], false);
   document.body.dataset.ready = "";
