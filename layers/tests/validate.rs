@@ -595,10 +595,8 @@ fn destroying_what_another_thread_uses_is_named_and_refused() {
     let create = || {
         let mut event = std::ptr::null_mut();
         // SAFETY: the handle of the driver, and a place for the event.
-        assert_eq!(
-            unsafe { api.event_create.unwrap()(handle, 0, 0, &mut event) },
-            0
-        );
+        let code = unsafe { api.event_create.unwrap()(handle, 0, 0, &mut event) };
+        assert_eq!(code, 0);
         event
     };
     let (used, other) = (create(), create());
