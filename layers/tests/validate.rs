@@ -570,15 +570,14 @@ struct HeldQuery {
 }
 
 impl Layer for HeldQuery {
-    unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
+    unsafe fn event_query(&self, _: &Next, _: *mut sys::otr_drv_event) -> i32 {
         self.began.lock().unwrap().send(()).unwrap();
         let _ = self
             .go_on
             .lock()
             .unwrap()
             .recv_timeout(Duration::from_secs(60));
-        // SAFETY: the caller's promise.
-        unsafe { next.event_query(event) }
+        0
     }
 }
 
@@ -609,11 +608,9 @@ fn destroying_what_another_thread_uses_is_named_and_refused() {
         });
         has_begun.recv().unwrap();
         // SAFETY: `other` is used by nobody; `used` is, which the layer refuses.
-        unsafe {
-            assert_eq!(destroy(other), 0);
-            assert_eq!(destroy(used), Code::BUSY.0);
-        }
+        let codes = unsafe { [destroy(other), destroy(used)] };
         go_on.send(()).unwrap();
+        assert_eq!(codes, [0, Code::BUSY.0]);
     });
     // SAFETY: nobody uses it any more.
     assert_eq!(unsafe { destroy(used) }, 0);
