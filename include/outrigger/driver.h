@@ -144,6 +144,17 @@
  *       is ordered by an imported event or by the hosts.
  *   R44 The exporter frees or destroys only what importers have closed. Where it does so earlier, or
  *       ends, the bytes are of no value from then on, and closing still succeeds.
+ * Operators (the optional group `operators`)
+ *   R45 `prepare` is asked by the name of an operator, and by dtypes, sizes and strides of its operands.
+ *       What the driver does not have, or not for these operands with all scalars that docs/operators.md
+ *       allows, it answers with OTR_ERR_UNSUPPORTED, and Outrigger uses something else.
+ *   R46 `launch` is given a call with the same name, dtypes, sizes and strides, and addresses and
+ *       scalars of its own, on a queue of the device (else OTR_ERR_INVALID_DEVICE); as often as the host
+ *       likes, on several queues at a time too. The call is copied, with all that it points to. The
+ *       command gives what docs/operators.md says, and writes the elements of the outputs alone.
+ *   R47 The workspace of a launch is `workspace_bytes` bytes of memory of the device, aligned as R14 has
+ *       it, and the launch's alone until it has finished; no initial value. Where none was asked for, its
+ *       address is 0. `release` comes after the last launch has finished.
  */
 #ifndef OUTRIGGER_DRIVER_H
 #define OUTRIGGER_DRIVER_H
@@ -330,12 +341,12 @@ typedef struct otr_kernel_api {
   otr_code_t (*launch)(otr_queue_t*, otr_kernel_t*, const otr_launch_t*);
 } otr_kernel_api_t;
 
-/* Operators that the driver brings as a library. Names and scalars are those of docs/operators.md;
- * Outrigger asks once per signature and uses its own kernels or the CPU where the answer is no. */
+/* Operators that the driver brings as a library (R45 to R47). Names and scalars are those of
+ * docs/operators.md; Outrigger uses its own kernels or the CPU where the answer is no. */
 typedef struct otr_operator_api {
   size_t struct_size;
-  /* Addresses in `call` are ignored. OTR_ERR_UNSUPPORTED: the driver has no such operator. The
-   * answer is kept and used for every later call with the same name, dtypes, sizes and strides. */
+  /* Addresses and scalars in `call` are ignored. The answer, also a no, is kept and used for every
+   * later call with the same name, dtypes, sizes and strides. */
   otr_code_t (*prepare)(otr_driver_t*, uint32_t device, const otr_operator_call_t* call,
                         uint64_t* workspace_bytes, otr_operator_t**);
   otr_code_t (*release)(otr_operator_t*);

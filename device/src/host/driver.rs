@@ -29,10 +29,11 @@ pub(super) struct Device {
 pub(super) struct Host {
     pub(super) devices: Box<[Device]>,
     face: Face,
-    /// Queues, events and graphs that the host has not destroyed.
+    /// Queues, events, graphs and operators that the host has not given back.
     pub(super) queues: AtomicUsize,
     pub(super) events: AtomicUsize,
     pub(super) graphs: AtomicUsize,
+    pub(super) operators: AtomicUsize,
     /// Queues whose work has not finished, destroyed ones included.
     pub(super) working: Working,
     /// Pinned allocations: address to mapped bytes.
@@ -117,6 +118,7 @@ impl Host {
             queues: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             graphs: AtomicUsize::new(0),
+            operators: AtomicUsize::new(0),
             working: Working::default(),
             pinned: Mutex::default(),
             exports: Exports::default(),
@@ -133,6 +135,7 @@ impl Host {
             (self.queues.load(Ordering::Relaxed), "queues"),
             (self.events.load(Ordering::Relaxed), "events"),
             (self.graphs.load(Ordering::Relaxed), "graphs"),
+            (self.operators.load(Ordering::Relaxed), "operators"),
             (allocations, "device allocations"),
             (left.iter().map(|l| l.ranges).sum(), "reserved ranges"),
             (left.iter().map(|l| l.objects).sum(), "physical objects"),

@@ -6,9 +6,10 @@
 //! bus, and the driver reaches the bytes through a second mapping: the bias.
 //!
 //! Options: `devices=N` (2), `memory=BYTES` of each (half of the physical memory), `face=unified` or
-//! `discrete`, `graphs=none` or `native`, `virtual_memory=auto`, `on` or `off`. Native graphs are there
-//! to test what stands above them: one launch of a host kernel that runs all nodes is cheaper. Virtual
-//! memory is there by itself where shared memory can have huge pages, and else costs bandwidth.
+//! `discrete`, `graphs=none` or `native`, `operators=none` or `native`, `virtual_memory=auto`, `on` or
+//! `off`. Native graphs and operators are there to test what stands above them: one launch of a host kernel
+//! that runs all nodes is cheaper, and Outrigger's own operators are faster. Virtual memory is there by
+//! itself where shared memory can have huge pages, and else costs bandwidth.
 
 mod command;
 mod driver;
@@ -20,6 +21,7 @@ mod graph;
 mod ipc;
 mod mapping;
 mod memory;
+mod operators;
 mod options;
 mod pages;
 mod point;
@@ -41,9 +43,15 @@ pub(crate) const NAME: &str = "host";
 /// The table of the driver, for options in the form of the contract. Those that are wrong are refused
 /// by `open`.
 pub(crate) fn api(options: &str) -> &'static sys::otr_driver_api {
-    let (graphs, virtual_memory) = options::Options::parse(options)
-        .map_or((false, false), |o| (o.native_graphs, o.virtual_memory));
-    &APIS[usize::from(graphs)][usize::from(virtual_memory)].0
+    let groups = options::Options::parse(options).map_or([false; 3], |options| {
+        [
+            options.native_graphs,
+            options.native_operators,
+            options.virtual_memory,
+        ]
+    });
+    let [graphs, operators, virtual_memory] = groups.map(usize::from);
+    &APIS[graphs][operators][virtual_memory].0
 }
 
 /// A table is shared by all threads.
@@ -52,16 +60,29 @@ struct Shared<T>(T);
 // SAFETY: never written; all pointers in it are to statics and functions.
 unsafe impl<T> Sync for Shared<T> {}
 
-/// By whether it has graphs, and whether it has virtual memory.
-static APIS: [[Shared<sys::otr_driver_api>; 2]; 2] = [
-    [Shared(table(false, false)), Shared(table(false, true))],
-    [Shared(table(true, false)), Shared(table(true, true))],
-];
+/// By whether it has graphs, whether it has operators, and whether it has virtual memory.
+static APIS: [[[Shared<sys::otr_driver_api>; 2]; 2]; 2] = [tables(false), tables(true)];
 
-const fn table(graphs: bool, virtual_memory: bool) -> sys::otr_driver_api {
+const fn tables(graphs: bool) -> [[Shared<sys::otr_driver_api>; 2]; 2] {
+    [
+        [
+            Shared(table(graphs, false, false)),
+            Shared(table(graphs, false, true)),
+        ],
+        [
+            Shared(table(graphs, true, false)),
+            Shared(table(graphs, true, true)),
+        ],
+    ]
+}
+
+const fn table(graphs: bool, operators: bool, virtual_memory: bool) -> sys::otr_driver_api {
     let mut table = TABLE;
     if graphs {
         table.graph = &raw const GRAPH;
+    }
+    if operators {
+        table.operators = &raw const OPERATORS;
     }
     if virtual_memory {
         table.virtual_memory = &raw const VIRTUAL_MEMORY;
@@ -178,6 +199,13 @@ static GRAPH: sys::otr_graph_api = sys::otr_graph_api {
     launch: Some(graph::launch),
     update: Some(graph::update),
     destroy: Some(graph::destroy),
+};
+
+static OPERATORS: sys::otr_operator_api = sys::otr_operator_api {
+    struct_size: size_of::<sys::otr_operator_api>(),
+    prepare: Some(operators::prepare),
+    release: Some(operators::release),
+    launch: Some(operators::launch),
 };
 
 static KERNEL: sys::otr_kernel_api = sys::otr_kernel_api {

@@ -23,6 +23,8 @@ pub(super) struct Options {
     pub(super) face: Face,
     /// Whether the driver has the group `graph`.
     pub(super) native_graphs: bool,
+    /// Whether the driver has the group `operators`.
+    pub(super) native_operators: bool,
     /// Whether the driver has the group `virtual_memory`.
     pub(super) virtual_memory: bool,
 }
@@ -33,7 +35,7 @@ const MOST_DEVICES: u32 = 64;
 const MOST_MEMORY: u64 = 1 << 46;
 
 const KNOWN: &str = "known are devices=N, memory=BYTES (with K, M or G), face=unified|discrete, \
-                     graphs=none|native and virtual_memory=auto|on|off";
+                     graphs=none|native, operators=none|native and virtual_memory=auto|on|off";
 
 impl Options {
     /// Parses `key=value,key=value`.
@@ -43,6 +45,7 @@ impl Options {
             memory: half_of_physical_memory(),
             face: Face::Unified,
             native_graphs: false,
+            native_operators: false,
             virtual_memory: huge_pages() != Huge::Never,
         };
         for pair in text.split(',').filter(|pair| !pair.is_empty()) {
@@ -56,7 +59,8 @@ impl Options {
                 "memory" => options.memory = memory(value)?,
                 "face" => options.face = face(value)?,
                 "virtual_memory" => options.virtual_memory = virtual_memory(value)?,
-                "graphs" => options.native_graphs = native_graphs(value)?,
+                "graphs" => options.native_graphs = native(key, value)?,
+                "operators" => options.native_operators = native(key, value)?,
                 _ => {
                     return Err(Fault::argument(format!(
                         "there is no option `{key}`; {KNOWN}"
@@ -96,12 +100,13 @@ fn face(value: &str) -> Result<Face, Fault> {
     }
 }
 
-fn native_graphs(value: &str) -> Result<bool, Fault> {
+/// Whether the driver brings a group that Outrigger can do without.
+fn native(key: &str, value: &str) -> Result<bool, Fault> {
     match value {
         "none" => Ok(false),
         "native" => Ok(true),
         _ => Err(Fault::argument(format!(
-            "graphs={value}: expected none or native"
+            "{key}={value}: expected none or native"
         ))),
     }
 }
@@ -164,10 +169,11 @@ mod tests {
         let options = Options::parse("").unwrap();
         assert_eq!((options.devices, options.face), (2, Face::Unified));
         assert!(options.memory >= 1 << 16);
-        assert!(!options.native_graphs);
-        let options =
-            Options::parse("memory=3M,face=discrete,devices=1,graphs=native,virtual_memory=on")
-                .unwrap();
+        assert!(!options.native_graphs && !options.native_operators);
+        let options = Options::parse(
+            "memory=3M,face=discrete,devices=1,graphs=native,operators=native,virtual_memory=on",
+        )
+        .unwrap();
         assert_eq!(
             options,
             Options {
@@ -175,6 +181,7 @@ mod tests {
                 memory: 3 << 20,
                 face: Face::Discrete,
                 native_graphs: true,
+                native_operators: true,
                 virtual_memory: true,
             }
         );
@@ -196,6 +203,7 @@ mod tests {
             ("memory=60000G,devices=4", "4 devices", "can map"),
             ("face=round", "face=round", "unified or discrete"),
             ("graphs=1", "graphs=1", "none or native"),
+            ("operators=on", "operators=on", "none or native"),
             ("virtual_memory=1", "virtual_memory=1", "auto, on or off"),
         ] {
             let fault = format!("{:?}", Options::parse(text).unwrap_err());

@@ -177,7 +177,12 @@ pub(super) unsafe extern "C" fn fill(
 
 /// The host pointer to a range of a device.
 #[inline]
-fn on_device(device: &Device, what: &str, address: u64, size: u64) -> Result<u64, Fault> {
+pub(super) fn on_device(
+    device: &Device,
+    what: &str,
+    address: u64,
+    size: u64,
+) -> Result<u64, Fault> {
     match device.memory.resolve(address, size) {
         Some(pointer) => Ok(pointer),
         // R25: nothing is touched, so that no address is wrong.
