@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 /// The second driver in C, which is a single file.
 const SECOND_DRIVER: &str = "tests/drivers/dispatcher.c";
 
-/// The built-in driver with each of its faces, and with graphs of its own.
+/// The built-in driver with each of its faces, and with graphs and operators of its own.
 const HOSTS: [(&str, &str); 3] = [
     (
         "conf unified",
@@ -27,8 +27,8 @@ const HOSTS: [(&str, &str); 3] = [
         "host?devices=2&memory=256M&face=discrete&virtual_memory=on",
     ),
     (
-        "conf graphs",
-        "host?devices=2&memory=256M&face=discrete&graphs=native&virtual_memory=off",
+        "conf native",
+        "host?devices=2&memory=256M&face=discrete&graphs=native&operators=native&virtual_memory=off",
     ),
 ];
 

@@ -19,6 +19,7 @@ mod kit;
 mod memory_groups;
 mod memory_ipc;
 mod memory_virtual;
+mod operators;
 mod perf;
 mod programs;
 mod raw;
@@ -105,12 +106,17 @@ pub(crate) const MODULES: &[&[Test]] = &[
     host::faults::work::TESTS,
     host::faults::memory::TESTS,
     host::operators::TESTS,
-    host::operators::FLOATS,
-    host::operators::INTEGERS,
-    host::operators::CASTS,
+    host::operators::own::TESTS,
+    operators::FLOATS,
+    operators::INTEGERS,
+    operators::CASTS,
+    operators::prepare::TESTS,
+    operators::library::TESTS,
+    operators::launch::TESTS,
     programs::TESTS,
     stress::TESTS,
     perf::TESTS,
+    perf::operators::TESTS,
     perf::calls::TESTS,
     core_absent::TESTS,
     core_misuse::TESTS,

@@ -1,14 +1,14 @@
-//! Figures of a driver: what copies, fills, launches and events take, against what the device declares.
+//! Figures of a driver: what copies, fills, launches, events and operators take, against what the device declares.
 //! Nothing here fails for being slow.
 
 use std::time::{Duration, Instant};
 
-use outrigger_device::{CopyKind, Driver};
+use outrigger_device::{CopyKind, DType, Driver};
 
 use super::kernels::{counter, launch_count};
 use super::kit::{Bench, HostBytes, copy, fill, note};
 use crate::test::tests;
-use crate::verdict::check;
+use crate::verdict::{check, equal};
 use crate::{Context, Failure, Verdict};
 
 tests! { "perf.copy":
@@ -22,6 +22,63 @@ tests! { "perf.copy":
     from_pinned_memory: R26, needs Pinned;
     /// How fast memory is filled.
     fills: R28;
+}
+
+pub(super) mod operators {
+    use super::super::host::operators::{Host, host};
+    use super::super::operators::operand::{Arguments, Operand, Runner};
+    use super::*;
+
+    tests! { "perf.operator":
+        /// How fast matrices are multiplied through the C ABI, by the driver's own library or by host kernels.
+        matrix_products: H18, limit 120;
+    }
+
+    /// Rows and columns, and as what.
+    const PRODUCTS: [(usize, DType); 4] = [
+        (512, DType::F32),
+        (1024, DType::F32),
+        (1024, DType::F16),
+        (1024, DType::BF16),
+    ];
+
+    fn matrix_products(context: &Context) -> Verdict {
+        let properties = context.open()?.properties(0)?;
+        let host = host(context)?;
+        for (side, dtype) in PRODUCTS {
+            let name = format!("{0} x {0} x {0} of {1}", side, dtype.name());
+            let peak = match dtype {
+                DType::F32 => properties.peak_flops_f32,
+                _ => properties.peak_flops_f16,
+            };
+            match product(&host, side, dtype)? {
+                Some(rate) => context.figure(&name, rate, "GFLOP/s", Some(peak as f64 / 1e9)),
+                None => context.note(format!("there is no operator for {name}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The best rate of several products, in GFLOP/s; `None` where nothing runs them.
+    fn product(host: &Host, side: usize, dtype: DType) -> Verdict<Option<f64>> {
+        let sizes = [side as i64; 2];
+        let matrix = |value: f64| Operand::dense(host, dtype, &sizes, &vec![value; side * side]);
+        let (a, b, out) = (matrix(0.5)?, matrix(0.25)?, matrix(0.0)?);
+        let arguments = Arguments::new("mm", &[&a, &b], &[&out], &[])?;
+        // The first one may load, plan and allocate.
+        if !host.supports(&arguments.call())? {
+            return Ok(None);
+        }
+        let (begin, mut best) = (Instant::now(), Duration::MAX);
+        while best == Duration::MAX || begin.elapsed() < Duration::from_secs(1) {
+            let start = Instant::now();
+            host.run(&arguments.call())?;
+            best = best.min(start.elapsed());
+        }
+        let expected = vec![0.125 * side as f64; side * side];
+        equal!(out.values(host, "the product")?, expected, "the product");
+        Ok(Some(2.0 * (side as f64).powi(3) / best.as_secs_f64() / 1e9))
+    }
 }
 
 pub(super) mod calls {

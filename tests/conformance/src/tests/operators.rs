@@ -1,0 +1,95 @@
+//! Operators against references in f64, with limits on the normalized error of each dtype, and sentinels around
+//! what is written: through the C ABI of the host side, by whatever runs them there, and in the driver's own
+//! library.
+
+mod dimensions;
+mod elementwise;
+pub(super) mod launch;
+pub(super) mod library;
+mod numbers;
+pub(super) mod operand;
+pub(super) mod prepare;
+pub(super) mod sample;
+
+use outrigger_device::DType;
+
+use super::host::operators::host;
+use crate::{Test, Verdict};
+use dimensions::{layer_norm, mm, reduce, softmax};
+use elementwise::{binary, cast, unary};
+use operand::Runner;
+
+/// An operator of one dtype, and what judges it.
+pub(super) struct Case {
+    dtype: DType,
+    judge: fn(&dyn Runner) -> Verdict,
+}
+
+/// Makes a test of each operator for each dtype over the C ABI, and cases for whoever else runs operators.
+macro_rules! of_dtypes {
+    ($list:ident $cases:ident $dtypes:tt; $($name:literal $family:ident $arguments:tt;)*) => {
+        of_dtypes!(@list $list $cases $(($name $family $arguments $dtypes))*);
+    };
+    (@list $list:ident $cases:ident $(($name:literal $family:ident $arguments:tt [$($dtype:ident $suffix:literal),+]))*) => {
+        pub(super) const $list: &[Test] = &[$($(Test {
+            id: concat!("ops.", $name, ".", $suffix),
+            rules: &["H18", "H22"],
+            needs: &[$crate::Need::HostCompute],
+            absent: &[],
+            about: concat!("The operator `", $name, "` of ", $suffix, " gives what a reference in f64 gives, and writes nothing else."),
+            limit: 60,
+            run: |context| of_dtypes!(@judge &host(context)?, $name $family $dtype $arguments),
+        },)+)*];
+
+        const $cases: &[Case] = &[$($(Case {
+            dtype: DType::$dtype,
+            judge: |runner| of_dtypes!(@judge runner, $name $family $dtype $arguments),
+        },)+)*];
+    };
+    (@judge $runner:expr, $name:literal $family:ident $dtype:ident ($($argument:expr),*)) => {
+        $family($runner, $name, DType::$dtype, $($argument),*)
+    };
+}
+
+of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
+    "neg" unary((-9.0, 9.0), |x| -x);
+    "abs" unary((-9.0, 9.0), f64::abs);
+    "square" unary((-9.0, 9.0), |x| x * x);
+    "exp" unary((-3.0, 3.0), f64::exp);
+    "log" unary((0.1, 50.0), f64::ln);
+    "sqrt" unary((0.0, 50.0), f64::sqrt);
+    "rsqrt" unary((0.1, 50.0), |x| 1.0 / x.sqrt());
+    "reciprocal" unary((0.2, 9.0), f64::recip);
+    "tanh" unary((-4.0, 4.0), f64::tanh);
+    "sigmoid" unary((-6.0, 6.0), |x| 1.0 / (1.0 + (-x).exp()));
+    "sin" unary((-6.0, 6.0), f64::sin);
+    "cos" unary((-6.0, 6.0), f64::cos);
+    "floor" unary((-9.0, 9.0), f64::floor);
+    "relu" unary((-9.0, 9.0), |x| x.max(0.0));
+    "silu" unary((-6.0, 6.0), |x| x / (1.0 + (-x).exp()));
+    "add" binary((-9.0, 9.0), |x, y| x + y);
+    "sub" binary((-9.0, 9.0), |x, y| x - y);
+    "mul" binary((-9.0, 9.0), |x, y| x * y);
+    "div" binary((0.5, 9.0), |x, y| x / y);
+    "maximum" binary((-9.0, 9.0), f64::max);
+    "minimum" binary((-9.0, 9.0), f64::min);
+    "sum" reduce(|row| row.iter().sum());
+    "mean" reduce(|row| row.iter().sum::<f64>() / row.len() as f64);
+    "amax" reduce(|row| row.iter().copied().fold(f64::MIN, f64::max));
+    "softmax" softmax(false);
+    "log_softmax" softmax(true);
+    "mm" mm();
+    "layer_norm" layer_norm();
+}
+
+of_dtypes! { INTEGERS INTEGER_CASES [I64 "i64", I32 "i32", I16 "i16", I8 "i8", U8 "u8"];
+    "add" binary((0.0, 50.0), |x, y| x + y);
+    "mul" binary((0.0, 11.0), |x, y| x * y);
+    "maximum" binary((0.0, 100.0), f64::max);
+    "amin" reduce(|row| row.iter().copied().fold(f64::MAX, f64::min));
+    "copy" cast();
+}
+
+of_dtypes! { CASTS CAST_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16", BOOL "bool"];
+    "copy" cast();
+}

@@ -1,0 +1,110 @@
+//! Numbers of the dtypes: as they are in memory, and how close a result has to be to a reference in f64.
+
+use outrigger_device::DType;
+
+use crate::Verdict;
+use crate::verdict::{check, equal};
+
+/// Bytes of an element.
+pub(in crate::tests) fn width(dtype: DType) -> usize {
+    dtype.size().expect("the tests use dtypes that there are")
+}
+
+/// A value as a dtype has it in memory.
+pub(in crate::tests) fn encode(dtype: DType, value: f64) -> Vec<u8> {
+    match dtype {
+        DType::F64 => value.to_ne_bytes().to_vec(),
+        DType::F32 => (value as f32).to_ne_bytes().to_vec(),
+        DType::F16 => half::f16::from_f64(value).to_ne_bytes().to_vec(),
+        DType::BF16 => half::bf16::from_f64(value).to_ne_bytes().to_vec(),
+        DType::I64 => (value as i64).to_ne_bytes().to_vec(),
+        DType::I32 => (value as i32).to_ne_bytes().to_vec(),
+        DType::I16 => (value as i16).to_ne_bytes().to_vec(),
+        DType::I8 => (value as i8).to_ne_bytes().to_vec(),
+        DType::BOOL => vec![u8::from(value != 0.0)],
+        _ => vec![value as u8],
+    }
+}
+
+pub(in crate::tests) fn decode(dtype: DType, bytes: &[u8]) -> f64 {
+    fn take<const N: usize>(bytes: &[u8]) -> [u8; N] {
+        std::array::from_fn(|at| bytes[at])
+    }
+    match dtype {
+        DType::F64 => f64::from_ne_bytes(take(bytes)),
+        DType::F32 => f32::from_ne_bytes(take(bytes)).into(),
+        DType::F16 => half::f16::from_ne_bytes(take(bytes)).into(),
+        DType::BF16 => half::bf16::from_ne_bytes(take(bytes)).into(),
+        DType::I64 => i64::from_ne_bytes(take(bytes)) as f64,
+        DType::I32 => i32::from_ne_bytes(take(bytes)).into(),
+        DType::I16 => i16::from_ne_bytes(take(bytes)).into(),
+        DType::I8 => i8::from_ne_bytes(take(bytes)).into(),
+        _ => bytes[0].into(),
+    }
+}
+
+/// The most normalized mean square error that a result of a dtype may have: some units of its last place,
+/// squared. Integers are exact.
+pub(in crate::tests) fn limit(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-24,
+        DType::F32 => 1e-11,
+        DType::F16 => 1e-5,
+        DType::BF16 => 5e-4,
+        _ => 0.0,
+    }
+}
+
+/// Compares with a reference: the normalized mean square error is within the dtype's limit.
+pub(in crate::tests) fn close(
+    dtype: DType,
+    found: &[f64],
+    expected: &[f64],
+    what: &str,
+) -> Verdict {
+    equal!(found.len(), expected.len(), "elements of {what}");
+    let (mut error, mut power) = (0.0, 0.0);
+    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let same = (found.is_nan() && expected.is_nan()) || found == expected;
+        check!(
+            same || (found.is_finite() && expected.is_finite()),
+            "{what}: element {at} is {found}, and {expected} is right"
+        );
+        if !same {
+            error += (found - expected).powi(2);
+        }
+        if expected.is_finite() {
+            power += expected.powi(2);
+        }
+    }
+    let limit = limit(dtype);
+    // A result that is not a number has an error that is none either, and is refused above.
+    let right = error <= limit * power + 1e-30;
+    check!(
+        right,
+        "{what}: a normalized error of {:e}, at most {limit:e}",
+        error / power
+    );
+    Ok(())
+}
+
+/// A value that the dtype has, so that the reference starts from the same one.
+pub(in crate::tests) fn rounded(dtype: DType, value: f64) -> f64 {
+    decode(dtype, &encode(dtype, value))
+}
+
+pub(in crate::tests) fn values(
+    dtype: DType,
+    count: usize,
+    (low, high): (f64, f64),
+    seed: u64,
+) -> Vec<f64> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    (0..count)
+        .map(|_| rounded(dtype, low + rng.f64() * (high - low)))
+        .collect()
+}
+
+pub(in crate::tests) fn count(sizes: &[i64]) -> usize {
+    sizes.iter().product::<i64>() as usize
+}

@@ -1,0 +1,258 @@
+//! Tensors in memory that has sentinels around them, and who runs operators over them.
+
+use std::ffi::CString;
+use std::ptr::null;
+
+use outrigger_device::sys::{
+    otr_operator_call_t, otr_scalar__bindgen_ty_1, otr_scalar_t, otr_tensor_t,
+};
+use outrigger_device::{DType, Queue};
+
+use super::numbers::{close, decode, encode, width};
+use crate::Verdict;
+use crate::tests::kit::write;
+use crate::verdict::{check, equal};
+
+/// Who runs operators: the C ABI of the host side, or the driver's own library.
+pub(in crate::tests) trait Runner {
+    /// Memory with these bytes.
+    fn place(&self, bytes: &[u8]) -> Verdict<u64>;
+
+    /// The bytes at an address, after all work.
+    fn fetch(&self, address: u64, size: usize) -> Verdict<Vec<u8>>;
+
+    /// Runs a call to its end; false if there is no operator for it, which is so for none that a
+    /// runner has to have.
+    fn run(&self, call: &otr_operator_call_t) -> Verdict<bool>;
+
+    /// Makes the same choices each time.
+    fn seed(&self) -> u64;
+}
+
+/// Bytes around each operand in memory.
+pub(in crate::tests) const GUARD: usize = 256;
+pub(in crate::tests) const SENTINEL: u8 = 0xa7;
+
+/// A tensor in device memory with sentinels around it.
+pub(in crate::tests) struct Operand {
+    /// Of the first element; where strides are negative others lie below it.
+    address: u64,
+    dtype: DType,
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+    /// Of the lowest element.
+    lowest: u64,
+    /// Elements from the lowest to the highest.
+    span: usize,
+}
+
+impl Operand {
+    /// Dense, in row-major order.
+    pub(in crate::tests) fn dense(
+        on: &dyn Runner,
+        dtype: DType,
+        sizes: &[i64],
+        values: &[f64],
+    ) -> Verdict<Self> {
+        Self::new(on, dtype, sizes, &row_major(sizes), values)
+    }
+
+    /// Dense, without memory: for questions, not for launches.
+    pub(super) fn nowhere(dtype: DType, sizes: &[i64]) -> Self {
+        Self {
+            address: 0,
+            dtype,
+            sizes: sizes.to_vec(),
+            strides: row_major(sizes),
+            lowest: 0,
+            span: 0,
+        }
+    }
+
+    /// With strides; `values` are in the order of memory.
+    pub(in crate::tests) fn new(
+        on: &dyn Runner,
+        dtype: DType,
+        sizes: &[i64],
+        strides: &[i64],
+        values: &[f64],
+    ) -> Verdict<Self> {
+        let width = width(dtype);
+        let mut bytes = vec![SENTINEL; 2 * GUARD + values.len() * width];
+        for (at, value) in values.iter().enumerate() {
+            bytes[GUARD + at * width..][..width].copy_from_slice(&encode(dtype, *value));
+        }
+        let below: i64 = (sizes.iter().zip(strides))
+            .map(|(size, stride)| (size - 1).max(0) * (-stride).max(0))
+            .sum();
+        let lowest = on.place(&bytes)? + GUARD as u64;
+        Ok(Self {
+            address: lowest + below as u64 * width as u64,
+            dtype,
+            sizes: sizes.to_vec(),
+            strides: strides.to_vec(),
+            lowest,
+            span: values.len(),
+        })
+    }
+
+    /// Overwrites the elements, given in the order of memory, in order of a queue.
+    pub(super) fn set(&self, queue: &Queue, values: &[f64]) -> Verdict {
+        let bytes = values.iter().flat_map(|value| encode(self.dtype, *value));
+        write(queue, self.lowest, &bytes.collect::<Vec<_>>())
+    }
+
+    pub(in crate::tests) fn tensor(&self) -> otr_tensor_t {
+        otr_tensor_t {
+            address: self.address,
+            dtype: self.dtype.0,
+            rank: self.sizes.len() as u32,
+            sizes: self.sizes.as_ptr(),
+            strides: self.strides.as_ptr(),
+        }
+    }
+
+    /// All elements in the order of memory; the sentinels must be there.
+    pub(in crate::tests) fn values(&self, on: &dyn Runner, what: &str) -> Verdict<Vec<f64>> {
+        let width = width(self.dtype);
+        let start = self.lowest - GUARD as u64;
+        let bytes = on.fetch(start, 2 * GUARD + self.span * width)?;
+        let (before, rest) = bytes.split_at(GUARD);
+        let (inside, behind) = rest.split_at(self.span * width);
+        let kept = |bytes: &[u8]| bytes.iter().all(|byte| *byte == SENTINEL);
+        check!(
+            kept(before),
+            "{what}: nothing in front of an operand is written"
+        );
+        check!(kept(behind), "{what}: nothing behind an operand is written");
+        Ok(inside
+            .chunks_exact(width)
+            .map(|bytes| decode(self.dtype, bytes))
+            .collect())
+    }
+}
+
+fn row_major(sizes: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; sizes.len()];
+    for at in (1..sizes.len()).rev() {
+        strides[at - 1] = strides[at] * sizes[at].max(1);
+    }
+    strides
+}
+
+/// A call without operands.
+pub(in crate::tests) fn empty_call() -> otr_operator_call_t {
+    otr_operator_call_t {
+        struct_size: size_of::<otr_operator_call_t>(),
+        next: null(),
+        name: null(),
+        inputs: null(),
+        outputs: null(),
+        scalars: null(),
+        input_count: 0,
+        output_count: 0,
+        scalar_count: 0,
+        reserved: 0,
+    }
+}
+
+/// A call with all that it points to.
+pub(in crate::tests) struct Arguments {
+    name: CString,
+    inputs: Vec<otr_tensor_t>,
+    outputs: Vec<otr_tensor_t>,
+    scalars: Vec<otr_scalar_t>,
+    /// Sizes and strides.
+    lists: Vec<Vec<i64>>,
+}
+
+impl Arguments {
+    pub(in crate::tests) fn new(
+        name: &str,
+        inputs: &[&Operand],
+        outputs: &[&Operand],
+        scalars: &[f64],
+    ) -> Verdict<Self> {
+        let mut lists = Vec::new();
+        let mut tensors = |operands: &[&Operand]| -> Vec<otr_tensor_t> {
+            let operands = operands.iter();
+            operands
+                .map(|operand| {
+                    let (sizes, strides) = (operand.sizes.clone(), operand.strides.clone());
+                    let tensor = otr_tensor_t {
+                        address: operand.address,
+                        dtype: operand.dtype.0,
+                        rank: sizes.len() as u32,
+                        sizes: sizes.as_ptr(),
+                        strides: strides.as_ptr(),
+                    };
+                    lists.extend([sizes, strides]);
+                    tensor
+                })
+                .collect()
+        };
+        let (inputs, outputs) = (tensors(inputs), tensors(outputs));
+        let scalars = scalars.iter().map(|value| otr_scalar_t {
+            dtype: DType::F64.0,
+            reserved: 0,
+            value: otr_scalar__bindgen_ty_1 { f64_: *value },
+        });
+        Ok(Self {
+            name: CString::new(name)?,
+            inputs,
+            outputs,
+            scalars: scalars.collect(),
+            lists,
+        })
+    }
+
+    /// The call; it points into `self`.
+    pub(in crate::tests) fn call(&self) -> otr_operator_call_t {
+        otr_operator_call_t {
+            name: self.name.as_ptr(),
+            inputs: self.inputs.as_ptr(),
+            outputs: self.outputs.as_ptr(),
+            scalars: self.scalars.as_ptr(),
+            input_count: self.inputs.len() as u32,
+            output_count: self.outputs.len() as u32,
+            scalar_count: self.scalars.len() as u32,
+            ..empty_call()
+        }
+    }
+
+    /// Overwrites all that a call points to, once it was taken.
+    pub(super) fn wipe(mut self) {
+        self.lists.iter_mut().for_each(|list| list.fill(i64::MAX));
+        for tensor in self.inputs.iter_mut().chain(&mut self.outputs) {
+            (tensor.address, tensor.dtype, tensor.rank) = (0, u32::MAX, 0);
+        }
+        self.scalars
+            .iter_mut()
+            .for_each(|scalar| scalar.value.f64_ = f64::NAN);
+    }
+}
+
+/// Runs an operator, and checks what its first output holds then, in the order of memory, and that nothing
+/// is written around the others. Where the runner has no such operator, nothing is written at all.
+pub(in crate::tests) fn gives(
+    on: &dyn Runner,
+    name: &str,
+    inputs: &[&Operand],
+    outputs: &[&Operand],
+    scalars: &[f64],
+    expected: &[f64],
+    what: &str,
+) -> Verdict {
+    let values = || -> Verdict<Vec<Vec<f64>>> {
+        let outputs = outputs.iter();
+        outputs.map(|output| output.values(on, what)).collect()
+    };
+    let before = values()?;
+    let ran = on.run(&Arguments::new(name, inputs, outputs, scalars)?.call())?;
+    let after = values()?;
+    if ran {
+        return close(outputs[0].dtype, &after[0], expected, what);
+    }
+    equal!(after, before, "the outputs of {what}, which is unsupported");
+    Ok(())
+}
