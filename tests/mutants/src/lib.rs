@@ -2,8 +2,8 @@
 //! with one defect, which the option `mutant=NAME` chooses; the conformance suite has to catch each of
 //! them. A mutant must have its one defect and no other: without one the library is a correct driver.
 //!
-//! It has all groups that `host` can have: two discrete devices of 64 MiB with graphs and virtual memory
-//! of their own. Options of `host` can be given besides, but for those that change the table.
+//! It has all groups that `host` can have: two discrete devices of 64 MiB with graphs, operators and virtual
+//! memory of their own. Options of `host` can be given besides, but for those that change the table.
 
 mod calls;
 mod commands;
@@ -14,6 +14,7 @@ mod ipc;
 mod kernels;
 mod memory;
 mod mutant;
+mod operators;
 mod queues;
 mod table;
 mod virtual_memory;
@@ -27,11 +28,12 @@ use outrigger_layers::{Layer, LayerTable, fail, open_with};
 pub use mutant::Mutant;
 
 /// The driver below, with each option that is not given otherwise.
-const DEFAULTS: [(&str, &str); 5] = [
+const DEFAULTS: [(&str, &str); 6] = [
     ("devices", "2"),
     ("memory", "64M"),
     ("face", "discrete"),
     ("graphs", "native"),
+    ("operators", "native"),
     ("virtual_memory", "on"),
 ];
 
@@ -48,6 +50,7 @@ pub fn mutants() -> impl Iterator<Item = &'static Mutant> {
         graphs::MUTANTS,
         virtual_memory::MUTANTS,
         ipc::MUTANTS,
+        operators::MUTANTS,
     ]
     .into_iter()
     .flatten()

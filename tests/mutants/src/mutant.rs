@@ -83,6 +83,7 @@ pub(crate) mod types {
     pub(crate) type Kernel = *mut sys::otr_kernel;
     pub(crate) type Graph = *mut sys::otr_drv_graph;
     pub(crate) type Physical = *mut sys::otr_physical;
+    pub(crate) type Operator = *mut sys::otr_operator;
     pub(crate) type Out<T> = *mut T;
     pub(crate) type In<T> = *const T;
     pub(crate) type Pointer = *mut c_void;
@@ -92,6 +93,7 @@ pub(crate) mod types {
     pub(crate) type Properties = *mut sys::otr_device_properties;
     pub(crate) type QueueParams = *const sys::otr_queue_params;
     pub(crate) type Launch = *const sys::otr_launch;
+    pub(crate) type OperatorCall = *const sys::otr_operator_call;
     pub(crate) type Handle = sys::otr_ipc_handle;
 }
 
@@ -175,6 +177,17 @@ macro_rules! entry {
         $crate::mutant::method! {
             module_load $args [Driver, u32, u32, Bytes, usize, Text, Out<Module>] $body
         }
+    };
+    (operator_prepare $args:tt $body:block) => {
+        $crate::mutant::method! {
+            operator_prepare $args [Driver, u32, OperatorCall, Out<u64>, Out<Operator>] $body
+        }
+    };
+    (operator_release $args:tt $body:block) => {
+        $crate::mutant::method! { operator_release $args [Operator] $body }
+    };
+    (operator_launch $args:tt $body:block) => {
+        $crate::mutant::method! { operator_launch $args [Queue, Operator, OperatorCall, u64] $body }
     };
     (graph_record_begin $args:tt $body:block) => {
         $crate::mutant::method! { graph_record_begin $args [Queue] $body }
