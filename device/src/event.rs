@@ -51,6 +51,15 @@ impl Event {
         let create = entry!(driver.table().api, event_create);
         // SAFETY: the driver is open and the handle lives through the call.
         driver.check(unsafe { create(driver.handle(), device, flags, &mut handle) })?;
+        Self::from_handle(driver, device, handle)
+    }
+
+    /// Takes over what the driver gave.
+    pub(crate) fn from_handle(
+        driver: &Driver,
+        device: u32,
+        handle: *mut sys::otr_drv_event,
+    ) -> Result<Self> {
         match NonNull::new(handle) {
             Some(handle) => Ok(Self {
                 handle,
@@ -64,7 +73,7 @@ impl Event {
         }
     }
 
-    /// The index of the device within its driver.
+    /// The index of the device within its driver; 0 for an event of another process.
     #[inline]
     pub fn device(&self) -> u32 {
         self.device

@@ -1,9 +1,9 @@
-//! Memory that processes share, by handles that are plain bytes. How the bytes get to the other process,
-//! and when both are done with the memory, is the caller's business.
+//! Memory and events that processes share, by handles that are plain bytes. How the bytes get to the other
+//! process, and when both are done with what they stand for, is the caller's business.
 
 use crate::fork::refuse_fork;
 use crate::table::entry;
-use crate::{Code, Driver, Error, Physical, Result, sys};
+use crate::{Code, Driver, Error, Event, Physical, Result, sys};
 
 impl Driver {
     /// Memory of other processes; `None` if the driver shares none.
@@ -15,8 +15,8 @@ impl Driver {
     }
 }
 
-/// What stands for exported memory in another process of the same user, for as long as the exporter
-/// keeps the memory (R42). It owns nothing.
+/// What stands for exported memory, or an event, in another process of the same user, for as long as the
+/// exporter keeps it (R42). It owns nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpcHandle(pub [u8; IpcHandle::SIZE]);
 
@@ -126,6 +126,53 @@ impl Ipc<'_> {
         let code = unsafe { import(self.driver.handle(), device, &raw, &mut physical) };
         self.driver.check(code)?;
         Physical::from_handle(physical)
+    }
+
+    /// Whether events can be shared too.
+    pub fn shares_events(&self) -> bool {
+        self.group.event_export.is_some() && self.group.event_import.is_some()
+    }
+
+    /// The handle of an event. Other processes see it where it is recorded, also later.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` where the driver shares none, or not this; `INVALID_HANDLE` for one of another driver.
+    pub fn event_export(&self, event: &Event) -> Result<IpcHandle> {
+        refuse_fork()?;
+        event.check_driver(self.driver)?;
+        let Some(export) = self.group.event_export else {
+            return Err(self.no_events());
+        };
+        let mut handle = empty();
+        // SAFETY: the event is live, and `handle` lives through the call.
+        let code = unsafe { export(event.raw(), &mut handle) };
+        self.driver.check(code)?;
+        Ok(IpcHandle(handle.bytes))
+    }
+
+    /// Another process's event, to be queried and waited for; the other process records it.
+    ///
+    /// # Errors
+    /// As of [`memory_import`](Self::memory_import); `UNSUPPORTED` where the driver shares none.
+    pub fn event_import(&self, handle: &IpcHandle) -> Result<Event> {
+        refuse_fork()?;
+        let Some(import) = self.group.event_import else {
+            return Err(self.no_events());
+        };
+        let raw = sys::otr_ipc_handle_t { bytes: handle.0 };
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the driver is open, and both live through the call.
+        let code = unsafe { import(self.driver.handle(), &raw, &mut event) };
+        self.driver.check(code)?;
+        Event::from_handle(self.driver, 0, event)
+    }
+
+    #[cold]
+    fn no_events(&self) -> Error {
+        Error::new(
+            Code::UNSUPPORTED,
+            format!("the driver {} shares no events", self.driver.name()),
+        )
     }
 
     #[cold]

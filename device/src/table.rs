@@ -160,6 +160,13 @@ impl Table {
                     check_entries("group ipc", size, needed, all)?;
                     both(
                         "group ipc",
+                        "event_export",
+                        g.event_export.is_some(),
+                        "event_import",
+                        g.event_import.is_some(),
+                    )?;
+                    both(
+                        "group ipc",
                         "physical_export",
                         g.physical_export.is_some(),
                         "physical_import",

@@ -135,15 +135,19 @@
  *       the borders of objects. To touch what is not mapped is the host's fault (R7).
  * Memory of other processes (the optional group `ipc`)
  *   R42 A handle is plain bytes, which own nothing. It is good in processes of the same user on the
- *       same machine, for any number of imports, as long as the exporter keeps the memory: an import
- *       after that answers OTR_ERR_NOT_FOUND, and bytes that are no handle of the driver
- *       OTR_ERR_INVALID_HANDLE. A driver may refuse an import in the exporting process, and the export
- *       of what it cannot share, with OTR_ERR_UNSUPPORTED.
+ *       same machine, for any number of imports, as long as the exporter keeps the memory or the event:
+ *       an import after that answers OTR_ERR_NOT_FOUND, and bytes that are no handle of the driver, or
+ *       one of another kind, OTR_ERR_INVALID_HANDLE. A driver may refuse an import in the exporting
+ *       process, and the export of what it cannot share, with OTR_ERR_UNSUPPORTED.
  *   R43 What was imported reaches the bytes of the exporter: all of the allocation or object, at an
  *       address of the importer's own device. It does not count as used there. Work of two processes
- *       is ordered by an imported event or by the hosts.
+ *       is ordered by an imported event or by the hosts. An imported event is queried, waited for and
+ *       destroyed as any (R21 to R24), and is where the exporter has recorded it last; a driver may
+ *       refuse to record it with OTR_ERR_UNSUPPORTED. Recording an exported event flushes its queue (R18):
+ *       importers cannot.
  *   R44 The exporter frees or destroys only what importers have closed. Where it does so earlier, or
- *       ends, the bytes are of no value from then on, and closing still succeeds.
+ *       ends, the bytes are of no value from then on, and closing still succeeds. Points of an event that
+ *       an exporter has not reached when it ends fail with OTR_ERR_CANCELLED.
  * Operators (the optional group `operators`)
  *   R45 `prepare` is asked by the name of an operator, and by dtypes, sizes and strides of its operands.
  *       What the driver does not have, or not for these operands with all scalars that docs/operators.md
@@ -379,8 +383,9 @@ typedef struct otr_ipc_api {
   otr_code_t (*memory_import)(otr_driver_t*, uint32_t device, const otr_ipc_handle_t*,
                               otr_address_t* base);
   otr_code_t (*memory_close)(otr_driver_t*, otr_address_t base);
-  otr_code_t (*event_export)(otr_drv_event_t*, otr_ipc_handle_t*);                   /* optional */
-  otr_code_t (*event_import)(otr_driver_t*, const otr_ipc_handle_t*, otr_drv_event_t**); /* optional */
+  /* Of an event without OTR_EVENT_TIMING. Both or none of the two; optional. */
+  otr_code_t (*event_export)(otr_drv_event_t*, otr_ipc_handle_t*);
+  otr_code_t (*event_import)(otr_driver_t*, const otr_ipc_handle_t*, otr_drv_event_t**);
   /* Of what `create` of `virtual_memory` gave. What was imported is mapped as any object is, and given
    * back to `destroy`. Its size is the exported one's. Both or none of the two; optional. */
   otr_code_t (*physical_export)(otr_driver_t*, otr_physical_t*, otr_ipc_handle_t*);

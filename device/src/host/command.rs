@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::board::Board;
 use super::graph::Body;
 use super::queue::Queue;
 use super::sync::per_thread;
@@ -43,6 +44,11 @@ pub(super) enum Command {
     /// Notes the time for an event.
     Stamp {
         stamp: Arc<Stamp>,
+    },
+    /// Says to other processes that a point of an event has passed.
+    Signal {
+        board: Arc<Board>,
+        number: u64,
     },
     /// Takes a place in the order and does nothing.
     Nop,
@@ -149,7 +155,11 @@ impl Command {
             Self::Copy { size, .. } | Self::Fill { size, .. } => size / 10,
             Self::HostCall { .. } => u64::MAX,
             Self::Graph { body } => body.cost_ns(),
-            Self::Wait { .. } | Self::Stamp { .. } | Self::Nop | Self::Jump { .. } => 0,
+            Self::Wait { .. }
+            | Self::Stamp { .. }
+            | Self::Signal { .. }
+            | Self::Nop
+            | Self::Jump { .. } => 0,
         }
     }
 
@@ -194,7 +204,7 @@ impl Command {
             Self::HostCall { .. } => "host call",
             Self::Graph { .. } => "graph",
             Self::Wait { .. } => "wait",
-            Self::Stamp { .. } | Self::Nop | Self::Jump { .. } => "mark",
+            Self::Stamp { .. } | Self::Signal { .. } | Self::Nop | Self::Jump { .. } => "mark",
         }
     }
 
@@ -232,6 +242,10 @@ impl Command {
             Self::Graph { body } => unsafe { body.run(upstream) },
             Self::Stamp { stamp } => {
                 stamp.0.store(now(), Ordering::Relaxed);
+                Code::OK.into()
+            }
+            Self::Signal { board, number } => {
+                board.pass(number, upstream);
                 Code::OK.into()
             }
             Self::Launch(_)

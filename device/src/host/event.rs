@@ -1,13 +1,15 @@
 //! Events: the entries of the table, over copies of points. An event is a queue and a value of its
 //! counter; it holds nothing that a queue would have to know of.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::board::{Exported, Imported};
 use super::command::{Command, Stamp};
 use super::driver::{Host, give};
+use super::exports::Handle;
 use super::fault::{Fault, answer, done};
 use super::point::Point;
 use super::queue::Queue;
@@ -21,10 +23,59 @@ pub(super) struct Event {
     stamp: Option<Mutex<Arc<Stamp>>>,
     /// In place of the point, if it was recorded last in a recording.
     marked: Marked,
+    /// Where other processes see it.
+    exported: OnceLock<Box<Exported>>,
+    /// Where it comes from, if that is a handle. Then there is no point of this process.
+    imported: Option<Imported>,
     host: Arc<Host>,
 }
 
 impl Event {
+    fn new(host: &Arc<Host>, timed: bool, imported: Option<Imported>) -> Self {
+        host.events.fetch_add(1, Ordering::Relaxed);
+        Self {
+            point: Point::default(),
+            stamp: timed.then(Mutex::default),
+            marked: Marked::default(),
+            exported: OnceLock::new(),
+            imported,
+            host: Arc::clone(host),
+        }
+    }
+
+    /// An event of another process.
+    pub(super) fn import(host: &Arc<Host>, handle: &Handle) -> Result<Self, Fault> {
+        let imported = Imported::new(host, handle)?;
+        Ok(Self::new(host, false, Some(imported)))
+    }
+
+    /// The handle by which other processes see the event.
+    pub(super) fn export(&self) -> Result<Handle, Fault> {
+        if self.stamp.is_some() || self.imported.is_some() {
+            return Err(Fault::new(
+                Code::UNSUPPORTED,
+                "an event with a timestamp, or of another process, is not exported",
+            ));
+        }
+        self.marked.refuse("an export")?;
+        // One at a time, so that no handle is given out before it leads to the newest point.
+        static EXPORTING: Mutex<()> = Mutex::new(());
+        let _exporting = EXPORTING.lock();
+        let exported = match self.exported.get() {
+            Some(exported) => exported,
+            None => {
+                let new = Box::new(Exported::new()?);
+                self.exported.get_or_init(|| new)
+            }
+        };
+        if exported.is_blank() {
+            // A record that did not see it has moved the point by then; later ones see it.
+            self.point.settle();
+            exported.follow(&self.host, &self.point)?;
+        }
+        exported.handle(&self.host)
+    }
+
     /// Where the event stands, for a call that looks at it; `None` if it was never recorded.
     #[inline]
     fn point(&self, call: &str) -> Result<Option<(&'static Queue, u64)>, Fault> {
@@ -65,7 +116,7 @@ fn foreign() -> Fault {
 /// # Safety
 /// `handle` is NULL or came from `event_create` and was not destroyed.
 #[inline]
-unsafe fn event<'a>(handle: *mut sys::otr_drv_event) -> Result<&'a Event, Fault> {
+pub(super) unsafe fn event<'a>(handle: *mut sys::otr_drv_event) -> Result<&'a Event, Fault> {
     // SAFETY: as the caller promises.
     unsafe { handle.cast::<Event>().as_ref() }
         .ok_or_else(|| Fault::null("the event", Code::INVALID_HANDLE))
@@ -104,13 +155,7 @@ pub(super) unsafe extern "C" fn create(
                 Code::INVALID_ARGUMENT,
             ));
         }
-        host.events.fetch_add(1, Ordering::Relaxed);
-        let event = Box::new(Event {
-            point: Point::default(),
-            stamp: (flags != 0).then(Mutex::default),
-            marked: Marked::default(),
-            host: Arc::clone(&host),
-        });
+        let event = Box::new(Event::new(&host, flags != 0, None));
         // SAFETY: not NULL, so writable.
         unsafe { give(place, Box::into_raw(event).cast()) }
     })
@@ -121,6 +166,9 @@ pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_drv_event) -> i32 
         // SAFETY: the host's promise.
         let event = unsafe { event(handle)? };
         event.host.events.fetch_sub(1, Ordering::Relaxed);
+        if let Some(exported) = event.exported.get() {
+            exported.forget(&event.host);
+        }
         // SAFETY: made by `Box::into_raw` in `create`, and given back by the host; waits that were
         // submitted hold copies of the point.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(event).cast_mut()) });
@@ -135,6 +183,12 @@ pub(super) unsafe extern "C" fn record(
     done(|| {
         // SAFETY: the host's promise.
         let (event, queue) = unsafe { both(handle, on)? };
+        if event.imported.is_some() {
+            return Err(Fault::new(
+                Code::UNSUPPORTED,
+                "an event of another process is recorded there",
+            ));
+        }
         if queue.recorder().active() || event.marked.is_set() {
             let mark = queue.recorder().mark(queue);
             let marked = mark.is_some();
@@ -143,8 +197,17 @@ pub(super) unsafe extern "C" fn record(
                 return Ok(());
             }
         }
+        if let Some(exported) = event.exported.get() {
+            return exported.record(&event.point, queue);
+        }
         match &event.stamp {
-            None => event.point.write(queue, queue.tail()),
+            None => {
+                event.point.write(queue, queue.tail());
+                if let Some(exported) = event.exported.get() {
+                    // It was exported meanwhile.
+                    exported.follow(&event.host, &event.point)?;
+                }
+            }
             Some(stamp) => {
                 let mut stamp = stamp.lock();
                 let next = Arc::new(Stamp::default());
@@ -162,7 +225,11 @@ pub(super) unsafe extern "C" fn record(
 pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_event) -> i32 {
     answer(|| {
         // SAFETY: the host's promise.
-        match unsafe { event(handle)? }.point("a query")? {
+        let event = unsafe { event(handle)? };
+        if let Some(imported) = &event.imported {
+            return imported.query();
+        }
+        match event.point("a query")? {
             Some((queue, value)) => queue.query(value),
             None => Ok(Code::OK),
         }
@@ -172,7 +239,11 @@ pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_event) -> i32 {
 pub(super) unsafe extern "C" fn synchronize(handle: *mut sys::otr_drv_event) -> i32 {
     done(|| {
         // SAFETY: the host's promise.
-        match unsafe { event(handle)? }.point("a wait")? {
+        let event = unsafe { event(handle)? };
+        if let Some(imported) = &event.imported {
+            return imported.synchronize();
+        }
+        match event.point("a wait")? {
             Some((queue, value)) => queue.wait(value),
             None => Ok(()),
         }
@@ -214,6 +285,9 @@ pub(super) unsafe extern "C" fn queue_wait(
     done(|| {
         // SAFETY: the host's promise.
         let (event, queue) = unsafe { both(handle, on)? };
+        if let Some(imported) = &event.imported {
+            return imported.queue_wait(&event.host, queue);
+        }
         if event.marked.is_set() {
             return event.marked.wait(queue);
         }

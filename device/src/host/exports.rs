@@ -1,8 +1,8 @@
-//! Memory of other processes: handles, which are plain bytes, and the files that they lead to. It never
-//! maps anything and never trusts a handle: what it says has to stand in the exporter's ledger too.
+//! Memory and events of other processes: handles, which are plain bytes, and the files that they lead to. It
+//! never maps anything and never trusts a handle: what it says has to stand in the exporter's ledger too.
 //!
-//! A handle names the exporting process and two files that it has open: one with the memory, and its
-//! ledger. The ledger holds a copy of each handle that is good, random token included. An import reads
+//! A handle names the exporting process and two files that it has open: one with the memory, or the board of
+//! the event, and its ledger. The ledger holds a copy of each handle that is good, random token included. An import reads
 //! the copy through `/proc`, which lets processes of the same user do so, and takes the handle if both
 //! are equal. What was freed is no longer there; a process that has ended has no files; and of one that
 //! has its number by now, no ledger has this token.
@@ -34,6 +34,8 @@ pub(super) enum Kind {
     Memory = 1,
     /// A physical object, by its number.
     Physical = 2,
+    /// An event, by its number.
+    Event = 3,
 }
 
 /// What a handle says.
@@ -95,6 +97,11 @@ impl Fields {
             token: take(16).try_into().ok()?,
         })
     }
+}
+
+/// The process that a handle names, which may be any number where it is none.
+pub(super) fn process(handle: &Handle) -> Option<i32> {
+    Fields::unpack(handle).map(|fields| fields.process)
 }
 
 /// What one open driver has exported, and the files of others that it has open.
@@ -179,6 +186,7 @@ impl Exports {
                 let what = match kind {
                     Kind::Memory => "an allocation",
                     Kind::Physical => "physical memory",
+                    Kind::Event => "an event",
                 };
                 Fault::new(
                     Code::INVALID_HANDLE,
@@ -189,8 +197,8 @@ impl Exports {
             Fault::new(
                 Code::NOT_FOUND,
                 format!(
-                    "the memory of {} bytes that process {} exported is not there any more: {why}",
-                    fields.size, fields.process
+                    "what process {} exported, of {} bytes, is not there any more: {why}",
+                    fields.process, fields.size
                 ),
             )
         };
@@ -199,7 +207,7 @@ impl Exports {
         let at = u64::from(fields.slot) * SIZE as u64;
         let read = pread(&ledger, &mut copy, at).map_err(|error| gone(error.to_string()))?;
         if read != SIZE || copy != *handle {
-            return Err(gone("its owner has freed it".to_owned()));
+            return Err(gone("its owner has freed or destroyed it".to_owned()));
         }
         let file = descriptor(fields.process, fields.file, OFlags::RDWR).map_err(gone)?;
         let stat = fstat(&file).map_err(|error| gone(error.to_string()))?;

@@ -1,7 +1,8 @@
-//! The entries of the group `ipc`: which memory a handle is made of, and where it comes to in this
+//! The entries of the group `ipc`: which memory or event a handle is made of, and where it comes to in this
 //! process. What a handle says is not their business.
 
 use super::driver::{Host, give, writable};
+use super::event::{Event, event};
 use super::exports::{Handle, Kind};
 use super::fault::{Fault, done};
 use super::mapping::GRANULARITY;
@@ -108,6 +109,37 @@ pub(super) unsafe extern "C" fn physical_import(
         let number = mapping.adopt(part);
         // SAFETY: not NULL, so writable.
         unsafe { give(physical, to_handle(number)) }
+    })
+}
+
+pub(super) unsafe extern "C" fn event_export(
+    handle: *mut sys::otr_drv_event,
+    place: *mut sys::otr_ipc_handle_t,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let event = unsafe { event(handle)? };
+        writable(place)?;
+        let bytes = event.export()?;
+        // SAFETY: not NULL, so writable.
+        unsafe { give(place, sys::otr_ipc_handle_t { bytes }) }
+    })
+}
+
+pub(super) unsafe extern "C" fn event_import(
+    driver: *mut sys::otr_driver,
+    handle: *const sys::otr_ipc_handle_t,
+    place: *mut *mut sys::otr_drv_event,
+) -> i32 {
+    done(|| {
+        // SAFETY: the host's promise.
+        let host = unsafe { Host::from_handle(driver)? };
+        writable(place)?;
+        // SAFETY: the host's promise.
+        let bytes = unsafe { read(handle)? };
+        let event = Box::new(Event::import(&host, &bytes)?);
+        // SAFETY: not NULL, so writable.
+        unsafe { give(place, Box::into_raw(event).cast()) }
     })
 }
 

@@ -11,6 +11,7 @@
 //! that runs all nodes is cheaper, and Outrigger's own operators are faster. Virtual memory is there by
 //! itself where shared memory can have huge pages, and else costs bandwidth.
 
+mod board;
 mod command;
 mod driver;
 mod event;
@@ -158,9 +159,8 @@ const fn ipc_table(objects: bool) -> sys::otr_ipc_api {
         memory_export: Some(ipc::memory_export),
         memory_import: Some(ipc::memory_import),
         memory_close: Some(ipc::memory_close),
-        // A point of a queue lives in this process.
-        event_export: None,
-        event_import: None,
+        event_export: Some(ipc::event_export),
+        event_import: Some(ipc::event_import),
         physical_export: None,
         physical_import: None,
     };

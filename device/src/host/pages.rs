@@ -43,6 +43,13 @@ impl Pages {
         Ok(Self { file })
     }
 
+    /// A file of so few bytes that no huge page is worth it, all of them 0.
+    pub(super) fn small(size: u64) -> Result<Self, Errno> {
+        let file = memfd_create("outrigger-event", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, size)?;
+        Ok(Self { file })
+    }
+
     /// The pages of a file that another process made.
     pub(super) fn of(file: OwnedFd) -> Self {
         Self { file }

@@ -53,6 +53,23 @@ impl<T: Sync> Point<T> {
         Ok(unsafe { at.as_ref() }.map(|at| (at, value)))
     }
 
+    /// Waits for a move that is under way. One that begins later sees what this thread did before.
+    pub(super) fn settle(&self) {
+        loop {
+            let version = self.version.load(Ordering::Relaxed);
+            let (settled, missed) = (Ordering::AcqRel, Ordering::Relaxed);
+            if version & 1 == 0
+                && self
+                    .version
+                    .compare_exchange(version, version, settled, missed)
+                    .is_ok()
+            {
+                return;
+            }
+            spin_loop();
+        }
+    }
+
     /// Moves the point. Of several threads the last one counts.
     #[inline]
     pub(super) fn write(&self, at: &'static T, value: u64) {

@@ -17,6 +17,8 @@
     reason = "the sources of the whole driver are compiled, with their tests, and a part of it is run"
 )]
 
+#[path = "../../src/host/board.rs"]
+mod board;
 #[path = "../../src/host/command.rs"]
 mod command;
 #[path = "../../src/host/driver.rs"]

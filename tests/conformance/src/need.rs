@@ -137,10 +137,7 @@ impl Need {
             Self::Graphs => driver.native_graphs().is_some(),
             Self::GraphUpdate => driver.native_graphs().is_some_and(|g| g.can_update()),
             Self::Ipc => driver.ipc().is_some(),
-            Self::IpcEvents => {
-                has_entry!(api.ipc, otr_ipc_api, event_export)
-                    && has_entry!(api.ipc, otr_ipc_api, event_import)
-            }
+            Self::IpcEvents => driver.ipc().is_some_and(|ipc| ipc.shares_events()),
             Self::IpcPhysical => {
                 driver.virtual_memory().is_some()
                     && driver.ipc().is_some_and(|ipc| ipc.shares_physical())

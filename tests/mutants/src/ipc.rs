@@ -1,4 +1,4 @@
-//! Defects of memory that other processes reach.
+//! Defects of memory and events that other processes reach.
 
 use std::collections::HashSet;
 
@@ -69,6 +69,44 @@ mutants! {
         ipc_memory_close(self, next, driver, base) {
             match next.ipc_memory_close(driver, base) {
                 0 => Code::BUSY.0,
+                code => code,
+            }
+        }
+    }
+
+    /// An imported event is an event of its own.
+    imported_event_is_another [R43] (()) {
+        ipc_event_import(self, next, driver, handle, event) {
+            let code = next.ipc_event_import(driver, handle, event);
+            if code != Code::OK.0 {
+                return code;
+            }
+            next.event_destroy(*event);
+            next.event_create(driver, 0, 0, event)
+        }
+    }
+
+    /// A handle of an event that was destroyed is imported, as an event of no meaning.
+    import_of_destroyed_event_taken [R42] (()) {
+        ipc_event_import(self, next, driver, handle, event) {
+            match next.ipc_event_import(driver, handle, event) {
+                code if code == Code::NOT_FOUND.0 => next.event_create(driver, 0, 0, event),
+                code => code,
+            }
+        }
+    }
+
+    /// What an exporter has not reached when it ends counts as reached.
+    ended_exporter_counts_as_finished [R44] (()) {
+        event_query(self, next, event) {
+            match next.event_query(event) {
+                code if code == Code::CANCELLED.0 => Code::OK.0,
+                code => code,
+            }
+        }
+        event_synchronize(self, next, event) {
+            match next.event_synchronize(event) {
+                code if code == Code::CANCELLED.0 => Code::OK.0,
                 code => code,
             }
         }

@@ -228,6 +228,9 @@ macro_rules! entry {
     (ipc_memory_import $args:tt $body:block) => {
         $crate::mutant::method! { ipc_memory_import $args [Driver, u32, In<Handle>, Out<u64>] $body }
     };
+    (ipc_event_import $args:tt $body:block) => {
+        $crate::mutant::method! { ipc_event_import $args [Driver, In<Handle>, Out<Event>] $body }
+    };
     (ipc_memory_close $args:tt $body:block) => {
         $crate::mutant::method! { ipc_memory_close $args [Driver, u64] $body }
     };

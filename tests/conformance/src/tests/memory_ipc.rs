@@ -1,5 +1,7 @@
-//! R42 to R44: memory that two processes share. The other process does what it is told on its standard
+//! R42 to R44: memory and events that two processes share. The other process does what it is told on its standard
 //! input, one line at a time, and answers on its standard output.
+
+pub(super) mod events;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout};
@@ -37,10 +39,16 @@ tests! { "memory.ipc":
 }
 
 /// What the other process is started as.
-pub(super) const HELPERS: &[Helper] = &[Helper {
-    name: "ipc",
-    run: serve,
-}];
+pub(super) const HELPERS: &[Helper] = &[
+    Helper {
+        name: "ipc",
+        run: |context| serve(context, memory),
+    },
+    Helper {
+        name: "ipc-events",
+        run: events::help,
+    },
+];
 
 const SIZE: u64 = 3 << 20;
 
@@ -111,23 +119,27 @@ impl Drop for Other {
 }
 
 /// The other process: one line in, one line out, until the input ends.
-fn serve(context: &Context) -> Verdict {
+fn serve(context: &Context, mut answer: impl FnMut(&Bench, &[&str]) -> Verdict<String>) -> Verdict {
     let bench = Bench::new(context)?;
     let mut output = std::io::stdout().lock();
     for line in std::io::stdin().lines() {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
-        let answer = match words[..] {
-            ["memory", handle, size] => use_memory(&bench, &parse(handle)?, size.parse()?),
-            ["physical", handle, size] => use_physical(&bench, &parse(handle)?, size.parse()?),
-            ["export", size] => export(&bench, size.parse()?),
-            _ => Err(Failure::new(format!("the test said {line:?}"))),
-        };
-        let answer = answer.unwrap_or_else(|failure| format!("failed: {failure}"));
+        let answer = answer(&bench, &words).unwrap_or_else(|failure| format!("failed: {failure}"));
         writeln!(output, "{answer}")?;
         output.flush()?;
     }
     Ok(())
+}
+
+/// What the other process does with memory.
+fn memory(bench: &Bench, words: &[&str]) -> Verdict<String> {
+    match *words {
+        ["memory", handle, size] => use_memory(bench, &parse(handle)?, size.parse()?),
+        ["physical", handle, size] => use_physical(bench, &parse(handle)?, size.parse()?),
+        ["export", size] => export(bench, size.parse()?),
+        _ => Err(Failure::new(format!("the test said {words:?}"))),
+    }
 }
 
 /// Imports an allocation twice, and uses it as [`exchange`] says.

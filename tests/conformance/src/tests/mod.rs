@@ -64,6 +64,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     memory_virtual::object::TESTS,
     memory_virtual::map::TESTS,
     memory_ipc::TESTS,
+    memory_ipc::events::TESTS,
     stream_pairs::ORDER,
     stream_pairs::KERNEL_ORDER,
     stream_pairs::CROSS,
