@@ -102,8 +102,8 @@ impl Board {
         self.words().recorded.load(Ordering::Acquire)
     }
 
-    /// How a point has passed; `None` if it has not. Of one that is so old that its place was used again
-    /// it says what the newer one has.
+    /// How a point has passed; `None` if it has not. The point 0, of no record, has passed well. Of one
+    /// that is so old that its place was used again it says what the newer one has.
     fn outcome(&self, point: u64) -> Option<Code> {
         let slot = self.slot(point);
         (slot.number.load(Ordering::Acquire) >= point)
@@ -321,9 +321,6 @@ impl Source {
 
     /// How a point has passed, or that it never will.
     fn outcome(&self, point: u64) -> Option<Code> {
-        if point == 0 {
-            return Some(Code::OK);
-        }
         let ended = self.ended();
         // Read after the owner was looked for: what it said before its end counts.
         self.board
