@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn half_of_a_pair_is_named() {
         // SAFETY: the host driver has this group.
-        let mut ipc = unsafe { *host::api("").ipc };
+        let mut ipc = unsafe { *host::api("virtual_memory=on").ipc };
         ipc.physical_import = None;
         let text = message(|api| api.ipc = &ipc);
         assert!(
@@ -432,6 +432,11 @@ mod tests {
             "{text}"
         );
         ipc.physical_export = None;
+        assert!(with(|api| api.ipc = &ipc).unwrap().ipc.is_some());
+        ipc.event_export = None;
+        let text = message(|api| api.ipc = &ipc);
+        assert!(text.contains("`event_export`"), "{text}");
+        ipc.event_import = None;
         assert!(with(|api| api.ipc = &ipc).unwrap().ipc.is_some());
     }
 

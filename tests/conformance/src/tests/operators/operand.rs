@@ -21,8 +21,7 @@ pub(in crate::tests) trait Runner {
     /// The bytes at an address, after all work.
     fn fetch(&self, address: u64, size: usize) -> Verdict<Vec<u8>>;
 
-    /// Runs a call to its end; false if there is no operator for it, which is so for none that a
-    /// runner has to have.
+    /// Runs a call to its end; false where there is no operator for it and need not be.
     fn run(&self, call: &otr_operator_call_t) -> Verdict<bool>;
 
     /// Makes the same choices each time.
