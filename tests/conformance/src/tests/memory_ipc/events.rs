@@ -42,7 +42,8 @@ tests! { "memory.ipc_event":
 /// What the other process does: with an event of this one, or with one of its own.
 pub(super) fn help(context: &Context) -> Verdict {
     let (mut imported, mut kept) = (None, Vec::new());
-    let (gate, log) = (Gate::new(), Log::default());
+    // Never opened, not at the end of this process either: it is killed.
+    let (gate, log) = (Box::leak(Box::new(Gate::new())), Log::default());
     let mut queue = None;
     serve(context, |bench, words| {
         let queue = match &queue {
@@ -80,7 +81,7 @@ pub(super) fn help(context: &Context) -> Verdict {
             // An event behind work that never ends.
             ["offer"] => {
                 let event = bench.event()?;
-                block(queue, &gate)?;
+                block(queue, gate)?;
                 event.record(queue)?;
                 let handle = ipc(bench.driver())?.event_export(&event)?;
                 kept.push(event);
