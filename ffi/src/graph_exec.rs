@@ -144,7 +144,7 @@ api! {
 
     /// Replays once, timing each node, and waits. The result is JSON: `total_ns`, and `nodes` with `id`,
     /// `label`, `scope`, `ns`; as a file it opens in Perfetto (`traceEvents`). Free it with
-    /// otr_string_free.
+    /// otr_string_free. OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
     fn otr_graph_profile(exec: otr_graph_exec_t, stream: otr_stream_t, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         let stream = hooks::stream(stream)?;
@@ -164,7 +164,8 @@ api! {
     }
 
     /// Runs the nodes in the order in which they were recorded, then as a replay does, from the same
-    /// contents of memory, and waits. Fails with the first node whose result differs.
+    /// contents of memory, and waits. Fails with the first node whose result differs;
+    /// OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
     fn otr_graph_check(exec: otr_graph_exec_t, stream: otr_stream_t) {
         let stream = hooks::stream(stream)?;
         hooks::graph_exec(exec)?.check(&stream)

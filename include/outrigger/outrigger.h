@@ -1145,7 +1145,7 @@ otr_status_t *otr_graph_exec_info(otr_graph_exec_t exec, otr_graph_exec_info_t *
 
 // Replays once, timing each node, and waits. The result is JSON: `total_ns`, and `nodes` with `id`,
 // `label`, `scope`, `ns`; as a file it opens in Perfetto (`traceEvents`). Free it with
-// otr_string_free.
+// otr_string_free. OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
 otr_status_t *otr_graph_profile(otr_graph_exec_t exec, otr_stream_t stream, char **json);
 
 // Compares the time of a replay with that of submitting its nodes one by one, the best of some rounds
@@ -1157,7 +1157,8 @@ otr_status_t *otr_graph_cost(otr_graph_exec_t exec,
                              char **json);
 
 // Runs the nodes in the order in which they were recorded, then as a replay does, from the same
-// contents of memory, and waits. Fails with the first node whose result differs.
+// contents of memory, and waits. Fails with the first node whose result differs;
+// OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
 otr_status_t *otr_graph_check(otr_graph_exec_t exec, otr_stream_t stream);
 
 // Starts to keep what happens to the memory of a device, or of OTR_HOST_MEMORY, for

@@ -292,6 +292,23 @@ impl GraphExec {
         !self.state.lock().data.store.bodies.is_empty()
     }
 
+    /// Whether all nodes can be run by the host, which operators of the driver's own cannot.
+    pub(super) fn check_on_host(&self, what: &str) -> Result<()> {
+        let data = Arc::clone(&self.state.lock().data);
+        let mut nodes = data.graph.nodes();
+        let node = nodes.find(|(_, node)| matches!(node.spec.command.work, Work::Operator(..)));
+        match node {
+            None => Ok(()),
+            Some((id, node)) => Err(Error::new(
+                Code::UNSUPPORTED,
+                format!(
+                    "{what} runs the nodes on the host, and node {id} ({}) is an operator of the driver",
+                    node.spec.label
+                ),
+            )),
+        }
+    }
+
     /// Runs the nodes one by one through the driver's queue, from an idle stream to an idle stream, and
     /// tells how long that took.
     pub(super) fn run_node_by_node(&self, stream: &Stream) -> Result<Duration> {

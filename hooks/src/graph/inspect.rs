@@ -20,8 +20,10 @@ impl GraphExec {
     /// `traceEvents`, a track for each recorded stream: written to a file it opens in Perfetto. Waits.
     ///
     /// # Errors
-    /// Those of a replay; `UNSUPPORTED` if the host cannot reach the device's memory.
+    /// Those of a replay; `UNSUPPORTED` if the host cannot reach the device's memory, or a node is an
+    /// operator of the driver.
     pub fn profile(&self, stream: &Stream) -> Result<Value> {
+        self.check_on_host("a profile")?;
         let (code, timed) = self.on_host(stream, |program, data, bias| {
             let mut times = Vec::new();
             let start = Instant::now();
@@ -91,8 +93,10 @@ impl GraphExec {
     /// replay. Host functions are called in both runs. Waits.
     ///
     /// # Errors
-    /// `EXECUTION` that names the first node whose result differs; those of a replay.
+    /// `EXECUTION` that names the first node whose result differs; `UNSUPPORTED` as for a
+    /// [`profile`](Self::profile); those of a replay.
     pub fn check(&self, stream: &Stream) -> Result<()> {
+        self.check_on_host("a check")?;
         let outcome = self.on_host(stream, |program, data, bias| {
             // SAFETY: in order with replays, and the graph keeps its memory alive.
             unsafe { compare(program, data, bias) }

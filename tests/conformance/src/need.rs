@@ -41,6 +41,8 @@ pub enum Need {
     /// Kernels that are host functions, or memory that the host sees: what operators of Outrigger's own
     /// run by.
     HostCompute,
+    /// `HostCompute`, and not the group `operators`: all operators are Outrigger's own.
+    OwnOperators,
     /// The group `operators`.
     Operators,
     /// The group `graph`.
@@ -78,7 +80,7 @@ macro_rules! has_entry {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::TwoDevices,
         Self::HostVisible,
         Self::HostInvisible,
@@ -94,6 +96,7 @@ impl Need {
         Self::Kernel,
         Self::HostKernels,
         Self::HostCompute,
+        Self::OwnOperators,
         Self::Operators,
         Self::Graphs,
         Self::GraphUpdate,
@@ -132,6 +135,9 @@ impl Need {
             }
             Self::HostCompute => {
                 Self::HostVisible.declared(driver, spec) || Self::HostKernels.declared(driver, spec)
+            }
+            Self::OwnOperators => {
+                driver.operators().is_none() && Self::HostCompute.declared(driver, spec)
             }
             Self::Operators => driver.operators().is_some(),
             Self::Graphs => driver.native_graphs().is_some(),

@@ -106,6 +106,21 @@ pub fn verify(json: &str) -> Result<Report, Refusal> {
     Ok(report)
 }
 
+/// The same report as if this suite had made it, with hashes that fit, so that random input reaches what is
+/// checked behind them; `None` if it is no report.
+#[cfg(fuzzing)]
+pub fn forge(json: &str) -> Option<String> {
+    let mut report: Report = serde_json::from_str(json).ok()?;
+    report.head.suite = Suite::current();
+    let mut link = seal::head(&report.head);
+    for sealed in &mut report.records {
+        link = seal::link(&link, &sealed.record);
+        sealed.link.clone_from(&link);
+    }
+    report.digest = link;
+    Some(report.to_json())
+}
+
 /// Each record's link follows from the one before it.
 fn chain(report: &Report) -> Result<(), Refusal> {
     let mut link = seal::head(&report.head);

@@ -59,6 +59,7 @@ fn a_capability_that_tests_need_has_a_test_that_its_absence_fails_cleanly() {
     let sides = [
         Need::HostVisible,
         Need::HostInvisible,
+        Need::OwnOperators,
         Need::TwoDevices,
         Need::Priorities,
         Need::Library,

@@ -9,13 +9,15 @@ tests! { "host-abi.replay":
     /// An executable graph tells its nodes and replays, and how it runs.
     executable_graphs: H8 H9 H28;
     /// A number of an operator is bound by its name for later replays.
-    numbers_are_bound: H2 H28, needs HostCompute;
+    numbers_are_bound: H2 H28, needs OwnOperators;
     /// Names are of a buffer or a number, and once each.
-    wrong_names: H2 H22 H28, needs HostCompute;
+    wrong_names: H2 H22 H28, needs OwnOperators;
     /// A profile tells each node, and the comparison with single nodes leaves memory as it was.
-    profiles_and_costs: H11, needs HostCompute;
+    profiles_and_costs: H11, needs OwnOperators;
     /// A check passes where replays do what the nodes do one by one, and is a replay.
-    checks: H18, needs HostCompute;
+    checks: H18, needs OwnOperators;
+    /// A profile and a check of nodes that only the driver can run are refused, or are a replay of all nodes.
+    operators_of_the_driver: H3 H11 H18, needs Operators;
 }
 
 fn exec_info(exec: u64) -> Verdict<otr_graph_exec_info_t> {
@@ -301,5 +303,32 @@ fn checks(context: &Context) -> Verdict {
             "memory after a check, which is one replay"
         );
     }
+    Ok(())
+}
+
+fn operators_of_the_driver(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let (x, y) = (alloc(64, stream)?, alloc(64, stream)?);
+    upload(stream, x, &[1f32; 16])?;
+    upload(stream, y, &[0f32; 16])?;
+    begin(stream)?;
+    add(stream, (y, y, x), 16, 1)?;
+    let exec = executable(end(stream)?, 0)?;
+    otr!(otr_graph_replay, exec, stream)?;
+    let mut replays = 1.0;
+    let profile = json(|out| otr!(otr_graph_profile, exec, stream, out));
+    let check = otr!(otr_graph_check, exec, stream);
+    for done in [profile.is_ok(), check.is_ok()] {
+        replays += f32::from(u8::from(done));
+    }
+    if let Err(refused) = check {
+        equal!(refused.code, Code::UNSUPPORTED, "why it is refused");
+    }
+    equal!(
+        download::<f32>(stream, y, 16)?,
+        [replays; 16],
+        "memory after as many replays as there were"
+    );
     Ok(())
 }
