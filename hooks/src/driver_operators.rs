@@ -92,6 +92,12 @@ impl Stream {
         if workspace != 0 {
             crate::runtime()?.free(workspace)?;
         }
+        if let Some(forgotten) = Arc::into_inner(prepared) {
+            // Another thread has made room in between: this was the last to know of the operator, which is
+            // released only after its last launch has finished.
+            device.synchronize()?;
+            drop(forgotten);
+        }
         launched.map_err(|error| self.failed(error))?;
         Ok(true)
     }

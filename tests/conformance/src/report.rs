@@ -156,8 +156,11 @@ impl Report {
 
     /// The command that runs one test of this run again.
     pub fn rerun(&self, id: &str) -> String {
+        // As it was called: it need not be on the path.
+        let program = std::env::args().next();
         let mut command = format!(
-            "outrigger conformance --driver {} --seed {} --filter {id}",
+            "{} conformance --driver {} --seed {} --filter {id}",
+            quoted(program.as_deref().unwrap_or("outrigger")),
             quoted(&self.head.driver.spec),
             self.head.seed
         );
@@ -184,13 +187,13 @@ impl Report {
                     record.brief()
                 );
             }
-            text.push_str("\nrules, by the part of their tests that failed\n");
+            text.push_str("\nrules, by the share of their tests that failed\n");
             for suspect in self.suspects() {
                 let stated = crate::rules::find(suspect.rule).map(|rule| rule.text);
                 let stated = stated.unwrap_or_default();
                 let (begins, _) = stated.split_once(['.', ':', ';']).unwrap_or((&stated, ""));
-                let part = format!("{} of {}", suspect.failed, suspect.judged);
-                let _ = writeln!(text, "  {:<6}{part:<12}{begins}", suspect.rule);
+                let share = format!("{} of {}", suspect.failed, suspect.judged);
+                let _ = writeln!(text, "  {:<6}{share:<12}{begins}", suspect.rule);
             }
             text.push('\n');
         }
@@ -202,6 +205,16 @@ impl Report {
         if let Some(first) = failures.first() {
             text.push_str("first failure\n");
             text.push_str(&self.describe(first));
+            if let Some(found) = &first.failure {
+                let texts = failures.iter().filter_map(|record| record.failure.as_ref());
+                let same = texts.filter(|failure| failure.message == found.message);
+                match same.count() - 1 {
+                    0 => {}
+                    same => {
+                        let _ = writeln!(text, "  {same} of the other tests found the same");
+                    }
+                }
+            }
             text.push('\n');
         }
         let driver = &self.head.driver;

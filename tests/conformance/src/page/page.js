@@ -77,7 +77,7 @@
     at("chips").replaceChildren(...chips);
   }
 
-  /** Where to begin: the rules of which the largest part of the tests failed. */
+  /** Where to begin: the rules of which the largest share of the tests failed. */
   function drawSuspects() {
     const most = data.suspects.map(({ rule, failed, judged }) => {
       const button = make("button", "", `${rule}: ${failed} of ${judged}`);
@@ -92,7 +92,7 @@
       });
       return button;
     });
-    if (most.length) at("suspects").replaceChildren("Rules, by the part of their tests that failed:", ...most);
+    if (most.length) at("suspects").replaceChildren("Rules, by the share of their tests that failed:", ...most);
   }
 
   /** A heading with what is below it, if there is anything. */
@@ -136,6 +136,13 @@
     return make("table", "", ...rows);
   }
 
+  /** How many other tests found the same: mostly they have one cause. */
+  function alike(test) {
+    const { message } = test.record.failure ?? {};
+    const count = tests.filter((other) => message && other.record.failure?.message === message).length - 1;
+    return count > 0 ? make("p", "alike", `${count} of the other tests found the same.`) : null;
+  }
+
   /** Shows one test; by hand also moves the address, so that it can be passed on. */
   function show(test, byHand) {
     current = test;
@@ -144,7 +151,7 @@
     at("detail").replaceChildren(
       make("h2", "", make("span", record.status, record.status), ` ${record.id}`),
       make("p", "", test.about ?? ""),
-      ...part("Found", block(record.failure?.message)),
+      ...part("Found", block(record.failure?.message), alike(test)),
       ...part("At", block(record.failure?.place)),
       ...part("During", block(record.step)),
       ...part("Not declared by the driver", block(record.missing.join(", "))),
