@@ -255,16 +255,16 @@ fn limits_of_a_device(context: &Context) -> Verdict {
     equal!(limit()?, u64::MAX, "the limit where none was set");
     let kept = alloc(2 * MIB, stream)?;
     fill(stream, kept, 2 * MIB, &[4])?;
-    let most = held()? + 40 * MIB;
+    let most = held()? + 20 * MIB;
     otr!(otr_memory_set_limit, 0, most)?;
     equal!(limit()?, most, "the limit that was set");
     for _ in 0..3 {
         refused(
-            otr!(otr_memory_alloc, 0, 64 * MIB, stream, &mut 0),
+            otr!(otr_memory_alloc, 0, 32 * MIB, stream, &mut 0),
             Code::OUT_OF_MEMORY,
             "more than the limit has room for",
         )?;
-        free(alloc(20 * MIB, stream)?)?;
+        free(alloc(10 * MIB, stream)?)?;
         check!(
             stats()?.reserved_bytes.current <= most,
             "what is held stays below the limit"
@@ -273,7 +273,7 @@ fn limits_of_a_device(context: &Context) -> Verdict {
     // What is in use stays.
     otr!(otr_memory_set_limit, 0, 1)?;
     refused(
-        otr!(otr_memory_alloc, 0, 64 * MIB, stream, &mut 0),
+        otr!(otr_memory_alloc, 0, 32 * MIB, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "memory under a limit of one byte",
     )?;
@@ -283,7 +283,7 @@ fn limits_of_a_device(context: &Context) -> Verdict {
         "what was there before the limit"
     );
     otr!(otr_memory_set_limit, 0, u64::MAX)?;
-    free(alloc(64 * MIB, stream)?)
+    free(alloc(32 * MIB, stream)?)
 }
 
 fn fractions_of_a_device(context: &Context) -> Verdict {
@@ -339,10 +339,10 @@ fn limits_of_the_process(context: &Context) -> Verdict {
     let with = process()?.0;
     equal!(with, stats()?.reserved_bytes.current, "what is held");
     check!(with >= base + 10 * MIB, "10 MiB are held");
-    otr!(otr_memory_set_process_limit, with + 40 * MIB)?;
-    equal!(process()?.1, with + 40 * MIB, "the limit that was set");
+    otr!(otr_memory_set_process_limit, with + 20 * MIB)?;
+    equal!(process()?.1, with + 20 * MIB, "the limit that was set");
     refused(
-        otr!(otr_memory_alloc, 0, 64 * MIB, stream, &mut 0),
+        otr!(otr_memory_alloc, 0, 32 * MIB, stream, &mut 0),
         Code::OUT_OF_MEMORY,
         "more than the process may hold",
     )?;
@@ -350,13 +350,13 @@ fn limits_of_the_process(context: &Context) -> Verdict {
     let devices = made(|out| otr!(otr_device_count, out))?;
     let other = made(|out| otr!(otr_stream_default, devices - 1, out))?;
     refused(
-        otr!(otr_memory_alloc, devices - 1, 64 * MIB, other, &mut 0),
+        otr!(otr_memory_alloc, devices - 1, 32 * MIB, other, &mut 0),
         Code::OUT_OF_MEMORY,
         "more than the process may hold, on the last device",
     )?;
-    free(alloc(20 * MIB, stream)?)?;
+    free(alloc(10 * MIB, stream)?)?;
     otr!(otr_memory_set_process_limit, u64::MAX)?;
-    free(alloc(64 * MIB, stream)?)?;
+    free(alloc(32 * MIB, stream)?)?;
     free(kept)?;
     equal!(held()?, base, "what is held after all was given back");
     equal!(process()?.0, base, "what the process holds");
@@ -367,22 +367,22 @@ fn cached_memory_is_given_back(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
     let base = held()?;
-    let blocks: Vec<u64> = (0..6)
-        .map(|_| alloc(20 * MIB, stream))
+    let blocks: Vec<u64> = (0..5)
+        .map(|_| alloc(10 * MIB, stream))
         .collect::<Verdict<_>>()?;
     for &address in &blocks {
-        fill(stream, address, 20 * MIB, &[8])?;
+        fill(stream, address, 10 * MIB, &[8])?;
     }
     blocks[1..].iter().copied().try_for_each(free)?;
     let cached = || Verdict::Ok(stats()?.inactive_split_bytes.current);
     let (reserved, before) = (stats()?.reserved_bytes.current, cached()?);
-    check!(before >= 100 * MIB, "{before} bytes are cached");
+    check!(before >= 40 * MIB, "{before} bytes are cached");
     let trim = |keep| made(|out| otr!(otr_memory_trim, 0, keep, out));
     equal!(trim(u64::MAX)?, 0, "bytes given back where all may stay");
-    let released = trim(50 * MIB)?;
+    let released = trim(25 * MIB)?;
     check!(
-        cached()? <= 50 * MIB,
-        "{} bytes stay cached of the 50 MiB that may",
+        cached()? <= 25 * MIB,
+        "{} bytes stay cached of the 25 MiB that may",
         cached()?
     );
     equal!(
@@ -398,12 +398,12 @@ fn cached_memory_is_given_back(context: &Context) -> Verdict {
     otr!(otr_memory_trim, 0, 0, std::ptr::null_mut())?;
     otr!(otr_memory_empty_cache, 0)?;
     check!(
-        stats()?.reserved_bytes.current < reserved - 90 * MIB,
-        "{} bytes are held, of which 20 MiB are in use",
+        stats()?.reserved_bytes.current < reserved - 30 * MIB,
+        "{} bytes are held, of which 10 MiB are in use",
         stats()?.reserved_bytes.current
     );
     equal!(
-        download::<u8>(stream, blocks[0] + 20 * MIB - 64, 64)?,
+        download::<u8>(stream, blocks[0] + 10 * MIB - 64, 64)?,
         [8; 64],
         "memory in use"
     );
