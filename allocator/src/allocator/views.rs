@@ -278,19 +278,15 @@ impl<B: Backend> Allocator<B> {
                     continue;
                 };
                 while again && self.overtake_oldest(other, stream) {}
-                let finished = self.has_finished(stream);
-                if !finished && !may_wait {
+                let all_idle = need.tight || self.has_finished(stream);
+                if !all_idle && !may_wait {
                     continue;
                 }
                 let mut arena = self.arenas.lock(other);
                 // Asked for the second time, it is all that was idle the first time.
                 let classes = [Class::Small, Class::Large];
                 let unused = classes.map(|class| arena.tally(class).spare()).iter().sum();
-                let spare = if need.tight || finished {
-                    u64::MAX
-                } else {
-                    unused
-                };
+                let spare = if all_idle { u64::MAX } else { unused };
                 if spare == 0 {
                     continue;
                 }

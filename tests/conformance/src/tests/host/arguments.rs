@@ -240,6 +240,5 @@ fn graph() -> Verdict<u64> {
 }
 
 fn executable() -> Verdict<u64> {
-    let graph = graph()?;
-    made(|out| otr!(otr_graph_instantiate, graph, 0, out))
+    super::executable(graph()?)
 }

@@ -11,8 +11,8 @@ use outrigger_device::{Code, CopyKind, DType};
 use outrigger_ffi::*;
 
 use super::{
-    Refused, add, alloc, download, fill, filled, made, otr, refused, start, stream, tried, upload,
-    with_add,
+    Refused, add, alloc, download, executable, fill, filled, made, otr, refused, start, stream,
+    tried, upload, with_add,
 };
 use crate::test::tests;
 use crate::verdict::{check, equal};
@@ -35,10 +35,6 @@ const D2D: u32 = CopyKind::DeviceToDevice.raw();
 
 fn graph() -> Verdict<u64> {
     made(|out| otr!(otr_graph_create, 0, 0, out))
-}
-
-fn executable(graph: u64) -> Verdict<u64> {
-    made(|out| otr!(otr_graph_instantiate, graph, 0, out))
 }
 
 fn replay(exec: u64, stream: u64) -> Verdict {

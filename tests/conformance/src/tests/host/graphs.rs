@@ -6,7 +6,9 @@ use std::ptr::null;
 use outrigger_device::Code;
 use outrigger_ffi::*;
 
-use super::{alloc, download, event, fill, made, otr, refused, start, stream};
+use super::{
+    alloc, begin, download, end, event, executable, fill, made, otr, refused, start, stream,
+};
 use crate::test::tests;
 use crate::verdict::equal;
 use crate::{Context, Verdict};
@@ -50,18 +52,6 @@ pub(super) fn kernel() -> otr_kernel_call_t {
         address_count: 0,
         reserved: 0,
     }
-}
-
-fn begin(stream: u64) -> Verdict {
-    Ok(otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?)
-}
-
-fn end(stream: u64) -> Verdict<u64> {
-    made(|out| otr!(otr_capture_end, stream, out))
-}
-
-fn executable(graph: u64) -> Verdict<u64> {
-    made(|out| otr!(otr_graph_instantiate, graph, 0, out))
 }
 
 /// An executable graph that fills 64 bytes.

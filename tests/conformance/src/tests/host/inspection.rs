@@ -8,8 +8,8 @@ use outrigger_device::{Code, DType};
 use outrigger_ffi::*;
 
 use super::{
-    Refused, add, alloc, download, event, fill, filled, finished, json, made, otr, refused, scalar,
-    start, stream, string, upload,
+    Refused, add, alloc, begin, download, end, event, fill, filled, finished, json, made, otr,
+    refused, scalar, start, stream, string, upload,
 };
 use crate::test::tests;
 use crate::verdict::{check, equal};
@@ -32,14 +32,6 @@ tests! { "host-abi.inspection":
     random_numbers: H25 H28;
     /// A graph is written down in three formats.
     dumps: H8 H11;
-}
-
-fn begin(stream: u64) -> Verdict {
-    Ok(otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?)
-}
-
-fn end(stream: u64) -> Verdict<u64> {
-    made(|out| otr!(otr_capture_end, stream, out))
 }
 
 fn executable(graph: u64, flags: u32) -> Verdict<u64> {

@@ -205,6 +205,21 @@ pub(super) fn event() -> Verdict<u64> {
     made(|out| otr!(otr_event_create, 0, 0, out))
 }
 
+/// Begins a capture of a stream.
+pub(super) fn begin(stream: u64) -> Verdict {
+    Ok(otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?)
+}
+
+/// Ends a capture: its graph.
+pub(super) fn end(stream: u64) -> Verdict<u64> {
+    made(|out| otr!(otr_capture_end, stream, out))
+}
+
+/// A graph made executable without flags.
+pub(super) fn executable(graph: u64) -> Verdict<u64> {
+    made(|out| otr!(otr_graph_instantiate, graph, 0, out))
+}
+
 pub(super) fn alloc(size: u64, stream: u64) -> Verdict<u64> {
     made(|out| otr!(otr_memory_alloc, 0, size, stream, out))
 }
