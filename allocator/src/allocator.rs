@@ -8,6 +8,7 @@
 //! gets or gives back counts for the other. (The locks of the pending queues and the pools are leaves.)
 //! Nobody waits for a fence with any of them held.
 
+mod gates;
 mod graphs;
 mod pressure;
 mod settle;

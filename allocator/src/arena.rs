@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 pub(crate) use self::grow::{Growth, Leaving};
 use self::holds::Note;
-use self::sleep::Sleep;
 use crate::block::{Block, Blocks, NONE, State};
 use crate::config::{Class, Request};
 use crate::index::Index;
@@ -68,7 +67,8 @@ pub(crate) struct Arena {
     pub(crate) owner: Option<Owner>,
     /// Its pool was released: what becomes idle leaves.
     pub(crate) closed: bool,
-    sleep: Option<Sleep>,
+    asleep: bool,
+    away: BTreeSet<u64>, // homes of chunks without memory
     config: Arc<Config>,
     blocks: Blocks,
     segments: Segments,
@@ -95,7 +95,8 @@ impl Arena {
             id,
             owner: None,
             closed: false,
-            sleep: None,
+            asleep: false,
+            away: BTreeSet::new(),
             blocks: Blocks::new(),
             segments: Segments::new(),
             index: Index::new(),

@@ -60,6 +60,12 @@ pub trait Backend: Send + Sync {
     /// up the memory behind later ones.
     fn fence(&self, stream: StreamId) -> Result<Self::Fence, Self::Error>;
 
+    /// As [`fence`](Self::fence), and can be waited for: where a stream's work is being captured, behind what
+    /// it was really given.
+    fn submitted(&self, stream: StreamId) -> Result<Self::Fence, Self::Error> {
+        self.fence(stream)
+    }
+
     /// Whether the fence has passed; never waits. A fence of work that failed has passed.
     fn fence_done(&self, fence: &Self::Fence) -> bool;
 

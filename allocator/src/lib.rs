@@ -11,6 +11,7 @@
 //!   coalescing, growing, lending, holds. It knows no device and no lock;
 //! - `arenas`: all arenas, by whom they serve and by address;
 //! - `pending`: freed blocks that recorded streams may still touch, and memory that leaves;
+//! - `gate`: who uses a pool's memory at which moment;
 //! - `allocator`: locks, the device, and what to do when memory runs out.
 //!
 //! It must never touch the memory that it manages, know what a stream is, or depend on another crate
@@ -27,6 +28,7 @@ mod bits;
 mod block;
 mod config;
 mod error;
+mod gate;
 mod history;
 mod index;
 mod lists;
@@ -43,6 +45,7 @@ pub use allocator::{Allocator, IdleWatch};
 pub use backend::{Backend, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory};
 pub use config::{Config, ConfigError};
 pub use error::{AllocError, FreeError, OutOfMemory, PoolAllocError, PoolError};
+pub use gate::PoolGate;
 pub use history::{
     BlockNote, Context, ContextSource, Frame, History, HistoryEntry, HistoryKind, HistoryOptions,
     Holder, Label, Recorded,

@@ -129,6 +129,37 @@ impl<F> Pending<F> {
         self.fences_of(|waiter| matches!(waiter, Waiter::Leaving(..)))
     }
 
+    /// The chunks of arenas that wait before they are home, by arena and home, with the streams that they
+    /// wait for.
+    pub(crate) fn homes(&self, arenas: &[u32]) -> Vec<((u32, u64), StreamId)> {
+        let uses = self.queues.iter().flat_map(|queue| {
+            let stream = queue.stream;
+            queue.uses.iter().map(move |entry| (entry.waiter, stream))
+        });
+        let homes = uses.filter_map(|(waiter, stream)| match waiter {
+            Waiter::Home { arena, home } if arenas.contains(&arena) => {
+                Some(((arena, home), stream))
+            }
+            _ => None,
+        });
+        homes.collect()
+    }
+
+    /// A chunk that waits has another home from now on.
+    pub(crate) fn rename_home(&mut self, from: (u32, u64), to: (u32, u64)) {
+        let mut uses = self.queues.iter_mut().flat_map(|queue| &mut queue.uses);
+        let its = Waiter::Home {
+            arena: from.0,
+            home: from.1,
+        };
+        if let Some(entry) = uses.find(|entry| entry.waiter == its) {
+            entry.waiter = Waiter::Home {
+                arena: to.0,
+                home: to.1,
+            };
+        }
+    }
+
     /// The oldest block of an arena that waits behind a fence, and that fence's stream. It stays.
     pub(crate) fn oldest_of(&self, arena: u32) -> Option<(StreamId, Arc<F>)> {
         self.queues.iter().find_map(|queue| {

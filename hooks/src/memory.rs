@@ -190,7 +190,7 @@ impl Device {
 
     /// The error of an allocation that failed; tells those who want to hear of it.
     #[cold]
-    fn alloc_failed(&self, error: AllocError<Error>) -> Error {
+    pub(crate) fn alloc_failed(&self, error: AllocError<Error>) -> Error {
         let figures = match error {
             AllocError::Backend(error) => return error,
             AllocError::OutOfMemory(figures) => figures,

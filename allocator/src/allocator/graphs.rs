@@ -10,12 +10,13 @@ use super::Allocator;
 use crate::arena::Owner;
 use crate::stats::Gauge;
 use crate::{
-    Allocation, Backend, FreeError, Freed, PoolAllocError, PoolError, PoolId, PoolStats, StreamId,
+    AllocError, Allocation, Backend, FreeError, Freed, PoolAllocError, PoolError, PoolGate, PoolId,
+    PoolStats, StreamId,
 };
 
 /// A pool's record: kept while it has references or memory.
-#[derive(Default)]
 struct Pool {
+    gate: PoolGate,
     references: u64,
     /// Allocations on their way to the device and back: they began while the pool had references, and
     /// end as if it still had.
@@ -78,6 +79,32 @@ impl Pools {
         Ok(())
     }
 
+    /// The gate of a pool.
+    pub(super) fn gate(&mut self, pool: PoolId) -> Result<PoolGate, PoolError> {
+        self.live(pool).map(|record| record.gate.clone())
+    }
+
+    /// The gates of the pools that graphs use, with their arenas.
+    pub(super) fn of_graphs(&self) -> Vec<(PoolGate, Vec<u32>)> {
+        let pools = self.records.values().filter(|it| it.gate.is_of_graphs());
+        pools
+            .map(|it| (it.gate.clone(), it.arenas.clone()))
+            .collect()
+    }
+
+    /// The gates of the pools that have one of these arenas.
+    pub(super) fn gates_of(&self, arenas: &[u32]) -> Vec<PoolGate> {
+        let has = |pool: &&Pool| pool.arenas.iter().any(|arena| arenas.contains(arena));
+        let pools = self.records.values().filter(has);
+        pools.map(|pool| pool.gate.clone()).collect()
+    }
+
+    /// The arenas of a pool.
+    pub(super) fn arenas(&self, pool: PoolId) -> Vec<u32> {
+        let record = self.records.get(&pool);
+        record.map_or_else(Vec::new, |record| record.arenas.clone())
+    }
+
     /// The arenas of a pool that nobody refers to any more.
     fn released(&mut self, pool: PoolId) -> Vec<u32> {
         let record = self.records.get(&pool);
@@ -97,8 +124,12 @@ impl<B: Backend> Allocator<B> {
         pools.made += 1;
         let pool = PoolId::new(pools.made).expect("counts from 1");
         let record = Pool {
+            gate: PoolGate::new(pool),
             references: 1,
-            ..Pool::default()
+            pins: 0,
+            arenas: Vec::new(),
+            allocated: Gauge::default(),
+            suspended: false,
         };
         pools.records.insert(pool, record);
         pool
@@ -115,7 +146,7 @@ impl<B: Backend> Allocator<B> {
 
     /// Gives a reference to a pool back. With the last one the pool is released: its idle memory goes
     /// back to the device, after a fence behind the work of its streams, which is waited for; the rest
-    /// goes as its blocks are free and its streams have passed.
+    /// goes as its blocks are free and its streams have passed. Replays of graphs that use it have finished.
     ///
     /// # Errors
     /// The pool was released or never made.
@@ -136,6 +167,9 @@ impl<B: Backend> Allocator<B> {
         }
         for &number in arenas {
             self.arenas.lock(number).closed = true;
+        }
+        self.part_from_guests(arenas);
+        for &number in arenas {
             self.pending.lock().retire(number);
         }
         self.wait_leaving();
@@ -166,31 +200,17 @@ impl<B: Backend> Allocator<B> {
         stream: StreamId,
     ) -> Result<Allocation, PoolAllocError<B::Error>> {
         // Released by another thread meanwhile, the pool still serves this request.
-        let record = self.pools.lock().awake(pool).map(|record| record.pins += 1);
-        record.map_err(PoolAllocError::Pool)?;
+        let gate = self.pools.lock().awake(pool).map(|record| {
+            record.pins += 1;
+            record.gate.clone()
+        });
+        let gate = gate.map_err(PoolAllocError::Pool)?;
         let owner = Owner {
             pool: Some(pool),
             stream,
         };
-        let result = match self.config.request(size) {
-            None => Err(self.out_of_memory(size, stream)),
-            Some(request) => {
-                let mut arena = self.arenas.of(owner);
-                let recording = self.history.is_on();
-                let found = if recording {
-                    None
-                } else {
-                    arena.alloc(&request)
-                };
-                let (number, short) = (arena.number(), arena.is_short(request.class));
-                drop(arena);
-                if short {
-                    self.settle();
-                }
-                self.pool_has(pool, number);
-                found.map_or_else(|| self.alloc_slow(&request, owner), Ok)
-            }
-        };
+        let result = self.note_user(&gate, stream);
+        let result = result.and_then(|()| self.alloc_of(owner, size));
         let arenas = {
             let mut pools = self.pools.lock();
             if let Some(record) = pools.records.get_mut(&pool) {
@@ -202,7 +222,36 @@ impl<B: Backend> Allocator<B> {
             pools.released(pool)
         };
         self.close(&arenas);
-        result.map_err(PoolAllocError::Alloc)
+        let ordered = result.and_then(|found| {
+            // A replay on another thread may have brought it home just now.
+            let ordered = self.note_user(&gate, stream);
+            ordered.map(|()| found).inspect_err(|_| {
+                let _ = self.free(found.address);
+            })
+        });
+        ordered.map_err(PoolAllocError::Alloc)
+    }
+
+    fn alloc_of(&self, owner: Owner, size: u64) -> Result<Allocation, AllocError<B::Error>> {
+        let Some(request) = self.config.request(size) else {
+            return Err(self.out_of_memory(size, owner.stream));
+        };
+        let mut arena = self.arenas.of(owner);
+        let recording = self.history.is_on();
+        let found = if recording {
+            None
+        } else {
+            arena.alloc(&request)
+        };
+        let (number, short) = (arena.number(), arena.is_short(request.class));
+        drop(arena);
+        if short {
+            self.settle();
+        }
+        if let Some(pool) = owner.pool {
+            self.pool_has(pool, number);
+        }
+        found.map_or_else(|| self.alloc_slow(&request, owner), Ok)
     }
 
     /// Notes that an arena is of a pool.

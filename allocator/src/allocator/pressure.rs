@@ -18,6 +18,7 @@ impl<B: Backend> Allocator<B> {
         owner: Owner,
     ) -> Result<Allocation, AllocError<B::Error>> {
         self.collect(request.size);
+        self.before_growth(owner, request);
         let context = self.history.context();
         let found = match self.supply(request, owner, false, &context)? {
             Some(found) => Some(found),
@@ -89,11 +90,20 @@ impl<B: Backend> Allocator<B> {
     /// Gives idle memory of the shared arenas back that is idle now, once the work of its streams has
     /// finished: as much as is wanted, if there is so much. Returns how many bytes that were.
     pub(super) fn give_back(&self, wanted: u64) -> u64 {
+        self.give_back_of(wanted, |_| true)
+    }
+
+    /// As [`give_back`](Self::give_back), of streams without work alone, so that nobody waits.
+    pub(super) fn give_back_at_once(&self, wanted: u64) -> u64 {
+        self.give_back_of(wanted, |stream| self.has_finished(stream))
+    }
+
+    fn give_back_of(&self, wanted: u64, of: impl Fn(StreamId) -> bool) -> u64 {
         let growth = self.growth.lock();
         let shown = self.settle_and_show(&growth);
         let mut sent = 0;
         for number in self.arenas.numbers() {
-            if sent < wanted && self.is_shared(number) {
+            if sent < wanted && self.gives_back(number, &of) {
                 sent += self.send_idle(&growth, number, wanted - sent, &shown);
             }
         }
@@ -127,9 +137,13 @@ impl<B: Backend> Allocator<B> {
         any
     }
 
-    fn is_shared(&self, number: u32) -> bool {
-        let owner = self.arenas.lock(number).owner;
-        owner.is_some_and(|owner| owner.pool.is_none())
+    /// Whether what is idle in an arena may be the device's again.
+    fn gives_back(&self, number: u32, of: impl Fn(StreamId) -> bool) -> bool {
+        let (owner, closed) = {
+            let arena = self.arenas.lock(number);
+            (arena.owner, arena.closed)
+        };
+        owner.is_some_and(|owner| (closed || owner.pool.is_none()) && of(owner.stream))
     }
 
     #[cold]

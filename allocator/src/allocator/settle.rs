@@ -69,8 +69,12 @@ impl<B: Backend> Allocator<B> {
                 self.settle_and_show(growth)
             };
             for arena in retiring {
-                self.send_idle(growth, arena, u64::MAX, &shown);
-                self.send_views(growth, arena, 0);
+                let lent = self.has_lent(arena);
+                let sent = self.send_idle(growth, arena, u64::MAX, &shown);
+                // What is still mapped somewhere does not go back to the device.
+                for number in self.arenas.numbers().filter(|_| lent && sent > 0) {
+                    self.send_views(growth, number, 0);
+                }
                 self.forget_if_empty(arena);
             }
             let unfenced = self.pending.lock().unfenced();

@@ -13,32 +13,42 @@
 use super::Allocator;
 use super::supply::{Memory, Supplied};
 use crate::config::Class;
-use crate::segment::Chunk;
+use crate::segment::{Chunk, Piece};
 use crate::{
     AllocError, Backend, Event, EventKind, Physical, PoolAllocError, PoolError, PoolId, StreamId,
 };
 
 /// A chunk with the arena that it is of.
-type Place = (u32, Chunk, Class);
+pub(super) type Place = (u32, Chunk, Class);
 
 impl<B: Backend> Allocator<B> {
     /// Refuses allocations from a pool from now on, and gives the addresses in use with their bytes.
     /// Frees go on. Work on the pool is the caller's business.
     ///
     /// # Errors
-    /// The pool was released or never made, sleeps, or is being allocated from; or its memory is not
-    /// mapped chunk by chunk.
+    /// The pool was released or never made, sleeps, or is being allocated from; its memory is not mapped
+    /// chunk by chunk; or others use some of it, and the device refuses to part the two.
     pub fn pool_suspend(&self, pool: PoolId) -> Result<Vec<(u64, u64)>, PoolError> {
-        if self.memory().is_none() {
-            return Err(PoolError::NotMapped { pool });
-        }
+        let memory = self.memory().ok_or(PoolError::NotMapped { pool })?;
+        let gate = self.pool_gate(pool)?;
         let arenas = self.pools.lock().suspend(pool)?;
         let fixed = arenas
             .iter()
             .any(|&number| !self.arenas.lock(number).can_sleep());
-        if fixed {
+        let ready = if fixed {
+            Err(PoolError::NotMapped { pool })
+        } else {
+            gate.enter(None);
+            let alone = self.evict(memory, &gate, true);
+            let alone = alone.ok().flatten();
+            alone.ok_or_else(|| {
+                gate.leave();
+                PoolError::Busy { pool }
+            })
+        };
+        if let Err(error) = ready {
             self.pools.lock().resume(pool)?;
-            return Err(PoolError::NotMapped { pool });
+            return Err(error);
         }
         let mut used = Vec::new();
         for number in arenas {
@@ -49,8 +59,8 @@ impl<B: Backend> Allocator<B> {
         Ok(used)
     }
 
-    /// Gives the memory of a suspended pool back to the device, whose work on it has finished. Returns how
-    /// many bytes that were.
+    /// Gives the memory of a suspended pool back to the device, whose work on it has finished, or to those who
+    /// have mapped it. Returns how many bytes that were.
     ///
     /// # Errors
     /// The pool was released or never made, or is not suspended.
@@ -59,12 +69,22 @@ impl<B: Backend> Allocator<B> {
         let memory = self.memory().ok_or(PoolError::NotMapped { pool })?;
         let growth = self.growth.lock();
         let mut events = Vec::new();
+        let mut bytes = 0;
+        let heirs = self.heirs(&growth, &arenas, true);
         for place in self.places(&arenas, false) {
-            events.extend(self.page_out(memory, &place));
+            let (arena, chunk, class) = place;
+            if let Some(&heir) = heirs.get(&(arena, chunk.home)) {
+                // Refused, it stays and goes on to count.
+                let piece = Piece { arena, chunk };
+                let _ = self.bequeath(&growth, memory, &piece, class, heir, &mut events);
+            } else {
+                events.extend(self.page_out(memory, &place));
+            }
+            bytes += u64::from(self.arenas.lock(arena).is_away(chunk.home)) * chunk.size;
         }
         drop(growth);
         self.tell(&events);
-        Ok(events.iter().map(|event| event.size).sum())
+        Ok(bytes)
     }
 
     /// Puts memory behind the addresses of a suspended pool again, with whatever contents. Where there is
@@ -97,6 +117,7 @@ impl<B: Backend> Allocator<B> {
         for number in self.pools.lock().suspended(pool)? {
             self.arenas.lock(number).set_asleep(false);
         }
+        self.pool_gate(pool)?.leave();
         self.pools.lock().resume(pool)
     }
 
@@ -108,7 +129,8 @@ impl<B: Backend> Allocator<B> {
             .sum()
     }
 
-    fn places(&self, arenas: &[u32], away: bool) -> Vec<Place> {
+    /// The chunks of arenas that have memory, or those that have none.
+    pub(super) fn places(&self, arenas: &[u32], away: bool) -> Vec<Place> {
         let of = |&number: &u32| {
             let chunks = self.arenas.lock(number).chunks_away(away);
             chunks
@@ -136,13 +158,15 @@ impl<B: Backend> Allocator<B> {
         event.map(|event| self.with_figures(event))
     }
 
-    /// The ladder of [`pool_page_in`](Self::pool_page_in): `false` if there is not enough.
-    fn page_in_somehow(
+    /// Gives all chunks that are away memory: in the place of idle memory where there is some, and else as
+    /// any allocation has it. `false` if there is not enough.
+    pub(super) fn page_in_somehow(
         &self,
         memory: Memory<'_, B>,
         arenas: &[u32],
         needed: u64,
     ) -> Result<bool, AllocError<B::Error>> {
+        self.give_back_at_once(needed);
         if self.page_in(memory, arenas)?.is_some() {
             return Ok(true);
         }

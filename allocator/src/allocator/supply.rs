@@ -7,7 +7,7 @@ use parking_lot::MutexGuard;
 
 use super::Allocator;
 use crate::arena::{Growth, Owner};
-use crate::config::{Config, Request};
+use crate::config::{Class, Config, Request};
 use crate::segment::Chunk;
 use crate::{AllocError, Allocation, Backend, Context, Event, EventKind, Physical, VirtualMemory};
 
@@ -136,16 +136,22 @@ impl<B: Backend> Allocator<B> {
         need: &Need<'_, B>,
         events: &mut Vec<Event>,
     ) -> Supplied<Allocation, B::Error> {
-        let Some(plan) = self.plan(need, need.request.size, true)? else {
+        let &Need {
+            memory,
+            request,
+            number,
+            ..
+        } = need;
+        let Some(plan) = self.plan(memory, number, request.class, request.size, true)? else {
             return Ok(None);
         };
         let chunks = match self.map_more(need, &plan, events) {
             Ok(None) => self.map_new(need, &plan, plan.missing, events),
             found => found,
         };
-        let mut arena = self.arenas.lock(need.number);
+        let mut arena = self.arenas.lock(number);
         match chunks {
-            Ok(Some(chunks)) => Ok(Some(arena.grown(&plan, &chunks, need.request))),
+            Ok(Some(chunks)) => Ok(Some(arena.grown(&plan, &chunks, request))),
             failed => {
                 arena.give_up(&plan);
                 failed.map(|_| None)
@@ -177,12 +183,12 @@ impl<B: Backend> Allocator<B> {
     /// Where the arena can map `bytes` in one piece: in a span that it has, or in a new one.
     pub(super) fn plan(
         &self,
-        need: &Need<'_, B>,
+        memory: Memory<'_, B>,
+        number: u32,
+        class: Class,
         bytes: u64,
         extend: bool,
     ) -> Supplied<Growth, B::Error> {
-        let &Need { memory, number, .. } = need;
-        let class = need.request.class;
         let plan = |number| {
             let mut arena = self.arenas.lock(number);
             arena.plan(class, bytes, memory.granularity(), extend)

@@ -4,7 +4,8 @@
 //! whichever address. Chunks that others have used need a wait of the stream behind their work so far, if
 //! there is any; small requests, which are not worth a wait, take only those of streams without work.
 //! Memory that waits for other streams needs a wait, too, and no view. Only what is missing then is
-//! taken from the device. All of this is for the shared memory: a pool's never lends nor borrows.
+//! taken from the device. All of this is for the shared memory: a pool's never borrows, and lends only
+//! between the replays of graphs.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ const SLOTS_MAX: usize = 2048;
 
 /// An idle chunk, and where it is idle.
 #[derive(Clone, Copy)]
-struct Offer {
+pub(super) struct Offer {
     /// The arena that may use it now.
     holder: u32,
     /// The stream of that arena, which may still work on it.
@@ -78,6 +79,9 @@ impl<B: Backend> Allocator<B> {
                 return Ok(Some(found));
             }
             offers.extend(self.offers_of_others(need, may_wait));
+            if bytes(&offers) < request.size {
+                offers.extend(self.offers_of_pools(may_wait));
+            }
         }
         if let Some(found) = self.reuse_with_guests(number, request, owner, &offers) {
             return Ok(Some(found));
@@ -104,30 +108,46 @@ impl<B: Backend> Allocator<B> {
 
     /// Takes offered chunks, if they are still idle, and makes the stream wait for who has used them.
     fn take(&self, stream: StreamId, offers: &[Offer]) -> Vec<Piece> {
-        let mut known: Vec<(StreamId, bool)> = vec![(stream, true)];
-        let mut taken = Vec::new();
+        // Out of use first: what their streams are given from here on does not touch them.
+        let mut idle: Vec<&Offer> = Vec::with_capacity(offers.len());
         for offer in offers {
-            let before = known.iter().find(|(other, _)| *other == offer.stream);
+            let mut holder = self.arenas.lock(offer.holder);
+            let piece = offer.piece;
+            let taken = match offer.shown {
+                None => holder.lend(&piece.chunk),
+                Some(address) => holder.empty_slot(&Slot { address, piece }),
+            };
+            idle.extend(taken.then_some(offer));
+        }
+        let mut known: Vec<(u32, bool)> = Vec::new();
+        let mut taken = Vec::with_capacity(idle.len());
+        for offer in idle {
+            let before = known.iter().find(|(holder, _)| *holder == offer.holder);
             let ordered = match before {
                 Some(&(_, ordered)) => ordered,
                 None => {
-                    let ordered = self.order(stream, offer.stream);
-                    known.push((offer.stream, ordered));
+                    let ordered = (offer.stream == stream || self.order(stream, offer.stream))
+                        && self.order_behind_users(stream, offer.holder);
+                    known.push((offer.holder, ordered));
                     ordered
                 }
             };
-            let mut holder = self.arenas.lock(offer.holder);
-            let piece = offer.piece;
-            let idle = ordered
-                && match offer.shown {
-                    None => holder.lend(&piece.chunk),
-                    Some(address) => holder.empty_slot(&Slot { address, piece }),
-                };
-            if idle {
-                taken.push(piece);
+            match offer.shown {
+                _ if ordered => taken.push(offer.piece),
+                Some(_) => self.send_home(offer.stream, &[offer.piece]),
+                None => self.come_home(&offer.piece),
             }
         }
         taken
+    }
+
+    /// A lent chunk, which nobody works on but its own stream, is home at once.
+    fn come_home(&self, piece: &Piece) {
+        let mut arena = self.arenas.lock(piece.arena);
+        arena.come_home(piece.chunk.home);
+        if arena.closed {
+            self.pending.lock().retire(piece.arena);
+        }
     }
 
     /// Takes new chunks from the device, which are lent at once.
@@ -137,7 +157,8 @@ impl<B: Backend> Allocator<B> {
         bytes: u64,
         events: &mut Vec<Event>,
     ) -> Supplied<Vec<Piece>, B::Error> {
-        let Some(plan) = self.plan(need, bytes, false)? else {
+        let class = need.request.class;
+        let Some(plan) = self.plan(need.memory, need.number, class, bytes, false)? else {
             return Ok(None);
         };
         let Some(chunks) = self.map_new(need, &plan, bytes, events)? else {
@@ -305,13 +326,13 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Whether a stream has done all that it was given.
-    fn has_finished(&self, stream: StreamId) -> bool {
+    pub(super) fn has_finished(&self, stream: StreamId) -> bool {
         let fence = self.backend.fence(stream);
         fence.is_ok_and(|fence| self.backend.fence_done(&fence))
     }
 
     /// Makes a stream wait for all that another has been given.
-    fn order(&self, stream: StreamId, other: StreamId) -> bool {
+    pub(super) fn order(&self, stream: StreamId, other: StreamId) -> bool {
         let Ok(fence) = self.backend.fence(other).map(Arc::new) else {
             return false;
         };
@@ -325,7 +346,7 @@ impl<B: Backend> Allocator<B> {
 }
 
 /// The idle chunks of an arena, and those of others in its views.
-fn offers(arena: &mut Arena, stream: StreamId) -> Vec<Offer> {
+pub(super) fn offers(arena: &mut Arena, stream: StreamId) -> Vec<Offer> {
     let holder = arena.number();
     let own = arena.idle_chunks().into_iter().map(|chunk| Offer {
         holder,

@@ -115,6 +115,12 @@ impl Arena {
         self.give(id);
     }
 
+    /// Whether the chunk of this arena with this home is lent.
+    pub(crate) fn is_lent(&self, home: u64) -> bool {
+        let id = self.index.get(&self.blocks, home);
+        id != NONE && self.blocks[id].state == State::Lent
+    }
+
     /// Makes a place of a view a hole, so that its piece can be used elsewhere. `false` if it is not idle.
     pub(crate) fn empty_slot(&mut self, slot: &Slot) -> bool {
         self.empty(slot.address, slot.piece.chunk.size)
@@ -305,6 +311,42 @@ impl Arena {
         let views = in_use.filter_map(|&view| self.segments[view].view());
         let pieces = views.flat_map(|view| view.slots.iter().map(|slot| slot.piece));
         pieces.map(|piece| (piece.arena, piece.chunk.home))
+    }
+
+    /// The chunks of other arenas at the places of views that are not holes: by arena and home.
+    pub(crate) fn guests_in_use(&self) -> impl Iterator<Item = (u32, u64)> {
+        let views = self.views.iter().map(|&view| &self.segments[view]);
+        let guests = views.filter_map(|segment| Some((segment, segment.view()?)));
+        let guests = guests.filter(|(_, view)| view.guests);
+        guests.flat_map(move |(segment, view)| {
+            let used = move |slot: &&Slot| {
+                let (at, starts) = (slot.address, &segment.starts);
+                let block = starts.around(&self.blocks, at, at - segment.address);
+                slot.piece.arena != self.id
+                    && block.is_some_and(|id| self.blocks[id].state != State::Unmapped)
+            };
+            let slots = view.slots.iter().filter(used);
+            slots.map(|slot| (slot.piece.arena, slot.piece.chunk.home))
+        })
+    }
+
+    /// A piece of views has another home from now on.
+    pub(crate) fn rename_piece(&mut self, from: &Piece, to: &Piece) {
+        for &id in &self.views {
+            let Some(view) = self.segments[id].view_mut() else {
+                continue;
+            };
+            let mut slots = view.slots.iter_mut();
+            let Some(slot) = slots.find(|slot| slot.piece == *from) else {
+                continue;
+            };
+            slot.piece = *to;
+            view.guests = view.slots.iter().any(|slot| slot.piece.arena != self.id);
+            // As one of its own it is looked for elsewhere.
+            if !std::mem::replace(&mut view.touched, true) {
+                self.touched.push(id);
+            }
+        }
     }
 
     /// Whether all of a view is one hole.

@@ -1,8 +1,7 @@
-//! An arena whose memory is away: blocks and addresses stay as they are, chunks are the device's again.
+//! Memory that is away: blocks and addresses stay as they are, chunks are the device's again, or others'.
 //!
-//! It must never hand out a block meanwhile; frees are arithmetic, and go on.
-
-use std::collections::BTreeSet;
+//! An arena that sleeps must never hand out a block; frees are arithmetic, and go on. In one that is awake
+//! a chunk that is away is lent.
 
 use super::Arena;
 use crate::Physical;
@@ -10,13 +9,6 @@ use crate::block::{NONE, State};
 use crate::config::Class;
 use crate::segment::{Chunk, Kind};
 use crate::tally::Quantity;
-
-/// What is away of an arena that sleeps.
-#[derive(Default)]
-pub(super) struct Sleep {
-    /// The homes of chunks without memory.
-    away: BTreeSet<u64>,
-}
 
 impl Arena {
     /// Whether all of its memory could be away: it is mapped chunk by chunk, at home.
@@ -27,16 +19,12 @@ impl Arena {
 
     /// Whether it sleeps.
     pub(crate) fn is_asleep(&self) -> bool {
-        self.sleep.is_some()
+        self.asleep
     }
 
     /// From now on it sleeps, or is awake.
     pub(crate) fn set_asleep(&mut self, asleep: bool) {
-        if asleep {
-            self.sleep.get_or_insert_default();
-        } else {
-            self.sleep = None;
-        }
+        self.asleep = asleep;
     }
 
     /// The addresses that somebody uses, joined where they touch, with their bytes.
@@ -65,9 +53,9 @@ impl Arena {
     /// Bytes in use of an arena that sleeps: they are not among those that the device has given.
     pub(crate) fn asleep_bytes(&self) -> u64 {
         let used = |class: Class| self.parts[class as usize].tally.current(Quantity::Bytes);
-        match self.sleep {
-            Some(_) => used(Class::Small) + used(Class::Large),
-            None => 0,
+        match self.asleep {
+            true => used(Class::Small) + used(Class::Large),
+            false => 0,
         }
     }
 
@@ -85,14 +73,12 @@ impl Arena {
 
     /// A chunk has no memory any more.
     pub(crate) fn went_away(&mut self, chunk: &Chunk) {
-        if let Some(sleep) = &mut self.sleep
-            && sleep.away.insert(chunk.home)
-        {
+        if self.away.insert(chunk.home) {
             self.reserved -= chunk.size;
         }
     }
 
-    /// A chunk has memory again, which is mapped at its home.
+    /// A chunk has memory again, which is mapped at its home. If it was lent, it is free.
     pub(crate) fn came_back(&mut self, chunk: &Chunk, physical: Physical) {
         if !self.forget_away(chunk.home) {
             return;
@@ -107,24 +93,23 @@ impl Arena {
         if let Some(found) = found {
             found.physical = physical;
         }
+        if self.is_lent(chunk.home) {
+            self.come_home(chunk.home);
+        }
     }
 
     /// How many chunks are away.
     pub(super) fn count_away(&self) -> u64 {
-        self.sleep
-            .as_ref()
-            .map_or(0, |sleep| sleep.away.len() as u64)
+        self.away.len() as u64
     }
 
     /// Whether the chunk at a home is away.
     pub(crate) fn is_away(&self, home: u64) -> bool {
-        let sleep = self.sleep.as_ref();
-        sleep.is_some_and(|sleep| sleep.away.contains(&home))
+        self.away.contains(&home)
     }
 
     /// The chunk at a home is no more, or not away any more; whether it was away.
     pub(super) fn forget_away(&mut self, home: u64) -> bool {
-        let sleep = self.sleep.as_mut();
-        sleep.is_some_and(|sleep| sleep.away.remove(&home))
+        self.away.remove(&home)
     }
 }

@@ -5,6 +5,7 @@ mod faults;
 mod graphs;
 mod model;
 mod options;
+mod replays;
 mod sim;
 mod sleep;
 mod threads;

@@ -115,9 +115,18 @@ impl State {
     /// Work on the memory behind these addresses that is not finished, but for work of one stream, and
     /// what comes before all that this stream may still be given.
     pub(crate) fn touched(&self, bytes: &Range<u64>, but: Option<StreamId>) -> Option<&Touch> {
+        self.touches_of(bytes, but).next()
+    }
+
+    /// All of [`touched`](Self::touched).
+    pub(crate) fn touches_of(
+        &self,
+        bytes: &Range<u64>,
+        but: Option<StreamId>,
+    ) -> impl Iterator<Item = &Touch> {
         let pieces = self.memory.pieces(bytes);
         let behind = but.and_then(|stream| self.behind.get(&stream));
-        self.touches.iter().find(|touch| {
+        self.touches.iter().filter(move |touch| {
             let before = behind.and_then(|behind| behind.get(&touch.stream));
             Some(touch.stream) != but
                 && before.is_none_or(|&before| before < touch.number)
@@ -268,6 +277,14 @@ impl Backend for Sim {
             number,
             behind,
             capture: state.captures.get(&stream).copied(),
+        })
+    }
+
+    fn submitted(&self, stream: StreamId) -> Result<Fence, Refusal> {
+        let fence = self.fence(stream)?;
+        Ok(Fence {
+            capture: None,
+            ..fence
         })
     }
 

@@ -90,9 +90,27 @@ impl CaptureEnd {
 pub(crate) struct Capture {
     id: u64,
     mode: CaptureMode,
-    pool: Arc<PoolRef>,
+    inside: Inside,
     end: CaptureEnd,
     state: Mutex<State>,
+}
+
+/// The pool of a capture, none of whose memory serves others meanwhile.
+struct Inside(Arc<PoolRef>);
+
+impl Inside {
+    fn enter(pool: Arc<PoolRef>) -> Result<Self> {
+        let device = pool.device();
+        let entered = device.allocator().pool_enter(pool.gate(), None);
+        entered.map_err(|error| device.alloc_failed(error))?;
+        Ok(Self(pool))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.gate().leave();
+    }
 }
 
 struct State {
@@ -233,7 +251,7 @@ impl Capture {
     }
 
     pub(crate) fn pool(&self) -> &Arc<PoolRef> {
-        &self.pool
+        &self.inside.0
     }
 }
 
@@ -487,7 +505,7 @@ impl Stream {
         let (capture, _) = self.place()?;
         capture.with(|_| Ok(()))?;
         // Without the lock: observers may be asked to release memory, and may use the capture for that.
-        let outcome = alloc(&capture.pool, StreamId(self.id()));
+        let outcome = alloc(&capture.inside.0, StreamId(self.id()));
         let made = outcome.as_ref().ok().map(|(base, _)| *base);
         capture
             .with(|state| {
@@ -518,6 +536,7 @@ impl Stream {
         let device = self.device();
         let pool = PoolRef::given_or_new(pool, device, "capture")?;
         let stream = crate::stream(self.id())?;
+        let inside = Inside::enter(pool)?;
         let mut slot = self.capture().place.lock();
         if slot.is_some() {
             return Err(
@@ -532,7 +551,7 @@ impl Stream {
             state: Mutex::new(State {
                 recorder: Recorder::default(),
                 store: Store::default(),
-                resources: Arc::new(Resources::new(Arc::clone(&pool))),
+                resources: Arc::new(Resources::new(Arc::clone(&inside.0))),
                 map: BufferMap::default(),
                 lanes: vec![LaneState {
                     stream,
@@ -541,7 +560,7 @@ impl Stream {
                 threads: vec![thread::current().id()],
                 failed: None,
             }),
-            pool,
+            inside,
         });
         device.captures().add(&capture);
         *slot = Some((capture, 0));
@@ -575,7 +594,7 @@ impl Stream {
             let empty = State {
                 recorder: Recorder::default(),
                 store: Store::default(),
-                resources: Arc::new(Resources::new(Arc::clone(&capture.pool))),
+                resources: Arc::new(Resources::new(Arc::clone(&capture.inside.0))),
                 map: BufferMap::default(),
                 lanes: Vec::new(),
                 threads: Vec::new(),

@@ -6,10 +6,12 @@
 //! by the resources or by the pool.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
 
+use outrigger_allocator::{PoolGate, PoolId};
 use outrigger_device::Code;
 use outrigger_graph::{Access, Buffer, BufferId, Graph, Kind, NodeId, NodeSpec};
 use outrigger_ops::{Call, KernelFn, OperatorId, Plan};
@@ -231,6 +233,28 @@ pub(crate) struct GraphData {
     /// Of graphs whose nodes were copied in. Not within the resources: graphs may be copied into each
     /// other, and into themselves.
     pub(crate) others: Vec<Arc<Resources>>,
+}
+
+impl GraphData {
+    /// The gates of the pools whose memory the nodes may use, which lend it between replays from now on.
+    pub(crate) fn gates(&self) -> Vec<PoolGate> {
+        let mut gates: HashMap<PoolId, PoolGate> = HashMap::new();
+        self.add_gates(&mut gates);
+        gates.values().for_each(PoolGate::open);
+        gates.into_values().collect()
+    }
+
+    fn add_gates(&self, gates: &mut HashMap<PoolId, PoolGate>) {
+        for resources in std::iter::once(&self.resources).chain(&self.others) {
+            let pool = &resources.pool;
+            // One that never served anybody has nothing that a node could use.
+            if pool.stats().allocated_peak > 0 {
+                gates.insert(pool.pool(), pool.gate().clone());
+            }
+        }
+        let bodies = self.store.bodies.iter().flat_map(|bodies| &bodies.graphs);
+        bodies.for_each(|body| body.add_gates(gates));
+    }
 }
 
 /// What is stored beside the nodes while a graph is recorded or built.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use outrigger_allocator::{PoolGate, StreamId};
 use outrigger_device::Code;
 use outrigger_graph::Schedule;
 use outrigger_ops::parallel;
@@ -97,6 +98,8 @@ struct State {
     program: Arc<Program>,
     /// The driver's graph, in mode `Native`.
     native: Option<Native>,
+    /// Of the pools whose memory the nodes use.
+    gates: Vec<PoolGate>,
     slots: Vec<Slot>,
     /// Bindings that replays were not seen to have taken over, each with the first replay that has it.
     pending: Vec<(u64, Patch)>,
@@ -136,6 +139,7 @@ impl GraphExec {
             ExecMode::Native => Some(unsafe { Native::new(device, &data, &schedule, &program) }?),
             _ => None,
         };
+        let gates = data.gates();
         TABLE.insert(|id| Self {
             id,
             device,
@@ -146,6 +150,7 @@ impl GraphExec {
                 schedule,
                 program: Arc::new(program),
                 native,
+                gates,
                 slots,
                 pending: Vec::new(),
                 last: None,
@@ -186,6 +191,14 @@ impl GraphExec {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.order(stream)?;
+        state.enter(stream)?;
+        let submitted = self.submit(state, stream);
+        state.leave();
+        submitted
+    }
+
+    /// Gives a replay to a stream.
+    fn submit(&self, state: &mut State, stream: &Stream) -> Result<()> {
         let number = state.replays + 1;
         let applied = state.program.applied.load(Ordering::Acquire);
         state.pending.retain(|(first, _)| *first > applied);
@@ -316,10 +329,14 @@ impl GraphExec {
         let mut state = self.state.lock();
         state.order(stream)?;
         stream.synchronize()?;
+        state.enter(stream)?;
         let begun = Instant::now();
         // SAFETY: no replay is running, and none begins as long as the state is locked; the graph keeps
         // the memory of its nodes alive.
-        unsafe { submit::submit(stream, &state.data, &state.schedule, &state.program) }?;
+        let submitted =
+            unsafe { submit::submit(stream, &state.data, &state.schedule, &state.program) };
+        state.leave();
+        submitted?;
         state.last = Some(stream.id());
         stream.synchronize()?;
         Ok(begun.elapsed())
@@ -342,13 +359,16 @@ impl GraphExec {
             let (program, data) = (Arc::clone(&state.program), Arc::clone(&state.data));
             let patches: Vec<_> = state.pending.iter().map(|(_, patch)| *patch).collect();
             let place = Arc::clone(&place);
-            stream.host_call_now(move |upstream| {
+            state.enter(stream)?;
+            let submitted = stream.host_call_now(move |upstream| {
                 upstream?;
                 // SAFETY: in order with replays.
                 unsafe { program.patch(&patches) };
                 *place.lock() = Some(with(&program, &data, bias));
                 Ok(())
-            })?;
+            });
+            state.leave();
+            submitted?;
             state.last = Some(stream.id());
         }
         stream.synchronize()?;
@@ -441,6 +461,24 @@ impl State {
             .queue()
             .wait_event(&fence)
             .map_err(|error| stream.failed(error))
+    }
+
+    /// Goes inside the pools, whose free memory may have served others since the last replay.
+    fn enter(&self, stream: &Stream) -> Result<()> {
+        let device = stream.device();
+        let id = StreamId(stream.id());
+        for (at, gate) in self.gates.iter().enumerate() {
+            if let Err(error) = device.allocator().pool_enter(gate, Some(id)) {
+                self.gates[..at].iter().for_each(PoolGate::leave);
+                return Err(device.alloc_failed(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// The replay was submitted.
+    fn leave(&self) {
+        self.gates.iter().for_each(PoolGate::leave);
     }
 
     #[cold]

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use outrigger_allocator::{PoolId, PoolStats};
+use outrigger_allocator::{PoolGate, PoolId, PoolStats};
 use outrigger_device::Code;
 use parking_lot::Mutex;
 
@@ -31,6 +31,7 @@ pub struct Pool {
 pub(crate) struct PoolRef {
     device: &'static Device,
     pool: PoolId,
+    gate: PoolGate,
     limit: AtomicU64,
     // Bytes of allocations in progress, while there is a limit.
     claimed: AtomicU64,
@@ -53,9 +54,13 @@ impl Drop for Claim<'_> {
 
 impl PoolRef {
     fn new(device: &'static Device) -> Arc<Self> {
+        let pool = device.allocator().pool_create();
+        let gate = device.allocator().pool_gate(pool);
+        let gate = gate.expect("a pool has a gate as long as it has references");
         Arc::new(Self {
             device,
-            pool: device.allocator().pool_create(),
+            pool,
+            gate,
             limit: AtomicU64::new(u64::MAX),
             claimed: AtomicU64::new(0),
             contents: Mutex::default(),
@@ -91,6 +96,11 @@ impl PoolRef {
 
     pub(crate) fn pool(&self) -> PoolId {
         self.pool
+    }
+
+    /// Where those go inside who use its memory.
+    pub(crate) fn gate(&self) -> &PoolGate {
+        &self.gate
     }
 
     /// The most bytes that may be in use; `u64::MAX` is no limit.

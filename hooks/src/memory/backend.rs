@@ -186,6 +186,10 @@ impl Backend for DeviceMemory {
         fence_of(&self.timelines, stream)
     }
 
+    fn submitted(&self, stream: StreamId) -> Result<Fence> {
+        self.timelines.fence(stream.0).map(Fence::from)
+    }
+
     fn fence_done(&self, fence: &Fence) -> bool {
         fence.done()
     }

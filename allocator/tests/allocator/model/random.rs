@@ -73,6 +73,8 @@ fn scattered() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(block, inside)| Step::Hold { block, inside }),
         1 => any::<usize>().prop_map(Step::Unhold),
         1 => stream().prop_map(Step::Capture),
+        5 => (any::<usize>(), stream()).prop_map(|(pool, stream)| Step::Replay { pool, stream }),
+        1 => any::<usize>().prop_map(Step::Record),
     ];
     prop::collection::vec(step, 1..250)
 }

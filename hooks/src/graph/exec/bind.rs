@@ -312,6 +312,7 @@ impl GraphExec {
             }
         }
         state.pending.clear();
+        state.gates = data.gates();
         state.schedule = schedule;
         let old = (
             std::mem::replace(&mut state.program, Arc::new(program)),

@@ -1,0 +1,426 @@
+//! Memory of graphs' pools between replays: what is free there serves others, and is back before the next
+//! replay.
+//!
+//! A chunk is lent as those of other arenas are, by a view that shows it. When a replay is about to begin, or
+//! a graph is to be recorded, chunks that are idle in the views come home, with waits on the device in both
+//! directions: nothing is mapped or unmapped. A chunk that is in use then stays with its user, whose arena
+//! it becomes part of, and another one takes its place: that takes calls of the driver, and a wait for the
+//! replays before.
+
+use std::collections::HashMap;
+
+use parking_lot::MutexGuard;
+
+use super::Allocator;
+use super::supply::{Memory, Supplied};
+use super::views::{Offer, offers};
+use crate::arena::{Growth, Owner};
+use crate::config::{Class, Request};
+use crate::segment::{Chunk, Piece};
+use crate::{AllocError, Backend, Event, EventKind, PoolError, PoolGate, PoolId, StreamId};
+
+/// Users of a pool that are remembered although they have finished.
+const USERS_KEPT: usize = 8;
+
+impl<B: Backend> Allocator<B> {
+    /// The gate of a pool.
+    ///
+    /// # Errors
+    /// The pool was released or never made.
+    pub fn pool_gate(&self, pool: PoolId) -> Result<PoolGate, PoolError> {
+        self.pools.lock().gate(pool)
+    }
+
+    /// Goes inside a pool: until [`PoolGate::leave`] nothing of it is lent. With a `stream`, to give it work
+    /// that uses memory of the pool, whether or not it is free; without, to record a graph. All of the pool's
+    /// memory is there then.
+    ///
+    /// # Errors
+    /// Out of memory, or what the device says: then nobody went inside.
+    pub fn pool_enter(
+        &self,
+        gate: &PoolGate,
+        stream: Option<StreamId>,
+    ) -> Result<(), AllocError<B::Error>> {
+        if !gate.enter(stream) {
+            return Ok(());
+        }
+        let result = self.enter_slow(gate, stream);
+        if result.is_err() {
+            gate.leave();
+        }
+        result
+    }
+
+    #[cold]
+    fn enter_slow(
+        &self,
+        gate: &PoolGate,
+        stream: Option<StreamId>,
+    ) -> Result<(), AllocError<B::Error>> {
+        self.bring_home(gate)?;
+        if stream.is_none() || gate.is_shared() {
+            // Who records a graph has no stream to order: its memory may be used on any, later.
+            for borrower in gate.borrowers() {
+                self.wait_submitted(borrower)?;
+            }
+            gate.no_borrowers();
+        }
+        stream.map_or(Ok(()), |stream| self.note_user(gate, stream))
+    }
+
+    /// Makes a stream that works on a pool's memory wait for those that it came home from.
+    pub(super) fn note_user(
+        &self,
+        gate: &PoolGate,
+        stream: StreamId,
+    ) -> Result<(), AllocError<B::Error>> {
+        if !gate.note(stream) {
+            return Ok(());
+        }
+        for borrower in gate.borrowers() {
+            if borrower != stream && !self.order(stream, borrower) {
+                self.wait_submitted(borrower)?;
+            }
+        }
+        gate.ordered(stream);
+        Ok(())
+    }
+
+    /// Waits for what a stream was given.
+    fn wait_submitted(&self, stream: StreamId) -> Result<(), AllocError<B::Error>> {
+        let fence = self.backend.submitted(stream);
+        let fence = fence.map_err(AllocError::Backend)?;
+        if !self.backend.fence_done(&fence) {
+            self.backend.fence_wait(&fence);
+            self.ledger.lock().counts.host_waits += 1;
+        }
+        Ok(())
+    }
+
+    /// Chunks that graphs' pools have free, for a request of another arena; of pools whose users have work
+    /// yet only with `may_wait`.
+    pub(super) fn offers_of_pools(&self, may_wait: bool) -> Vec<Offer> {
+        let mut all = Vec::new();
+        let gates = self.pools.lock().of_graphs();
+        for (gate, arenas) in gates {
+            if !gate.lend() {
+                continue;
+            }
+            let users = gate.users();
+            let finished: Vec<StreamId> = (users.iter().copied().chain(gate.borrowers()))
+                .filter(|&stream| self.has_finished(stream))
+                .collect();
+            let all_finished = users.iter().all(|user| finished.contains(user));
+            if users.len() > USERS_KEPT {
+                gate.finished(&finished);
+            }
+            for number in arenas {
+                let mut arena = self.arenas.lock(number);
+                let Some(owner) = arena.owner.filter(|_| !arena.closed && !arena.is_asleep())
+                else {
+                    continue;
+                };
+                let finished = || all_finished && self.has_finished(owner.stream);
+                if !may_wait && !finished() {
+                    continue;
+                }
+                arena.settle_all();
+                all.extend(offers(&mut arena, owner.stream));
+            }
+        }
+        all
+    }
+
+    /// Makes a stream wait for all that work on the pool of an arena, if it is one's.
+    pub(super) fn order_behind_users(&self, stream: StreamId, number: u32) -> bool {
+        let owner = self.arenas.lock(number).owner;
+        let Some(pool) = owner.and_then(|owner| owner.pool) else {
+            return true;
+        };
+        let gate = self.pools.lock().gate(pool);
+        let Ok(gate) = gate else { return false };
+        let users = gate.users().into_iter();
+        let mut others = users.filter(|&user| user != stream);
+        others.all(|user| self.order(stream, user))
+    }
+
+    /// Brings all that a pool has lent home, or puts other memory in its place.
+    pub(super) fn bring_home(&self, gate: &PoolGate) -> Result<(), AllocError<B::Error>> {
+        if self.collect_guests(gate, false) {
+            return Ok(());
+        }
+        let Some(memory) = self.memory() else {
+            return Ok(());
+        };
+        let parted = self.evict(memory, gate, false)?.is_some();
+        let arenas = self.pools.lock().arenas(gate.pool());
+        let away = self.places(&arenas, true).into_iter();
+        let needed = away.map(|(_, chunk, _)| chunk.size).sum();
+        if parted
+            && self.page_in_somehow(memory, &arenas, needed)?
+            && self.collect_guests(gate, false)
+        {
+            return Ok(());
+        }
+        Err(self.out_of_memory(needed, StreamId(0)))
+    }
+
+    /// Brings what is idle of a pool's lent chunks home; `at_once`, from streams without work alone, so that
+    /// nobody has to wait. Whether all are home.
+    fn collect_guests(&self, gate: &PoolGate, at_once: bool) -> bool {
+        let growth = self.growth.lock();
+        if !gate.is_lent() {
+            return true;
+        }
+        let arenas = self.pools.lock().arenas(gate.pool());
+        let users = gate.users();
+        for number in self.arenas.numbers() {
+            let owner = {
+                let holder = self.arenas.lock(number);
+                holder.owner.filter(|_| holder.has_guests())
+            };
+            let Some(owner) = owner.filter(|it| !at_once || self.has_finished(it.stream)) else {
+                continue;
+            };
+            let mut holder = self.arenas.lock(number);
+            holder.settle_all();
+            let mut guests = holder.idle_guests();
+            guests.retain(|slot| arenas.contains(&slot.piece.arena) && holder.empty_slot(slot));
+            drop(holder);
+            if guests.is_empty() {
+                continue;
+            }
+            let unordered = users.iter().copied();
+            let unordered: Vec<StreamId> = unordered
+                .filter(|&user| user != owner.stream && !self.order(user, owner.stream))
+                .collect();
+            gate.comes_from(owner.stream, &unordered);
+            for slot in guests {
+                let mut home = self.arenas.lock(slot.piece.arena);
+                home.come_home(slot.piece.chunk.home);
+            }
+        }
+        let all =
+            self.lent_places(&growth, &arenas).is_empty() && self.places(&arenas, true).is_empty();
+        if all {
+            gate.all_home();
+        }
+        all
+    }
+
+    /// The chunks of a pool's arenas that are lent and have memory.
+    fn lent_places(&self, _: &MutexGuard<'_, ()>, arenas: &[u32]) -> Vec<(u32, Chunk, Class)> {
+        let mut places = self.places(arenas, false);
+        places.retain(|(number, chunk, _)| self.arenas.lock(*number).is_lent(chunk.home));
+        places
+    }
+
+    /// Gives the chunks of a pool that others use to those, so that their homes have no memory, after a wait
+    /// for all work on the pool. If the pool's memory is `leaving`, also those that views in use show.
+    pub(super) fn evict(
+        &self,
+        memory: Memory<'_, B>,
+        gate: &PoolGate,
+        leaving: bool,
+    ) -> Supplied<(), B::Error> {
+        if !gate.has_lent() {
+            return Ok(Some(()));
+        }
+        let arenas = self.pools.lock().arenas(gate.pool());
+        let owners = arenas
+            .iter()
+            .filter_map(|&number| self.arenas.lock(number).owner);
+        let owners: Vec<StreamId> = owners.map(|owner| owner.stream).collect();
+        for stream in gate.users().into_iter().chain(owners) {
+            self.wait_submitted(stream)?;
+        }
+        self.poll_and_tell();
+        self.collect_guests(gate, false);
+        let growth = self.growth.lock();
+        for &number in &arenas {
+            self.arenas.lock(number).settle_all();
+        }
+        let heirs = self.heirs(&growth, &arenas, leaving);
+        let mut events = Vec::new();
+        let mut result = Ok(Some(()));
+        for (arena, chunk, class) in self.places(&arenas, false) {
+            if let Some(&heir) = heirs.get(&(arena, chunk.home))
+                && matches!(result, Ok(Some(())))
+            {
+                let piece = Piece { arena, chunk };
+                gate.lacks();
+                result = self.bequeath(&growth, memory, &piece, class, heir, &mut events);
+            }
+        }
+        if leaving {
+            for number in self.arenas.numbers() {
+                self.send_views(&growth, number, 0);
+            }
+        }
+        drop(growth);
+        self.tell(&events);
+        result
+    }
+
+    /// Who has mapped chunks of a pool and uses them, by arena and home. If the pool's memory is `leaving`,
+    /// also who has mapped others in a view that is in use.
+    pub(super) fn heirs(
+        &self,
+        _: &MutexGuard<'_, ()>,
+        arenas: &[u32],
+        leaving: bool,
+    ) -> HashMap<(u32, u64), u32> {
+        let mut heirs = HashMap::new();
+        for heir in self.arenas.numbers().filter(|it| !arenas.contains(it)) {
+            let arena = self.arenas.lock(heir);
+            if leaving {
+                // Rather than one that uses it now, to whom it falls otherwise.
+                for piece in arena.shown() {
+                    heirs.entry(piece).or_insert(heir);
+                }
+            }
+            heirs.extend(arena.guests_in_use().map(|piece| (piece, heir)));
+        }
+        // What is on its way home falls to the stream that it waits for.
+        let homes = self.pending.lock().homes(arenas);
+        heirs.extend(homes.into_iter().map(|(piece, stream)| {
+            let owner = Owner { pool: None, stream };
+            (piece, self.arenas.of(owner).number())
+        }));
+        heirs
+    }
+
+    /// Makes a chunk, on which no work of its arena goes on, one of another arena, unless it is in use where
+    /// it is. Its home has no memory then.
+    pub(super) fn bequeath(
+        &self,
+        _: &MutexGuard<'_, ()>,
+        memory: Memory<'_, B>,
+        piece: &Piece,
+        class: Class,
+        heir: u32,
+        events: &mut Vec<Event>,
+    ) -> Supplied<(), B::Error> {
+        let &Piece { arena, chunk } = piece;
+        let lent = {
+            let mut arena = self.arenas.lock(arena);
+            let lent = arena.is_lent(chunk.home);
+            // What sleeps stays as it is.
+            if !lent && !arena.is_asleep() && !arena.lend(&chunk) {
+                return Ok(Some(()));
+            }
+            lent
+        };
+        let plan = match self.move_chunk(memory, &chunk, class, heir) {
+            Ok(Some(plan)) => plan,
+            failed => {
+                let mut arena = self.arenas.lock(arena);
+                if !lent && !arena.is_asleep() {
+                    arena.come_home(chunk.home);
+                }
+                return failed.map(|_| None);
+            }
+        };
+        let moved = Piece {
+            arena: heir,
+            chunk: Chunk {
+                home: plan.address,
+                ..chunk
+            },
+        };
+        let freed = {
+            let mut arena = self.arenas.lock(arena);
+            arena.went_away(&chunk);
+            arena.event(EventKind::SegmentFree, chunk.home, chunk.size)
+        };
+        let taken = {
+            let mut heir = self.arenas.lock(heir);
+            heir.grown_lent(&plan, &[moved.chunk]);
+            heir.event(EventKind::SegmentAlloc, plan.address, chunk.size)
+        };
+        for number in self.arenas.numbers() {
+            self.arenas.lock(number).rename_piece(piece, &moved);
+        }
+        if lent {
+            let (from, to) = ((arena, chunk.home), (heir, plan.address));
+            self.pending.lock().rename_home(from, to);
+        } else {
+            self.arenas.lock(heir).come_home(plan.address);
+        }
+        {
+            let mut ledger = self.ledger.lock();
+            ledger.counts.maps += 1;
+            ledger.counts.unmaps += 1;
+        }
+        let told = [freed, taken].into_iter().flatten();
+        events.extend(told.map(|event| self.with_figures(event)));
+        Ok(Some(()))
+    }
+
+    /// Maps a chunk where its heir has room, and nowhere else.
+    fn move_chunk(
+        &self,
+        memory: Memory<'_, B>,
+        chunk: &Chunk,
+        class: Class,
+        heir: u32,
+    ) -> Supplied<Growth, B::Error> {
+        let Some(plan) = self.plan(memory, heir, class, chunk.size, false)? else {
+            return Ok(None);
+        };
+        let mapped = memory.map(plan.address, &[chunk.physical]).and_then(|()| {
+            let unmapped = memory.try_unmap(chunk.home, chunk.size);
+            unmapped.inspect_err(|_| memory.unmap(plan.address, chunk.size))
+        });
+        match mapped {
+            Ok(()) => Ok(Some(plan)),
+            Err(error) if self.backend.is_out_of_memory(&error) => Ok(None),
+            Err(error) => Err(AllocError::Backend(error)),
+        }
+    }
+
+    /// Whether views of others may show memory of a pool's arena.
+    pub(super) fn has_lent(&self, arena: u32) -> bool {
+        let gates = self.pools.lock().gates_of(&[arena]);
+        gates.iter().any(PoolGate::has_lent)
+    }
+
+    /// Leaves the memory of closed arenas that others use to those. What cannot be had apart now goes with
+    /// the next [`empty_cache`](Self::empty_cache).
+    pub(super) fn part_from_guests(&self, arenas: &[u32]) {
+        let Some(memory) = self.memory() else { return };
+        let gates = self.pools.lock().gates_of(arenas);
+        for gate in gates {
+            let _ = self.evict(memory, &gate, true);
+        }
+        for (number, chunk, _) in self.places(arenas, true) {
+            let mut arena = self.arenas.lock(number);
+            if arena.is_lent(chunk.home) {
+                arena.chunk_left(chunk.home);
+            }
+        }
+    }
+
+    /// What a pool of graphs is about to take from the device: what it has lent and is idle comes home, and
+    /// others give back as much as they have idle.
+    pub(super) fn before_growth(&self, owner: Owner, request: &Request) {
+        let (Some(pool), Some(memory)) = (owner.pool, self.memory()) else {
+            return;
+        };
+        let gate = self.pools.lock().gate(pool);
+        let Some(gate) = gate.ok().filter(PoolGate::is_of_graphs) else {
+            return;
+        };
+        self.collect_guests(&gate, true);
+        let missing = {
+            let mut arena = self.arenas.of(owner);
+            arena.settle_quick(request.class);
+            if arena.largest_free_block(request.class) >= request.size {
+                return;
+            }
+            arena.missing(request.class, request.size, memory.granularity())
+        };
+        self.give_back_at_once(missing);
+    }
+}
