@@ -50,9 +50,10 @@ use crate::{
 /// after a fence behind the work of its stream; waiting for all pending frees, and giving back again;
 /// asking observers to release memory. Then it is an error.
 ///
-/// A private pool has memory that serves nobody else and is not given back before the pool is
-/// released: a graph of work that is run again and again finds its memory as it was. A hold keeps one
-/// block out of reuse, whoever frees it: so a graph keeps the memory of others that it uses.
+/// A private pool has memory that is not given back before the pool is released, and serves nobody else,
+/// but for what is free in it between replays of graphs, who [go inside](Self::pool_enter) to find it all
+/// there. A hold keeps one block out of reuse, whoever frees it: so a graph keeps the memory of others
+/// that it uses.
 ///
 /// Dropping the allocator releases all private pools and gives idle memory back as
 /// [`empty_cache`](Self::empty_cache) does; memory still in use stays with whoever uses it.
