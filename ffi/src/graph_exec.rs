@@ -82,9 +82,9 @@ api! {
     }
 
     /// Replays a graph in stream order, and returns at once. Replays of one executable graph run in the
-    /// order of these calls, on whatever streams. What its pool had free since the last replay may have
-    /// served other allocations: where one of them is still in use, the call waits for earlier replays and
-    /// takes other memory for the graph. OTR_ERR_OUT_OF_MEMORY if there is none: nothing was replayed then.
+    /// order of these calls, on whatever streams. What its pool had free since the last replay may
+    /// have served other allocations: where one is still in use, the call waits for earlier replays
+    /// and takes other memory for the graph. OTR_ERR_OUT_OF_MEMORY if there is none.
     fn otr_graph_replay(exec: otr_graph_exec_t, stream: otr_stream_t) {
         hooks::with_graph_exec(exec, |exec| {
             hooks::with_stream(stream, |stream| exec.replay(stream))

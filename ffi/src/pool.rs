@@ -49,8 +49,8 @@ pub(crate) fn optional_pool(pool: otr_pool_t) -> Result<Option<Arc<hooks::Pool>>
 }
 
 api! {
-    /// Makes a pool: memory of a device that serves only those who name the pool. (What is free in the
-    /// pool of an executable graph may serve others between replays, unseen by the graph.) Graphs can share one:
+    /// Makes a pool: memory of a device that serves only those who name it; but what is free in the
+    /// pool of an executable graph may serve others between its replays. Graphs can share a pool:
     /// they may then use the same memory for what they need in between, so that their replays must not
     /// overlap. A host can allocate there, too.
     fn otr_pool_create(device: u32, pool: *mut otr_pool_t) {

@@ -1120,11 +1120,10 @@ otr_status_t *otr_graph_instantiate(otr_graph_t graph, uint32_t flags, otr_graph
 otr_status_t *otr_graph_exec_destroy(otr_graph_exec_t exec);
 
 // Replays a graph in stream order, and returns at once. Replays of one executable graph run in the
-// order of these calls, on whatever streams. What its pool had free since the last replay may have
-// served other allocations: where one of them is still in use, the call waits for earlier replays and
-// takes other memory for the graph. OTR_ERR_OUT_OF_MEMORY if there is none: nothing was replayed then.
-otr_status_t *otr_graph_replay(otr_graph_exec_t exec,
-                               otr_stream_t stream);
+// order of these calls, on whatever streams. What its pool had free since the last replay may
+// have served other allocations: where one is still in use, the call waits for earlier replays
+// and takes other memory for the graph. OTR_ERR_OUT_OF_MEMORY if there is none.
+otr_status_t *otr_graph_replay(otr_graph_exec_t exec, otr_stream_t stream);
 
 // The slot of a name, for otr_graph_bind. OTR_ERR_NOT_FOUND.
 otr_status_t *otr_graph_slot(otr_graph_exec_t exec, const char *name, uint32_t *slot);
@@ -1364,12 +1363,11 @@ otr_status_t *otr_host_reset_accumulated(void);
 // Limits the bytes of pinned memory that are held, in use or cached; UINT64_MAX lifts the limit.
 otr_status_t *otr_host_set_limit(uint64_t bytes);
 
-// Makes a pool: memory of a device that serves only those who name the pool. (What is free in the
-// pool of an executable graph may serve others between replays, unseen by the graph.) Graphs can share one:
+// Makes a pool: memory of a device that serves only those who name it; but what is free in the
+// pool of an executable graph may serve others between its replays. Graphs can share a pool:
 // they may then use the same memory for what they need in between, so that their replays must not
 // overlap. A host can allocate there, too.
-otr_status_t *otr_pool_create(uint32_t device,
-                              otr_pool_t *pool);
+otr_status_t *otr_pool_create(uint32_t device, otr_pool_t *pool);
 
 // Gives the handle up. The memory goes back to the device with the last graph and the last
 // allocation that use it.
