@@ -89,11 +89,17 @@ fn others_use_what_a_graph_has_free_and_both_are_right() {
                     ok(unsafe { otr_memory_free(block) });
                 } else {
                     let now = stats(device).reserved_bytes.current;
-                    assert!(now <= reserved + size, "{now} of {reserved} in round {round}");
+                    assert!(
+                        now <= reserved + size,
+                        "{now} of {reserved} in round {round}"
+                    );
                 }
             }
             let counts = stats(device);
-            assert!(counts.views > 0 && counts.view_reuses > 0, "nothing was lent");
+            assert!(
+                counts.views > 0 && counts.view_reuses > 0,
+                "nothing was lent"
+            );
             ok(unsafe { otr_graph_destroy(graph) });
             ok(unsafe { otr_graph_exec_destroy(exec) });
             for block in [x, y] {

@@ -116,17 +116,19 @@ impl<B: Backend> Allocator<B> {
                 gate.finished(&finished);
             }
             for number in arenas {
-                let mut arena = self.arenas.lock(number);
-                let Some(owner) = arena.owner.filter(|_| !arena.closed && !arena.is_asleep())
-                else {
+                let owner = self.arenas.lock(number).owner;
+                let Some(Owner { stream, .. }) = owner else {
                     continue;
                 };
-                let finished = || all_finished && self.has_finished(owner.stream);
-                if !may_wait && !finished() {
+                let ready = may_wait || all_finished && self.has_finished(stream);
+                if !ready {
                     continue;
                 }
-                arena.settle_all();
-                all.extend(offers(&mut arena, owner.stream));
+                let mut arena = self.arenas.lock(number);
+                if arena.owner == owner && !arena.closed && !arena.is_asleep() {
+                    arena.settle_all();
+                    all.extend(offers(&mut arena, stream));
+                }
             }
         }
         all

@@ -170,6 +170,8 @@ def test_backward_has_stacks_although_it_runs_on_another_thread(device, memory):
 
 def test_pinned_memory_has_a_history_too(device, memory):
     memory._record_memory_history(stacks="python", record_pinned_host_memory=True)
+    torch.accelerator.synchronize()
+    torch.empty(1, pin_memory=True)  # what was freed before is not pending any more
     before = memory.host_memory_stats()
     with memory.label("input"):
         pinned = torch.empty(200_001, dtype=torch.uint8, pin_memory=True)
