@@ -119,14 +119,22 @@ impl FreeLists {
 
     /// All blocks, those of larger bins first.
     pub(crate) fn descending<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
-        let bins = self
-            .octaves
-            .iter()
-            .rev()
-            .flat_map(|octave| octave.heads.iter().rev());
-        let next = |&id: &u32| Some(blocks[id].down).filter(|&down| down != NONE);
-        let heads = bins.copied().filter(|&head| head != NONE);
-        heads.flat_map(move |head| std::iter::successors(Some(head), next))
+        let (mut octaves, mut octave, mut bins, mut id) = (self.used, 0, 0_u64, NONE);
+        std::iter::from_fn(move || {
+            if id == NONE {
+                if bins == 0 {
+                    octave = octaves.checked_ilog2()? as usize;
+                    octaves &= !(1 << octave);
+                    bins = self.octaves[octave].used;
+                }
+                let bin = bins.ilog2();
+                bins &= !(1 << bin);
+                id = self.octaves[octave].heads[bin as usize];
+            }
+            let found = id;
+            id = blocks[id].down;
+            Some(found)
+        })
     }
 
     /// The size of the largest block; 0 if there is none.

@@ -127,8 +127,12 @@ impl Span {
     pub(crate) fn within(&self, from: u64, to: u64) -> &[Chunk] {
         let first = self.chunks.partition_point(|chunk| chunk.home < from);
         let rest = &self.chunks[first..];
-        let count = rest.partition_point(|chunk| chunk.home + chunk.size <= to);
-        &rest[..count]
+        let lies_within = |chunk: &Chunk| chunk.home + chunk.size <= to;
+        // Most blocks have none.
+        if !rest.first().is_some_and(lies_within) {
+            return &[];
+        }
+        &rest[..rest.partition_point(lies_within)]
     }
 
     /// Adds chunks that lie one behind the other.

@@ -348,23 +348,28 @@ impl<B: Backend> Allocator<B> {
 /// The idle chunks of an arena, and those of others in its views.
 pub(super) fn offers(arena: &mut Arena, stream: StreamId) -> Vec<Offer> {
     let holder = arena.number();
-    let own = arena.idle_chunks().into_iter().map(|chunk| Offer {
-        holder,
-        stream,
-        piece: Piece {
-            arena: holder,
-            chunk,
-        },
-        shown: None,
-    });
-    let guests = arena.idle_guests().into_iter();
-    let guests = guests.map(|slot| Offer {
+    let guests = arena.idle_guests();
+    let own = arena.idle_chunks();
+    let count: usize = own.iter().map(|run| run.len()).sum();
+    let mut all = Vec::with_capacity(count + guests.len());
+    for run in own {
+        all.extend(run.iter().map(|&chunk| Offer {
+            holder,
+            stream,
+            piece: Piece {
+                arena: holder,
+                chunk,
+            },
+            shown: None,
+        }));
+    }
+    all.extend(guests.into_iter().map(|slot| Offer {
         holder,
         stream,
         piece: slot.piece,
         shown: Some(slot.address),
-    });
-    own.chain(guests).collect()
+    }));
+    all
 }
 
 fn bytes(offers: &[Offer]) -> u64 {

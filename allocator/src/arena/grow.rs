@@ -233,7 +233,7 @@ impl Arena {
                 leaving.push(Leaving::Segment(id));
             }
         }
-        for chunk in self.idle_chunks() {
+        for chunk in self.idle_chunks().concat() {
             if sent >= most {
                 break;
             }

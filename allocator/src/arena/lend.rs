@@ -16,21 +16,27 @@ use crate::segment::{Chunk, Kind, Piece, Slot, View};
 const HOLES_TRIED: usize = 16;
 
 impl Arena {
-    /// The chunks of this arena that lie whole in free blocks at home, those of larger blocks first.
-    /// Quick blocks are not looked at.
-    pub(crate) fn idle_chunks(&self) -> Vec<Chunk> {
-        let mut chunks = Vec::new();
+    /// The chunks of this arena that lie whole in free blocks at home, by block, those of larger blocks
+    /// first. Quick blocks are not looked at.
+    pub(crate) fn idle_chunks(&self) -> Vec<&[Chunk]> {
+        let mut runs = Vec::new();
         for class in [Class::Large, Class::Small] {
-            let ids = self.parts[class as usize].lists.descending(&self.blocks);
             // Bins descend, the sizes within a bin, which are about the same, do not.
-            for id in ids.take_while(|&id| self.blocks[id].size > self.least_chunk / 2) {
+            for id in self.parts[class as usize].lists.descending(&self.blocks) {
                 let block = &self.blocks[id];
-                if let Some(span) = self.segments[block.segment].span() {
-                    chunks.extend_from_slice(span.within(block.address, block.end()));
+                if block.size <= self.least_chunk / 2 {
+                    break;
+                }
+                let Some(span) = self.segments[block.segment].span() else {
+                    continue;
+                };
+                let run = span.within(block.address, block.end());
+                if !run.is_empty() {
+                    runs.push(run);
                 }
             }
         }
-        chunks
+        runs
     }
 
     /// Whether views show chunks of other arenas.
