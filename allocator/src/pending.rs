@@ -19,12 +19,14 @@ pub(crate) enum Waiter {
         /// Its block.
         block: u32,
     },
-    /// A chunk that another arena's view has shown, to be free at its home.
+    /// Chunks that another arena's view has shown, to be free at their home, where they follow each other.
     Home {
-        /// Whose it is.
+        /// Whose they are.
         arena: u32,
-        /// Its address there.
+        /// Where the first one is.
         home: u64,
+        /// Their bytes.
+        size: u64,
     },
     /// What an arena gives back to the device.
     Leaving(u32, Leaving),

@@ -58,6 +58,22 @@ pub(crate) struct Piece {
     pub(crate) chunk: Chunk,
 }
 
+impl Piece {
+    /// Whether another one follows it at home.
+    pub(crate) fn precedes(&self, next: &Self) -> bool {
+        self.arena == next.arena && self.chunk.home + self.chunk.size == next.chunk.home
+    }
+}
+
+/// Where pieces are at home, those together that follow each other there: the arena, the address, the bytes.
+pub(crate) fn homes(pieces: &[Piece]) -> impl Iterator<Item = (u32, u64, u64)> {
+    let runs = pieces.chunk_by(Piece::precedes);
+    runs.map(|run| {
+        let size = run.iter().map(|piece| piece.chunk.size).sum();
+        (run[0].arena, run[0].chunk.home, size)
+    })
+}
+
 /// A place of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {

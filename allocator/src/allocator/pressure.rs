@@ -126,7 +126,7 @@ impl<B: Backend> Allocator<B> {
             arena.settle_all();
             any |= arena.has_guests();
             let mut guests = arena.idle_guests();
-            guests.retain(|slot| arena.empty_slot(slot));
+            guests.retain(|slot| arena.empty(slot.address, slot.piece.chunk.size));
             let owner = arena.owner;
             drop(arena);
             if let Some(owner) = owner {

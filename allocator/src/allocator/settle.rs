@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 use super::Allocator;
 use crate::arena::{Leaving, Next};
 use crate::pending::{Use, Waiter};
-use crate::segment::Piece;
+use crate::segment::{Piece, homes};
 use crate::{Backend, Event, EventKind, HistoryKind, Recorded, StreamId};
 
 impl<B: Backend> Allocator<B> {
@@ -107,9 +107,9 @@ impl<B: Backend> Allocator<B> {
                                 again = true;
                             }
                         }
-                        Some(Waiter::Home { arena, home }) => {
+                        Some(Waiter::Home { arena, home, size }) => {
                             let mut waiting = self.arenas.lock(arena);
-                            waiting.come_home(home);
+                            waiting.come_home(home, size);
                             let closed = waiting.closed;
                             drop(waiting);
                             if closed {
@@ -271,11 +271,8 @@ impl<B: Backend> Allocator<B> {
 
     /// Sends chunks home that views of a stream have shown.
     pub(super) fn send_home(&self, stream: StreamId, pieces: &[Piece]) {
-        let home = |piece: &Piece| Waiter::Home {
-            arena: piece.arena,
-            home: piece.chunk.home,
-        };
-        let waiters: Vec<Waiter> = pieces.iter().map(home).collect();
+        let home = |(arena, home, size)| Waiter::Home { arena, home, size };
+        let waiters: Vec<Waiter> = homes(pieces).map(home).collect();
         self.wait_for_stream(stream, &waiters);
     }
 

@@ -15,7 +15,7 @@ use super::Allocator;
 use super::supply::{Need, Supplied};
 use crate::arena::{Arena, Owner};
 use crate::config::{Class, Request};
-use crate::segment::{Piece, Slot};
+use crate::segment::Piece;
 use crate::{AllocError, Allocation, Backend, Event, Physical, StreamId};
 
 /// An arena keeps the mappings of unused views while all its views have at most this many places:
@@ -32,6 +32,18 @@ pub(super) struct Offer {
     piece: Piece,
     /// Where a view of the holder shows it; `None`: it is at home.
     shown: Option<u64>,
+}
+
+impl Offer {
+    /// Whether another one follows it where they are idle.
+    fn precedes(&self, next: &Self) -> bool {
+        let follows = match (self.shown, next.shown) {
+            (None, None) => self.piece.precedes(&next.piece),
+            (Some(address), Some(next)) => address + self.piece.chunk.size == next,
+            _ => false,
+        };
+        follows && self.holder == next.holder
+    }
 }
 
 impl<B: Backend> Allocator<B> {
@@ -109,44 +121,57 @@ impl<B: Backend> Allocator<B> {
     /// Takes offered chunks, if they are still idle, and makes the stream wait for who has used them.
     fn take(&self, stream: StreamId, offers: &[Offer]) -> Vec<Piece> {
         // Out of use first: what their streams are given from here on does not touch them.
-        let mut idle: Vec<&Offer> = Vec::with_capacity(offers.len());
-        for offer in offers {
-            let mut holder = self.arenas.lock(offer.holder);
-            let piece = offer.piece;
-            let taken = match offer.shown {
-                None => holder.lend(&piece.chunk),
-                Some(address) => holder.empty_slot(&Slot { address, piece }),
+        let mut idle: Vec<&[Offer]> = Vec::new();
+        for run in offers.chunk_by(Offer::precedes) {
+            let mut holder = self.arenas.lock(run[0].holder);
+            let mut take = |run| {
+                let taken = match run {
+                    [Offer { shown: Some(at), .. }, ..] => holder.empty(*at, bytes(run)),
+                    [offer, ..] => holder.lend(offer.piece.chunk.home, bytes(run)),
+                    [] => false,
+                };
+                idle.extend(taken.then_some(run));
+                taken
             };
-            idle.extend(taken.then_some(offer));
+            // Some of them may be in use by now.
+            if !take(run) && run.len() > 1 {
+                run.chunks(1).for_each(|offer| {
+                    take(offer);
+                });
+            }
         }
         let mut known: Vec<(u32, bool)> = Vec::new();
-        let mut taken = Vec::with_capacity(idle.len());
-        for offer in idle {
-            let before = known.iter().find(|(holder, _)| *holder == offer.holder);
+        let mut taken = Vec::new();
+        for run in idle {
+            let Offer { holder, stream: other, shown, .. } = run[0];
+            let before = known.iter().find(|(known, _)| *known == holder);
             let ordered = match before {
                 Some(&(_, ordered)) => ordered,
                 None => {
-                    let ordered = (offer.stream == stream || self.order(stream, offer.stream))
-                        && self.order_behind_users(stream, offer.holder);
-                    known.push((offer.holder, ordered));
+                    let ordered = (other == stream || self.order(stream, other))
+                        && self.order_behind_users(stream, holder);
+                    known.push((holder, ordered));
                     ordered
                 }
             };
-            match offer.shown {
-                _ if ordered => taken.push(offer.piece),
-                Some(_) => self.send_home(offer.stream, &[offer.piece]),
-                None => self.come_home(&offer.piece),
+            let pieces = run.iter().map(|offer| offer.piece);
+            match shown {
+                _ if ordered => taken.extend(pieces),
+                Some(_) => self.send_home(other, &pieces.collect::<Vec<_>>()),
+                None => self.come_home(&pieces.collect::<Vec<_>>()),
             }
         }
         taken
     }
 
-    /// A lent chunk, which nobody works on but its own stream, is home at once.
-    fn come_home(&self, piece: &Piece) {
-        let mut arena = self.arenas.lock(piece.arena);
-        arena.come_home(piece.chunk.home);
-        if arena.closed {
-            self.pending.lock().retire(piece.arena);
+    /// Lent chunks, which nobody works on but their own streams, are home at once.
+    fn come_home(&self, pieces: &[Piece]) {
+        for (number, home, size) in homes(pieces) {
+            let mut arena = self.arenas.lock(number);
+            arena.come_home(home, size);
+            if arena.closed {
+                self.pending.lock().retire(number);
+            }
         }
     }
 

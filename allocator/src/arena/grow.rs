@@ -192,12 +192,9 @@ impl Arena {
         Allocation { address, size }
     }
 
-    /// Chunks were mapped from the start of the hole on: they are lent, each by itself.
+    /// Chunks were mapped from the start of the hole on: they are lent.
     pub(crate) fn grown_lent(&mut self, growth: &Growth, chunks: &[Chunk]) {
-        let mut block = self.fill(growth, chunks);
-        for chunk in &chunks[..chunks.len().saturating_sub(1)] {
-            block = self.split(block, chunk.size);
-        }
+        self.fill(growth, chunks);
     }
 
     /// Turns the start of a hole into a block that is lent.
@@ -237,7 +234,7 @@ impl Arena {
             if sent >= most {
                 break;
             }
-            if !shown.contains(&(self.id, chunk.home)) && self.lend(&chunk) {
+            if !shown.contains(&(self.id, chunk.home)) && self.lend(chunk.home, chunk.size) {
                 sent += chunk.size;
                 leaving.push(Leaving::Chunk(chunk.home));
             }

@@ -10,7 +10,7 @@ use super::Arena;
 use crate::Allocation;
 use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
-use crate::segment::{Chunk, Kind, Piece, Slot, View};
+use crate::segment::{Chunk, Kind, Piece, Slot, View, homes};
 
 /// Holes that are looked at for one request: those that are left are larger than need be.
 const HOLES_TRIED: usize = 16;
@@ -81,9 +81,10 @@ impl Arena {
         slots
     }
 
-    /// Takes an idle chunk out of use at its home. `false` if it is not idle.
-    pub(crate) fn lend(&mut self, chunk: &Chunk) -> bool {
-        self.carve(chunk.home, chunk.size).is_some()
+    /// Takes idle chunks out of use that lie one behind the other from this home on. `false` if they do not
+    /// lie in one free block.
+    pub(crate) fn lend(&mut self, home: u64, size: u64) -> bool {
+        self.carve(home, size).is_some()
     }
 
     /// Cuts a range out of the free block around it, and takes it out of use.
@@ -114,26 +115,37 @@ impl Arena {
         self.list(id);
     }
 
-    /// The lent chunk of this arena with this home is free again.
-    pub(crate) fn come_home(&mut self, home: u64) {
-        let id = self.index.get(&self.blocks, home);
-        debug_assert!(id != NONE && self.blocks[id].state == State::Lent);
-        self.give(id);
+    /// Lent chunks of this arena, one behind the other from this home on, are free again.
+    pub(crate) fn come_home(&mut self, home: u64, size: u64) {
+        let end = home + size;
+        let mut from = home;
+        while from < end {
+            let Some(mut id) = self.around(from) else {
+                debug_assert!(false, "what is lent is there");
+                return;
+            };
+            debug_assert!(self.blocks[id].state == State::Lent);
+            // It may have been lent together with others.
+            if self.blocks[id].address < from {
+                id = self.split(id, from - self.blocks[id].address);
+            }
+            if self.blocks[id].end() > end {
+                self.split(id, end - from);
+            }
+            from = self.blocks[id].end();
+            self.give(id);
+        }
     }
 
     /// Whether the chunk of this arena with this home is lent.
     pub(crate) fn is_lent(&self, home: u64) -> bool {
-        let id = self.index.get(&self.blocks, home);
-        id != NONE && self.blocks[id].state == State::Lent
+        let block = self.around(home).map(|id| &self.blocks[id]);
+        block.is_some_and(|block| block.state == State::Lent)
     }
 
-    /// Makes a place of a view a hole, so that its piece can be used elsewhere. `false` if it is not idle.
-    pub(crate) fn empty_slot(&mut self, slot: &Slot) -> bool {
-        self.empty(slot.address, slot.piece.chunk.size)
-    }
-
-    /// Makes a range of places of a view, which must lie in one free block, a hole.
-    fn empty(&mut self, address: u64, size: u64) -> bool {
+    /// Makes places of a view that follow each other a hole, so that their pieces can be used elsewhere.
+    /// `false` if they do not lie in one free block.
+    pub(crate) fn empty(&mut self, address: u64, size: u64) -> bool {
         let Some(mut id) = self.carve(address, size) else {
             return false;
         };
@@ -184,8 +196,9 @@ impl Arena {
                 if run[0].piece.arena != own {
                     lingers = true;
                 } else if self.empty(run[0].address, run.iter().map(size).sum()) {
-                    for slot in run {
-                        self.come_home(slot.piece.chunk.home);
+                    for run in run.chunk_by(|left, right| left.piece.precedes(&right.piece)) {
+                        let home = run[0].piece.chunk.home;
+                        self.come_home(home, run.iter().map(size).sum());
                     }
                 }
             }
@@ -276,8 +289,8 @@ impl Arena {
     pub(crate) fn reuse_view(&mut self, request: &Request) -> Option<Allocation> {
         let own = |piece: &Piece| piece.arena == self.id && self.is_idle(&piece.chunk);
         let (hole, pieces) = self.fitting_hole(request, own)?;
-        for piece in &pieces {
-            self.lend(&piece.chunk);
+        for (_, home, size) in homes(&pieces) {
+            self.lend(home, size);
         }
         Some(self.fill_hole(hole, &pieces, request))
     }
