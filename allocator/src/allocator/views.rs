@@ -256,11 +256,15 @@ impl<B: Backend> Allocator<B> {
             return None;
         }
         let home = |piece: &Piece| (piece.chunk.home, piece.arena);
-        let mut sorted: Vec<&Offer> = offers.iter().collect();
-        sorted.sort_unstable_by_key(|offer| home(&offer.piece));
+        // Runs of chunks that follow each other at home are far fewer than chunks.
+        let runs = offers.chunk_by(|offer, next| offer.piece.precedes(&next.piece));
+        let mut sorted: Vec<&[Offer]> = runs.collect();
+        sorted.sort_unstable_by_key(|run| home(&run[0].piece));
         let offer = |piece: &Piece| {
-            let place = sorted.binary_search_by_key(&home(piece), |offer| home(&offer.piece));
-            let offer = sorted[place.ok()?];
+            let after = sorted.partition_point(|run| home(&run[0].piece) <= home(piece));
+            let run = sorted[after.checked_sub(1)?];
+            let place = run.binary_search_by_key(&home(piece), |offer| home(&offer.piece));
+            let offer = &run[place.ok()?];
             (offer.piece == *piece).then_some(offer)
         };
         let available = |piece: &Piece| offer(piece).is_some();

@@ -6,6 +6,8 @@
 //! which keeps its mapping and serves the next request that finds the same chunks idle. A chunk must
 //! never be free at two places.
 
+use std::cell::Cell;
+
 use super::Arena;
 use crate::Allocation;
 use crate::block::{Block, NONE, State};
@@ -281,25 +283,39 @@ impl Arena {
 
     /// Whether a hole could meet a request if all the pieces of others in it were to be had.
     pub(crate) fn may_fit_guests(&self, request: &Request) -> bool {
-        let available = |piece: &Piece| piece.arena != self.id || self.is_idle(&piece.chunk);
+        let is_idle = self.idle();
+        let available = |piece: &Piece| piece.arena != self.id || is_idle(&piece.chunk);
         self.fitting_hole(request, available).is_some()
     }
 
     /// Serves a request by a hole, all of whose pieces that are needed are idle chunks of this arena.
     pub(crate) fn reuse_view(&mut self, request: &Request) -> Option<Allocation> {
-        let own = |piece: &Piece| piece.arena == self.id && self.is_idle(&piece.chunk);
+        let is_idle = self.idle();
+        let own = |piece: &Piece| piece.arena == self.id && is_idle(&piece.chunk);
         let (hole, pieces) = self.fitting_hole(request, own)?;
+        drop(is_idle);
         for (_, home, size) in homes(&pieces) {
             self.lend(home, size);
         }
         Some(self.fill_hole(hole, &pieces, request))
     }
 
-    fn is_idle(&self, chunk: &Chunk) -> bool {
-        let block = self.around(chunk.home).map(|id| &self.blocks[id]);
-        block.is_some_and(|block| {
-            block.state == State::Free && chunk.home + chunk.size <= block.end()
-        })
+    /// Tells whether chunks are idle at home; of those that follow each other, only the first is looked up.
+    fn idle(&self) -> impl Fn(&Chunk) -> bool {
+        let around = Cell::new((0, 0));
+        move |chunk| {
+            let end = chunk.home + chunk.size;
+            let (from, to) = around.get();
+            if from <= chunk.home && end <= to {
+                return true;
+            }
+            let block = self.around(chunk.home).map(|id| &self.blocks[id]);
+            let free = block.filter(|block| block.state == State::Free);
+            free.is_some_and(|block| {
+                around.set((block.address, block.end()));
+                end <= block.end()
+            })
+        }
     }
 
     /// Serves a request by a hole, whose first pieces were lent for it.
