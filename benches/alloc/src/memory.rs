@@ -15,8 +15,8 @@ pub(crate) struct Memory {
     used: u64,
     peak: u64,
     next_address: u64,
-    next_object: u64,
-    objects: HashMap<u64, Object>,
+    /// By number, from 1 on.
+    objects: Vec<Option<Object>>,
     /// The object that is mapped at an address.
     mappings: BTreeMap<u64, u64>,
     /// The object behind each segment.
@@ -47,7 +47,6 @@ impl Memory {
         Self {
             capacity,
             next_address: 1 << 33,
-            next_object: 1,
             ..Self::default()
         }
     }
@@ -66,14 +65,24 @@ impl Memory {
 
     /// Every object of physical memory with its size.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (u64, u64)> {
+        let objects = (1..).zip(&self.objects);
+        objects.filter_map(|(number, object)| Some((number, object.as_ref()?.size)))
+    }
+
+    fn object(&mut self, number: u64) -> Option<&mut Object> {
         self.objects
-            .iter()
-            .map(|(&number, object)| (number, object.size))
+            .get_mut((number as usize).checked_sub(1)?)?
+            .as_mut()
+    }
+
+    /// Bytes of an object that is mapped.
+    fn size(&self, number: u64) -> u64 {
+        self.objects[number as usize - 1].map_or(0, |object| object.size)
     }
 
     /// What is still there that should have been given back.
     pub(crate) fn leftovers(&self) -> Option<String> {
-        let (objects, mappings) = (self.objects.len(), self.mappings.len());
+        let (objects, mappings) = (self.objects().count(), self.mappings.len());
         (objects + mappings > 0)
             .then(|| format!("not given back: {objects} objects, {mappings} mappings"))
     }
@@ -124,20 +133,17 @@ impl Memory {
         }
         self.used += size;
         self.peak = self.peak.max(self.used);
-        let number = self.next_object;
-        self.next_object += 1;
-        let object = Object {
+        self.objects.push(Some(Object {
             size,
             mappings: 0,
             destroyed: false,
-        };
-        self.objects.insert(number, object);
-        Some(number)
+        }));
+        Some(self.objects.len() as u64)
     }
 
     pub(crate) fn destroy(&mut self, number: u64) {
         self.calls.destroys += 1;
-        match self.objects.get_mut(&number) {
+        match self.object(number) {
             Some(object) if !object.destroyed => {
                 object.destroyed = true;
                 self.drop_if_unused(number);
@@ -150,55 +156,53 @@ impl Memory {
     }
 
     fn drop_if_unused(&mut self, number: u64) {
-        let object = self.objects[&number];
-        if object.destroyed && object.mappings == 0 {
-            self.objects.remove(&number);
-            self.used -= object.size;
+        let object = &mut self.objects[number as usize - 1];
+        if let Some(gone) = object.take_if(|object| object.destroyed && object.mappings == 0) {
+            self.used -= gone.size;
         }
     }
 
     /// Maps objects one behind the other.
     pub(crate) fn map(&mut self, address: u64, objects: impl Iterator<Item = u64>) {
         self.calls.accesses += 1;
+        // What is mapped behind, if anything is, must not be reached.
+        let after = self.mappings.range(address..).next();
+        let after = after.map_or(u64::MAX, |(&start, _)| start);
+        let before = self.mappings.range(..address).next_back();
+        let is_free = before.is_none_or(|(&start, &number)| start + self.size(number) <= address);
         let mut at = address;
         for number in objects {
             self.calls.maps += 1;
-            let Some(object) = self.objects.get_mut(&number).filter(|o| !o.destroyed) else {
+            let Some(object) = self.object(number).filter(|o| !o.destroyed) else {
                 let text = format!("object {number} was mapped, but is none");
                 self.complaints.push(text);
                 continue;
             };
             object.mappings += 1;
             let size = object.size;
-            if !self.may_map(at, size) {
-                self.complaints.push(format!(
-                    "{size} bytes were mapped at {at:#x}, which is not reserved or not free"
-                ));
-            }
             self.mappings.insert(at, number);
             at += size;
         }
-    }
-
-    fn may_map(&self, address: u64, size: u64) -> bool {
-        let end = address + size;
         let range = self.reservations.range(..=address).next_back();
-        let reserved = range.is_some_and(|(&start, &length)| start + length >= end);
-        let before = self.mappings.range(..end).next_back();
-        let free =
-            before.is_none_or(|(&start, number)| start + self.objects[number].size <= address);
-        reserved && free
+        let is_reserved = range.is_some_and(|(&start, &length)| start + length >= at);
+        if !is_reserved || !is_free || at > after {
+            self.complaints.push(format!(
+                "{} bytes were mapped at {address:#x}, which is not reserved or not free",
+                at - address
+            ));
+        }
     }
 
     /// Unmaps all objects of a range, which must begin and end where objects do.
     pub(crate) fn unmap(&mut self, address: u64, size: u64) {
         self.calls.unmaps += 1;
-        let inside = self.mappings.range(address..address + size);
-        let inside: Vec<(u64, u64)> = inside.map(|(&start, &number)| (start, number)).collect();
+        let inside = self
+            .mappings
+            .extract_if(address..address + size, |_, _| true);
+        let inside: Vec<u64> = inside.map(|(_, number)| number).collect();
         let mut bytes = 0;
-        for (start, number) in inside {
-            self.mappings.remove(&start);
-            if let Some(object) = self.objects.get_mut(&number) {
+        for number in inside {
+            if let Some(object) = self.object(number) {
                 object.mappings -= 1;
                 bytes += object.size;
                 self.drop_if_unused(number);
@@ -216,7 +220,7 @@ impl Memory {
         self.calls.allocs += 1;
         let number = self.take(size)?;
         let address = self.addresses(size, GRANULARITY);
-        if let Some(object) = self.objects.get_mut(&number) {
+        if let Some(object) = self.object(number) {
             object.mappings = 1;
         }
         self.mappings.insert(address, number);
@@ -233,7 +237,7 @@ impl Memory {
             return None;
         };
         self.mappings.remove(&address);
-        let object = self.objects.remove(&number)?;
+        let object = self.objects[number as usize - 1].take()?;
         self.used -= object.size;
         Some(object.size)
     }
@@ -244,7 +248,7 @@ impl Memory {
         let mut pieces = Vec::new();
         while at < end {
             let (&base, &object) = self.mappings.range(..=at).next_back().ok_or(at)?;
-            let stop = end.min(base + self.objects[&object].size);
+            let stop = end.min(base + self.size(object));
             if stop <= at {
                 return Err(at);
             }
