@@ -166,21 +166,27 @@ impl Arena {
         }
         let part = &self.parts[class];
         let listed = part.lists.best_fit(&self.blocks, request.size);
-        let listed = listed.unwrap_or(NONE);
         let size = |id: u32| self.blocks[id].size;
-        let fits = |&id: &u32| {
-            id != NONE && size(id) >= request.size && self.config.accepts(request, size(id))
-        };
-        let fitting = [last, listed].into_iter().filter(fits);
-        let found = fitting.min_by_key(|&id| size(id));
-        if last != NONE && found != Some(last) {
-            self.list(last);
+        let fits = |id: u32| size(id) >= request.size && self.config.accepts(request, size(id));
+        let listed = listed.filter(|&id| fits(id));
+        let joined = last != NONE && fits(last);
+        match listed {
+            // Of equals, the one that was joined last.
+            Some(listed) if !joined || size(listed) < size(last) => {
+                if last != NONE {
+                    self.list(last);
+                }
+                self.unlist(listed);
+                Some(self.hand_out(listed, request))
+            }
+            _ if joined => Some(self.hand_out(last, request)),
+            _ => {
+                if last != NONE {
+                    self.list(last);
+                }
+                None
+            }
         }
-        let found = found?;
-        if found == listed {
-            self.unlist(listed);
-        }
-        Some(self.hand_out(found, request))
     }
 
     /// Joins the quick blocks of a class with their neighbours.
