@@ -239,6 +239,12 @@ impl Arena {
         self.segments.ids().map(of).sum::<u64>() - self.count_away()
     }
 
+    /// Takes back a block in use. With [`Release::Pending`], [`let_go`](Self::let_go) comes next.
+    pub(crate) fn free(&mut self, address: u64) -> Result<Release, FreeError> {
+        let release = self.try_free(address);
+        release.ok_or_else(|| self.why_not_in_use(address))
+    }
+
     /// As [`free`](Self::free), if there is a block in use at this address.
     #[inline]
     pub(crate) fn try_free(&mut self, address: u64) -> Option<Release> {
@@ -246,20 +252,10 @@ impl Arena {
         if id == NONE || self.blocks[id].state != State::Allocated {
             return None;
         }
-        self.free(address).ok()
-    }
-
-    /// Takes back a block in use. With [`Release::Pending`], [`let_go`](Self::let_go) comes next.
-    #[inline]
-    pub(crate) fn free(&mut self, address: u64) -> Result<Release, FreeError> {
-        let id = self.index.get(&self.blocks, address);
-        if id == NONE || self.blocks[id].state != State::Allocated {
-            return Err(self.why_not_in_use(address));
-        }
+        let owner = self.owner?;
         let block = &mut self.blocks[id];
         let (size, requested, class) = (block.size, block.requested, block.class);
         block.requested = 0;
-        let owner = self.owner.ok_or(FreeError::Unknown { address })?;
         let freed = Freed {
             size,
             stream: owner.stream,
@@ -268,11 +264,11 @@ impl Arena {
         if block.noted || self.closed {
             block.state = State::Pending;
             self.parts[class as usize].tally.retained(size, requested);
-            return Ok(Release::Pending(freed, id));
+            return Some(Release::Pending(freed, id));
         }
         self.parts[class as usize].tally.freed(size, requested);
         self.push_quick(id);
-        Ok(Release::Reusable(freed))
+        Some(Release::Reusable(freed))
     }
 
     #[inline]
