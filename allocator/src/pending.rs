@@ -131,34 +131,51 @@ impl<F> Pending<F> {
         self.fences_of(|waiter| matches!(waiter, Waiter::Leaving(..)))
     }
 
-    /// The chunks of arenas that wait before they are home, by arena and home, with the streams that they
-    /// wait for.
-    pub(crate) fn homes(&self, arenas: &[u32]) -> Vec<((u32, u64), StreamId)> {
+    /// The chunks of arenas that wait before they are home: their arena, home and bytes, and the streams that
+    /// they wait for.
+    pub(crate) fn homes(&self, arenas: &[u32]) -> Vec<((u32, u64, u64), StreamId)> {
         let uses = self.queues.iter().flat_map(|queue| {
             let stream = queue.stream;
             queue.uses.iter().map(move |entry| (entry.waiter, stream))
         });
         let homes = uses.filter_map(|(waiter, stream)| match waiter {
-            Waiter::Home { arena, home } if arenas.contains(&arena) => {
-                Some(((arena, home), stream))
+            Waiter::Home { arena, home, size } if arenas.contains(&arena) => {
+                Some(((arena, home, size), stream))
             }
             _ => None,
         });
         homes.collect()
     }
 
-    /// A chunk that waits has another home from now on.
-    pub(crate) fn rename_home(&mut self, from: (u32, u64), to: (u32, u64)) {
-        let mut uses = self.queues.iter_mut().flat_map(|queue| &mut queue.uses);
-        let its = Waiter::Home {
-            arena: from.0,
-            home: from.1,
-        };
-        if let Some(entry) = uses.find(|entry| entry.waiter == its) {
-            entry.waiter = Waiter::Home {
-                arena: to.0,
-                home: to.1,
+    /// A chunk that waits, with others or alone, has another home from now on.
+    pub(crate) fn rename_home(&mut self, from: (u32, u64), to: (u32, u64), bytes: u64) {
+        for queue in &mut self.queues {
+            let place = queue.uses.iter().position(|entry| match entry.waiter {
+                Waiter::Home { arena, home, size } => {
+                    arena == from.0 && (home..home + size).contains(&from.1)
+                }
+                _ => false,
+            });
+            let Some(place) = place else { continue };
+            let fence = queue.uses[place].fence.clone();
+            let Waiter::Home { arena, home, size } = queue.uses[place].waiter else {
+                return;
             };
+            let (behind, end) = (from.1 + bytes, home + size);
+            let parts = [
+                (arena, home, from.1 - home),
+                (to.0, to.1, bytes),
+                (arena, behind, end - behind),
+            ];
+            queue.uses.remove(place);
+            queue.unfenced -= usize::from(fence.is_none());
+            for (arena, home, size) in parts.into_iter().rev().filter(|part| part.2 > 0) {
+                let waiter = Waiter::Home { arena, home, size };
+                let fence = fence.clone();
+                queue.unfenced += usize::from(fence.is_none());
+                queue.uses.insert(place, Use { waiter, fence });
+            }
+            return;
         }
     }
 

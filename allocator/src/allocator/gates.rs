@@ -188,7 +188,10 @@ impl<B: Backend> Allocator<B> {
             let mut holder = self.arenas.lock(number);
             holder.settle_all();
             let mut guests = holder.idle_guests();
-            guests.retain(|slot| arenas.contains(&slot.piece.arena) && holder.empty_slot(slot));
+            guests.retain(|slot| {
+                let size = slot.piece.chunk.size;
+                arenas.contains(&slot.piece.arena) && holder.empty(slot.address, size)
+            });
             drop(holder);
             if guests.is_empty() {
                 continue;
@@ -199,8 +202,8 @@ impl<B: Backend> Allocator<B> {
                 .collect();
             gate.comes_from(owner.stream, &unordered);
             for slot in guests {
-                let mut home = self.arenas.lock(slot.piece.arena);
-                home.come_home(slot.piece.chunk.home);
+                let Chunk { home, size, .. } = slot.piece.chunk;
+                self.arenas.lock(slot.piece.arena).come_home(home, size);
             }
         }
         let all =
@@ -285,11 +288,15 @@ impl<B: Backend> Allocator<B> {
             heirs.extend(arena.guests_in_use().map(|piece| (piece, heir)));
         }
         // What is on its way home falls to the stream that it waits for.
-        let homes = self.pending.lock().homes(arenas);
-        heirs.extend(homes.into_iter().map(|(piece, stream)| {
+        let waiting = self.pending.lock().homes(arenas);
+        for ((arena, home, size), stream) in waiting {
             let owner = Owner { pool: None, stream };
-            (piece, self.arenas.of(owner).number())
-        }));
+            let heir = self.arenas.of(owner).number();
+            let chunks = self.places(&[arena], false).into_iter();
+            let homes = chunks.map(|(_, chunk, _)| chunk.home);
+            let its = homes.filter(|it| (home..home + size).contains(it));
+            heirs.extend(its.map(|home| ((arena, home), heir)));
+        }
         heirs
     }
 
@@ -309,7 +316,7 @@ impl<B: Backend> Allocator<B> {
             let mut arena = self.arenas.lock(arena);
             let lent = arena.is_lent(chunk.home);
             // What sleeps stays as it is.
-            if !lent && !arena.is_asleep() && !arena.lend(&chunk) {
+            if !lent && !arena.is_asleep() && !arena.lend(chunk.home, chunk.size) {
                 return Ok(Some(()));
             }
             lent
@@ -319,7 +326,7 @@ impl<B: Backend> Allocator<B> {
             failed => {
                 let mut arena = self.arenas.lock(arena);
                 if !lent && !arena.is_asleep() {
-                    arena.come_home(chunk.home);
+                    arena.come_home(chunk.home, chunk.size);
                 }
                 return failed.map(|_| None);
             }
@@ -346,9 +353,9 @@ impl<B: Backend> Allocator<B> {
         }
         if lent {
             let (from, to) = ((arena, chunk.home), (heir, plan.address));
-            self.pending.lock().rename_home(from, to);
+            self.pending.lock().rename_home(from, to, chunk.size);
         } else {
-            self.arenas.lock(heir).come_home(plan.address);
+            self.arenas.lock(heir).come_home(plan.address, chunk.size);
         }
         {
             let mut ledger = self.ledger.lock();

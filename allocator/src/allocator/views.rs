@@ -15,7 +15,7 @@ use super::Allocator;
 use super::supply::{Need, Supplied};
 use crate::arena::{Arena, Owner};
 use crate::config::{Class, Request};
-use crate::segment::Piece;
+use crate::segment::{Piece, homes};
 use crate::{AllocError, Allocation, Backend, Event, Physical, StreamId};
 
 /// An arena keeps the mappings of unused views while all its views have at most this many places:
@@ -124,26 +124,22 @@ impl<B: Backend> Allocator<B> {
         let mut idle: Vec<&[Offer]> = Vec::new();
         for run in offers.chunk_by(Offer::precedes) {
             let mut holder = self.arenas.lock(run[0].holder);
-            let mut take = |run| {
-                let taken = match run {
-                    [Offer { shown: Some(at), .. }, ..] => holder.empty(*at, bytes(run)),
-                    [offer, ..] => holder.lend(offer.piece.chunk.home, bytes(run)),
-                    [] => false,
-                };
-                idle.extend(taken.then_some(run));
-                taken
-            };
-            // Some of them may be in use by now.
-            if !take(run) && run.len() > 1 {
-                run.chunks(1).for_each(|offer| {
-                    take(offer);
-                });
+            if take_out(&mut holder, run) {
+                idle.push(run);
+            } else if run.len() > 1 {
+                // Some of them may be in use by now.
+                idle.extend(run.chunks(1).filter(|one| take_out(&mut holder, one)));
             }
         }
         let mut known: Vec<(u32, bool)> = Vec::new();
         let mut taken = Vec::new();
         for run in idle {
-            let Offer { holder, stream: other, shown, .. } = run[0];
+            let Offer {
+                holder,
+                stream: other,
+                shown,
+                ..
+            } = run[0];
             let before = known.iter().find(|(known, _)| *known == holder);
             let ordered = match before {
                 Some(&(_, ordered)) => ordered,
@@ -371,6 +367,14 @@ impl<B: Backend> Allocator<B> {
         let ordered = self.backend.order(stream, &fence);
         self.ledger.lock().counts.stream_waits += u64::from(ordered);
         ordered
+    }
+}
+
+/// Takes a run of offers out of use, if all are still idle.
+fn take_out(holder: &mut Arena, run: &[Offer]) -> bool {
+    match run[0].shown {
+        None => holder.lend(run[0].piece.chunk.home, bytes(run)),
+        Some(address) => holder.empty(address, bytes(run)),
     }
 }
 

@@ -119,24 +119,29 @@ impl Arena {
 
     /// Lent chunks of this arena, one behind the other from this home on, are free again.
     pub(crate) fn come_home(&mut self, home: u64, size: u64) {
-        let end = home + size;
         let mut from = home;
-        while from < end {
-            let Some(mut id) = self.around(from) else {
+        while from < home + size {
+            let Some(id) = self.part_lent(from, home + size - from) else {
                 debug_assert!(false, "what is lent is there");
                 return;
             };
-            debug_assert!(self.blocks[id].state == State::Lent);
-            // It may have been lent together with others.
-            if self.blocks[id].address < from {
-                id = self.split(id, from - self.blocks[id].address);
-            }
-            if self.blocks[id].end() > end {
-                self.split(id, end - from);
-            }
             from = self.blocks[id].end();
             self.give(id);
         }
+    }
+
+    /// The lent block that starts at an address and has at most so many bytes: a part of what was lent
+    /// together.
+    pub(super) fn part_lent(&mut self, from: u64, most: u64) -> Option<u32> {
+        let mut id = self.around(from)?;
+        debug_assert!(self.blocks[id].state == State::Lent);
+        if self.blocks[id].address < from {
+            id = self.split(id, from - self.blocks[id].address);
+        }
+        if self.blocks[id].size > most {
+            self.split(id, most);
+        }
+        Some(id)
     }
 
     /// Whether the chunk of this arena with this home is lent.

@@ -76,6 +76,9 @@ impl Arena {
         if self.away.insert(chunk.home) {
             self.reserved -= chunk.size;
         }
+        if self.is_lent(chunk.home) {
+            self.part_lent(chunk.home, chunk.size);
+        }
     }
 
     /// A chunk has memory again, which is mapped at its home. If it was lent, it is free.
@@ -94,7 +97,7 @@ impl Arena {
             found.physical = physical;
         }
         if self.is_lent(chunk.home) {
-            self.come_home(chunk.home);
+            self.come_home(chunk.home, chunk.size);
         }
     }
 
