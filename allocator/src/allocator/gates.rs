@@ -222,7 +222,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Gives the chunks of a pool that others use to those, so that their homes have no memory, after a wait
-    /// for all work on the pool. If the pool's memory is `leaving`, also those that views in use show.
+    /// for the work on the pool. If the pool's memory is `leaving`, also those that views in use show.
     pub(super) fn evict(
         &self,
         memory: Memory<'_, B>,
@@ -236,8 +236,12 @@ impl<B: Backend> Allocator<B> {
         let owners = arenas
             .iter()
             .filter_map(|&number| self.arenas.lock(number).owner);
-        let owners: Vec<StreamId> = owners.map(|owner| owner.stream).collect();
-        for stream in gate.users().into_iter().chain(owners) {
+        let mut streams: Vec<StreamId> = owners.map(|owner| owner.stream).collect();
+        if !leaving {
+            // A pool whose memory leaves is not replayed from any more.
+            streams.extend(gate.users());
+        }
+        for stream in streams {
             self.wait_submitted(stream)?;
         }
         self.poll_and_tell();

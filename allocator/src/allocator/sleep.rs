@@ -26,30 +26,23 @@ impl<B: Backend> Allocator<B> {
     /// Frees go on. Work on the pool is the caller's business.
     ///
     /// # Errors
-    /// The pool was released or never made, sleeps, or is being allocated from; its memory is not mapped
-    /// chunk by chunk; or others use some of it, and the device refuses to part the two.
+    /// The pool was released or never made, sleeps, or is being allocated from; or its memory is not
+    /// mapped chunk by chunk.
     pub fn pool_suspend(&self, pool: PoolId) -> Result<Vec<(u64, u64)>, PoolError> {
-        let memory = self.memory().ok_or(PoolError::NotMapped { pool })?;
+        if self.memory().is_none() {
+            return Err(PoolError::NotMapped { pool });
+        }
         let gate = self.pool_gate(pool)?;
         let arenas = self.pools.lock().suspend(pool)?;
         let fixed = arenas
             .iter()
             .any(|&number| !self.arenas.lock(number).can_sleep());
-        let ready = if fixed {
-            Err(PoolError::NotMapped { pool })
-        } else {
-            gate.enter(None);
-            let alone = self.evict(memory, &gate, true);
-            let alone = alone.ok().flatten();
-            alone.ok_or_else(|| {
-                gate.leave();
-                PoolError::Busy { pool }
-            })
-        };
-        if let Err(error) = ready {
+        if fixed {
             self.pools.lock().resume(pool)?;
-            return Err(error);
+            return Err(PoolError::NotMapped { pool });
         }
+        // What is lent stays so; nothing more is.
+        gate.enter(None);
         let mut used = Vec::new();
         for number in arenas {
             let mut arena = self.arenas.lock(number);
@@ -65,6 +58,7 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// The pool was released or never made, or is not suspended.
     pub fn pool_page_out(&self, pool: PoolId) -> Result<u64, PoolError> {
+        let gate = self.pool_gate(pool)?;
         let arenas = self.pools.lock().suspended(pool)?;
         let memory = self.memory().ok_or(PoolError::NotMapped { pool })?;
         let growth = self.growth.lock();
@@ -81,6 +75,10 @@ impl<B: Backend> Allocator<B> {
                 events.extend(self.page_out(memory, &place));
             }
             bytes += u64::from(self.arenas.lock(arena).is_away(chunk.home)) * chunk.size;
+        }
+        // What is still mapped somewhere does not go back to the device.
+        for number in self.arenas.numbers().filter(|_| gate.has_lent()) {
+            self.send_views(&growth, number, 0);
         }
         drop(growth);
         self.tell(&events);
