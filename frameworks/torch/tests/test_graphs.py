@@ -191,6 +191,21 @@ def test_pools_are_shared_and_given_back_to_the_last_byte(device, module, make):
     assert torch.accelerator.memory_reserved(device) == before
 
 
+def test_other_work_uses_what_a_graph_has_free_and_both_are_right(device, make):
+    x = torch.ones(3 << 20, device=device)
+    graph = make(lambda: ((x + x) * x - x).sum())
+    kept = []
+    for step in range(6):
+        x.fill_(step)
+        others = torch.full((3 << 20,), -1.0, device=device) * 2
+        if step % 3 == 0:
+            kept.append(others)
+        graph.replay()
+        assert graph.result.item() == (2 * step * step - step) * (3 << 20)
+        assert others.min().item() == others.max().item() == -2
+    assert all((one == -2).all().item() for one in kept)
+
+
 def test_a_tensor_of_a_graph_outlives_it(device):
     graph = graphs.Graph()
     with graphs.graph(graph):
