@@ -71,7 +71,8 @@
  *       first failure of a call in a capture is what otr_capture_end reports; the streams are usable
  *       then. What other threads do elsewhere cannot break a capture.
  *   H27 A graph that was destroyed lives on in what was instantiated from it. An executable graph keeps
- *       the memory that it uses alive, also when the host has freed it.
+ *       the memory that it uses alive, also when the host has freed it. What it needs only while it runs
+ *       may serve others in between.
  *   H28 Bindings and updates are for later replays; those that were submitted keep what they had.
  *       Replays of one executable graph run one after the other, in the order of the calls.
  * Operators

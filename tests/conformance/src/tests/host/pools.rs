@@ -31,6 +31,8 @@ tests! { "host-abi.pool":
     snapshots: H11;
     /// Graphs allocate from a pool that they are given.
     graphs_share_a_pool: H25 H27;
+    /// What a graph needs in between may serve others between replays: replays and others compute what they should.
+    others_use_what_a_graph_has_free: H23 H27;
     /// A pool serves streams and graphs of its device only.
     pools_stay_on_their_device: H2 H8, needs TwoDevices;
 }
@@ -367,6 +369,48 @@ fn graphs_share_a_pool(context: &Context) -> Verdict {
         );
     }
     Ok(())
+}
+
+fn others_use_what_a_graph_has_free(context: &Context) -> Verdict {
+    const SIZE: u64 = 6 * MIB;
+    start(context)?;
+    let streams = [stream()?, stream()?];
+    let result = alloc(64, streams[0])?;
+    otr!(otr_capture_begin, streams[0], OTR_CAPTURE_GLOBAL, 0)?;
+    let inner = alloc(SIZE, streams[0])?;
+    fill(streams[0], inner, SIZE, &[77])?;
+    let kind = CopyKind::DeviceToDevice.raw();
+    otr!(otr_copy, streams[0], result, inner + SIZE - 64, 64, kind)?;
+    free(inner)?;
+    let graph = made(|out| otr!(otr_capture_end, streams[0], out))?;
+    let exec: u64 = made(|out| otr!(otr_graph_instantiate, graph, 0, out))?;
+    otr!(otr_graph_destroy, graph)?;
+    // On the stream of the replays and on another one, freed before the replay and in use during it.
+    for (round, freed) in [true, false, false, true, false, true]
+        .into_iter()
+        .enumerate()
+    {
+        let (at, value) = (streams[round / 2 % 2], round as u8 + 1);
+        fill(streams[0], result, 64, &[0])?;
+        let block = alloc(SIZE, at)?;
+        fill(at, block, SIZE, &[value])?;
+        if freed {
+            free(block)?;
+        }
+        otr!(otr_graph_replay, exec, streams[0])?;
+        equal!(
+            download::<u8>(streams[0], result, 64)?,
+            [77; 64],
+            "the result of replay {round}"
+        );
+        if !freed {
+            let found = download::<u8>(at, block, SIZE as usize)?;
+            let right = found.iter().filter(|&&byte| byte == value).count();
+            equal!(right, SIZE as usize, "bytes that replay {round} left alone");
+            free(block)?;
+        }
+    }
+    Ok(otr!(otr_graph_exec_destroy, exec)?)
 }
 
 fn pools_stay_on_their_device(context: &Context) -> Verdict {
