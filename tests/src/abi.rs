@@ -121,15 +121,22 @@ pub fn download<T: Copy + Default>(stream: u64, from: u64, count: usize) -> Vec<
     to
 }
 
-/// Bytes that a device's cache holds, and bytes in use, once all work is done and nothing is cached.
-pub fn held(device: u32) -> (u64, u64) {
-    ok(unsafe { otr_device_synchronize(device) });
-    ok(unsafe { otr_memory_empty_cache(device) });
+/// What a device's memory counts.
+#[track_caller]
+pub fn stats(device: u32) -> otr_memory_stats_t {
     let mut stats = otr_memory_stats_t {
         struct_size: size_of::<otr_memory_stats_t>(),
         ..Default::default()
     };
     ok(unsafe { otr_memory_stats(device, &mut stats) });
+    stats
+}
+
+/// Bytes that a device's cache holds, and bytes in use, once all work is done and nothing is cached.
+pub fn held(device: u32) -> (u64, u64) {
+    ok(unsafe { otr_device_synchronize(device) });
+    ok(unsafe { otr_memory_empty_cache(device) });
+    let stats = stats(device);
     (stats.reserved_bytes.current, stats.active_bytes.current)
 }
 

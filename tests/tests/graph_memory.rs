@@ -29,15 +29,6 @@ static DEVICES: LazyLock<[u32; 3]> = LazyLock::new(|| {
     })
 });
 
-fn stats(device: u32) -> otr_memory_stats_t {
-    let mut stats = otr_memory_stats_t {
-        struct_size: size_of::<otr_memory_stats_t>(),
-        ..Default::default()
-    };
-    ok(unsafe { otr_memory_stats(device, &mut stats) });
-    stats
-}
-
 /// Records `y = 4 x`, with two buffers between that are free again afterwards.
 fn record(device: u32, stream: u64, x: u64, y: u64, flags: u32) -> (u64, u64) {
     let size = 4 * COUNT as u64;

@@ -433,15 +433,6 @@ fn a_trace_replays_to_the_same_peaks() {
     std::fs::remove_file(&file).expect("it was there");
 }
 
-fn stats(device: u32) -> otr_memory_stats_t {
-    let mut stats = otr_memory_stats_t {
-        struct_size: size_of::<otr_memory_stats_t>(),
-        ..Default::default()
-    };
-    ok(unsafe { otr_memory_stats(device, &mut stats) });
-    stats
-}
-
 #[test]
 fn events_of_threads_are_told_in_order_for_each_address() {
     let _alone = alone();

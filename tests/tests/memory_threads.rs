@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use outrigger::ffi::*;
-use outrigger_tests::abi::{alloc, download, held, made, ok, stream};
+use outrigger_tests::abi::{alloc, download, held, made, ok, stats, stream};
 
 const THREADS: u64 = 8;
 /// Blocks that a thread holds at a time.
@@ -58,12 +58,7 @@ fn check(stream: u64, (address, size, byte): Block) {
 }
 
 fn reserved_peak(device: u32) -> u64 {
-    let mut stats = otr_memory_stats_t {
-        struct_size: size_of::<otr_memory_stats_t>(),
-        ..Default::default()
-    };
-    ok(unsafe { otr_memory_stats(device, &mut stats) });
-    stats.reserved_bytes.peak
+    stats(device).reserved_bytes.peak
 }
 
 #[test]
