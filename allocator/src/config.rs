@@ -46,7 +46,7 @@ const FOREIGN: [&str; 9] = [
 const OPTIONS: &str = "expandable_segments, limit_mb, per_process_memory_fraction, max_split_size_mb, \
                        max_non_split_rounding_mb, garbage_collection_threshold, \
                        roundup_power2_divisions, small_segment_size_mb, large_segment_size_mb, rounding, \
-                       stream_waits, trim_after_ms";
+                       stream_waits, lend_graph_pools, trim_after_ms";
 
 /// The allocator's policy. The default is PyTorch's: blocks are multiples of 512 bytes; blocks up to
 /// 1 MiB are cut from 2 MiB segments, blocks below 10 MiB from 20 MiB segments, larger ones get a
@@ -64,6 +64,7 @@ pub struct Config {
     divisions: u64,
     expandable: bool,
     stream_waits: bool,
+    lend_graph_pools: bool,
     trim_after: Option<Duration>,
 }
 
@@ -107,6 +108,7 @@ impl Default for Config {
             divisions: 1,
             expandable: true,
             stream_waits: true,
+            lend_graph_pools: true,
             trim_after: None,
         }
     }
@@ -122,6 +124,7 @@ impl Config {
     /// | `garbage_collection_threshold` | 0 to 1 | 1 | where there is a limit, idle memory is given back before more than this part of it is held |
     /// | `roundup_power2_divisions` | a power of two | 1 | sizes are rounded up to one of so many steps between powers of two |
     /// | `stream_waits` | True or False | True | a stream may be made to wait for another, to use memory that the other has freed |
+    /// | `lend_graph_pools` | True or False | True | what graphs have free may serve others between replays; False where other devices know its physical memory, as RDMA does |
     /// | `trim_after_ms` | milliseconds | none | memory that was idle for so long goes back to the device |
     /// | `expandable_segments` | True or False | True | where the device has virtual memory, memory is mapped into ranges of addresses |
     /// | `max_split_size_mb` | MiB | none | free blocks of this size and more are never split and never given to smaller requests; at least `large_segment_size_mb` |
@@ -189,6 +192,11 @@ impl Config {
         self.stream_waits
     }
 
+    /// Whether what is free in the pools of graphs may serve others between replays.
+    pub(crate) fn lends_graph_pools(&self) -> bool {
+        self.lend_graph_pools
+    }
+
     /// How long memory may be idle before it goes back to the device.
     pub fn trim_after(&self) -> Option<Duration> {
         self.trim_after
@@ -210,6 +218,7 @@ impl Config {
             "limit_mb" => self.limit = mib("limit_mb", value, 1, "a number of MiB, at least 1")?,
             "expandable_segments" => self.expandable = truth("expandable_segments", value)?,
             "stream_waits" => self.stream_waits = truth("stream_waits", value)?,
+            "lend_graph_pools" => self.lend_graph_pools = truth("lend_graph_pools", value)?,
             "per_process_memory_fraction" => {
                 self.fraction = part("per_process_memory_fraction", value)?;
             }
@@ -468,6 +477,7 @@ mod tests {
             ("garbage_collection_threshold:1.5", "from 0 to 1"),
             ("per_process_memory_fraction:half", "from 0 to 1"),
             ("stream_waits:maybe", "True or False"),
+            ("lend_graph_pools:2", "True or False"),
             ("trim_after_ms:0", "at least 1"),
             (
                 "max_split_size_mb:10",

@@ -91,7 +91,7 @@ impl<B: Backend> Allocator<B> {
                 return Ok(Some(found));
             }
             offers.extend(self.offers_of_others(need, may_wait));
-            if bytes(&offers) < request.size {
+            if bytes(&offers) < request.size && self.config.lends_graph_pools() {
                 offers.extend(self.offers_of_pools(may_wait));
             }
         }

@@ -76,16 +76,24 @@ fn what_is_free_in_a_pool_serves_others_and_is_home_for_each_replay_without_a_ca
 }
 
 #[test]
-fn nothing_is_lent_while_somebody_is_inside_or_before_a_graph_uses_the_pool() {
-    for open in [false, true] {
+fn nothing_is_lent_from_where_somebody_is_inside_or_no_graph_is_or_where_it_is_switched_off()
+ {
+    let cases = [
+        (false, false, ""),
+        (true, true, ""),
+        (true, false, "lend_graph_pools:False"),
+    ];
+    for (open, inside, options) in cases {
         let sim = Sim::with_virtual_memory(8 * CHUNK);
-        let allocator = Allocator::new(sim, Config::default());
+        let allocator = Allocator::new(sim, Config::parse(options).unwrap());
         let pool = allocator.pool_create();
         let block = allocator.alloc_in(pool, 3 * CHUNK, MAIN).unwrap();
         allocator.free(block.address).unwrap();
         let gate = allocator.pool_gate(pool).unwrap();
         if open {
             gate.open();
+        }
+        if inside {
             allocator.pool_enter(&gate, None).unwrap();
         }
         let block = allocator.alloc(3 * CHUNK, MAIN).unwrap();
