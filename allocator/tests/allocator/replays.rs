@@ -76,8 +76,7 @@ fn what_is_free_in_a_pool_serves_others_and_is_home_for_each_replay_without_a_ca
 }
 
 #[test]
-fn nothing_is_lent_from_where_somebody_is_inside_or_no_graph_is_or_where_it_is_switched_off()
- {
+fn nothing_is_lent_from_where_somebody_is_inside_or_no_graph_is_or_where_it_is_switched_off() {
     let cases = [
         (false, false, ""),
         (true, true, ""),
