@@ -185,14 +185,10 @@ impl<B: Backend> Allocator<B> {
             let Some(owner) = owner.filter(|it| !at_once || self.has_finished(it.stream)) else {
                 continue;
             };
-            let mut holder = self.arenas.lock(number);
-            holder.settle_all();
-            let mut guests = holder.idle_guests();
-            guests.retain(|slot| {
-                let size = slot.piece.chunk.size;
-                arenas.contains(&slot.piece.arena) && holder.empty(slot.address, size)
-            });
-            drop(holder);
+            let guests = self
+                .arenas
+                .lock(number)
+                .take_guests(|of| arenas.contains(&of));
             if guests.is_empty() {
                 continue;
             }
@@ -201,24 +197,15 @@ impl<B: Backend> Allocator<B> {
                 .filter(|&user| user != owner.stream && !self.order(user, owner.stream))
                 .collect();
             gate.comes_from(owner.stream, &unordered);
-            for slot in guests {
-                let Chunk { home, size, .. } = slot.piece.chunk;
-                self.arenas.lock(slot.piece.arena).come_home(home, size);
-            }
+            self.come_home(&guests);
         }
-        let all =
-            self.lent_places(&growth, &arenas).is_empty() && self.places(&arenas, true).is_empty();
+        let mut arenas = arenas.into_iter();
+        let all = arenas.all(|number| self.arenas.lock(number).has_all_chunks());
         if all {
             gate.all_home();
         }
+        drop(growth);
         all
-    }
-
-    /// The chunks of a pool's arenas that are lent and have memory.
-    fn lent_places(&self, _: &MutexGuard<'_, ()>, arenas: &[u32]) -> Vec<(u32, Chunk, Class)> {
-        let mut places = self.places(arenas, false);
-        places.retain(|(number, chunk, _)| self.arenas.lock(*number).is_lent(chunk.home));
-        places
     }
 
     /// Gives the chunks of a pool that others use to those, so that their homes have no memory, after a wait
@@ -263,9 +250,7 @@ impl<B: Backend> Allocator<B> {
             }
         }
         if leaving {
-            for number in self.arenas.numbers() {
-                self.send_views(&growth, number, 0);
-            }
+            self.send_all_views(&growth);
         }
         drop(growth);
         self.tell(&events);

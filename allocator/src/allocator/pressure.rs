@@ -3,7 +3,6 @@
 use super::Allocator;
 use crate::arena::Owner;
 use crate::config::{Class, Request};
-use crate::segment::Piece;
 use crate::{AllocError, Allocation, Backend, Context, Event, EventKind, OutOfMemory, StreamId};
 
 /// As many labels does an out-of-memory error name.
@@ -108,10 +107,7 @@ impl<B: Backend> Allocator<B> {
             }
         }
         if sent > 0 {
-            // What is still mapped somewhere does not go back to the device.
-            for number in self.arenas.numbers() {
-                self.send_views(&growth, number, 0);
-            }
+            self.send_all_views(&growth);
         }
         drop(growth);
         self.wait_leaving()
@@ -123,14 +119,11 @@ impl<B: Backend> Allocator<B> {
         let mut any = false;
         for number in self.arenas.numbers() {
             let mut arena = self.arenas.lock(number);
-            arena.settle_all();
             any |= arena.has_guests();
-            let mut guests = arena.idle_guests();
-            guests.retain(|slot| arena.empty(slot.address, slot.piece.chunk.size));
+            let guests = arena.take_guests(|_| true);
             let owner = arena.owner;
             drop(arena);
             if let Some(owner) = owner {
-                let guests: Vec<Piece> = guests.iter().map(|slot| slot.piece).collect();
                 self.send_home(owner.stream, &guests);
             }
         }

@@ -71,9 +71,8 @@ impl<B: Backend> Allocator<B> {
             for arena in retiring {
                 let lent = self.has_lent(arena);
                 let sent = self.send_idle(growth, arena, u64::MAX, &shown);
-                // What is still mapped somewhere does not go back to the device.
-                for number in self.arenas.numbers().filter(|_| lent && sent > 0) {
-                    self.send_views(growth, number, 0);
+                if lent && sent > 0 {
+                    self.send_all_views(growth);
                 }
                 self.forget_if_empty(arena);
             }
@@ -246,6 +245,13 @@ impl<B: Backend> Allocator<B> {
         for &(address, size) in spans {
             self.arenas.remove_route(address);
             memory.release(address, size);
+        }
+    }
+
+    /// Sends all unused views on their way: what is still mapped somewhere does not go back to the device.
+    pub(super) fn send_all_views(&self, growth: &MutexGuard<'_, ()>) {
+        for number in self.arenas.numbers() {
+            self.send_views(growth, number, 0);
         }
     }
 

@@ -76,9 +76,8 @@ impl<B: Backend> Allocator<B> {
             }
             bytes += u64::from(self.arenas.lock(arena).is_away(chunk.home)) * chunk.size;
         }
-        // What is still mapped somewhere does not go back to the device.
-        for number in self.arenas.numbers().filter(|_| gate.has_lent()) {
-            self.send_views(&growth, number, 0);
+        if gate.has_lent() {
+            self.send_all_views(&growth);
         }
         drop(growth);
         self.tell(&events);

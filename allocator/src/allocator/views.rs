@@ -161,7 +161,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Lent chunks, which nobody works on but their own streams, are home at once.
-    fn come_home(&self, pieces: &[Piece]) {
+    pub(super) fn come_home(&self, pieces: &[Piece]) {
         for (number, home, size) in homes(pieces) {
             let mut arena = self.arenas.lock(number);
             arena.come_home(home, size);

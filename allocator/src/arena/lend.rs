@@ -66,6 +66,25 @@ impl Arena {
         guests
     }
 
+    /// Takes idle pieces of other arenas, of those that are meant, out of its views. They are lent at home still.
+    pub(crate) fn take_guests(&mut self, of: impl Fn(u32) -> bool) -> Vec<Piece> {
+        self.settle_all();
+        let mut guests = self.idle_guests();
+        guests
+            .retain(|slot| of(slot.piece.arena) && self.empty(slot.address, slot.piece.chunk.size));
+        guests.into_iter().map(|slot| slot.piece).collect()
+    }
+
+    /// Whether none of its chunks is lent or away.
+    pub(crate) fn has_all_chunks(&self) -> bool {
+        let spans = self
+            .segments
+            .ids()
+            .filter_map(|id| self.segments[id].span());
+        let mut chunks = spans.flat_map(|span| &span.chunks);
+        self.away.is_empty() && !chunks.any(|chunk| self.is_lent(chunk.home))
+    }
+
     /// The places of a view whose pieces lie whole in free blocks.
     fn idle_slots(&self, segment: u32) -> Vec<Slot> {
         let mut slots = Vec::new();

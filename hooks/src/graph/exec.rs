@@ -191,10 +191,7 @@ impl GraphExec {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.order(stream)?;
-        state.enter(stream)?;
-        let submitted = self.submit(state, stream);
-        state.leave();
-        submitted
+        state.inside(stream, |state| self.submit(state, stream))
     }
 
     /// Gives a replay to a stream.
@@ -329,14 +326,13 @@ impl GraphExec {
         let mut state = self.state.lock();
         state.order(stream)?;
         stream.synchronize()?;
-        state.enter(stream)?;
-        let begun = Instant::now();
-        // SAFETY: no replay is running, and none begins as long as the state is locked; the graph keeps
-        // the memory of its nodes alive.
-        let submitted =
-            unsafe { submit::submit(stream, &state.data, &state.schedule, &state.program) };
-        state.leave();
-        submitted?;
+        let begun = state.inside(stream, |state| {
+            let begun = Instant::now();
+            // SAFETY: no replay is running, and none begins as long as the state is locked; the graph keeps
+            // the memory of its nodes alive.
+            unsafe { submit::submit(stream, &state.data, &state.schedule, &state.program) }?;
+            Ok(begun)
+        })?;
         state.last = Some(stream.id());
         stream.synchronize()?;
         Ok(begun.elapsed())
@@ -359,16 +355,15 @@ impl GraphExec {
             let (program, data) = (Arc::clone(&state.program), Arc::clone(&state.data));
             let patches: Vec<_> = state.pending.iter().map(|(_, patch)| *patch).collect();
             let place = Arc::clone(&place);
-            state.enter(stream)?;
-            let submitted = stream.host_call_now(move |upstream| {
-                upstream?;
-                // SAFETY: in order with replays.
-                unsafe { program.patch(&patches) };
-                *place.lock() = Some(with(&program, &data, bias));
-                Ok(())
-            });
-            state.leave();
-            submitted?;
+            state.inside(stream, |_| {
+                stream.host_call_now(move |upstream| {
+                    upstream?;
+                    // SAFETY: in order with replays.
+                    unsafe { program.patch(&patches) };
+                    *place.lock() = Some(with(&program, &data, bias));
+                    Ok(())
+                })
+            })?;
             state.last = Some(stream.id());
         }
         stream.synchronize()?;
@@ -463,8 +458,12 @@ impl State {
             .map_err(|error| stream.failed(error))
     }
 
-    /// Goes inside the pools, whose free memory may have served others since the last replay.
-    fn enter(&self, stream: &Stream) -> Result<()> {
+    /// Submits work from inside the pools, whose free memory may have served others since the last replay.
+    fn inside<R>(
+        &mut self,
+        stream: &Stream,
+        submit: impl FnOnce(&mut Self) -> Result<R>,
+    ) -> Result<R> {
         let device = stream.device();
         let id = StreamId(stream.id());
         for (at, gate) in self.gates.iter().enumerate() {
@@ -473,12 +472,9 @@ impl State {
                 return Err(device.alloc_failed(error));
             }
         }
-        Ok(())
-    }
-
-    /// The replay was submitted.
-    fn leave(&self) {
+        let submitted = submit(self);
         self.gates.iter().for_each(PoolGate::leave);
+        submitted
     }
 
     #[cold]

@@ -9,7 +9,8 @@ use outrigger_ffi::*;
 use serde_json::Value;
 
 use super::{
-    alloc, download, fill, filled, json, made, otr, refused, start, stats, stream, upload,
+    alloc, begin, download, end, executable, fill, filled, json, made, otr, refused, start, stats,
+    stream, upload,
 };
 use crate::test::tests;
 use crate::tests::kit::{pattern, threads};
@@ -340,8 +341,8 @@ fn graphs_share_a_pool(context: &Context) -> Verdict {
         let kind = CopyKind::DeviceToDevice.raw();
         otr!(otr_copy, stream, result, inner + MIB - 64, 64, kind)?;
         free(inner)?;
-        let graph = made(|out| otr!(otr_capture_end, stream, out))?;
-        let exec: u64 = made(|out| otr!(otr_graph_instantiate, graph, 0, out))?;
+        let graph = end(stream)?;
+        let exec = executable(graph)?;
         otr!(otr_graph_destroy, graph)?;
         Verdict::Ok(exec)
     };
@@ -376,14 +377,14 @@ fn others_use_what_a_graph_has_free(context: &Context) -> Verdict {
     start(context)?;
     let streams = [stream()?, stream()?];
     let result = alloc(64, streams[0])?;
-    otr!(otr_capture_begin, streams[0], OTR_CAPTURE_GLOBAL, 0)?;
+    begin(streams[0])?;
     let inner = alloc(SIZE, streams[0])?;
     fill(streams[0], inner, SIZE, &[77])?;
     let kind = CopyKind::DeviceToDevice.raw();
     otr!(otr_copy, streams[0], result, inner + SIZE - 64, 64, kind)?;
     free(inner)?;
-    let graph = made(|out| otr!(otr_capture_end, streams[0], out))?;
-    let exec: u64 = made(|out| otr!(otr_graph_instantiate, graph, 0, out))?;
+    let graph = end(streams[0])?;
+    let exec = executable(graph)?;
     otr!(otr_graph_destroy, graph)?;
     // On the stream of the replays and on another one, freed before the replay and in use during it.
     for (round, freed) in [true, false, false, true, false, true]
