@@ -8,6 +8,7 @@
 )]
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::mem::ManuallyDrop;
 use std::ptr::null;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -113,12 +114,13 @@ pub fn upload<T: Copy>(stream: u64, to: u64, from: &[T]) {
 
 /// Copies numbers from a device, and waits.
 pub fn download<T: Copy + Default>(stream: u64, from: u64, count: usize) -> Vec<T> {
-    let mut to = vec![T::default(); count];
+    // Whoever goes on after a wait that failed must not meet a copy that still writes.
+    let mut to = ManuallyDrop::new(vec![T::default(); count]);
     let kind = CopyKind::DeviceToHost.raw();
     let size = size_of_val(&to[..]) as u64;
     ok(unsafe { otr_copy(stream, to.as_mut_ptr() as u64, from, size, kind) });
     synchronize(stream);
-    to
+    ManuallyDrop::into_inner(to)
 }
 
 /// What a device's memory counts.
