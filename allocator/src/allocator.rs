@@ -19,7 +19,7 @@ mod views;
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
 use self::graphs::Pools;
 pub use self::trim::IdleWatch;
@@ -73,11 +73,11 @@ impl<B: Backend> Allocator<B> {
     pub fn new(backend: B, config: Config) -> Self {
         let config = Arc::new(config);
         Self {
-            growth: Mutex::new(()),
+            growth: Mutex::new(Rank::Growth, ()),
             arenas: Arenas::new(Arc::clone(&config)),
-            pools: Mutex::default(),
-            pending: Mutex::new(Pending::new()),
-            ledger: Mutex::new(Ledger::new(config.limit())),
+            pools: Mutex::new(Rank::Pools, Pools::default()),
+            pending: Mutex::new(Rank::Pending, Pending::new()),
+            ledger: Mutex::new(Rank::Ledger, Ledger::new(config.limit())),
             history: History::new(),
             backend,
             config,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use outrigger_locks::{Mutex, MutexGuard, Rank, RwLock};
 
 use crate::arena::{Arena, Owner};
 use crate::{Config, StreamId};
@@ -23,7 +23,8 @@ const SHELVES: usize = 28;
 type Place = CachePadded<Mutex<Arena>>;
 
 fn place(arena: u32, config: &Arc<Config>) -> Place {
-    CachePadded::new(Mutex::new(Arena::new(arena, Arc::clone(config))))
+    let arena = Arena::new(arena, Arc::clone(config));
+    CachePadded::new(Mutex::new(Rank::Arena, arena))
 }
 
 /// The arena of a stream, as a thread remembers it.
@@ -81,8 +82,8 @@ impl Arenas {
             config,
             shelves: [const { OnceLock::new() }; SHELVES],
             made: AtomicUsize::new(0),
-            names: Mutex::default(),
-            routes: RwLock::default(),
+            names: Mutex::new(Rank::ArenaNames, Names::default()),
+            routes: RwLock::new(Rank::Routes, Vec::new()),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
 use crate::{PoolId, StreamId};
 
@@ -42,7 +42,7 @@ impl PoolGate {
     pub(crate) fn new(pool: PoolId) -> Self {
         Self {
             pool,
-            state: Arc::default(),
+            state: Arc::new(Mutex::new(Rank::Gate, State::default())),
         }
     }
 

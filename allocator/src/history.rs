@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
 pub use context::{Context, ContextSource, Frame};
 pub use label::Label;
@@ -159,10 +159,18 @@ struct State {
 }
 
 /// The history of one allocator. All is off until asked for.
-#[derive(Default)]
 pub struct History {
     on: AtomicU32,
     state: Mutex<State>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self {
+            on: AtomicU32::new(0),
+            state: Mutex::new(Rank::History, State::default()),
+        }
+    }
 }
 
 impl History {

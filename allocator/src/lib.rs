@@ -15,7 +15,7 @@
 //! - `allocator`: locks, the device, and what to do when memory runs out.
 //!
 //! It must never touch the memory that it manages, know what a stream is, or depend on another crate
-//! of Outrigger.
+//! of Outrigger, but for the locks.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]

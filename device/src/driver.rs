@@ -248,6 +248,7 @@ impl Driver {
     /// Turns the answer of a call that has just returned on this thread into a result.
     #[inline]
     pub(crate) fn check(&self, code: i32) -> Result<()> {
+        outrigger_locks::calls_driver();
         if code == Code::OK.0 {
             Ok(())
         } else {
@@ -258,6 +259,7 @@ impl Driver {
     /// The same for a query: `false` for not yet.
     #[inline]
     pub(crate) fn check_query(&self, code: i32) -> Result<bool> {
+        outrigger_locks::calls_driver();
         match Code(code) {
             Code::OK => Ok(true),
             Code::NOT_READY => Ok(false),

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use parking_lot::MutexGuard;
+use outrigger_locks::MutexGuard;
 
 use super::Allocator;
 use super::supply::{Memory, Supplied};
@@ -50,6 +50,16 @@ impl<B: Backend> Allocator<B> {
             gate.leave();
         }
         result
+    }
+
+    /// As [`pool_enter`](Self::pool_enter), where nothing has to be done for it: it calls neither the device nor
+    /// those who are asked to release memory. False if something has to; then nobody went inside.
+    pub fn pool_try_enter(&self, gate: &PoolGate, stream: StreamId) -> bool {
+        if gate.enter(Some(stream)) {
+            gate.leave();
+            return false;
+        }
+        true
     }
 
     #[cold]

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
+use outrigger_locks::MutexGuard;
 
 use super::Allocator;
 use crate::arena::{Leaving, Next};

@@ -111,7 +111,8 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// The pool was released or never made, or is not suspended.
     pub fn pool_resume(&self, pool: PoolId) -> Result<(), PoolError> {
-        for number in self.pools.lock().suspended(pool)? {
+        let arenas = self.pools.lock().suspended(pool)?;
+        for number in arenas {
             self.arenas.lock(number).set_asleep(false);
         }
         self.pool_gate(pool)?.leave();

@@ -3,7 +3,7 @@
 //! All of it happens under the growth lock. Whatever the device refuses, at whichever call, leaves the
 //! arenas as they were.
 
-use parking_lot::MutexGuard;
+use outrigger_locks::MutexGuard;
 
 use super::Allocator;
 use crate::arena::{Growth, Owner};

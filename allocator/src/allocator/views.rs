@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
+use outrigger_locks::MutexGuard;
 
 use super::Allocator;
 use super::supply::{Need, Supplied};

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use parking_lot::RwLock;
+use outrigger_locks::{Rank, RwLock};
 
 /// A name, interned for the life of the process: meant for some thousand different ones, not for one
 /// per allocation.
@@ -20,7 +20,8 @@ struct Names {
     names: Vec<Arc<str>>,
 }
 
-static NAMES: LazyLock<RwLock<Names>> = LazyLock::new(RwLock::default);
+static NAMES: LazyLock<RwLock<Names>> =
+    LazyLock::new(|| RwLock::new(Rank::Labels, Names::default()));
 
 thread_local! {
     static STACK: RefCell<Vec<Label>> = const { RefCell::new(Vec::new()) };

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::Mutex;
+
 use super::*;
 
 fn block(address: u64, requested: u64) -> Recorded {

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use outrigger_allocator::{
     Backend, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory,
 };
-use parking_lot::Mutex;
+use outrigger_locks::{calls_driver, calls_host};
+use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use memory::{Memory, PAGE, Piece};
 
@@ -193,6 +194,12 @@ impl Sim {
         sim.0.lock().virtual_memory = true;
         sim
     }
+
+    /// Its state, for a call of the allocator, which holds no lock then but those that it may.
+    fn called(&self) -> MutexGuard<'_, State> {
+        calls_driver();
+        self.0.lock()
+    }
 }
 
 impl Backend for Sim {
@@ -200,7 +207,7 @@ impl Backend for Sim {
     type Fence = Fence;
 
     fn segment_alloc(&self, size: u64) -> Result<u64, Refusal> {
-        let mut state = self.0.lock();
+        let mut state = self.called();
         state.refuses(size)?;
         // The first gap; 256 bytes is an alignment that the allocator knows nothing of.
         let mut address = 0x7000_0100;
@@ -217,7 +224,7 @@ impl Backend for Sim {
     }
 
     fn segment_free(&self, address: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.called();
         let Some(size) = state.segments.remove(&address) else {
             state
                 .complaints
@@ -232,13 +239,13 @@ impl Backend for Sim {
     }
 
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory<Error = Refusal>> {
-        let has = self.0.lock().virtual_memory;
+        let has = self.called().virtual_memory;
         has.then_some(self as &dyn VirtualMemory<Error = Refusal>)
     }
 
     /// Waiting would draw one stream into the capture of the other.
     fn order(&self, stream: StreamId, fence: &Fence) -> bool {
-        let mut state = self.0.lock();
+        let mut state = self.called();
         if state.captures.contains_key(&stream) || state.is_captured(fence) {
             return false;
         }
@@ -265,7 +272,7 @@ impl Backend for Sim {
     }
 
     fn fence(&self, stream: StreamId) -> Result<Fence, Refusal> {
-        let mut state = self.0.lock();
+        let mut state = self.called();
         if state.fails() {
             return Err(Refusal::Broken);
         }
@@ -289,17 +296,18 @@ impl Backend for Sim {
     }
 
     fn fence_done(&self, fence: &Fence) -> bool {
-        let state = self.0.lock();
+        let state = self.called();
         let finished = state.finished.get(&fence.stream).copied().unwrap_or(0);
         finished >= fence.number && !state.is_captured(fence)
     }
 
     fn fence_may_wait(&self, fence: &Fence) -> bool {
-        !self.0.lock().is_captured(fence)
+        !self.called().is_captured(fence)
     }
 
     fn fence_wait(&self, fence: &Fence) {
-        let mut state = self.0.lock();
+        calls_host("a wait for a stream");
+        let mut state = self.called();
         if state.is_captured(fence) {
             let complaint = format!("a wait for {:?} would hang", fence.stream);
             state.complaints.push(complaint);
@@ -308,7 +316,7 @@ impl Backend for Sim {
     }
 
     fn memory_info(&self) -> Option<MemoryInfo> {
-        let state = self.0.lock();
+        let state = self.called();
         Some(MemoryInfo {
             free: state.free(),
             total: state.capacity,
@@ -316,7 +324,8 @@ impl Backend for Sim {
     }
 
     fn observe(&self, event: &Event) {
-        let mut state = self.0.lock();
+        calls_host("an observer");
+        let mut state = self.called();
         let held = state.memory.object_at(event.address).is_some();
         if held != (event.kind == EventKind::SegmentAlloc) && event.address != 0 {
             state
@@ -340,27 +349,27 @@ impl VirtualMemory for Sim {
     }
 
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64, Refusal> {
-        let mut state = self.0.lock();
+        let mut state = self.called();
         state.refuses(0)?;
         Ok(state.memory.reserve(size, alignment))
     }
 
     fn release(&self, address: u64, size: u64) {
-        self.0.lock().memory.release(address, size);
+        self.called().memory.release(address, size);
     }
 
     fn create(&self, size: u64) -> Result<Physical, Refusal> {
-        let mut state = self.0.lock();
+        let mut state = self.called();
         state.refuses(size)?;
         Ok(Physical(state.memory.create(size)))
     }
 
     fn destroy(&self, physical: Physical) {
-        self.0.lock().memory.destroy(physical.0);
+        self.called().memory.destroy(physical.0);
     }
 
     fn map(&self, address: u64, pieces: &[Physical]) -> Result<(), Refusal> {
-        let mut state = self.0.lock();
+        let mut state = self.called();
         state.refuses(0)?;
         let objects: Vec<u64> = pieces.iter().map(|piece| piece.0).collect();
         state.memory.map(address, &objects);
@@ -368,13 +377,13 @@ impl VirtualMemory for Sim {
     }
 
     fn unmap(&self, address: u64, size: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.called();
         state.check_unused(address..address + size);
         state.memory.unmap(address, size);
     }
 
     fn try_unmap(&self, address: u64, size: u64) -> Result<(), Refusal> {
-        self.0.lock().refuses(0)?;
+        self.called().refuses(0)?;
         self.unmap(address, size);
         Ok(())
     }

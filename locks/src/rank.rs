@@ -1,0 +1,147 @@
+//! The order of all locks.
+
+/// Which lock it is. A thread that holds one takes only those that stand below it in this list.
+///
+/// The list is in the order of nesting: what is held longest stands first. The names are those of the things
+/// that the locks guard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Rank {
+    // Turns: also held over calls of the driver that may wait.
+    /// Drivers are loaded.
+    Loading,
+    /// Replays, bindings and updates of one executable graph.
+    ExecTurn,
+    /// An allocator takes memory from its device, or gives it back.
+    Growth,
+
+    // Locks: held for as long as it takes to read or change what they guard.
+    /// What was tried and taken when drivers were loaded.
+    LoadReport,
+    /// What can be asked of an executable graph at any time.
+    Exec,
+    /// What a capture has recorded.
+    Capture,
+    /// The nodes of a graph.
+    Graph,
+    /// A stream's place in a capture.
+    CapturePlace,
+    /// The captures of a device.
+    Captures,
+    /// An event's point in a capture.
+    CapturedMark,
+    /// Whether a pool sleeps, and what it has held.
+    PoolSleep,
+    /// The handles of pools.
+    PoolHandles,
+    /// Memory and functions that a graph keeps.
+    Resources,
+    /// Who listens.
+    Observers,
+    /// How many calls of an observer are running.
+    ObserverCalls,
+    /// Streams of a device, where their work ends.
+    Timelines,
+    /// Streams of a device's pool.
+    PoolStreams,
+    /// What is kept until work has finished.
+    Retired,
+    /// The driver's answers about operators.
+    DriverOperators,
+    /// Operators that ran on the CPU.
+    Fallbacks,
+    /// A generator's state.
+    Generator,
+    /// Events between two lives.
+    FreeEvents,
+    /// The first operator that failed on a stream.
+    FailedOperator,
+    /// The first node that failed in a replay.
+    FailedNode,
+    /// Memory of other processes.
+    Imports,
+    /// Bytes that count for the process.
+    HeldBytes,
+    /// Pinned pages of the process.
+    PinnedPages,
+    /// An allocator's figures.
+    Ledger,
+    /// Whom the arenas of an allocator serve.
+    ArenaNames,
+    /// An arena's blocks.
+    Arena,
+    /// Addresses and the arenas that they belong to.
+    Routes,
+    /// An allocator's private pools.
+    Pools,
+    /// Who uses the memory of a pool.
+    Gate,
+    /// An allocator's pending frees.
+    Pending,
+    /// What is recorded of an allocator's life.
+    History,
+    /// The names of labels.
+    Labels,
+    /// Free slots of a table of handles.
+    FreeSlots,
+}
+
+#[cfg(debug_assertions)]
+impl Rank {
+    const ALL: u32 = Self::FreeSlots as u32 + 1;
+
+    /// Whether it may be held over a call of the driver.
+    pub(crate) fn is_turn(self) -> bool {
+        self <= Self::Growth
+    }
+
+    /// Its place in a set of ranks.
+    pub(crate) fn bit(self) -> u64 {
+        const { assert!(Rank::ALL <= u64::BITS, "a set of ranks is 64 bits") };
+        1 << self as u8
+    }
+
+    /// The one of a set that comes last.
+    pub(crate) fn last_of(set: u64) -> Option<Self> {
+        const ORDER: [Rank; Rank::ALL as usize] = [
+            Rank::Loading,
+            Rank::ExecTurn,
+            Rank::Growth,
+            Rank::LoadReport,
+            Rank::Exec,
+            Rank::Capture,
+            Rank::Graph,
+            Rank::CapturePlace,
+            Rank::Captures,
+            Rank::CapturedMark,
+            Rank::PoolSleep,
+            Rank::PoolHandles,
+            Rank::Resources,
+            Rank::Observers,
+            Rank::ObserverCalls,
+            Rank::Timelines,
+            Rank::PoolStreams,
+            Rank::Retired,
+            Rank::DriverOperators,
+            Rank::Fallbacks,
+            Rank::Generator,
+            Rank::FreeEvents,
+            Rank::FailedOperator,
+            Rank::FailedNode,
+            Rank::Imports,
+            Rank::HeldBytes,
+            Rank::PinnedPages,
+            Rank::Ledger,
+            Rank::ArenaNames,
+            Rank::Arena,
+            Rank::Routes,
+            Rank::Pools,
+            Rank::Gate,
+            Rank::Pending,
+            Rank::History,
+            Rank::Labels,
+            Rank::FreeSlots,
+        ];
+        ORDER.get(set.checked_ilog2()? as usize).copied()
+    }
+}
