@@ -161,7 +161,7 @@ pub(crate) use ffi::{GraphFormat, MemoryUse};
 
 /// A stream; one that `create_stream` made is destroyed with its object.
 pub(crate) struct Stream {
-    pub(crate) inner: std::sync::Arc<hooks::Stream>,
+    pub(crate) inner: hooks::Ref<hooks::Stream>,
     owned: bool,
 }
 

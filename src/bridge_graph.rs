@@ -1,7 +1,5 @@
 //! Graphs of the C++ bridge: each object is destroyed with its C++ object, replays or not.
 
-use std::sync::Arc;
-
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Code, Error};
 
@@ -9,18 +7,18 @@ use crate::bridge::{Buffer, GraphFormat, Result, Stream};
 
 /// A capture in progress.
 pub(crate) struct Capture {
-    stream: Arc<hooks::Stream>,
+    stream: hooks::Ref<hooks::Stream>,
     ended: bool,
 }
 
 /// Nodes and edges.
-pub(crate) struct Graph(Arc<hooks::Graph>);
+pub(crate) struct Graph(hooks::Ref<hooks::Graph>);
 
 /// A graph that can be replayed.
-pub(crate) struct GraphExec(Arc<hooks::GraphExec>);
+pub(crate) struct GraphExec(hooks::Ref<hooks::GraphExec>);
 
 pub(crate) fn begin_capture(stream: &Stream) -> Result<Box<Capture>> {
-    let stream = Arc::clone(&stream.inner);
+    let stream = stream.inner.clone();
     stream.capture_begin(hooks::CaptureMode::ThreadLocal, None)?;
     Ok(Box::new(Capture {
         stream,

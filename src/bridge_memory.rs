@@ -4,7 +4,6 @@
 //! end what another thread has begun.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
 use outrigger_hooks as hooks;
@@ -12,7 +11,7 @@ use outrigger_hooks as hooks;
 use crate::bridge::{Buffer, MemoryUse, Result, Stream};
 
 /// A pool, whose handle is given up with its object.
-pub(crate) struct Pool(Arc<hooks::Pool>);
+pub(crate) struct Pool(hooks::Ref<hooks::Pool>);
 
 /// The use of a pool by a thread; C++ may destroy it on another one.
 pub(crate) struct PoolUse {

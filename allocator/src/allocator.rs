@@ -153,7 +153,7 @@ impl<B: Backend> Allocator<B> {
         if on {
             let (freed, reusable) = match &release {
                 Release::Reusable(freed) => (freed, true),
-                Release::Pending(freed, _) => (freed, false),
+                Release::Pending(freed, ..) => (freed, false),
             };
             let block = Recorded {
                 address,
@@ -163,6 +163,9 @@ impl<B: Backend> Allocator<B> {
                 pool: freed.pool,
             };
             self.history.free(&block, reusable, context);
+            if let Release::Pending(_, block, _) = &release {
+                self.record_completed(&arena, *block);
+            }
         }
         drop(arena);
         Ok(self.released(release, number))
@@ -177,12 +180,8 @@ impl<B: Backend> Allocator<B> {
                 }
                 freed
             }
-            Release::Pending(freed, block) => {
+            Release::Pending(freed, _, next) => {
                 self.pool_freed(&freed);
-                let mut arena = self.arenas.lock(number);
-                let next = arena.let_go(block);
-                self.record_completed(&arena, block);
-                drop(arena);
                 self.go_on(number, next);
                 freed
             }

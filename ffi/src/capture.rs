@@ -173,16 +173,18 @@ api! {
     /// runs none and its memory is not visible to the host.
     fn otr_kernel_launch(stream: otr_stream_t, call: *const otr_kernel_call_t) {
         with_kernel(call, |call| {
+            let stream = hooks::stream(stream)?;
             // SAFETY: the host's promise: the kernel may run with this block, on live memory.
-            hooks::with_stream(stream, |stream| unsafe { stream.launch(call) })
+            unsafe { stream.launch(call) }
         })
     }
 
     /// Calls a host function in stream order: once; where the stream captures, at every replay.
     fn otr_host_node(stream: otr_stream_t, node: *const otr_host_node_t) {
         with_host_node(node, |node| {
+            let stream = hooks::stream(stream)?;
             // SAFETY: the host's promise: the function may be called until `destroy` is.
-            hooks::with_stream(stream, |stream| unsafe { stream.host_node(node) })
+            unsafe { stream.host_node(node) }
         })
     }
 
@@ -235,10 +237,8 @@ api! {
     /// Without a capture it does nothing.
     fn otr_capture_label(stream: otr_stream_t, label: *const c_char) {
         let label = if label.is_null() { "" } else { text(label, "label")? };
-        hooks::with_stream(stream, |stream| {
-            stream.capture_label(label);
-            Ok(())
-        })
+        hooks::stream(stream)?.capture_label(label);
+        Ok(())
     }
 
     /// Records a conditional node; see otr_graph_add_conditional.

@@ -20,8 +20,9 @@ api! {
             let text = format!("copy kind {kind} is unknown: it is one of OTR_COPY_*, 1 to 4");
             Error::new(Code::INVALID_ARGUMENT, text)
         })?;
+        let stream = hooks::stream(stream)?;
         // SAFETY: the host's promise, as documented.
-        hooks::with_stream(stream, |stream| unsafe { stream.copy(dst, src, size, kind) })
+        unsafe { stream.copy(dst, src, size, kind) }
     }
 
     /// Copies `size` bytes between live allocations of two devices, of any drivers. The stream is of
@@ -41,7 +42,7 @@ api! {
         pattern_size: u32,
     ) {
         let pattern = slice(pattern.cast::<u8>(), pattern_size as usize, "pattern")?;
-        hooks::with_stream(stream, |stream| stream.fill(dst, size, pattern))
+        hooks::stream(stream)?.fill(dst, size, pattern)
     }
 
     /// Runs a function on the host in stream order, on a thread of the library's choice: exactly once, or
@@ -51,7 +52,8 @@ api! {
     /// function does not run.
     fn otr_host_call(stream: otr_stream_t, function: otr_host_fn, user: *mut c_void) {
         let function = function.ok_or_else(|| null("function"))?;
+        let stream = hooks::stream(stream)?;
         // SAFETY: the host's promise: the function may be called once with `user`, from any thread.
-        hooks::with_stream(stream, |stream| unsafe { stream.host_call_raw(function, user) })
+        unsafe { stream.host_call_raw(function, user) }
     }
 }

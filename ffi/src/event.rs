@@ -34,7 +34,7 @@ api! {
     /// made before keep the old point. Where the stream captures it becomes a point of the capture.
     fn otr_event_record(event: otr_event_t, stream: otr_stream_t) {
         let event = hooks::event(event)?;
-        hooks::with_stream(stream, |stream| event.record(stream))
+        event.record(&*hooks::stream(stream)?)
     }
 
     /// Sets `finished` to 1 if the work before an event has finished, else to 0. Never waits.

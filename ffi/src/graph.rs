@@ -1,12 +1,11 @@
 //! Graphs: looking at them, naming what replays may change, and building them node by node.
 
 use std::ffi::{c_char, c_void};
-use std::sync::Arc;
 
 use outrigger_device::CopyKind;
 use outrigger_device::sys::otr_operator_call_t;
 use outrigger_hooks as hooks;
-use outrigger_hooks::{Code, ConditionalKind, DType, DumpFormat, Error, Graph, Result};
+use outrigger_hooks::{Code, ConditionalKind, DType, DumpFormat, Error, Graph, Ref, Result};
 
 use crate::capture::{otr_host_node_t, otr_kernel_call_t, with_host_node, with_kernel};
 use crate::guard::{Out, OutStruct, slice, string, text};
@@ -48,7 +47,7 @@ pub struct otr_graph_info_t {
 }
 
 /// Graphs by their handles.
-pub(crate) fn graphs(handles: *const otr_graph_t, count: u32) -> Result<Vec<Arc<Graph>>> {
+pub(crate) fn graphs(handles: *const otr_graph_t, count: u32) -> Result<Vec<Ref<Graph>>> {
     let handles = slice(handles, count as usize, "graphs")?;
     handles.iter().map(|&handle| hooks::graph(handle)).collect()
 }

@@ -86,9 +86,7 @@ api! {
     /// have served other allocations: where one is still in use, the call waits for earlier replays
     /// and takes other memory for the graph. OTR_ERR_OUT_OF_MEMORY if there is none.
     fn otr_graph_replay(exec: otr_graph_exec_t, stream: otr_stream_t) {
-        hooks::with_graph_exec(exec, |exec| {
-            hooks::with_stream(stream, |stream| exec.replay(stream))
-        })
+        hooks::graph_exec(exec)?.replay(&*hooks::stream(stream)?)
     }
 
     /// The slot of a name, for otr_graph_bind. OTR_ERR_NOT_FOUND.
@@ -101,7 +99,7 @@ api! {
     /// Puts other memory in place of a named buffer, for later replays: without a copy, and without
     /// recording anew. The memory is kept alive until other memory takes its place.
     fn otr_graph_bind(exec: otr_graph_exec_t, slot: u32, address: u64) {
-        hooks::with_graph_exec(exec, |exec| exec.bind(slot, address))
+        hooks::graph_exec(exec)?.bind(slot, address)
     }
 
     /// Puts another number in place of a named one, for later replays.
@@ -109,7 +107,7 @@ api! {
         // SAFETY: NULL or valid by the contract of the header.
         let value = unsafe { value.as_ref() }.ok_or_else(|| null("value"))?;
         let value = scalar(value)?;
-        hooks::with_graph_exec(exec, |exec| exec.bind_scalar(slot, value))
+        hooks::graph_exec(exec)?.bind_scalar(slot, value)
     }
 
     /// Takes over addresses and numbers of another graph of the same shape: same kinds of nodes, same

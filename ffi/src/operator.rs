@@ -149,8 +149,9 @@ api! {
         call: *const otr_operator_call_t,
     ) {
         with_call(operator_id, call, |operator, call| {
+            let stream = hooks::stream(stream)?;
             // SAFETY: that operands lie in live memory of the device is the host's promise.
-            hooks::with_stream(stream, |stream| unsafe { stream.call(operator, call) })
+            unsafe { stream.call(operator, call) }
         })
     }
 

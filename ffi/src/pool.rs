@@ -1,7 +1,6 @@
 //! Pools: memory apart from what all share, for graphs and for what a host allocates there.
 
 use std::ffi::c_char;
-use std::sync::Arc;
 
 use outrigger_hooks as hooks;
 use outrigger_hooks::Result;
@@ -40,7 +39,7 @@ pub struct otr_pool_info_t {
 }
 
 /// The pool of a handle; `None` for 0.
-pub(crate) fn optional_pool(pool: otr_pool_t) -> Result<Option<Arc<hooks::Pool>>> {
+pub(crate) fn optional_pool(pool: otr_pool_t) -> Result<Option<hooks::Ref<hooks::Pool>>> {
     if pool == 0 {
         Ok(None)
     } else {

@@ -40,14 +40,14 @@ api! {
     /// The device of a stream.
     fn otr_stream_device(stream: otr_stream_t, device: *mut u32) {
         let out = Out::new(device, "device")?;
-        out.set(hooks::with_stream(stream, |stream| Ok(stream.device().index()))?);
+        out.set(hooks::stream(stream)?.device().index());
         Ok(())
     }
 
     /// The priority of a stream, as it was clamped; a lower number is more urgent.
     fn otr_stream_priority(stream: otr_stream_t, priority: *mut i32) {
         let out = Out::new(priority, "priority")?;
-        out.set(hooks::with_stream(stream, |stream| Ok(stream.priority()))?);
+        out.set(hooks::stream(stream)?.priority());
         Ok(())
     }
 
@@ -68,7 +68,7 @@ api! {
     /// captures.
     fn otr_stream_query(stream: otr_stream_t, finished: *mut u32) {
         let out = Out::new(finished, "finished")?;
-        out.set(hooks::with_stream(stream, hooks::Stream::query)?.into());
+        out.set(hooks::stream(stream)?.query()?.into());
         Ok(())
     }
 
@@ -81,7 +81,7 @@ api! {
     /// Sees to it that what was submitted starts by itself. Waiting does it too. While the stream
     /// captures it does nothing.
     fn otr_stream_flush(stream: otr_stream_t) {
-        hooks::with_stream(stream, hooks::Stream::flush)
+        hooks::stream(stream)?.flush()
     }
 
     /// Lets later work of a stream start after the point at which an event was last recorded, also
@@ -89,10 +89,6 @@ api! {
     /// carries fails the stream, not this call. While the event's stream captures, the stream joins.
     fn otr_stream_wait_event(stream: otr_stream_t, event: otr_event_t) {
         let event = hooks::event(event)?;
-        // The usual case does not wait, and needs no share of the stream.
-        if hooks::with_stream(stream, |stream| stream.wait_event_on_device(event))? {
-            return Ok(());
-        }
         hooks::stream(stream)?.wait_event(event)
     }
 }

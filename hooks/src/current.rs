@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::{MAX_DEVICES, Result, runtime, with_stream};
+use crate::{MAX_DEVICES, Result, runtime, stream};
 
 thread_local! {
     static DEVICE: Cell<u32> = const { Cell::new(0) };
@@ -45,7 +45,7 @@ pub fn current_stream(device: u32) -> Result<u64> {
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live stream.
 pub fn set_current_stream(id: u64) -> Result<()> {
-    let device = with_stream(id, |stream| Ok(stream.device().index()))?;
+    let device = stream(id)?.device().index();
     STREAMS.with(|streams| streams[device as usize].set(id));
     Ok(())
 }

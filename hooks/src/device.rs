@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{Allocator, Config, History};
 use outrigger_device::{Code, DeviceProperties, Driver};
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
 use crate::driver_operators::DriverOperators;
 use crate::generator::{Generator, new_generator};
@@ -15,7 +15,7 @@ use crate::graph::Captures;
 use crate::kernels::Kernels;
 use crate::memory::{DeviceMemory, Imports, follow, start_trimming};
 use crate::stream::Owner;
-use crate::{Error, Result, Stream};
+use crate::{Error, Ref, Result, Stream};
 
 /// Streams of one priority in a device's pool: as many as PyTorch has for CUDA.
 const POOL_STREAMS: usize = 32;
@@ -30,7 +30,7 @@ pub struct Device {
     allocator: Allocator<DeviceMemory>,
     kernels: Kernels,
     driver_operators: DriverOperators,
-    pools: Mutex<HashMap<i32, Vec<Arc<Stream>>>>,
+    pools: Mutex<HashMap<i32, Vec<Ref<Stream>>>>,
     next_pool_stream: AtomicUsize,
     captures: Captures,
     retired: Mutex<Vec<Retired>>,
@@ -38,8 +38,8 @@ pub struct Device {
     bias: OnceLock<i64>,
     native_cheaper: OnceLock<bool>,
     // Made right after the device, which they refer to, and before anybody else sees it.
-    default_stream: OnceLock<Arc<Stream>>,
-    default_generator: OnceLock<Arc<Generator>>,
+    default_stream: OnceLock<Ref<Stream>>,
+    default_generator: OnceLock<Ref<Generator>>,
 }
 
 impl Device {
@@ -75,10 +75,10 @@ impl Device {
             allocator: Allocator::new(memory, config),
             kernels: Kernels::new(),
             driver_operators: DriverOperators::default(),
-            pools: Mutex::default(),
+            pools: Mutex::new(Rank::PoolStreams, HashMap::new()),
             next_pool_stream: AtomicUsize::new(0),
             captures: Captures::default(),
-            retired: Mutex::default(),
+            retired: Mutex::new(Rank::Retired, Vec::new()),
             imports: Imports::default(),
             bias: OnceLock::new(),
             native_cheaper: OnceLock::new(),
@@ -117,14 +117,14 @@ impl Device {
 
     /// The stream that work goes to unless another one is named.
     #[inline]
-    pub fn default_stream(&self) -> &Arc<Stream> {
+    pub fn default_stream(&self) -> &Ref<Stream> {
         self.default_stream
             .get()
             .expect("set before the device is published")
     }
 
     /// The generator that is used unless another one is named.
-    pub fn default_generator(&self) -> &Arc<Generator> {
+    pub fn default_generator(&self) -> &Ref<Generator> {
         self.default_generator
             .get()
             .expect("set before the device is published")
@@ -134,17 +134,20 @@ impl Device {
     ///
     /// # Errors
     /// What the driver reports.
-    pub fn pool_stream(&'static self, priority: i32) -> Result<Arc<Stream>> {
+    pub fn pool_stream(&'static self, priority: i32) -> Result<Ref<Stream>> {
         let range = &self.properties;
         let priority = priority.clamp(range.priority_highest, range.priority_lowest);
-        let mut pools = self.pools.lock();
-        let pool = pools.entry(priority).or_default();
-        if pool.len() < POOL_STREAMS {
-            pool.push(Stream::make(self, priority, Owner::Runtime)?);
-            return Ok(Arc::clone(&pool[pool.len() - 1]));
+        if let Some(pool) = self.pools.lock().get(&priority)
+            && pool.len() >= POOL_STREAMS
+        {
+            let turn = self.next_pool_stream.fetch_add(1, Ordering::Relaxed);
+            return Ok(pool[turn % pool.len()].clone());
         }
-        let turn = self.next_pool_stream.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::clone(&pool[turn % POOL_STREAMS]))
+        // Without the lock: the driver makes it. Threads that ask at the same moment may add a few more.
+        let stream = Stream::make(self, priority, Owner::Runtime)?;
+        let mut pools = self.pools.lock();
+        pools.entry(priority).or_default().push(stream.clone());
+        Ok(stream)
     }
 
     /// Waits for all work submitted to any stream of the device.
@@ -215,37 +218,46 @@ impl Device {
         &self.native_cheaper
     }
 
-    /// Keeps something until the work of a stream so far has finished, and looks after what was kept
-    /// before.
+    /// Keeps something until the work of a stream so far has finished. Who calls it may hold a turn: nothing is
+    /// given back here, but by [`sweep_retired`](Self::sweep_retired).
     pub(crate) fn retire(&self, stream: Option<u64>, kept: Box<dyn Send>) {
-        let fence = stream.map(|stream| self.timelines.fence(stream));
-        match fence {
-            None | Some(Ok(None)) => drop(kept),
-            Some(Ok(Some(fence))) => self.retired.lock().push(Retired { fence, kept }),
-            Some(Err(error)) => {
+        let fence = stream.and_then(|stream| self.timelines.fence(stream).transpose());
+        self.keep(
+            fence.transpose().map(|fence| fence.into_iter().collect()),
+            kept,
+        );
+    }
+
+    /// Keeps something until all work of the device so far has finished, as [`retire`](Self::retire) does.
+    pub(crate) fn retire_behind_all(&self, kept: Box<dyn Send>) {
+        self.keep(self.timelines.fences(), kept);
+    }
+
+    fn keep(&self, fences: Result<Vec<Arc<outrigger_device::Event>>>, kept: Box<dyn Send>) {
+        match fences {
+            Ok(fences) => self.retired.lock().push(Retired {
+                fences,
+                _kept: kept,
+            }),
+            Err(error) => {
                 // Whether the work has finished cannot be known: better kept for good than freed early.
-                tracing::error!(target: "outrigger::graph", %error, "memory of a graph is not given back");
+                tracing::error!(target: "outrigger::graph", %error, "what work uses is not given back");
                 std::mem::forget(kept);
             }
         }
-        self.sweep_retired();
     }
 
-    /// Gives back what was kept for work that has finished.
+    /// Gives back what was kept for work that has finished, and what streams need that nobody uses any more.
+    /// Functions of the host may be called for that.
     pub(crate) fn sweep_retired(&self) {
-        let mut done = Vec::new();
-        {
-            let mut retired = self.retired.lock();
-            let mut index = 0;
-            while index < retired.len() {
-                if matches!(retired[index].fence.query(), Ok(false)) {
-                    index += 1;
-                } else {
-                    done.push(retired.swap_remove(index).kept);
-                }
-            }
+        self.timelines.settle();
+        // Not under the lock: the driver is asked, and what is dropped may retire more.
+        let all = std::mem::take(&mut *self.retired.lock());
+        if all.is_empty() {
+            return;
         }
-        // Outside of the lock: what is dropped may retire more.
+        let (done, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(Retired::is_over);
+        self.retired.lock().extend(waiting);
         drop(done);
     }
 
@@ -290,8 +302,17 @@ impl Device {
 
 /// What is kept until work has finished.
 struct Retired {
-    fence: Arc<outrigger_device::Event>,
-    kept: Box<dyn Send>,
+    fences: Vec<Arc<outrigger_device::Event>>,
+    /// Dropped with this.
+    _kept: Box<dyn Send>,
+}
+
+impl Retired {
+    fn is_over(&self) -> bool {
+        let mut fences = self.fences.iter();
+        // Work that failed has finished, too.
+        fences.all(|fence| !matches!(fence.query(), Ok(false)))
+    }
 }
 
 impl fmt::Debug for Device {
@@ -306,56 +327,72 @@ impl fmt::Debug for Device {
 
 /// Where each stream of a device stands, also those that were destroyed while they were busy: the
 /// allocator asks when memory that a stream used may be used by another one, or be given back.
-#[derive(Default)]
 pub(crate) struct Timelines(Mutex<HashMap<u64, Timeline>>);
 
 enum Timeline {
-    Live(Weak<Stream>),
+    /// Also while its handle is destroyed, but a call on it is not over: that call may submit work yet.
+    Stream(Ref<Stream>),
+    /// Nobody can submit any more.
     Ended(Arc<outrigger_device::Event>),
 }
 
+impl Default for Timelines {
+    fn default() -> Self {
+        Self(Mutex::new(Rank::Timelines, HashMap::new()))
+    }
+}
+
 impl Timelines {
-    pub(crate) fn add(&self, stream: &Arc<Stream>) {
-        self.0
-            .lock()
-            .insert(stream.id(), Timeline::Live(Arc::downgrade(stream)));
+    pub(crate) fn add(&self, stream: &Ref<Stream>) {
+        let timeline = Timeline::Stream(stream.clone());
+        self.0.lock().insert(stream.id(), timeline);
     }
 
-    /// Keeps the end of a stream's work in place of the stream.
-    pub(crate) fn end(&self, stream: &Stream) {
-        let device = stream.device();
-        let tail = device
-            .driver()
-            .event_create(device.ordinal(), false)
-            .and_then(|event| {
-                event.record(stream.queue())?;
-                Ok(event)
+    /// Keeps the end of their work in place of streams that were destroyed and that nobody uses any more, and
+    /// forgets those ends that have passed.
+    pub(crate) fn settle(&self) {
+        let (mut unused, mut ended) = (Vec::new(), Vec::new());
+        for (&id, timeline) in self.0.lock().iter() {
+            match timeline {
+                // The reference here is the last: no other can come to be, but by `live` and `fence`, which submit
+                // nothing.
+                Timeline::Stream(stream) if Ref::references(stream) == 1 => {
+                    unused.push(stream.clone());
+                }
+                Timeline::Stream(_) => {}
+                Timeline::Ended(event) => ended.push((id, Arc::clone(event))),
+            }
+        }
+        for stream in unused {
+            let tail = tail_of(&stream).inspect_err(|_| {
+                // Without an event for its end, waiting now is the only way to know.
+                let _ = stream.synchronize_now();
             });
-        let tail = tail.inspect_err(|_| {
-            // Without an event for its end, waiting now is the only way to know.
-            let _ = stream.synchronize();
-        });
-        let mut timelines = self.0.lock();
-        timelines.retain(|_, one| match one {
-            Timeline::Live(_) => true,
-            Timeline::Ended(event) => matches!(event.query(), Ok(false)),
-        });
-        match tail {
-            Ok(event) => timelines.insert(stream.id(), Timeline::Ended(Arc::new(event))),
-            Err(_) => timelines.remove(&stream.id()),
-        };
+            let replaced = {
+                let mut timelines = self.0.lock();
+                match tail {
+                    Ok(tail) => timelines.insert(stream.id(), Timeline::Ended(tail)),
+                    Err(_) => timelines.remove(&stream.id()),
+                }
+            };
+            // The queue goes to the driver without the lock.
+            drop(replaced);
+        }
+        ended.retain(|(_, event)| !matches!(event.query(), Ok(false)));
+        if !ended.is_empty() {
+            let mut timelines = self.0.lock();
+            ended.iter().for_each(|(id, _)| drop(timelines.remove(id)));
+        }
     }
 
-    /// All streams that were not destroyed.
-    pub(crate) fn live(&self) -> Vec<Arc<Stream>> {
+    /// All streams that work may still be submitted to.
+    pub(crate) fn live(&self) -> Vec<Ref<Stream>> {
         let timelines = self.0.lock();
-        timelines
-            .values()
-            .filter_map(|one| match one {
-                Timeline::Live(stream) => stream.upgrade(),
-                Timeline::Ended(_) => None,
-            })
-            .collect()
+        let streams = timelines.values().filter_map(|one| match one {
+            Timeline::Stream(stream) => Some(stream.clone()),
+            Timeline::Ended(_) => None,
+        });
+        streams.collect()
     }
 
     /// Events after all work that all streams have been given, also those that were destroyed.
@@ -368,16 +405,18 @@ impl Timelines {
     /// An event after all work that the stream has been given; `None` if that work is known to be done.
     pub(crate) fn fence(&self, id: u64) -> Result<Option<Arc<outrigger_device::Event>>> {
         let stream = match self.0.lock().get(&id) {
-            Some(Timeline::Live(stream)) => stream.upgrade(),
+            Some(Timeline::Stream(stream)) => stream.clone(),
             Some(Timeline::Ended(event)) => return Ok(Some(Arc::clone(event))),
-            None => None,
+            None => return Ok(None),
         };
-        let Some(stream) = stream else {
-            return Ok(None);
-        };
-        let device = stream.device();
-        let event = device.driver().event_create(device.ordinal(), false)?;
-        event.record(stream.queue())?;
-        Ok(Some(Arc::new(event)))
+        tail_of(&stream).map(Some).map_err(Error::from)
     }
+}
+
+/// An event after all work that a stream has been given.
+fn tail_of(stream: &Stream) -> outrigger_device::Result<Arc<outrigger_device::Event>> {
+    let device = stream.device();
+    let event = device.driver().event_create(device.ordinal(), false)?;
+    event.record(stream.queue())?;
+    Ok(Arc::new(event))
 }

@@ -1,15 +1,19 @@
 //! Operators that a driver brings as its own library. The driver is asked once per signature (name,
 //! dtypes, sizes, strides), and the answer, also a no, is kept.
+//!
+//! An operator is released when nobody can launch it any more and all its launches have finished (R47).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use outrigger_allocator::StreamId;
 use outrigger_device::sys::{otr_operator_call, otr_scalar, otr_scalar__bindgen_ty_1, otr_tensor};
 use outrigger_device::{Code, DType, Operator, Queue};
+use outrigger_locks::{Rank, RwLock};
 use outrigger_ops::{Call, OperatorId, Scalar, Tensor};
-use parking_lot::RwLock;
 
+use crate::graph::PoolRef;
 use crate::{Device, Result, Stream};
 
 /// Signatures that are kept before all are forgotten: programs with ever new shapes must not grow.
@@ -22,21 +26,44 @@ const OPERANDS: usize = 64;
 type Signature = ArrayVec<i64, 512>;
 
 /// What the driver of a device answered so far.
-#[derive(Default)]
 pub(crate) struct DriverOperators(RwLock<HashMap<Box<[i64]>, Answer>>);
+
+impl Default for DriverOperators {
+    fn default() -> Self {
+        Self(RwLock::new(Rank::DriverOperators, HashMap::new()))
+    }
+}
 
 /// `None`: the driver has no such operator.
 type Answer = Option<Arc<Prepared>>;
 
+/// An operator of the driver. Who launches it has a reference, so that every launch lies before its end.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    operator: Operator,
+    device: &'static Device,
+    /// Until the end.
+    operator: Option<Operator>,
     workspace_bytes: u64,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if let Some(operator) = self.operator.take() {
+            // R47: launches may be running, on any stream.
+            self.device.retire_behind_all(Box::new(operator));
+        }
+    }
 }
 
 impl DriverOperators {
     /// The driver's operator for a call; `None` if it has none, or cannot be asked.
-    fn get(&self, device: &Device, id: OperatorId, call: &Call<'_>, raw: &Raw) -> Result<Answer> {
+    fn get(
+        &self,
+        device: &'static Device,
+        id: OperatorId,
+        call: &Call<'_>,
+        raw: &Raw,
+    ) -> Result<Answer> {
         let Some(operators) = device.driver().operators() else {
             return Ok(None);
         };
@@ -50,18 +77,27 @@ impl DriverOperators {
         let answer = unsafe { operators.prepare(device.ordinal(), &raw.call(id)) }?.map(
             |(operator, workspace_bytes)| {
                 Arc::new(Prepared {
-                    operator,
+                    device,
+                    operator: Some(operator),
                     workspace_bytes,
                 })
             },
         );
-        let mut kept = self.0.write();
-        if kept.len() >= KEPT {
-            // An operator is released only after its last launch has finished.
-            device.synchronize()?;
-            kept.clear();
+        let forgotten = {
+            let mut kept = self.0.write();
+            let forgotten = if kept.len() >= KEPT {
+                std::mem::take(&mut *kept)
+            } else {
+                HashMap::new()
+            };
+            kept.insert(signature.as_slice().into(), answer.clone());
+            forgotten
+        };
+        if !forgotten.is_empty() {
+            // Without the lock: their end asks the driver.
+            drop(forgotten);
+            device.sweep_retired();
         }
-        kept.insert(signature.as_slice().into(), answer.clone());
         Ok(answer)
     }
 }
@@ -85,18 +121,9 @@ impl Stream {
         // Freed at once: the next user of this memory is behind the launch in stream order.
         let workspace = device.alloc(prepared.workspace_bytes, self.id())?;
         // SAFETY: operands are the caller's promise; the workspace is as large as the driver asked.
-        let launched = unsafe {
-            self.queue()
-                .launch_operator(&prepared.operator, &raw.call(id), workspace)
-        };
+        let launched = unsafe { prepared.launch_raw(self.queue(), &raw.call(id), workspace) };
         if workspace != 0 {
             crate::runtime()?.free(workspace)?;
-        }
-        if let Some(forgotten) = Arc::into_inner(prepared) {
-            // Another thread has made room in between: this was the last to know of the operator, which is
-            // released only after its last launch has finished.
-            device.synchronize()?;
-            drop(forgotten);
         }
         launched.map_err(|error| self.failed(error))?;
         Ok(true)
@@ -120,29 +147,80 @@ impl Prepared {
             return Err(outrigger_device::Error::new(Code::INTERNAL, text));
         };
         // SAFETY: the caller's promise.
-        unsafe { queue.launch_operator(&self.operator, &raw.call(id), workspace) }
+        unsafe { self.launch_raw(queue, &raw.call(id), workspace) }
+    }
+
+    /// As [`launch`](Self::launch), for a call as the driver contract has it.
+    ///
+    /// # Safety
+    /// As of [`launch`](Self::launch).
+    unsafe fn launch_raw(
+        &self,
+        queue: &Queue,
+        call: &otr_operator_call,
+        workspace: u64,
+    ) -> outrigger_device::Result<()> {
+        let Some(operator) = &self.operator else {
+            unreachable!("an operator is there until the end of what holds it");
+        };
+        // SAFETY: the caller's promise.
+        unsafe { queue.launch_operator(operator, call, workspace) }
     }
 }
 
 impl Device {
-    /// The driver's own operator for a call that a graph records, and how many bytes of workspace it
-    /// needs; `None` if the driver has none.
+    /// The driver's own operator for a call that a graph records; `None` if the driver has none. Asked before
+    /// the graph is locked, since it calls the driver.
     pub(crate) fn prepare_operator(
-        &self,
+        &'static self,
         id: OperatorId,
         call: &Call<'_>,
-    ) -> Result<Option<(Arc<Prepared>, u64)>> {
+        pool: &Arc<PoolRef>,
+    ) -> Result<Option<DriverCall>> {
         if self.driver().operators().is_none() {
             return Ok(None);
         }
         let Some(raw) = Raw::new(call) else {
             return Ok(None);
         };
-        let prepared = self.driver_operators().get(self, id, call, &raw)?;
-        Ok(prepared.map(|prepared| {
-            let bytes = prepared.workspace_bytes;
-            (prepared, bytes)
+        let Some(prepared) = self.driver_operators().get(self, id, call, &raw)? else {
+            return Ok(None);
+        };
+        let workspace = match prepared.workspace_bytes {
+            0 => 0,
+            bytes => {
+                let stream = StreamId(self.default_stream().id());
+                self.alloc_in(pool, bytes, stream)?.address
+            }
+        };
+        Ok(Some(DriverCall {
+            prepared,
+            workspace,
         }))
+    }
+}
+
+/// A call that the driver runs, with memory of a graph's pool to work in, which is given back unless the graph
+/// takes it.
+pub(crate) struct DriverCall {
+    prepared: Arc<Prepared>,
+    workspace: u64,
+}
+
+impl DriverCall {
+    /// Gives the operator and the address of its workspace, which the caller gives back from here on; 0 if it
+    /// needs none.
+    pub(crate) fn take(mut self) -> (Arc<Prepared>, u64) {
+        let workspace = std::mem::take(&mut self.workspace);
+        (Arc::clone(&self.prepared), workspace)
+    }
+}
+
+impl Drop for DriverCall {
+    fn drop(&mut self) {
+        if self.workspace != 0 {
+            self.prepared.device.free_block(self.workspace);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use outrigger_device::Code;
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
 use crate::graph::CapturedMark;
 use crate::lasting::{Lasting, LastingTable, Life};
@@ -15,7 +15,7 @@ use crate::{Device, Error, Result, Stream, runtime};
 static TABLE: LastingTable<Event> = LastingTable::new(Kind::Event);
 
 /// Events between two lives, by device and whether they have times.
-static FREE: LazyLock<Mutex<Free>> = LazyLock::new(Mutex::default);
+static FREE: LazyLock<Mutex<Free>> = LazyLock::new(|| Mutex::new(Rank::FreeEvents, Free::new()));
 
 type Free = HashMap<(u32, bool), Vec<&'static Event>>;
 

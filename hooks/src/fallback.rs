@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use outrigger_device::Code;
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 use serde::Serialize;
 
 use crate::observer::{self, Observation, ObservationKinds};
@@ -44,7 +44,7 @@ struct Count {
     warned: bool,
 }
 
-static COUNTS: Mutex<Option<HashMap<String, Count>>> = Mutex::new(None);
+static COUNTS: Mutex<Option<HashMap<String, Count>>> = Mutex::new(Rank::Fallbacks, None);
 static MODE: AtomicU32 = AtomicU32::new(FallbackMode::Silent as u32);
 
 impl FallbackMode {

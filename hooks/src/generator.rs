@@ -2,12 +2,10 @@
 //! the next ones start, so that results do not depend on how many threads or kernels draw them and
 //! a captured graph can advance it on every replay.
 
-use std::sync::Arc;
-
 use outrigger_device::Code;
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
-use crate::table::{Kind, Table};
+use crate::table::{Kind, Ref, Table};
 use crate::{Error, Result, runtime};
 
 static TABLE: Table<Generator> = Table::new(Kind::Generator);
@@ -54,7 +52,7 @@ impl Generator {
     ///
     /// Where the current stream of this thread captures, what is returned stands for the numbers that
     /// each replay reserves for itself.
-    pub fn reserve(self: &Arc<Self>, count: u64) -> (u64, u64) {
+    pub fn reserve(&self, count: u64) -> (u64, u64) {
         let capturing = runtime()
             .and_then(|runtime| runtime.device(self.device))
             .is_ok_and(|device| device.captures().any());
@@ -77,17 +75,17 @@ impl Generator {
 ///
 /// # Errors
 /// `INVALID_DEVICE`, or `OUT_OF_HOST_MEMORY` if too many are alive.
-pub fn create_generator(device: u32) -> Result<Arc<Generator>> {
+pub fn create_generator(device: u32) -> Result<Ref<Generator>> {
     runtime()?.device(device)?;
     new_generator(device)
 }
 
 /// As [`create_generator`], for a device that is being made.
-pub(crate) fn new_generator(device: u32) -> Result<Arc<Generator>> {
+pub(crate) fn new_generator(device: u32) -> Result<Ref<Generator>> {
     TABLE.insert(|id| Generator {
         id,
         device,
-        state: Mutex::new((DEFAULT_SEED, 0)),
+        state: Mutex::new(Rank::Generator, (DEFAULT_SEED, 0)),
     })
 }
 
@@ -95,7 +93,7 @@ pub(crate) fn new_generator(device: u32) -> Result<Arc<Generator>> {
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live generator.
-pub fn generator(id: u64) -> Result<Arc<Generator>> {
+pub fn generator(id: u64) -> Result<Ref<Generator>> {
     TABLE.get(id)
 }
 
@@ -105,13 +103,8 @@ pub fn generator(id: u64) -> Result<Arc<Generator>> {
 /// `INVALID_HANDLE` if the id is not of a live generator; `INVALID_ARGUMENT` for a device's default
 /// generator, which the runtime owns.
 pub fn destroy_generator(id: u64) -> Result<()> {
-    let generator = TABLE.get(id)?;
-    if runtime()?
-        .device(generator.device)?
-        .default_generator()
-        .id()
-        == id
-    {
+    let device = TABLE.get(id)?.device;
+    if runtime()?.device(device)?.default_generator().id() == id {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
             "the default generator of a device belongs to the runtime and is not destroyed",

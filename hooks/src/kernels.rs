@@ -205,12 +205,15 @@ impl Device {
         };
         // A queue of its own: streams of the host may capture, or have failed.
         let queue = self.driver().queue_create(self.ordinal(), 0)?;
-        let place = AtomicI64::new(0);
-        let args = (std::ptr::from_ref(&place) as u64).to_ne_bytes();
-        // SAFETY: the block is what the kernel expects, and the place outlives the launch, which is waited
-        // for.
+        let place = Arc::new(AtomicI64::new(0));
+        let args = (Arc::as_ptr(&place) as u64).to_ne_bytes();
+        // SAFETY: the block is what the kernel expects, and the place outlives the launch: it is waited for, or the
+        // place is never given back.
         unsafe { queue.launch(kernel, &args, 0, c"bias") }?;
-        queue.synchronize()?;
+        if let Err(error) = queue.synchronize() {
+            std::mem::forget(place);
+            return Err(error.into());
+        }
         Ok(*self
             .known_bias()
             .get_or_init(|| place.load(Ordering::Acquire)))

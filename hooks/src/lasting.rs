@@ -6,10 +6,8 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use outrigger_device::Code;
-
-use crate::table::{CHUNK, CHUNKS, GENERATION_BITS, INDEX_BITS, Kind, unknown};
-use crate::{Error, Result};
+use crate::Result;
+use crate::table::{Chunks, GENERATION_BITS, INDEX_BITS, Kind, MOST, too_many, unknown};
 
 /// Which life an object is in. Part of the object.
 #[derive(Debug)]
@@ -46,12 +44,10 @@ impl Life {
     }
 }
 
-type Chunk<T> = [AtomicPtr<T>; CHUNK];
-
 /// Objects of one kind by id.
 pub(crate) struct LastingTable<T: Lasting> {
     kind: Kind,
-    chunks: [AtomicPtr<Chunk<T>>; CHUNKS],
+    places: Chunks<AtomicPtr<T>>,
     used: AtomicU32,
 }
 
@@ -59,22 +55,17 @@ impl<T: Lasting> LastingTable<T> {
     pub(crate) const fn new(kind: Kind) -> Self {
         Self {
             kind,
-            chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
+            places: Chunks::new(),
             used: AtomicU32::new(0),
         }
     }
 
     /// Puts a new object in, for good; `make` is given a life that has not begun.
     pub(crate) fn insert(&self, make: impl FnOnce(Life) -> T) -> Result<&'static T> {
-        let most = (CHUNK * CHUNKS) as u32;
-        let next = |used: u32| (used < most).then_some(used + 1);
+        let next = |used: u32| (used < MOST).then_some(used + 1);
         let (now, before) = (Ordering::Relaxed, Ordering::Relaxed);
-        let Ok(index) = self.used.fetch_update(now, before, next) else {
-            return Err(Error::new(
-                Code::OUT_OF_HOST_MEMORY,
-                format!("{most} objects of one kind are alive: destroy some"),
-            ));
-        };
+        let index = self.used.fetch_update(now, before, next);
+        let index = index.map_err(|_| too_many())?;
         let life = Life {
             id: AtomicU64::new(0),
             latest: AtomicU64::new(
@@ -82,50 +73,24 @@ impl<T: Lasting> LastingTable<T> {
             ),
         };
         let object: &'static mut T = Box::leak(Box::new(make(life)));
-        self.chunk(index as usize / CHUNK)[index as usize % CHUNK].store(object, Ordering::Release);
+        let empty = || AtomicPtr::new(std::ptr::null_mut());
+        let place = self.places.get_or_make(index as usize, empty);
+        place.store(object, Ordering::Release);
         Ok(object)
-    }
-
-    /// A chunk, made at first need.
-    fn chunk(&self, index: usize) -> &'static Chunk<T> {
-        let place = &self.chunks[index];
-        // SAFETY: NULL, or from a box that was leaked below.
-        if let Some(chunk) = unsafe { place.load(Ordering::Acquire).as_ref() } {
-            return chunk;
-        }
-        let fresh = Box::into_raw(Box::new(
-            [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNK],
-        ));
-        let (done, missed) = (Ordering::AcqRel, Ordering::Acquire);
-        let chunk = match place.compare_exchange(std::ptr::null_mut(), fresh, done, missed) {
-            Ok(_) => fresh,
-            Err(first) => {
-                // SAFETY: made above, and nobody has seen it.
-                drop(unsafe { Box::from_raw(fresh) });
-                first
-            }
-        };
-        // SAFETY: leaked, by this thread or another one.
-        unsafe { &*chunk }
     }
 
     /// The object that lives under this id.
     #[inline]
     pub(crate) fn get(&self, id: u64) -> Result<&'static T> {
-        if id >> (INDEX_BITS + GENERATION_BITS) == self.kind as u64 {
-            let index = (id & ((1 << INDEX_BITS) - 1)) as usize;
-            let chunk = self.chunks.get(index / CHUNK).map(|one| {
-                // SAFETY: NULL, or from a box that was leaked in `chunk`.
-                unsafe { one.load(Ordering::Acquire).as_ref() }
-            });
-            if let Some(Some(chunk)) = chunk {
-                let object = chunk[index % CHUNK].load(Ordering::Acquire);
-                // SAFETY: NULL, or from a box that was leaked in `insert`.
-                if let Some(object) = unsafe { object.as_ref() }
-                    && object.life().id.load(Ordering::Acquire) == id
-                {
-                    return Ok(object);
-                }
+        if id >> (INDEX_BITS + GENERATION_BITS) == self.kind as u64
+            && let Some(place) = self.places.get((id & ((1 << INDEX_BITS) - 1)) as usize)
+        {
+            // SAFETY: NULL, or from a box that was leaked in `insert`.
+            let object = unsafe { place.load(Ordering::Acquire).as_ref() };
+            if let Some(object) = object
+                && object.life().id.load(Ordering::Acquire) == id
+            {
+                return Ok(object);
             }
         }
         Err(unknown(self.kind, id))
@@ -144,6 +109,8 @@ impl<T: Lasting> LastingTable<T> {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_device::Code;
+
     use super::*;
 
     #[derive(Debug)]

@@ -7,6 +7,9 @@
 //!
 //! Streams, events and generators have ids: 64-bit generational handles, never 0 and never used
 //! again, that C hosts hold instead of pointers. A stale or foreign id is an error.
+//!
+//! No lock is held over a call of the host or of the driver, nor over one that can wait: `outrigger_locks` has
+//! the order of all locks and checks this in tests.
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 
@@ -43,7 +46,6 @@ pub use graph::{
     CaptureInfo, CaptureMode, ConditionalKind, DestroyFn, DumpFormat, ExecFlags, ExecInfo,
     ExecMode, Graph, GraphExec, GraphInfo, HostNode, HostNodeFn, KernelCall, Pool, create_graph,
     create_pool, destroy_graph, destroy_graph_exec, destroy_pool, graph, graph_exec, pool,
-    with_graph_exec,
 };
 pub use memory::{
     PointerInfo, begin_pool_use, end_pool_use, export_memory, pop_label, process_memory_held,
@@ -54,7 +56,8 @@ pub use observer::{
 };
 pub use pinned::{HostMemory, host_memory};
 pub use runtime::{MAX_DEVICES, Runtime, runtime};
-pub use stream::{Stream, create_stream, destroy_stream, stream, with_stream};
+pub use stream::{Stream, create_stream, destroy_stream, stream};
+pub use table::Ref;
 
 pub use outrigger_allocator::{
     ClassStats, ContextSource, Frame, HistoryOptions, Holder, Label, PoolStats, SegmentInfo,

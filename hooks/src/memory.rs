@@ -18,7 +18,7 @@ use outrigger_device::Code;
 
 use crate::graph::PoolRef;
 use crate::observer::{self, Observation, ObservationKinds};
-use crate::{Device, Error, Pool, Result, current_device, graph, runtime, with_stream};
+use crate::{Device, Error, Pool, Result, current_device, graph, runtime};
 
 pub(crate) use backend::{DeviceMemory, Fence};
 pub(crate) use history::follow;
@@ -27,7 +27,7 @@ pub(crate) use ipc::Imports;
 pub use ipc::export_memory;
 pub use limit::{process_memory_held, process_memory_limit, set_process_memory_limit};
 pub use route::{begin_pool_use, end_pool_use};
-pub(crate) use sleep::Contents;
+pub(crate) use sleep::Sleep;
 pub(crate) use snapshot::pool_snapshot_json;
 pub use snapshot::snapshot_json;
 pub(crate) use statistics::json as stats_json;
@@ -64,24 +64,22 @@ impl Device {
     /// `INVALID_ARGUMENT` if the stream is of another device.
     #[inline]
     pub fn alloc(&self, size: u64, stream: u64) -> Result<u64> {
-        let capturing = with_stream(stream, |found| {
-            if found.device().index() == self.index() {
-                return Ok(found.is_capturing());
-            }
-            Err(Error::new(
+        let found = crate::stream(stream)?;
+        if found.device().index() != self.index() {
+            return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(
                     "memory of device {} cannot be allocated on a stream of device {}",
                     self.index(),
                     found.device().index()
                 ),
-            ))
-        })?;
+            ));
+        }
         if size == 0 {
             return Ok(0);
         }
-        let allocation = if capturing {
-            crate::stream(stream)?.alloc_captured(|pool, stream| {
+        let allocation = if found.is_capturing() {
+            found.alloc_captured(|pool, stream| {
                 let allocation = self.alloc_in(pool, size, stream)?;
                 Ok((allocation.address, allocation))
             })?
@@ -105,7 +103,7 @@ impl Device {
     /// Those of [`alloc`](Self::alloc); `INVALID_ARGUMENT` for a pool of another device.
     pub fn alloc_from(&self, pool: &Pool, size: u64, stream: u64) -> Result<u64> {
         let (ours, theirs) = (self.index(), pool.device().index());
-        let of_stream = with_stream(stream, |found| Ok(found.device().index()))?;
+        let of_stream = crate::stream(stream)?.device().index();
         if ours != theirs || ours != of_stream {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
@@ -183,7 +181,7 @@ impl Device {
             && let Some(pool) = block.pool
             && let Some(capture) = self.captures().of_pool(pool)
         {
-            return capture.free(address, || self.allocator().free(address));
+            capture.freed(address);
         }
         self.allocator().free(address)
     }
@@ -270,7 +268,7 @@ impl Device {
     /// # Errors
     /// `INVALID_ARGUMENT` if the address is not one that was allocated; `INVALID_HANDLE`.
     pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
-        with_stream(stream, |_| Ok(()))?;
+        crate::stream(stream)?;
         self.allocator()
             .record_stream(address, StreamId(stream))
             .map_err(not_allocated)

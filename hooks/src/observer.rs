@@ -1,16 +1,16 @@
 //! Observers: functions of the host that are told of allocations, segments, out of memory and
 //! fallbacks, and those that are asked to release memory before an allocation fails. They run on the
-//! thread that caused the event, outside of all locks of the runtime, and cost one load where nobody
-//! listens.
+//! thread that caused the event, with no lock held, and cost one load where nobody listens.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::RwLock;
+use outrigger_device::Code;
+use outrigger_locks::{Condvar, Mutex, Rank, RwLock, calls_host};
 
-use crate::Result;
-use crate::table::{Kind, Table};
+use crate::table::{Kind, Ref, Table, unknown};
+use crate::{Error, Result};
 
 /// A set of kinds of observations, as bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +98,59 @@ enum Function {
 struct Observer {
     id: u64,
     kinds: u32,
-    // Read-locked while it runs, so that removing can wait for the last call.
-    function: RwLock<Option<Function>>,
+    calls: Mutex<Calls>,
+    idle: Condvar,
+}
+
+struct Calls {
+    /// `None` once the observer was removed: no call begins any more.
+    function: Option<Arc<Function>>,
+    running: usize,
+}
+
+/// A call of an observer.
+struct Call<'a> {
+    observer: &'a Observer,
+    /// Until the call ends.
+    function: Option<Arc<Function>>,
+}
+
+impl Observer {
+    /// Begins a call; `None` if the observer was removed.
+    fn call(&self) -> Option<Call<'_>> {
+        let mut calls = self.calls.lock();
+        let function = Arc::clone(calls.function.as_ref()?);
+        calls.running += 1;
+        drop(calls);
+        DEPTH.set(DEPTH.get() + 1);
+        calls_host("an observer");
+        Some(Call {
+            observer: self,
+            function: Some(function),
+        })
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+        // Before whoever removes the observer goes on.
+        self.function = None;
+        let mut calls = self.observer.calls.lock();
+        calls.running -= 1;
+        if calls.running == 0 {
+            self.observer.idle.notify_all();
+        }
+    }
+}
+
+thread_local! {
+    /// How many calls of observers the thread is in.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 static TABLE: Table<Observer> = Table::new(Kind::Observer);
-static LIST: RwLock<Vec<Arc<Observer>>> = RwLock::new(Vec::new());
+static LIST: RwLock<Vec<Ref<Observer>>> = RwLock::new(Rank::Observers, Vec::new());
 static LISTENING: AtomicU32 = AtomicU32::new(0);
 
 /// Has `function` called for every event of the given kinds. Returns the observer's id.
@@ -133,36 +180,61 @@ pub fn add_pressure_observer(
 }
 
 fn add(kinds: u32, function: Function) -> Result<u64> {
+    let calls = Calls {
+        function: Some(Arc::new(function)),
+        running: 0,
+    };
     let observer = TABLE.insert(|id| Observer {
         id,
         kinds,
-        function: RwLock::new(Some(function)),
+        calls: Mutex::new(Rank::ObserverCalls, calls),
+        idle: Condvar::new(),
     })?;
     let id = observer.id;
     let mut list = LIST.write();
     list.push(observer);
-    LISTENING.store(
-        list.iter().fold(0, |all, one| all | one.kinds),
-        Ordering::Relaxed,
-    );
+    listen(&list);
     Ok(id)
 }
 
-/// Removes an observer. When it returns, no call of it is running and none will start; it must
-/// therefore not be called from within the observer.
+fn listen(list: &[Ref<Observer>]) {
+    let all = list.iter().fold(0, |all, one| all | one.kinds);
+    LISTENING.store(all, Ordering::Relaxed);
+}
+
+/// Removes an observer. When it returns, no call of it is running and none will start: it waits for those
+/// that are running, on whichever threads.
 ///
 /// # Errors
-/// `INVALID_HANDLE` if the id is not of a live observer.
+/// `INVALID_HANDLE` if the id is not of a live observer. `BUSY` from within an observer, if a call of the one
+/// to be removed is running: it would wait for itself, or two would wait for each other.
 pub fn remove_observer(id: u64) -> Result<()> {
-    let observer = TABLE.remove(id)?;
-    let mut list = LIST.write();
-    list.retain(|one| one.id != id);
-    LISTENING.store(
-        list.iter().fold(0, |all, one| all | one.kinds),
-        Ordering::Relaxed,
-    );
-    drop(list);
-    observer.function.write().take();
+    let observer = TABLE.get(id)?;
+    let function = {
+        let mut calls = observer.calls.lock();
+        if DEPTH.get() > 0 && calls.running > 0 {
+            return Err(Error::new(
+                Code::BUSY,
+                "an observer that is running cannot be removed from within an observer: remove it when \
+                 the call is over",
+            ));
+        }
+        // Of several threads one takes it.
+        calls.function.take()
+    };
+    let function = function.ok_or_else(|| unknown(Kind::Observer, id))?;
+    drop(TABLE.remove(id)?);
+    {
+        let mut list = LIST.write();
+        list.retain(|one| one.id != id);
+        listen(&list);
+    }
+    let mut calls = observer.calls.lock();
+    while calls.running > 0 {
+        observer.idle.wait(&mut calls);
+    }
+    drop(calls);
+    drop(function);
     Ok(())
 }
 
@@ -172,17 +244,19 @@ pub(crate) fn listening(kind: ObservationKinds) -> bool {
     LISTENING.load(Ordering::Relaxed) & kind.0 != 0
 }
 
-/// Tells all observers of the kind. No lock of the runtime may be held.
+/// Tells all observers of the kind. No lock may be held.
 #[cold]
 pub(crate) fn observe(observation: &Observation<'_>) {
     for observer in interested(observation.kind) {
-        if let Some(Function::Hears(function)) = &*observer.function.read() {
+        if let Some(call) = observer.call()
+            && let Some(Function::Hears(function)) = call.function.as_deref()
+        {
             function(observation);
         }
     }
 }
 
-/// Asks all who can to release memory. No lock of the runtime may be held. True if anybody did.
+/// Asks all who can to release memory. No lock may be held. True if anybody did.
 #[cold]
 pub(crate) fn relieve(pressure: &Pressure) -> bool {
     // Whoever releases may need memory for that; asking again for it would not end.
@@ -192,7 +266,9 @@ pub(crate) fn relieve(pressure: &Pressure) -> bool {
     quietly(|| {
         let mut released = false;
         for observer in interested(ObservationKinds::PRESSURE) {
-            if let Some(Function::Releases(function)) = &*observer.function.read() {
+            if let Some(call) = observer.call()
+                && let Some(Function::Releases(function)) = call.function.as_deref()
+            {
                 released |= function(pressure);
             }
         }
@@ -204,8 +280,8 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes a call in which the host is not asked for anything: neither to release memory, nor where it
-/// is. For what runs within a lock of the runtime, or within such a question.
+/// Makes a call in which the host is not asked for anything: neither to release memory, nor where it is. For
+/// what runs within such a question.
 pub(crate) fn quietly<R>(call: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
@@ -223,7 +299,7 @@ pub(crate) fn is_quiet() -> bool {
 }
 
 /// Those who listen, to be called outside of the list's lock: an observer may add another one.
-fn interested(kind: ObservationKinds) -> Vec<Arc<Observer>> {
+fn interested(kind: ObservationKinds) -> Vec<Ref<Observer>> {
     let list = LIST.read();
     let interested = list.iter().filter(|one| one.kinds & kind.0 != 0);
     interested.cloned().collect()

@@ -89,8 +89,8 @@ impl Stream {
         size: u64,
     ) -> Result<()> {
         self.synchronize()?;
-        let mut staging = vec![0u8; size.min(CHUNK) as usize];
-        let host = staging.as_mut_ptr() as u64;
+        let mut staging = Staging::new(size.min(CHUNK));
+        let host = staging.address();
         for done in (0..size).step_by(CHUNK as usize) {
             let part = (size - done).min(CHUNK);
             for (device, dst, src, kind) in [
@@ -102,11 +102,34 @@ impl Stream {
                 } else {
                     device.default_stream()
                 };
-                // SAFETY: the staging memory outlives the copy, which is waited for.
+                // SAFETY: the staging memory is there until the copy has finished, or for good.
                 unsafe { stream.copy(dst, src, part, kind) }?;
-                stream.synchronize()?;
+                staging.settle(stream)?;
             }
         }
         Ok(())
+    }
+}
+
+/// Host memory that copies go through.
+struct Staging(Vec<u8>);
+
+impl Staging {
+    fn new(size: u64) -> Self {
+        Self(vec![0; size as usize])
+    }
+
+    fn address(&mut self) -> u64 {
+        self.0.as_mut_ptr() as u64
+    }
+
+    /// Waits for the copies of a stream. Where that fails and a copy may still be running, the memory stays its
+    /// own: better lost than written to when it is another's.
+    fn settle(&mut self, stream: &Stream) -> Result<()> {
+        let outcome = stream.synchronize();
+        if outcome.is_err() && !matches!(stream.queue().query(), Ok(true)) {
+            std::mem::forget(std::mem::take(&mut self.0));
+        }
+        outcome
     }
 }

@@ -13,10 +13,10 @@ use outrigger_allocator::{
     AllocError, Allocator, Backend, Config, History, Snapshot, Stats, StreamId,
 };
 use outrigger_device::{Code, Driver};
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
 use crate::memory::{Fence, follow, not_allocated, stats_json};
-use crate::{Device, Error, Result, runtime, stream, with_stream};
+use crate::{Device, Error, Result, runtime};
 
 /// Alignment of plain pages: what copies and direct I/O like best on all machines.
 const PAGE: usize = 4096;
@@ -47,10 +47,9 @@ pub fn host_memory() -> Result<&'static HostMemory> {
         .map(Device::driver)
         .find(|driver| driver.pinned().is_some());
     Ok(MEMORY.get_or_init(|| {
-        let source = driver.map_or_else(
-            || PinnedMemory::Pages(Mutex::default()),
-            |driver| PinnedMemory::Driver(driver.clone()),
-        );
+        let source = driver.map_or_else(PinnedMemory::pages, |driver| {
+            PinnedMemory::Driver(driver.clone())
+        });
         let memory = HostMemory(Allocator::new(source, Config::default()));
         follow(memory.history());
         memory
@@ -63,6 +62,12 @@ enum PinnedMemory {
     Driver(Driver),
     /// No driver pins: pages of the process, by address.
     Pages(Mutex<HashMap<u64, Layout>>),
+}
+
+impl PinnedMemory {
+    fn pages() -> Self {
+        Self::Pages(Mutex::new(Rank::PinnedPages, HashMap::new()))
+    }
 }
 
 impl Backend for PinnedMemory {
@@ -126,7 +131,7 @@ impl Backend for PinnedMemory {
         if id == NO_STREAM {
             return Ok(Fence::Passed);
         }
-        let event = match stream(id.0) {
+        let event = match crate::stream(id.0) {
             Ok(stream) => match stream.captured_by() {
                 Some(end) => return Ok(Fence::Capture(end)),
                 None => stream.device().timelines().fence(id.0),
@@ -201,7 +206,7 @@ impl HostMemory {
     /// # Errors
     /// `INVALID_ARGUMENT` if the pointer is not one that was allocated; `INVALID_HANDLE`.
     pub fn record_stream(&self, pointer: *mut c_void, stream: u64) -> Result<()> {
-        with_stream(stream, |_| Ok(()))?;
+        crate::stream(stream)?;
         let address = pointer as u64;
         self.0
             .record_stream(address, StreamId(stream))
@@ -261,10 +266,7 @@ mod tests {
 
     #[test]
     fn plain_pages_serve_where_no_driver_pins() {
-        let memory = HostMemory(Allocator::new(
-            PinnedMemory::Pages(Mutex::default()),
-            Config::default(),
-        ));
+        let memory = HostMemory(Allocator::new(PinnedMemory::pages(), Config::default()));
         let pointer = memory.alloc(100_000).unwrap().cast::<u8>();
         // SAFETY: the allocation has this many bytes and nobody else knows of it.
         unsafe { pointer.write_bytes(7, 100_000) };
@@ -274,7 +276,7 @@ mod tests {
         assert!(memory.lookup(inside).is_none());
         assert!(memory.free(pointer.cast()).is_err(), "freed before");
         assert!(memory.empty_cache() >= 100_000);
-        let source = PinnedMemory::Pages(Mutex::default());
+        let source = PinnedMemory::pages();
         let error = source.segment_alloc(u64::MAX).unwrap_err();
         assert!(source.is_out_of_memory(&error), "{error}");
     }

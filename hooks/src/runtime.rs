@@ -8,7 +8,7 @@ use outrigger_allocator::Config;
 use outrigger_device::{Code, LoadReport, Outcome};
 #[cfg(feature = "layers")]
 use outrigger_layers::Stack;
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
 #[cfg(not(feature = "layers"))]
 use crate::no_layers::Stack;
@@ -24,7 +24,8 @@ pub struct Runtime {
     config: Config,
     search_path: Vec<PathBuf>,
     layers: Stack,
-    // Held while devices are added.
+    // Held while drivers are loaded and their devices added.
+    loading: Mutex<()>,
     report: Mutex<LoadReport>,
 }
 
@@ -77,7 +78,8 @@ impl Runtime {
             config,
             search_path: outrigger_device::default_search_path(),
             layers: Stack::from_environment()?,
-            report: Mutex::new(LoadReport::default()),
+            loading: Mutex::new(Rank::Loading, ()),
+            report: Mutex::new(Rank::LoadReport, LoadReport::default()),
         };
         let specs = variable("OUTRIGGER_DRIVER")?.unwrap_or_else(|| "host".to_owned());
         // What was refused is in the report; whoever asks for a device is told of it.
@@ -91,7 +93,7 @@ impl Runtime {
     /// # Errors
     /// `LOAD` with the reason for each driver that was refused; the others' devices were added.
     pub fn load(&self, specs: &str) -> Result<u32> {
-        let mut report = self.report.lock();
+        let _loading = self.loading.lock();
         let (drivers, news) = outrigger_device::load(specs, &self.search_path);
         let mut refusals: Vec<_> = news
             .candidates
@@ -99,7 +101,7 @@ impl Runtime {
             .filter(|candidate| matches!(candidate.outcome, Outcome::Refused { .. }))
             .map(ToString::to_string)
             .collect();
-        report.candidates.extend(news.candidates);
+        self.report.lock().candidates.extend(news.candidates);
         let mut added = 0;
         for driver in drivers {
             let name = driver.name().to_owned();
@@ -165,7 +167,7 @@ impl Runtime {
         let text = match self.device_count() {
             0 => format!(
                 "there is no device: no driver could be loaded\n{}",
-                self.report.lock()
+                *self.report.lock()
             ),
             1 => format!("there is no device {index}: the only one is 0"),
             count => format!("there is no device {index}: there are 0 to {}", count - 1),

@@ -7,10 +7,10 @@ use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
 use outrigger_device::{Code, CopyKind, Queue};
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
 use crate::graph::{CaptureSlot, HostNode, KernelCall};
-use crate::table::{Kind, Table};
+use crate::table::{Kind, Ref, Table};
 use crate::{Device, Error, Event, Result, runtime};
 
 static TABLE: Table<Stream> = Table::new(Kind::Stream);
@@ -28,8 +28,14 @@ pub struct Stream {
 
 /// The first operator that failed as a host call since the last report: to a driver all host calls
 /// look alike.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FailedOperator(Mutex<Option<Cow<'static, CStr>>>);
+
+impl Default for FailedOperator {
+    fn default() -> Self {
+        Self(Mutex::new(Rank::FailedOperator, None))
+    }
+}
 
 impl FailedOperator {
     pub(crate) fn set(&self, name: Cow<'static, CStr>) {
@@ -45,7 +51,7 @@ pub(crate) enum Owner {
 }
 
 impl Stream {
-    pub(crate) fn make(device: &'static Device, priority: i32, owner: Owner) -> Result<Arc<Self>> {
+    pub(crate) fn make(device: &'static Device, priority: i32, owner: Owner) -> Result<Ref<Self>> {
         let range = device.properties();
         let priority = priority.clamp(range.priority_highest, range.priority_lowest);
         let queue = device.driver().queue_create(device.ordinal(), priority)?;
@@ -342,25 +348,17 @@ impl std::fmt::Debug for Stream {
 ///
 /// # Errors
 /// `INVALID_DEVICE`; what the driver reports.
-pub fn create_stream(device: u32, priority: i32) -> Result<Arc<Stream>> {
+pub fn create_stream(device: u32, priority: i32) -> Result<Ref<Stream>> {
     Stream::make(runtime()?.device(device)?, priority, Owner::Host)
 }
 
-/// The stream with this id. For calls that do not wait, [`with_stream`] is cheaper.
+/// The stream with this id, which lives as long as what is returned.
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live stream.
-pub fn stream(id: u64) -> Result<Arc<Stream>> {
-    TABLE.get(id)
-}
-
-/// Runs a call that does not wait on the stream with this id.
-///
-/// # Errors
-/// `INVALID_HANDLE` if the id is not of a live stream; what `call` returns.
 #[inline]
-pub fn with_stream<R>(id: u64, call: impl FnOnce(&Stream) -> Result<R>) -> Result<R> {
-    TABLE.with(id, call)
+pub fn stream(id: u64) -> Result<Ref<Stream>> {
+    TABLE.get(id)
 }
 
 /// Destroys a stream without waiting: work that was submitted still runs, and memory that it uses is
@@ -370,23 +368,26 @@ pub fn with_stream<R>(id: u64, call: impl FnOnce(&Stream) -> Result<R>) -> Resul
 /// `INVALID_HANDLE` if the id is not of a live stream; `INVALID_ARGUMENT` for a stream that the
 /// runtime owns.
 pub fn destroy_stream(id: u64) -> Result<()> {
-    let (owner, capturing) = with_stream(id, |stream| Ok((stream.owner, stream.is_capturing())))?;
-    if capturing {
+    let found = stream(id)?;
+    if found.is_capturing() {
         return Err(Error::new(
             Code::BUSY,
             "the stream captures: end the capture before the stream is destroyed",
         )
         .on_stream(id));
     }
-    if owner == Owner::Runtime {
+    if found.owner == Owner::Runtime {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
             "default and pool streams belong to the runtime and are not destroyed",
         )
         .on_stream(id));
     }
-    let stream = TABLE.remove(id)?;
-    stream.device.timelines().end(&stream);
+    let device = found.device;
+    drop(found);
+    drop(TABLE.remove(id)?);
+    // Now, unless another thread is in a call on it.
+    device.timelines().settle();
     Ok(())
 }
 

@@ -1,14 +1,22 @@
 //! Generational handles: a table from 64-bit ids to shared objects.
 //!
-//! An id holds a kind, an index and the generation of its slot, so that a stale id, an id of another
-//! kind of object, 0, and garbage are told apart and answered with an error. Looking an id up takes
-//! one uncontended lock of its slot and never allocates. It must never hold a slot's lock over a call
-//! that waits: [`Table::with`] is for short calls, [`Table::get`] for the others.
+//! An id holds a kind, an index and the generation of its slot, so that a stale id, an id of another kind of
+//! object, 0, and garbage are told apart and answered with an error. Looking an id up takes no lock: it costs
+//! three loads and one step that compares and counts, and what it gives keeps the object alive, whoever
+//! destroys the handle meanwhile.
 
-use std::sync::{Arc, OnceLock};
+mod chunks;
+mod slot;
+mod sync;
+
+use std::fmt;
+use std::ops::Deref;
 
 use outrigger_device::Code;
-use parking_lot::{Mutex, RwLock};
+use outrigger_locks::{Mutex, Rank};
+
+pub(crate) use chunks::{Chunks, MOST};
+use slot::Slot;
 
 use crate::{Error, Result};
 
@@ -44,20 +52,11 @@ impl Kind {
 // frameworks keep ids in signed numbers.
 pub(crate) const INDEX_BITS: u32 = 24;
 pub(crate) const GENERATION_BITS: u32 = 32;
-pub(crate) const CHUNK: usize = 256;
-pub(crate) const CHUNKS: usize = 4096; // 2^20 objects of a kind alive at once
 
-struct Slot<T> {
-    generation: u32, // of the object that lives here, or lived here last
-    object: Option<Arc<T>>,
-}
-
-type Chunk<T> = Box<[RwLock<Slot<T>>]>;
-
-/// Objects of one kind by id.
-pub(crate) struct Table<T> {
+/// Objects of one kind by id. Tables live as long as the process.
+pub(crate) struct Table<T: 'static> {
     kind: Kind,
-    chunks: [OnceLock<Chunk<T>>; CHUNKS],
+    slots: Chunks<Slot<T>>,
     free: Mutex<Free>,
 }
 
@@ -66,120 +65,147 @@ struct Free {
     used: u32, // slots handed out at least once
 }
 
-impl<T> Table<T> {
+impl<T: Send + Sync> Table<T> {
     pub(crate) const fn new(kind: Kind) -> Self {
+        let free = Free {
+            indices: Vec::new(),
+            used: 0,
+        };
         Self {
             kind,
-            chunks: [const { OnceLock::new() }; CHUNKS],
-            free: Mutex::new(Free {
-                indices: Vec::new(),
-                used: 0,
-            }),
+            slots: Chunks::new(),
+            free: Mutex::new(Rank::FreeSlots, free),
         }
     }
 
     /// Puts an object in; `make` is given its id.
-    pub(crate) fn insert(&self, make: impl FnOnce(u64) -> T) -> Result<Arc<T>> {
-        let index = {
-            let mut free = self.free.lock();
-            match free.indices.pop() {
+    pub(crate) fn insert(&'static self, make: impl FnOnce(u64) -> T) -> Result<Ref<T>> {
+        let (index, slot, generation) = self.take_slot()?;
+        let id = (self.kind as u64) << (INDEX_BITS + GENERATION_BITS)
+            | u64::from(generation) << INDEX_BITS
+            | u64::from(index);
+        slot.fill(generation, Box::new(make(id)));
+        Ok(Ref {
+            table: self,
+            slot,
+            id,
+        })
+    }
+
+    /// An empty slot, and the generation of what comes there.
+    fn take_slot(&self) -> Result<(u32, &'static Slot<T>, u32)> {
+        let mut free = self.free.lock();
+        loop {
+            let index = match free.indices.pop() {
                 Some(index) => index,
-                None if (free.used as usize) < CHUNK * CHUNKS => {
+                None if free.used < MOST => {
                     free.used += 1;
                     free.used - 1
                 }
-                None => {
-                    return Err(Error::new(
-                        Code::OUT_OF_HOST_MEMORY,
-                        format!(
-                            "{} objects of one kind are alive: destroy some",
-                            CHUNK * CHUNKS
-                        ),
-                    ));
-                }
+                None => return Err(too_many()),
+            };
+            let slot = self.slots.get_or_make(index as usize, Slot::new);
+            // A slot whose generations are used up is left alone, so that an id never comes back.
+            if let Some(generation) = slot.next_generation() {
+                return Ok((index, slot, generation));
             }
-        };
-        let chunk = self.chunks[index as usize / CHUNK].get_or_init(|| {
-            (0..CHUNK)
-                .map(|_| {
-                    RwLock::new(Slot {
-                        generation: 0,
-                        object: None,
-                    })
-                })
-                .collect()
-        });
-        let mut slot = chunk[index as usize % CHUNK].write();
-        slot.generation += 1;
-        let object = Arc::new(make(self.id(slot.generation, index)));
-        slot.object = Some(Arc::clone(&object));
-        Ok(object)
+        }
     }
 
-    /// Runs a short call on an object, which cannot go away meanwhile. The call must not look the
-    /// same object up again: a waiting `remove` would come between.
+    /// The object with this id, which lives as long as what is returned.
     #[inline]
-    pub(crate) fn with<R>(&self, id: u64, call: impl FnOnce(&T) -> Result<R>) -> Result<R> {
-        let Some((slot, generation)) = self.slot(id) else {
-            return Err(unknown(self.kind, id));
-        };
-        let slot = slot.read();
-        match &slot.object {
-            Some(object) if slot.generation == generation => call(object),
+    pub(crate) fn get(&'static self, id: u64) -> Result<Ref<T>> {
+        match self.slot(id) {
+            Some((slot, generation)) if slot.enter(generation) => Ok(Ref {
+                table: self,
+                slot,
+                id,
+            }),
             _ => Err(unknown(self.kind, id)),
         }
     }
 
-    /// The object, shared.
-    pub(crate) fn get(&self, id: u64) -> Result<Arc<T>> {
-        let Some((slot, generation)) = self.slot(id) else {
-            return Err(unknown(self.kind, id));
-        };
-        let slot = slot.read();
-        match &slot.object {
-            Some(object) if slot.generation == generation => Ok(Arc::clone(object)),
+    /// Makes an id invalid for good. What it has named lives on with those who use it.
+    pub(crate) fn remove(&'static self, id: u64) -> Result<Ref<T>> {
+        match self.slot(id) {
+            // The table's own reference becomes the caller's.
+            Some((slot, generation)) if slot.close(generation) => Ok(Ref {
+                table: self,
+                slot,
+                id,
+            }),
             _ => Err(unknown(self.kind, id)),
         }
     }
 
-    /// Takes an object out. Its id is never valid again.
-    pub(crate) fn remove(&self, id: u64) -> Result<Arc<T>> {
-        let Some((slot, generation)) = self.slot(id) else {
-            return Err(unknown(self.kind, id));
-        };
-        let mut slot = slot.write();
-        if slot.generation != generation {
-            return Err(unknown(self.kind, id));
-        }
-        let Some(object) = slot.object.take() else {
-            return Err(unknown(self.kind, id));
-        };
-        // A slot whose generations are used up is retired, so that an id never comes back.
-        if slot.generation < u32::MAX {
-            self.free
-                .lock()
-                .indices
-                .push((id & ((1 << INDEX_BITS) - 1)) as u32);
-        }
-        Ok(object)
-    }
-
     #[inline]
-    fn id(&self, generation: u32, index: u32) -> u64 {
-        (self.kind as u64) << (INDEX_BITS + GENERATION_BITS)
-            | u64::from(generation) << INDEX_BITS
-            | u64::from(index)
-    }
-
-    #[inline]
-    fn slot(&self, id: u64) -> Option<(&RwLock<Slot<T>>, u32)> {
+    fn slot(&self, id: u64) -> Option<(&'static Slot<T>, u32)> {
         if id >> (INDEX_BITS + GENERATION_BITS) != self.kind as u64 {
             return None;
         }
         let index = (id & ((1 << INDEX_BITS) - 1)) as usize;
-        let chunk = self.chunks.get(index / CHUNK)?.get()?;
-        Some((&chunk[index % CHUNK], (id >> INDEX_BITS) as u32))
+        Some((self.slots.get(index)?, (id >> INDEX_BITS) as u32))
     }
+}
+
+/// A counted reference to what a handle names. It keeps the object alive, also when the handle is destroyed.
+pub struct Ref<T: Send + Sync + 'static> {
+    table: &'static Table<T>,
+    slot: &'static Slot<T>,
+    id: u64,
+}
+
+impl<T: Send + Sync> Ref<T> {
+    /// How many references there are, the table's own included.
+    pub(crate) fn references(this: &Self) -> u64 {
+        this.slot.references()
+    }
+}
+
+impl<T: Send + Sync> Deref for Ref<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: this is a counted reference, so that the object outlives it; it is only ever shared.
+        unsafe { self.slot.object().as_ref() }
+    }
+}
+
+impl<T: Send + Sync> Clone for Ref<T> {
+    #[inline]
+    fn clone(&self) -> Self {
+        self.slot.again();
+        Self { ..*self }
+    }
+}
+
+impl<T: Send + Sync> Drop for Ref<T> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: this reference was counted, and is used no more.
+        if let Some(object) = unsafe { self.slot.leave() } {
+            // Before its slot is another's: what an object does at its end may name its id.
+            drop(object);
+            let index = self.id & ((1 << INDEX_BITS) - 1);
+            self.table.free.lock().indices.push(index as u32);
+        }
+    }
+}
+
+impl<T: Send + Sync + fmt::Debug> fmt::Debug for Ref<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// Why nothing can be put in.
+#[cold]
+pub(crate) fn too_many() -> Error {
+    Error::new(
+        Code::OUT_OF_HOST_MEMORY,
+        format!("{MOST} objects of one kind are alive: destroy some"),
+    )
 }
 
 /// Why an id is not of a live object of this kind.
@@ -200,15 +226,17 @@ pub(crate) fn unknown(kind: Kind, id: u64) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
     fn ids_are_never_used_again_and_wrong_ones_are_named() {
-        let table = Table::<u64>::new(Kind::Stream);
-        let first = *table.insert(|id| id).expect("room");
-        assert_eq!(*table.get(first).expect("alive"), first);
-        table.remove(first).expect("alive");
-        let second = *table.insert(|id| id).expect("room");
+        static TABLE: Table<u64> = Table::new(Kind::Stream);
+        let first = *TABLE.insert(|id| id).expect("room");
+        assert_eq!(*TABLE.get(first).expect("alive"), first);
+        drop(TABLE.remove(first).expect("alive"));
+        let second = *TABLE.insert(|id| id).expect("room");
         assert_ne!(first, second, "the slot is reused under another generation");
         for (id, text) in [
             (first, "destroyed"),
@@ -217,35 +245,55 @@ mod tests {
             (u64::MAX, "not a handle"),
             (second + 1, "destroyed"),
         ] {
-            let error = table.get(id).expect_err("must be refused");
+            let error = TABLE.get(id).expect_err("must be refused");
             assert_eq!(error.code(), Code::INVALID_HANDLE);
             assert!(error.message().contains(text), "{id:#x}: {error}");
-            assert!(table.remove(id).is_err());
-            assert!(table.with(id, |_| Ok(())).is_err());
+            assert!(TABLE.remove(id).is_err());
         }
-        assert_eq!(*table.get(second).expect("untouched"), second);
+        assert_eq!(*TABLE.get(second).expect("untouched"), second);
+    }
+
+    #[test]
+    fn an_object_lives_as_long_as_its_last_reference() {
+        static TABLE: Table<Arc<()>> = Table::new(Kind::Pool);
+        let seen = Arc::new(());
+        let held = TABLE.insert(|_| Arc::clone(&seen)).expect("room");
+        let id = held.id;
+        let removed = TABLE.remove(id).expect("alive");
+        assert!(TABLE.get(id).is_err() && TABLE.remove(id).is_err());
+        assert_eq!(Ref::references(&held), 2);
+        let other = TABLE.insert(|_| Arc::default()).expect("room");
+        assert_ne!(
+            other.id & 0xff_ffff,
+            id & 0xff_ffff,
+            "a slot in use is nobody else's"
+        );
+        drop(removed);
+        assert_eq!(Arc::strong_count(&seen), 2);
+        let again = held.clone();
+        drop(held);
+        assert!(Arc::ptr_eq(&again, &seen));
+        drop(again);
+        assert_eq!(Arc::strong_count(&seen), 1, "dropped");
+        let next = TABLE.insert(|_| Arc::default()).expect("room");
+        assert_eq!(next.id & 0xff_ffff, id & 0xff_ffff, "the slot is free");
     }
 
     #[test]
     fn threads_see_whole_objects() {
-        let table = Table::<u64>::new(Kind::Event);
+        static TABLE: Table<u64> = Table::new(Kind::Event);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..2000 {
-                        let id = *table.insert(|id| id).expect("room");
-                        table
-                            .with(id, |object| {
-                                assert_eq!(*object, id);
-                                Ok(())
-                            })
-                            .expect("alive");
-                        table.remove(id).expect("alive");
-                        assert!(table.get(id).is_err());
+                        let id = *TABLE.insert(|id| id).expect("room");
+                        assert_eq!(*TABLE.get(id).expect("alive"), id);
+                        TABLE.remove(id).expect("alive");
+                        assert!(TABLE.get(id).is_err());
                     }
                 });
             }
         });
-        assert!(table.free.lock().used <= 4);
+        assert!(TABLE.free.lock().used <= 4);
     }
 }

@@ -7,15 +7,13 @@
     reason = "the types of functions are what is tested"
 )]
 
-use std::sync::Arc;
-
 use outrigger::runtime::ops::{Call, OperatorId, Scalar, Tensor};
 use outrigger::runtime::{self as face};
 use outrigger::runtime::{
     CaptureInfo, CaptureMode, Code, ConditionalKind, CopyKind, DType, Device, DumpFormat, Error,
     Event, ExecFlags, ExecInfo, ExecMode, FallbackMode, Generator, Graph, GraphExec, GraphInfo,
     HostMemory, LoadReport, Observation, ObservationKinds, PointerInfo, Pool, PoolStats, Pressure,
-    Result, Runtime, Snapshot, Stats, Stream,
+    Ref, Result, Runtime, Snapshot, Stats, Stream,
 };
 
 #[test]
@@ -30,9 +28,9 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&'static Runtime, u64) -> Result<PointerInfo> = Runtime::pointer_info;
 
     let _: fn(&Device) -> u32 = Device::index;
-    let _: fn(&Device) -> &Arc<Stream> = Device::default_stream;
-    let _: fn(&Device) -> &Arc<Generator> = Device::default_generator;
-    let _: fn(&'static Device, i32) -> Result<Arc<Stream>> = Device::pool_stream;
+    let _: fn(&Device) -> &Ref<Stream> = Device::default_stream;
+    let _: fn(&Device) -> &Ref<Generator> = Device::default_generator;
+    let _: fn(&'static Device, i32) -> Result<Ref<Stream>> = Device::pool_stream;
     let _: fn(&Device) -> Result<()> = Device::synchronize;
     let _: fn(&Device, u64, u64) -> Result<u64> = Device::alloc;
     let _: fn(&Device, &Pool, u64, u64) -> Result<u64> = Device::alloc_from;
@@ -48,9 +46,9 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(u32) -> Result<()> = face::set_current_device;
     let _: fn(u32) -> Result<u64> = face::current_stream;
     let _: fn(u64) -> Result<()> = face::set_current_stream;
-    let _: fn(u32, i32) -> Result<Arc<Stream>> = face::create_stream;
+    let _: fn(u32, i32) -> Result<Ref<Stream>> = face::create_stream;
     let _: fn(u64) -> Result<()> = face::destroy_stream;
-    let _: fn(u64) -> Result<Arc<Stream>> = face::stream;
+    let _: fn(u64) -> Result<Ref<Stream>> = face::stream;
     let _: fn(&Stream) -> u64 = Stream::id;
     let _: fn(&Stream) -> &'static Device = Stream::device;
     let _: fn(&Stream) -> Result<bool> = Stream::query;
@@ -61,7 +59,7 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&Stream, u64, u64, &[u8]) -> Result<()> = Stream::fill;
     let _: unsafe fn(&Stream, OperatorId, &Call<'_>) -> Result<()> = Stream::call;
     let _: fn(&Stream, CaptureMode, Option<&Pool>) -> Result<()> = Stream::capture_begin;
-    let _: fn(&Stream) -> Result<Arc<Graph>> = Stream::capture_end;
+    let _: fn(&Stream) -> Result<Ref<Graph>> = Stream::capture_end;
     let _: fn(&Stream, &str) -> Result<()> = Stream::capture_abort;
     let _: fn(&Stream) -> Option<CaptureInfo> = Stream::capture_info;
     let _: fn(&Stream) -> bool = Stream::is_capturing;
@@ -73,7 +71,7 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&Event) -> Result<bool> = Event::query;
     let _: fn(&Event) -> Result<()> = Event::synchronize;
 
-    let _: fn(u32) -> Result<Arc<Pool>> = face::create_pool;
+    let _: fn(u32) -> Result<Ref<Pool>> = face::create_pool;
     let _: fn(u64) -> Result<()> = face::destroy_pool;
     let _: fn(u64, u64) -> Result<()> = face::begin_pool_use;
     let _: fn(u64) -> Result<()> = face::end_pool_use;
@@ -81,7 +79,7 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&str) = face::push_label;
     let _: fn() -> Result<&'static HostMemory> = face::host_memory;
 
-    let _: fn(u32, Option<&Pool>) -> Result<Arc<Graph>> = face::create_graph;
+    let _: fn(u32, Option<&Pool>) -> Result<Ref<Graph>> = face::create_graph;
     let _: fn(u64) -> Result<()> = face::destroy_graph;
     let _: fn(&Graph) -> GraphInfo = Graph::info;
     let _: fn(&Graph, DumpFormat) -> String = Graph::dump;
@@ -91,7 +89,7 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&Graph, &[u32], u64, u64, &[u8]) -> Result<u32> = Graph::add_fill;
     let _: fn(&Graph, &[u32], u64) -> Result<(u32, u64)> = Graph::add_alloc;
     let _: fn(&Graph, &[u32], u64) -> Result<u32> = Graph::add_free;
-    let _: fn(&Graph, ExecFlags) -> Result<Arc<GraphExec>> = Graph::instantiate;
+    let _: fn(&Graph, ExecFlags) -> Result<Ref<GraphExec>> = Graph::instantiate;
     let _: fn(u64) -> Result<()> = face::destroy_graph_exec;
     let _: fn(&GraphExec, &Stream) -> Result<()> = GraphExec::replay;
     let _: fn(&GraphExec, &str) -> Result<u32> = GraphExec::slot;
@@ -99,7 +97,7 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&GraphExec, u32, Scalar) -> Result<()> = GraphExec::bind_scalar;
     let _: fn(&GraphExec) -> ExecInfo = GraphExec::info;
 
-    let _: fn(u32) -> Result<Arc<Generator>> = face::create_generator;
+    let _: fn(u32) -> Result<Ref<Generator>> = face::create_generator;
     let _: fn(u64) -> Result<()> = face::remove_observer;
     let _: fn(&str) -> Result<bool> = face::fallback_begin;
     let _: fn(&str, u64, u64) = face::fallback_end;

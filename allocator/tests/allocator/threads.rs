@@ -1,7 +1,7 @@
 //! Threads that share one allocator, and what must go on while the device is slow.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -405,4 +405,42 @@ fn a_segment_that_becomes_idle_while_the_device_allocates_is_not_forgotten() {
     );
     assert_eq!(allocator.empty_cache(), 2 * MIB);
     assert_eq!(allocator.pool_stats(pool), None);
+}
+
+#[test]
+fn a_block_is_freed_while_another_thread_gives_its_hold_back() {
+    without_hanging(|| {
+        const ROUNDS: u64 = 2_000;
+        let allocator = Allocator::new(Sim::new(64 * MIB), Config::default());
+        let (block, stream) = (AtomicU64::new(0), StreamId(1));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    let held = loop {
+                        match block.swap(0, Ordering::AcqRel) {
+                            0 => thread::yield_now(),
+                            held => break held,
+                        }
+                    };
+                    allocator.unhold(held).unwrap();
+                }
+            });
+            for _ in 0..ROUNDS {
+                let held = allocator.alloc(4096, stream).unwrap().address;
+                allocator.hold(held).unwrap();
+                block.store(held, Ordering::Release);
+                allocator.free(held).unwrap();
+                // Whoever let it go, it is free once.
+                let others = [(); 2].map(|()| allocator.alloc(4096, stream).unwrap().address);
+                assert_ne!(others[0], others[1], "one block was handed out twice");
+                for other in others {
+                    allocator.free(other).unwrap();
+                }
+                while block.load(Ordering::Acquire) != 0 {
+                    thread::yield_now();
+                }
+            }
+        });
+        assert_eq!(allocator.stats().all.allocated_bytes.current, 0);
+    });
 }

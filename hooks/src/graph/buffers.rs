@@ -3,13 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use outrigger_allocator::StreamId;
 use outrigger_device::Code;
 use outrigger_graph::{Buffer, BufferId};
 
 use super::data::{Resources, buffer};
 use super::record::Buffers;
-use crate::{Error, Result, observer};
+use crate::{Error, Result};
 
 /// What is known of addresses while a graph is recorded or built.
 #[derive(Clone, Debug, Default)]
@@ -93,15 +92,7 @@ impl Buffers for Resolver<'_> {
         map.adopt(buffer.address, || add(*buffer))
     }
 
-    fn workspace(&mut self, bytes: u64) -> Result<u64> {
-        if bytes == 0 {
-            return Ok(0);
-        }
-        let device = self.resources.device;
-        let stream = StreamId(device.default_stream().id());
-        // The lock of the graph is held.
-        let block = observer::quietly(|| device.alloc_in(&self.resources.pool, bytes, stream))?;
-        self.resources.own_block(block.address);
-        Ok(block.address)
+    fn own_block(&mut self, address: u64) {
+        self.resources.own_block(address);
     }
 }

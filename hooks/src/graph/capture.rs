@@ -12,8 +12,8 @@ use std::thread::{self, ThreadId};
 use outrigger_allocator::StreamId;
 use outrigger_device::{Code, CopyKind, HostFn};
 use outrigger_graph::{Lane, Mark, Recorder};
+use outrigger_locks::{Mutex, Rank};
 use outrigger_ops::{Call, OperatorId};
-use parking_lot::Mutex;
 
 use super::buffers::{BufferMap, Resolver};
 use super::data::{Command, Drawn, GraphData, Resources, Store};
@@ -21,7 +21,7 @@ use super::handle::Graph;
 use super::pool::PoolRef;
 use super::record::{self, Buffers, Condition, HostNode, KernelCall, Recorded};
 use crate::generator::Generator;
-use crate::{Device, Error, Event, Result, Stream, current_stream, with_stream};
+use crate::{Device, Error, Event, Ref, Result, Stream, current_stream};
 
 /// What a capturing thread may do beside recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ struct State {
 }
 
 struct LaneState {
-    stream: Arc<Stream>,
+    stream: Ref<Stream>,
     scope: Option<Arc<str>>,
 }
 
@@ -138,10 +138,19 @@ impl std::fmt::Debug for Capture {
 }
 
 /// A stream's place in a capture. Asking whether there is one costs a load.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CaptureSlot {
     active: AtomicBool,
     place: Mutex<Option<(Arc<Capture>, Lane)>>,
+}
+
+impl Default for CaptureSlot {
+    fn default() -> Self {
+        Self {
+            active: AtomicBool::new(false),
+            place: Mutex::new(Rank::CapturePlace, None),
+        }
+    }
 }
 
 impl CaptureSlot {
@@ -162,10 +171,19 @@ impl CaptureSlot {
 }
 
 /// An event's point in a capture.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CapturedMark {
     active: AtomicBool,
     mark: Mutex<Option<(Weak<Capture>, Mark)>>,
+}
+
+impl Default for CapturedMark {
+    fn default() -> Self {
+        Self {
+            active: AtomicBool::new(false),
+            mark: Mutex::new(Rank::CapturedMark, None),
+        }
+    }
 }
 
 impl CapturedMark {
@@ -240,14 +258,13 @@ impl Capture {
         })
     }
 
-    /// Frees an allocation of the capture's pool.
-    pub(crate) fn free<R>(&self, base: u64, free: impl FnOnce() -> R) -> R {
+    /// An allocation of the capture's pool is about to be freed.
+    pub(crate) fn freed(&self, base: u64) {
         let mut state = self.state.lock();
         let state = &mut *state;
         if let Some(buffer) = state.map.freed(base) {
             state.recorder.set_transient(buffer);
         }
-        free()
     }
 
     pub(crate) fn pool(&self) -> &Arc<PoolRef> {
@@ -320,7 +337,18 @@ impl Stream {
 
     #[cold]
     pub(crate) fn record_call(&self, id: OperatorId, call: &Call<'_>) -> Result<()> {
-        self.record(|device, store, buffers| record::operator(device, store, buffers, id, call))
+        let (capture, lane) = self.place()?;
+        capture.with(|_| Ok(()))?;
+        // Without the lock: the driver is asked, and observers may be, to release memory.
+        let driver = self.device().prepare_operator(id, call, capture.pool());
+        capture
+            .with(|state| {
+                let driver = driver?;
+                state.push(lane, |_, store, buffers| {
+                    record::operator(store, buffers, id, call, driver)
+                })
+            })
+            .map_err(|error| error.on_stream(self.id()))
     }
 
     #[cold]
@@ -370,7 +398,7 @@ impl Stream {
         kind: super::ConditionalKind,
         predicate: u64,
         dtype: outrigger_device::DType,
-        bodies: &[Arc<Graph>],
+        bodies: &[Ref<Graph>],
     ) -> Result<()> {
         let bodies = super::handle::whole(bodies)?;
         let (capture, lane) = self.place()?;
@@ -439,7 +467,8 @@ impl Stream {
             let Some((capture, _)) = own else {
                 return self.wait_event(event);
             };
-            return capture.with(|_| match event.query() {
+            let passed = event.query();
+            return capture.with(|_| match passed {
                 Ok(true) => Ok(()),
                 _ => Err(error(
                     "a wait in a capture for an event that was recorded outside of it: record it within \
@@ -548,18 +577,21 @@ impl Stream {
             id: NUMBERS.fetch_add(1, Ordering::Relaxed),
             mode,
             end: CaptureEnd::default(),
-            state: Mutex::new(State {
-                recorder: Recorder::default(),
-                store: Store::default(),
-                resources: Arc::new(Resources::new(Arc::clone(&inside.0))),
-                map: BufferMap::default(),
-                lanes: vec![LaneState {
-                    stream,
-                    scope: None,
-                }],
-                threads: vec![thread::current().id()],
-                failed: None,
-            }),
+            state: Mutex::new(
+                Rank::Capture,
+                State {
+                    recorder: Recorder::default(),
+                    store: Store::default(),
+                    resources: Arc::new(Resources::new(Arc::clone(&inside.0))),
+                    map: BufferMap::default(),
+                    lanes: vec![LaneState {
+                        stream,
+                        scope: None,
+                    }],
+                    threads: vec![thread::current().id()],
+                    failed: None,
+                },
+            ),
             inside,
         });
         device.captures().add(&capture);
@@ -574,7 +606,7 @@ impl Stream {
     /// The first failure of a call in the capture, or `CAPTURE` if work of another stream was not
     /// joined: the capture has ended all the same, and its memory is given back. `INVALID_ARGUMENT` if
     /// the stream has not begun one.
-    pub fn capture_end(&self) -> Result<Arc<Graph>> {
+    pub fn capture_end(&self) -> Result<Ref<Graph>> {
         let (capture, lane) = self.place()?;
         if lane != 0 {
             return Err(Error::new(
@@ -646,7 +678,7 @@ impl Stream {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the stream is not capturing.
-    pub fn capture_partial(&self) -> Result<Arc<Graph>> {
+    pub fn capture_partial(&self) -> Result<Ref<Graph>> {
         let (capture, _) = self.place()?;
         let state = capture.state.lock();
         let data = GraphData {
@@ -684,10 +716,19 @@ impl Stream {
 }
 
 /// The captures of a device that are in progress.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Captures {
     count: AtomicU64,
     list: Mutex<Vec<Arc<Capture>>>,
+}
+
+impl Default for Captures {
+    fn default() -> Self {
+        Self {
+            count: AtomicU64::new(0),
+            list: Mutex::new(Rank::Captures, Vec::new()),
+        }
+    }
 }
 
 impl Captures {
@@ -738,11 +779,10 @@ impl Captures {
 /// seed is then a token that replays put the real one in place of, and the offset counts from where the
 /// replay's numbers begin.
 #[cold]
-pub(crate) fn reserve(generator: &Arc<Generator>, count: u64) -> Option<(u64, u64)> {
+pub(crate) fn reserve(generator: &Generator, count: u64) -> Option<(u64, u64)> {
     let stream = current_stream(generator.device()).ok()?;
-    let capture = with_stream(stream, |stream| Ok(stream.capture().get()))
-        .ok()??
-        .0;
+    let (capture, _) = crate::stream(stream).ok()?.capture().get()?;
+    let generator = crate::generator(generator.id()).ok()?;
     let mut state = capture.state.lock();
     let drawn = &mut state.store.drawn;
     let place = drawn
@@ -750,7 +790,7 @@ pub(crate) fn reserve(generator: &Arc<Generator>, count: u64) -> Option<(u64, u6
         .position(|one| one.generator.id() == generator.id());
     let place = place.unwrap_or_else(|| {
         drawn.push(Drawn {
-            generator: Arc::clone(generator),
+            generator,
             token: token(capture.id, drawn.len() as u64),
             count: 0,
         });

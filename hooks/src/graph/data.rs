@@ -14,14 +14,14 @@ use std::sync::Arc;
 use outrigger_allocator::{PoolGate, PoolId};
 use outrigger_device::Code;
 use outrigger_graph::{Access, Buffer, BufferId, Graph, Kind, NodeId, NodeSpec};
+use outrigger_locks::{Mutex, Rank, calls_host};
 use outrigger_ops::{Call, KernelFn, OperatorId, Plan};
-use parking_lot::Mutex;
 
 use super::call::StoredCall;
 use super::pool::PoolRef;
 use crate::driver_operators::Prepared;
 use crate::generator::Generator;
-use crate::{Device, Error, Result};
+use crate::{Device, Error, Ref, Result};
 
 /// What a node does.
 #[derive(Clone, Debug)]
@@ -70,7 +70,7 @@ pub(crate) struct DrawWord {
 /// A generator that the graph draws from, and how much one replay takes.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawn {
-    pub(crate) generator: Arc<Generator>,
+    pub(crate) generator: Ref<Generator>,
     /// What stands for the seed while the graph is recorded.
     pub(crate) token: u64,
     /// 128-bit outputs of one replay.
@@ -159,7 +159,7 @@ impl Resources {
         Self {
             device: pool.device(),
             pool,
-            kept: Mutex::default(),
+            kept: Mutex::new(Rank::Resources, Kept::default()),
         }
     }
 
@@ -216,6 +216,7 @@ impl Drop for Resources {
             self.device.free_block(address);
         }
         for user in kept.users.drain(..) {
+            calls_host("the function that gives user data of a host function back");
             // SAFETY: the host's promise when it handed the data over: `destroy` may be called with it,
             // once, from any thread, when no replay uses it any more.
             unsafe { (user.destroy)(user.user as *mut c_void) };

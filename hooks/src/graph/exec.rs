@@ -2,19 +2,23 @@
 //!
 //! Replays of one executable graph run in the order in which they were submitted, on whatever streams:
 //! one on another stream waits for the one before it. What a replay uses is given back only when the
-//! last replay has finished.
+//! last replay has finished: a stream is noted as the last one before anything is submitted to it, so that
+//! a submission that fails half-way is waited for, too.
+//!
+//! Replays, bindings and updates take turns, which are held over calls of the driver, but never over a call of
+//! the host: memory is asked for before a turn, and given back after it.
 
 mod bind;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use outrigger_allocator::{PoolGate, StreamId};
 use outrigger_device::Code;
 use outrigger_graph::Schedule;
+use outrigger_locks::{Mutex, MutexGuard, Rank};
 use outrigger_ops::parallel;
-use parking_lot::Mutex;
 
 use bind::{Slot, check_slots, slot_ranges, slots_of, unbind};
 
@@ -24,7 +28,7 @@ use super::native::{self, Native};
 use super::program::{Patch, Program};
 use super::submit;
 use crate::stream::FailedOperator;
-use crate::table::{self, Table};
+use crate::table::{self, Ref, Table};
 use crate::{Device, Error, Result, Stream};
 
 static TABLE: Table<GraphExec> = Table::new(table::Kind::GraphExec);
@@ -88,7 +92,28 @@ pub struct GraphExec {
     device: &'static Device,
     mode: ExecMode,
     serial: bool,
-    state: Mutex<State>,
+    /// Replays so far.
+    replays: AtomicU64,
+    turn: Mutex<State>,
+    shown: Mutex<Shown>,
+}
+
+/// What can be asked at any time, also while a turn is held.
+#[derive(Debug)]
+struct Shown {
+    data: Arc<GraphData>,
+    schedule: Arc<Schedule>,
+    names: Vec<String>,
+}
+
+impl Shown {
+    fn new(data: &Arc<GraphData>, schedule: &Arc<Schedule>, slots: &[Slot]) -> Self {
+        Self {
+            data: Arc::clone(data),
+            schedule: Arc::clone(schedule),
+            names: slots.iter().map(|slot| slot.name.clone()).collect(),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -99,15 +124,27 @@ struct State {
     /// The driver's graph, in mode `Native`.
     native: Option<Native>,
     /// Of the pools whose memory the nodes use.
-    gates: Vec<PoolGate>,
+    gates: Arc<[PoolGate]>,
     slots: Vec<Slot>,
-    /// Bindings that replays were not seen to have taken over, each with the first replay that has it.
+    /// Bindings that submissions were not seen to have taken over, each with the first that has it.
     pending: Vec<(u64, Patch)>,
-    /// The stream of the latest replay.
+    /// The stream of the latest submission, which may have failed half-way.
     last: Option<u64>,
     /// Where failures of replays are noted, by stream.
     reports: Vec<(u64, Arc<FailedOperator>)>,
-    replays: u64,
+    /// Submissions of replays so far, also those that failed.
+    submissions: u64,
+}
+
+/// A turn of an executable graph, from inside the pools of its memory: nothing of that is elsewhere then.
+struct Turn<'a> {
+    state: MutexGuard<'a, State>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.state.gates.iter().for_each(PoolGate::leave);
+    }
 }
 
 fn threads(serial: bool) -> u32 {
@@ -124,7 +161,7 @@ impl GraphExec {
     /// # Errors
     /// `UNSUPPORTED` if the device can run it in no way, or not in the way asked for, or a named buffer
     /// cannot be bound; `OUT_OF_HOST_MEMORY` if too many are alive.
-    pub(crate) fn new(data: Arc<GraphData>, flags: ExecFlags) -> Result<Arc<Self>> {
+    pub(crate) fn new(data: Arc<GraphData>, flags: ExecFlags) -> Result<Ref<Self>> {
         let device = data.resources.device;
         device.sweep_retired();
         let mode = mode_of(device, &data, flags)?;
@@ -139,24 +176,27 @@ impl GraphExec {
             ExecMode::Native => Some(unsafe { Native::new(device, &data, &schedule, &program) }?),
             _ => None,
         };
-        let gates = data.gates();
+        let shown = Shown::new(&data, &schedule, &slots);
+        let state = State {
+            gates: data.gates().into(),
+            data,
+            schedule,
+            program: Arc::new(program),
+            native,
+            slots,
+            pending: Vec::new(),
+            last: None,
+            reports: Vec::new(),
+            submissions: 0,
+        };
         TABLE.insert(|id| Self {
             id,
             device,
             mode,
             serial: flags.serial,
-            state: Mutex::new(State {
-                data,
-                schedule,
-                program: Arc::new(program),
-                native,
-                gates,
-                slots,
-                pending: Vec::new(),
-                last: None,
-                reports: Vec::new(),
-                replays: 0,
-            }),
+            replays: AtomicU64::new(0),
+            turn: Mutex::new(Rank::ExecTurn, state),
+            shown: Mutex::new(Rank::Exec, shown),
         })
     }
 
@@ -167,16 +207,19 @@ impl GraphExec {
 
     /// Figures.
     pub fn info(&self) -> ExecInfo {
-        let state = self.state.lock();
-        let segments = &state.schedule.segments;
+        let (data, schedule) = {
+            let shown = self.shown.lock();
+            (Arc::clone(&shown.data), Arc::clone(&shown.schedule))
+        };
+        let segments = &schedule.segments;
         ExecInfo {
-            nodes: state.schedule.steps.len() as u32,
-            dropped: state.schedule.dropped.len() as u32,
+            nodes: schedule.steps.len() as u32,
+            dropped: schedule.dropped.len() as u32,
             segments: segments.len() as u32,
             parallel_segments: segments.iter().filter(|one| one.len() > 1).count() as u32,
-            replays: state.replays,
-            memory_bytes: state.data.resources.pool.stats().reserved,
-            estimated_ns: state.schedule.cost_ns,
+            replays: self.replays.load(Ordering::Relaxed),
+            memory_bytes: data.resources.pool.stats().reserved,
+            estimated_ns: schedule.cost_ns,
             mode: self.mode,
         }
     }
@@ -188,15 +231,57 @@ impl GraphExec {
     /// driver reports.
     pub fn replay(&self, stream: &Stream) -> Result<()> {
         self.check_stream(stream)?;
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let mut turn = self.begin(stream)?;
+        self.submit(&mut turn.state, stream)?;
+        self.replays.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes a turn for work on a stream that uses the memory of the nodes.
+    fn begin(&self, stream: &Stream) -> Result<Turn<'_>> {
+        let state = self.turn.lock();
         state.order(stream)?;
-        state.inside(stream, |state| self.submit(state, stream))
+        let (allocator, id) = (stream.device().allocator(), StreamId(stream.id()));
+        for (at, gate) in state.gates.iter().enumerate() {
+            if !allocator.pool_try_enter(gate, id) {
+                state.gates[..at].iter().for_each(PoolGate::leave);
+                drop(state);
+                return self.begin_outside(stream);
+            }
+        }
+        Ok(Turn { state })
+    }
+
+    /// As [`begin`](Self::begin), where memory has to come back into the pools first: the host may be asked to
+    /// release some, so that nothing is held meanwhile.
+    #[cold]
+    fn begin_outside(&self, stream: &Stream) -> Result<Turn<'_>> {
+        let (device, id) = (stream.device(), StreamId(stream.id()));
+        loop {
+            let gates = Arc::clone(&self.turn.lock().gates);
+            for (at, gate) in gates.iter().enumerate() {
+                if let Err(error) = device.allocator().pool_enter(gate, Some(id)) {
+                    gates[..at].iter().for_each(PoolGate::leave);
+                    return Err(device.alloc_failed(error));
+                }
+            }
+            let state = self.turn.lock();
+            if Arc::ptr_eq(&gates, &state.gates) {
+                let turn = Turn { state };
+                turn.state.order(stream)?;
+                return Ok(turn);
+            }
+            // Another thread has updated the graph: other pools.
+            drop(state);
+            gates.iter().for_each(PoolGate::leave);
+        }
     }
 
     /// Gives a replay to a stream.
     fn submit(&self, state: &mut State, stream: &Stream) -> Result<()> {
-        let number = state.replays + 1;
+        state.last = Some(stream.id());
+        state.submissions += 1;
+        let number = state.submissions;
         let applied = state.program.applied.load(Ordering::Acquire);
         state.pending.retain(|(first, _)| *first > applied);
         let draws = state
@@ -224,7 +309,7 @@ impl GraphExec {
                 };
                 let mut block = Block::new(header);
                 patches.for_each(|patch| block.push(patch));
-                let report = state_report(&mut state.reports, state.last, stream);
+                let report = state_report(&mut state.reports, stream);
                 let cost = u32::try_from(state.schedule.cost_ns).unwrap_or(u32::MAX);
                 // SAFETY: the block is what `replay` expects; the exec keeps program and report until the
                 // launch has finished, and orders replays.
@@ -274,8 +359,6 @@ impl GraphExec {
                 }
             }
         }
-        state.replays = number;
-        state.last = Some(stream.id());
         Ok(())
     }
 
@@ -299,12 +382,12 @@ impl GraphExec {
 
     /// Whether it has nodes that cannot be submitted one by one.
     pub(super) fn has_conditionals(&self) -> bool {
-        !self.state.lock().data.store.bodies.is_empty()
+        !self.shown.lock().data.store.bodies.is_empty()
     }
 
     /// Whether all nodes can be run by the host, which operators of the driver's own cannot.
     pub(super) fn check_on_host(&self, what: &str) -> Result<()> {
-        let data = Arc::clone(&self.state.lock().data);
+        let data = Arc::clone(&self.shown.lock().data);
         let mut nodes = data.graph.nodes();
         let node = nodes.find(|(_, node)| matches!(node.spec.command.work, Work::Operator(..)));
         match node {
@@ -323,51 +406,46 @@ impl GraphExec {
     /// tells how long that took.
     pub(super) fn run_node_by_node(&self, stream: &Stream) -> Result<Duration> {
         self.check_stream(stream)?;
-        let mut state = self.state.lock();
-        state.order(stream)?;
+        let mut turn = self.begin(stream)?;
         stream.synchronize()?;
-        let begun = state.inside(stream, |state| {
-            let begun = Instant::now();
-            // SAFETY: no replay is running, and none begins as long as the state is locked; the graph keeps
-            // the memory of its nodes alive.
-            unsafe { submit::submit(stream, &state.data, &state.schedule, &state.program) }?;
-            Ok(begun)
-        })?;
+        let state = &mut *turn.state;
         state.last = Some(stream.id());
+        let begun = Instant::now();
+        // SAFETY: no replay is running, and none begins before this turn ends; the graph keeps the memory of its
+        // nodes alive.
+        unsafe { submit::submit(stream, &state.data, &state.schedule, &state.program) }?;
         stream.synchronize()?;
         Ok(begun.elapsed())
     }
 
     /// Runs `with` on the program and its data, in order of `stream` and on a thread of the driver, and
     /// waits for it. It is given what to add to a device address to reach its bytes.
-    pub(super) fn on_host<R: Send + 'static>(
+    pub(super) fn on_host<R: Send + Sync + 'static>(
         &self,
         stream: &Stream,
         with: impl FnOnce(&Program, &GraphData, i64) -> R + Send + 'static,
     ) -> Result<R> {
         self.check_stream(stream)?;
         let bias = self.device.host_bias()?;
-        let place = Arc::new(Mutex::new(None));
+        let place = Arc::new(OnceLock::new());
         {
-            let mut state = self.state.lock();
-            let state = &mut *state;
-            state.order(stream)?;
+            let mut turn = self.begin(stream)?;
+            let state = &mut *turn.state;
             let (program, data) = (Arc::clone(&state.program), Arc::clone(&state.data));
             let patches: Vec<_> = state.pending.iter().map(|(_, patch)| *patch).collect();
             let place = Arc::clone(&place);
-            state.inside(stream, |_| {
-                stream.host_call_now(move |upstream| {
-                    upstream?;
-                    // SAFETY: in order with replays.
-                    unsafe { program.patch(&patches) };
-                    *place.lock() = Some(with(&program, &data, bias));
-                    Ok(())
-                })
-            })?;
             state.last = Some(stream.id());
+            stream.host_call_now(move |upstream| {
+                upstream?;
+                // SAFETY: in order with replays.
+                unsafe { program.patch(&patches) };
+                // Whoever waits for the stream looks; nobody else ever does.
+                let _ = place.set(with(&program, &data, bias));
+                Ok(())
+            })?;
         }
         stream.synchronize()?;
-        let result = place.lock().take();
+        let result = Arc::into_inner(place).and_then(OnceLock::into_inner);
         result.ok_or_else(|| Error::new(Code::CANCELLED, "the stream has failed before"))
     }
 }
@@ -421,7 +499,6 @@ fn measured_mode(device: &Device) -> ExecMode {
 /// Where failures on a stream are noted, kept until the replays so far have finished.
 fn state_report(
     reports: &mut Vec<(u64, Arc<FailedOperator>)>,
-    last: Option<u64>,
     stream: &Stream,
 ) -> *const FailedOperator {
     /// Streams that are remembered: hosts that make ever new ones must not grow.
@@ -431,9 +508,9 @@ fn state_report(
         return Arc::as_ptr(report);
     }
     if reports.len() == KEPT {
-        stream
-            .device()
-            .retire(last, Box::new(std::mem::take(reports)));
+        // The replays so far are in order before this stream.
+        let old = Box::new(std::mem::take(reports));
+        stream.device().retire(Some(id), old);
     }
     reports.push((id, Arc::clone(stream.failed_operator())));
     Arc::as_ptr(stream.failed_operator())
@@ -456,25 +533,6 @@ impl State {
             .queue()
             .wait_event(&fence)
             .map_err(|error| stream.failed(error))
-    }
-
-    /// Submits work from inside the pools, whose free memory may have served others since the last replay.
-    fn inside<R>(
-        &mut self,
-        stream: &Stream,
-        submit: impl FnOnce(&mut Self) -> Result<R>,
-    ) -> Result<R> {
-        let device = stream.device();
-        let id = StreamId(stream.id());
-        for (at, gate) in self.gates.iter().enumerate() {
-            if let Err(error) = device.allocator().pool_enter(gate, Some(id)) {
-                self.gates[..at].iter().for_each(PoolGate::leave);
-                return Err(device.alloc_failed(error));
-            }
-        }
-        let submitted = submit(self);
-        self.gates.iter().for_each(PoolGate::leave);
-        submitted
     }
 
     #[cold]
@@ -504,7 +562,7 @@ impl State {
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
+        let state = self.turn.get_mut();
         for slot in &state.slots {
             if let Some(base) = slot.bound {
                 unbind(self.device, state.last, base);
@@ -517,6 +575,7 @@ impl Drop for GraphExec {
             std::mem::take(&mut state.reports),
         );
         self.device.retire(state.last, Box::new(kept));
+        self.device.sweep_retired();
     }
 }
 
@@ -524,17 +583,9 @@ impl Drop for GraphExec {
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live one.
-pub fn graph_exec(id: u64) -> Result<Arc<GraphExec>> {
-    TABLE.get(id)
-}
-
-/// Runs a short call on the executable graph with this id.
-///
-/// # Errors
-/// `INVALID_HANDLE` if the id is not of a live one; what `call` returns.
 #[inline]
-pub fn with_graph_exec<R>(id: u64, call: impl FnOnce(&GraphExec) -> Result<R>) -> Result<R> {
-    TABLE.with(id, call)
+pub fn graph_exec(id: u64) -> Result<Ref<GraphExec>> {
+    TABLE.get(id)
 }
 
 /// Destroys an executable graph without waiting: replays that were submitted still run, and what they

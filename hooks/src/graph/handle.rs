@@ -5,15 +5,15 @@ use std::sync::Arc;
 use outrigger_allocator::StreamId;
 use outrigger_device::{Code, CopyKind, DType};
 use outrigger_graph::{Kind, NodeId};
+use outrigger_locks::{Mutex, Rank};
 use outrigger_ops::{Call, OperatorId};
-use parking_lot::Mutex;
 
 use super::buffers::{BufferMap, Resolver};
 use super::data::{Command, GraphData, Named, NamedThing, Resources, Store, Work, buffer};
 use super::pool::{Pool, PoolRef};
 use super::record::{self, Buffers, Condition, HostNode, KernelCall, Recorded};
 use super::{ConditionalKind, GraphExec};
-use crate::table::{self, Table};
+use crate::table::{self, Ref, Table};
 use crate::{Device, Error, Result, runtime};
 
 static TABLE: Table<Graph> = Table::new(table::Kind::Graph);
@@ -62,15 +62,18 @@ pub enum DumpFormat {
 }
 
 impl Graph {
-    pub(crate) fn new(data: GraphData, map: BufferMap, partial: bool) -> Result<Arc<Self>> {
+    pub(crate) fn new(data: GraphData, map: BufferMap, partial: bool) -> Result<Ref<Self>> {
         TABLE.insert(|id| Self {
             id,
             partial,
-            inner: Mutex::new(Inner {
-                data: Arc::new(data),
-                map,
-                freed: Vec::new(),
-            }),
+            inner: Mutex::new(
+                Rank::Graph,
+                Inner {
+                    data: Arc::new(data),
+                    map,
+                    freed: Vec::new(),
+                },
+            ),
         })
     }
 
@@ -113,6 +116,12 @@ impl Graph {
             ));
         }
         Ok(Arc::clone(&self.inner.lock().data))
+    }
+
+    /// Whose graph it is, and the pool of its memory.
+    fn memory(&self) -> (&'static Device, Arc<PoolRef>) {
+        let resources = &self.inner.lock().data.resources;
+        (resources.device, Arc::clone(&resources.pool))
     }
 
     /// Gives a buffer a name: replays may put another one in its place.
@@ -225,8 +234,11 @@ impl Graph {
     /// # Errors
     /// As [`add_kernel`](Self::add_kernel); `UNSUPPORTED` if there is no kernel for these arguments.
     pub fn add_operator(&self, deps: &[NodeId], id: OperatorId, call: &Call<'_>) -> Result<NodeId> {
-        self.add(deps, |device, store, buffers| {
-            record::operator(device, store, buffers, id, call)
+        let (device, pool) = self.memory();
+        // Without the lock: the driver is asked, and observers may be, to release memory.
+        let driver = device.prepare_operator(id, call, &pool)?;
+        self.add(deps, |_, store, buffers| {
+            record::operator(store, buffers, id, call, driver)
         })
     }
 
@@ -300,7 +312,7 @@ impl Graph {
         kind: ConditionalKind,
         predicate: u64,
         dtype: DType,
-        bodies: &[Arc<Graph>],
+        bodies: &[Ref<Graph>],
     ) -> Result<NodeId> {
         let bodies = whole(bodies)?;
         self.add(deps, |device, store, buffers| {
@@ -321,13 +333,7 @@ impl Graph {
     /// # Errors
     /// `OUT_OF_MEMORY`; `INVALID_ARGUMENT` for unknown `deps`.
     pub fn add_alloc(&self, deps: &[NodeId], size: u64) -> Result<(NodeId, u64)> {
-        let (device, pool) = {
-            let inner = self.inner.lock();
-            (
-                inner.data.resources.device,
-                Arc::clone(&inner.data.resources.pool),
-            )
-        };
+        let (device, pool) = self.memory();
         let stream = StreamId(device.default_stream().id());
         let block = device.alloc_in(&pool, size.max(1), stream)?;
         let mut after = deps.to_vec();
@@ -369,11 +375,13 @@ impl Graph {
             }
             Ok((record::nothing(Kind::Free, "free"), Vec::new()))
         })?;
-        let mut inner = self.inner.lock();
-        if let Some(buffer) = inner.map.freed(address) {
-            Arc::make_mut(&mut inner.data).graph.set_transient(buffer);
+        {
+            let mut inner = self.inner.lock();
+            if let Some(buffer) = inner.map.freed(address) {
+                Arc::make_mut(&mut inner.data).graph.set_transient(buffer);
+            }
+            inner.freed.push((address, size, id));
         }
-        inner.freed.push((address, size, id));
         device.free_block(address);
         Ok(id)
     }
@@ -403,7 +411,7 @@ impl Graph {
     ///
     /// # Errors
     /// See [`GraphExec`].
-    pub fn instantiate(&self, flags: super::ExecFlags) -> Result<Arc<GraphExec>> {
+    pub fn instantiate(&self, flags: super::ExecFlags) -> Result<Ref<GraphExec>> {
         GraphExec::new(self.data()?, flags)
     }
 }
@@ -420,7 +428,7 @@ fn check_copy(device: &Device, dst: u64, src: u64, size: u64, kind: CopyKind) ->
 }
 
 /// The contents of graphs that can run.
-pub(crate) fn whole(graphs: &[Arc<Graph>]) -> Result<Vec<Arc<GraphData>>> {
+pub(crate) fn whole(graphs: &[Ref<Graph>]) -> Result<Vec<Arc<GraphData>>> {
     graphs.iter().map(|graph| graph.data()).collect()
 }
 
@@ -527,7 +535,7 @@ fn moved(command: &Command, words: u32, calls: u32, bodies: usize) -> Command {
 ///
 /// # Errors
 /// `INVALID_DEVICE`; `INVALID_ARGUMENT` for a pool of another device.
-pub fn create_graph(device: u32, pool: Option<&Pool>) -> Result<Arc<Graph>> {
+pub fn create_graph(device: u32, pool: Option<&Pool>) -> Result<Ref<Graph>> {
     let device = runtime()?.device(device)?;
     let pool = PoolRef::given_or_new(pool, device, "graph")?;
     let data = GraphData {
@@ -544,7 +552,7 @@ pub fn create_graph(device: u32, pool: Option<&Pool>) -> Result<Arc<Graph>> {
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live graph.
-pub fn graph(id: u64) -> Result<Arc<Graph>> {
+pub fn graph(id: u64) -> Result<Ref<Graph>> {
     TABLE.get(id)
 }
 

@@ -22,9 +22,7 @@ mod submit;
 
 pub use capture::{CaptureInfo, CaptureMode};
 pub use data::{ConditionalKind, DestroyFn};
-pub use exec::{
-    ExecFlags, ExecInfo, ExecMode, GraphExec, destroy_graph_exec, graph_exec, with_graph_exec,
-};
+pub use exec::{ExecFlags, ExecInfo, ExecMode, GraphExec, destroy_graph_exec, graph_exec};
 pub use handle::{DumpFormat, Graph, GraphInfo, create_graph, destroy_graph, graph};
 pub use pool::{Pool, create_pool, destroy_pool, pool};
 pub use record::{HostNode, KernelCall};

@@ -5,6 +5,7 @@
 //! here waits for work of a stream.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_device::{Code, NativeGraph, Queue};
@@ -31,9 +32,9 @@ struct Recorded {
     calls: HostSteps,
 }
 
-/// What the host calls of a graph are given. In boxes, since the driver has the address of each, which
-/// must not move while others are added.
-type HostSteps = Vec<Box<HostStep>>;
+/// What the host calls of a graph are given. Shared with the driver, which has the address of each: a box would
+/// claim to be the only way there.
+type HostSteps = Vec<Arc<HostStep>>;
 
 /// A node that runs as a host call.
 #[derive(Debug)]
@@ -174,12 +175,12 @@ unsafe fn keep(
             return Ok(unsafe { queue.launch(kernel, one.args, one.cost_ns, one.label) }?);
         }
         let bias = device.host_bias()?;
-        let step = Box::new(HostStep {
+        let step = Arc::new(HostStep {
             function: one.function,
             block: one.args.to_vec(),
             bias,
         });
-        let user = std::ptr::from_ref(&*step).cast_mut().cast();
+        let user = Arc::as_ptr(&step).cast_mut().cast();
         calls.push(step);
         // SAFETY: the step is kept as long as what is recorded.
         Ok(unsafe { queue.host_call_raw(call_step, user) }?)
@@ -250,10 +251,12 @@ fn measure(device: &Device) -> outrigger_device::Result<(Duration, Duration)> {
         let launched = fastest(&|| unsafe { queue.launch_graph(&graph) })?;
         Ok((launched, fastest(&fills)?))
     })();
-    // Whatever failed, nothing may be running when the memory goes.
     let idle = queue.synchronize();
-    // SAFETY: nothing uses it any more.
-    unsafe { driver.memory_free(scratch) }?;
+    // A wait that fails by itself says nothing of the work: the memory stays then.
+    if idle.is_ok() || matches!(queue.query(), Ok(true)) {
+        // SAFETY: nothing uses it any more.
+        unsafe { driver.memory_free(scratch) }?;
+    }
     idle.and(measured)
 }
 

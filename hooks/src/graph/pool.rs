@@ -8,16 +8,17 @@ use std::sync::{Arc, LazyLock};
 
 use outrigger_allocator::{PoolGate, PoolId, PoolStats};
 use outrigger_device::Code;
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
-use crate::memory::{Contents, pool_snapshot_json};
-use crate::table::{Kind, Table};
+use crate::memory::{Sleep, pool_snapshot_json};
+use crate::table::{Kind, Ref, Table};
 use crate::{Device, Error, Result, runtime};
 
 static TABLE: Table<Pool> = Table::new(Kind::Pool);
 
 /// The handles of pools, by device and number.
-static HANDLES: LazyLock<Mutex<HashMap<(u32, PoolId), u64>>> = LazyLock::new(Mutex::default);
+static HANDLES: LazyLock<Mutex<HashMap<(u32, PoolId), u64>>> =
+    LazyLock::new(|| Mutex::new(Rank::PoolHandles, HashMap::new()));
 
 /// A pool of a device's memory, by its handle.
 #[derive(Debug)]
@@ -35,8 +36,7 @@ pub(crate) struct PoolRef {
     limit: AtomicU64,
     // Bytes of allocations in progress, while there is a limit.
     claimed: AtomicU64,
-    /// What it has held, while it sleeps.
-    contents: Mutex<Option<Contents>>,
+    sleep: Mutex<Sleep>,
 }
 
 /// Bytes of a pool's limit that an allocation in progress may use.
@@ -63,7 +63,7 @@ impl PoolRef {
             gate,
             limit: AtomicU64::new(u64::MAX),
             claimed: AtomicU64::new(0),
-            contents: Mutex::default(),
+            sleep: Mutex::new(Rank::PoolSleep, Sleep::Awake),
         })
     }
 
@@ -90,8 +90,8 @@ impl PoolRef {
         self.device
     }
 
-    pub(crate) fn contents(&self) -> &Mutex<Option<Contents>> {
-        &self.contents
+    pub(crate) fn sleep_state(&self) -> &Mutex<Sleep> {
+        &self.sleep
     }
 
     pub(crate) fn pool(&self) -> PoolId {
@@ -192,7 +192,7 @@ impl Pool {
 ///
 /// # Errors
 /// `INVALID_DEVICE`; `OUT_OF_HOST_MEMORY` if too many are alive.
-pub fn create_pool(device: u32) -> Result<Arc<Pool>> {
+pub fn create_pool(device: u32) -> Result<Ref<Pool>> {
     let memory = PoolRef::new(runtime()?.device(device)?);
     let pool = TABLE.insert(|id| Pool { id, memory })?;
     HANDLES.lock().insert((device, pool.memory.pool), pool.id);
@@ -209,7 +209,7 @@ pub(crate) fn handle_of(device: &Device, pool: PoolId) -> u64 {
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live pool.
-pub fn pool(id: u64) -> Result<Arc<Pool>> {
+pub fn pool(id: u64) -> Result<Ref<Pool>> {
     TABLE.get(id)
 }
 

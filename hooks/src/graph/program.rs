@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use outrigger_device::Code;
 use outrigger_graph::{NodeId, Region, Schedule};
+use outrigger_locks::{Mutex, Rank};
 use outrigger_ops::{KernelFn, parallel};
-use parking_lot::Mutex;
 
 use super::data::{GraphData, Work};
 use super::steps;
@@ -67,7 +67,8 @@ impl Patch {
 pub(crate) struct Program {
     steps: Vec<Step>,
     schedule: Arc<Schedule>,
-    words: Box<[UnsafeCell<u64>]>,
+    /// Shared, as pointers into it are: a box would claim to be the only way there.
+    words: Arc<[UnsafeCell<u64>]>,
     /// By slot.
     relocations: Vec<Vec<Relocation>>,
     /// The address and size that each slot was recorded with.
@@ -107,14 +108,14 @@ impl Program {
         slots: &[(u64, u64)],
         like: Option<&Self>,
     ) -> Result<Self> {
-        let words: Box<[UnsafeCell<u64>]> = data
+        let words: Arc<[UnsafeCell<u64>]> = data
             .store
             .words
             .iter()
             .copied()
             .map(UnsafeCell::new)
             .collect();
-        let place = |word: u32| words[word as usize].get();
+        let place = |word: u32| UnsafeCell::raw_get(&raw const words[word as usize]);
         let mut bodies = Vec::with_capacity(data.store.bodies.len());
         for one in &data.store.bodies {
             let programs = one.graphs.iter().map(|graph| {
@@ -179,7 +180,7 @@ impl Program {
             words,
             threads,
             pace: Pace::default(),
-            failed: Mutex::new(None),
+            failed: Mutex::new(Rank::FailedNode, None),
             applied: AtomicU64::new(0),
         })
     }
@@ -418,9 +419,11 @@ fn step(data: &GraphData, words: &[UnsafeCell<u64>], id: NodeId) -> Option<Step>
         Work::Conditional(_) => steps::conditional,
         Work::None | Work::Operator(..) => return None,
     };
+    // A pointer to the whole block, not to its first word alone.
     let args = words
-        .get(command.words.start as usize)
-        .map_or(std::ptr::null(), |word| word.get().cast_const().cast());
+        .get(command.words.start as usize..)
+        .filter(|rest| !rest.is_empty())
+        .map_or(std::ptr::null(), |rest| rest.as_ptr().cast::<c_void>());
     Some(Step {
         function,
         args,

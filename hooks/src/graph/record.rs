@@ -11,6 +11,7 @@ use super::data::{
     Bodies, Command, ConditionalKind, DestroyFn, GraphData, Store, Stored, Work, access,
 };
 use super::steps::{self, HostNodeFn};
+use crate::driver_operators::DriverCall;
 use crate::{Device, Error, Result};
 
 /// A host kernel of the caller's own.
@@ -79,8 +80,8 @@ pub(crate) trait Buffers {
     /// The buffer here of a buffer of another graph that this one keeps, whoever has freed it.
     fn adopt(&mut self, buffer: &Buffer) -> BufferId;
 
-    /// Memory for an operator to work in, which the graph keeps.
-    fn workspace(&mut self, bytes: u64) -> Result<u64>;
+    /// Keeps memory of the graph's pool that an operator works in.
+    fn own_block(&mut self, address: u64);
 }
 
 /// A command, and what it does to buffers.
@@ -113,12 +114,13 @@ fn move_cost(size: u64) -> u32 {
     u32::try_from(size / 8).unwrap_or(u32::MAX).max(20)
 }
 
+/// `driver` is what the driver has for the call, if it has something.
 pub(crate) fn operator(
-    device: &'static Device,
     store: &mut Store,
     buffers: &mut dyn Buffers,
     id: OperatorId,
     call: &Call<'_>,
+    driver: Option<DriverCall>,
 ) -> Result<Recorded> {
     let name = || id.name().to_string_lossy();
     let mut places = Vec::with_capacity(call.inputs.len() + call.outputs.len());
@@ -135,8 +137,11 @@ pub(crate) fn operator(
         // Outputs may be read too: in-place operators do.
         accesses.push(access(buffer, true, index >= call.inputs.len()));
     }
-    if let Some((prepared, bytes)) = device.prepare_operator(id, call)? {
-        let workspace = buffers.workspace(bytes)?;
+    if let Some(driver) = driver {
+        let (prepared, workspace) = driver.take();
+        if workspace != 0 {
+            buffers.own_block(workspace);
+        }
         let words = store.push(&[]);
         let call = super::call::StoredCall::store(&mut store.calls, id, call);
         let mut stored = stored(Kind::Kernel, name().into_owned(), steps::copy, words, 0);

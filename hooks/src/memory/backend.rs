@@ -11,7 +11,7 @@ use outrigger_allocator::{
     Backend, Config, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory,
 };
 use outrigger_device::{Code, Driver};
-use parking_lot::Mutex;
+use outrigger_locks::{Mutex, Rank};
 
 use super::limit;
 use crate::device::Timelines;
@@ -101,7 +101,7 @@ impl DeviceMemory {
             limit: AtomicU64::new(config.limit()),
             stream_waits: config.stream_waits(),
             asleep: AtomicUsize::new(0),
-            held: Mutex::default(),
+            held: Mutex::new(Rank::HeldBytes, HashMap::new()),
         }
     }
 }

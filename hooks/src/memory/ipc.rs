@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 
 use outrigger_allocator::Backing;
 use outrigger_device::{Code, IpcHandle, Physical};
-use parking_lot::RwLock;
+use outrigger_locks::{Rank, RwLock};
 
 use super::{PointerInfo, owner};
 use crate::{Device, Error, Result};
@@ -36,8 +36,13 @@ enum Mapped {
 }
 
 /// What a device has imported, by address.
-#[derive(Default)]
 pub(crate) struct Imports(RwLock<BTreeMap<u64, Import>>);
+
+impl Default for Imports {
+    fn default() -> Self {
+        Self(RwLock::new(Rank::Imports, BTreeMap::new()))
+    }
+}
 
 impl Imports {
     /// The start and size of the imported allocation around an address.

@@ -8,13 +8,23 @@ use std::sync::atomic::Ordering;
 
 use outrigger_allocator::{PoolAllocError, PoolError};
 use outrigger_device::{Code, CopyKind, Queue};
-use parking_lot::MutexGuard;
 
 use crate::graph::{Pool, PoolRef};
 use crate::{Device, Error, Result, runtime};
 
+/// Whether a pool sleeps.
+#[derive(Debug)]
+pub(crate) enum Sleep {
+    Awake,
+    /// A thread puts it to sleep, or wakes it; bytes that the device had got back before.
+    Changing {
+        bytes: u64,
+    },
+    Asleep(Contents),
+}
+
 /// What a pool that sleeps has held.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Contents {
     ranges: Vec<(u64, Box<[u8]>)>,
     /// Bytes that the device has got back.
@@ -30,8 +40,8 @@ impl Pool {
     ///
     /// # Errors
     /// `UNSUPPORTED` on a driver without virtual memory; `CAPTURE` while a graph is recorded into the
-    /// pool; `BUSY` while another thread allocates from it; `OUT_OF_HOST_MEMORY`; what the driver
-    /// reports. Then the pool is awake.
+    /// pool; `BUSY` while another thread allocates from it, puts it to sleep or wakes it;
+    /// `OUT_OF_HOST_MEMORY`; what the driver reports. Then the pool is as it was.
     pub fn sleep(&self) -> Result<u64> {
         self.memory().sleep()
     }
@@ -41,12 +51,14 @@ impl Pool {
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`, after caches were given back and observers of pressure were asked; what the driver
-    /// reports. Then the pool still sleeps, and nothing of what it has held is lost.
+    /// reports. Then the pool still sleeps, and nothing of what it has held is lost. `BUSY` while another
+    /// thread puts it to sleep or wakes it.
     pub fn wake(&self) -> Result<()> {
         self.memory().wake()
     }
 
-    /// Bytes that the device has got back while the pool sleeps; `None` if it is awake.
+    /// Bytes that the device has got back while the pool sleeps; `None` if it is awake. A pool that falls asleep or
+    /// wakes counts as asleep.
     pub fn asleep(&self) -> Option<u64> {
         self.memory().asleep()
     }
@@ -55,10 +67,29 @@ impl Pool {
 impl PoolRef {
     /// See [`Pool::sleep`].
     fn sleep(&self) -> Result<u64> {
-        let mut contents = self.contents().lock();
-        if contents.is_some() {
-            return Ok(0);
+        {
+            let mut state = self.sleep_state().lock();
+            match *state {
+                Sleep::Awake => *state = Sleep::Changing { bytes: 0 },
+                Sleep::Changing { .. } => return Err(self.changing()),
+                Sleep::Asleep(_) => return Ok(0),
+            }
         }
+        // Without the lock: all work is waited for.
+        let paged_out = self.page_out();
+        let (state, outcome) = match paged_out {
+            Ok(contents) => {
+                let bytes = contents.bytes;
+                (Sleep::Asleep(contents), Ok(bytes))
+            }
+            Err(error) => (Sleep::Awake, Err(error)),
+        };
+        *self.sleep_state().lock() = state;
+        outcome
+    }
+
+    /// Moves what is in use of the pool to the host.
+    fn page_out(&self) -> Result<Contents> {
         let device = self.device();
         if device.captures().of_pool(self.pool()).is_some() {
             return Err(Error::new(
@@ -77,32 +108,39 @@ impl PoolRef {
             let bytes = bytes.map_err(refused)?;
             Ok(Contents { ranges, bytes })
         });
-        match paged_out {
-            Ok(paged_out) => {
-                let bytes = paged_out.bytes;
-                *contents = Some(paged_out);
-                Ok(bytes)
-            }
-            Err(error) => {
-                asleep.fetch_sub(1, Ordering::SeqCst);
-                device
-                    .allocator()
-                    .pool_resume(self.pool())
-                    .map_err(refused)?;
-                Err(error)
-            }
+        if paged_out.is_err() {
+            asleep.fetch_sub(1, Ordering::SeqCst);
+            let resumed = device.allocator().pool_resume(self.pool());
+            resumed.map_err(refused)?;
         }
+        paged_out
     }
 
     /// See [`Pool::wake`].
     fn wake(&self) -> Result<()> {
-        self.wake_locked(&mut self.contents().lock())
+        let saved = {
+            let mut state = self.sleep_state().lock();
+            let bytes = match &*state {
+                Sleep::Awake => return Ok(()),
+                Sleep::Changing { .. } => return Err(self.changing()),
+                Sleep::Asleep(contents) => contents.bytes,
+            };
+            match std::mem::replace(&mut *state, Sleep::Changing { bytes }) {
+                Sleep::Asleep(contents) => contents,
+                Sleep::Awake | Sleep::Changing { .. } => unreachable!("looked at just now"),
+            }
+        };
+        // Without the lock: observers may be asked to release memory.
+        let outcome = self.page_in(&saved);
+        *self.sleep_state().lock() = match outcome {
+            Ok(()) => Sleep::Awake,
+            Err(_) => Sleep::Asleep(saved),
+        };
+        outcome
     }
 
-    fn wake_locked(&self, contents: &mut MutexGuard<'_, Option<Contents>>) -> Result<()> {
-        let Some(saved) = contents.as_ref() else {
-            return Ok(());
-        };
+    /// Brings the pool's memory back, with what it has held.
+    fn page_in(&self, saved: &Contents) -> Result<()> {
         let (device, pool) = (self.device(), self.pool());
         device
             .allocator()
@@ -120,29 +158,39 @@ impl PoolRef {
             return Err(failure.error);
         }
         device.allocator().pool_resume(pool).map_err(refused)?;
-        device
-            .allocator()
-            .backend()
-            .asleep
-            .fetch_sub(1, Ordering::SeqCst);
-        **contents = None;
+        let asleep = &device.allocator().backend().asleep;
+        asleep.fetch_sub(1, Ordering::SeqCst);
         Ok(())
+    }
+
+    #[cold]
+    fn changing(&self) -> Error {
+        Error::new(
+            Code::BUSY,
+            format!(
+                "pool {}: another thread puts it to sleep or wakes it",
+                self.pool()
+            ),
+        )
     }
 
     /// See [`Pool::asleep`].
     pub(crate) fn asleep(&self) -> Option<u64> {
-        let contents = self.contents().lock();
-        contents.as_ref().map(|contents| contents.bytes)
+        match &*self.sleep_state().lock() {
+            Sleep::Awake => None,
+            Sleep::Changing { bytes } => Some(*bytes),
+            Sleep::Asleep(contents) => Some(contents.bytes),
+        }
     }
 
     /// The end of a pool: what is still in use of it must be there for its users.
     pub(crate) fn end_sleep(&self) {
-        let mut contents = self.contents().lock();
-        if contents.is_none() {
+        let state = std::mem::replace(&mut *self.sleep_state().lock(), Sleep::Awake);
+        let Sleep::Asleep(contents) = state else {
             return;
-        }
+        };
         if self.stats().allocated > 0 {
-            match self.wake_locked(&mut contents) {
+            match self.page_in(&contents) {
                 Ok(()) => return,
                 Err(error) => {
                     tracing::error!(target: "outrigger::memory", %error, pool = %self.pool(), "memory of a pool that slept is lost");

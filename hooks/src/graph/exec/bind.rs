@@ -8,7 +8,7 @@ use outrigger_allocator::StreamId;
 use outrigger_device::Code;
 use outrigger_ops::{Call, Scalar};
 
-use super::{GraphExec, State, threads};
+use super::{GraphExec, Shown, State, threads};
 use crate::graph::data::{Command, GraphData, NamedThing, Work};
 use crate::graph::program::{Patch, Program};
 use crate::{Device, Error, Graph, Result};
@@ -105,15 +105,14 @@ impl GraphExec {
     /// # Errors
     /// `NOT_FOUND`, with the names that there are.
     pub fn slot(&self, name: &str) -> Result<u32> {
-        let state = self.state.lock();
-        let place = state.slots.iter().position(|slot| slot.name == name);
+        let shown = self.shown.lock();
+        let place = shown.names.iter().position(|one| one == name);
         place.map(|index| index as u32).ok_or_else(|| {
-            let names: Vec<_> = state.slots.iter().map(|slot| &*slot.name).collect();
             Error::new(
                 Code::NOT_FOUND,
                 format!(
                     "the graph has no name '{name}'; it has: {}",
-                    names.join(", ")
+                    shown.names.join(", ")
                 ),
             )
         })
@@ -126,7 +125,20 @@ impl GraphExec {
     /// `NOT_FOUND` for an unknown slot or one of a number; `INVALID_ARGUMENT` if fewer bytes than the
     /// buffer has are in a live allocation from there on, or it is aligned otherwise.
     pub fn bind(&self, slot: u32, address: u64) -> Result<()> {
-        let mut state = self.state.lock();
+        let (unbound, last, outcome) = self.bind_in_turn(slot, address)?;
+        if let Some(base) = unbound {
+            unbind(self.device, last, base);
+        }
+        outcome
+    }
+
+    /// Gives the base of what is to be let go after the turn, and the last stream that may use that.
+    fn bind_in_turn(
+        &self,
+        slot: u32,
+        address: u64,
+    ) -> Result<(Option<u64>, Option<u64>, Result<()>)> {
+        let mut state = self.turn.lock();
         let state = &mut *state;
         let Some(Slot {
             what:
@@ -142,7 +154,8 @@ impl GraphExec {
             return Err(no_slot(slot, "buffer"));
         };
         let device = self.device;
-        device.check_range(&format!("buffer for '{name}'"), address, *size)?;
+        let check = || device.check_range(&format!("buffer for '{name}'"), address, *size);
+        check()?;
         if address.abs_diff(*recorded) % ALIGNMENT != 0 {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
@@ -153,16 +166,17 @@ impl GraphExec {
             ));
         }
         let base = device.hold(address)?;
-        if let Some(old) = bound.replace(base) {
-            unbind(device, state.last, old);
+        // What was checked may have been freed since, and be another block; what is held stays as it is.
+        if let Err(error) = check() {
+            return Ok((Some(base), state.last, Err(error)));
         }
-        let patch = Patch {
+        let old = bound.replace(base);
+        state.push_pending(Patch {
             target: u64::from(slot),
             first: address,
             second: 0,
-        };
-        state.push_pending(patch);
-        Ok(())
+        });
+        Ok((old, state.last, Ok(())))
     }
 
     /// Puts another number in place of a named one, for later replays.
@@ -171,7 +185,7 @@ impl GraphExec {
     /// `NOT_FOUND` for an unknown slot or one of a buffer; `UNSUPPORTED` if the operator has no kernel
     /// for the number, or another one than was recorded.
     pub fn bind_scalar(&self, slot: u32, value: Scalar) -> Result<()> {
-        let mut state = self.state.lock();
+        let mut state = self.turn.lock();
         let state = &mut *state;
         let Some(&Slot {
             what: NamedThing::Scalar { node: id, .. },
@@ -225,7 +239,7 @@ impl GraphExec {
                 .pending
                 .iter()
                 .any(|(_, patch)| patch.target == target);
-            let changed = value != recorded[word as usize] || sent || state.replays > 0;
+            let changed = value != recorded[word as usize] || sent || state.submissions > 0;
             if changed && !addresses(word) && !state.drawn(word) {
                 state.push_pending(Patch {
                     target,
@@ -243,8 +257,18 @@ impl GraphExec {
     /// # Errors
     /// `INVALID_ARGUMENT` that names the first node that differs: nothing has changed then.
     pub fn update(&self, graph: &Graph) -> Result<()> {
-        let data = graph.data()?;
-        let mut state = self.state.lock();
+        let (unbound, last) = self.take_over(graph.data()?)?;
+        for base in unbound {
+            unbind(self.device, last, base);
+        }
+        self.device.sweep_retired();
+        Ok(())
+    }
+
+    /// Puts another graph in place of the one that is replayed. Gives the bases of what was bound, and the last
+    /// stream that may use those.
+    fn take_over(&self, data: Arc<GraphData>) -> Result<(Vec<u64>, Option<u64>)> {
+        let mut state = self.turn.lock();
         let state = &mut *state;
         let differ = |what: String| {
             Error::new(
@@ -301,32 +325,30 @@ impl GraphExec {
         };
         let like = same.then_some(&*state.program);
         let program = Program::new(&data, &schedule, threads, &slot_ranges(&slots), like)?;
-        program.applied.store(state.replays, Ordering::Relaxed);
+        program.applied.store(state.submissions, Ordering::Relaxed);
         if let Some(native) = &mut state.native {
             // SAFETY: nobody else has the program yet; the exec keeps it from here on.
             unsafe { native.renew(self.device, &data, &schedule, &program, state.last) }?;
         }
-        for old in std::mem::replace(&mut state.slots, slots) {
-            if let Some(base) = old.bound {
-                unbind(self.device, state.last, base);
-            }
-        }
+        *self.shown.lock() = Shown::new(&data, &schedule, &slots);
+        let bound = std::mem::replace(&mut state.slots, slots).into_iter();
+        let bound = bound.filter_map(|old| old.bound).collect();
         state.pending.clear();
-        state.gates = data.gates();
+        state.gates = data.gates().into();
         state.schedule = schedule;
         let old = (
             std::mem::replace(&mut state.program, Arc::new(program)),
             std::mem::replace(&mut state.data, data),
         );
         self.device.retire(state.last, Box::new(old));
-        Ok(())
+        Ok((bound, state.last))
     }
 }
 
 impl State {
     fn push_pending(&mut self, patch: Patch) {
         self.pending.retain(|(_, old)| old.target != patch.target);
-        self.pending.push((self.replays + 1, patch));
+        self.pending.push((self.submissions + 1, patch));
     }
 
     /// Whether a word is written by replays for a generator.
