@@ -46,7 +46,7 @@ pub use graph::{
     with_graph_exec,
 };
 pub use memory::{
-    PointerInfo, begin_pool_use, end_pool_use, export_memory, pop_label, process_memory_held,
+    PointerInfo, begin_pool_use, end_pool_use, pop_label, process_memory_held,
     process_memory_limit, push_label, set_process_memory_limit, snapshot_json,
 };
 pub use observer::{
