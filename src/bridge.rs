@@ -170,6 +170,7 @@ struct Event(&'static hooks::Event);
 
 /// Device memory, freed with its object.
 pub(crate) struct Buffer {
+    pub(crate) device: &'static hooks::Device,
     pub(crate) address: u64,
     pub(crate) size: u64,
 }
@@ -312,8 +313,13 @@ impl Drop for Event {
 }
 
 fn allocate(device: u32, size: u64, stream: &Stream) -> Result<Box<Buffer>> {
-    let address = hooks::runtime()?.device(device)?.alloc(size, stream.id())?;
-    Ok(Box::new(Buffer { address, size }))
+    let device = hooks::runtime()?.device(device)?;
+    let address = device.alloc(size, stream.id())?;
+    Ok(Box::new(Buffer {
+        device,
+        address,
+        size,
+    }))
 }
 
 impl Buffer {
@@ -348,14 +354,15 @@ impl Buffer {
     }
 
     fn fill(self: Pin<&mut Self>, byte: u8, stream: &Stream) -> Result<()> {
-        stream.inner.fill(self.address, self.size, &[byte])
+        // SAFETY: the order of uses and frees is the host's to see to (H23).
+        unsafe { stream.inner.fill(self.address, self.size, &[byte]) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Ok(runtime) = hooks::runtime() {
-            let _ = runtime.free(self.address);
+        if hooks::runtime().is_ok() {
+            let _ = self.device.free(self.address);
         }
     }
 }

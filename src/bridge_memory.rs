@@ -28,11 +28,13 @@ pub(crate) fn create_pool(device: u32) -> Result<Box<Pool>> {
 
 impl Pool {
     pub(crate) fn allocate(&self, size: u64, stream: &Stream) -> Result<Box<Buffer>> {
-        let address = self
-            .0
-            .device()
-            .alloc_from(&self.0, size, stream.inner.id())?;
-        Ok(Box::new(Buffer { address, size }))
+        let device = self.0.device();
+        let address = device.alloc_from(&self.0, size, stream.inner.id())?;
+        Ok(Box::new(Buffer {
+            device,
+            address,
+            size,
+        }))
     }
 
     pub(crate) fn memory_use(&self) -> MemoryUse {

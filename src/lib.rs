@@ -17,14 +17,15 @@
 //! let stream = create_stream(device.index(), 0)?;
 //! let address = device.alloc(16, stream.id())?;
 //!
-//! stream.fill(address, 16, &7u32.to_ne_bytes())?;
+//! // SAFETY: the memory was allocated on this stream.
+//! unsafe { stream.fill(address, 16, &7u32.to_ne_bytes()) }?;
 //! let mut seen = [0u32; 4];
 //! // SAFETY: `seen` is neither moved nor read before the stream has been waited for.
 //! unsafe { stream.copy(seen.as_mut_ptr() as u64, address, 16, CopyKind::DeviceToHost) }?;
 //! stream.synchronize()?;
 //! assert_eq!(seen, [7; 4]);
 //!
-//! runtime()?.free(address)?;
+//! device.free(address)?;
 //! destroy_stream(stream.id())
 //! # }
 //! ```
@@ -42,7 +43,8 @@
 //! let device = runtime()?.device(0)?;
 //! let stream = create_stream(device.index(), 0)?;
 //! let address = device.alloc(16, stream.id())?;
-//! stream.fill(address, 16, &1f32.to_ne_bytes())?;
+//! // SAFETY: the memory was allocated on this stream.
+//! unsafe { stream.fill(address, 16, &1f32.to_ne_bytes()) }?;
 //!
 //! let x = Tensor { address, dtype: DType::F32, sizes: &[4], strides: &[1] };
 //! let add = OperatorId::find(c"add").expect("docs/operators.md has it");
@@ -62,7 +64,7 @@
 //! unsafe { stream.copy(seen.as_mut_ptr() as u64, address, 16, CopyKind::DeviceToHost) }?;
 //! stream.synchronize()?;
 //! assert_eq!(seen, [13.0; 4]);
-//! # runtime()?.free(address)
+//! # device.free(address)
 //! # }
 //! ```
 //!
@@ -76,7 +78,8 @@
 //!
 //! # fn main() -> outrigger::runtime::Result<()> {
 //! let stream = create_stream(0, 0)?;
-//! let refused = stream.fill(0x1234, 16, &[0]).expect_err("it is no address of the device");
+//! // SAFETY: it is refused.
+//! let refused = unsafe { stream.fill(0x1234, 16, &[0]) }.expect_err("it is no address of the device");
 //! assert_eq!(refused.code(), Code::INVALID_ARGUMENT);
 //!
 //! stream.host_call(|_upstream| Err(Code::EXECUTION))?;

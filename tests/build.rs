@@ -57,6 +57,14 @@ fn main() {
     for defect in DEFECTS {
         broken(&tests, &template, &include, &out, defect);
     }
+    for twin in ["one", "two"] {
+        let library = out.join(format!("liboutrigger_{twin}.so"));
+        run(&mut driver(
+            &tests.join("drivers/dispatcher.c"),
+            &include,
+            &library,
+        ));
+    }
     println!("cargo:rustc-env=OUTRIGGER_BROKEN_DRIVERS={}", out.display());
 
     // Where the headers of the bridge lie; the package `outrigger` says so through its `links` key.
@@ -79,9 +87,17 @@ fn main() {
 }
 
 fn broken(tests: &Path, template: &Path, include: &Path, out: &Path, defect: &str) {
-    let compiler = cc::Build::new().opt_level(0).get_compiler();
-    run(compiler
-        .to_command()
+    let library = out.join(format!("liboutrigger_{}.so", defect.to_lowercase()));
+    run(driver(&tests.join("drivers/broken.c"), include, &library)
+        .arg(format!("-D{defect}"))
+        .arg("-I")
+        .arg(template));
+}
+
+/// Makes a driver of one C file.
+fn driver(source: &Path, include: &Path, library: &Path) -> Command {
+    let mut command = cc::Build::new().opt_level(0).get_compiler().to_command();
+    command
         .args([
             "-std=c11",
             "-Wall",
@@ -91,15 +107,13 @@ fn broken(tests: &Path, template: &Path, include: &Path, out: &Path, defect: &st
             "-fvisibility=hidden",
             "-pthread",
             "-shared",
+            "-I",
         ])
-        .arg(format!("-D{defect}"))
-        .arg("-I")
         .arg(include)
-        .arg("-I")
-        .arg(template)
         .arg("-o")
-        .arg(out.join(format!("liboutrigger_{}.so", defect.to_lowercase())))
-        .arg(tests.join("drivers/broken.c")));
+        .arg(library)
+        .arg(source);
+    command
 }
 
 fn run(command: &mut Command) {

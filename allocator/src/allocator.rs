@@ -264,12 +264,12 @@ impl<B: Backend> Allocator<B> {
     /// Gives idle memory back until at most `keep` bytes of it stay cached, as far as whole pieces of
     /// memory are idle, but for that of private pools; returns how many bytes that were.
     pub fn trim(&self, keep: u64) -> u64 {
-        let all = self.stats().all;
-        let idle = all
-            .reserved_bytes
-            .current
-            .saturating_sub(all.active_bytes.current - self.asleep_bytes());
-        match idle.saturating_sub(keep) {
+        let cached = {
+            let mut ledger = self.ledger.lock();
+            ledger.take_over(&self.sums());
+            ledger.cached()
+        };
+        match cached.saturating_sub(keep) {
             0 => 0,
             surplus => self.give_back(surplus),
         }
@@ -317,8 +317,9 @@ impl<B: Backend> Allocator<B> {
         let mut sums = [Sum::default(); 2];
         for number in self.arenas.numbers() {
             let mut arena = self.arenas.lock(number);
+            let asleep = arena.is_asleep();
             for class in [Class::Small, Class::Large] {
-                sums[class as usize].add(arena.tally(class));
+                sums[class as usize].add(arena.tally(class), asleep);
             }
         }
         sums
@@ -331,10 +332,11 @@ impl<B: Backend> Allocator<B> {
         for number in self.arenas.numbers() {
             let mut arena = self.arenas.lock(number);
             owned.extend(arena.owner.map(|_| number));
+            let asleep = arena.is_asleep();
             for class in [Class::Small, Class::Large] {
                 let tally = arena.tally(class);
                 tally.recall(which);
-                sums[class as usize].add(tally);
+                sums[class as usize].add(tally, asleep);
             }
         }
         (sums, owned)

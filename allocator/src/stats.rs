@@ -210,10 +210,12 @@ pub(crate) struct Sum {
     pending_blocks: u64,
     idle_bytes: Count,
     idle_blocks: Count,
+    asleep_bytes: u64,
 }
 
 impl Sum {
-    pub(crate) fn add(&mut self, tally: &Tally) {
+    /// Adds what an arena counts, and whether it sleeps: both of one moment.
+    pub(crate) fn add(&mut self, tally: &Tally, asleep: bool) {
         use Quantity::{Blocks, Bytes, Requested};
         for quantity in [Bytes, Requested, Blocks] {
             self.current[quantity as usize] += tally.current(quantity);
@@ -225,6 +227,9 @@ impl Sum {
         let (bytes, blocks) = tally.idle();
         self.idle_bytes += bytes;
         self.idle_blocks += blocks;
+        if asleep {
+            self.asleep_bytes += tally.current(Bytes);
+        }
     }
 
     fn both(sums: &[Self; 2]) -> Self {
@@ -238,6 +243,7 @@ impl Sum {
         all.pending_blocks += other.pending_blocks;
         all.idle_bytes += other.idle_bytes;
         all.idle_blocks += other.idle_blocks;
+        all.asleep_bytes += other.asleep_bytes;
         all
     }
 }
@@ -247,6 +253,8 @@ impl Sum {
 pub(crate) struct Ledger {
     classes: [Gauges; 2],
     all: Gauges,
+    /// Of the active bytes, those of pools that sleep: the device has not given them.
+    asleep: u64,
     /// The most bytes that may be held.
     pub(crate) limit: u64,
     /// Counters, of which only those stand here that nobody else keeps.
@@ -258,6 +266,7 @@ impl Ledger {
         Self {
             classes: [Gauges::default(); 2],
             all: Gauges::default(),
+            asleep: 0,
             limit,
             counts: Stats::default(),
         }
@@ -289,8 +298,12 @@ impl Ledger {
         self.all.allocated_bytes.current()
     }
 
-    pub(crate) fn active(&self) -> u64 {
-        self.all.active_bytes.current()
+    /// Bytes that are held, and neither in use nor pending.
+    pub(crate) fn cached(&self) -> u64 {
+        // Each arena's sleeping bytes are some of its active ones, read with them.
+        let there = self.all.active_bytes.current() - self.asleep;
+        // What is held is counted here when it is taken, and arenas may be ahead of that.
+        self.reserved().saturating_sub(there)
     }
 
     /// Whether the limit leaves room.
@@ -303,7 +316,9 @@ impl Ledger {
     pub(crate) fn take_over(&mut self, sums: &[Sum; 2]) {
         self.classes[0].take_over(&sums[0]);
         self.classes[1].take_over(&sums[1]);
-        self.all.take_over(&Sum::both(sums));
+        let both = Sum::both(sums);
+        self.all.take_over(&both);
+        self.asleep = both.asleep_bytes;
     }
 
     /// The credit of a class's tally where `arenas` have tallies: for each quantity, half of what can be

@@ -29,7 +29,21 @@ api! {
     /// one of the two, and the copy is in its order; where the drivers offer no better way, the call
     /// waits and copies through the host.
     fn otr_copy_peer(stream: otr_stream_t, dst: u64, src: u64, size: u64) {
-        hooks::stream(stream)?.copy_peer(dst, src, size)
+        // SAFETY: the order of uses and frees is the host's to see to (H23).
+        unsafe { hooks::stream(stream)?.copy_peer(dst, src, size) }
+    }
+
+    /// As otr_copy_peer, between addresses of two devices that are named.
+    fn otr_copy_peer_on(
+        stream: otr_stream_t,
+        dst_device: u32,
+        dst: u64,
+        src_device: u32,
+        src: u64,
+        size: u64,
+    ) {
+        // SAFETY: as for otr_copy_peer.
+        unsafe { hooks::stream(stream)?.copy_between((dst_device, dst), (src_device, src), size) }
     }
 
     /// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order. The
@@ -42,7 +56,9 @@ api! {
         pattern_size: u32,
     ) {
         let pattern = slice(pattern.cast::<u8>(), pattern_size as usize, "pattern")?;
-        hooks::stream(stream)?.fill(dst, size, pattern)
+        let stream = hooks::stream(stream)?;
+        // SAFETY: the order of uses and frees is the host's to see to (H23).
+        unsafe { stream.fill(dst, size, pattern) }
     }
 
     /// Runs a function on the host in stream order, on a thread of the library's choice: exactly once, or

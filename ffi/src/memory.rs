@@ -6,7 +6,7 @@ use std::ptr::null;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use outrigger_hooks as hooks;
-use outrigger_hooks::{ClassStats, Label, Stat, Stats};
+use outrigger_hooks::{ClassStats, Code, Error, Label, Stat, Stats};
 
 use crate::guard::{Out, OutStruct, string, text};
 use crate::{otr_pool_t, otr_stream_t};
@@ -41,6 +41,23 @@ pub struct otr_pointer_info_t {
     pub pool_number: u64,
     /// The label under which it was allocated, valid for the life of the process; NULL if none is known.
     pub label: *const c_char,
+}
+
+impl From<hooks::PointerInfo> for otr_pointer_info_t {
+    fn from(known: hooks::PointerInfo) -> Self {
+        Self {
+            struct_size: 0,
+            base: known.base,
+            size: known.size,
+            stream: known.stream,
+            device: known.device,
+            reserved: 0,
+            requested: known.requested,
+            pool: known.pool,
+            pool_number: known.pool_number,
+            label: known.label.map_or(null(), label_text),
+        }
+    }
 }
 
 /// One statistic.
@@ -204,28 +221,39 @@ api! {
         hooks::runtime()?.free(address)
     }
 
+    /// Frees an allocation of a device, at any time: it is reused in stream order. 0 is ignored.
+    fn otr_memory_free_on(device: u32, address: u64) {
+        hooks::runtime()?.device(device)?.free(address)
+    }
+
     /// Says that work of another stream uses an allocation: after it is freed it is reused only when
-    /// what that stream had been given by then has finished.
+    /// what that stream had been given by then has finished. The allocation is of the stream's device, if
+    /// that has one at the address.
     fn otr_memory_record_stream(address: u64, stream: otr_stream_t) {
         hooks::runtime()?.record_stream(address, stream)
+    }
+
+    /// As otr_memory_record_stream, for an allocation of a device.
+    fn otr_memory_record_stream_on(device: u32, address: u64, stream: otr_stream_t) {
+        hooks::runtime()?.device(device)?.record_stream(address, stream)
     }
 
     /// What is known of any address within an allocation. OTR_ERR_NOT_FOUND: it is in none.
     fn otr_memory_pointer_info(address: u64, info: *mut otr_pointer_info_t) {
         let out = OutStruct::new(info, "info")?;
-        let known = hooks::runtime()?.pointer_info(address)?;
-        out.set(&otr_pointer_info_t {
-            struct_size: 0,
-            base: known.base,
-            size: known.size,
-            stream: known.stream,
-            device: known.device,
-            reserved: 0,
-            requested: known.requested,
-            pool: known.pool,
-            pool_number: known.pool_number,
-            label: known.label.map_or(null(), label_text),
-        });
+        out.set(&hooks::runtime()?.pointer_info(address)?.into());
+        Ok(())
+    }
+
+    /// What is known of any address within an allocation of a device. OTR_ERR_NOT_FOUND: it is in none.
+    fn otr_memory_pointer_info_on(device: u32, address: u64, info: *mut otr_pointer_info_t) {
+        let out = OutStruct::new(info, "info")?;
+        let known = hooks::runtime()?.device(device)?.pointer_info(address);
+        let known = known.ok_or_else(|| {
+            let text = format!("{address:#x} is not in the live memory of device {device}");
+            Error::new(Code::NOT_FOUND, text)
+        })?;
+        out.set(&known.into());
         Ok(())
     }
 
@@ -234,7 +262,14 @@ api! {
     /// the text with otr_string_free. OTR_ERR_UNSUPPORTED if the driver shares no memory.
     fn otr_memory_export(address: u64, exported: *mut *mut c_char) {
         let out = Out::new(exported, "exported")?;
-        out.set(string(hooks::export_memory(address)?));
+        out.set(string(hooks::runtime()?.export_memory(address)?));
+        Ok(())
+    }
+
+    /// As otr_memory_export, of an allocation of a device.
+    fn otr_memory_export_on(device: u32, address: u64, exported: *mut *mut c_char) {
+        let out = Out::new(exported, "exported")?;
+        out.set(string(hooks::runtime()?.device(device)?.export_memory(address)?));
         Ok(())
     }
 

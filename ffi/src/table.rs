@@ -560,6 +560,33 @@ pub struct otr_host_api_t {
         stream: otr_stream_t,
         event: otr_event_t,
     ) -> *mut otr_status_t,
+    pub copy_peer_on: unsafe extern "C" fn(
+        stream: otr_stream_t,
+        dst_device: u32,
+        dst: u64,
+        src_device: u32,
+        src: u64,
+        size: u64,
+    ) -> *mut otr_status_t,
+    pub memory_free_on: unsafe extern "C" fn(
+        device: u32,
+        address: u64,
+    ) -> *mut otr_status_t,
+    pub memory_record_stream_on: unsafe extern "C" fn(
+        device: u32,
+        address: u64,
+        stream: otr_stream_t,
+    ) -> *mut otr_status_t,
+    pub memory_pointer_info_on: unsafe extern "C" fn(
+        device: u32,
+        address: u64,
+        info: *mut otr_pointer_info_t,
+    ) -> *mut otr_status_t,
+    pub memory_export_on: unsafe extern "C" fn(
+        device: u32,
+        address: u64,
+        exported: *mut *mut c_char,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -711,4 +738,9 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     stream_synchronize: crate::otr_stream_synchronize,
     stream_flush: crate::otr_stream_flush,
     stream_wait_event: crate::otr_stream_wait_event,
+    copy_peer_on: crate::otr_copy_peer_on,
+    memory_free_on: crate::otr_memory_free_on,
+    memory_record_stream_on: crate::otr_memory_record_stream_on,
+    memory_pointer_info_on: crate::otr_memory_pointer_info_on,
+    memory_export_on: crate::otr_memory_export_on,
 };

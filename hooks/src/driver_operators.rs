@@ -14,6 +14,7 @@ use outrigger_locks::{Rank, RwLock};
 use outrigger_ops::{Call, OperatorId, Scalar, Tensor};
 
 use crate::graph::PoolRef;
+use crate::kernels::refused;
 use crate::{Device, Result, Stream};
 
 /// Signatures that are kept before all are forgotten: programs with ever new shapes must not grow.
@@ -73,6 +74,8 @@ impl DriverOperators {
         if let Some(answer) = self.0.read().get(signature.as_slice()) {
             return Ok(answer.clone());
         }
+        // A driver is asked for what can be only; a signature that is kept was.
+        outrigger_ops::check(call).map_err(|error| refused(id, error))?;
         // SAFETY: the operands of `raw` point into `call`, which outlives this.
         let answer = unsafe { operators.prepare(device.ordinal(), &raw.call(id)) }?.map(
             |(operator, workspace_bytes)| {
@@ -115,7 +118,8 @@ impl Stream {
         let Some(raw) = Raw::new(call) else {
             return Ok(false);
         };
-        let Some(prepared) = device.driver_operators().get(device, id, call, &raw)? else {
+        let prepared = device.driver_operators().get(device, id, call, &raw);
+        let Some(prepared) = prepared.map_err(|error| error.on_stream(self.id()))? else {
             return Ok(false);
         };
         // Freed at once: the next user of this memory is behind the launch in stream order.
@@ -123,7 +127,7 @@ impl Stream {
         // SAFETY: operands are the caller's promise; the workspace is as large as the driver asked.
         let launched = unsafe { prepared.launch_raw(self.queue(), &raw.call(id), workspace) };
         if workspace != 0 {
-            crate::runtime()?.free(workspace)?;
+            device.free(workspace)?;
         }
         launched.map_err(|error| self.failed(error))?;
         Ok(true)
@@ -232,11 +236,14 @@ struct Raw {
 }
 
 impl Raw {
-    /// `None` if there are too many.
+    /// `None` if there are too many, or one without as many strides as sizes.
     fn new(call: &Call<'_>) -> Option<Self> {
         let tensors = |tensors: &[Tensor<'_>]| {
             let mut out = ArrayVec::new();
             for tensor in tensors {
+                if tensor.strides.len() != tensor.sizes.len() {
+                    return None;
+                }
                 out.try_push(otr_tensor {
                     address: tensor.address,
                     dtype: tensor.dtype.0,

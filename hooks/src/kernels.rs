@@ -11,39 +11,56 @@ use outrigger_ops::{Call, KernelFn, OperatorId, Plan, PlanError};
 
 use crate::{Device, Error, Result, Stream};
 
-/// More than there are host kernels, so that probing stays short.
+/// Slots of the first shelf, several for each of our own host functions. Shelf n has 2^n times as many.
 const SLOTS: usize = 4096;
 
-/// The driver's kernels for our host functions, made at first use. Looking one up takes no lock.
-pub(crate) struct Kernels(Box<[Slot]>);
+/// More than any process has functions for.
+const SHELVES: usize = 32;
+
+/// A function may stand in so many slots of a shelf: where all are taken it goes to the next shelf.
+const PROBES: usize = 8;
+
+/// The driver's kernels for host functions, made at first use and kept: a host may launch ever new ones.
+/// Looking one up takes no lock.
+pub(crate) struct Kernels([OnceLock<Box<[Slot]>>; SHELVES]);
 
 /// A host function, and the driver's kernel for it.
 type Slot = OnceLock<(usize, Option<Kernel>)>;
 
 impl Kernels {
     pub(crate) fn new() -> Self {
-        Self((0..SLOTS).map(|_| OnceLock::new()).collect())
+        Self([const { OnceLock::new() }; SHELVES])
+    }
+
+    #[inline]
+    fn shelf(&self, at: usize) -> &[Slot] {
+        self.0[at].get_or_init(|| (0..SLOTS << at).map(|_| OnceLock::new()).collect())
     }
 
     /// The driver's kernel for `function`; `None` if the driver takes no host functions.
     #[inline]
     fn get(&self, device: &Device, function: KernelFn) -> Result<Option<&Kernel>> {
         let key = function as usize;
-        let mut at = (key >> 4).wrapping_mul(0x9e37_79b9) % SLOTS;
-        for _ in 0..SLOTS {
-            match self.0[at].get() {
-                Some((found, kernel)) if *found == key => return Ok(kernel.as_ref()),
-                Some(_) => at = (at + 1) % SLOTS,
-                None => {
+        let first = (key >> 4).wrapping_mul(0x9e37_79b9);
+        for number in 0..SHELVES {
+            let shelf = self.shelf(number);
+            for probe in 0..PROBES {
+                let slot = &shelf[first.wrapping_add(probe) % shelf.len()];
+                if slot.get().is_none() {
                     let kernel = device.driver().host_kernel(device.ordinal(), function)?;
-                    // If another thread was faster, the slot is looked at again.
-                    let _ = self.0[at].set((key, kernel));
+                    // Another thread may have been faster, with this function or another one.
+                    let _ = slot.set((key, kernel));
+                }
+                if let Some((found, kernel)) = slot.get()
+                    && *found == key
+                {
+                    return Ok(kernel.as_ref());
                 }
             }
         }
         Err(Error::new(
-            Code::INTERNAL,
-            "the table of host kernels is full",
+            Code::OUT_OF_HOST_MEMORY,
+            "there are more host kernels than can be told apart",
         ))
     }
 }
@@ -73,8 +90,8 @@ impl Stream {
         if unsafe { self.call_driver(operator, call) }? {
             return Ok(());
         }
-        let plan =
-            outrigger_ops::plan(operator, call).map_err(|error| self.refused(operator, error))?;
+        let plan = outrigger_ops::plan(operator, call)
+            .map_err(|error| refused(operator, error).on_stream(self.id()))?;
         match self.device().kernels().get(self.device(), plan.kernel)? {
             Some(kernel) => {
                 // SAFETY: the block was made for this kernel by its own plan; operands are the
@@ -142,17 +159,16 @@ impl Stream {
             Err(Code(code))
         })
     }
+}
 
-    #[cold]
-    fn refused(&self, operator: OperatorId, error: PlanError) -> Error {
-        let (code, reason) = match error {
-            PlanError::Unsupported(reason) => (Code::UNSUPPORTED, reason),
-            PlanError::Invalid(reason) => (Code::INVALID_ARGUMENT, reason),
-        };
-        Error::new(code, reason)
-            .in_operator(name(operator))
-            .on_stream(self.id())
-    }
+/// Why there is no plan for a call.
+#[cold]
+pub(crate) fn refused(operator: OperatorId, error: PlanError) -> Error {
+    let (code, reason) = match error {
+        PlanError::Unsupported(reason) => (Code::UNSUPPORTED, reason),
+        PlanError::Invalid(reason) => (Code::INVALID_ARGUMENT, reason),
+    };
+    Error::new(code, reason).in_operator(name(operator))
 }
 
 #[cold]

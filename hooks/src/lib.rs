@@ -48,7 +48,7 @@ pub use graph::{
     create_pool, destroy_graph, destroy_graph_exec, destroy_pool, graph, graph_exec, pool,
 };
 pub use memory::{
-    PointerInfo, begin_pool_use, end_pool_use, export_memory, pop_label, process_memory_held,
+    PointerInfo, begin_pool_use, end_pool_use, pop_label, process_memory_held,
     process_memory_limit, push_label, set_process_memory_limit, snapshot_json,
 };
 pub use observer::{

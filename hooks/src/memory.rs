@@ -18,13 +18,12 @@ use outrigger_device::Code;
 
 use crate::graph::PoolRef;
 use crate::observer::{self, Observation, ObservationKinds};
-use crate::{Device, Error, Pool, Result, current_device, graph, runtime};
+use crate::{Device, Error, Pool, Result, current_device, graph};
 
 pub(crate) use backend::{DeviceMemory, Fence};
 pub(crate) use history::follow;
 pub use history::{pop_label, push_label};
 pub(crate) use ipc::Imports;
-pub use ipc::export_memory;
 pub use limit::{process_memory_held, process_memory_limit, set_process_memory_limit};
 pub use route::{begin_pool_use, end_pool_use};
 pub(crate) use sleep::Sleep;
@@ -262,16 +261,41 @@ impl Device {
         });
     }
 
+    /// Frees an allocation of this device, at any time: it is reused in stream order. Address 0 is ignored.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that says whether the address was never allocated or was freed before.
+    #[inline]
+    pub fn free(&self, address: u64) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let freed = self.free_address(address).map_err(not_allocated)?;
+        self.tell_freed(address, &freed);
+        Ok(())
+    }
+
+    fn tell_freed(&self, address: u64, freed: &Freed) {
+        if observer::listening(ObservationKinds::FREE) {
+            self.tell(ObservationKinds::FREE, address, freed.size);
+        }
+    }
+
     /// Says that work of another stream uses the allocation at `address`: after it is freed it is
-    /// reused only when what that stream had been given by then has finished.
+    /// reused only when what that stream had been given by then has finished. Address 0 is ignored.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the address is not one that was allocated; `INVALID_HANDLE`.
     pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
         crate::stream(stream)?;
-        self.allocator()
-            .record_stream(address, StreamId(stream))
-            .map_err(not_allocated)
+        if address == 0 {
+            return Ok(());
+        }
+        self.record(address, stream).map_err(not_allocated)
+    }
+
+    fn record(&self, address: u64, stream: u64) -> Result<(), FreeError> {
+        self.allocator().record_stream(address, StreamId(stream))
     }
 
     /// What is known of an address within an allocation.
@@ -355,12 +379,16 @@ impl Device {
     }
 }
 
-/// The device whose memory holds an address.
-fn owner(address: u64) -> Result<&'static Device> {
-    runtime()?
-        .by_likelihood()
-        .find(|device| device.allocator().lookup(address).is_some())
-        .ok_or_else(|| nowhere(address))
+/// A number that two drivers have given for memory of theirs.
+#[cold]
+fn ambiguous(address: u64, first: &Device, second: &Device) -> Error {
+    let (first, second) = (first.index(), second.index());
+    Error::new(
+        Code::INVALID_ARGUMENT,
+        format!(
+            "{address:#x} is an address of device {first} and of device {second}: say of which device it is"
+        ),
+    )
 }
 
 #[cold]
@@ -381,21 +409,59 @@ impl crate::Runtime {
         current.into_iter().chain(rest)
     }
 
-    /// Frees an allocation, at any time: it is reused in stream order. Address 0 is ignored.
+    /// What the one device answers that knows an address; `None` if none does.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` that says whether the address was never allocated or was freed before.
+    /// `INVALID_ARGUMENT` that names two devices that know it.
+    fn only<T>(
+        &self,
+        address: u64,
+        ask: impl Fn(&'static Device) -> Option<T>,
+    ) -> Result<Option<(&'static Device, T)>> {
+        let mut known = self
+            .by_likelihood()
+            .filter_map(|device| Some((device, ask(device)?)));
+        let found = known.next();
+        if self.addresses_may_repeat()
+            && let Some((first, _)) = found
+            && let Some((second, _)) = known.next()
+        {
+            return Err(ambiguous(address, first, second));
+        }
+        Ok(found)
+    }
+
+    /// The one device that has an address in a live allocation.
+    fn only_owner(&self, address: u64) -> Result<Option<&'static Device>> {
+        let live = |device: &Device| {
+            device
+                .allocator()
+                .lookup(address)
+                .filter(|block| !block.free)
+        };
+        Ok(self.only(address, live)?.map(|(device, _)| device))
+    }
+
+    /// Frees an allocation of whichever device, at any time: it is reused in stream order. Address 0 is
+    /// ignored. [`Device::free`] is for those who know the device.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that says whether the address was never allocated or was freed before, or which
+    /// two devices have it.
     pub fn free(&self, address: u64) -> Result<()> {
         if address == 0 {
             return Ok(());
+        }
+        if self.addresses_may_repeat()
+            && let Some(device) = self.only_owner(address)?
+        {
+            return device.free(address);
         }
         let mut refusal = None;
         for device in self.by_likelihood() {
             match device.free_address(address) {
                 Ok(freed) => {
-                    if observer::listening(ObservationKinds::FREE) {
-                        device.tell(ObservationKinds::FREE, address, freed.size);
-                    }
+                    device.tell_freed(address, &freed);
                     return Ok(());
                 }
                 Err(FreeError::Unknown { .. }) => {}
@@ -407,25 +473,52 @@ impl crate::Runtime {
         ))
     }
 
-    /// Says that work of `stream` uses the allocation at `address`; see [`Device::record_stream`].
+    /// Says that work of `stream` uses the allocation at `address`, of the stream's device or else of
+    /// another one; see [`Device::record_stream`].
     ///
     /// # Errors
-    /// `NOT_FOUND` if no device has the address; `INVALID_HANDLE`.
+    /// `NOT_FOUND` if no device has the address; `INVALID_ARGUMENT` if two others have it; `INVALID_HANDLE`.
     pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
         if address == 0 {
             return Ok(());
         }
-        owner(address)?.record_stream(address, stream)
+        let own = crate::stream(stream)?.device();
+        match own.record(address, stream) {
+            Ok(()) => Ok(()),
+            Err(_) => self.record_elsewhere(address, stream),
+        }
     }
 
-    /// What is known of an address within an allocation of any device.
+    #[cold]
+    fn record_elsewhere(&self, address: u64, stream: u64) -> Result<()> {
+        let held = |device: &&'static Device| device.allocator().lookup(address).is_some();
+        let owner = match self.only_owner(address)? {
+            None => self.devices().find(held),
+            owner => owner,
+        };
+        let owner = owner.ok_or_else(|| nowhere(address))?;
+        owner.record(address, stream).map_err(not_allocated)
+    }
+
+    /// What is known of an address within an allocation of any device. [`Device::pointer_info`] is for those
+    /// who know the device.
     ///
     /// # Errors
-    /// `NOT_FOUND` if it is in no live allocation.
+    /// `NOT_FOUND` if it is in no live allocation; `INVALID_ARGUMENT` if two devices have it.
     pub fn pointer_info(&self, address: u64) -> Result<PointerInfo> {
-        self.by_likelihood()
-            .find_map(|device| device.pointer_info(address))
-            .ok_or_else(|| nowhere(address))
+        let known = self.only(address, |device| device.pointer_info(address))?;
+        known.map(|(_, info)| info).ok_or_else(|| nowhere(address))
+    }
+
+    /// The allocation around an address of whichever device as a text; see [`Device::export_memory`].
+    ///
+    /// # Errors
+    /// Those of [`Device::export_memory`]; `INVALID_ARGUMENT` if two devices have the address.
+    pub fn export_memory(&self, address: u64) -> Result<String> {
+        let owner = self.only_owner(address)?;
+        owner
+            .ok_or_else(|| nowhere(address))?
+            .export_memory(address)
     }
 }
 

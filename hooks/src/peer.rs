@@ -8,36 +8,65 @@ use crate::{Device, Error, Result, Stream, runtime};
 /// Bytes that are copied at a time through the host.
 const CHUNK: u64 = 16 << 20;
 
-/// The device that has a range in one live allocation.
-fn of_range(what: &str, address: u64, size: u64) -> Result<&'static Device> {
-    let runtime = runtime()?;
-    let known = runtime.pointer_info(address).map_err(|error| {
+/// The device that has an address in a live allocation.
+fn device_of(what: &str, address: u64) -> Result<u32> {
+    let known = runtime()?.pointer_info(address).map_err(|error| {
         let text = format!("the {what} of a copy: {}", error.message());
         Error::new(Code::INVALID_ARGUMENT, text)
     })?;
-    let device = runtime.device(known.device)?;
-    device.check_range(what, address, size)?;
-    Ok(device)
+    Ok(known.device)
 }
 
 impl Stream {
     /// Copies `size` bytes between live allocations of two devices, of which this stream's is one.
     /// In order of this stream; where no driver can copy, the call waits and copies through the host.
     ///
+    /// # Safety
+    /// As for [`Stream::fill`], of both ranges.
+    ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if a range is not in one live allocation or neither device is the stream's;
-    /// `CAPTURE` between two devices while the stream captures; what the drivers report.
-    pub fn copy_peer(&self, dst: u64, src: u64, size: u64) -> Result<()> {
+    /// `INVALID_ARGUMENT` if a range is not in one live allocation, two devices have an address, or neither
+    /// device is the stream's; `CAPTURE` between two devices while the stream captures; what the drivers
+    /// report.
+    pub unsafe fn copy_peer(&self, dst: u64, src: u64, size: u64) -> Result<()> {
         if size == 0 {
             return Ok(());
         }
-        let outcome = self.copy_any(dst, src, size);
+        let devices = || Ok((device_of("destination", dst)?, device_of("source", src)?));
+        let outcome = devices().and_then(|(to, from)| {
+            // SAFETY: the caller's promise.
+            unsafe { self.copy_any((to, dst), (from, src), size) }
+        });
         outcome.map_err(|error| self.not_recorded(error))
     }
 
-    fn copy_any(&self, dst: u64, src: u64, size: u64) -> Result<()> {
-        let to = of_range("destination", dst, size)?;
-        let from = of_range("source", src, size)?;
+    /// As [`copy_peer`](Self::copy_peer), between addresses of devices that are named.
+    ///
+    /// # Safety
+    /// As for [`copy_peer`](Self::copy_peer).
+    ///
+    /// # Errors
+    /// Those of [`copy_peer`](Self::copy_peer); `INVALID_DEVICE`.
+    pub unsafe fn copy_between(&self, to: (u32, u64), from: (u32, u64), size: u64) -> Result<()> {
+        if size == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { self.copy_any(to, from, size) };
+        outcome.map_err(|error| self.not_recorded(error))
+    }
+
+    /// # Safety
+    /// As for [`copy_peer`](Self::copy_peer).
+    unsafe fn copy_any(
+        &self,
+        (to, dst): (u32, u64),
+        (from, src): (u32, u64),
+        size: u64,
+    ) -> Result<()> {
+        let (to, from) = (runtime()?.device(to)?, runtime()?.device(from)?);
+        to.check_range("destination", dst, size)?;
+        from.check_range("source", src, size)?;
         if ![to.index(), from.index()].contains(&self.device().index()) {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
@@ -52,7 +81,7 @@ impl Stream {
             .on_stream(self.id()));
         }
         if to.index() == from.index() {
-            // SAFETY: both ranges are live device memory, reused in stream order only.
+            // SAFETY: both ranges are live, and stay so until the copy has run (H23).
             return unsafe { self.copy(dst, src, size, CopyKind::DeviceToDevice) };
         }
         if self.is_capturing() {
@@ -66,7 +95,7 @@ impl Stream {
             && let Some(peer) = to.driver().peer()
             && peer.can_access(from.ordinal(), to.ordinal())?
         {
-            // SAFETY: both ranges are live device memory, reused in stream order only.
+            // SAFETY: both ranges are live, and stay so until the copy has run (H23).
             return unsafe {
                 peer.copy(
                     self.queue(),
@@ -77,10 +106,13 @@ impl Stream {
             }
             .map_err(|error| self.failed(error));
         }
-        self.copy_through_host(to, dst, from, src, size)
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_through_host(to, dst, from, src, size) }
     }
 
-    fn copy_through_host(
+    /// # Safety
+    /// As for [`copy_peer`](Self::copy_peer).
+    unsafe fn copy_through_host(
         &self,
         to: &'static Device,
         dst: u64,
@@ -102,7 +134,8 @@ impl Stream {
                 } else {
                     device.default_stream()
                 };
-                // SAFETY: the staging memory is there until the copy has finished, or for good.
+                // SAFETY: the staging memory is there until the copy has finished, or for good; device ranges
+                // are the caller's promise.
                 unsafe { stream.copy(dst, src, part, kind) }?;
                 staging.settle(stream)?;
             }

@@ -21,6 +21,8 @@ pub const MAX_DEVICES: usize = 128;
 pub struct Runtime {
     devices: [OnceLock<&'static Device>; MAX_DEVICES],
     count: AtomicU32,
+    /// Drivers that have memory which the host does not see.
+    unseen: AtomicU32,
     config: Config,
     search_path: Vec<PathBuf>,
     layers: Stack,
@@ -75,6 +77,7 @@ impl Runtime {
         let runtime = Self {
             devices: [const { OnceLock::new() }; MAX_DEVICES],
             count: AtomicU32::new(0),
+            unseen: AtomicU32::new(0),
             config,
             search_path: outrigger_device::default_search_path(),
             layers: Stack::from_environment()?,
@@ -112,6 +115,7 @@ impl Runtime {
                     continue;
                 }
             };
+            let mut seen = true;
             for ordinal in 0..driver.device_count() {
                 let index = self.count.load(Ordering::Acquire);
                 let Some(slot) = self.devices.get(index as usize) else {
@@ -121,6 +125,10 @@ impl Runtime {
                     ));
                 };
                 let device = Device::open(index, &driver, ordinal, &self.config)?;
+                if seen && !device.properties().host_visible() {
+                    seen = false;
+                    self.unseen.fetch_add(1, Ordering::Relaxed);
+                }
                 slot.get_or_init(|| device);
                 self.count.store(index + 1, Ordering::Release);
                 added += 1;
@@ -155,6 +163,13 @@ impl Runtime {
             Some(device) => Ok(device),
             None => Err(self.no_device(index)),
         }
+    }
+
+    /// Whether two devices may give the same address. A driver's addresses differ from each other and from
+    /// those of the host's memory (R13), which those of memory that the host sees are (R15).
+    #[inline]
+    pub(crate) fn addresses_may_repeat(&self) -> bool {
+        self.unseen.load(Ordering::Relaxed) > 1
     }
 
     /// All devices, in order.

@@ -208,15 +208,20 @@ impl Stream {
 
     /// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order.
     ///
+    /// # Safety
+    /// The allocation is not freed before the stream has passed this point, unless it was allocated on this
+    /// stream, or the stream is recorded on it before it is freed (H23); nor does anything unordered with
+    /// this stream use the range.
+    ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the range is not in a live allocation, or size and pattern do not fit.
-    pub fn fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
+    pub unsafe fn fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
         check_pattern(size, pattern).map_err(|error| self.not_recorded(error))?;
         self.check_range("destination", dst, size)?;
         if self.is_capturing() {
             return self.record_fill(dst, size, pattern);
         }
-        // SAFETY: the range is live, and the allocator reuses it in stream order only.
+        // SAFETY: the range is live, as just checked, and stays so until the fill has run (H23).
         unsafe { self.queue.fill(dst, size, pattern) }.map_err(|error| self.failed(error))
     }
 

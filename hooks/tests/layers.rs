@@ -15,7 +15,8 @@ fn child() -> Result<(), outrigger_hooks::Error> {
     let stream = create_stream(0, 0)?;
     let device = runtime()?.device(0)?;
     let memory = device.alloc(1 << 20, stream.id())?;
-    stream.fill(memory, 1 << 20, &[7])?;
+    // SAFETY: the memory is of this stream, and is not freed.
+    unsafe { stream.fill(memory, 1 << 20, &[7]) }?;
     stream.synchronize()
 }
 

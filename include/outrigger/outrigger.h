@@ -56,10 +56,14 @@
  *       before it to whoever asks or waits.
  * Memory
  *   H21 A device address is a number that can be offset within its allocation; 0 is none. Sizes are in
- *       bytes. 0 bytes are address 0, and freeing 0 does nothing.
+ *       bytes. 0 bytes are address 0, and freeing 0 does nothing. Devices of two drivers may have equal
+ *       addresses: a call that is not told which device it is takes the one that has the address, and
+ *       answers OTR_ERR_INVALID_ARGUMENT, naming both, where two have it. Calls whose names end in _on are
+ *       told.
  *   H22 Ranges of copies and fills are checked: what is not within one live allocation of the device is
- *       OTR_ERR_INVALID_ARGUMENT, as is freeing what is not allocated. That operands of operators and
- *       kernels lie in live memory is the host's to see to.
+ *       OTR_ERR_INVALID_ARGUMENT, as is freeing what is not allocated, and as are sizes and strides of an
+ *       operand that no memory could hold. That operands of operators and kernels lie in live memory is the
+ *       host's to see to.
  *   H23 Memory is freed at any time, and reused in the order of the stream that it was allocated on. For
  *       work of other streams the host says otr_memory_record_stream, or orders the streams itself.
  *   H24 A request that cannot be met is OTR_ERR_OUT_OF_MEMORY, after caches were given back; nothing else
@@ -840,6 +844,18 @@ typedef struct {
   otr_status_t *(*stream_synchronize)(otr_stream_t stream);
   otr_status_t *(*stream_flush)(otr_stream_t stream);
   otr_status_t *(*stream_wait_event)(otr_stream_t stream, otr_event_t event);
+  otr_status_t *(*copy_peer_on)(otr_stream_t stream,
+                                uint32_t dst_device,
+                                uint64_t dst,
+                                uint32_t src_device,
+                                uint64_t src,
+                                uint64_t size);
+  otr_status_t *(*memory_free_on)(uint32_t device, uint64_t address);
+  otr_status_t *(*memory_record_stream_on)(uint32_t device, uint64_t address, otr_stream_t stream);
+  otr_status_t *(*memory_pointer_info_on)(uint32_t device,
+                                          uint64_t address,
+                                          otr_pointer_info_t *info);
+  otr_status_t *(*memory_export_on)(uint32_t device, uint64_t address, char **exported);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -899,6 +915,14 @@ otr_status_t *otr_copy(otr_stream_t stream,
 // one of the two, and the copy is in its order; where the drivers offer no better way, the call
 // waits and copies through the host.
 otr_status_t *otr_copy_peer(otr_stream_t stream, uint64_t dst, uint64_t src, uint64_t size);
+
+// As otr_copy_peer, between addresses of two devices that are named.
+otr_status_t *otr_copy_peer_on(otr_stream_t stream,
+                               uint32_t dst_device,
+                               uint64_t dst,
+                               uint32_t src_device,
+                               uint64_t src,
+                               uint64_t size);
 
 // Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order. The
 // pattern is copied during the call. The size is a multiple of the pattern's.
@@ -1216,17 +1240,33 @@ otr_status_t *otr_memory_alloc(uint32_t device,
 // Frees an allocation of any device, at any time: it is reused in stream order. 0 is ignored.
 otr_status_t *otr_memory_free(uint64_t address);
 
+// Frees an allocation of a device, at any time: it is reused in stream order. 0 is ignored.
+otr_status_t *otr_memory_free_on(uint32_t device, uint64_t address);
+
 // Says that work of another stream uses an allocation: after it is freed it is reused only when
-// what that stream had been given by then has finished.
-otr_status_t *otr_memory_record_stream(uint64_t address, otr_stream_t stream);
+// what that stream had been given by then has finished. The allocation is of the stream's device, if
+// that has one at the address.
+otr_status_t *otr_memory_record_stream(uint64_t address,
+                                       otr_stream_t stream);
+
+// As otr_memory_record_stream, for an allocation of a device.
+otr_status_t *otr_memory_record_stream_on(uint32_t device, uint64_t address, otr_stream_t stream);
 
 // What is known of any address within an allocation. OTR_ERR_NOT_FOUND: it is in none.
 otr_status_t *otr_memory_pointer_info(uint64_t address, otr_pointer_info_t *info);
+
+// What is known of any address within an allocation of a device. OTR_ERR_NOT_FOUND: it is in none.
+otr_status_t *otr_memory_pointer_info_on(uint32_t device,
+                                         uint64_t address,
+                                         otr_pointer_info_t *info);
 
 // The allocation around an address as a text that other processes of the same user turn into memory
 // of theirs, which reaches all of its bytes. It must be kept until all of them have closed it. Free
 // the text with otr_string_free. OTR_ERR_UNSUPPORTED if the driver shares no memory.
 otr_status_t *otr_memory_export(uint64_t address, char **exported);
+
+// As otr_memory_export, of an allocation of a device.
+otr_status_t *otr_memory_export_on(uint32_t device, uint64_t address, char **exported);
 
 // Makes an allocation that another process has exported memory of a device, and gives its address
 // and its bytes. The work of the two processes is ordered by them. It can be used as any memory,

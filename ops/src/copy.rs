@@ -133,6 +133,12 @@ fn plan_cat(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         if input.dtype != output.dtype {
             return unsupported(format!("inputs are {} and {}", input.dtype, output.dtype));
         }
+        if first + input.sizes[dim] > output.sizes[dim] {
+            return invalid(format!(
+                "inputs add up to more than the {} of the output",
+                output.sizes[dim]
+            ));
+        }
         let part = Tensor {
             address: output.address.wrapping_add_signed(first * along * size),
             sizes: input.sizes,

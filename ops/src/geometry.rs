@@ -90,13 +90,6 @@ pub(crate) fn checked_size(tensor: &Tensor<'_>) -> Result<i64> {
     let Some(size) = tensor.dtype.size() else {
         return unsupported(format!("element type {} is unknown", tensor.dtype.0));
     };
-    if tensor.strides.len() != tensor.sizes.len() {
-        return invalid(format!(
-            "a tensor has {} sizes and {} strides; there must be as many of each",
-            tensor.sizes.len(),
-            tensor.strides.len()
-        ));
-    }
     if tensor.address & (size.min(8) as u64 - 1) != 0 {
         return invalid(format!(
             "address {:#x} is not a multiple of the element size {size}",

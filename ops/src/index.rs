@@ -108,7 +108,8 @@ fn plan_embedding(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     if weight.strides[1] != 1 && length > 1 {
         return unsupported("a weight whose rows are not dense");
     }
-    if out.numel() != indices.numel() * length || out.sizes.last() != Some(&length) {
+    let rows = indices.numel().saturating_mul(length);
+    if out.numel() != rows || out.sizes.last() != Some(&length) {
         return invalid(format!(
             "output {:?} is not indices {:?} and rows of {length}",
             out.sizes, indices.sizes
@@ -188,7 +189,9 @@ fn plan_rows(plan: &mut Plan, rows: &Rows) {
         return;
     }
     plan.kernel = rows_kernel;
-    let per_index = (rows.bytes * COST_PER_BYTE + COST_PER_INDEX).min(i64::from(u32::MAX));
+    let per_index = rows.bytes.saturating_mul(COST_PER_BYTE);
+    let per_index = per_index.saturating_add(COST_PER_INDEX);
+    let per_index = per_index.min(i64::from(u32::MAX));
     plan.cost_ns = crate::plan::cost_ns(rows.outer * rows.count, per_index as u32);
     plan.push(rows);
 }
@@ -267,7 +270,7 @@ fn plan_embedding_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let [limit, length] = *out.sizes else {
         return invalid(format!("the output has rank {}, 2 is right", out.rank()));
     };
-    if grad.dtype != out.dtype || grad.numel() != indices.numel() * length {
+    if grad.dtype != out.dtype || grad.numel() != indices.numel().saturating_mul(length) {
         return invalid(format!(
             "grad {:?} is not indices {:?} and rows of {length}",
             grad.sizes, indices.sizes

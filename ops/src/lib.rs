@@ -10,6 +10,7 @@
 //!
 //! This crate must never allocate device memory, know of streams, or print. Kernels must not panic.
 
+mod bounds;
 mod call;
 mod convert;
 mod copy;
@@ -33,6 +34,7 @@ mod reduce;
 mod registry;
 mod rows;
 
+pub use bounds::check;
 pub use call::{Call, Scalar, Tensor};
 pub use error::PlanError;
 pub use outrigger_device::{Code, DType};

@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 
+use crate::bounds;
 use crate::call::Call;
 use crate::error::Result;
 use crate::plan::Plan;
@@ -112,6 +113,7 @@ impl OperatorId {
 /// [`crate::PlanError::Invalid`] if operands or scalars do not fit the operator.
 #[inline]
 pub fn plan(operator: OperatorId, call: &Call<'_>) -> Result<Plan> {
+    bounds::check(call)?;
     let definition = TABLE[operator.0 as usize];
     let mut plan = Plan::new(definition.name);
     (definition.plan)(call, &mut plan)?;

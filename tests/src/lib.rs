@@ -19,6 +19,12 @@ pub fn broken_driver(defect: &str) -> PathBuf {
     broken_drivers().join(format!("liboutrigger_{defect}.so"))
 }
 
+/// Two copies of the driver in `drivers/dispatcher.c`: loaded, they are two drivers, which give the same
+/// addresses.
+pub fn twin_drivers() -> [PathBuf; 2] {
+    ["one", "two"].map(|twin| broken_drivers().join(format!("liboutrigger_{twin}.so")))
+}
+
 /// The folder of all broken drivers.
 pub fn broken_drivers() -> &'static Path {
     Path::new(env!("OUTRIGGER_BROKEN_DRIVERS"))

@@ -41,6 +41,10 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&Device) -> String = Device::memory_stats_json;
     let _: fn(&Device) -> Snapshot = Device::memory_snapshot;
     let _: fn(&Device) = Device::reset_peak_memory;
+    let _: fn(&Device, u64) -> Result<()> = Device::free;
+    let _: fn(&Device, u64, u64) -> Result<()> = Device::record_stream;
+    let _: fn(&Device, u64) -> Option<PointerInfo> = Device::pointer_info;
+    let _: fn(&Device, u64) -> Result<String> = Device::export_memory;
 
     let _: fn() -> u32 = face::current_device;
     let _: fn(u32) -> Result<()> = face::set_current_device;
@@ -56,7 +60,9 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&Stream) -> Result<()> = Stream::flush;
     let _: fn(&Stream, &Event) -> Result<()> = Stream::wait_event;
     let _: unsafe fn(&Stream, u64, u64, u64, CopyKind) -> Result<()> = Stream::copy;
-    let _: fn(&Stream, u64, u64, &[u8]) -> Result<()> = Stream::fill;
+    let _: unsafe fn(&Stream, u64, u64, &[u8]) -> Result<()> = Stream::fill;
+    let _: unsafe fn(&Stream, u64, u64, u64) -> Result<()> = Stream::copy_peer;
+    let _: unsafe fn(&Stream, (u32, u64), (u32, u64), u64) -> Result<()> = Stream::copy_between;
     let _: unsafe fn(&Stream, OperatorId, &Call<'_>) -> Result<()> = Stream::call;
     let _: fn(&Stream, CaptureMode, Option<&Pool>) -> Result<()> = Stream::capture_begin;
     let _: fn(&Stream) -> Result<Ref<Graph>> = Stream::capture_end;

@@ -150,7 +150,6 @@ impl<B: Backend> Allocator<B> {
             })
         };
         let largest = self.arenas.numbers().flat_map(largest).max();
-        let asleep = self.asleep_bytes();
         let mut error = {
             let mut ledger = self.ledger.lock();
             ledger.take_over(&self.sums());
@@ -159,7 +158,7 @@ impl<B: Backend> Allocator<B> {
                 requested,
                 reserved: ledger.reserved(),
                 allocated: ledger.allocated(),
-                free: ledger.reserved().saturating_sub(ledger.active() - asleep),
+                free: ledger.cached(),
                 largest_free_block: largest.unwrap_or(0),
                 limit: ledger.limit,
                 device,

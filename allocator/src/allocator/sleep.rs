@@ -119,14 +119,6 @@ impl<B: Backend> Allocator<B> {
         self.pools.lock().resume(pool)
     }
 
-    /// Bytes in use in pools that sleep.
-    pub(super) fn asleep_bytes(&self) -> u64 {
-        let numbers = self.arenas.numbers();
-        numbers
-            .map(|number| self.arenas.lock(number).asleep_bytes())
-            .sum()
-    }
-
     /// The chunks of arenas that have memory, or those that have none.
     pub(super) fn places(&self, arenas: &[u32], away: bool) -> Vec<Place> {
         let of = |&number: &u32| {

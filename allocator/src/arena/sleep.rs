@@ -8,7 +8,6 @@ use crate::Physical;
 use crate::block::{NONE, State};
 use crate::config::Class;
 use crate::segment::{Chunk, Kind};
-use crate::tally::Quantity;
 
 impl Arena {
     /// Whether all of its memory could be away: it is mapped chunk by chunk, at home.
@@ -48,15 +47,6 @@ impl Arena {
             }
         }
         runs
-    }
-
-    /// Bytes in use of an arena that sleeps: they are not among those that the device has given.
-    pub(crate) fn asleep_bytes(&self) -> u64 {
-        let used = |class: Class| self.parts[class as usize].tally.current(Quantity::Bytes);
-        match self.asleep {
-            true => used(Class::Small) + used(Class::Large),
-            false => 0,
-        }
     }
 
     /// Its chunks that have memory, or those that have none, with what they serve.

@@ -1,6 +1,8 @@
 //! Pools that sleep: their memory goes back to the device, their blocks and addresses stay, and whatever
 //! the device refuses they are either away or there.
 
+use std::thread;
+
 use outrigger_allocator::{
     AllocError, Allocator, Config, PoolAllocError, PoolError, PoolId, StreamId,
 };
@@ -190,5 +192,33 @@ fn a_pool_that_finds_no_memory_stays_away_until_there_is_some() {
     allocator.free(other.address).unwrap();
     allocator.pool_page_in(pool).unwrap();
     assert_eq!(allocator.pool_stats(pool).unwrap().reserved, bytes);
+    assert_eq!(sim.0.lock().complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_cached_beside_pools_that_fall_asleep_is_of_one_moment() {
+    const ROUNDS: usize = 2_000;
+    let (sim, allocator) = device(60 * MIB);
+    let pool = allocator.pool_create();
+    // To read so many arenas takes as long as a pool needs to fall asleep.
+    for stream in 100..400 {
+        let found = allocator.alloc(1, StreamId(stream)).unwrap();
+        allocator.free(found.address).unwrap();
+    }
+    thread::scope(|scope| {
+        let count = || {
+            for _ in 0..ROUNDS {
+                assert_eq!(allocator.trim(u64::MAX), 0);
+            }
+        };
+        let threads = [scope.spawn(count), scope.spawn(count)];
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            let found = allocator.alloc_in(pool, 8 * MIB, SIDE).unwrap();
+            allocator.pool_suspend(pool).unwrap();
+            allocator.pool_resume(pool).unwrap();
+            allocator.free(found.address).unwrap();
+        }
+    });
+    allocator.pool_release(pool).unwrap();
     assert_eq!(sim.0.lock().complaints(), Vec::<String>::new());
 }

@@ -183,8 +183,9 @@ void device_to_device(const at::Tensor& to, const at::Tensor& from, bool non_blo
   const otr_stream_t target_stream = stream_of(target);
   order(source_stream, target_stream, target.device().index());
   if (target.nbytes() != 0) {
-    check(otr_copy_peer(
-        source_stream, address_of(target.data_ptr()), address_of(source.const_data_ptr()), target.nbytes()));
+    check(otr_copy_peer_on(
+        source_stream, static_cast<uint32_t>(target.device().index()), address_of(target.data_ptr()),
+        static_cast<uint32_t>(source.device().index()), address_of(source.const_data_ptr()), target.nbytes()));
   }
   order(target_stream, source_stream, source.device().index());
   if (!target.is_same(to)) {
@@ -252,7 +253,7 @@ void record_stream_on(at::Tensor& self, at::Stream stream) {
   TORCH_CHECK(
       stream.device_type() == self.device().type(), "outrigger: a stream of ", stream.device(),
       " cannot be recorded on a tensor on ", self.device());
-  record_stream(self.storage().data(), stream_handle(stream));
+  record_stream(self.storage().data_ptr(), stream_handle(stream));
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   void recordDataPtrOnStream(const c10::DataPtr& pointer, const c10::Stream& stream) const override {
-    record_stream(pointer.get(), stream_handle(stream));
+    record_stream(pointer, stream_handle(stream));
   }
 
  private:

@@ -8,6 +8,9 @@
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
 
 namespace outrigger {
 namespace {
@@ -29,6 +32,20 @@ void set(
   to[static_cast<size_t>(StatType::SMALL_POOL)] = stat(small);
   to[static_cast<size_t>(StatType::LARGE_POOL)] = stat(large);
 }
+
+/// Frees memory of one device: a deleter is given nothing but the address, which two devices may have.
+template <size_t Device>
+void free_on(void* address) noexcept {
+  warn_if_failed(otr_memory_free_on(Device, address_of(address)), "freeing device memory");
+}
+
+template <size_t... Devices>
+constexpr std::array<c10::DeleterFnPtr, sizeof...(Devices)> deleters(std::index_sequence<Devices...>) {
+  return {&free_on<Devices>...};
+}
+
+/// By device: as many as torch can number.
+constexpr auto kDeleters = deleters(std::make_index_sequence<std::numeric_limits<c10::DeviceIndex>::max() + 1>());
 
 void free_pinned_memory(void* pointer) noexcept {
   warn_if_failed(otr_host_free(pointer), "freeing pinned memory");
@@ -62,7 +79,7 @@ c10::DataPtr allocate(c10::Device device, size_t bytes) {
     check_device(device.index());
   }
   void* pointer = reinterpret_cast<void*>(address);
-  return {pointer, pointer, &free_device_memory, device};
+  return {pointer, pointer, kDeleters[static_cast<size_t>(device.index())], device};
 }
 
 void free_device_memory(void* address) noexcept {
@@ -94,9 +111,10 @@ c10::CachingDeviceAllocator::DeviceStats device_stats(c10::DeviceIndex device) {
   return to;
 }
 
-void record_stream(const void* pointer, otr_stream_t stream) {
-  if (pointer != nullptr) {
-    check(otr_memory_record_stream(address_of(pointer), stream));
+void record_stream(const c10::DataPtr& pointer, otr_stream_t stream) {
+  if (pointer) {
+    const auto device = static_cast<uint32_t>(pointer.device().index());
+    check(otr_memory_record_stream_on(device, address_of(pointer.get()), stream));
   }
 }
 
@@ -119,7 +137,7 @@ void DeviceAllocator::emptyCache(c10::MempoolId_t) {
 }
 
 void DeviceAllocator::recordStream(const c10::DataPtr& pointer, c10::Stream stream) {
-  record_stream(pointer.get(), stream_handle(stream));
+  record_stream(pointer, stream_handle(stream));
 }
 
 void DeviceAllocator::resetAccumulatedStats(c10::DeviceIndex device) {

@@ -14,14 +14,14 @@ namespace outrigger {
 /// Allocates on a device, in the order of its current stream. The result frees itself.
 c10::DataPtr allocate(c10::Device device, size_t bytes);
 
-/// What a DataPtr of device memory is freed with; its context is the address.
+/// Frees memory of whichever device has the address.
 void free_device_memory(void* address) noexcept;
 
 /// Torch's statistics of a device, from those of the runtime.
 c10::CachingDeviceAllocator::DeviceStats device_stats(c10::DeviceIndex device);
 
 /// Tells the allocator that a block is in use on a stream other than the one it was allocated on.
-void record_stream(const void* pointer, otr_stream_t stream);
+void record_stream(const c10::DataPtr& pointer, otr_stream_t stream);
 
 /// Torch's allocator for one device type. All of them share the memory of the runtime's devices.
 class DeviceAllocator final : public c10::DeviceAllocator {

@@ -5,13 +5,14 @@ use std::ffi::{CStr, c_void};
 
 use outrigger_device::{Code, CopyKind, DType, HostFn};
 use outrigger_graph::{Access, Buffer, BufferId, Kind};
-use outrigger_ops::{Call, KernelFn, OperatorId, PlanError};
+use outrigger_ops::{Call, KernelFn, OperatorId};
 
 use super::data::{
     Bodies, Command, ConditionalKind, DestroyFn, GraphData, Store, Stored, Work, access,
 };
 use super::steps::{self, HostNodeFn};
 use crate::driver_operators::DriverCall;
+use crate::kernels::refused;
 use crate::{Device, Error, Result};
 
 /// A host kernel of the caller's own.
@@ -123,6 +124,7 @@ pub(crate) fn operator(
     driver: Option<DriverCall>,
 ) -> Result<Recorded> {
     let name = || id.name().to_string_lossy();
+    outrigger_ops::check(call).map_err(|error| refused(id, error))?;
     let mut places = Vec::with_capacity(call.inputs.len() + call.outputs.len());
     let mut accesses = Vec::with_capacity(places.capacity());
     for (index, tensor) in call.inputs.iter().chain(call.outputs).enumerate() {
@@ -150,13 +152,7 @@ pub(crate) fn operator(
         stored.command.fixed = true;
         return Ok((stored, accesses));
     }
-    let refused = |error| {
-        let (code, reason) = match error {
-            PlanError::Unsupported(reason) => (Code::UNSUPPORTED, reason),
-            PlanError::Invalid(reason) => (Code::INVALID_ARGUMENT, reason),
-        };
-        Error::new(code, reason).in_operator(name())
-    };
+    let refused = |error| refused(id, error);
     Ok((store.operator(id, call, &places, refused)?, accesses))
 }
 

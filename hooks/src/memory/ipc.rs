@@ -11,7 +11,7 @@ use outrigger_allocator::Backing;
 use outrigger_device::{Code, IpcHandle, Physical};
 use outrigger_locks::{Rank, RwLock};
 
-use super::{PointerInfo, owner};
+use super::PointerInfo;
 use crate::{Device, Error, Result};
 
 /// What a text begins with: its meaning, and the version of it.
@@ -132,19 +132,14 @@ fn parse_handle(digits: &str) -> Option<IpcHandle> {
     Some(IpcHandle(bytes))
 }
 
-/// The allocation around an address as a text for [`Device::import_memory`] in other processes, which
-/// reaches all of its bytes there. It is kept until they have closed it; its contents are theirs to see
-/// once the work that writes them has finished.
-///
-/// # Errors
-/// `NOT_FOUND` if no device has it; `UNSUPPORTED` if the driver shares none.
-pub fn export_memory(address: u64) -> Result<String> {
-    let device = owner(address)?;
-    device.export(address)
-}
-
 impl Device {
-    fn export(&self, address: u64) -> Result<String> {
+    /// The allocation around an address of this device as a text for [`Device::import_memory`] in other
+    /// processes, which reaches all of its bytes there. It is kept until they have closed it; its contents
+    /// are theirs to see once the work that writes them has finished.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if the address is in no live allocation; `UNSUPPORTED` if the driver shares none.
+    pub fn export_memory(&self, address: u64) -> Result<String> {
         let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
         let (block, backing) = self
             .allocator()

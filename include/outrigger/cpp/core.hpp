@@ -375,8 +375,9 @@ class Pool {
  public:
   static Outcome<Pool> create(Device device) {
     otr_pool_t pool = 0;
-    return detail::done(otr_pool_create(device.index(), &pool), [&pool] { return Pool(pool); });
+    return detail::done(otr_pool_create(device.index(), &pool), [&] { return Pool(pool, device); });
   }
+  [[nodiscard]] Device device() const noexcept { return device_; }
   [[nodiscard]] otr_pool_t id() const noexcept { return handle_.get(); }
   [[nodiscard]] Outcome<otr_pool_info_t> info() const {
     return detail::filled<otr_pool_info_t>([this](auto* info) { return otr_pool_info(id(), info); });
@@ -391,8 +392,9 @@ class Pool {
   Outcome<> wake() const { return detail::done(otr_pool_wake(id())); }
 
  private:
-  explicit Pool(otr_pool_t pool) noexcept : handle_(pool) {}
+  Pool(otr_pool_t pool, Device device) noexcept : handle_(pool), device_(device) {}
   detail::Owned<otr_pool_destroy> handle_;
+  Device device_;
 };
 
 /// Device memory. Freed with its object, at any time: it is reused in stream order.
@@ -402,15 +404,28 @@ class Buffer {
   static Outcome<Buffer> allocate(Device device, std::uint64_t bytes, StreamRef stream) {
     otr_address_t address = 0;
     return detail::done(otr_memory_alloc(device.index(), bytes, stream.id(), &address),
-                        [&] { return Buffer(address, bytes); });
+                        [&] { return Buffer(device, address, bytes); });
   }
   static Outcome<Buffer> allocate(const Pool& pool, std::uint64_t bytes, StreamRef stream) {
     otr_address_t address = 0;
     return detail::done(otr_pool_alloc(pool.id(), bytes, stream.id(), &address),
-                        [&] { return Buffer(address, bytes); });
+                        [&] { return Buffer(pool.device(), address, bytes); });
   }
+  Buffer(Buffer&& other) noexcept
+      : device_(other.device_), address_(other.release()), bytes_(other.bytes_) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    if (this != &other) {
+      reset();
+      device_ = other.device_;
+      address_ = other.release();
+      bytes_ = other.bytes_;
+    }
+    return *this;
+  }
+  ~Buffer() { reset(); }
 
-  [[nodiscard]] otr_address_t address() const noexcept { return handle_.get(); }
+  [[nodiscard]] Device device() const noexcept { return device_; }
+  [[nodiscard]] otr_address_t address() const noexcept { return address_; }
   /// As it was asked for.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   /// All of it, or its front, as a contiguous tensor.
@@ -419,7 +434,7 @@ class Buffer {
   }
   /// Says that work of another stream uses it, too.
   Outcome<> record_stream(StreamRef stream) const {
-    return detail::done(otr_memory_record_stream(address(), stream.id()));
+    return detail::done(otr_memory_record_stream_on(device_.index(), address_, stream.id()));
   }
   /// Copies to its start, in stream order, and waits.
   Outcome<> upload(const void* from, std::uint64_t bytes, StreamRef stream) const {
@@ -431,18 +446,24 @@ class Buffer {
     const auto target = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(to));
     return waited(otr_copy(stream.id(), target, address(), bytes, OTR_COPY_DEVICE_TO_HOST), stream);
   }
-  /// Gives the memory up without freeing it: it is the caller's for otr_memory_free.
-  [[nodiscard]] otr_address_t release() noexcept { return handle_.release(); }
+  /// Gives the memory up without freeing it: it is the caller's for otr_memory_free_on.
+  [[nodiscard]] otr_address_t release() noexcept { return std::exchange(address_, 0); }
 
  private:
-  Buffer(otr_address_t address, std::uint64_t bytes) noexcept : handle_(address), bytes_(bytes) {}
+  Buffer(Device device, otr_address_t address, std::uint64_t bytes) noexcept
+      : device_(device), address_(address), bytes_(bytes) {}
+
+  void reset() noexcept {
+    if (address_ != 0) detail::ignore(otr_memory_free_on(device_.index(), release()));
+  }
 
   static Outcome<> waited(otr_status_t* submitted, StreamRef stream) {
     return detail::done(submitted != nullptr ? submitted : otr_stream_synchronize(stream.id()));
   }
 
-  detail::Owned<otr_memory_free> handle_;
-  std::uint64_t bytes_ = 0;
+  Device device_;
+  otr_address_t address_;
+  std::uint64_t bytes_;
 };
 
 /// Leave to do an operator's work elsewhere, and its account (docs/operators.md). Asked for before the

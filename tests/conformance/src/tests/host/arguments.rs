@@ -64,6 +64,10 @@ null! {
     memory_stats: || Ok(otr!(otr_memory_stats, 0, null_mut()));
     /// Facts of an address need a place.
     memory_pointer_info: || Ok(otr!(otr_memory_pointer_info, alloc(64, stream()?)?, null_mut()));
+    /// Facts of an address of a device need a place.
+    memory_pointer_info_on: || {
+        Ok(otr!(otr_memory_pointer_info_on, 0, alloc(64, stream()?)?, null_mut()))
+    };
     /// A snapshot needs a place.
     memory_snapshot: || Ok(otr!(otr_memory_snapshot, 0, null_mut()));
     /// Host memory needs a place.
@@ -142,6 +146,8 @@ null! {
     memory_trace_mark: || Ok(otr!(otr_memory_trace_mark, 0, null()));
     /// Exported memory needs a place for its text.
     memory_export: || Ok(otr!(otr_memory_export, alloc(64, stream()?)?, null_mut()));
+    /// Exported memory of a device needs a place for its text.
+    memory_export_on: || Ok(otr!(otr_memory_export_on, 0, alloc(64, stream()?)?, null_mut()));
     /// Imported memory needs its text.
     memory_import: || Ok(otr!(otr_memory_import, 0, null(), &mut 0, &mut 0));
     /// Imported memory needs a place for its size.

@@ -92,6 +92,11 @@ handles! {
         let address = alloc(64, stream()?)?;
         Ok(otr!(otr_copy_peer, id, address, address + 32, 32))
     };
+    /// A stream that is none takes no copy between devices that are named.
+    copy_peer_on: Stream, |id| {
+        let address = alloc(64, stream()?)?;
+        Ok(otr!(otr_copy_peer_on, id, 0, address, 0, address + 32, 32))
+    };
     /// A stream that is none launches nothing.
     kernel_launch: Stream, |id| Ok(otr!(otr_kernel_launch, id, &super::super::graphs::kernel()));
     /// A stream that is none takes no host function, which is not given back either.
@@ -103,6 +108,10 @@ handles! {
     event_record_stream: Stream, |id| Ok(otr!(otr_event_record, event()?, id));
     /// Memory is not said to be used by a stream that is none.
     memory_record_stream: Stream, |id| Ok(otr!(otr_memory_record_stream, alloc(64, stream()?)?, id));
+    /// Memory of a device is not said to be used by a stream that is none.
+    memory_record_stream_on: Stream, |id| {
+        Ok(otr!(otr_memory_record_stream_on, 0, alloc(64, stream()?)?, id))
+    };
     /// Pinned memory is not said to be used by a stream that is none.
     host_record_stream: Stream, |id| {
         let pointer = super::super::pinned::pinned(64)?;

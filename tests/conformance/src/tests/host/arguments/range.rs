@@ -31,6 +31,8 @@ fn devices(context: &Context) -> Verdict {
     let count = made(|out| otr!(otr_device_count, out))?;
     let mut info = otr_device_info_t::sized(size_of::<otr_device_info_t>());
     let mut stats = otr_memory_stats_t::sized(size_of::<otr_memory_stats_t>());
+    let mut known = otr_pointer_info_t::sized(size_of::<otr_pointer_info_t>());
+    let address = alloc(64, stream()?)?;
     let (text, options) = (c"nowhere".as_ptr(), super::super::history::options(1));
     for device in [count, count + 1, 1 << 20, OTR_HOST_MEMORY - 1] {
         let (mut id, mut bytes, mut fraction) = (0x5a, 0x5a, 0.5);
@@ -70,6 +72,12 @@ fn devices(context: &Context) -> Verdict {
             otr!(otr_memory_snapshot, device, &mut string),
             otr!(otr_memory_import, device, text, &mut bytes, &mut id),
             otr!(otr_memory_close, device, 64),
+            otr!(otr_memory_free_on, device, 64),
+            otr!(otr_memory_record_stream_on, device, 64, stream()?),
+            otr!(otr_memory_pointer_info_on, device, 64, &mut known),
+            otr!(otr_memory_export_on, device, 64, &mut string),
+            otr!(otr_copy_peer_on, stream()?, device, 64, 0, 64, 8),
+            otr!(otr_copy_peer_on, stream()?, 0, address, device, 64, 8),
         ];
         for (at, answer) in all.into_iter().enumerate() {
             refused(

@@ -1,0 +1,89 @@
+//! Whether sizes and strides can be those of an operand at all: what every operator takes for granted.
+//!
+//! All operands are checked here and nowhere else, before a planner or a driver sees them. An operand that
+//! passes has sizes of at least 0, and neither their product, nor a stride, nor the elements between its
+//! lowest and its highest address are more than [`MOST`]: in bytes of the largest element type, a stride
+//! times its size fits `i64`.
+
+use crate::call::{Call, Tensor};
+use crate::error::{Result, invalid};
+
+/// Most elements of an operand, and most that lie between two of its elements or are stepped over.
+const MOST: u64 = 1 << 56;
+
+/// Checks all operands of a call.
+///
+/// # Errors
+/// [`crate::PlanError::Invalid`] that names the operand and what is wrong with it.
+#[inline]
+pub fn check(call: &Call<'_>) -> Result<()> {
+    for (at, input) in call.inputs.iter().enumerate() {
+        if !is_dense(input) {
+            check_one("input", at, input)?;
+        }
+    }
+    for (at, output) in call.outputs.iter().enumerate() {
+        if !is_dense(output) {
+            check_one("output", at, output)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether an operand lies densely in row-major order and is not too large: most do, and this is quick.
+#[inline]
+fn is_dense(tensor: &Tensor<'_>) -> bool {
+    let mut numel = 1i64;
+    if tensor.sizes.len() != tensor.strides.len() {
+        return false;
+    }
+    for (&size, &stride) in tensor.sizes.iter().zip(tensor.strides).rev() {
+        if size <= 0 || stride != numel {
+            return false;
+        }
+        let Some(product) = numel.checked_mul(size) else {
+            return false;
+        };
+        numel = product;
+    }
+    numel as u64 <= MOST
+}
+
+/// Checks one operand, however it is laid out.
+#[inline(never)]
+fn check_one(side: &str, at: usize, tensor: &Tensor<'_>) -> Result<()> {
+    let Tensor { sizes, strides, .. } = *tensor;
+    if sizes.len() != strides.len() {
+        return invalid(format!(
+            "{side} {at} has {} sizes and {} strides; there must be as many of each",
+            sizes.len(),
+            strides.len()
+        ));
+    }
+    let (mut numel, mut span) = (Some(1u64), Some(0u64));
+    for (&size, &stride) in sizes.iter().zip(strides) {
+        let Ok(size) = u64::try_from(size) else {
+            return invalid(format!(
+                "{side} {at} has size {size}, at least 0 is right: {sizes:?}"
+            ));
+        };
+        // As if no size were 0: products of some of the sizes are made, too. Strides are used also where a
+        // size is 1.
+        numel = numel.and_then(|numel| numel.checked_mul(size.max(1)));
+        let stride = Some(stride.unsigned_abs()).filter(|&stride| stride <= MOST);
+        let reach = stride.and_then(|stride| stride.checked_mul(size.max(1) - 1));
+        span = span.and_then(|span| span.checked_add(reach?));
+    }
+    if numel.is_none_or(|numel| numel > MOST) {
+        return invalid(format!(
+            "{side} {at} has sizes {sizes:?}, whose product is more than {MOST}"
+        ));
+    }
+    if span.is_none_or(|span| span > MOST) {
+        return invalid(format!(
+            "{side} {at} has sizes {sizes:?} and strides {strides:?}, which reach over more than {MOST} \
+             elements"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! Operators and kernels of a host, through the C ABI: operands that no memory could hold, and ever new
+//! kernels. Devices of each driver under test.
+
+#![expect(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each block is one call of the C ABI with pointers to locals or from the ABI itself"
+)]
+
+use std::ffi::{CString, c_void};
+use std::ptr::null;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use outrigger::ffi::*;
+use outrigger::runtime::{Code, DType};
+use outrigger_device::sys::{otr_operator_call_t, otr_tensor_t};
+use outrigger_tests::abi::*;
+
+/// Hands `call` an operator on operands of f32, each of its own sizes and strides: inputs, then the output.
+fn with_operands<R>(
+    name: &str,
+    address: u64,
+    layouts: &[([i64; 2], [i64; 2])],
+    call: impl FnOnce(u32, &otr_operator_call_t) -> R,
+) -> R {
+    let name = CString::new(name).expect("no NUL");
+    let id = made(|out| unsafe { otr_operator_find(name.as_ptr(), out) });
+    let tensor = |(sizes, strides): &([i64; 2], [i64; 2])| otr_tensor_t {
+        address,
+        dtype: DType::F32.0,
+        rank: 2,
+        sizes: sizes.as_ptr(),
+        strides: strides.as_ptr(),
+    };
+    let tensors: Vec<_> = layouts.iter().map(tensor).collect();
+    let (output, inputs) = tensors.split_last().expect("an output");
+    let body = otr_operator_call_t {
+        struct_size: size_of::<otr_operator_call_t>(),
+        next: null(),
+        name: null(),
+        inputs: inputs.as_ptr(),
+        outputs: output,
+        scalars: null(),
+        input_count: inputs.len() as u32,
+        output_count: 1,
+        scalar_count: 0,
+        reserved: 0,
+    };
+    call(id, &body)
+}
+
+#[test]
+fn operands_that_no_memory_could_hold_are_refused() {
+    let huge = 1 << 32;
+    let fine = ([4, 4], [4, 1]);
+    let wrong = [
+        ([-1, 4], [4, 1], "-1"),
+        ([-4, -4], [-4, 1], "-4"),
+        ([0, i64::MIN], [1, 1], "-9223372036854775808"),
+        ([huge, huge], [huge, 1], "4294967296"),
+        ([huge + 1, huge], [huge, 1], "4294967297"),
+        ([1 << 62, 5], [5, 1], "4611686018427387904"),
+        ([0, i64::MAX], [1, 1], "9223372036854775807"),
+        ([4, 4], [i64::MIN, 1], "-9223372036854775808"),
+        ([4, 4], [i64::MAX, -1], "9223372036854775807"),
+    ];
+    for device in *DEVICES {
+        let stream = stream(device);
+        let address = alloc(device, 1 << 20, stream);
+        let graph = made(|out| unsafe { otr_graph_create(device, 0, out) });
+        for (sizes, strides, number) in wrong {
+            let wrong = (sizes, strides);
+            for (layouts, operand) in [
+                ([wrong, wrong, wrong], "input 0"),
+                ([fine, wrong, fine], "input 1"),
+                ([fine, fine, wrong], "output 0"),
+            ] {
+                for name in ["mul", "mm"] {
+                    let needles = [name, operand, number];
+                    with_operands(name, address, &layouts, |id, call| {
+                        let called = unsafe { otr_operator_call(stream, id, call) };
+                        fails(called, Code::INVALID_ARGUMENT, &needles);
+                        let mut node = 7;
+                        let added = unsafe {
+                            otr_graph_add_operator(graph, null(), 0, id, call, &mut node)
+                        };
+                        fails(added, Code::INVALID_ARGUMENT, &needles);
+                        assert_eq!(node, 7, "outputs are left alone");
+                    });
+                }
+            }
+        }
+        assert_eq!(nodes(graph), 0);
+        synchronize(stream);
+        ok(unsafe { otr_graph_destroy(graph) });
+        ok(unsafe { otr_memory_free_on(device, address) });
+        ok(unsafe { otr_stream_destroy(stream) });
+    }
+}
+
+const ROWS: usize = 70;
+const ROW: usize = 64;
+
+/// How often each kernel has run.
+static RUNS: [[AtomicU32; ROW]; ROWS] = [const { [const { AtomicU32::new(0) }; ROW] }; ROWS];
+
+unsafe extern "C" fn kernel_of<const A: usize, const B: usize>(
+    _args: *const c_void,
+    _size: u32,
+    _bias: i64,
+) -> i32 {
+    RUNS[A][B].fetch_add(1, Ordering::Relaxed);
+    0
+}
+
+type Kernel = unsafe extern "C" fn(*const c_void, u32, i64) -> i32;
+
+macro_rules! kernels {
+    (rows $($a:literal)*) => { vec![$(row::<$a>()),*] };
+    (row $first:ident $($b:literal)*) => { [$(kernel_of::<$first, $b>),*] };
+}
+
+fn row<const A: usize>() -> [Kernel; ROW] {
+    kernels!(row A
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
+        32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63)
+}
+
+#[test]
+fn a_host_may_launch_ever_new_kernels() {
+    let _alone = alone();
+    let all = kernels!(rows
+        0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34
+        35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66
+        67 68 69);
+    let all: Vec<Kernel> = all.into_iter().flatten().collect();
+    assert!(all.len() > 4096);
+    for (round, device) in DEVICES.iter().flat_map(|&one| [one, one]).enumerate() {
+        let stream = stream(device);
+        for &function in &all {
+            let call = otr_kernel_call_t {
+                function: Some(function),
+                ..kernel()
+            };
+            ok(unsafe { otr_kernel_launch(stream, &call) });
+        }
+        synchronize(stream);
+        for (at, runs) in RUNS.iter().flatten().enumerate() {
+            let runs = runs.load(Ordering::Relaxed) as usize;
+            assert_eq!(runs, round + 1, "kernel {at} on device {device}");
+        }
+        ok(unsafe { otr_stream_destroy(stream) });
+    }
+}
