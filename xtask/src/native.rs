@@ -12,6 +12,16 @@ use crate::setup;
 use crate::shell;
 use crate::workspace::Workspace;
 
+/// The library and the command line, for `cargo build`. With the same packages at each build, and with
+/// `ffi` and `hooks` named for their default features, Cargo compiles nothing twice: these are then the
+/// features that the tests of the whole workspace are built with.
+pub(crate) const PROGRAMS: [&str; 4] = [
+    "--package=outrigger",
+    "--package=outrigger-cli",
+    "--package=outrigger-ffi",
+    "--package=outrigger-hooks",
+];
+
 /// A driver and the face that it shows, as `OUTRIGGER_DRIVER` takes it.
 pub(crate) struct DriverSpec(pub(crate) String);
 

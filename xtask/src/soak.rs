@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 
+use crate::native::PROGRAMS;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -45,7 +46,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
 /// # Errors
 /// As [`run`].
 pub(crate) fn soak(workspace: &Workspace, seconds: u32, seed: Option<u64>) -> anyhow::Result<bool> {
-    let mut build = workspace.cargo(&["build", "--package", "outrigger-soak"]);
+    let mut build = workspace.cargo(&["build", "--package=outrigger-soak"]);
+    build.args(PROGRAMS);
     shell::step(workspace, "building the soak", &mut build)?;
     let seed = seed.unwrap_or_else(some_seed);
     println!("soak: seed {seed}");

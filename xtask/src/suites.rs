@@ -22,7 +22,7 @@ use clap::Args;
 use crate::environment;
 use crate::fuzz;
 use crate::hosts;
-use crate::native::{self, DriverSpec};
+use crate::native::{self, DriverSpec, PROGRAMS};
 use crate::setup;
 use crate::shell;
 use crate::soak;
@@ -258,10 +258,13 @@ impl Run<'_> {
     /// The command `outrigger`.
     fn command_line(&self) -> anyhow::Result<()> {
         once(&self.command_line, || {
-            let mut build = self
-                .workspace
-                .cargo(&["build", "--package", "outrigger-cli"]);
-            shell::step(self.workspace, "building the command line", &mut build)?;
+            let mut build = self.workspace.cargo(&["build"]);
+            build.args(PROGRAMS);
+            shell::step(
+                self.workspace,
+                "building library and command line",
+                &mut build,
+            )?;
             Ok(())
         })
     }
