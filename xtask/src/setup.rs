@@ -37,12 +37,12 @@ pub(crate) enum Need {
     PythonHeaders,
     /// A browser without a window
     Browser,
-    /// What names the lines in reports of sanitizers
-    Symbolizer,
     /// The formatter of Rust
     Rustfmt,
     /// The linter of Rust
     Clippy,
+    /// The sources of std
+    RustSource,
 }
 
 /// What a Python environment with the compiled shim in it is made with.
@@ -76,9 +76,9 @@ impl Need {
             Self::Venv => "Python's venv",
             Self::PythonHeaders => "Python.h",
             Self::Browser => "Chromium",
-            Self::Symbolizer => "llvm-symbolizer",
             Self::Rustfmt => "rustfmt",
             Self::Clippy => "clippy",
+            Self::RustSource => "the sources of Rust's std",
         }
     }
 
@@ -94,9 +94,9 @@ impl Need {
             Self::Venv => Source::Package("python3-venv"),
             Self::PythonHeaders => Source::Package("python3-dev"),
             Self::Browser => Source::Package("chromium"),
-            Self::Symbolizer => Source::Package("llvm"),
             Self::Rustfmt => Source::Component("rustfmt"),
             Self::Clippy => Source::Component("clippy"),
+            Self::RustSource => Source::Component("rust-src"),
         }
     }
 
@@ -115,9 +115,9 @@ impl Need {
             Self::Venv => python(environment::HAS_VENV),
             Self::PythonHeaders => python(environment::HAS_HEADERS),
             Self::Browser => browser(),
-            Self::Symbolizer => all(&["llvm-symbolizer"]),
             Self::Rustfmt => succeeds(&mut workspace.cargo(&["fmt", "--version"])),
             Self::Clippy => succeeds(&mut workspace.cargo(&["clippy", "--version"])),
+            Self::RustSource => rust_source(),
         }
     }
 }
@@ -134,6 +134,17 @@ fn runs(program: &str, arguments: &[&str]) -> bool {
 /// True if the Python that environments are made with runs `code`.
 fn python(code: &str) -> bool {
     runs(&environment::python_program(), &["-c", code])
+}
+
+/// True if the toolchain has the sources of std.
+fn rust_source() -> bool {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(rustc).args(["--print", "sysroot"]).output();
+    output.is_ok_and(|output| {
+        let sysroot = String::from_utf8_lossy(&output.stdout);
+        let sources = PathBuf::from(sysroot.trim()).join("lib/rustlib/src/rust/library/std");
+        output.status.success() && sources.is_dir()
+    })
 }
 
 /// True if there is a browser that the tests of pages find: one of the system, or playwright's own.

@@ -62,7 +62,7 @@ impl Suite {
             Self::Rust => &[Need::Compiler, Need::Make, Need::Gcc, Need::Clang],
             Self::Abi | Self::Fuzz | Self::Soak => &[Need::Compiler],
             Self::Conformance | Self::Mutants => &[Need::Compiler, Need::Make],
-            Self::Sanitizers => &[Need::Compiler, Need::Symbolizer],
+            Self::Sanitizers => &[Need::Compiler, Need::RustSource],
             Self::Sweep | Self::Torch | Self::Demo => &[
                 Need::Compiler,
                 Need::Make,
