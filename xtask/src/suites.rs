@@ -117,8 +117,12 @@ impl Run<'_> {
     /// Runs wide jobs one after the other, and narrow ones that stand together two at a time.
     fn all(&self, jobs: &[&Job]) -> Vec<Row> {
         std::thread::scope(|scope| {
-            if jobs.iter().any(|job| job.suite.needs_environment()) {
-                // It fetches and unpacks, while others compile. Who needs it hears how it went.
+            // It fetches and compiles for Python while the first jobs compile Rust. Who needs it waits for
+            // it, and hears how it went.
+            let open = || jobs.iter().filter(|job| self.earlier(job).is_none());
+            if open().any(|job| job.suite.needs_shim()) {
+                scope.spawn(|| self.shim().ok());
+            } else if open().any(|job| job.suite.needs_environment()) {
                 scope.spawn(|| self.environment().ok());
             }
             let groups = jobs.chunk_by(|one, other| one.narrow && other.narrow);
@@ -151,10 +155,15 @@ impl Run<'_> {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
+    /// What the job counted in an earlier run, and its seconds, if that is to be taken for this one's.
+    fn earlier(&self, job: &Job) -> Option<(Counts, f64)> {
+        let results = self.results.as_ref().filter(|_| self.resume);
+        results.and_then(|results| results.find(job))
+    }
+
     /// Runs one job; if it cannot run, says why and counts a failure.
     fn row(&self, job: &Job) -> Row {
-        let earlier = self.results.as_ref().filter(|_| self.resume);
-        if let Some((counts, seconds)) = earlier.and_then(|results| results.find(job)) {
+        if let Some((counts, seconds)) = self.earlier(job) {
             return Row {
                 name: job.name,
                 counts,

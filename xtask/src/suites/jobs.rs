@@ -49,7 +49,12 @@ pub(super) enum Suite {
 impl Suite {
     /// True if it needs the project's Python environment.
     pub(super) fn needs_environment(self) -> bool {
-        matches!(self, Self::Gen | Self::Sweep | Self::Torch | Self::Demo)
+        self == Self::Gen || self.needs_shim()
+    }
+
+    /// True if it needs PyTorch with the device in it.
+    pub(super) fn needs_shim(self) -> bool {
+        matches!(self, Self::Sweep | Self::Torch | Self::Demo)
     }
 
     /// What it needs from the machine, besides Rust and a linker.
