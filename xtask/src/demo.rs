@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 
 use crate::native;
+use crate::setup::{self, Need};
 use crate::workspace::Workspace;
 
 /// What the demo runs on.
@@ -68,12 +69,22 @@ impl Device {
     }
 }
 
+/// What the demo is made with: the shim, the environment, and a driver in C that one may name.
+const NEEDS: [Need; 5] = [
+    Need::Compiler,
+    Need::Make,
+    Need::Python,
+    Need::Venv,
+    Need::PythonHeaders,
+];
+
 /// Runs the demo; its exit status is the demo's.
 ///
 /// # Errors
 /// If something cannot be prepared or Python not started.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
+    setup::ensure(workspace, &NEEDS)?;
     let driver = native::driver(workspace, &options.driver, options.face.map(Face::name))?;
     native::prepare(workspace)?;
     eprintln!(

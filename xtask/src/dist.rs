@@ -12,6 +12,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::Value;
 
+use crate::native::PROGRAMS;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -89,12 +90,9 @@ pub(crate) fn pack(workspace: &Workspace, out: &Path, debug: bool) -> anyhow::Re
     } else {
         ("release", "release")
     };
-    let build = |package: &str, title: &str| {
-        let args = ["build", "--profile", profile, "--package", package];
-        shell::step(workspace, title, &mut workspace.cargo(&args))
-    };
-    build("outrigger", "building liboutrigger.so")?;
-    build("outrigger-cli", "building the command line")?;
+    let mut build = workspace.cargo(&["build", "--profile", profile]);
+    build.args(PROGRAMS);
+    shell::step(workspace, "building library and command line", &mut build)?;
 
     let name = format!("outrigger-{}-{}", version(), target());
     let folder = out.join(&name);
@@ -161,16 +159,9 @@ fn target() -> String {
 /// Headers and sources of the cxx bridge, which its generator has left in Cargo's folders.
 fn bridge(workspace: &Workspace, profile: &str, folder: &Path) -> anyhow::Result<()> {
     // All is built: this only asks where.
-    let args = [
-        "build",
-        "--profile",
-        profile,
-        "--package",
-        "outrigger",
-        "--message-format=json",
-    ];
     let output = workspace
-        .cargo(&args)
+        .cargo(&["build", "--profile", profile, "--message-format=json"])
+        .args(PROGRAMS)
         .output()
         .context("Cargo could not be started")?;
     let generated = String::from_utf8_lossy(&output.stdout)

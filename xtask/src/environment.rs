@@ -195,9 +195,21 @@ struct BasePython {
     version: String,
 }
 
-/// The Python that `PYTHON` names, else `python3`.
+/// The Python that environments are made with: what `PYTHON` names, else `python3`.
+pub(crate) fn python_program() -> String {
+    std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned())
+}
+
+/// Runs only in a Python that can make environments.
+pub(crate) const HAS_VENV: &str = "import venv, ensurepip";
+
+/// Runs only in a Python that has its C headers.
+pub(crate) const HAS_HEADERS: &str =
+    "import sysconfig, os; os.stat(sysconfig.get_paths()['include'] + '/Python.h')";
+
+/// The Python that environments are made with, which must run.
 fn base_python() -> anyhow::Result<BasePython> {
-    let program = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let program = python_program();
     let version = Command::new(&program)
         .args([
             "-c",
@@ -210,8 +222,8 @@ fn base_python() -> anyhow::Result<BasePython> {
     match version {
         Some(version) => Ok(BasePython { program, version }),
         None => bail!(
-            "there is no Python: `{program}` does not run. Install Python {}.{} or newer (Debian: \
-             apt-get install python3 python3-venv python3-dev), or set PYTHON to one",
+            "there is no Python: `{program}` does not run. Install Python {}.{} or newer, or set PYTHON \
+             to one",
             OLDEST_PYTHON.0,
             OLDEST_PYTHON.1
         ),
@@ -219,7 +231,7 @@ fn base_python() -> anyhow::Result<BasePython> {
 }
 
 impl BasePython {
-    /// Whether it has what the environment and the shim need.
+    /// Whether it is new enough. What else it needs is looked for by `setup`.
     fn check(&self) -> anyhow::Result<()> {
         let mut numbers = self
             .version
@@ -236,29 +248,7 @@ impl BasePython {
                 OLDEST_PYTHON.1
             );
         }
-        if !self.runs("import venv, ensurepip") {
-            bail!(
-                "{} cannot make environments: its modules venv and ensurepip are missing (Debian: \
-                 apt-get install python3-venv)",
-                self.program
-            );
-        }
-        if !self
-            .runs("import sysconfig, os; os.stat(sysconfig.get_paths()['include'] + '/Python.h')")
-        {
-            bail!(
-                "the C headers of {} are missing (Python.h; Debian: apt-get install python3-dev)",
-                self.program
-            );
-        }
         Ok(())
-    }
-
-    fn runs(&self, code: &str) -> bool {
-        Command::new(&self.program)
-            .args(["-c", code])
-            .output()
-            .is_ok_and(|output| output.status.success())
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[arg(value_parser = TARGETS)]
     targets: Vec<String>,
     /// For how long each
-    #[arg(long, default_value_t = SECONDS)]
+    #[arg(long, default_value_t = 10)]
     seconds: u64,
     /// Add the inputs that reach something new to the corpus, as few as will do
     #[arg(long)]
@@ -30,9 +30,6 @@ pub(crate) struct Options {
 
 /// The targets, as fuzz/Cargo.toml has them.
 const TARGETS: [&str; 5] = ["host_abi", "trace", "recording", "snapshot", "report"];
-
-/// A short run: enough to find what a change has broken outright.
-pub(crate) const SECONDS: u64 = 10;
 
 /// Counts what is reached, where libFuzzer looks for it. One unit of code, since the linker drops the
 /// tables of others.
@@ -61,12 +58,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     })
 }
 
-/// Fuzzes all targets for a short time; how many passed and how many failed.
+/// Fuzzes all targets for so long each; how many passed and how many failed.
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn suite(workspace: &Workspace) -> anyhow::Result<(u64, u64)> {
-    targets_for(workspace, &TARGETS.map(str::to_owned), SECONDS, false)
+pub(crate) fn suite(workspace: &Workspace, seconds: u64) -> anyhow::Result<(u64, u64)> {
+    targets_for(workspace, &TARGETS.map(str::to_owned), seconds, false)
 }
 
 fn targets_for(

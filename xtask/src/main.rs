@@ -17,7 +17,9 @@ mod generate;
 mod hosts;
 mod native;
 mod python;
+mod setup;
 mod shell;
+mod soak;
 mod suites;
 mod tidy;
 mod workspace;
@@ -56,6 +58,8 @@ enum Chore {
     Dist(dist::Options),
     /// Look for inputs that break readers or the C ABI
     Fuzz(fuzz::Options),
+    /// Call the host contract at random from many threads, with faults injected
+    Soak(soak::Options),
     /// Compare the binary interface of both contracts with the baseline
     Abi(abi::Options),
     /// Check the invariants that ARCHITECTURE.md states
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Chore::Gen(options) => generate::run(&workspace, &options),
         Chore::Dist(options) => dist::run(&workspace, &options),
         Chore::Fuzz(options) => fuzz::run(&workspace, &options),
+        Chore::Soak(options) => soak::run(&workspace, &options),
         Chore::Abi(options) => abi::run(&workspace, &options),
         Chore::Tidy => tidy::run(&workspace),
         Chore::Python(options) => python::run(&workspace, &options),

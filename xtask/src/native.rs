@@ -8,8 +8,19 @@ use std::process::Command;
 use anyhow::{Context, anyhow, bail, ensure};
 
 use crate::environment::{self, Stamp};
+use crate::setup;
 use crate::shell;
 use crate::workspace::Workspace;
+
+/// The library and the command line, for `cargo build`. With the same packages at each build, and with
+/// `ffi` and `hooks` named for their default features, Cargo compiles nothing twice: these are then the
+/// features that the tests of the whole workspace are built with.
+pub(crate) const PROGRAMS: [&str; 4] = [
+    "--package=outrigger",
+    "--package=outrigger-cli",
+    "--package=outrigger-ffi",
+    "--package=outrigger-hooks",
+];
 
 /// A driver and the face that it shows, as `OUTRIGGER_DRIVER` takes it.
 pub(crate) struct DriverSpec(pub(crate) String);
@@ -19,6 +30,7 @@ pub(crate) struct DriverSpec(pub(crate) String);
 /// # Errors
 /// If the machine lacks something or a build fails.
 pub(crate) fn prepare(workspace: &Workspace) -> anyhow::Result<()> {
+    setup::ensure(workspace, &setup::SHIM)?;
     let compiler = environment::cxx_compiler()?;
     environment::check(workspace)?;
     // The one fetches and unpacks, the other computes: together they take as long as the longer.
@@ -96,9 +108,9 @@ pub(crate) fn driver(
         let separator = if driver.contains('?') { '&' } else { '?' };
         return Ok(DriverSpec(format!("{driver}{separator}face={face}")));
     }
-    let (path, options) = driver
-        .split_once('?')
-        .map_or((driver, None), |(path, o)| (path, Some(o)));
+    let (path, options) = driver.split_once('?').map_or((driver, None), |(path, o)| {
+        (path, Some(o).filter(|o| !o.is_empty()))
+    });
     let local = Path::new(path);
     let library = if local.join("Makefile").is_file() {
         make_driver(workspace, local)?

@@ -6,10 +6,7 @@ mod text;
 mod variables;
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode};
-
-use anyhow::{Context, ensure};
+use std::process::ExitCode;
 
 use crate::workspace::Workspace;
 
@@ -53,35 +50,16 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
 
 /// The text files that are in the repository or would be added to it.
 fn sources(workspace: &Workspace) -> anyhow::Result<Vec<Source>> {
-    let output = Command::new("git")
-        .args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ])
-        .current_dir(workspace.root())
-        .output()
-        .context("git could not be started: tidy checks the files that git knows")?;
-    ensure!(
-        output.status.success(),
-        "git ls-files failed: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
     let mut sources = Vec::new();
-    for name in names.split_terminator('\0') {
-        let path: PathBuf = workspace.path(name);
+    for name in workspace.files()? {
         // Deleted but not yet committed, or not a text.
-        let Ok(bytes) = fs::read(&path) else { continue };
+        let Ok(bytes) = fs::read(workspace.path(&name)) else {
+            continue;
+        };
         let Ok(text) = String::from_utf8(bytes) else {
             continue;
         };
-        sources.push(Source {
-            name: name.to_owned(),
-            text,
-        });
+        sources.push(Source { name, text });
     }
     Ok(sources)
 }

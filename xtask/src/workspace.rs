@@ -67,6 +67,31 @@ impl Workspace {
         self.root.join(".venv/bin/python")
     }
 
+    /// The files that git knows or would add, as paths from the root.
+    ///
+    /// # Errors
+    /// If git cannot be asked.
+    pub(crate) fn files(&self) -> anyhow::Result<Vec<String>> {
+        let output = Command::new("git")
+            .args([
+                "ls-files",
+                "-z",
+                "--cached",
+                "--others",
+                "--exclude-standard",
+            ])
+            .current_dir(&self.root)
+            .output()
+            .context("git could not be started: it says which files are sources")?;
+        ensure!(
+            output.status.success(),
+            "git ls-files failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
+        Ok(names.split_terminator('\0').map(str::to_owned).collect())
+    }
+
     /// A Cargo command that runs at the root.
     pub(crate) fn cargo(&self, args: &[&str]) -> Command {
         let mut command = Command::new(cargo());

@@ -1,0 +1,78 @@
+//! `cargo xtask soak`: builds the program of tests/soak and lets it call the host contract at random, from
+//! eight threads, with faults injected. What it does follows from its seed, which is printed; a failure
+//! comes with the command that repeats it.
+
+use std::process::{Command, ExitCode};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+
+use crate::native::PROGRAMS;
+use crate::shell;
+use crate::workspace::Workspace;
+
+/// How to soak.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// For how long
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+    /// What all choices follow from; another one each time if none is given
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// From how many threads it calls.
+const THREADS: &str = "8";
+
+/// So much longer than it was told a run may take, before it counts as one that hangs.
+const GRACE: Duration = Duration::from_secs(120);
+
+/// Soaks as the options say.
+///
+/// # Errors
+/// If the program does not build or cannot be started.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    let passed = soak(workspace, options.seconds, options.seed)?;
+    Ok(if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Soaks for `seconds`; whether nothing was found.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn soak(workspace: &Workspace, seconds: u32, seed: Option<u64>) -> anyhow::Result<bool> {
+    let mut build = workspace.cargo(&["build", "--package=outrigger-soak"]);
+    build.args(PROGRAMS);
+    shell::step(workspace, "building the soak", &mut build)?;
+    let seed = seed.unwrap_or_else(some_seed);
+    println!("soak: seed {seed}");
+    let [seconds_text, seed_text] = [seconds.to_string(), seed.to_string()];
+    let mut command = Command::new(workspace.target("debug/outrigger-soak"));
+    command
+        .args(["--seconds", &seconds_text, "--seed", &seed_text])
+        .args(["--threads", THREADS])
+        .current_dir(workspace.root())
+        .env("RUST_BACKTRACE", "1");
+    let limit = Duration::from_secs(seconds.into()) + GRACE;
+    let title = format!("soaking for {seconds} s");
+    let finished = shell::attempt(workspace, &title, &mut command, Some(limit))?;
+    if !finished.success() {
+        eprintln!(
+            "{}\nall of it: {}\nagain: cargo xtask soak --seconds {seconds} --seed {seed}",
+            finished.tail(),
+            finished.log.display()
+        );
+    }
+    Ok(finished.success())
+}
+
+/// A seed that is another one at each run.
+fn some_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| u64::from(now.subsec_nanos()) ^ now.as_secs())
+}

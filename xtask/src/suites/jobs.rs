@@ -1,0 +1,404 @@
+//! The jobs of a test run: which there are, what they need from the machine, which belong to which run,
+//! and how they are dealt to the parts of a run. It runs nothing.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+use super::sanitizers::Sanitizer;
+use crate::setup::Need;
+
+/// A suite of tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Suite {
+    /// Formatting
+    Fmt,
+    /// Clippy, with warnings denied
+    Clippy,
+    /// Generated sources are what the generators make
+    Gen,
+    /// The invariants of ARCHITECTURE.md
+    Tidy,
+    /// The binary interface of both contracts is what its baseline says
+    Abi,
+    /// Everything in Rust, with hosts in C and C++
+    Rust,
+    /// The conformance suite on every driver that needs no hardware
+    Conformance,
+    /// The conformance suite on drivers that are wrong on purpose: each must be caught
+    Mutants,
+    /// The Rust tests of device, allocator, graph and hooks under the thread and the address sanitizer
+    Sanitizers,
+    /// torch's own operator database on the device; on its discrete face too with --all
+    Sweep,
+    /// The PyTorch tests on host unified, host discrete, the C driver, and as MTIA
+    Torch,
+    /// The archive for C and C++ hosts: unpacked, its examples built and run; hosts under sanitizers
+    Hosts,
+    /// Random input for every reader, and random calls of the C ABI; for longer with --all
+    Fuzz,
+    /// Random calls of the host contract from eight threads with faults; for longer with --all
+    Soak,
+    /// The pages of `outrigger memory` and `outrigger conformance`, in a headless browser
+    Pages,
+    /// With --all: the demo, which trains two models, on every kind of device
+    Demo,
+}
+
+impl Suite {
+    /// True if it needs the project's Python environment.
+    pub(super) fn needs_environment(self) -> bool {
+        self == Self::Gen || self.needs_shim()
+    }
+
+    /// True if it needs PyTorch with the device in it.
+    pub(super) fn needs_shim(self) -> bool {
+        matches!(self, Self::Sweep | Self::Torch | Self::Demo)
+    }
+
+    /// What it needs from the machine, besides Rust and a linker.
+    fn needs(self) -> &'static [Need] {
+        match self {
+            Self::Fmt => &[Need::Rustfmt],
+            Self::Tidy => &[Need::Git],
+            Self::Clippy => &[Need::Clippy, Need::Compiler],
+            Self::Gen => &[Need::Compiler, Need::Python, Need::Venv, Need::Clang],
+            Self::Rust => &[Need::Compiler, Need::Make, Need::Gcc, Need::Clang],
+            Self::Abi | Self::Fuzz | Self::Soak => &[Need::Compiler],
+            Self::Conformance | Self::Mutants => &[Need::Compiler, Need::Make],
+            Self::Sanitizers => &[Need::Compiler, Need::RustSource],
+            Self::Sweep | Self::Torch | Self::Demo => &[
+                Need::Compiler,
+                Need::Make,
+                Need::Python,
+                Need::Venv,
+                Need::PythonHeaders,
+            ],
+            Self::Hosts => &[
+                Need::Gcc,
+                Need::Clang,
+                Need::Make,
+                Need::CMake,
+                Need::PkgConfig,
+            ],
+            Self::Pages => &[Need::Compiler, Need::Python, Need::Venv, Need::Browser],
+        }
+    }
+}
+
+/// The driver in C that is there to be copied, by its folder.
+pub(super) const C_DRIVER: &str = "examples/driver-c";
+
+/// The second driver in C, which is a single file.
+pub(super) const SECOND_DRIVER: &str = "tests/drivers/dispatcher.c";
+
+/// What a job does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// A Cargo command, which passes or fails as a whole.
+    Check(&'static [&'static str]),
+    Rust,
+    Conformance {
+        driver: &'static str,
+    },
+    Mutants,
+    Sanitizer(Sanitizer),
+    Sweep {
+        driver: &'static str,
+    },
+    Torch {
+        driver: &'static str,
+        device: &'static str,
+    },
+    Hosts,
+    Fuzz {
+        seconds: u32,
+    },
+    Soak {
+        seconds: u32,
+    },
+    Pages,
+    Demo {
+        driver: &'static str,
+        device: &'static str,
+    },
+}
+
+/// A job: one line of the summary.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Job {
+    pub(super) suite: Suite,
+    pub(super) name: &'static str,
+    pub(super) work: Work,
+    /// About how long it takes on two quiet cores, in seconds: parts of a run are made equal by it.
+    seconds: u32,
+    /// It keeps about one core busy: two of them run at a time.
+    pub(super) narrow: bool,
+    tier: Tier,
+}
+
+impl Job {
+    const fn new(suite: Suite, name: &'static str, work: Work, seconds: u32) -> Self {
+        Self {
+            suite,
+            name,
+            work,
+            seconds,
+            narrow: false,
+            tier: Tier::Every,
+        }
+    }
+
+    const fn narrow(self) -> Self {
+        Self {
+            narrow: true,
+            ..self
+        }
+    }
+
+    const fn only(self, tier: Tier) -> Self {
+        Self { tier, ..self }
+    }
+
+    /// True if it belongs to a run of everything, or to one that is short.
+    fn is_of(&self, everything: bool) -> bool {
+        match self.tier {
+            Tier::Every => true,
+            Tier::Short => !everything,
+            Tier::Everything => everything,
+        }
+    }
+}
+
+/// The runs that a job belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tier {
+    /// All of them.
+    Every,
+    /// Those without `--all`: a longer job takes its place there.
+    Short,
+    /// Those with `--all`.
+    Everything,
+}
+
+const UNIFIED: &str = "host?face=unified";
+const DISCRETE: &str = "host?face=discrete";
+
+const CLIPPY: &[&str] = &[
+    "clippy",
+    "--workspace",
+    "--all-targets",
+    "--",
+    "--deny=warnings",
+];
+
+const fn check(suite: Suite, name: &'static str, args: &'static [&'static str], s: u32) -> Job {
+    Job::new(suite, name, Work::Check(args), s)
+}
+
+const fn conformance(name: &'static str, driver: &'static str) -> Job {
+    Job::new(Suite::Conformance, name, Work::Conformance { driver }, 40)
+}
+
+const fn sanitizer(name: &'static str, sanitizer: Sanitizer) -> Job {
+    Job::new(Suite::Sanitizers, name, Work::Sanitizer(sanitizer), 180)
+}
+
+const fn sweep(name: &'static str, driver: &'static str) -> Job {
+    Job::new(Suite::Sweep, name, Work::Sweep { driver }, 240)
+}
+
+const fn torch(name: &'static str, driver: &'static str, device: &'static str) -> Job {
+    Job::new(Suite::Torch, name, Work::Torch { driver, device }, 150).narrow()
+}
+
+const fn fuzz(name: &'static str, seconds: u32, tier: Tier) -> Job {
+    let work = Work::Fuzz { seconds };
+    Job::new(Suite::Fuzz, name, work, 60 + 5 * seconds)
+        .narrow()
+        .only(tier)
+}
+
+const fn soak(name: &'static str, seconds: u32, tier: Tier) -> Job {
+    let work = Work::Soak { seconds };
+    Job::new(Suite::Soak, name, work, 10 + seconds)
+        .narrow()
+        .only(tier)
+}
+
+const fn demo(name: &'static str, driver: &'static str, device: &'static str) -> Job {
+    Job::new(Suite::Demo, name, Work::Demo { driver, device }, 120).only(Tier::Everything)
+}
+
+/// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
+static JOBS: [Job; 31] = [
+    check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
+    check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
+    check(Suite::Abi, "abi", &["xtask", "abi"], 5),
+    check(Suite::Clippy, "clippy", CLIPPY, 80),
+    Job::new(Suite::Rust, "rust", Work::Rust, 400),
+    check(Suite::Gen, "gen", &["xtask", "gen", "--check"], 60),
+    conformance(
+        "conf unified",
+        "host?devices=2&memory=256M&face=unified&virtual_memory=on",
+    ),
+    conformance(
+        "conf discrete",
+        "host?devices=2&memory=256M&face=discrete&virtual_memory=on",
+    ),
+    conformance(
+        "conf native",
+        "host?devices=2&memory=256M&face=discrete&graphs=native&operators=native&virtual_memory=off",
+    ),
+    conformance(
+        "conf driver-c",
+        "examples/driver-c?devices=2&memory=268435456",
+    ),
+    conformance(
+        "conf second",
+        "tests/drivers/dispatcher.c?devices=2&memory=268435456",
+    ),
+    Job::new(Suite::Mutants, "mutants", Work::Mutants, 170),
+    sanitizer("threads", Sanitizer::Thread),
+    sanitizer("addresses", Sanitizer::Address),
+    sweep("sweep unified", UNIFIED),
+    sweep("sweep discrete", DISCRETE).only(Tier::Everything),
+    soak("soak 600 s", 600, Tier::Everything),
+    fuzz("fuzz 60 s", 60, Tier::Everything),
+    torch("torch unified", UNIFIED, "outrigger"),
+    torch("torch discrete", DISCRETE, "outrigger"),
+    torch("torch driver-c", C_DRIVER, "outrigger"),
+    torch("torch mtia", UNIFIED, "mtia"),
+    torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
+    fuzz("fuzz 10 s", 10, Tier::Short),
+    soak("soak 60 s", 60, Tier::Short),
+    Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
+    Job::new(Suite::Pages, "pages", Work::Pages, 40).narrow(),
+    demo("demo unified", UNIFIED, "outrigger"),
+    demo("demo discrete", DISCRETE, "outrigger"),
+    demo("demo driver-c", C_DRIVER, "outrigger"),
+    demo("demo mtia", UNIFIED, "mtia"),
+];
+
+/// The jobs of these suites, of all if none is named: those of every run, or all there are.
+pub(super) fn of(suites: &[Suite], everything: bool) -> Vec<&'static Job> {
+    JOBS.iter()
+        .filter(|job| suites.is_empty() || suites.contains(&job.suite))
+        .filter(|job| job.is_of(everything))
+        .collect()
+}
+
+/// What the suites of `jobs` need from the machine.
+pub(super) fn needs(jobs: &[&Job]) -> Vec<Need> {
+    let needs: BTreeSet<Need> = jobs
+        .iter()
+        .flat_map(|job| job.suite.needs())
+        .copied()
+        .collect();
+    needs.into_iter().collect()
+}
+
+/// One part of a run that is shared out, such as 2/4.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Shard {
+    /// From 1 on.
+    pub(super) number: usize,
+    pub(super) of: usize,
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('/').and_then(|(number, of)| {
+            let (number, of) = (number.parse().ok()?, of.parse().ok()?);
+            (1..=of).contains(&number).then_some(Self { number, of })
+        });
+        parsed.ok_or_else(|| "a part is K/N, such as 2/4".to_owned())
+    }
+}
+
+impl Shard {
+    /// The jobs of this part: each job belongs to exactly one, and all parts take about as long.
+    pub(super) fn part<'a>(self, jobs: &[&'a Job]) -> Vec<&'a Job> {
+        let mut loads = vec![0; self.of];
+        let mut order: Vec<usize> = (0..jobs.len()).collect();
+        order.sort_by_key(|&index| std::cmp::Reverse(jobs[index].seconds));
+        let mut mine = BTreeSet::new();
+        for index in order {
+            let lightest = (0..self.of).min_by_key(|&part| loads[part]).unwrap_or(0);
+            loads[lightest] += jobs[index].seconds;
+            if lightest + 1 == self.number {
+                mine.insert(index);
+            }
+        }
+        mine.into_iter().map(|index| jobs[index]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(jobs: &[&Job]) -> Vec<&'static str> {
+        jobs.iter().map(|job| job.name).collect()
+    }
+
+    #[test]
+    fn every_suite_has_a_job_and_every_job_a_name_of_its_own() {
+        let everything = of(&[], true);
+        for suite in Suite::value_variants() {
+            assert!(
+                everything.iter().any(|job| job.suite == *suite),
+                "{suite:?}"
+            );
+        }
+        let names: BTreeSet<_> = JOBS.iter().map(|job| job.name).collect();
+        assert_eq!(names.len(), JOBS.len());
+    }
+
+    #[test]
+    fn a_longer_job_takes_the_place_of_a_short_one() {
+        assert_eq!(names(&of(&[Suite::Soak], false)), ["soak 60 s"]);
+        assert_eq!(names(&of(&[Suite::Soak], true)), ["soak 600 s"]);
+    }
+
+    #[test]
+    fn rust_needs_neither_python_nor_a_browser() {
+        let needs = needs(&of(&[Suite::Rust], false));
+        assert!(needs.contains(&Need::Clang));
+        assert!(!needs.contains(&Need::Browser) && !needs.contains(&Need::Python));
+    }
+
+    #[test]
+    fn the_parts_of_a_run_are_all_of_it() {
+        let jobs = of(&[], true);
+        for count in 1..=jobs.len() + 2 {
+            let parts = (1..=count).map(|number| Shard { number, of: count }.part(&jobs));
+            let mut dealt: Vec<&str> = parts.flat_map(|part| names(&part)).collect();
+            let mut wanted = names(&jobs);
+            dealt.sort_unstable();
+            wanted.sort_unstable();
+            assert_eq!(dealt, wanted, "{count} parts");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_run_are_about_equal() {
+        let jobs = of(&[], true);
+        let seconds = |jobs: &[&Job]| jobs.iter().map(|job| job.seconds).sum::<u32>();
+        for number in 1..=3 {
+            let part = seconds(&Shard { number, of: 3 }.part(&jobs));
+            assert!(part * 3 < seconds(&jobs) * 5 / 4, "{number}/3: {part} s");
+        }
+    }
+
+    #[test]
+    fn a_part_is_written_as_a_fraction() {
+        assert_eq!("2/4".parse(), Ok(Shard { number: 2, of: 4 }));
+        for wrong in ["", "2", "0/4", "5/4", "a/b", "-1/2"] {
+            assert!(wrong.parse::<Shard>().is_err(), "{wrong}");
+        }
+    }
+}

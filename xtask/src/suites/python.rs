@@ -1,0 +1,122 @@
+//! The suites that pytest runs: PyTorch on the device, the sweep over torch's operators, and the pages of
+//! the command line in a browser.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context;
+
+use super::LIMIT;
+use super::counts::Counts;
+use crate::environment;
+use crate::native::{self, DriverSpec};
+use crate::shell::{self, Finished};
+use crate::workspace::Workspace;
+
+/// Where the tests of the PyTorch package lie.
+const TORCH_TESTS: &str = "frameworks/torch/tests";
+
+/// Where the tests of the command line's pages lie.
+const PAGE_TESTS: &str = "cli/tests/page";
+
+/// How every suite in Python is started.
+const PYTEST: [&str; 6] = [
+    "-m",
+    "pytest",
+    "--quiet",
+    "--tb=short",
+    "-p",
+    "no:cacheprovider",
+];
+
+/// The PyTorch tests on `driver`, as `device`. What they need must have been built.
+pub(super) fn torch(
+    workspace: &Workspace,
+    title: &str,
+    driver: &DriverSpec,
+    device: &str,
+) -> anyhow::Result<Counts> {
+    let arguments = ["--ignore=sweep", "--timeout=300"];
+    on_device(workspace, title, driver, device, &arguments)
+}
+
+/// The sweep over torch's operator database, which is a test file of its own kind.
+pub(super) fn sweep(
+    workspace: &Workspace,
+    title: &str,
+    driver: &DriverSpec,
+) -> anyhow::Result<Counts> {
+    on_device(workspace, title, driver, "outrigger", &["sweep"])
+}
+
+/// Runs pytest in the tests of the PyTorch package.
+fn on_device(
+    workspace: &Workspace,
+    title: &str,
+    driver: &DriverSpec,
+    device: &str,
+    arguments: &[&str],
+) -> anyhow::Result<Counts> {
+    let mut command = native::python(workspace, Some(driver));
+    command
+        .current_dir(workspace.path(TORCH_TESTS))
+        .args(PYTEST)
+        .args(["-r", "s"])
+        .args(arguments)
+        .env("OUTRIGGER_TORCH", device);
+    Ok(pytest(workspace, title, command)?.1)
+}
+
+/// What the command line draws, as a browser shows it.
+pub(super) fn pages(workspace: &Workspace) -> anyhow::Result<Counts> {
+    let python = environment::ensure_browser(workspace)?;
+    let mut command = Command::new(python);
+    command
+        .current_dir(workspace.path(PAGE_TESTS))
+        .args(PYTEST)
+        .args(["-s", "--timeout=300"]) // they print what they measured
+        .arg(format!(
+            "--outrigger={}",
+            workspace.target("debug/outrigger").display()
+        ))
+        .arg(".");
+    let (finished, counts) = pytest(workspace, "pages", command)?;
+    let measured = finished.output.lines();
+    for line in measured.filter(|line| line.starts_with("measured: ")) {
+        println!("{line}");
+    }
+    Ok(counts)
+}
+
+/// Runs pytest to its end and reads what it counted. If it died without that, it counts as a failure.
+fn pytest(
+    workspace: &Workspace,
+    title: &str,
+    mut command: Command,
+) -> anyhow::Result<(Finished, Counts)> {
+    let report = fresh_report(workspace, title)?;
+    command.arg(format!("--junitxml={}", report.display()));
+    let finished = shell::attempt(workspace, title, &mut command, Some(LIMIT))?;
+    let mut counts = match fs::read_to_string(&report) {
+        Ok(text) => Counts::of_junit(&text)?,
+        Err(_) => Counts::single(false),
+    };
+    if !finished.success() {
+        eprintln!("{}\nall of it: {}", finished.tail(), finished.log.display());
+        counts.failed = counts.failed.max(1);
+    }
+    Ok((finished, counts))
+}
+
+/// Where pytest writes its totals; a report of an earlier run must not be taken for this one's.
+fn fresh_report(workspace: &Workspace, title: &str) -> anyhow::Result<PathBuf> {
+    let report = workspace
+        .target("xtask")
+        .join(format!("{}.xml", title.replace(' ', "-")));
+    if report.exists() {
+        fs::remove_file(&report)
+            .with_context(|| format!("{} cannot be removed", report.display()))?;
+    }
+    Ok(report)
+}

@@ -1,0 +1,162 @@
+//! What a test run prints at its end: a line for each job, what was skipped and why, and the totals.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+
+use super::counts::Counts;
+
+/// One line of the summary.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) counts: Counts,
+    pub(super) seconds: f64,
+    /// It passed in an earlier run and was not run again.
+    pub(super) earlier: bool,
+}
+
+/// So many reasons are shown; the others are counted.
+const SHOWN: usize = 40;
+
+/// A reason is shown up to here.
+const WIDTH: usize = 90;
+
+/// What a run has to say at its end.
+pub(super) struct Summary<'a> {
+    pub(super) rows: &'a [Row],
+    /// Jobs of the suites at hand that run with `--all` only.
+    pub(super) left_out: Vec<&'static str>,
+}
+
+impl Summary<'_> {
+    /// Everything added up.
+    pub(super) fn totals(&self) -> Counts {
+        let mut all = Counts::default();
+        for row in self.rows {
+            all.add(row.counts.clone());
+        }
+        all
+    }
+
+    /// How often each reason to skip was given, and by which jobs; the most frequent first.
+    fn reasons(&self) -> Vec<(&str, u64, Vec<&str>)> {
+        let mut reasons: BTreeMap<&str, (u64, Vec<&str>)> = BTreeMap::new();
+        for row in self.rows {
+            for (reason, count) in &row.counts.skipped {
+                let entry = reasons.entry(reason).or_default();
+                entry.0 += count;
+                entry.1.push(row.name);
+            }
+        }
+        let mut reasons: Vec<_> = reasons
+            .into_iter()
+            .map(|(reason, (count, jobs))| (reason, count, jobs))
+            .collect();
+        reasons.sort_by_key(|&(_, count, _)| std::cmp::Reverse(count));
+        reasons
+    }
+}
+
+impl Display for Summary<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let head = ("suite", "passed", "failed", "skipped", "seconds");
+        writeln!(
+            f,
+            "{:<16}{:>8}{:>8}{:>9}{:>9}",
+            head.0, head.1, head.2, head.3, head.4
+        )?;
+        for row in self.rows {
+            let counts = &row.counts;
+            writeln!(
+                f,
+                "{:<16}{:>8}{:>8}{:>9}{:>9.1}{}",
+                row.name,
+                counts.passed,
+                counts.failed,
+                counts.all_skipped(),
+                row.seconds,
+                if row.earlier { "  passed earlier" } else { "" }
+            )?;
+        }
+        let reasons = self.reasons();
+        if !reasons.is_empty() {
+            writeln!(f, "\nskipped, and why:")?;
+        }
+        for (reason, count, jobs) in reasons.iter().take(SHOWN) {
+            let short: String = reason.chars().take(WIDTH).collect();
+            writeln!(f, "{count:>8}  {short} ({})", jobs.join(", "))?;
+        }
+        if let Some(more) = reasons.get(SHOWN..).filter(|more| !more.is_empty()) {
+            let count: u64 = more.iter().map(|(_, count, _)| count).sum();
+            writeln!(f, "{count:>8}  for {} more reasons", more.len())?;
+        }
+        if !self.left_out.is_empty() {
+            writeln!(f, "\nonly with --all: {}", self.left_out.join(", "))?;
+        }
+        let all = self.totals();
+        writeln!(
+            f,
+            "\n{} passed, {} failed, {} skipped",
+            all.passed,
+            all.failed,
+            all.all_skipped()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &'static str, passed: u64, failed: u64, skipped: &[(&str, u64)]) -> Row {
+        let skipped = skipped.iter().map(|&(reason, n)| (reason.to_owned(), n));
+        Row {
+            name,
+            counts: Counts {
+                passed,
+                failed,
+                skipped: skipped.collect(),
+            },
+            seconds: 1.0,
+            earlier: false,
+        }
+    }
+
+    #[test]
+    fn reasons_are_grouped_and_the_last_line_has_the_totals() {
+        let rows = [
+            row("one", 3, 0, &[("no GPU", 2), ("too old", 1)]),
+            row("two", 4, 1, &[("no GPU", 5)]),
+        ];
+        let summary = Summary {
+            rows: &rows,
+            left_out: vec!["soak 600 s"],
+        };
+        let text = summary.to_string();
+        assert!(
+            text.contains("       7  no GPU (one, two)\n       1  too old (one)\n"),
+            "{text}"
+        );
+        assert!(text.contains("only with --all: soak 600 s\n"), "{text}");
+        assert_eq!(text.lines().last(), Some("7 passed, 1 failed, 8 skipped"));
+    }
+
+    #[test]
+    fn many_reasons_stay_short() {
+        let reasons: Vec<String> = (0..100)
+            .map(|n| format!("reason {n} {}", "x".repeat(300)))
+            .collect();
+        let reasons: Vec<(&str, u64)> = reasons.iter().map(|reason| (reason.as_str(), 2)).collect();
+        let rows = [row("one", 0, 0, &reasons)];
+        let summary = Summary {
+            rows: &rows,
+            left_out: Vec::new(),
+        };
+        let text = summary.to_string();
+        assert!(text.lines().count() < SHOWN + 10 && text.lines().all(|line| line.len() < 120));
+        assert!(text.contains("     120  for 60 more reasons"), "{text}");
+        assert!(
+            text.ends_with("0 passed, 0 failed, 200 skipped\n"),
+            "{text}"
+        );
+    }
+}
