@@ -75,7 +75,7 @@ use point::Point;
 use queue::{Queue, WAKE_BACKLOG as BACKLOG};
 
 fn main() {
-    let models: [(&str, usize, fn()); 11] = [
+    let models: [(&str, usize, fn()); 12] = [
         (
             "a_point_is_never_read_half_written",
             3,
@@ -107,6 +107,11 @@ fn main() {
             a_failure_is_cleared_once_and_told_to_all,
         ),
         (
+            "a_failure_that_was_reported_is_not_reported_again",
+            3,
+            a_failure_that_was_reported_is_not_reported_again,
+        ),
+        (
             "a_worker_sees_what_it_was_woken_for",
             3,
             a_worker_sees_what_it_was_woken_for,
@@ -128,7 +133,7 @@ fn main() {
         ),
         (
             "a_submitter_helps_beside_the_worker",
-            2,
+            1,
             a_submitter_helps_beside_the_worker,
         ),
     ];
@@ -286,6 +291,24 @@ fn a_failure_is_cleared_once_and_told_to_all() {
     submit(queue, &log, 2, Code::OK);
     queue.synchronize().unwrap();
     assert_eq!(seen(&log), 12);
+    other.join().unwrap();
+}
+
+/// A queue whose failure was reported fails again, while a thread asks for it: it is told of the new one.
+fn a_failure_that_was_reported_is_not_reported_again() {
+    let (queue, log) = (queue(), Log::default());
+    submit(queue, &log, 1, Code::OUT_OF_RANGE);
+    let first = queue.synchronize().unwrap_err();
+    assert_eq!(first.code(), Code::OUT_OF_RANGE);
+    submit(queue, &log, 2, Code::EXECUTION);
+    let point = queue.tail();
+    let other = thread::spawn(move || {
+        let seen = queue.wait(point).unwrap_err();
+        assert_eq!(seen.code(), Code::EXECUTION);
+    });
+    let second = queue.synchronize().unwrap_err();
+    assert_eq!(second.code(), Code::EXECUTION);
+    queue.synchronize().unwrap();
     other.join().unwrap();
 }
 

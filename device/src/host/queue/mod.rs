@@ -120,7 +120,9 @@ impl Queue {
             Some(queue) => queue,
             None => Box::leak(Box::new(Self::new()?)),
         };
-        queue.forgive();
+        if let Some((number, _)) = queue.failures.current() {
+            queue.forgive(number);
+        }
         queue.producer.lock().submissions = 0;
         let life = &queue.life;
         life.number
@@ -422,7 +424,7 @@ impl Queue {
         }
         match self.failures.current() {
             None => Ok(Code::OK),
-            Some(failure) => Err(failure.fault(self.number())),
+            Some((_, failure)) => Err(failure.fault(self.number())),
         }
     }
 
@@ -454,26 +456,20 @@ impl Queue {
 
     #[cold]
     fn report(&'static self, mark: usize, point: u64) -> Result<(), Fault> {
-        let Some(failure) = self.failures.since(mark, point) else {
+        let Some((number, failure)) = self.failures.since(mark, point) else {
             return Ok(());
         };
-        self.forgive();
+        self.forgive(number);
         Err(failure.fault(self.number()))
     }
 
-    /// Clears an open failure: what is submitted from now on is executed again.
-    fn forgive(&'static self) {
-        if !self.failures.open() {
-            return;
-        }
-        // A command that stands between: points before it have failed, points behind it have not.
-        match self.mark(Command::Nop) {
-            Ok(point) => {
-                self.failures.clear(point - 1);
-                self.try_drive(point);
-            }
-            // Without memory for it, what was submitted so far counts as failed.
-            Err(_) => self.failures.clear(self.tail()),
+    /// Clears a failure, if it is open: what is submitted from now on is executed again.
+    fn forgive(&'static self, number: usize) {
+        self.failures.clear(number);
+        // A command that stands between: points before it may have failed, points behind it have not.
+        // Without memory for it, an event that is recorded before the next submission has failed as well.
+        if let Ok(point) = self.mark(Command::Nop) {
+            self.try_drive(point);
         }
     }
 }
