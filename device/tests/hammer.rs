@@ -1,5 +1,6 @@
 //! Eight threads on four queues of the host driver at once: submissions, waits across queues, queries
-//! and synchronization in random order, checked against what stream order promises.
+//! and synchronization in random order, checked against what stream order promises. And six threads that
+//! submit to one queue, which is empty or has a backlog.
 
 mod common;
 
@@ -168,5 +169,48 @@ fn stream_order_holds_under_eight_threads() {
             .map(|c| c.load(Ordering::Relaxed))
             .sum();
         assert_eq!(ran, THREADS as u64 * STEPS);
+    });
+}
+
+/// Adds one, as two threads at once would not: a read and a write apart.
+unsafe extern "C" fn count(args: *const c_void, _size: u32, _bias: i64) -> i32 {
+    // SAFETY: launched with the address of a counter that is never freed.
+    let counter = unsafe { &*(args.cast::<u64>().read_unaligned() as *const AtomicU64) };
+    let before = counter.load(Ordering::Relaxed);
+    counter.store(before + 1, Ordering::Relaxed);
+    0
+}
+
+#[test]
+fn threads_that_share_a_queue_run_what_they_submitted_and_no_more() {
+    const SUBMITTERS: u64 = 6;
+    const COMMANDS: u64 = 50_000;
+    within_limit(|| {
+        let driver = open("host?devices=1&memory=1M");
+        let kernel = driver.host_kernel(0, count).unwrap().unwrap();
+        let counter: &AtomicU64 = Box::leak(Box::default());
+        let args = (std::ptr::from_ref(counter) as u64).to_ne_bytes();
+        // Between two waits of a thread: one command, so that the queue runs dry while others count its
+        // backlog; and many, so that submitters help.
+        for burst in [1, 1000] {
+            let before = counter.load(Ordering::Relaxed);
+            let queue = driver.queue_create(0, 0).unwrap();
+            std::thread::scope(|scope| {
+                for _ in 0..SUBMITTERS {
+                    scope.spawn(|| {
+                        for number in 1..=COMMANDS {
+                            // SAFETY: what the kernel expects.
+                            unsafe { queue.launch(&kernel, &args, 1, c"count") }.unwrap();
+                            if number % burst == 0 {
+                                queue.synchronize().unwrap();
+                            }
+                        }
+                    });
+                }
+            });
+            queue.synchronize().unwrap();
+            let ran = counter.load(Ordering::Relaxed) - before;
+            assert_eq!(ran, SUBMITTERS * COMMANDS);
+        }
     });
 }

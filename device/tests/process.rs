@@ -16,11 +16,14 @@ fn is(part: &str) -> bool {
     std::env::var(PART).is_ok_and(|value| value == part)
 }
 
-/// Runs the test of this name again, in a process of its own, where `is(part)` holds.
+/// Runs the test of this name again, in a process of its own, where `is(part)` holds. A sanitizer, where
+/// there is one, leaves the signal of a fault alone.
 fn alone(test: &str, part: &str) -> ExitStatus {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--test-threads=1"])
         .env(PART, part)
+        .env("ASAN_OPTIONS", "handle_segv=0")
+        .env("TSAN_OPTIONS", "handle_segv=0")
         .output()
         .unwrap()
         .status

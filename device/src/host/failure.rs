@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char};
 
 use super::fault::Fault;
-use super::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
+use super::sync::{AtomicUsize, Mutex, Ordering};
 use crate::Code;
 use crate::error::failure_text;
 
@@ -55,7 +55,7 @@ impl Failure {
 #[derive(Debug)]
 struct Interval {
     first: u64,
-    /// `u64::MAX` while the failure has not been cleared.
+    /// While the failure has not been cleared: how far the queue has come under it.
     last: u64,
     failure: Failure,
 }
@@ -63,10 +63,9 @@ struct Interval {
 /// All failures of a timeline.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    /// How many there are, so that a timeline without any costs one load.
-    count: AtomicUsize,
-    /// Whether the newest has not been cleared.
-    open: AtomicBool,
+    /// How often a failure began or was cleared: odd while one is open, that is, not cleared. One number,
+    /// so that who looks at it sees both at the same moment; a timeline without any costs one load.
+    turns: AtomicUsize,
     /// By their ends, and only the newest may be open.
     list: Mutex<Vec<Interval>>,
 }
@@ -74,38 +73,49 @@ pub(super) struct Failures {
 impl Failures {
     /// Whether the queue has a failure that was not cleared.
     #[inline]
-    pub(super) fn open(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
+    fn open(&self) -> bool {
+        self.turns.load(Ordering::Relaxed) % 2 == 1
     }
 
-    /// How many failures there were, for [`since`](Self::since). An open one does not count yet.
+    /// How many failures were cleared, for [`since`](Self::since).
     #[inline]
     pub(super) fn mark(&self) -> usize {
-        // A failure that opens in between is then counted as new, which it is.
-        let count = self.count.load(Ordering::Acquire);
-        if self.open() {
-            count.saturating_sub(1)
-        } else {
-            count
-        }
+        self.turns.load(Ordering::Acquire) / 2
     }
 
     /// Whether there was no failure since `mark`.
     #[inline]
     pub(super) fn none_since(&self, mark: usize) -> bool {
-        self.count.load(Ordering::Acquire) <= mark
+        self.turns.load(Ordering::Acquire) <= 2 * mark
     }
 
-    /// The failure at the end of the list, if it has not been cleared.
-    pub(super) fn current(&self) -> Option<Failure> {
+    /// The failure that was not cleared, and its number for [`clear`](Self::clear).
+    #[inline]
+    pub(super) fn current(&self) -> Option<(usize, Failure)> {
+        if self.open() { self.newest(None) } else { None }
+    }
+
+    /// The failure under which the command at `point` runs, whose turn it is.
+    #[inline]
+    pub(super) fn upstream(&self, point: u64) -> Option<Failure> {
+        if self.open() {
+            self.newest(Some(point)).map(|(_, failure)| failure)
+        } else {
+            None
+        }
+    }
+
+    /// The open failure, which reaches to `point` from now on.
+    #[cold]
+    fn newest(&self, point: Option<u64>) -> Option<(usize, Failure)> {
+        let mut list = self.list.lock();
         if !self.open() {
             return None;
         }
-        self.list
-            .lock()
-            .last()
-            .filter(|i| i.last == u64::MAX)
-            .map(|i| i.failure)
+        let number = list.len() - 1;
+        let newest = &mut list[number];
+        newest.last = point.unwrap_or(newest.last);
+        Some((number, newest.failure))
     }
 
     /// Notes a failure of the command at `point`, unless one is open: the first one counts.
@@ -117,17 +127,16 @@ impl Failures {
         }
         list.push(Interval {
             first: point,
-            last: u64::MAX,
+            last: point,
             failure,
         });
-        self.open.store(true, Ordering::Relaxed);
-        self.count.store(list.len(), Ordering::Release);
+        self.turns.store(2 * list.len() - 1, Ordering::Release);
     }
 
     /// The failure of work that ends at `point`.
     #[inline]
     pub(super) fn at(&self, point: u64) -> Option<Failure> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if self.turns.load(Ordering::Acquire) == 0 {
             None
         } else {
             self.find(point)
@@ -138,29 +147,33 @@ impl Failures {
     fn find(&self, point: u64) -> Option<Failure> {
         let list = self.list.lock();
         let index = list.partition_point(|interval| interval.last < point);
-        list.get(index)
+        // Work behind an open failure fails by it, whatever comes.
+        let found = match list.get(index) {
+            None if self.open() => list.last(),
+            found => found,
+        };
+        found
             .filter(|interval| interval.first <= point)
             .map(|interval| interval.failure)
     }
 
-    /// The first failure since `mark` of work up to `point`.
+    /// The first failure since `mark` of work up to `point`, and its number.
     #[cold]
-    pub(super) fn since(&self, mark: usize, point: u64) -> Option<Failure> {
+    pub(super) fn since(&self, mark: usize, point: u64) -> Option<(usize, Failure)> {
         let list = self.list.lock();
-        list[mark.min(list.len())..]
-            .iter()
-            .find(|i| i.first <= point)
-            .map(|i| i.failure)
+        let mut later = list.iter().enumerate().skip(mark);
+        later
+            .find(|(_, interval)| interval.first <= point)
+            .map(|(number, interval)| (number, interval.failure))
     }
 
-    /// Ends the open failure: work behind `last` counts as good again.
+    /// Ends a failure, unless that was done before: commands whose turn is yet to come are executed.
     #[cold]
-    pub(super) fn clear(&self, last: u64) {
-        let mut list = self.list.lock();
-        if let Some(interval) = list.last_mut().filter(|interval| interval.last == u64::MAX) {
-            interval.last = last;
+    pub(super) fn clear(&self, number: usize) {
+        let list = self.list.lock();
+        if self.open() && list.len() == number + 1 {
+            self.turns.store(2 * list.len(), Ordering::Release);
         }
-        self.open.store(false, Ordering::Relaxed);
     }
 }
 
@@ -187,15 +200,30 @@ mod tests {
         failures.add(6, failure(12));
         assert_eq!(failures.at(7).unwrap().code.0, 11);
         assert!(failures.at(4).is_none());
-        assert_eq!(failures.since(mark, 5).unwrap().code.0, 11);
+        assert_eq!(failures.since(mark, 5).unwrap().1.code.0, 11);
         assert!(failures.since(mark, 4).is_none());
         assert!(!failures.none_since(failures.mark()));
-        failures.clear(8);
+        assert_eq!(failures.upstream(8).unwrap().code.0, 11);
+        failures.clear(0);
         assert!(failures.none_since(failures.mark()) && !failures.none_since(mark));
         assert!(failures.at(9).is_none() && failures.current().is_none());
-        // Work that was submitted before the clearing and fails after it: the older failure counts.
-        failures.add(7, failure(13));
+        assert_eq!(failures.at(8).unwrap().code.0, 11);
+        // The turn of the next command comes after the clearing: its failure is a new one.
+        failures.add(9, failure(13));
         assert_eq!(failures.at(8).unwrap().code.0, 11);
         assert_eq!(failures.at(9).unwrap().code.0, 13);
+    }
+
+    #[test]
+    fn who_clears_late_clears_what_it_has_reported_and_nothing_newer() {
+        let failures = Failures::default();
+        let mark = failures.mark();
+        failures.add(5, failure(11));
+        let (late, _) = failures.since(mark, 5).unwrap();
+        failures.clear(failures.current().unwrap().0);
+        failures.add(7, failure(12));
+        failures.clear(late);
+        assert_eq!(failures.current().unwrap().1.code.0, 12);
+        assert_eq!(failures.at(7).unwrap().code.0, 12);
     }
 }

@@ -3,8 +3,10 @@
 //! stands here; what no model runs uses the standard ones.
 
 pub(super) use std::hint::spin_loop;
+#[cfg(not(outrigger_tsan))]
+pub(super) use std::sync::atomic::fence;
 pub(super) use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 pub(super) use std::thread::yield_now;
 pub(super) use std::thread_local as per_thread;
@@ -16,6 +18,14 @@ pub(super) type TryLock<T> = parking_lot::Mutex<T>;
 
 /// Whether a model checker runs this: what is counted or waited for is then as little as can be.
 pub(super) const MODEL: bool = false;
+
+/// A fence as the thread sanitizer sees it, which models none: a read-modify-write of one word, so that
+/// each fence is ordered behind the one before it.
+#[cfg(outrigger_tsan)]
+pub(super) fn fence(_order: Ordering) {
+    static WORD: AtomicU32 = AtomicU32::new(0);
+    WORD.fetch_add(1, Ordering::SeqCst);
+}
 
 /// Starts a thread that nobody joins.
 pub(super) fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {

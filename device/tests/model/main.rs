@@ -4,11 +4,11 @@
 //!
 //! Checked are: points of events; publication of records, their hand-over from segment to segment and
 //! the reuse of segments; who executes, and taking over from the one who does; parking and waking, also
-//! over queues; failures at points; waking, sleeping and ending of workers, and the release of a queue.
+//! over queues; failures at points; waking, sleeping and ending of workers, and the release of a queue;
+//! back-pressure of several submitters, which begins at a few commands here.
 //!
 //! Not checked are: the ticker (its fence is the kernel's), all that depends on time passing (a helper's
-//! patience, a worker's lingering, spinning), the hints of back-pressure, and recordings, which are
-//! under locks throughout.
+//! patience, a worker's lingering, spinning), and recordings, which are under locks throughout.
 
 #![allow(
     dead_code,
@@ -72,10 +72,10 @@ use properties::DeviceProperties;
 
 use command::Launch;
 use point::Point;
-use queue::Queue;
+use queue::{Queue, WAKE_BACKLOG as BACKLOG};
 
 fn main() {
-    let models: [(&str, usize, fn()); 9] = [
+    let models: [(&str, usize, fn()); 12] = [
         (
             "a_point_is_never_read_half_written",
             3,
@@ -107,6 +107,11 @@ fn main() {
             a_failure_is_cleared_once_and_told_to_all,
         ),
         (
+            "a_failure_that_was_reported_is_not_reported_again",
+            3,
+            a_failure_that_was_reported_is_not_reported_again,
+        ),
+        (
             "a_worker_sees_what_it_was_woken_for",
             3,
             a_worker_sees_what_it_was_woken_for,
@@ -121,9 +126,19 @@ fn main() {
             3,
             what_a_worker_leaves_on_another_queue_is_handed_back,
         ),
+        (
+            "a_submitter_counts_no_more_than_was_submitted",
+            3,
+            a_submitter_counts_no_more_than_was_submitted,
+        ),
+        (
+            "a_submitter_helps_beside_the_worker",
+            1,
+            a_submitter_helps_beside_the_worker,
+        ),
     ];
     let trials = models.map(|(name, preemptions, model)| {
-        Trial::test(name, move || {
+        Trial::test(format!("model::{name}"), move || {
             let mut builder = loom::model::Builder::new();
             // All mistakes in the orderings that were tried show with two preemptions; without a bound
             // some searches take minutes.
@@ -279,6 +294,24 @@ fn a_failure_is_cleared_once_and_told_to_all() {
     other.join().unwrap();
 }
 
+/// A queue whose failure was reported fails again, while a thread asks for it: it is told of the new one.
+fn a_failure_that_was_reported_is_not_reported_again() {
+    let (queue, log) = (queue(), Log::default());
+    submit(queue, &log, 1, Code::OUT_OF_RANGE);
+    let first = queue.synchronize().unwrap_err();
+    assert_eq!(first.code(), Code::OUT_OF_RANGE);
+    submit(queue, &log, 2, Code::EXECUTION);
+    let point = queue.tail();
+    let other = thread::spawn(move || {
+        let seen = queue.wait(point).unwrap_err();
+        assert_eq!(seen.code(), Code::EXECUTION);
+    });
+    let second = queue.synchronize().unwrap_err();
+    assert_eq!(second.code(), Code::EXECUTION);
+    queue.synchronize().unwrap();
+    other.join().unwrap();
+}
+
 /// A worker runs what was submitted before it was woken, also if it was about to sleep, and releases the
 /// queue when it is destroyed.
 fn a_worker_sees_what_it_was_woken_for() {
@@ -324,4 +357,34 @@ fn what_a_worker_leaves_on_another_queue_is_handed_back() {
     }
     assert_eq!(seen(&log), 12);
     before.destroy().unwrap();
+}
+
+/// Two threads submit to a queue that looks at its backlog, and one runs what both have submitted while
+/// the other counts: it never counts less than nothing, which would have it run what nobody submitted.
+fn a_submitter_counts_no_more_than_was_submitted() {
+    let (queue, log) = (queue(), Log::default());
+    for digit in 1..=BACKLOG {
+        submit(queue, &log, digit, Code::OK);
+    }
+    queue.synchronize().unwrap();
+    let other = {
+        let log = Arc::clone(&log);
+        thread::spawn(move || submit(queue, &log, BACKLOG + 1, Code::OK))
+    };
+    submit(queue, &log, BACKLOG + 2, Code::OK);
+    queue.synchronize().unwrap();
+    other.join().unwrap();
+    queue.synchronize().unwrap();
+    assert!([123456, 123465].contains(&seen(&log)));
+}
+
+/// A submitter meets a backlog: it wakes the worker and helps it, and each command runs once.
+fn a_submitter_helps_beside_the_worker() {
+    let (queue, log) = (queue(), Log::default());
+    for digit in 1..=BACKLOG + 1 {
+        submit(queue, &log, digit, Code::OK);
+    }
+    queue.synchronize().unwrap();
+    assert_eq!(seen(&log), 12345);
+    queue.destroy().unwrap();
 }

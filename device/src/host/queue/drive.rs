@@ -268,7 +268,7 @@ impl Queue {
             }
             let upstream = self
                 .failures
-                .current()
+                .upstream(completed + 1)
                 .map_or(Code::OK, |failure| failure.code);
             // SAFETY: moved out once: the reader passes the record below, whatever the outcome.
             let command = unsafe { std::ptr::read(next) };

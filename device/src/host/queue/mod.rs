@@ -10,6 +10,8 @@
 //! before it can be waited for, so that waits form no cycle. How the work gets done is in `drive`.
 
 mod drive;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicPtr};
@@ -22,16 +24,16 @@ use super::failure::Failures;
 use super::fault::Fault;
 use super::recording::Recorder;
 use super::segment::{Reader, Spare, Writer, chain};
-use super::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, Ordering, TryLock};
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Condvar, MODEL, Mutex, Ordering, TryLock};
 use super::ticker;
 use super::worker::Worker;
 use crate::Code;
 use drive::Errand;
 
 /// Pending commands at which the worker is woken.
-const WAKE_BACKLOG: u64 = 256;
+pub(super) const WAKE_BACKLOG: u64 = if MODEL { 4 } else { 256 };
 /// Pending commands at which a submitter helps before it goes on.
-const HELP_BACKLOG: u64 = 1024;
+const HELP_BACKLOG: u64 = if MODEL { 4 } else { 1024 };
 /// Estimated work, in nanoseconds, that has to be pending already for a submission to wake the worker.
 /// The submission itself does not count: who submits one thing and waits for it runs it himself, and
 /// would pay for a wake-up that helps nobody.
@@ -52,9 +54,9 @@ pub(super) struct Queue {
     /// Commands that were submitted; written under `producer`.
     submitted: CachePadded<AtomicU64>,
     /// At which `submitted` the next submitter looks at the backlog. A hint.
-    look_at: Count,
+    look_at: AtomicU64,
     /// What `completed` was when a submitter helped in vain.
-    stuck_at: Count,
+    stuck_at: AtomicU64,
     recorder: Recorder,
     /// Commands that have finished; written under `executor`.
     completed: CachePadded<AtomicU64>,
@@ -73,6 +75,19 @@ pub(super) struct Queue {
     /// What was submitted when the ticker last looked.
     pub(super) ticked: Count,
     life: Life,
+}
+
+/// What of a queue has not finished: the commands behind `completed`, up to `submitted`.
+#[derive(Clone, Copy)]
+struct Backlog {
+    completed: u64,
+    submitted: u64,
+}
+
+impl Backlog {
+    fn pending(self) -> u64 {
+        self.submitted - self.completed
+    }
 }
 
 /// Who the queue belongs to at the moment. Set before its handle is given out, and valid until it is
@@ -105,7 +120,9 @@ impl Queue {
             Some(queue) => queue,
             None => Box::leak(Box::new(Self::new()?)),
         };
-        queue.forgive();
+        if let Some((number, _)) = queue.failures.current() {
+            queue.forgive(number);
+        }
         queue.producer.lock().submissions = 0;
         let life = &queue.life;
         life.number
@@ -134,8 +151,8 @@ impl Queue {
                 counted: 0,
             })),
             submitted: CachePadded::new(AtomicU64::new(0)),
-            look_at: Count::new(WAKE_BACKLOG),
-            stuck_at: Count::new(u64::MAX),
+            look_at: AtomicU64::new(WAKE_BACKLOG),
+            stuck_at: AtomicU64::new(u64::MAX),
             recorder: Recorder::default(),
             completed: CachePadded::new(AtomicU64::new(0)),
             executor: CachePadded::new(TryLock::new(reader)),
@@ -242,6 +259,18 @@ impl Queue {
         self.passed(self.tail())
     }
 
+    /// What has not finished. Others submit and execute meanwhile, so that the order counts: a command
+    /// completes after its submission was seen, and who reads `completed` first, with Acquire, therefore
+    /// reads a `submitted` that is no smaller.
+    fn backlog(&self) -> Backlog {
+        let completed = self.completed.load(Ordering::Acquire);
+        let submitted = self.tail();
+        Backlog {
+            completed,
+            submitted,
+        }
+    }
+
     // ---- Submission ----------------------------------------------------------------------------
 
     /// Submits a command of the host, or keeps it where the queue records.
@@ -326,8 +355,8 @@ impl Queue {
     /// Looks at the backlog before a submission: wakes the worker, and helps if that is not enough.
     #[cold]
     fn relieve(&'static self) {
-        let (submitted, completed) = (self.tail(), self.completed.load(Ordering::Relaxed));
-        let pending = submitted - completed;
+        let backlog = self.backlog();
+        let (pending, completed) = (backlog.pending(), backlog.completed);
         if pending < WAKE_BACKLOG {
             self.look_at
                 .store(completed + WAKE_BACKLOG, Ordering::Relaxed);
@@ -337,7 +366,7 @@ impl Queue {
         // Where nothing has moved since the last time, waiting again would only cost the submitter.
         let stuck = self.stuck_at.load(Ordering::Relaxed) == completed;
         if pending >= HELP_BACKLOG && !stuck && !inside() {
-            let helped = self.drive(submitted - HELP_BACKLOG / 2, Errand::Help);
+            let helped = self.drive(backlog.submitted - HELP_BACKLOG / 2, Errand::Help);
             let now = if helped {
                 u64::MAX
             } else {
@@ -346,7 +375,7 @@ impl Queue {
             self.stuck_at.store(now, Ordering::Relaxed);
         }
         self.look_at
-            .store(submitted + WAKE_BACKLOG / 2, Ordering::Relaxed);
+            .store(backlog.submitted + WAKE_BACKLOG / 2, Ordering::Relaxed);
     }
 
     /// Makes later work start after a point of another queue, or of this one: such a point lies before
@@ -395,7 +424,7 @@ impl Queue {
         }
         match self.failures.current() {
             None => Ok(Code::OK),
-            Some(failure) => Err(failure.fault(self.number())),
+            Some((_, failure)) => Err(failure.fault(self.number())),
         }
     }
 
@@ -427,26 +456,20 @@ impl Queue {
 
     #[cold]
     fn report(&'static self, mark: usize, point: u64) -> Result<(), Fault> {
-        let Some(failure) = self.failures.since(mark, point) else {
+        let Some((number, failure)) = self.failures.since(mark, point) else {
             return Ok(());
         };
-        self.forgive();
+        self.forgive(number);
         Err(failure.fault(self.number()))
     }
 
-    /// Clears an open failure: what is submitted from now on is executed again.
-    fn forgive(&'static self) {
-        if !self.failures.open() {
-            return;
-        }
-        // A command that stands between: points before it have failed, points behind it have not.
-        match self.mark(Command::Nop) {
-            Ok(point) => {
-                self.failures.clear(point - 1);
-                self.try_drive(point);
-            }
-            // Without memory for it, what was submitted so far counts as failed.
-            Err(_) => self.failures.clear(self.tail()),
+    /// Clears a failure, if it is open: what is submitted from now on is executed again.
+    fn forgive(&'static self, number: usize) {
+        self.failures.clear(number);
+        // A command that stands between: points before it may have failed, points behind it have not.
+        // Without memory for it, an event that is recorded before the next submission has failed as well.
+        if let Ok(point) = self.mark(Command::Nop) {
+            self.try_drive(point);
         }
     }
 }
