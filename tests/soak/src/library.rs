@@ -114,8 +114,8 @@ pub(crate) fn judged(entry: usize, call: impl FnOnce() -> *mut otr_status_t) -> 
     let code = plain_call!(status_code(status));
     let text = told(plain_call!(status_message(status)));
     let operator = plain_call!(status_operator(status));
-    let stream = plain_call!(status_stream(status));
-    let submission = plain_call!(status_submission(status));
+    plain_call!(status_stream(status));
+    plain_call!(status_submission(status));
     let name = NAMES[entry];
     match &text {
         Some(text) if !text.is_empty() => (),
@@ -124,11 +124,8 @@ pub(crate) fn judged(entry: usize, call: impl FnOnce() -> *mut otr_status_t) -> 
     if !operator.is_null() && told(operator).is_none() {
         problem(&format!("{name}: the operator of a failure is no text"));
     }
-    if submission != 0 && stream == 0 {
-        problem(&format!("{name}: submission {submission} of no stream"));
-    }
     let text = text.unwrap_or_default();
-    if code < 2 || code as usize >= CODES {
+    if code < 1 || code as usize >= CODES {
         problem(&format!("{name}: a status with code {code}: {text}"));
     } else {
         TALLY[entry][code as usize].fetch_add(1, Ordering::Relaxed);
@@ -220,6 +217,9 @@ pub(crate) fn filled<T: Plain>(size: usize, fill: impl FnOnce(*mut T) -> Outcome
     // SAFETY: all bytes are written, and any bytes are a value of the type.
     whole.then(|| unsafe { value.assume_init() })
 }
+
+/// Takes an outcome that does not matter here: it was judged.
+pub(crate) fn ignore<T>(_outcome: T) {}
 
 /// A text that the library hands out, given back to it.
 pub(crate) fn text(tell: impl FnOnce(*mut *mut c_char) -> Outcome) -> Option<String> {

@@ -264,8 +264,6 @@ pub(crate) struct World {
     pub(crate) imports: Shelf<Import>,
     pub(crate) graphs: Shelf<Graph>,
     pub(crate) execs: Shelf<Exec>,
-    /// Host memory that copies may still use, for their bytes to live long enough.
-    pub(crate) buffers: Mutex<Vec<Box<[u8]>>>,
     /// Data of functions of the host that were handed to the library.
     pub(crate) guests: Mutex<Vec<&'static Guest>>,
     /// Handles that were given back.
@@ -295,7 +293,6 @@ impl World {
             imports: Shelf::new(),
             graphs: Shelf::new(),
             execs: Shelf::new(),
-            buffers: Mutex::default(),
             guests: Mutex::default(),
             stale: Mutex::default(),
             clearing: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -317,12 +314,6 @@ impl World {
     pub(crate) fn stale(&self, rng: &mut Rng) -> u64 {
         let stale = self.stale.lock().unwrap_or_else(PoisonError::into_inner);
         rng.choice(stale.iter()).copied().unwrap_or(0)
-    }
-
-    /// Keeps host memory until the round ends.
-    pub(crate) fn keep(&self, buffer: Box<[u8]>) {
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        buffers.push(buffer);
     }
 
     /// Waits for a device, or for all of them. That reports the first failure of any stream, and clears

@@ -293,6 +293,7 @@ impl Layer for Rules {
         let mut books = self.books.lock();
         let recorded = books.queues.get(&queue.addr()).map(|known| Recorded {
             queue: queue.addr(),
+            number: known.number,
             submitted: known.submitted,
             point: Point {
                 calls: known.calls.lock().submitted,

@@ -8,7 +8,7 @@ use outrigger_ffi::otr_graph_exec_info_t;
 use super::capture::{BYTES, free, settled};
 use super::{Action, action};
 use crate::actor::Actor;
-use crate::library::{call, filled, json, made};
+use crate::library::{call, filled, ignore, json, made};
 use crate::world::{Exec, Stream};
 
 /// Executable graphs at most.
@@ -163,8 +163,8 @@ fn measure(actor: &mut Actor) {
         actor.or_garbage(Some(stream.id)),
     );
     match actor.rng.u32(..3) {
-        0 => drop(json(|out| call!(graph_profile(exec, stream, out)))),
-        1 => drop(json(|out| call!(graph_cost(exec, stream, out)))),
+        0 => ignore(json(|out| call!(graph_profile(exec, stream, out)))),
+        1 => ignore(json(|out| call!(graph_cost(exec, stream, out)))),
         _ => drop(call!(graph_check(exec, stream))),
     }
 }

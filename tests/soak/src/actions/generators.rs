@@ -2,7 +2,7 @@
 
 use super::{Action, action};
 use crate::actor::Actor;
-use crate::library::{call, json, made};
+use crate::library::{call, ignore, json, made};
 
 pub(crate) const ACTIONS: &[Action] = &[
     action("generators", 2, create),
@@ -72,8 +72,8 @@ fn fall_back(actor: &mut Actor) {
 fn account(actor: &mut Actor) {
     match actor.rng.u32(..5) {
         0 => drop(call!(fallback_set_mode(actor.rng.u32(..4)))),
-        1 => drop(made::<u32>(|out| call!(fallback_mode(out)))),
+        1 => ignore(made::<u32>(|out| call!(fallback_mode(out)))),
         2 => drop(call!(fallback_reset())),
-        _ => drop(json(|out| call!(fallback_report(out)))),
+        _ => ignore(json(|out| call!(fallback_report(out)))),
     }
 }

@@ -4,7 +4,7 @@ use outrigger_ffi::{OTR_ALL_DEVICES, otr_memory_stats_t, otr_pointer_info_t};
 
 use super::{Action, action};
 use crate::actor::Actor;
-use crate::library::{call, filled, json, made, problem};
+use crate::library::{call, filled, ignore, json, made, problem};
 use crate::world::{Block, Pool};
 use std::sync::Arc;
 
@@ -161,9 +161,9 @@ fn pictures(actor: &mut Actor) {
     };
     let count = actor.rng.u32(..5);
     match actor.rng.u32(..3) {
-        0 => drop(json(|out| call!(memory_snapshot(device, out)))),
-        1 => drop(json(|out| call!(memory_holders(device, count, out)))),
-        _ => drop(json(|out| call!(memory_stats_json(device, out)))),
+        0 => ignore(json(|out| call!(memory_snapshot(device, out)))),
+        1 => ignore(json(|out| call!(memory_holders(device, count, out)))),
+        _ => ignore(json(|out| call!(memory_stats_json(device, out)))),
     }
 }
 

@@ -10,7 +10,7 @@ use outrigger_ffi::*;
 
 use super::{Action, action};
 use crate::actor::Actor;
-use crate::library::{call, filled, made, problem, text};
+use crate::library::{call, filled, ignore, made, problem, text};
 use crate::world::World;
 
 /// Observers at most: each slows down all.
@@ -101,17 +101,17 @@ unsafe extern "C" fn asked(user: *mut c_void, _device: u32, _needed: u64) -> u32
 /// Asks about memory, or about what may be at work.
 fn ask(world: &World, rng: &mut Rng, seen: &otr_observation_t) {
     match rng.u32(..8) {
-        0 => drop(filled::<otr_memory_stats_t>(
+        0 => ignore(filled::<otr_memory_stats_t>(
             size_of::<otr_memory_stats_t>(),
             |out| call!(memory_stats(seen.device, out)),
         )),
         1 if seen.address != 0 => {
-            drop(filled::<otr_pointer_info_t>(
+            ignore(filled::<otr_pointer_info_t>(
                 size_of::<otr_pointer_info_t>(),
                 |out| call!(memory_pointer_info(seen.address, out)),
             ));
         }
-        2 if rng.u32(..20) == 0 => drop(text(|out| call!(memory_snapshot(seen.device, out)))),
+        2 if rng.u32(..20) == 0 => ignore(text(|out| call!(memory_snapshot(seen.device, out)))),
         _ => ask_of_work(world, rng),
     }
 }
@@ -121,7 +121,7 @@ fn ask_of_work(world: &World, rng: &mut Rng) {
     match rng.u32(..7) {
         0 => {
             if let Some(graph) = world.graphs.pick(rng) {
-                drop(filled::<otr_graph_info_t>(
+                ignore(filled::<otr_graph_info_t>(
                     size_of::<otr_graph_info_t>(),
                     |out| call!(graph_info(graph.id, out)),
                 ));
@@ -129,7 +129,7 @@ fn ask_of_work(world: &World, rng: &mut Rng) {
         }
         1 => {
             if let Some(exec) = world.execs.pick(rng) {
-                drop(filled::<otr_graph_exec_info_t>(
+                ignore(filled::<otr_graph_exec_info_t>(
                     size_of::<otr_graph_exec_info_t>(),
                     |out| call!(graph_exec_info(exec.id, out)),
                 ));
@@ -138,7 +138,7 @@ fn ask_of_work(world: &World, rng: &mut Rng) {
         2 | 3 => {
             let stream = world.sessions.pick(rng).or_else(|| world.chaos.pick(rng));
             if let Some(stream) = stream {
-                drop(filled::<otr_capture_info_t>(
+                ignore(filled::<otr_capture_info_t>(
                     size_of::<otr_capture_info_t>(),
                     |out| call!(capture_info(stream.id, out)),
                 ));
@@ -146,7 +146,7 @@ fn ask_of_work(world: &World, rng: &mut Rng) {
         }
         4 => {
             if let Some(pool) = world.pools.pick(rng) {
-                drop(filled::<otr_pool_info_t>(
+                ignore(filled::<otr_pool_info_t>(
                     size_of::<otr_pool_info_t>(),
                     |out| call!(pool_info(pool.id, out)),
                 ));

@@ -60,6 +60,7 @@ pub(crate) fn number(value: f64) -> otr_scalar_t {
     scalar
 }
 
+/// The call of an operator. What it refers to has to live as long.
 pub(crate) fn operator(
     inputs: &[otr_tensor_t],
     outputs: &[otr_tensor_t],
@@ -141,7 +142,8 @@ fn product(actor: &mut Actor, stream: u64, [a, b]: [&Block; 2]) {
     let side = actor.rng.i64(1..side.min(192) + 1);
     let (sizes, strides) = ([side, side], [side, 1]);
     let [from, to] = [a, b].map(|block| tensor(block.address, F32, &sizes, &strides));
-    let call = operator(&[from, from], &[to], &[]);
+    let (inputs, outputs) = ([from, from], [to]);
+    let call = operator(&inputs, &outputs, &[]);
     let _ = call!(operator_call(stream, id, &call));
 }
 
@@ -188,7 +190,8 @@ fn hostile(actor: &mut Actor) {
         .unwrap_or(&[-1, 1]);
     let strides = [sizes[1], 1];
     let one = tensor(address, F32, &sizes, &strides);
-    let call = operator(&[one, one], &[one], &[]);
+    let (inputs, outputs) = ([one, one], [one]);
+    let call = operator(&inputs, &outputs, &[]);
     if call!(operator_call(stream, id, &call)).is_ok() {
         crate::library::problem(&format!("operator_call: takes sizes {sizes:?}"));
     }

@@ -4,7 +4,7 @@ use outrigger_ffi::{OTR_HOST_MEMORY, otr_memory_stats_t};
 
 use super::{Action, action};
 use crate::actor::Actor;
-use crate::library::{call, filled, json, made, problem};
+use crate::library::{call, filled, ignore, json, made, problem};
 use crate::world::Pinned;
 
 /// Allocations at most.
@@ -66,9 +66,9 @@ fn figures(actor: &mut Actor) {
         whole
     };
     match actor.rng.u32(..4) {
-        0 => drop(json(|out| call!(host_stats_json(out)))),
-        1 => drop(json(|out| call!(memory_holders(OTR_HOST_MEMORY, 3, out)))),
-        _ => drop(filled::<otr_memory_stats_t>(size, |out| {
+        0 => ignore(json(|out| call!(host_stats_json(out)))),
+        1 => ignore(json(|out| call!(memory_holders(OTR_HOST_MEMORY, 3, out)))),
+        _ => ignore(filled::<otr_memory_stats_t>(size, |out| {
             call!(host_stats(out))
         })),
     }

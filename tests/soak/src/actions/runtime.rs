@@ -6,7 +6,7 @@ use outrigger_ffi::{OTR_ALL_DEVICES, otr_device_info_t};
 
 use super::{Action, action};
 use crate::actor::Actor;
-use crate::library::{call, filled, json, made, plain_call, problem};
+use crate::library::{call, filled, ignore, json, made, plain_call, problem};
 
 pub(crate) const ACTIONS: &[Action] = &[
     action("runtime", 4, ask),
@@ -24,7 +24,7 @@ fn ask(actor: &mut Actor) {
     };
     match actor.rng.u32(..5) {
         0 => drop(call!(runtime_init())),
-        1 => drop(json(|out| call!(load_report(out)))),
+        1 => ignore(json(|out| call!(load_report(out)))),
         2 => {
             let count = made::<u32>(|out| call!(device_count(out)));
             if count.is_ok_and(|count| count < actor.world.devices) {
@@ -38,7 +38,7 @@ fn ask(actor: &mut Actor) {
                 problem("version: no text");
             }
         }
-        _ => drop(filled::<otr_device_info_t>(size, |info| {
+        _ => ignore(filled::<otr_device_info_t>(size, |info| {
             call!(device_info(device, info))
         })),
     }

@@ -2,7 +2,7 @@
 
 use super::{Action, action};
 use crate::actor::Actor;
-use crate::library::{call, made};
+use crate::library::{call, ignore, made};
 
 pub(crate) const ACTIONS: &[Action] = &[
     action("streams", 6, create),
@@ -53,8 +53,8 @@ fn current(actor: &mut Actor) {
             let stream = actor.or_garbage(stream);
             let _ = call!(stream_set_current(stream));
         }
-        1 => drop(made::<u64>(|out| call!(stream_current(device, out)))),
+        1 => ignore(made::<u64>(|out| call!(stream_current(device, out)))),
         2 => drop(call!(device_set_current(device))),
-        _ => drop(made::<u32>(|out| call!(device_current(out)))),
+        _ => ignore(made::<u32>(|out| call!(device_current(out)))),
     }
 }
