@@ -227,7 +227,8 @@ impl Books {
         alive.extend(others.map(|(kind, number, _)| format!("{kind} {number}")));
         alive.extend(self.memory.values().map(|memory| {
             let last = memory.uses.values().max_by_key(|last| last.work);
-            let last = last.map_or_else(String::new, |last| format!(", last used by {}", last.what));
+            let last =
+                last.map_or_else(String::new, |last| format!(", last used by {}", last.what));
             format!(
                 "{} {} of {} bytes{last}",
                 memory.kind, memory.number, memory.size

@@ -124,7 +124,9 @@ impl Rules {
 
     /// A queue is said to have finished what it was given before a call.
     fn finished(&self, entry: &str, queue: usize, seen: &Seen, code: i32) {
-        self.books.lock().finished(queue, seen.number, seen.submitted);
+        self.books
+            .lock()
+            .finished(queue, seen.number, seen.submitted);
         let book = seen.book.lock();
         let (ran, failure) = (book.ran, book.failure);
         drop(book);

@@ -83,7 +83,10 @@ fn main() -> anyhow::Result<ExitCode> {
     let actions = actor::chosen(&options.only, &options.without);
     ensure!(!actions.is_empty(), "no group of actions is left");
     if let Some(folder) = &options.inside {
-        let hook = |panic: &std::panic::PanicHookInfo<'_>| library::problem(&format!("{panic}"));
+        let hook = |panic: &std::panic::PanicHookInfo<'_>| {
+            let trace = std::backtrace::Backtrace::force_capture();
+            library::problem(&format!("{panic}\n{trace}"));
+        };
         std::panic::set_hook(Box::new(hook));
         watch::start(Duration::from_secs_f64(options.patience));
         let (seconds, threads, steps) = (options.seconds, options.threads, options.steps);

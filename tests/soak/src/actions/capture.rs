@@ -101,11 +101,11 @@ fn record_on(actor: &mut Actor, recipe: u64, stream: &Stream, memory: u64) -> Op
     }
     let graph = made(|out| call!(capture_end(id, out)));
     actor.world.sessions.remove(&seen);
-    let graph = graph.ok()?;
-    // A capture that failed has given its memory back; of one that did not it is in use until here.
+    // What was handed out is the host's, however the capture has ended (H11).
     if let Some(inner) = inner.filter(|_| !freed) {
         free(actor, inner);
     }
+    let graph = graph.ok()?;
     let _ = call!(graph_name_buffer(graph, c"x".as_ptr(), memory, BYTES));
     for node in 0..3 {
         if call!(graph_name_scalar(graph, c"alpha".as_ptr(), node, 0)).is_ok() {
