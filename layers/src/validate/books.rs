@@ -15,6 +15,8 @@ pub(super) struct CallBook {
     pub(super) ran: u64,
     /// The first failure that no synchronize has taken: of which host call, and its code.
     pub(super) failure: Option<(u64, i32)>,
+    /// Synchronizes that run. One of them takes the failure, at a moment that nobody sees.
+    pub(super) taking: u32,
     /// Host calls of other queues that the next host call comes after.
     pub(super) needs: Vec<Point>,
 }
@@ -27,6 +29,11 @@ pub(super) struct Point {
 }
 
 impl CallBook {
+    /// The failure that is there for sure: not while more than `own` synchronizes run.
+    pub(super) fn failure_beside(&self, own: u32) -> Option<(u64, i32)> {
+        self.failure.filter(|_| self.taking <= own)
+    }
+
     /// Lets later host calls come after a point.
     pub(super) fn need(&mut self, point: &Point) {
         let same = |other: &&mut Point| Arc::ptr_eq(&other.book, &point.book);
