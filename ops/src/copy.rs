@@ -251,7 +251,7 @@ fn pattern(value: Scalar, dtype: DType) -> [u8; 16] {
 ///
 /// # Safety
 /// `args` is a block that `plan_copy` or `plan_cat` made for this kernel; the operands, moved by
-/// `bias`, lie in live memory, and do not overlap.
+/// `bias`, lie in live memory, and do not overlap but exactly.
 unsafe extern "C" fn move_kernel<T: Pod>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
     // SAFETY: the caller's promise.
     let mut block = unsafe { ArgumentBlock::new(args, args_size) };
@@ -271,6 +271,9 @@ unsafe extern "C" fn move_kernel<T: Pod>(args: *const c_void, args_size: u32, bi
 /// # Safety
 /// As for [`move_kernel`].
 unsafe fn move_one<T: Pod>(header: &Move, dims: &[Dim], bias: i64) {
+    if header.to == header.from {
+        return; // in place, element for element, where each is already
+    }
     let to = Base::new(header.to, bias);
     let from = Base::new(header.from, bias);
     let size = size_of::<T>() as i64;

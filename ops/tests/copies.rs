@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Array, Rng, call, is_float, tolerance, try_call};
+use common::{Array, Rng, call, call_tensors, is_float, tolerance, try_call};
 use outrigger_ops::{Code, DType, PlanError, Scalar};
 use proptest::prelude::*;
 
@@ -74,6 +74,16 @@ proptest! {
         call("copy", &[&a], &mut [&mut out], &[]);
         prop_assert_eq!(out.values(), a.values());
     }
+}
+
+#[test]
+fn a_copy_onto_itself_changes_nothing() {
+    let mut rng = Rng(5);
+    let a = Array::dense(DType::F32, &[40, 30]).filled(&mut rng, 9.0);
+    let before = a.values();
+    let code = call_tensors("copy", &[a.tensor()], &[a.tensor()], &[]);
+    assert_eq!(code.expect("an output may be its input"), Code::OK.0);
+    assert_eq!(a.values(), before);
 }
 
 #[test]

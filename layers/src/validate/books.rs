@@ -15,6 +15,8 @@ pub(super) struct CallBook {
     pub(super) ran: u64,
     /// The first failure that no synchronize has taken: of which host call, and its code.
     pub(super) failure: Option<(u64, i32)>,
+    /// Synchronizes that run. One of them takes the failure, at a moment that nobody sees.
+    pub(super) taking: u32,
     /// Host calls of other queues that the next host call comes after.
     pub(super) needs: Vec<Point>,
 }
@@ -27,6 +29,11 @@ pub(super) struct Point {
 }
 
 impl CallBook {
+    /// The failure that is there for sure: not while more than `own` synchronizes run.
+    pub(super) fn failure_beside(&self, own: u32) -> Option<(u64, i32)> {
+        self.failure.filter(|_| self.taking <= own)
+    }
+
     /// Lets later host calls come after a point.
     pub(super) fn need(&mut self, point: &Point) {
         let same = |other: &&mut Point| Arc::ptr_eq(&other.book, &point.book);
@@ -59,6 +66,8 @@ pub(super) struct Event {
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
     pub(super) queue: usize,
+    /// Of the queue: a later one may have the same handle.
+    pub(super) number: u32,
     pub(super) submitted: u64,
     pub(super) point: Point,
 }
@@ -75,8 +84,18 @@ pub(super) struct Memory {
     pub(super) uses: Uses,
 }
 
-/// For each queue, the number of the last work that uses some memory, and what that was.
-pub(super) type Uses = HashMap<usize, (u64, String)>;
+/// For each queue, by its number, the last work that uses some memory.
+pub(super) type Uses = HashMap<u32, Use>;
+
+/// Work that uses some memory.
+#[derive(Debug)]
+pub(super) struct Use {
+    /// The handle of the queue, which a later queue may have once this one is destroyed.
+    queue: usize,
+    /// The number of the work within the queue.
+    work: u64,
+    what: String,
+}
 
 /// A physical object where it is mapped.
 #[derive(Debug, Default)]
@@ -153,9 +172,12 @@ impl Books {
             return;
         };
         entry.submitted += 1;
-        let number = entry.submitted;
+        let (number, work) = (entry.number, entry.submitted);
         for (address, size) in ranges {
-            let note = |uses: &mut Uses| uses.insert(queue, (number, what.to_owned()));
+            let note = |uses: &mut Uses| {
+                let what = what.to_owned();
+                uses.insert(number, Use { queue, work, what })
+            };
             if let Some((start, memory)) = self.memory.range_mut(..=*address).next_back()
                 && *address - *start < memory.size
             {
@@ -171,9 +193,10 @@ impl Books {
         }
     }
 
-    /// Work of a queue is known to have finished up to here.
-    pub(super) fn finished(&mut self, queue: usize, submitted: u64) {
-        if let Some(queue) = self.queues.get_mut(&queue) {
+    /// Work of a queue, if it is alive, is known to have finished up to here.
+    pub(super) fn finished(&mut self, queue: usize, number: u32, submitted: u64) {
+        let queue = self.queues.get_mut(&queue);
+        if let Some(queue) = queue.filter(|queue| queue.number == number) {
             queue.finished = queue.finished.max(submitted);
         }
     }
@@ -194,9 +217,10 @@ impl Books {
     }
 
     fn still(&self, uses: &Uses) -> Vec<(usize, String)> {
-        let still = |(queue, (number, what)): (&usize, &(u64, String))| {
-            let live = self.queues.get(queue)?;
-            (live.finished < *number).then(|| (*queue, format!("{what} on queue {}", live.number)))
+        let still = |(number, last): (&u32, &Use)| {
+            let live = self.queues.get(&last.queue)?;
+            let unfinished = live.number == *number && live.finished < last.work;
+            unfinished.then(|| (last.queue, format!("{} on queue {number}", last.what)))
         };
         uses.iter().filter_map(still).collect()
     }
@@ -209,8 +233,9 @@ impl Books {
         let others = self.others.values();
         alive.extend(others.map(|(kind, number, _)| format!("{kind} {number}")));
         alive.extend(self.memory.values().map(|memory| {
-            let last = memory.uses.values().max_by_key(|(number, _)| *number);
-            let last = last.map_or_else(String::new, |(_, what)| format!(", last used by {what}"));
+            let last = memory.uses.values().max_by_key(|last| last.work);
+            let last =
+                last.map_or_else(String::new, |last| format!(", last used by {}", last.what));
             format!(
                 "{} {} of {} bytes{last}",
                 memory.kind, memory.number, memory.size

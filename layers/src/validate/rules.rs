@@ -122,11 +122,13 @@ impl Rules {
         seen.recording || code == Code::CAPTURE.0
     }
 
-    /// A queue is said to have finished what it was given before a call.
-    fn finished(&self, entry: &str, queue: usize, seen: &Seen, code: i32) {
-        self.books.lock().finished(queue, seen.submitted);
+    /// A queue is said to have finished what it was given before a call, which is `own` synchronizes.
+    fn finished(&self, entry: &str, queue: usize, seen: &Seen, own: u32, code: i32) {
+        self.books
+            .lock()
+            .finished(queue, seen.number, seen.submitted);
         let book = seen.book.lock();
-        let (ran, failure) = (book.ran, book.failure);
+        let (ran, failure) = (book.ran, book.failure_beside(own));
         drop(book);
         let number = seen.number;
         if ran < seen.calls {
@@ -177,9 +179,9 @@ impl Rules {
         };
         self.books
             .lock()
-            .finished(recorded.queue, recorded.submitted);
+            .finished(recorded.queue, recorded.number, recorded.submitted);
         let book = recorded.point.book.lock();
-        let (ran, failure) = (book.ran, book.failure);
+        let (ran, failure) = (book.ran, book.failure_beside(0));
         drop(book);
         if ran < recorded.point.calls {
             let text = format!("{entry} of event {number} answered before host call {ran} had run");

@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 15] = [
     "outrigger-device",
     "outrigger-layers",
     "outrigger-allocator",
@@ -20,6 +20,7 @@ const LAYERS: [&str; 14] = [
     "outrigger-mutants",
     "outrigger-conformance",
     "outrigger-tests",
+    "outrigger-soak",
     "outrigger-bench-alloc",
     "outrigger-cli",
     "xtask",

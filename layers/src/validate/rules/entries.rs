@@ -177,19 +177,21 @@ impl Layer for Rules {
             && !self.recording("queue_query", &seen, code)
             && code != Code::NOT_READY.0
         {
-            self.finished("queue_query", queue.addr(), &seen, code);
+            self.finished("queue_query", queue.addr(), &seen, 0, code);
         }
         code
     }
 
     unsafe fn queue_synchronize(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
         let seen = self.seen(queue.addr());
+        if let Some(seen) = &seen {
+            seen.book.lock().taking += 1;
+        }
         // SAFETY: the caller's promise.
         let code = unsafe { next.queue_synchronize(queue) };
-        if let Some(seen) = seen
-            && !self.recording("queue_synchronize", &seen, code)
-            && code != Code::WOULD_DEADLOCK.0
-        {
+        let Some(seen) = seen else { return code };
+        let waited = !self.recording("queue_synchronize", &seen, code);
+        if waited && code != Code::WOULD_DEADLOCK.0 {
             if code == Code::NOT_READY.0 {
                 let text = format!(
                     "queue_synchronize of queue {} answered NOT_READY",
@@ -197,13 +199,14 @@ impl Layer for Rules {
                 );
                 self.driver("R20", text);
             }
-            self.finished("queue_synchronize", queue.addr(), &seen, code);
+            self.finished("queue_synchronize", queue.addr(), &seen, 1, code);
             // It has told of the failure, which is gone now.
             let mut book = seen.book.lock();
             if book.failure.is_some_and(|(at, _)| at < seen.calls) {
                 book.failure = None;
             }
         }
+        seen.book.lock().taking -= 1;
         code
     }
 
@@ -293,6 +296,7 @@ impl Layer for Rules {
         let mut books = self.books.lock();
         let recorded = books.queues.get(&queue.addr()).map(|known| Recorded {
             queue: queue.addr(),
+            number: known.number,
             submitted: known.submitted,
             point: Point {
                 calls: known.calls.lock().submitted,

@@ -1,0 +1,60 @@
+//! Streams: made, asked, waited for, and destroyed while others use them.
+
+use super::{Action, action};
+use crate::actor::Actor;
+use crate::library::{call, ignore, made};
+
+pub(crate) const ACTIONS: &[Action] = &[
+    action("streams", 6, create),
+    action("streams", 3, destroy),
+    action("streams", 12, ask),
+    action("streams", 6, synchronize),
+    action("streams", 8, current),
+];
+
+fn create(actor: &mut Actor) {
+    actor.add_plain(None);
+}
+
+/// Destroys one, whoever else is about to use it. Blocks that it is home to can still be freed.
+fn destroy(actor: &mut Actor) {
+    let Some(stream) = actor.world.plain.take(&mut actor.rng) else {
+        return;
+    };
+    if call!(stream_destroy(stream.id)).is_ok() {
+        actor.world.gone(stream.id);
+    } else if stream.owned {
+        actor.world.plain.put(stream);
+    }
+}
+
+fn ask(actor: &mut Actor) {
+    let stream = actor.plain(None).map(|stream| stream.id);
+    let stream = actor.or_garbage(stream);
+    let _ = match actor.rng.u32(..5) {
+        0 => made::<u32>(|out| call!(stream_device(stream, out))).map(drop),
+        1 => made::<i32>(|out| call!(stream_priority(stream, out))).map(drop),
+        2 => call!(stream_flush(stream)),
+        _ => made::<u32>(|out| call!(stream_query(stream, out))).map(drop),
+    };
+}
+
+fn synchronize(actor: &mut Actor) {
+    let stream = actor.plain(None).map(|stream| stream.id);
+    let stream = actor.or_garbage(stream);
+    let _ = call!(stream_synchronize(stream));
+}
+
+fn current(actor: &mut Actor) {
+    let device = actor.any_device();
+    match actor.rng.u32(..4) {
+        0 => {
+            let stream = actor.plain(None).map(|stream| stream.id);
+            let stream = actor.or_garbage(stream);
+            let _ = call!(stream_set_current(stream));
+        }
+        1 => ignore(made::<u64>(|out| call!(stream_current(device, out)))),
+        2 => drop(call!(device_set_current(device))),
+        _ => ignore(made::<u32>(|out| call!(device_current(out)))),
+    }
+}

@@ -1,0 +1,80 @@
+//! What was called, how it ended, and what was never called or never failed: a call that nobody makes must
+//! be seen.
+
+use std::fmt::Write as _;
+
+use outrigger_device::Code;
+
+use crate::library::{CODES, NAMES};
+
+/// Entries that cannot fail, and why.
+const NEVER_FAIL: [(&str, &str); 19] = [
+    ("status_code", "returns no status"),
+    ("status_message", "returns no status"),
+    ("status_operator", "returns no status"),
+    ("status_stream", "returns no status"),
+    ("status_submission", "returns no status"),
+    ("status_free", "returns no status"),
+    ("string_free", "returns no status"),
+    ("version", "returns no status"),
+    (
+        "fallback_reset",
+        "has no arguments and no state that could forbid it",
+    ),
+    ("fallback_end", "counts; fails without a name only"),
+    (
+        "host_empty_cache",
+        "has no arguments; a driver does not refuse to take memory back",
+    ),
+    ("host_reset_peak", "has no arguments"),
+    ("host_reset_accumulated", "has no arguments"),
+    ("host_set_limit", "takes any number"),
+    ("memory_set_process_limit", "takes any number"),
+    ("runtime_init", "fails before the first success only"),
+    ("set_parallel_for", "takes any function, and none"),
+    ("set_threads", "takes any number"),
+    ("load_report", "fails without a place for the text only"),
+];
+
+/// Calls by entry and code.
+pub(crate) type Tally = Vec<Vec<u64>>;
+
+/// Adds what one scene has called.
+pub(crate) fn add(sum: &mut Tally, other: &Tally) {
+    sum.resize(NAMES.len(), vec![0; CODES]);
+    for (sum, other) in sum.iter_mut().zip(other) {
+        for (sum, other) in sum.iter_mut().zip(other) {
+            *sum += other;
+        }
+    }
+}
+
+/// A line for each entry: how often it succeeded, and how often it failed with which code.
+pub(crate) fn table(tally: &Tally) -> String {
+    let mut text = String::new();
+    for (name, calls) in NAMES.iter().zip(tally) {
+        let _ = write!(text, "{name:<26}{:>10}", calls[0]);
+        for (code, times) in calls.iter().enumerate().skip(1) {
+            if *times != 0 {
+                let _ = write!(text, "  {} {times}", Code(code as i32));
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Entries that never succeeded, or that can fail and never did.
+pub(crate) fn missing(tally: &Tally) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (name, calls) in NAMES.iter().zip(tally) {
+        if calls[0] == 0 {
+            missing.push(format!("{name} never succeeded"));
+        }
+        let can_fail = NEVER_FAIL.iter().all(|(entry, _)| entry != name);
+        if can_fail && calls[1..].iter().sum::<u64>() == 0 {
+            missing.push(format!("{name} never failed"));
+        }
+    }
+    missing
+}
