@@ -89,7 +89,17 @@ pub(super) fn reports(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 }
 
 /// Runs the suite on one driver, and has its report verified.
-pub(super) fn suite(workspace: &Workspace, name: &str, driver: &str) -> anyhow::Result<Counts> {
+fn suite(workspace: &Workspace, name: &str, driver: &str) -> anyhow::Result<Counts> {
+    suite_within(workspace, name, driver, "1")
+}
+
+/// The same with limits in time that are stretched by a factor.
+pub(super) fn suite_within(
+    workspace: &Workspace,
+    name: &str,
+    driver: &str,
+    limit_factor: &str,
+) -> anyhow::Result<Counts> {
     let program = workspace.target("debug/outrigger");
     let stem = reports(workspace)?.join(name.replace(' ', "-"));
     let json = stem.with_extension("json");
@@ -99,7 +109,8 @@ pub(super) fn suite(workspace: &Workspace, name: &str, driver: &str) -> anyhow::
     }
     let mut command = Command::new(&program);
     command
-        .args(["conformance", "--driver", driver, "--json"])
+        .args(["conformance", "--driver", driver])
+        .args(["--limit-factor", limit_factor, "--json"])
         .arg(&json)
         .arg("--html")
         .arg(stem.with_extension("html"))
