@@ -160,7 +160,7 @@ mutants! {
         device_properties(self, next, driver, device, properties) {
             let code = next.device_properties(driver, device, properties);
             if code == Code::OK.0 {
-                (*properties).flags |= u64::from(sys::OTR_DEVICE_HOST_VISIBLE);
+                (*properties).flags |= sys::OTR_DEVICE_HOST_VISIBLE;
             }
             code
         }

@@ -90,15 +90,15 @@ pub(super) fn reports(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Runs the suite on one driver, and has its report verified.
 fn suite(workspace: &Workspace, name: &str, driver: &str) -> anyhow::Result<Counts> {
-    suite_within(workspace, name, driver, "1")
+    suite_with(workspace, name, driver, &[])
 }
 
-/// The same with limits in time that are stretched by a factor.
-pub(super) fn suite_within(
+/// The same with options of the command line.
+pub(super) fn suite_with(
     workspace: &Workspace,
     name: &str,
     driver: &str,
-    limit_factor: &str,
+    options: &[&str],
 ) -> anyhow::Result<Counts> {
     let program = workspace.target("debug/outrigger");
     let stem = reports(workspace)?.join(name.replace(' ', "-"));
@@ -110,7 +110,8 @@ pub(super) fn suite_within(
     let mut command = Command::new(&program);
     command
         .args(["conformance", "--driver", driver])
-        .args(["--limit-factor", limit_factor, "--json"])
+        .args(options)
+        .arg("--json")
         .arg(&json)
         .arg("--html")
         .arg(stem.with_extension("html"))

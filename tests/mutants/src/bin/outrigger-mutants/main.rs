@@ -16,7 +16,7 @@ use outrigger_conformance::record::{Record, Totals};
 use outrigger_conformance::report::Head;
 use outrigger_conformance::runner::{Plan, Watcher};
 use outrigger_conformance::select::Selection;
-use outrigger_conformance::{Test, run_helper, run_test, use_library};
+use outrigger_conformance::{Test, Tier, run_helper, run_test, use_library};
 
 use hosts::hosts;
 
@@ -50,6 +50,8 @@ struct Run {
     max_failures: u32,
     #[arg(long)]
     limit_factor: f64,
+    #[arg(long, value_delimiter = ',', value_parser = tier)]
+    tier: Vec<Tier>,
     #[arg(long, value_delimiter = ',')]
     rules: Vec<String>,
     #[arg(long)]
@@ -63,6 +65,10 @@ struct Inner {
     #[arg(long)]
     seed: u64,
     name: Option<String>,
+}
+
+fn tier(name: &str) -> Result<Tier, String> {
+    Tier::of(name).ok_or_else(|| format!("there is no tier `{name}`"))
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -120,6 +126,7 @@ fn conformance(run: Run) -> anyhow::Result<ExitCode> {
         program: std::env::current_exe()?,
         driver: DRIVER.to_owned(),
         selection: Selection {
+            tiers: run.tier,
             rules: run.rules,
             ..Selection::default()
         },
