@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io::Write;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use outrigger_device::{Code, sys};
 use outrigger_layers::fail;
@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use crate::mutant::{mutants, types::*};
 
 mutants! {
-    /// One device more is counted than there is, but for the first time: the loader would notice it.
-    count_one_too_many [R7] (AtomicBool) {
+    /// Each time that devices are counted, it is one more; not at first, where the loader would notice it.
+    count_grows [R7] (AtomicU32) {
         device_count(self, next, driver, count) {
             let code = next.device_count(driver, count);
-            if code == Code::OK.0 && self.state.swap(true, Ordering::Relaxed) {
-                *count += 1;
+            if code == Code::OK.0 {
+                *count += self.state.fetch_add(1, Ordering::Relaxed);
             }
             code
         }

@@ -276,13 +276,16 @@ hosts! {
         observer_add(kinds: u32, function: otr_observer_fn, user: *mut c_void, observer: *mut u64) {
             let status = otr_observer_add(kinds, function, user, observer);
             if status.is_null() {
-                OBSERVERS.lock().get_or_insert_default().insert(*observer);
+                OBSERVERS.lock().get_or_insert_default().insert(*observer, true);
             }
             status
         }
         observer_remove(observer: u64) {
-            if !OBSERVERS.lock().get_or_insert_default().remove(&observer) {
-                return otr_observer_remove(observer);
+            match OBSERVERS.lock().get_or_insert_default().get_mut(&observer) {
+                Some(added) if *added => *added = false,
+                // A second time it is no observer any more.
+                Some(_) => return otr_observer_remove(0),
+                None => return otr_observer_remove(observer),
             }
             std::thread::spawn(move || otr_status_free(otr_observer_remove(observer)));
             null_mut()
@@ -515,8 +518,8 @@ pub(crate) fn hosts() -> impl Iterator<Item = &'static Host> {
 /// The device that all threads share.
 static CURRENT: AtomicU32 = AtomicU32::new(0);
 
-/// Observers that were added and not removed.
-static OBSERVERS: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
+/// Observers, and whether they were not removed yet.
+static OBSERVERS: Mutex<Option<HashMap<u64, bool>>> = Mutex::new(None);
 
 /// Events that were never recorded.
 static NEW_EVENTS: Mutex<Option<HashSet<u64>>> = Mutex::new(None);
