@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
 use std::sync::Arc;
 
+use outrigger_device::foreign_call;
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Code, ContextSource, Error, Frame, HistoryOptions, Result};
 
@@ -70,13 +71,13 @@ unsafe impl Sync for Source {}
 impl ContextSource for Source {
     fn capture(&self) -> u64 {
         // SAFETY: the host lets this be called from any thread until all contexts are released.
-        unsafe { (self.capture)(self.user) }
+        unsafe { foreign_call!(self.capture, self.user) }
     }
 
     fn release(&self, token: u64) {
         if let Some(release) = self.release {
             // SAFETY: as above; the token came from `capture`, and is released once.
-            unsafe { release(self.user, token) }
+            unsafe { foreign_call!(release, self.user, token) }
         }
     }
 
@@ -86,7 +87,7 @@ impl ContextSource for Source {
             let to = (&raw mut frame).cast::<c_void>();
             // SAFETY: as above; the token is not released yet. `take_frame` is called with `to` within
             // this call only, as the header says, while `frame` is borrowed by nobody else.
-            unsafe { frames(self.user, token, Some(take_frame), to) }
+            unsafe { foreign_call!(frames, self.user, token, Some(take_frame), to) }
         }
     }
 }

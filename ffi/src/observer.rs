@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 
+use outrigger_device::foreign_call;
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Code, Error, ObservationKinds};
 
@@ -118,7 +119,7 @@ api! {
                 device_total: seen.device_total,
             };
             // SAFETY: the host lets this be called from any thread until the observer is removed.
-            unsafe { function(user.0, &observation) }
+            unsafe { foreign_call!(function, user.0, &raw const observation) }
         })?);
         Ok(())
     }
@@ -136,7 +137,7 @@ api! {
         out.set(hooks::add_pressure_observer(move |pressure| {
             let user = &user;
             // SAFETY: the host lets this be called from any thread until the observer is removed.
-            unsafe { function(user.0, pressure.device, pressure.needed) != 0 }
+            unsafe { foreign_call!(function, user.0, pressure.device, pressure.needed) != 0 }
         })?);
         Ok(())
     }

@@ -744,3 +744,461 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     memory_pointer_info_on: crate::otr_memory_pointer_info_on,
     memory_export_on: crate::otr_memory_export_on,
 };
+/// The entry of a table that has the function of this name: for hosts that call one library or
+/// another.
+#[macro_export]
+macro_rules! host_entry {
+    ($table:expr, otr_kernel_launch) => {
+        $table .kernel_launch
+    };
+    ($table:expr, otr_host_node) => {
+        $table .host_node
+    };
+    ($table:expr, otr_capture_begin) => {
+        $table .capture_begin
+    };
+    ($table:expr, otr_capture_end) => {
+        $table .capture_end
+    };
+    ($table:expr, otr_capture_abort) => {
+        $table .capture_abort
+    };
+    ($table:expr, otr_capture_partial) => {
+        $table .capture_partial
+    };
+    ($table:expr, otr_capture_info) => {
+        $table .capture_info
+    };
+    ($table:expr, otr_capture_label) => {
+        $table .capture_label
+    };
+    ($table:expr, otr_capture_conditional) => {
+        $table .capture_conditional
+    };
+    ($table:expr, otr_copy) => {
+        $table .copy
+    };
+    ($table:expr, otr_copy_peer) => {
+        $table .copy_peer
+    };
+    ($table:expr, otr_fill) => {
+        $table .fill
+    };
+    ($table:expr, otr_host_call) => {
+        $table .host_call
+    };
+    ($table:expr, otr_trace_begin) => {
+        $table .trace_begin
+    };
+    ($table:expr, otr_trace_end) => {
+        $table .trace_end
+    };
+    ($table:expr, otr_event_create) => {
+        $table .event_create
+    };
+    ($table:expr, otr_event_destroy) => {
+        $table .event_destroy
+    };
+    ($table:expr, otr_event_record) => {
+        $table .event_record
+    };
+    ($table:expr, otr_event_query) => {
+        $table .event_query
+    };
+    ($table:expr, otr_event_synchronize) => {
+        $table .event_synchronize
+    };
+    ($table:expr, otr_event_elapsed) => {
+        $table .event_elapsed
+    };
+    ($table:expr, otr_fallback_begin) => {
+        $table .fallback_begin
+    };
+    ($table:expr, otr_fallback_end) => {
+        $table .fallback_end
+    };
+    ($table:expr, otr_fallback_set_mode) => {
+        $table .fallback_set_mode
+    };
+    ($table:expr, otr_fallback_mode) => {
+        $table .fallback_mode
+    };
+    ($table:expr, otr_fallback_report) => {
+        $table .fallback_report
+    };
+    ($table:expr, otr_fallback_reset) => {
+        $table .fallback_reset
+    };
+    ($table:expr, otr_generator_create) => {
+        $table .generator_create
+    };
+    ($table:expr, otr_generator_default) => {
+        $table .generator_default
+    };
+    ($table:expr, otr_generator_destroy) => {
+        $table .generator_destroy
+    };
+    ($table:expr, otr_generator_seed) => {
+        $table .generator_seed
+    };
+    ($table:expr, otr_generator_state) => {
+        $table .generator_state
+    };
+    ($table:expr, otr_generator_set_state) => {
+        $table .generator_set_state
+    };
+    ($table:expr, otr_generator_reserve) => {
+        $table .generator_reserve
+    };
+    ($table:expr, otr_graph_create) => {
+        $table .graph_create
+    };
+    ($table:expr, otr_graph_destroy) => {
+        $table .graph_destroy
+    };
+    ($table:expr, otr_graph_info) => {
+        $table .graph_info
+    };
+    ($table:expr, otr_graph_dump) => {
+        $table .graph_dump
+    };
+    ($table:expr, otr_graph_name_buffer) => {
+        $table .graph_name_buffer
+    };
+    ($table:expr, otr_graph_name_scalar) => {
+        $table .graph_name_scalar
+    };
+    ($table:expr, otr_graph_add_kernel) => {
+        $table .graph_add_kernel
+    };
+    ($table:expr, otr_graph_add_operator) => {
+        $table .graph_add_operator
+    };
+    ($table:expr, otr_graph_add_copy) => {
+        $table .graph_add_copy
+    };
+    ($table:expr, otr_graph_add_fill) => {
+        $table .graph_add_fill
+    };
+    ($table:expr, otr_graph_add_host) => {
+        $table .graph_add_host
+    };
+    ($table:expr, otr_graph_add_empty) => {
+        $table .graph_add_empty
+    };
+    ($table:expr, otr_graph_add_child) => {
+        $table .graph_add_child
+    };
+    ($table:expr, otr_graph_add_conditional) => {
+        $table .graph_add_conditional
+    };
+    ($table:expr, otr_graph_add_alloc) => {
+        $table .graph_add_alloc
+    };
+    ($table:expr, otr_graph_add_free) => {
+        $table .graph_add_free
+    };
+    ($table:expr, otr_graph_instantiate) => {
+        $table .graph_instantiate
+    };
+    ($table:expr, otr_graph_exec_destroy) => {
+        $table .graph_exec_destroy
+    };
+    ($table:expr, otr_graph_replay) => {
+        $table .graph_replay
+    };
+    ($table:expr, otr_graph_slot) => {
+        $table .graph_slot
+    };
+    ($table:expr, otr_graph_bind) => {
+        $table .graph_bind
+    };
+    ($table:expr, otr_graph_bind_scalar) => {
+        $table .graph_bind_scalar
+    };
+    ($table:expr, otr_graph_update) => {
+        $table .graph_update
+    };
+    ($table:expr, otr_graph_exec_info) => {
+        $table .graph_exec_info
+    };
+    ($table:expr, otr_graph_profile) => {
+        $table .graph_profile
+    };
+    ($table:expr, otr_graph_cost) => {
+        $table .graph_cost
+    };
+    ($table:expr, otr_graph_check) => {
+        $table .graph_check
+    };
+    ($table:expr, otr_memory_history_start) => {
+        $table .memory_history_start
+    };
+    ($table:expr, otr_memory_history_stop) => {
+        $table .memory_history_stop
+    };
+    ($table:expr, otr_memory_history_clear) => {
+        $table .memory_history_clear
+    };
+    ($table:expr, otr_memory_label_push) => {
+        $table .memory_label_push
+    };
+    ($table:expr, otr_memory_label_pop) => {
+        $table .memory_label_pop
+    };
+    ($table:expr, otr_memory_holders) => {
+        $table .memory_holders
+    };
+    ($table:expr, otr_memory_trace_start) => {
+        $table .memory_trace_start
+    };
+    ($table:expr, otr_memory_trace_stop) => {
+        $table .memory_trace_stop
+    };
+    ($table:expr, otr_memory_trace_mark) => {
+        $table .memory_trace_mark
+    };
+    ($table:expr, otr_memory_alloc) => {
+        $table .memory_alloc
+    };
+    ($table:expr, otr_memory_free) => {
+        $table .memory_free
+    };
+    ($table:expr, otr_memory_record_stream) => {
+        $table .memory_record_stream
+    };
+    ($table:expr, otr_memory_pointer_info) => {
+        $table .memory_pointer_info
+    };
+    ($table:expr, otr_memory_export) => {
+        $table .memory_export
+    };
+    ($table:expr, otr_memory_import) => {
+        $table .memory_import
+    };
+    ($table:expr, otr_memory_close) => {
+        $table .memory_close
+    };
+    ($table:expr, otr_memory_empty_cache) => {
+        $table .memory_empty_cache
+    };
+    ($table:expr, otr_memory_trim) => {
+        $table .memory_trim
+    };
+    ($table:expr, otr_memory_info) => {
+        $table .memory_info
+    };
+    ($table:expr, otr_memory_stats) => {
+        $table .memory_stats
+    };
+    ($table:expr, otr_memory_reset_peak) => {
+        $table .memory_reset_peak
+    };
+    ($table:expr, otr_memory_reset_accumulated) => {
+        $table .memory_reset_accumulated
+    };
+    ($table:expr, otr_memory_stats_json) => {
+        $table .memory_stats_json
+    };
+    ($table:expr, otr_memory_set_limit) => {
+        $table .memory_set_limit
+    };
+    ($table:expr, otr_memory_limit) => {
+        $table .memory_limit
+    };
+    ($table:expr, otr_memory_set_fraction) => {
+        $table .memory_set_fraction
+    };
+    ($table:expr, otr_memory_fraction) => {
+        $table .memory_fraction
+    };
+    ($table:expr, otr_memory_set_process_limit) => {
+        $table .memory_set_process_limit
+    };
+    ($table:expr, otr_memory_process_info) => {
+        $table .memory_process_info
+    };
+    ($table:expr, otr_memory_snapshot) => {
+        $table .memory_snapshot
+    };
+    ($table:expr, otr_observer_add) => {
+        $table .observer_add
+    };
+    ($table:expr, otr_observer_add_pressure) => {
+        $table .observer_add_pressure
+    };
+    ($table:expr, otr_observer_remove) => {
+        $table .observer_remove
+    };
+    ($table:expr, otr_operator_find) => {
+        $table .operator_find
+    };
+    ($table:expr, otr_operator_call) => {
+        $table .operator_call
+    };
+    ($table:expr, otr_set_parallel_for) => {
+        $table .set_parallel_for
+    };
+    ($table:expr, otr_set_threads) => {
+        $table .set_threads
+    };
+    ($table:expr, otr_host_alloc) => {
+        $table .host_alloc
+    };
+    ($table:expr, otr_host_free) => {
+        $table .host_free
+    };
+    ($table:expr, otr_host_record_stream) => {
+        $table .host_record_stream
+    };
+    ($table:expr, otr_host_is_pinned) => {
+        $table .host_is_pinned
+    };
+    ($table:expr, otr_host_empty_cache) => {
+        $table .host_empty_cache
+    };
+    ($table:expr, otr_host_stats) => {
+        $table .host_stats
+    };
+    ($table:expr, otr_host_stats_json) => {
+        $table .host_stats_json
+    };
+    ($table:expr, otr_host_reset_peak) => {
+        $table .host_reset_peak
+    };
+    ($table:expr, otr_host_reset_accumulated) => {
+        $table .host_reset_accumulated
+    };
+    ($table:expr, otr_host_set_limit) => {
+        $table .host_set_limit
+    };
+    ($table:expr, otr_pool_create) => {
+        $table .pool_create
+    };
+    ($table:expr, otr_pool_destroy) => {
+        $table .pool_destroy
+    };
+    ($table:expr, otr_pool_info) => {
+        $table .pool_info
+    };
+    ($table:expr, otr_pool_alloc) => {
+        $table .pool_alloc
+    };
+    ($table:expr, otr_pool_begin_use) => {
+        $table .pool_begin_use
+    };
+    ($table:expr, otr_pool_end_use) => {
+        $table .pool_end_use
+    };
+    ($table:expr, otr_pool_set_limit) => {
+        $table .pool_set_limit
+    };
+    ($table:expr, otr_pool_sleep) => {
+        $table .pool_sleep
+    };
+    ($table:expr, otr_pool_wake) => {
+        $table .pool_wake
+    };
+    ($table:expr, otr_pool_snapshot) => {
+        $table .pool_snapshot
+    };
+    ($table:expr, otr_version) => {
+        $table .version
+    };
+    ($table:expr, otr_runtime_init) => {
+        $table .runtime_init
+    };
+    ($table:expr, otr_driver_load) => {
+        $table .driver_load
+    };
+    ($table:expr, otr_load_report) => {
+        $table .load_report
+    };
+    ($table:expr, otr_device_count) => {
+        $table .device_count
+    };
+    ($table:expr, otr_device_info) => {
+        $table .device_info
+    };
+    ($table:expr, otr_device_current) => {
+        $table .device_current
+    };
+    ($table:expr, otr_device_set_current) => {
+        $table .device_set_current
+    };
+    ($table:expr, otr_device_synchronize) => {
+        $table .device_synchronize
+    };
+    ($table:expr, otr_status_code) => {
+        $table .status_code
+    };
+    ($table:expr, otr_status_message) => {
+        $table .status_message
+    };
+    ($table:expr, otr_status_operator) => {
+        $table .status_operator
+    };
+    ($table:expr, otr_status_stream) => {
+        $table .status_stream
+    };
+    ($table:expr, otr_status_submission) => {
+        $table .status_submission
+    };
+    ($table:expr, otr_status_free) => {
+        $table .status_free
+    };
+    ($table:expr, otr_string_free) => {
+        $table .string_free
+    };
+    ($table:expr, otr_stream_default) => {
+        $table .stream_default
+    };
+    ($table:expr, otr_stream_from_pool) => {
+        $table .stream_from_pool
+    };
+    ($table:expr, otr_stream_create) => {
+        $table .stream_create
+    };
+    ($table:expr, otr_stream_destroy) => {
+        $table .stream_destroy
+    };
+    ($table:expr, otr_stream_device) => {
+        $table .stream_device
+    };
+    ($table:expr, otr_stream_priority) => {
+        $table .stream_priority
+    };
+    ($table:expr, otr_stream_current) => {
+        $table .stream_current
+    };
+    ($table:expr, otr_stream_set_current) => {
+        $table .stream_set_current
+    };
+    ($table:expr, otr_stream_query) => {
+        $table .stream_query
+    };
+    ($table:expr, otr_stream_synchronize) => {
+        $table .stream_synchronize
+    };
+    ($table:expr, otr_stream_flush) => {
+        $table .stream_flush
+    };
+    ($table:expr, otr_stream_wait_event) => {
+        $table .stream_wait_event
+    };
+    ($table:expr, otr_copy_peer_on) => {
+        $table .copy_peer_on
+    };
+    ($table:expr, otr_memory_free_on) => {
+        $table .memory_free_on
+    };
+    ($table:expr, otr_memory_record_stream_on) => {
+        $table .memory_record_stream_on
+    };
+    ($table:expr, otr_memory_pointer_info_on) => {
+        $table .memory_pointer_info_on
+    };
+    ($table:expr, otr_memory_export_on) => {
+        $table .memory_export_on
+    };
+}

@@ -3,6 +3,7 @@
 //! thread that caused the event, with no lock held, and cost one load where nobody listens.
 
 use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -153,7 +154,8 @@ static TABLE: Table<Observer> = Table::new(Kind::Observer);
 static LIST: RwLock<Vec<Ref<Observer>>> = RwLock::new(Rank::Observers, Vec::new());
 static LISTENING: AtomicU32 = AtomicU32::new(0);
 
-/// Has `function` called for every event of the given kinds. Returns the observer's id.
+/// Has `function` called for every event of the given kinds; a panic in it goes no further. Returns the
+/// observer's id.
 ///
 /// # Errors
 /// `OUT_OF_HOST_MEMORY` if too many observers are alive.
@@ -162,13 +164,15 @@ pub fn add_observer(
     function: impl Fn(&Observation<'_>) + Send + Sync + 'static,
 ) -> Result<u64> {
     let kinds = kinds.0 & ObservationKinds::ALL.0;
-    add(kinds, Function::Hears(Box::new(function)))
+    let hears = move |seen: &Observation<'_>| contained(|| function(seen)).unwrap_or_default();
+    add(kinds, Function::Hears(Box::new(hears)))
 }
 
 /// Has `function` called when an allocation of any device is about to fail, after caches were given back
 /// and pending frees were waited for. It releases what it can (frees, at best) and tells whether it did
 /// anything: then the allocation is tried once more. It may allocate itself; what it cannot get is an
-/// error there, and nobody is asked again for it. Returns the observer's id.
+/// error there, and nobody is asked again for it. A panic in it counts as having released nothing. Returns the
+/// observer's id.
 ///
 /// # Errors
 /// `OUT_OF_HOST_MEMORY` if too many observers are alive.
@@ -176,7 +180,22 @@ pub fn add_pressure_observer(
     function: impl Fn(&Pressure) -> bool + Send + Sync + 'static,
 ) -> Result<u64> {
     let kinds = ObservationKinds::PRESSURE.0;
-    add(kinds, Function::Releases(Box::new(function)))
+    let releases = move |asked: &Pressure| contained(|| function(asked)).unwrap_or_default();
+    add(kinds, Function::Releases(Box::new(releases)))
+}
+
+/// Calls a function of the host. A panic in it goes no further: the call that caused it has its own outcome.
+pub(crate) fn contained<R>(call: impl FnOnce() -> R) -> Option<R> {
+    // What the function left half done is the host's own.
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => Some(result),
+        Err(payload) => {
+            // Dropping what was thrown could throw again.
+            std::mem::forget(payload);
+            tracing::error!(target: "outrigger::host", "a function of the host panicked");
+            None
+        }
+    }
 }
 
 fn add(kinds: u32, function: Function) -> Result<u64> {

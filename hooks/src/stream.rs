@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
 
-use outrigger_device::{Code, CopyKind, Queue};
+use outrigger_device::{Code, CopyKind, Queue, foreign_call};
 use outrigger_locks::{Mutex, Rank};
 
 use crate::graph::{CaptureSlot, HostNode, KernelCall};
@@ -262,10 +262,10 @@ impl Stream {
         self.host_call_now(move |upstream| {
             let upstream = upstream.err().unwrap_or(Code::OK);
             // SAFETY: the caller's promise.
-            let code = unsafe { function(user as *mut c_void, bias, upstream.0) };
+            let code = unsafe { foreign_call!(function, user as *mut c_void, bias, upstream.0) };
             if let Some(destroy) = destroy {
                 // SAFETY: as above, and this is the only call of it.
-                unsafe { destroy(user as *mut c_void) };
+                unsafe { foreign_call!(destroy, user as *mut c_void) };
             }
             if code == Code::OK.0 {
                 Ok(())

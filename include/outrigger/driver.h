@@ -21,13 +21,18 @@
  *       and what would be right. It is never NULL and is valid until the thread's next call. The
  *       text of a failed command ends in ` [label=NAME submission=NUMBER]` where both are known:
  *       the label of its launch, and the number of the command in its queue, from 1. Copies, fills,
- *       launches and host calls count; records of events do not.
- *   R6  No function throws, unwinds, exits, or prints.
+ *       launches and host calls count; records of events do not. Whether a wait for an event counts,
+ *       and a copy or fill of 0 bytes, is the driver's choice.
+ *   R6  No function throws, unwinds, exits, or prints. This is about the driver's own code: it turns off
+ *       what an SDK below it prints, as far as the SDK lets it, and the rest is not the driver's fault.
  *   R7  An argument that the driver can check cheaply (NULL, index, size, flag) is checked, and
  *       answered with the code that base.h documents, not with undefined behaviour: a handle that
  *       is NULL or foreign (of another kind, or of another `open`) with OTR_ERR_INVALID_HANDLE; a
  *       device index with OTR_ERR_INVALID_DEVICE; any other pointer that is NULL, an address, a
- *       range, a size, a kind or a flag with OTR_ERR_INVALID_ARGUMENT. An address is no handle.
+ *       range, a size, a kind or a flag with OTR_ERR_INVALID_ARGUMENT. An address is no handle. Of what
+ *       a launch is given to work on (the argument block of a kernel, the operands and the workspace of
+ *       an operator) a check for NULL is enough: that its addresses lie in live memory is the host's
+ *       to see to.
  * Threads
  *   R8  Every function may be called from any thread, also at the same time on the same object.
  *       Only destroying or freeing an object while another call uses it is the host's fault.
@@ -79,8 +84,8 @@
  *   R26 Host memory of a `copy` stays valid and untouched until the copy finished: the host sees
  *       to it. Source and destination do not overlap.
  *   R27 A host call is called exactly once, in queue order, on a thread of the driver's choice, and
- *       must not call the driver. The code that it returns is the outcome of the command;
- *       OTR_NOT_READY, which is none, counts as OTR_ERR_EXECUTION.
+ *       must not call the driver, nor throw or unwind. The code that it returns is the outcome of the
+ *       command; OTR_NOT_READY, which is none, counts as OTR_ERR_EXECUTION.
  *   R28 `fill` repeats a pattern of 1, 2, 4, 8 or 16 bytes. The size is a multiple of it.
  *   R29 Out of memory is OTR_ERR_OUT_OF_MEMORY for device memory and OTR_ERR_OUT_OF_HOST_MEMORY for
  *       everything else, and leaves the driver as usable as before.

@@ -16,7 +16,10 @@
  *       would be right. Where work of a stream failed, it names the stream, and the operator and the
  *       submission as far as the driver told them.
  *   H4  No C++ exception, panic or unwinding crosses this boundary, in either direction. A defect
- *       inside is OTR_ERR_INTERNAL.
+ *       inside is OTR_ERR_INTERNAL. A function of the host catches what is thrown in it and answers by
+ *       its code: what leaves it ends the process there. outrigger.hpp and the Rust package catch for
+ *       their hosts: what is thrown in work is the failure OTR_ERR_EXECUTION of its stream, and a panic of
+ *       an observer or a context goes no further.
  * Arguments
  *   H5  Streams, events, generators, observers, pools, graphs and executable graphs are 64-bit ids:
  *       never 0, never used again, the top bit never set. 0, a stale id, an id of another kind and

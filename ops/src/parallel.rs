@@ -8,6 +8,8 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use outrigger_device::foreign_call;
+
 mod pool;
 
 /// The body of a loop, for a part of its range.
@@ -72,14 +74,11 @@ fn share(begin: i64, end: i64, grain: i64, body: &(dyn Fn(i64, i64) + Sync)) {
     }
     // SAFETY: the only non-null values ever stored are function pointers of this type (`set`).
     let executor = unsafe { std::mem::transmute::<*mut (), ParallelFor>(lent) };
+    let executor = executor as unsafe extern "C" fn(i64, i64, i64, Body, *mut c_void);
     let mut body = body;
-    executor(
-        begin,
-        end,
-        grain,
-        call_body,
-        (&raw mut body).cast::<c_void>(),
-    );
+    let context = (&raw mut body).cast::<c_void>();
+    // SAFETY: `body` outlives the call, which returns when all parts have run.
+    unsafe { foreign_call!(executor, begin, end, grain, call_body as Body, context) };
 }
 
 extern "C" fn call_body(context: *mut c_void, begin: i64, end: i64) {

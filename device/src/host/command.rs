@@ -11,7 +11,7 @@ use super::board::Board;
 use super::graph::Body;
 use super::queue::Queue;
 use super::sync::per_thread;
-use crate::{Code, HostFn, HostKernelFn};
+use crate::{Code, HostFn, HostKernelFn, foreign_call};
 
 /// One command of a queue. Addresses are host pointers: the bias was added when it was submitted.
 #[derive(Clone)]
@@ -236,7 +236,7 @@ impl Command {
             }
             Self::HostCall { function, user } => {
                 // SAFETY: called once, in order, with what the host gave (R27).
-                Code(unsafe { function(user, upstream.0) }).into()
+                Code(unsafe { foreign_call!(function, user, upstream.0) }).into()
             }
             // SAFETY: the caller's promise; a graph is run in its turn, with all that it names.
             Self::Graph { body } => unsafe { body.run(upstream) },

@@ -67,7 +67,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libtest_mimic::{Arguments, Trial};
 use loom::thread;
-pub(crate) use outrigger_device::{Code, HostFn, HostKernelFn, sys};
+pub(crate) use outrigger_device::{Code, HostFn, HostKernelFn, foreign_call, sys};
 use properties::DeviceProperties;
 
 use command::Launch;

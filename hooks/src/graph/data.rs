@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use outrigger_allocator::{PoolGate, PoolId};
-use outrigger_device::Code;
+use outrigger_device::{Code, foreign_call};
 use outrigger_graph::{Access, Buffer, BufferId, Graph, Kind, NodeId, NodeSpec};
 use outrigger_locks::{Mutex, Rank, calls_host};
 use outrigger_ops::{Call, KernelFn, OperatorId, Plan};
@@ -219,7 +219,7 @@ impl Drop for Resources {
             calls_host("the function that gives user data of a host function back");
             // SAFETY: the host's promise when it handed the data over: `destroy` may be called with it,
             // once, from any thread, when no replay uses it any more.
-            unsafe { (user.destroy)(user.user as *mut c_void) };
+            unsafe { foreign_call!(user.destroy, user.user as *mut c_void) };
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::c_void;
 
-use outrigger_device::{Code, CopyKind, DType, HostFn};
+use outrigger_device::{Code, CopyKind, DType, HostFn, foreign_call};
 use outrigger_ops::KernelFn;
 use outrigger_ops::parallel;
 
@@ -172,10 +172,14 @@ pub(crate) unsafe fn call_host(
     let user = user as *mut c_void;
     let code = if std::ptr::fn_addr_eq(kernel, host_node as KernelFn) {
         // SAFETY: the block holds a function of this type, by the caller's promise.
-        unsafe { std::mem::transmute::<usize, HostNodeFn>(function as usize)(user, bias, upstream) }
+        let function = unsafe { std::mem::transmute::<usize, HostNodeFn>(function as usize) };
+        // SAFETY: as above.
+        unsafe { foreign_call!(function, user, bias, upstream) }
     } else {
         // SAFETY: as above.
-        unsafe { std::mem::transmute::<usize, HostFn>(function as usize)(user, upstream) }
+        let function = unsafe { std::mem::transmute::<usize, HostFn>(function as usize) };
+        // SAFETY: as above.
+        unsafe { foreign_call!(function, user, upstream) }
     };
     // A code that is no failure would read as success further on.
     if code == Code::NOT_READY.0 {

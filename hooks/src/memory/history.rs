@@ -63,15 +63,15 @@ impl ContextSource for OutsideOfLocks {
             return 0;
         }
         // What it allocates itself would capture again, and so on.
-        observer::quietly(|| self.0.capture())
+        observer::quietly(|| observer::contained(|| self.0.capture())).unwrap_or_default()
     }
 
     fn release(&self, token: u64) {
-        self.0.release(token);
+        observer::contained(|| self.0.release(token));
     }
 
     fn frames(&self, token: u64, frame: &mut dyn FnMut(Frame<'_>)) {
-        self.0.frames(token, frame);
+        observer::contained(|| self.0.frames(token, frame));
     }
 }
 

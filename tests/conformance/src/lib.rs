@@ -33,4 +33,5 @@ pub use need::Need;
 pub use support::Gate;
 pub use suspects::Suspect;
 pub use test::{Helper, Test, Tier, all, find, helper};
+pub use tests::use_library;
 pub use verdict::{Failure, Verdict};

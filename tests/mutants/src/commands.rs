@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use outrigger_device::{Code, sys};
+use outrigger_layers::fail;
 use parking_lot::Mutex;
 
+use crate::Shared;
 use crate::mutant::{mutants, types::*};
 use crate::queues::Side;
 
@@ -155,6 +157,34 @@ mutants! {
     peer_copy_short [R16] (()) {
         peer_copy(self, next, queue, to, dst, from, src, size) {
             next.peer_copy(queue, to, dst, from, src, if size > 1 { size - 1 } else { size })
+        }
+    }
+
+    /// Copies between ranges that touch are refused.
+    copy_between_neighbours_refused [R26] (()) {
+        copy(self, next, queue, dst, src, size, kind) {
+            if size > 0 && (dst.checked_add(size) == Some(src) || src.checked_add(size) == Some(dst)) {
+                return fail(Code::INVALID_ARGUMENT, "the ranges overlap");
+            }
+            next.copy(queue, dst, src, size, kind)
+        }
+    }
+
+    /// A copy from host memory clears its source.
+    copy_clears_its_source [R26] (()) {
+        copy(self, next, queue, dst, src, size, kind) {
+            let code = next.copy(queue, dst, src, size, kind);
+            if code == Code::OK.0 && kind == sys::OTR_COPY_HOST_TO_DEVICE && size > 0 {
+                let source = Shared(std::ptr::with_exposed_provenance_mut(src as usize));
+                crate::calls::submit(next, queue, move |upstream| {
+                    let source = source;
+                    // The host keeps its memory until the copy has finished, and not longer: within it is
+                    // where the test looks.
+                    source.0.cast::<u8>().write_bytes(0, size as usize);
+                    upstream
+                });
+            }
+            code
         }
     }
 }

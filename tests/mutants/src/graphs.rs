@@ -1,6 +1,6 @@
 //! Defects of native graphs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use outrigger_device::Code;
 use outrigger_layers::{Next, fail};
@@ -25,6 +25,13 @@ impl Held {
             unsafe { next.graph_launch(queue, std::ptr::with_exposed_provenance_mut(graph)) };
         }
     }
+}
+
+/// Queues that began a recording, and events that are points of one.
+#[derive(Default)]
+struct Points {
+    queues: Queues,
+    events: Mutex<HashSet<usize>>,
 }
 
 mutants! {
@@ -236,6 +243,39 @@ mutants! {
                 std::thread::yield_now();
             }
             next.graph_destroy(graph)
+        }
+    }
+
+    /// A queue that waits for a point of a recording does not join it.
+    join_lost [R32] (Points) {
+        graph_record_begin(self, next, queue) {
+            let code = next.graph_record_begin(queue);
+            if code == Code::OK.0 {
+                self.state.queues.put(key(queue));
+            }
+            code
+        }
+        graph_record_end(self, next, queue, graph) {
+            self.state.queues.take(key(queue));
+            self.state.events.lock().clear();
+            next.graph_record_end(queue, graph)
+        }
+        event_record(self, next, event, queue) {
+            let code = next.event_record(event, queue);
+            let mut events = self.state.events.lock();
+            if code == Code::OK.0 && self.state.queues.has(key(queue)) {
+                events.insert(event.addr());
+            } else {
+                events.remove(&event.addr());
+            }
+            code
+        }
+        queue_wait_event(self, next, queue, event) {
+            let point = self.state.events.lock().contains(&event.addr());
+            if point && !self.state.queues.has(key(queue)) {
+                return Code::OK.0;
+            }
+            next.queue_wait_event(queue, event)
         }
     }
 }

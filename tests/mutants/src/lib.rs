@@ -1,12 +1,14 @@
 //! Drivers that are wrong on purpose. The library `liboutrigger_mutants.so` is the built-in driver `host`
-//! with one defect, which the option `mutant=NAME` chooses; the conformance suite has to catch each of
-//! them. A mutant must have its one defect and no other: without one the library is a correct driver.
+//! with one defect, which the option `mutant=NAME` chooses, and for defects of its entry the environment;
+//! the conformance suite has to catch each of them. A mutant must have its one defect and no other: without
+//! one the library is a correct driver.
 //!
 //! It has all groups that `host` can have: two discrete devices of 64 MiB with graphs, operators and virtual
 //! memory of their own. Options of `host` can be given besides, but for those that change the table.
 
 mod calls;
 mod commands;
+mod entry;
 mod events;
 mod graphs;
 mod host_calls;
@@ -17,6 +19,7 @@ mod mutant;
 mod operators;
 mod queues;
 mod table;
+mod threads;
 mod virtual_memory;
 
 use std::ffi::c_void;
@@ -25,6 +28,7 @@ use std::sync::OnceLock;
 use outrigger_device::{Code, Driver, Error, RawDriver, Result, sys};
 use outrigger_layers::{Layer, LayerTable, fail, open_with};
 
+pub use entry::VARIABLE;
 pub use mutant::Mutant;
 
 /// The driver below, with each option that is not given otherwise.
@@ -40,7 +44,9 @@ const DEFAULTS: [(&str, &str); 6] = [
 /// All mutants; their names differ.
 pub fn mutants() -> impl Iterator<Item = &'static Mutant> {
     [
+        entry::MUTANTS,
         table::MUTANTS,
+        threads::MUTANTS,
         memory::MUTANTS,
         commands::MUTANTS,
         host_calls::MUTANTS,
@@ -138,15 +144,7 @@ pub unsafe extern "C" fn otr_driver_get_api(
     };
     // SAFETY: not NULL, so writable.
     unsafe { *api = table.as_ptr() };
-    if host.api_major == sys::OTR_DRIVER_API_MAJOR {
-        Code::OK.0
-    } else {
-        let (host, own) = (host.api_major, sys::OTR_DRIVER_API_MAJOR);
-        fail(
-            Code::VERSION,
-            format!("the host speaks version {host} of the contract, this driver {own}"),
-        )
-    }
+    entry::answer(host)
 }
 
 /// A pointer that may go to another thread: the host's promise for whatever is behind it.
@@ -157,21 +155,3 @@ pub(crate) struct Shared(pub(crate) *mut c_void);
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::mutants;
-
-    #[test]
-    fn every_mutant_has_a_name_of_its_own_a_sentence_and_rules() {
-        let names: HashSet<_> = mutants().map(|mutant| mutant.name).collect();
-        assert_eq!(names.len(), mutants().count());
-        assert!(names.len() >= 40, "{}", names.len());
-        for mutant in mutants() {
-            assert!(mutant.about().ends_with('.'), "{mutant:?}");
-            assert!(!mutant.rules.is_empty(), "{mutant:?}");
-        }
-    }
-}

@@ -1,6 +1,8 @@
 //! Defects of the table as a whole: sizes of structs, checks of arguments, texts.
 
 use std::ffi::CString;
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use outrigger_device::{Code, sys};
 use outrigger_layers::fail;
@@ -9,12 +11,23 @@ use parking_lot::Mutex;
 use crate::mutant::{mutants, types::*};
 
 mutants! {
-    /// One device more is counted than there is.
-    count_one_too_many [R7] (()) {
+    /// Each time that devices are counted, it is one more; not at first, where the loader would notice it.
+    count_grows [R7] (AtomicU32) {
         device_count(self, next, driver, count) {
             let code = next.device_count(driver, count);
             if code == Code::OK.0 {
-                *count += 1;
+                *count += self.state.fetch_add(1, Ordering::Relaxed);
+            }
+            code
+        }
+    }
+
+    /// The last device is not counted, and can be used.
+    count_one_too_few [R7] (()) {
+        device_count(self, next, driver, count) {
+            let code = next.device_count(driver, count);
+            if code == Code::OK.0 {
+                *count -= 1;
             }
             code
         }
@@ -128,6 +141,28 @@ mutants! {
     unknown_flag_taken [R7] (()) {
         event_create(self, next, driver, device, flags, event) {
             next.event_create(driver, device, flags & sys::OTR_EVENT_TIMING, event)
+        }
+    }
+
+    /// A failed allocation is told of on standard error.
+    prints [R6] (()) {
+        memory_alloc(self, next, driver, device, size, address) {
+            let code = next.memory_alloc(driver, device, size, address);
+            if code != Code::OK.0 {
+                let _ = writeln!(std::io::stderr(), "mutant: {size} bytes cannot be had");
+            }
+            code
+        }
+    }
+
+    /// Memory that only work can reach is declared to be the host's as well.
+    visible_in_name_only [R15] (()) {
+        device_properties(self, next, driver, device, properties) {
+            let code = next.device_properties(driver, device, properties);
+            if code == Code::OK.0 {
+                (*properties).flags |= sys::OTR_DEVICE_HOST_VISIBLE;
+            }
+            code
         }
     }
 }

@@ -32,6 +32,13 @@ impl Mapped {
         }
     }
 
+    /// The bytes from an address to the end of the object that is mapped there.
+    fn left(&self, address: u64) -> Option<u64> {
+        let (start, object) = self.places.range(..=address).next_back()?;
+        let (_, size) = self.objects.get(object)?;
+        (start + size).checked_sub(address).filter(|left| *left > 0)
+    }
+
     fn unmap(&mut self, address: u64, size: u64) {
         self.places
             .retain(|at, _| *at < address || *at - address >= size);
@@ -288,6 +295,33 @@ mutants! {
             maps.remove(&address);
             drop(maps);
             next.virtual_unmap(driver, address, size)
+        }
+    }
+
+    /// A fill ends where the mapped object does in which it begins.
+    fill_ends_with_the_object [R41] (Mutex<Mapped>) {
+        virtual_create(self, next, driver, device, size, physical) {
+            let code = next.virtual_create(driver, device, size, physical);
+            if code == Code::OK.0 {
+                self.state.lock().objects.insert((*physical).addr(), (device, size));
+            }
+            code
+        }
+        virtual_map(self, next, driver, address, physical, count) {
+            let code = next.virtual_map(driver, address, physical, count);
+            if code == Code::OK.0 {
+                self.state.lock().map(address, physical, count);
+            }
+            code
+        }
+        virtual_unmap(self, next, driver, address, size) {
+            self.state.lock().unmap(address, size);
+            next.virtual_unmap(driver, address, size)
+        }
+        fill(self, next, queue, dst, size, pattern, pattern_size) {
+            let left = self.state.lock().left(dst).unwrap_or(size);
+            let whole = left - left % u64::from(pattern_size.max(1));
+            next.fill(queue, dst, size.min(whole), pattern, pattern_size)
         }
     }
 }

@@ -38,6 +38,16 @@ pub(super) fn reports(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 
 /// Runs the suite on one driver, and has its report verified.
 pub(super) fn suite(workspace: &Workspace, name: &str, driver: &str) -> anyhow::Result<Counts> {
+    suite_with(workspace, name, driver, &[])
+}
+
+/// The same with options of the command line.
+pub(super) fn suite_with(
+    workspace: &Workspace,
+    name: &str,
+    driver: &str,
+    options: &[&str],
+) -> anyhow::Result<Counts> {
     let program = workspace.target("debug/outrigger");
     let stem = reports(workspace)?.join(name.replace(' ', "-"));
     let json = stem.with_extension("json");
@@ -47,7 +57,9 @@ pub(super) fn suite(workspace: &Workspace, name: &str, driver: &str) -> anyhow::
     }
     let mut command = Command::new(&program);
     command
-        .args(["conformance", "--driver", driver, "--json"])
+        .args(["conformance", "--driver", driver])
+        .args(options)
+        .arg("--json")
         .arg(&json)
         .arg("--html")
         .arg(stem.with_extension("html"))

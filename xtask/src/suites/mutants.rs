@@ -1,8 +1,10 @@
-//! The conformance suite on drivers that are wrong on purpose. Each must be caught, and the same library
-//! without a defect must pass. Which tests catch which mutant is printed: it is what the suite is worth.
+//! The conformance suite on drivers and hosts that are wrong on purpose. Each must be caught by a test of a
+//! rule that it breaks, and the same library without a defect must pass, within the same limits in time.
+//! Which tests catch which mutant is printed: it is what the suite is worth.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -14,10 +16,17 @@ use crate::shell;
 use crate::workspace::Workspace;
 
 /// So many tests that catch a mutant are enough.
-const ENOUGH: &str = "2";
+const ENOUGH: &str = "1";
 
-/// A mutant that hangs is caught as well by a shorter time.
+/// By how much the limits of tests are stretched, with a defect and without: a mutant that hangs costs its
+/// limit, and a machine too slow for it is seen by the driver and the host without a defect.
 const LIMIT_FACTOR: &str = "0.2";
+
+/// Where mutants are looked for: everywhere but among figures, which take the longest and judge the least.
+const TIERS: &str = "core,stream,memory,graph,ops,host-abi,stress,fault";
+
+/// Which mutant a process is: the same for the libraries of drivers and for the program of hosts.
+const MUTANT: &str = "OUTRIGGER_MUTANT";
 
 /// A line of the list of mutants.
 #[derive(Deserialize)]
@@ -25,31 +34,66 @@ struct Mutant {
     name: String,
     about: String,
     rules: Vec<String>,
+    /// Whether it is a host, and else a driver.
+    host: bool,
 }
+
+/// The tests and the rules that they name.
+type Rules = BTreeMap<String, Vec<String>>;
 
 /// Counts a caught mutant as passed, and one that goes unnoticed as failed.
 pub(super) fn suite(workspace: &Workspace) -> anyhow::Result<Counts> {
-    let packages = ["--package=outrigger-cli", "--package=outrigger-mutants"];
-    let mut build = workspace.cargo(&["build", packages[0], packages[1]]);
+    let mut build = workspace.cargo(&["build", "--package=outrigger-mutants"]);
+    build.args(crate::native::PROGRAMS);
     shell::step(workspace, "building the mutants", &mut build)?;
-    let library = workspace.target("debug/liboutrigger_mutants.so");
-    let driver = |mutant: &str| format!("{}?mutant={mutant}", library.display());
-    let sound = conformance::suite(workspace, "conf no mutant", &driver("none"))?;
     // What fails without a defect would seem to catch every mutant.
+    let sound = conformance::suite_with(
+        workspace,
+        "conf no mutant",
+        &driver(workspace, "none"),
+        &["--limit-factor", LIMIT_FACTOR, "--tier", TIERS],
+    )?;
     ensure!(
         sound.failed == 0,
-        "the library fails the suite without a defect: what catches its mutants cannot be told"
+        "the driver fails the suite without a defect: what catches its mutants cannot be told"
+    );
+    let rules = rules(workspace)?;
+    let mutants = list(workspace)?;
+    let host = Mutant {
+        name: "none".to_owned(),
+        about: String::new(),
+        rules: rules
+            .values()
+            .flatten()
+            .filter(|rule| rule.starts_with('H'))
+            .cloned()
+            .collect(),
+        host: true,
+    };
+    let failed = failures(&run(workspace, &host)?)?;
+    ensure!(
+        failed.is_empty(),
+        "the host fails without a defect, so that what catches its mutants cannot be told: {}",
+        failed.join(", ")
     );
     let mut counts = Counts::single(true);
-    for mutant in list(workspace)? {
-        let caught = catch(workspace, &mutant, &driver(&mutant.name))?;
-        counts.add(Counts::single(!caught.is_empty()));
-        match caught.as_slice() {
-            [] => println!("NOT CAUGHT {}: {}", mutant.name, mutant.about),
-            tests => println!("caught {}: by {}", mutant.name, tests.join(", ")),
-        }
+    for mutant in mutants {
+        let caught = run(workspace, &mutant).and_then(|report| failures(&report));
+        let what = match &caught {
+            Ok(tests) if tests.is_empty() => "NOT CAUGHT".to_owned(),
+            Ok(tests) => format!("caught by {}", named(tests, &mutant, &rules)),
+            Err(error) => format!("NOT TESTED: {error:#}"),
+        };
+        counts.add(Counts::single(caught.is_ok_and(|tests| !tests.is_empty())));
+        println!("{} ({}): {what}", mutant.name, mutant.about);
     }
     Ok(counts)
+}
+
+/// How a driver with a defect is asked for.
+fn driver(workspace: &Workspace, mutant: &str) -> String {
+    let library = workspace.target("debug/liboutrigger_mutants.so");
+    format!("{}?mutant={mutant}", library.display())
 }
 
 fn list(workspace: &Workspace) -> anyhow::Result<Vec<Mutant>> {
@@ -66,37 +110,74 @@ fn list(workspace: &Workspace) -> anyhow::Result<Vec<Mutant>> {
     Ok(mutants)
 }
 
-/// The tests that catch a mutant: some of those of the rules that it breaks, else of all.
-fn catch(workspace: &Workspace, mutant: &Mutant, driver: &str) -> anyhow::Result<Vec<String>> {
-    let rules = mutant.rules.join(",");
-    for choice in [&["--rules", &rules][..], &[]] {
-        let json = conformance::reports(workspace)?.join(format!("mutant-{}.json", mutant.name));
-        if json.exists() {
-            // A report of an earlier run must not be taken for this one's.
-            fs::remove_file(&json)?;
-        }
-        let mut command = Command::new(workspace.target("debug/outrigger"));
-        command
-            .args(["conformance", "--driver", driver, "--seed", "1"])
-            .args(["--max-failures", ENOUGH, "--limit-factor", LIMIT_FACTOR])
-            .args(choice)
-            .arg("--json")
-            .arg(&json);
-        // It limits its own time: each of its tests has a limit, and it ends after a few failures.
-        let output = command
-            .output()
-            .context("the command line cannot be started")?;
-        if !json.exists() {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            ensure!(output.status.code() == Some(1), "{}: {said}", mutant.name);
-            return Ok(vec!["the first look at it".to_owned()]);
-        }
-        let caught = failures(&json)?;
-        if !caught.is_empty() {
-            return Ok(caught);
-        }
+/// What each test of the suite names, as the command line lists it: id, rules, sentence.
+fn rules(workspace: &Workspace) -> anyhow::Result<Rules> {
+    let output = Command::new(workspace.target("debug/outrigger"))
+        .args(["conformance", "--list"])
+        .output()
+        .context("the command line cannot be started")?;
+    ensure!(output.status.success(), "the list of tests failed");
+    let lines = String::from_utf8(output.stdout)?;
+    Ok(lines.lines().filter_map(listed).collect())
+}
+
+/// A line of the list of tests.
+fn listed(line: &str) -> Option<(String, Vec<String>)> {
+    let mut words = line.split_whitespace();
+    let id = words.next().filter(|id| id.contains('.'))?;
+    let number = |rule: &str| {
+        rule.strip_prefix(['R', 'H'])
+            .map(|digits| digits.parse::<u32>().is_ok())
+    };
+    let rules = words.take_while(|word| number(word) == Some(true));
+    Some((id.to_owned(), rules.map(str::to_owned).collect()))
+}
+
+/// Tests, each with those of its rules that the mutant breaks.
+fn named(tests: &[String], mutant: &Mutant, rules: &Rules) -> String {
+    let of = |test: &String| {
+        let id = test.split(' ').next().unwrap_or_default();
+        let broken: Vec<&str> = rules
+            .get(id)
+            .into_iter()
+            .flatten()
+            .filter(|rule| mutant.rules.contains(rule))
+            .map(String::as_str)
+            .collect();
+        format!("{} by {test}", broken.join(" "))
+    };
+    tests.iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs the tests of the rules that a mutant breaks, until enough have failed: the report.
+fn run(workspace: &Workspace, mutant: &Mutant) -> anyhow::Result<PathBuf> {
+    let side = if mutant.host { "host" } else { "driver" };
+    let json = conformance::reports(workspace)?.join(format!("mutant-{side}-{}.json", mutant.name));
+    if json.exists() {
+        // A report of an earlier run must not be taken for this one's.
+        fs::remove_file(&json)?;
     }
-    Ok(Vec::new())
+    let mut command = if mutant.host {
+        let mut command = Command::new(workspace.target("debug/outrigger-mutants"));
+        command.arg("conformance");
+        command
+    } else {
+        let mut command = Command::new(workspace.target("debug/outrigger"));
+        command.args(["conformance", "--driver", &driver(workspace, &mutant.name)]);
+        command
+    };
+    command
+        .args(["--seed", "1", "--max-failures", ENOUGH])
+        .args(["--limit-factor", LIMIT_FACTOR, "--tier", TIERS])
+        .args(["--rules", &mutant.rules.join(",")])
+        .arg("--json")
+        .arg(&json)
+        .env(MUTANT, &mutant.name);
+    // It limits its own time: each of its tests has a limit, and it ends after a few failures.
+    let output = command.output().context("the suite cannot be started")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(json.exists(), "there is no report: {}", said.trim());
+    Ok(json)
 }
 
 /// The ids of the failed tests of a report, with what else than a plain failure it was.
@@ -117,4 +198,23 @@ fn failures(report: &Path) -> anyhow::Result<Vec<String>> {
         }
     });
     Ok(failed.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_tests_is_read_with_the_rules_of_each() {
+        let line = "core.copy.of_nothing  R4 R25      Rules R1 to R3 are no rules of it.";
+        let (id, rules) = listed(line).unwrap();
+        assert_eq!(
+            (id.as_str(), rules),
+            (
+                "core.copy.of_nothing",
+                vec!["R4".to_owned(), "R25".to_owned()]
+            )
+        );
+        assert_eq!(listed("1120 tests"), None);
+    }
 }

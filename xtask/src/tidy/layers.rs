@@ -8,7 +8,8 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 15] = [
+const LAYERS: [&str; 16] = [
+    "outrigger-locks",
     "outrigger-device",
     "outrigger-layers",
     "outrigger-allocator",
@@ -17,8 +18,8 @@ const LAYERS: [&str; 15] = [
     "outrigger-hooks",
     "outrigger-ffi",
     "outrigger",
-    "outrigger-mutants",
     "outrigger-conformance",
+    "outrigger-mutants",
     "outrigger-tests",
     "outrigger-soak",
     "outrigger-bench-alloc",

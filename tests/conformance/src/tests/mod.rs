@@ -32,6 +32,8 @@ mod stress;
 
 use crate::{Helper, Test};
 
+pub use host::use_library;
+
 /// The tests of each module.
 pub(crate) const MODULES: &[&[Test]] = &[
     core_table::TESTS,
@@ -102,6 +104,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     host::pools::asleep::TESTS,
     host::pinned::TESTS,
     host::sharing::TESTS,
+    host::unwinding::TESTS,
     host::runtime::TESTS,
     host::faults::TESTS,
     host::faults::work::TESTS,
@@ -125,4 +128,8 @@ pub(crate) const MODULES: &[&[Test]] = &[
 ];
 
 /// What second processes do.
-pub(crate) const HELPERS: &[&[Helper]] = &[memory_ipc::HELPERS, host::sharing::HELPERS];
+pub(crate) const HELPERS: &[&[Helper]] = &[
+    memory_ipc::HELPERS,
+    host::sharing::HELPERS,
+    host::unwinding::HELPERS,
+];

@@ -12,8 +12,8 @@ use outrigger_device::{Code, CopyKind, DType};
 use outrigger_ffi::*;
 
 use super::{
-    Filled, Refused, alloc, event, fill, filled, json, made, otr, outcome, refused, scalar, start,
-    stream,
+    Filled, Refused, alloc, event, fill, filled, json, library, made, otr, outcome, raw, refused,
+    scalar, start, stream,
 };
 use crate::test::tests;
 use crate::verdict::{check, equal};

@@ -13,11 +13,13 @@ pub(super) mod pinned;
 pub(super) mod pools;
 pub(super) mod runtime;
 pub(super) mod sharing;
+pub(super) mod unwinding;
 pub(super) mod work;
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::ptr::{null, null_mut};
+use std::sync::OnceLock;
 
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
 use outrigger_device::{Code, CopyKind, DType};
@@ -27,11 +29,33 @@ use serde_json::Value;
 use crate::verdict::{check, equal};
 use crate::{Context, Failure, Verdict};
 
+/// The library under test, where it is not the one that this program holds.
+static LIBRARY: OnceLock<&'static otr_host_api_t> = OnceLock::new();
+
+/// Has the tests of the host contract call another library. Comes before the test.
+pub fn use_library(table: &'static otr_host_api_t) {
+    LIBRARY.get_or_init(|| table);
+}
+
+/// The functions of the library under test.
+pub(super) fn library() -> &'static otr_host_api_t {
+    // SAFETY: never NULL, and lives as long as the library.
+    LIBRARY.get_or_init(|| unsafe { &*otr_host_api() })
+}
+
+/// Calls an entry of the C ABI, which is `unsafe` but for the few that take nothing.
+macro_rules! raw {
+    ($entry:ident $(, $argument:expr)* $(,)?) => {
+        (outrigger_ffi::host_entry!($crate::tests::host::library(), $entry))($($argument),*)
+    };
+}
+pub(super) use raw;
+
 /// Calls an entry of the C ABI, and gives its status as a result.
 macro_rules! otr {
     ($entry:ident $(, $argument:expr)* $(,)?) => {
         // SAFETY: pointers to what outlives the call, or NULL, or ids, all of which are checked (H5, H6).
-        $crate::tests::host::outcome(unsafe { outrigger_ffi::$entry($($argument),*) })
+        $crate::tests::host::outcome(unsafe { $crate::tests::host::raw!($entry $(, $argument)*) })
     };
 }
 pub(super) use otr;
@@ -70,12 +94,12 @@ pub(super) fn outcome(status: *mut otr_status_t) -> Result<(), Refused> {
     // SAFETY: a status that was just handed out, and is freed once.
     unsafe {
         let refused = Refused {
-            code: Code(otr_status_code(status)),
-            text: text(otr_status_message(status)).unwrap_or_default(),
-            stream: otr_status_stream(status),
-            operator: text(otr_status_operator(status)),
+            code: Code(raw!(otr_status_code, status)),
+            text: text(raw!(otr_status_message, status)).unwrap_or_default(),
+            stream: raw!(otr_status_stream, status),
+            operator: text(raw!(otr_status_operator, status)),
         };
-        otr_status_free(status);
+        raw!(otr_status_free, status);
         Err(refused)
     }
 }
@@ -149,7 +173,7 @@ pub(super) fn string(
     make(&raw mut string)?;
     let read = text(string).ok_or_else(|| Failure::new("the call handed out a string"))?;
     // SAFETY: handed out just now, and freed once.
-    unsafe { otr_string_free(string) };
+    unsafe { raw!(otr_string_free, string) };
     Ok(read)
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::history::Scratch;
 use super::work::hold;
 use super::{
-    add, alloc, download, environment, event, fill, filled, finished, json, made, near, otr,
+    add, alloc, download, environment, event, fill, filled, finished, json, made, near, otr, raw,
     refused, start, stream, string, text, tried, upload,
 };
 use crate::test::tests;
@@ -94,13 +94,16 @@ fn it_needs_a_device(context: &Context) -> Verdict {
 
 fn what_was_loaded(context: &Context) -> Verdict {
     start(context)?;
-    let version = text(otr_version()).unwrap_or_default();
+    let version = text(raw!(otr_version)).unwrap_or_default();
     let parts: Vec<&str> = version.split('.').collect();
     check!(
         parts.len() == 3 && parts[0].parse::<u32>().is_ok() && parts[1].parse::<u32>().is_ok(),
         "a version of three parts: {version}"
     );
-    check!(std::ptr::eq(otr_version(), otr_version()), "it stays");
+    check!(
+        std::ptr::eq(raw!(otr_version), raw!(otr_version)),
+        "it stays"
+    );
     let report = json(|out| otr!(otr_load_report, out))?.to_string();
     let name = context.spec().split('?').next().unwrap_or_default();
     check!(
@@ -185,15 +188,28 @@ fn what_a_status_tells(context: &Context) -> Verdict {
     start(context)?;
     // SAFETY: NULL is taken by all of these.
     unsafe {
-        equal!(otr_status_code(null()), Code::OK.0, "the code of success");
-        check!(!otr_status_message(null()).is_null(), "success has a text");
-        check!(otr_status_operator(null()).is_null(), "and no operator");
         equal!(
-            (otr_status_stream(null()), otr_status_submission(null())),
+            raw!(otr_status_code, null()),
+            Code::OK.0,
+            "the code of success"
+        );
+        check!(
+            !raw!(otr_status_message, null()).is_null(),
+            "success has a text"
+        );
+        check!(
+            raw!(otr_status_operator, null()).is_null(),
+            "and no operator"
+        );
+        equal!(
+            (
+                raw!(otr_status_stream, null()),
+                raw!(otr_status_submission, null())
+            ),
             (0, 0),
             "stream and submission of success"
         );
-        otr_status_free(std::ptr::null_mut());
+        raw!(otr_status_free, std::ptr::null_mut());
     }
     let stream = stream()?;
     for function in [passes, passes, fails, passes] {
@@ -201,20 +217,20 @@ fn what_a_status_tells(context: &Context) -> Verdict {
         otr!(otr_host_call, stream, Some(function), std::ptr::null_mut())?;
     }
     // SAFETY: an id, which is checked.
-    let status = unsafe { otr_stream_synchronize(stream) };
+    let status = unsafe { raw!(otr_stream_synchronize, stream) };
     check!(!status.is_null(), "the stream has failed");
     // SAFETY: a status that was handed out just now, and is freed below.
     let (code, of, submission, message) = unsafe {
         (
-            otr_status_code(status),
-            otr_status_stream(status),
-            otr_status_submission(status),
-            otr_status_message(status),
+            raw!(otr_status_code, status),
+            raw!(otr_status_stream, status),
+            raw!(otr_status_submission, status),
+            raw!(otr_status_message, status),
         )
     };
     let message = text(message).unwrap_or_default();
     // SAFETY: freed once.
-    unsafe { otr_status_free(status) };
+    unsafe { raw!(otr_status_free, status) };
     equal!(
         (code, of),
         (Code::EXECUTION.0, stream),
@@ -228,13 +244,16 @@ fn what_a_status_tells(context: &Context) -> Verdict {
     // What is no work of a stream has neither.
     // SAFETY: 0 is no stream, which is checked.
     unsafe {
-        let status = otr_stream_synchronize(0);
+        let status = raw!(otr_stream_synchronize, 0);
         equal!(
-            (otr_status_submission(status), otr_status_stream(status)),
+            (
+                raw!(otr_status_submission, status),
+                raw!(otr_status_stream, status)
+            ),
             (0, 0),
             "submission and stream of a wrong call"
         );
-        otr_status_free(status);
+        raw!(otr_status_free, status);
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use outrigger_device::Code;
 use outrigger_ffi::*;
 
 use super::{
-    Filled, Refused, alloc, download, fill, filled, made, otr, refused, start, stream, upload,
+    Filled, Refused, alloc, download, fill, filled, made, otr, raw, refused, start, stream, upload,
 };
 use crate::test::tests;
 use crate::tests::kit::pattern;
@@ -117,7 +117,7 @@ fn export(address: u64) -> Result<CString, Refused> {
     // SAFETY: a string that was handed out just now, and is freed once.
     unsafe {
         let text = CStr::from_ptr(exported).to_owned();
-        otr_string_free(exported);
+        raw!(otr_string_free, exported);
         Ok(text)
     }
 }

@@ -35,7 +35,7 @@ tests! { "host-abi.work":
     /// Threads share streams and events.
     threads_share_streams: H14 H18;
     /// After a fork the child's calls fail with OTR_ERR_FORKED, and the parent goes on.
-    a_fork_is_refused: H4 H17;
+    a_fork_is_refused: H17;
 }
 
 pub(in crate::tests) mod memory {

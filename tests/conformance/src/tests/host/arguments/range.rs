@@ -444,12 +444,11 @@ fn what_is_the_runtimes(context: &Context) -> Verdict {
 
 fn the_table(context: &Context) -> Verdict {
     start(context)?;
-    // SAFETY: never NULL, and lives as long as the library.
-    let table = unsafe { &*otr_host_api() };
+    let table = library();
     equal!(table.struct_size, size_of::<otr_host_api_t>(), "its size");
     equal!(table.api_major, OTR_HOST_API_MAJOR, "the major number");
     check!(
-        std::ptr::eq(table, otr_host_api()),
+        std::ptr::eq(otr_host_api(), otr_host_api()),
         "it is the same each time"
     );
     let mut count = 0;
@@ -480,14 +479,14 @@ fn strings_that_are_handed_out(context: &Context) -> Verdict {
     json(|out| otr!(otr_pool_snapshot, pool, out))?;
     json(|out| otr!(otr_graph_dump, graph, OTR_GRAPH_JSON, out))?;
     // SAFETY: NULL is ignored.
-    unsafe { otr_string_free(null_mut()) };
+    unsafe { raw!(otr_string_free, null_mut()) };
     Ok(())
 }
 
 fn a_status_on_another_thread(context: &Context) -> Verdict {
     start(context)?;
     // SAFETY: 0 is no stream, which is checked.
-    let status = unsafe { otr_stream_synchronize(0) };
+    let status = unsafe { raw!(otr_stream_synchronize, 0) };
     check!(!status.is_null(), "the call fails");
     let address = status.expose_provenance();
     crate::tests::kit::threads(1, |_| {

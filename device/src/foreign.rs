@@ -1,0 +1,57 @@
+//! Calls of C functions that a host gave. Nothing may unwind out of one (R27, H4): what does so all the same
+//! ends the process there, before anything of ours is unwound. Exceptions of C++ leave no other choice, for
+//! Rust cannot catch them.
+
+/// A C function, as one that may unwind.
+pub trait Foreign {
+    /// The same with the ABI that allows it.
+    type Unwinding;
+
+    /// The function under that type.
+    fn unwinding(self) -> Self::Unwinding;
+}
+
+macro_rules! foreign {
+    ($(($($arg:ident)*))*) => {$(
+        impl<R, $($arg),*> Foreign for unsafe extern "C" fn($($arg),*) -> R {
+            type Unwinding = unsafe extern "C-unwind" fn($($arg),*) -> R;
+
+            #[inline]
+            fn unwinding(self) -> Self::Unwinding {
+                // SAFETY: the two ABIs differ in nothing but in what the caller expects.
+                unsafe { std::mem::transmute(self) }
+            }
+        }
+    )*};
+}
+
+foreign! { (A) (A B) (A B C) (A B C D) (A B C D E) }
+
+/// Calls a C function of the host: `foreign_call!(function, arguments...)`. As unsafe as the function.
+#[macro_export]
+macro_rules! foreign_call {
+    ($function:expr $(, $argument:expr)* $(,)?) => {{
+        let end = $crate::EndOfUnwinding;
+        let result = $crate::Foreign::unwinding($function)($($argument),*);
+        std::mem::forget(end);
+        result
+    }};
+}
+
+/// Ends the process where it is dropped: by unwinding, since a call that returns forgets it.
+#[derive(Debug)]
+pub struct EndOfUnwinding;
+
+impl Drop for EndOfUnwinding {
+    #[cold]
+    fn drop(&mut self) {
+        end();
+    }
+}
+
+/// Panics, and cannot unwind: the text is told as that of any panic, and the process ends.
+extern "C" fn end() {
+    panic!(
+        "an exception or a panic left a function of the host: catch it there (rule H4 of outrigger.h)"
+    );
+}
