@@ -16,9 +16,6 @@
 
 namespace outrigger {
 
-/// Installs the CPU allocator that the scopes steer. Once, before the first scope.
-void install_host_allocator();
-
 /// One operator's excursion to the CPU.
 class HostScope {
  public:

@@ -45,7 +45,6 @@ inline void register_kernels(c10::DispatchKey key) {
 template <c10::DeviceType T>
 void register_runtime() {
   static const c10::impl::DeviceGuardImplRegistrar guard(T, new Guard<T>);
-  install_host_allocator();
   c10::SetAllocator(T, allocator_of(T));
   at::setHostAllocator(T, PinnedAllocator::instance());
 }
