@@ -25,6 +25,7 @@ inline void register_kernels(c10::DispatchKey key) {
   register_copies(aten);
   register_factories(aten);
   register_views(aten);
+  register_shallow_copies(aten);
   register_unary(aten);
   register_binary(aten);
   register_logic(aten);

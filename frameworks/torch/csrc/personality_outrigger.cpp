@@ -66,6 +66,7 @@ void serve_outrigger() {
       } else {
         register_sparse_compressed(aten);
       }
+      register_shallow_copies(aten);
       new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
     }
     new_library("_", c10::DispatchKey::AutocastPrivateUse1).fallback(torch::CppFunction::makeFallthrough());
