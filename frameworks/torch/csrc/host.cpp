@@ -117,7 +117,7 @@ void release_storage(void* context) noexcept {
 // A storage on `device` over the bytes of another one, which it keeps alive.
 c10::Storage storage_over(const c10::Storage& owner, c10::Device device, c10::Allocator* allocator) {
   auto* keep = new c10::Storage(owner);
-  c10::DataPtr data(owner.unsafeGetStorageImpl()->mutable_data(), keep, &release_storage, device);
+  c10::DataPtr data(const_cast<void*>(owner.data()), keep, &release_storage, device);
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), owner.nbytes(), std::move(data), allocator, /*resizable=*/true);
 }
@@ -257,7 +257,7 @@ at::Tensor HostScope::to_host(const at::Tensor& tensor, bool written) {
   const int64_t offset = tensor.numel() == 0 ? 0 : tensor.storage_offset() - shift;
   at::Tensor host = tensor_over(
       entry.host, tensor.sizes(), tensor.strides(), entry.staged ? offset : tensor.storage_offset(),
-      tensor.dtype());
+      tensor.dtype(), quantizer_of(tensor));
   copy_bits(tensor, host);
   arguments_.push_back({tensor, host});
   return host;
@@ -358,7 +358,8 @@ at::Tensor HostScope::adopt(const at::Tensor& result) {
     adopted_.emplace_back(host, storage);
   }
   at::Tensor tensor = tensor_over(
-      std::move(storage), result.sizes(), result.strides(), result.storage_offset(), result.dtype());
+      std::move(storage), result.sizes(), result.strides(), result.storage_offset(), result.dtype(),
+      quantizer_of(result));
   copy_bits(result, tensor);
   return tensor;
 }
@@ -376,7 +377,8 @@ at::Tensor HostScope::to_device(const at::Tensor& result) {
     if (entry.host && entry.host.unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl()) {
       const int64_t shift = entry.staged ? static_cast<int64_t>(entry.begin / result.itemsize()) : 0;
       at::Tensor view = tensor_over(
-          entry.device, result.sizes(), result.strides(), result.storage_offset() + shift, result.dtype());
+          entry.device, result.sizes(), result.strides(), result.storage_offset() + shift, result.dtype(),
+          quantizer_of(result));
       copy_bits(result, view);
       return view;
     }

@@ -42,6 +42,15 @@ inline void register_kernels(c10::DispatchKey key) {
   new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }
 
+/// Registers what quantized tensors need under their key of a device type.
+inline void register_quantized_kernels(c10::DispatchKey key) {
+  torch::Library& aten = new_library("aten", key);
+  register_copies(aten);
+  register_quantized(aten);
+  register_rest(aten, key, c10::DispatchKey::QuantizedCPU);
+  new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+}
+
 /// Guard and allocators of a device type.
 template <c10::DeviceType T>
 void register_runtime() {

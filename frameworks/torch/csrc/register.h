@@ -38,6 +38,8 @@ void register_convolution(torch::Library& library);
 void register_attention(torch::Library& library);
 /// Embedding, index_select, cat.
 void register_indexing(torch::Library& library);
+/// Views and copies of quantized tensors.
+void register_quantized(torch::Library& library);
 /// Random numbers.
 void register_random(torch::Library& library);
 /// Fused steps of optimizers.
