@@ -15,6 +15,7 @@
 #include <ATen/ops/empty_strided_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
+#include <ATen/quantized/Quantizer.h>
 #include <c10/core/DeviceGuard.h>
 
 namespace outrigger {
@@ -43,9 +44,12 @@ at::Tensor empty_affine_per_channel(
     std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout, std::optional<c10::Device> device,
     std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> format) {
   const c10::OptionalDeviceGuard on_device(device);
-  // As the CPU's quantizers have them: the CPU's kernels read them.
-  return at::native::empty_per_channel_affine_quantized(
-      size, scales.cpu(), zero_points.cpu(), axis, dtype, layout, device, pin_memory, format);
+  const at::Tensor made = at::native::empty_per_channel_affine_quantized(
+      size, scales, zero_points, axis, dtype, layout, device, pin_memory, format);
+  // Torch's own quantizer has its scales on the device; the CPU's kernels have to read them.
+  at::set_quantizer_(
+      made, at::make_per_channel_affine_quantizer(scales.cpu(), zero_points.cpu(), axis, made.scalar_type()));
+  return made;
 }
 
 }  // namespace
