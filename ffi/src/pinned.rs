@@ -28,7 +28,7 @@ api! {
     /// Sets `yes` to 1 if a pointer lies within live pinned memory of this runtime, else to 0.
     fn otr_host_is_pinned(pointer: *const c_void, yes: *mut u32) {
         let out = Out::new(yes, "yes")?;
-        out.set(hooks::host_memory()?.lookup(pointer).is_some().into());
+        out.set(hooks::is_pinned(pointer).into());
         Ok(())
     }
 

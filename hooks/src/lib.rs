@@ -54,7 +54,7 @@ pub use memory::{
 pub use observer::{
     Observation, ObservationKinds, Pressure, add_observer, add_pressure_observer, remove_observer,
 };
-pub use pinned::{HostMemory, host_memory};
+pub use pinned::{HostMemory, host_memory, is_pinned};
 pub use runtime::{MAX_DEVICES, Runtime, runtime};
 pub use stream::{Stream, create_stream, destroy_stream, stream};
 pub use table::Ref;

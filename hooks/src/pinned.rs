@@ -56,6 +56,11 @@ pub fn host_memory() -> Result<&'static HostMemory> {
     }))
 }
 
+/// Whether a pointer lies in live pinned memory. It starts no runtime: without one nothing is pinned.
+pub fn is_pinned(pointer: *const c_void) -> bool {
+    made_host_memory().is_some_and(|memory| memory.lookup(pointer).is_some())
+}
+
 /// Where segments come from.
 enum PinnedMemory {
     /// A driver that pins.

@@ -9,6 +9,8 @@
 #include "kernel.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/quantized/Quantizer.h>
 
 #include <cstring>
 
@@ -36,9 +38,9 @@ void resolve_bits(const at::Tensor& to, bool conjugate, bool negate) {
   }
 }
 
-// The same elements without the bits, to be handled as plain memory.
+// The same elements without the bits and without a quantizer, to be handled as plain memory.
 at::Tensor plain(const at::Tensor& tensor) {
-  if (!tensor.is_conj() && !tensor.is_neg()) {
+  if (!tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized()) {
     return tensor;
   }
   return tensor_over(
@@ -52,7 +54,7 @@ void upload(const at::Tensor& to, const at::Tensor& source, bool non_blocking) {
     return;
   }
   const otr_stream_t stream = stream_of(to);
-  const otr_address_t address = address_of(to.data_ptr());
+  const otr_address_t address = written_address(to);
   const void* from = source.const_data_ptr();
   if (C10_UNLIKELY(is_capturing(stream))) {
     // Each replay reads what the host's memory holds by then, so the graph keeps it.
@@ -161,9 +163,9 @@ void order(otr_stream_t later, otr_stream_t earlier, c10::DeviceIndex device_of_
 void device_to_device(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   if (to.device().index() == from.device().index()) {
     if (same_dense_layout(to, from)) {
-      if (to.nbytes() != 0 && to.data_ptr() != from.data_ptr()) {
+      if (to.nbytes() != 0 && to.const_data_ptr() != from.const_data_ptr()) {
         check(otr_copy(
-            stream_of(to), address_of(to.data_ptr()), address_of(from.const_data_ptr()), to.nbytes(),
+            stream_of(to), written_address(to), address_of(from.const_data_ptr()), to.nbytes(),
             OTR_COPY_DEVICE_TO_DEVICE));
       }
       return;
@@ -184,7 +186,7 @@ void device_to_device(const at::Tensor& to, const at::Tensor& from, bool non_blo
   order(source_stream, target_stream, target.device().index());
   if (target.nbytes() != 0) {
     check(otr_copy_peer_on(
-        source_stream, static_cast<uint32_t>(target.device().index()), address_of(target.data_ptr()),
+        source_stream, static_cast<uint32_t>(target.device().index()), written_address(target),
         static_cast<uint32_t>(source.device().index()), address_of(source.const_data_ptr()), target.nbytes()));
   }
   order(target_stream, source_stream, source.device().index());
@@ -200,9 +202,17 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   TORCH_CHECK(
       from.layout() == c10::Layout::Strided && to.layout() == c10::Layout::Strided,
       "outrigger: copy between layouts ", from.layout(), " and ", to.layout(), " is not a dense copy");
+  if (to.is_quantized()) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        from.is_quantized(), "outrigger: a copy from ", from.scalar_type(), " to a quantized tensor. Quantize it "
+        "with torch.quantize_per_tensor or torch.quantize_per_channel");
+    at::set_quantizer_(to, quantizer_of(from));
+  }
   if (to.numel() == 0) {
     return to;
   }
+  at::assert_no_internal_overlap(to);
+  at::assert_no_partial_overlap(to, from);
   const at::Tensor target = plain(to);
   const bool conjugate = from.is_conj() != to.is_conj() && from.is_complex();
   const bool negate = from.is_neg() != to.is_neg();
@@ -231,6 +241,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
   const otr_stream_t stream = stream_of(self);
   refuse_wait_in_capture(stream, "_local_scalar_dense (item)");
   c10::Scalar value;

@@ -38,7 +38,7 @@ bool submit_elementwise(
     }
   }
   Call<kMostInputs, 1, 4> call;
-  call.outputs[0] = operand(output);
+  call.outputs[0] = written_operand(output);
   if (C10_UNLIKELY(call.outputs[0].dtype == OTR_DTYPE_INVALID)) {
     return false;
   }

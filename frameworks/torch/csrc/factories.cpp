@@ -9,12 +9,12 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/ops/fill_ops.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/zero_ops.h>
 
 #include <cmath>
-#include <limits>
 
 namespace outrigger {
 namespace {
@@ -38,20 +38,23 @@ void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_me
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
+bool poisons() {
+  return at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory();
+}
+
 // What deterministic mode asks of memory that nobody has written.
 at::Tensor poison_if_deterministic(at::Tensor tensor) {
-  if (C10_UNLIKELY(
-          at::globalContext().deterministicAlgorithms() &&
-          at::globalContext().deterministicFillUninitializedMemory())) {
-    const c10::ScalarType dtype = tensor.scalar_type();
-    if (c10::isFloatingType(dtype) || c10::isComplexType(dtype)) {
-      tensor.fill_(std::numeric_limits<double>::quiet_NaN());
-    } else {
-      const int bits = static_cast<int>(8 * tensor.itemsize()) - (c10::isSignedType(dtype) ? 1 : 0);
-      tensor.fill_(dtype == c10::ScalarType::Bool ? 1 : std::numeric_limits<int64_t>::max() >> (63 - std::min(bits, 63)));
-    }
+  if (C10_UNLIKELY(poisons())) {
+    at::native::fill_empty_deterministic_(tensor);
   }
   return tensor;
+}
+
+c10::ScalarType usable(std::optional<c10::ScalarType> dtype) {
+  if (C10_UNLIKELY(dtype == c10::ScalarType::ComplexHalf || dtype == c10::ScalarType::BComplex32)) {
+    TORCH_WARN_ONCE(*dtype, " support is experimental and many operators don't support it yet.");
+  }
+  return dtype.value_or(c10::get_default_dtype_as_scalartype());
 }
 
 at::Tensor empty(
@@ -60,7 +63,7 @@ at::Tensor empty(
     std::optional<c10::MemoryFormat> format) {
   check_options(layout, pin_memory);
   return poison_if_deterministic(empty_on(
-      exact(device), size, dtype.value_or(c10::get_default_dtype_as_scalartype()),
+      exact(device), size, usable(dtype),
       format.value_or(c10::MemoryFormat::Contiguous)));
 }
 
@@ -69,7 +72,7 @@ at::Tensor empty_strided(
     std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin_memory) {
   check_options(layout, pin_memory);
   return poison_if_deterministic(empty_strided_on(
-      exact(device), size, stride, dtype.value_or(c10::get_default_dtype_as_scalartype())));
+      exact(device), size, stride, usable(dtype)));
 }
 
 // Tensors of zeros without memory, which autograd uses for tangents that are known to vanish.
@@ -115,6 +118,7 @@ void restride(
 const at::Tensor& resize(
     const at::Tensor& self, c10::IntArrayRef size, std::optional<c10::MemoryFormat> format) {
   at::detail::check_size_nonnegative(size);
+  const auto bytes_before = static_cast<int64_t>(self.storage().nbytes());
   if (self.sizes() != size) {
     restride(self.unsafeGetTensorImpl(), size, std::nullopt, self.storage_offset());
   }
@@ -122,6 +126,9 @@ const at::Tensor& resize(
     TORCH_CHECK(
         *format != c10::MemoryFormat::Preserve, "Unsupported memory format for resize_: ", *format);
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+  }
+  if (C10_UNLIKELY(poisons())) {
+    at::native::fill_resize_deterministic_(self, bytes_before);
   }
   return self;
 }
@@ -186,7 +193,7 @@ at::Tensor& zero(at::Tensor& self) {
   if (self.is_non_overlapping_and_dense()) {
     // Zero is all bits zero in every dtype.
     const uint8_t nothing = 0;
-    check(otr_fill(stream_of(self), address_of(self.data_ptr()), self.nbytes(), &nothing, 1));
+    check(otr_fill(stream_of(self), written_address(self), self.nbytes(), &nothing, 1));
     return self;
   }
   if (!fill_native(self, 0)) {

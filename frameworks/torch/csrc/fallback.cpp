@@ -50,18 +50,30 @@ uint64_t mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
+bool writes(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+    return true;
+  }
+  return std::any_of(std::begin(kUnmarkedWrites), std::end(kUnmarkedWrites), [&](const UnmarkedWrites& entry) {
+    return entry.name == schema.name() &&
+        std::find(entry.arguments.begin(), entry.arguments.end(), argument.name()) != entry.arguments.end();
+  });
+}
+
 c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
   std::optional<c10::Device> found;
   bool foreign = false;
-  for (const c10::IValue& value : arguments) {
-    each_tensor(value, [&](const at::Tensor& tensor) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    // A scalar of the CPU may be read beside device tensors, and never written.
+    const int64_t scalar_dims = writes(schema, schema.arguments()[i]) ? -1 : 0;
+    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
       if (is_ours(tensor)) {
         TORCH_CHECK(
             !found.has_value() || *found == tensor.device(),
             "Expected all tensors to be on the same device, but found at least two devices, ", *found, " and ",
             tensor.device(), "! (when calling ", schema.operator_name(), ")");
         found = tensor.device();
-      } else if (tensor.defined() && tensor.dim() > 0) {
+      } else if (tensor.defined() && tensor.dim() > scalar_dims) {
         foreign = true;
       }
     });
@@ -82,16 +94,6 @@ c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVal
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "outrigger: ", schema.operator_name(), " has no kernel, and no argument says on which device it runs");
-}
-
-bool writes(const c10::FunctionSchema& schema, const c10::Argument& argument) {
-  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
-    return true;
-  }
-  return std::any_of(std::begin(kUnmarkedWrites), std::end(kUnmarkedWrites), [&](const UnmarkedWrites& entry) {
-    return entry.name == schema.name() &&
-        std::find(entry.arguments.begin(), entry.arguments.end(), argument.name()) != entry.arguments.end();
-  });
 }
 
 bool takes_generator(const c10::Argument& argument) {
@@ -125,9 +127,24 @@ FallbackRecord::~FallbackRecord() {
 }
 
 void register_host_composites(torch::Library& m) {
-  // Torch's own kernels of these serve every device in name only: inside they pick one by device type.
-  for (const char* name : {"conj_physical_", "mode.values"}) {
+  // Torch's own kernels of these serve every device in name only: inside they pick one by device type, compute
+  // in half precision what the CPU computes in single (group norm), or warn twice (index).
+  for (const char* name : {"conj_physical_", "mode.values", "native_group_norm", "index.Tensor"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+  }
+}
+
+void register_rest(torch::Library& m, c10::DispatchKey ours, c10::DispatchKey of_cpu) {
+  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
+  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (name.getNamespace() == "aten" && op.has_value() && op->hasKernelForDispatchKey(of_cpu) &&
+        !op->hasKernelForDispatchKey(ours)) {
+      const std::string plain = name.name.substr(sizeof("aten::") - 1);
+      m.impl(
+          (name.overload_name.empty() ? plain : plain + "." + name.overload_name).c_str(),
+          torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+    }
   }
 }
 
@@ -139,6 +156,11 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
   const char* name = schema.name().c_str();
   FallbackRecord record(schema.name().compare(0, 6, "aten::") == 0 ? name + 6 : name);
+  for (size_t i = 0; i < count; ++i) {
+    if (writes(schema, schema.arguments()[i])) {
+      each_tensor(arguments[i], [](const at::Tensor& tensor) { own_memory_of(tensor); });
+    }
+  }
   if (C10_UNLIKELY(is_capturing(current_stream(device.index())))) {
     record_on_host(op, stack, device, record.name());
     return;

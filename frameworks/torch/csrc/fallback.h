@@ -7,6 +7,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 #include <ATen/native/CPUFallback.h>
+#include <torch/library.h>
 
 #include <chrono>
 
@@ -40,6 +41,10 @@ class FallbackRecord {
 
 /// The boxed fallback of every operator that has no kernel of its own.
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+/// Gives the CPU fallback every operator that has a kernel of its own for the CPU's tensors of a kind (sparse,
+/// quantized) and none for ours. Left alone, many would be taken by torch's composite kernels for dense tensors.
+void register_rest(torch::Library& library, c10::DispatchKey ours, c10::DispatchKey of_cpu);
 
 /// Runs operator `Op` on the CPU, called with its own arguments.
 template <class Op, class... Args>

@@ -46,8 +46,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
-    // Every dtype: what has no kernel on the device runs on the CPU.
-    return c10::DeviceCapability();
+    // Every dtype that the CPU computes with: what has no kernel on the device runs there.
+    c10::DeviceCapability capability;
+    auto& types = capability.capability_data.supported_scalar_types;
+#define OUTRIGGER_SUPPORTED(_, name) types.has_##name = has_value(c10::ScalarType::name);
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(OUTRIGGER_SUPPORTED)
+#undef OUTRIGGER_SUPPORTED
+    return capability;
   }
 
   c10::Stream getStream(c10::Device device) const override {

@@ -6,8 +6,11 @@
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <mutex>
+#include <unordered_set>
 #include <utility>
 
 namespace outrigger {
@@ -16,9 +19,44 @@ namespace {
 thread_local bool born_on_device = false;
 thread_local c10::Device born_device(c10::DeviceType::PrivateUse1, 0);
 
+// What the CPU allocator has handed out of device memory and nobody has freed. The deleter of bare pointers
+// asks here and not the runtime, where the address of another device can be any number, also that of a host
+// pointer.
+class BornAddresses;
+BornAddresses& born_addresses();
+class BornAddresses {
+ public:
+  // A child that is forked while another thread is here must find the lock free.
+  BornAddresses() {
+    pthread_atfork(
+        [] { born_addresses().lock_.lock(); }, [] { born_addresses().lock_.unlock(); },
+        [] { born_addresses().lock_.unlock(); });
+  }
+  void add(void* address) {
+    const std::lock_guard<std::mutex> lock(lock_);
+    addresses_.insert(address);
+  }
+  // False if it is none of them.
+  bool remove(void* address) {
+    const std::lock_guard<std::mutex> lock(lock_);
+    return addresses_.erase(address) != 0;
+  }
+
+ private:
+  std::mutex lock_;
+  std::unordered_set<void*> addresses_;
+};
+
+BornAddresses& born_addresses() {
+  // Leaked on purpose: CPU tensors of static objects may outlive any order of destruction.
+  static auto* addresses = new BornAddresses;
+  return *addresses;
+}
+
 // Frees memory that was born on a device while a CPU tensor was asked for. Told apart from
 // `free_device_memory` so that `is_born` means what it says.
 void free_born(void* address) noexcept {
+  born_addresses().remove(address);
   free_device_memory(address);
 }
 
@@ -29,18 +67,13 @@ bool is_born(const c10::DataPtr& pointer) {
 // Frees host memory for the CPU allocator that was there before ours; NULL if it hands out no bare pointers.
 c10::DeleterFnPtr host_deleter = nullptr;
 
-// Frees a bare pointer of the CPU allocator, which may have been born on a device. Only memory that the
-// host sees is: the addresses of other devices can be any number, also that of a host pointer.
+// Frees a bare pointer of the CPU allocator, which may have been born on a device.
 void free_raw(void* pointer) noexcept {
-  otr_pointer_info_t info = {};
-  info.struct_size = sizeof(info);
-  otr_status_t* status = otr_memory_pointer_info(address_of(pointer), &info);
-  if (status == nullptr && is_host_visible(static_cast<c10::DeviceIndex>(info.device))) {
+  if (born_addresses().remove(pointer)) {
     free_device_memory(pointer);
-    return;
+  } else {
+    host_deleter(pointer);
   }
-  otr_status_free(status);
-  host_deleter(pointer);
 }
 
 // The CPU allocator of the process: the one before it, except for threads inside a scope.
@@ -55,6 +88,7 @@ class HostAllocator final : public c10::Allocator {
     c10::DataPtr memory = outrigger::allocate(born_device, bytes);
     // Another thread may have freed it while work that it queued on the same stream still uses it.
     synchronize(current_stream(born_device.index()));
+    born_addresses().add(memory.get());
     void* address = memory.release_context();
     return {address, address, &free_born, c10::Device(c10::DeviceType::CPU)};
   }
@@ -83,7 +117,7 @@ void release_storage(void* context) noexcept {
 // A storage on `device` over the bytes of another one, which it keeps alive.
 c10::Storage storage_over(const c10::Storage& owner, c10::Device device, c10::Allocator* allocator) {
   auto* keep = new c10::Storage(owner);
-  c10::DataPtr data(owner.unsafeGetStorageImpl()->mutable_data(), keep, &release_storage, device);
+  c10::DataPtr data(const_cast<void*>(owner.data()), keep, &release_storage, device);
   return c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), owner.nbytes(), std::move(data), allocator, /*resizable=*/true);
 }
@@ -115,8 +149,8 @@ void copy_bits(const at::Tensor& from, const at::Tensor& to) {
 // Offsets of staged spans keep this alignment relative to the storage, so that every dtype stays aligned.
 constexpr size_t kSpanAlignment = 64;
 
-}  // namespace
-
+// Puts our CPU allocator in front of the process's own when an operator first runs on the CPU over
+// host-visible memory: a program that uses no device keeps torch's. Memory of either is freed through either.
 void install_host_allocator() {
   static const bool installed = [] {
     c10::Allocator* before = c10::GetCPUAllocator();
@@ -127,11 +161,16 @@ void install_host_allocator() {
   (void)installed;
 }
 
+}  // namespace
+
 HostScope::HostScope(c10::Device device)
     : device_(device),
       visible_(is_host_visible(device.index())),
       born_before_(born_on_device),
       born_device_before_(born_device) {
+  if (visible_) {
+    install_host_allocator();
+  }
   synchronize(current_stream(device.index()));
   born_on_device = visible_;
   born_device = device;
@@ -218,7 +257,7 @@ at::Tensor HostScope::to_host(const at::Tensor& tensor, bool written) {
   const int64_t offset = tensor.numel() == 0 ? 0 : tensor.storage_offset() - shift;
   at::Tensor host = tensor_over(
       entry.host, tensor.sizes(), tensor.strides(), entry.staged ? offset : tensor.storage_offset(),
-      tensor.dtype());
+      tensor.dtype(), quantizer_of(tensor));
   copy_bits(tensor, host);
   arguments_.push_back({tensor, host});
   return host;
@@ -235,6 +274,7 @@ void HostScope::write_back(Shown& entry) {
     }
     c10::DataPtr grown = std::move(host->mutable_data_ptr());
     if (is_born(grown)) {
+      born_addresses().remove(grown.get());
       void* address = grown.release_context();
       grown = c10::DataPtr(address, address, &free_device_memory, device->device());
       device->set_data_ptr_noswap(std::move(grown));
@@ -318,7 +358,8 @@ at::Tensor HostScope::adopt(const at::Tensor& result) {
     adopted_.emplace_back(host, storage);
   }
   at::Tensor tensor = tensor_over(
-      std::move(storage), result.sizes(), result.strides(), result.storage_offset(), result.dtype());
+      std::move(storage), result.sizes(), result.strides(), result.storage_offset(), result.dtype(),
+      quantizer_of(result));
   copy_bits(result, tensor);
   return tensor;
 }
@@ -336,7 +377,8 @@ at::Tensor HostScope::to_device(const at::Tensor& result) {
     if (entry.host && entry.host.unsafeGetStorageImpl() == result.storage().unsafeGetStorageImpl()) {
       const int64_t shift = entry.staged ? static_cast<int64_t>(entry.begin / result.itemsize()) : 0;
       at::Tensor view = tensor_over(
-          entry.device, result.sizes(), result.strides(), result.storage_offset() + shift, result.dtype());
+          entry.device, result.sizes(), result.strides(), result.storage_offset() + shift, result.dtype(),
+          quantizer_of(result));
       copy_bits(result, view);
       return view;
     }

@@ -16,9 +16,6 @@
 
 namespace outrigger {
 
-/// Installs the CPU allocator that the scopes steer. Once, before the first scope.
-void install_host_allocator();
-
 /// One operator's excursion to the CPU.
 class HostScope {
  public:
@@ -33,7 +30,7 @@ class HostScope {
   void announce(const at::Tensor& tensor);
 
   /// The CPU tensor that shows a device tensor; any other tensor as it is. Changes of a `written` one
-  /// reach the device by `finish`.
+  /// reach the device by `finish`; it must have its memory to itself (`own_memory`).
   at::Tensor to_host(const at::Tensor& tensor, bool written);
 
   /// Brings the changes of written tensors to the device: bytes where staged, and sizes, strides and

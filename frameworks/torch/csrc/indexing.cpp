@@ -97,7 +97,7 @@ struct Concatenate {
         inputs.push_back(operand(tensor));
       }
     }
-    const otr_tensor_t output = operand(out);
+    const otr_tensor_t output = written_operand(out);
     const otr_scalar_t at = number(at::maybe_wrap_dim(dim, out.dim()));
     otr_operator_call_t call = {};
     call.struct_size = sizeof(call);
@@ -120,10 +120,22 @@ at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Sca
   // Ranges that are an error, or too long to count exactly, are left to the CPU's own judgement.
   if (has_number(start) && has_number(step) && size >= 0 && size < 1e15 && std::isfinite(first) && std::isfinite(last)) {
     const auto length = static_cast<int64_t>(size);
-    if (out.dim() != 1 || out.numel() != length) {
+    if (out.numel() != length) {
+      if (out.numel() > 0) {
+        TORCH_WARN(
+            "arange: the out tensor of shape ", out.sizes(), " has ", out.numel(), " elements and is resized to the ",
+            length, " of the range. Rounding may have changed their number");
+      }
       out.resize_({length});
     }
-    if (length == 0 || run(op, {out}, {}, {number(start), number(step)})) {
+    // A result of any shape is filled in the order of its elements.
+    const at::Tensor flat = out.is_contiguous() ? tensor_over(
+                                                      out.storage(), {length}, {1}, out.storage_offset(), out.dtype())
+                                                : empty_on(out.device(), {length}, out.scalar_type());
+    if (length == 0 || run(op, {flat}, {}, {number(start), number(step)})) {
+      if (length != 0 && !out.is_contiguous()) {
+        copy_on_device(out, flat.view(out.sizes()));
+      }
       return out;
     }
   }

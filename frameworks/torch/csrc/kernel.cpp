@@ -34,6 +34,9 @@ bool Operator::refused(otr_status_t* status) {
 c10::Scalar value_of(const at::TensorBase& tensor) {
   const void* data = tensor.const_data_ptr();
   const c10::ScalarType type = tensor.scalar_type();
+  // Fetching what has no value, such as bits and numbers of less than a byte, ends the process.
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      has_value(type), "outrigger: reading the value of an element is not implemented for '", type, "'");
   if (type == c10::ScalarType::Bool) {
     return c10::Scalar(c10::fetch_and_cast<bool>(type, data));
   }
@@ -74,7 +77,7 @@ bool run(
     if (tensor.defined() && tensor.device() != *device) {
       return false;
     }
-    out.push_back(operand(tensor));
+    out.push_back(written_operand(tensor));
   }
   otr_operator_call_t call = {};
   call.struct_size = sizeof(call);
@@ -93,7 +96,7 @@ bool fill_native(const at::Tensor& out, const c10::Scalar& value) {
     return false;
   }
   Call<0, 1, 1> call;
-  call.outputs[0] = operand(out);
+  call.outputs[0] = written_operand(out);
   call.scalars[0] = number(value);
   return call.submit(fill, stream_of(out), 0);
 }
@@ -102,7 +105,7 @@ void copy_on_device(const at::Tensor& to, const at::Tensor& from) {
   static const Operator copy("copy");
   Call<1, 1, 0> call;
   call.inputs[0] = operand(from);
-  call.outputs[0] = operand(to);
+  call.outputs[0] = written_operand(to);
   if (to.scalar_type() == from.scalar_type() && call.inputs[0].dtype == OTR_DTYPE_INVALID) {
     // A type that the C ABI does not know is moved as bits of its size.
     constexpr std::pair<size_t, otr_dtype_t> kBits[] = {

@@ -54,6 +54,15 @@ inline otr_tensor_t operand(const at::TensorBase& tensor) {
   return out;
 }
 
+/// The same for a tensor that is written.
+inline otr_tensor_t written_operand(const at::TensorBase& tensor) {
+  otr_tensor_t out = operand(tensor);
+  if (C10_LIKELY(tensor.defined()) && tensor.storage().unsafeGetStorageImpl()->has_materializer()) {
+    out.address = written_address(tensor);
+  }
+  return out;
+}
+
 /// A number as torch passes it.
 inline otr_scalar_t number(double value) {
   otr_scalar_t out = {};

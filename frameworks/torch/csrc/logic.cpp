@@ -4,6 +4,7 @@
 #include "register.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/result_type.h>
 #include <ATen/ops/abs_ops.h>
 #include <ATen/ops/clamp_max_meta.h>
@@ -64,6 +65,7 @@ struct Clamp {
 // The comparison operators that torch has not made structured.
 template <Name Native, class Op>
 at::Tensor& logical_out(const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
+  own_memory_of(out);
   auto iterator = at::TensorIterator::comparison_op(out, self, other);
   if (Elementwise<Native, Native, Take::kNothing>::run(iterator)) {
     return out;
@@ -93,6 +95,7 @@ at::Tensor isnan(const at::Tensor& self) {
 
 at::Tensor& abs_out(const at::Tensor& self, at::Tensor& out) {
   if (!self.is_complex()) {
+    own_memory_of(out);
     auto iterator = at::TensorIterator::unary_op(out, self);
     if (Elementwise<"abs">::run(iterator)) {
       return out;
@@ -154,6 +157,7 @@ at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::
 
 // Whether the mask can be laid over the tensor, and the tensor written element by element.
 bool can_mask(const at::Tensor& self, const at::Tensor& mask) {
+  at::assert_no_partial_overlap(self, mask);
   return mask.scalar_type() == c10::ScalarType::Bool && mask.device() == self.device() &&
       self.is_non_overlapping_and_dense() && mask.dim() <= self.dim() &&
       at::is_expandable_to(mask.sizes(), self.sizes());

@@ -5,6 +5,8 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/quantized/QTensorImpl.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
@@ -57,6 +59,14 @@ c10::DispatchKeySet keys_of(c10::DeviceType type) {
     case c10::DeviceType::Meta: return c10::DispatchKeySet(c10::DispatchKey::Meta);
     case c10::DeviceType::MTIA: return c10::DispatchKeySet(c10::DispatchKey::MTIA);
     default: return c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
+  }
+}
+
+c10::DispatchKeySet quantized_keys_of(c10::DeviceType type) {
+  switch (type) {
+    case c10::DeviceType::CPU: return c10::DispatchKeySet(c10::DispatchKey::QuantizedCPU);
+    case c10::DeviceType::MTIA: return c10::DispatchKeySet(c10::DispatchKey::QuantizedMTIA);
+    default: return c10::DispatchKeySet(c10::DispatchKey::QuantizedPrivateUse1);
   }
 }
 
@@ -262,15 +272,31 @@ at::Tensor empty_like_on(const at::Tensor& like, c10::ScalarType dtype) {
 
 at::Tensor tensor_over(
     c10::Storage storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
-    caffe2::TypeMeta dtype) {
-  const c10::DispatchKeySet keys = keys_of(storage.device_type());
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, dtype);
+    caffe2::TypeMeta dtype, at::QuantizerPtr quantizer) {
+  const c10::DeviceType type = storage.device_type();
+  at::Tensor tensor = quantizer
+      ? at::detail::make_tensor<at::QTensorImpl>(
+            std::move(storage), quantized_keys_of(type), dtype, std::move(quantizer))
+      : at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys_of(type), dtype);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return tensor;
 }
 
+at::QuantizerPtr quantizer_of(const at::Tensor& tensor) {
+  return tensor.is_quantized() ? at::get_qtensorimpl(tensor)->quantizer() : at::QuantizerPtr();
+}
+
+void own_memory(c10::StorageImpl* storage) {
+  // The allocator that is asked for it knows no device but the current one.
+  const c10::DeviceGuard on_its_device(storage->device());
+  storage->mutable_data();
+}
+
 void resize_storage(c10::StorageImpl* storage, size_t bytes) {
   TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
+  if (storage->has_materializer()) {
+    own_memory(storage);
+  }
   const c10::Device device = storage->device();
   c10::DataPtr grown = allocate(device, bytes);
   const size_t kept = std::min(bytes, storage->nbytes());

@@ -86,10 +86,33 @@ at::Tensor empty_on(
 /// gapped layouts become dense.
 at::Tensor empty_like_on(const at::Tensor& like, c10::ScalarType dtype);
 
-/// Makes a tensor over an existing storage. `keys` are those of a dense tensor of the storage's device.
+/// Makes a tensor over an existing storage, on that one's device; a quantized one if there is a quantizer.
 at::Tensor tensor_over(
     c10::Storage storage, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
-    caffe2::TypeMeta dtype);
+    caffe2::TypeMeta dtype, at::QuantizerPtr quantizer = {});
+
+/// The quantizer of a quantized tensor; none of any other.
+at::QuantizerPtr quantizer_of(const at::Tensor& tensor);
+
+/// Gives a storage that shares its memory until it is written (a lazy clone) memory of its own, in stream order.
+void own_memory(c10::StorageImpl* storage);
+
+/// The same for the storage of a tensor of ours, before it is written: left to torch, the memory would be on the
+/// current device. Any other tensor is left alone.
+inline void own_memory_of(const at::TensorBase& tensor) {
+  if (is_ours(tensor) && tensor.has_storage()) {
+    c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    if (C10_UNLIKELY(storage->has_materializer())) {
+      own_memory(storage);
+    }
+  }
+}
+
+/// The address of a tensor's first element, to be written.
+inline otr_address_t written_address(const at::TensorBase& tensor) {
+  own_memory_of(tensor);
+  return address_of(tensor.mutable_data_ptr());
+}
 
 /// Changes the size of a storage in device memory, keeping what fits, in stream order.
 void resize_storage(c10::StorageImpl* storage, size_t bytes);

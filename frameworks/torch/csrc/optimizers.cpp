@@ -51,8 +51,8 @@ void adam(
     const at::Tensor none;
     Call<2, 4, 6> call;
     call.inputs = {operand(grads[done]), operand(steps[done])};
-    call.outputs = {operand(parameters[done]), operand(averages[done]), operand(squares[done]),
-                    amsgrad ? operand(maxima[done]) : operand(none)};
+    call.outputs = {written_operand(parameters[done]), written_operand(averages[done]), written_operand(squares[done]),
+                    amsgrad ? written_operand(maxima[done]) : operand(none)};
     call.scalars = {number(lr), number(beta1), number(beta2), number(eps), number(weight_decay),
                     number(static_cast<int64_t>(maximize))};
     native = call.submit(op, stream_of(parameters[done]), 2, amsgrad ? 4 : 3, 6);
@@ -82,7 +82,7 @@ void sgd(
     const bool buffered = momentum != 0.0;
     Call<1, 2, 7> call;
     call.inputs = {operand(grads[done])};
-    call.outputs = {operand(parameters[done]), buffered ? operand(buffers[done]) : operand(none)};
+    call.outputs = {written_operand(parameters[done]), buffered ? written_operand(buffers[done]) : operand(none)};
     call.scalars = {number(lr), number(momentum), number(dampening), number(weight_decay),
                     number(static_cast<int64_t>(nesterov)), number(static_cast<int64_t>(maximize)),
                     number(static_cast<int64_t>(first_step))};

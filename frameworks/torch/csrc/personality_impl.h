@@ -25,6 +25,7 @@ inline void register_kernels(c10::DispatchKey key) {
   register_copies(aten);
   register_factories(aten);
   register_views(aten);
+  register_shallow_copies(aten);
   register_unary(aten);
   register_binary(aten);
   register_logic(aten);
@@ -41,11 +42,19 @@ inline void register_kernels(c10::DispatchKey key) {
   new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }
 
+/// Registers what quantized tensors need under their key of a device type.
+inline void register_quantized_kernels(c10::DispatchKey key) {
+  torch::Library& aten = new_library("aten", key);
+  register_copies(aten);
+  register_quantized(aten);
+  register_rest(aten, key, c10::DispatchKey::QuantizedCPU);
+  new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+}
+
 /// Guard and allocators of a device type.
 template <c10::DeviceType T>
 void register_runtime() {
   static const c10::impl::DeviceGuardImplRegistrar guard(T, new Guard<T>);
-  install_host_allocator();
   c10::SetAllocator(T, allocator_of(T));
   at::setHostAllocator(T, PinnedAllocator::instance());
 }

@@ -164,6 +164,7 @@ void serve_mtia() {
     at::MTIAHooksRegistry()->Register("MTIAHooks", creator);
     register_graphs(c10::DeviceType::MTIA);
     register_kernels(c10::DispatchKey::MTIA);
+    register_quantized_kernels(c10::DispatchKey::QuantizedMTIA);
     return true;
   }();
   (void)served;

@@ -2,6 +2,7 @@
 
 #include "graph.h"
 #include "personality_impl.h"
+#include "profiler.h"
 #include "sparse.h"
 
 #include <ATen/autocast_mode.h>
@@ -58,7 +59,9 @@ void serve_outrigger() {
     register_runtime<c10::DeviceType::PrivateUse1>();
     at::RegisterPrivateUse1HooksInterface(new OutriggerHooks);
     register_graphs(c10::DeviceType::PrivateUse1);
+    register_profiler();
     register_kernels(c10::DispatchKey::PrivateUse1);
+    register_quantized_kernels(c10::DispatchKey::QuantizedPrivateUse1);
     for (const auto key : {c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCsrPrivateUse1}) {
       torch::Library& aten = new_library("aten", key);
       if (key == c10::DispatchKey::SparsePrivateUse1) {
@@ -66,6 +69,7 @@ void serve_outrigger() {
       } else {
         register_sparse_compressed(aten);
       }
+      register_shallow_copies(aten);
       new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
     }
     new_library("_", c10::DispatchKey::AutocastPrivateUse1).fallback(torch::CppFunction::makeFallthrough());

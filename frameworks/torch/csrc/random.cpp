@@ -7,6 +7,7 @@
 #include "generator.h"
 #include "kernel.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bernoulli_ops.h>
 #include <ATen/ops/ones_like.h>
@@ -26,11 +27,12 @@ using OptionalGenerator = std::optional<at::Generator>;
 // that were reserved for it are then passed over.
 template <class... Numbers>
 bool draw(const Operator& op, const at::Tensor& self, const OptionalGenerator& generator, Numbers... numbers) {
-  if (self.numel() == 0) {
-    return true;
-  }
+  at::assert_no_internal_overlap(self);
   if (dtype_of(self.scalar_type()) == OTR_DTYPE_INVALID || self.is_complex()) {
     return false;
+  }
+  if (self.numel() == 0) {
+    return true;
   }
   const auto outputs = static_cast<uint64_t>(self.numel() + 1) / 2;
   const Philox start = reserve(generator, self.device(), outputs);
@@ -39,17 +41,34 @@ bool draw(const Operator& op, const at::Tensor& self, const OptionalGenerator& g
       {number(numbers)..., number(static_cast<int64_t>(start.seed)), number(static_cast<int64_t>(start.offset))});
 }
 
+// The largest number of a dtype that `uniform_` and `normal_` fill; 0 for every other.
+double largest_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Half: return std::numeric_limits<c10::Half>::max();
+    case c10::ScalarType::BFloat16: return std::numeric_limits<c10::BFloat16>::max();
+    case c10::ScalarType::Float: return std::numeric_limits<float>::max();
+    case c10::ScalarType::Double: return std::numeric_limits<double>::max();
+    default: return 0;
+  }
+}
+
 at::Tensor& uniform(at::Tensor& self, double from, double to, OptionalGenerator generator) {
   static const Operator op("uniform");
   TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
-  return draw(op, self, generator, from, to) ? self : fall_back<at::_ops::uniform_>(self, from, to, generator);
+  // Bounds beyond the dtype, and other dtypes, are an error, which the CPU words as torch does.
+  const double largest = largest_of(self.scalar_type());
+  const bool fits = largest != 0 && from >= -largest && to <= largest && to - from <= largest;
+  return fits && draw(op, self, generator, from, to) ? self
+                                                     : fall_back<at::_ops::uniform_>(self, from, to, generator);
 }
 
 at::Tensor& normal(at::Tensor& self, double mean, double deviation, OptionalGenerator generator) {
   static const Operator op("normal");
   TORCH_CHECK(deviation >= 0.0, "normal expects std >= 0.0, but found std ", deviation);
-  return draw(op, self, generator, mean, deviation) ? self
-                                                    : fall_back<at::_ops::normal_>(self, mean, deviation, generator);
+  const bool fits = largest_of(self.scalar_type()) != 0;
+  return fits && draw(op, self, generator, mean, deviation)
+      ? self
+      : fall_back<at::_ops::normal_>(self, mean, deviation, generator);
 }
 
 at::Tensor& bernoulli(at::Tensor& self, double p, OptionalGenerator generator) {
@@ -86,7 +105,8 @@ at::Tensor& random_from(at::Tensor& self, int64_t from, std::optional<int64_t> t
   const int64_t limit = limit_of(self.scalar_type());
   const bool wide = self.scalar_type() == c10::ScalarType::Long;
   // Ranges beyond the dtype are an error or a warning, which the CPU words as torch does.
-  const bool fits = to.has_value() && from < *to && (wide || (limit != 0 && from >= -limit && *to <= limit));
+  const int64_t lowest = limit != 0 && c10::isSignedType(self.scalar_type()) ? -limit : 0;
+  const bool fits = to.has_value() && from < *to && (wide || (limit != 0 && from >= lowest && *to <= limit));
   return fits && draw(op, self, generator, from, *to) ? self
                                                       : fall_back<at::_ops::random__from>(self, from, to, generator);
 }
@@ -109,7 +129,9 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
 }
 
 at::Tensor native_dropout_backward(const at::Tensor& grad, const at::Tensor& mask, double scale) {
-  return grad.mul(mask).mul_(scale);
+  const at::Tensor kept = grad.mul(mask);
+  // A whole number times the scale is none.
+  return c10::isIntegralType(kept.scalar_type(), /*includeBool=*/true) ? kept.mul(scale) : kept.mul_(scale);
 }
 
 }  // namespace

@@ -362,7 +362,7 @@ class Recording {
     if (!tensor.defined() || (!is_ours(tensor) && tensor.dim() == 0)) {
       return tensor;
     }
-    if (tensor.layout() != c10::Layout::Strided || !tensor.has_storage()) {
+    if (tensor.layout() != c10::Layout::Strided || !tensor.has_storage() || tensor.is_quantized()) {
       refuse("only dense tensors can be shown to a CPU kernel in a graph. Leave it out of the graph");
     }
     for (const Pair& pair : pairs_) {
@@ -471,6 +471,9 @@ class Recording {
     if (!found.defined()) {
       call_->targets.push_back(kNowhere);
       return found;
+    }
+    if (found.is_quantized()) {
+      refuse("its result is a quantized tensor. Leave it out of the graph");
     }
     for (const Pair& pair : pairs_) {
       if (pair.image.is_same(found)) {

@@ -54,7 +54,7 @@ Dims reduced(int64_t dim, int64_t rank) {
 // The output with size 1 in the reduced dimensions, as the native operators want it.
 class Kept {
  public:
-  Kept(const at::Tensor& out, const at::Tensor& self, const Dims& reduced_dims) : operand_(operand(out)) {
+  Kept(const at::Tensor& out, const at::Tensor& self, const Dims& reduced_dims) : operand_(written_operand(out)) {
     const int64_t rank = self.dim();
     const bool keeps = out.dim() == rank;
     int64_t next = 0;

@@ -14,6 +14,8 @@ void register_copies(torch::Library& library);
 void register_factories(torch::Library& library);
 /// Operators that only make another tensor over the same storage.
 void register_views(torch::Library& library);
+/// Whether a tensor can take another one's place, as `.data = ` and `Module.to` do.
+void register_shallow_copies(torch::Library& library);
 /// Elementwise operators of one operand.
 void register_unary(torch::Library& library);
 /// Elementwise operators of two and three operands.
@@ -36,6 +38,8 @@ void register_convolution(torch::Library& library);
 void register_attention(torch::Library& library);
 /// Embedding, index_select, cat.
 void register_indexing(torch::Library& library);
+/// Views and copies of quantized tensors.
+void register_quantized(torch::Library& library);
 /// Random numbers.
 void register_random(torch::Library& library);
 /// Fused steps of optimizers.

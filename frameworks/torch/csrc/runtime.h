@@ -54,6 +54,21 @@ constexpr otr_dtype_t dtype_of(c10::ScalarType type) {
   }
 }
 
+/// Whether elements of this type have values that can be read and converted: not bits, quantized numbers, and
+/// numbers of less than a byte, which torch only stores.
+constexpr bool has_value(c10::ScalarType type) {
+  switch (type) {
+#define OUTRIGGER_HAS_VALUE(_, name) case c10::ScalarType::name:
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX(OUTRIGGER_HAS_VALUE)
+#undef OUTRIGGER_HAS_VALUE
+    case c10::ScalarType::UInt16:
+    case c10::ScalarType::UInt32:
+    case c10::ScalarType::UInt64:
+    case c10::ScalarType::BComplex32: return true;
+    default: return false;
+  }
+}
+
 /// True for the two device types that this package serves.
 constexpr bool is_ours(c10::DeviceType type) {
   return type == c10::DeviceType::PrivateUse1 || type == c10::DeviceType::MTIA;

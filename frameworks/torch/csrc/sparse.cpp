@@ -56,6 +56,8 @@ template <class Member>
 at::Tensor remake(const at::Tensor& from, const Member& member) {
   if (from.layout() == c10::Layout::Sparse) {
     const at::Tensor values = member(coo(from)->values());
+    // The new tensor is on the current device until it has members.
+    const c10::DeviceGuard on_device(values.device());
     const auto key = values.device().is_cpu() ? c10::DispatchKey::SparseCPU : c10::DispatchKey::SparsePrivateUse1;
     at::Tensor made =
         at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key), from.dtype());
@@ -87,26 +89,13 @@ void each_member(const at::Tensor& tensor, const Visit& visit) {
   }
 }
 
-// Gives the CPU fallback every operator that has a kernel of its own for the CPU's tensors of a layout
-// and none for ours. Left alone, many would be taken by torch's composite kernels for dense tensors.
-void register_rest(torch::Library& m, c10::DispatchKey ours, c10::DispatchKey of_cpu) {
-  c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    const auto op = dispatcher.findOp(name);
-    if (name.getNamespace() == "aten" && op.has_value() && op->hasKernelForDispatchKey(of_cpu) &&
-        !op->hasKernelForDispatchKey(ours)) {
-      const std::string plain = name.name.substr(sizeof("aten::") - 1);
-      m.impl(
-          (name.overload_name.empty() ? plain : plain + "." + name.overload_name).c_str(),
-          torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
-    }
-  }
-}
-
 }  // namespace
 
 void SparseScope::announce(const at::Tensor& tensor) {
   if (!is_ours(tensor) || !is_sparse(tensor)) {
+    if (is_ours(tensor) && tensor.is_quantized()) {
+      key_ = c10::DispatchKey::QuantizedCPU;
+    }
     scope_.announce(tensor);
     return;
   }

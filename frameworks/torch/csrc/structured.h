@@ -150,6 +150,7 @@ struct InplaceVariant;
 template <class Meta, class Kernel, class Op, class... Arguments>
 struct InplaceVariant<Meta, Kernel, Op, at::Tensor&(at::Tensor&, Arguments...)> {
   static at::Tensor& call(at::Tensor& self, Arguments... arguments) {
+    own_memory_of(self);
     Given<Meta, 1, /*Resize=*/false> op({self});
     op.meta(self, meta_argument(arguments)...);
     if (C10_LIKELY(Kernel::run(op, self, arguments...))) {
@@ -176,6 +177,7 @@ struct OutVariant<Meta, Kernel, Op, Result(Arguments...)> {
 
   template <size_t... In, size_t... Out>
   static Result split(std::tuple<Arguments&...> all, std::index_sequence<In...>, std::index_sequence<Out...>) {
+    (own_memory_of(std::get<kInputs + Out>(all)), ...);
     Given<Meta, kOutputs, /*Resize=*/true> op({std::get<kInputs + Out>(all)...});
     op.meta(meta_argument(std::get<In>(all))...);
     if (C10_LIKELY(Kernel::run(op, std::get<In>(all)...))) {

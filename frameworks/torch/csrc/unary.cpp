@@ -99,7 +99,7 @@ struct InputFirst {
     }
     Call<2, 1, 1> call;
     call.inputs = {operand(gradient), operand(input)};
-    call.outputs[0] = operand(output);
+    call.outputs[0] = written_operand(output);
     call.scalars[0] = number(factor);
     return call.submit(op, stream_of(output));
   }

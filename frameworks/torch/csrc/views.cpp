@@ -14,6 +14,27 @@
 #include <ATen/ops/view_native.h>
 
 namespace outrigger {
+namespace {
+
+// Torch's own rule, in which our device stands beside the CPU.
+bool can_shallow_copy(const at::Tensor& self, const at::Tensor& from) {
+  constexpr c10::DispatchKeySet kBackends({c10::BackendComponent::CPUBit, c10::BackendComponent::PrivateUse1Bit});
+  const c10::DispatchKeySet ours = self.key_set();
+  const c10::DispatchKeySet theirs = from.key_set();
+  const auto both = [&](c10::DispatchKey key) {
+    const c10::DispatchKeySet functionality(key);
+    return ours.has_any(functionality) && theirs.has_any(functionality);
+  };
+  const bool on_backends = ours.has_any(kBackends) && theirs.has_any(kBackends);
+  return (on_backends && (both(c10::DispatchKey::Dense) || both(c10::DispatchKey::Sparse))) ||
+      self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(theirs);
+}
+
+}  // namespace
+
+void register_shallow_copies(torch::Library& m) {
+  m.impl("_has_compatible_shallow_copy_type", &can_shallow_copy);
+}
 
 void register_views(torch::Library& m) {
   m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));

@@ -17,7 +17,7 @@ def activate() -> None:
     outrigger, _mtia = _C.activate()
     if not outrigger:
         return
-    from . import _device, _dlpack, memory
+    from . import _device, _dlpack, _dynamo, memory
 
     name = "outrigger"
     # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
@@ -27,3 +27,4 @@ def activate() -> None:
     sys.modules[f"torch.{name}.memory"] = memory
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _dlpack.patch(name)
+    _dynamo.register(name)

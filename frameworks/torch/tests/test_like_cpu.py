@@ -1,0 +1,245 @@
+"""Small calls whose outcome must be the CPU's: the same values and shapes, the same kind of error, the same
+warnings. Each was once a crash, wrong data without a word, or a check that only the CPU made."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextlib.contextmanager
+def every_warning() -> Iterator[list[warnings.WarningMessage]]:
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield caught
+    finally:
+        torch.set_warn_always(before)
+
+
+def plain(value: Any) -> Any:
+    """A result without its device, so that two can be compared."""
+    if isinstance(value, torch.Tensor):
+        numbers = [str(number) for number in value.cpu().flatten().tolist()]
+        return value.dtype, tuple(value.shape), value.stride(), numbers
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def outcome(case: Callable[[torch.device], Any], device: torch.device) -> Any:
+    """What a case gives on a device: its result, or the kind of its error."""
+    try:
+        return plain(case(device))
+    except Exception as error:  # noqa: BLE001: which one it is, is what is compared
+        return type(error)
+
+
+def range_into(shape: tuple[int, ...], *numbers: float, dtype: torch.dtype = torch.float32) -> Callable[[torch.device], Any]:
+    """arange into the right part of a larger tensor: where else it writes shows too."""
+
+    def case(device: torch.device) -> Any:
+        whole = torch.full((*shape[:-1], shape[-1] + 1), -1, dtype=dtype, device=device)
+        part = whole.narrow(-1, 1, shape[-1])
+        torch.arange(*numbers, out=part)
+        return whole, part
+
+    return case
+
+
+def overlapping_copy(device: torch.device) -> Any:
+    x = torch.arange(8.0, device=device)
+    return x[1:].copy_(x[:-1])
+
+
+def copy_to_itself(device: torch.device) -> Any:
+    x = torch.arange(4.0, device=device)
+    return x[1:].copy_(x[1:].view(3)), x.copy_(x)
+
+
+def overlapping_mask(device: torch.device) -> Any:
+    mask = torch.tensor([True, False, True, True], device=device)
+    return mask[1:].masked_fill_(mask[:-1], False)
+
+
+def resized(dtype: torch.dtype, *, first: int = 2) -> Callable[[torch.device], Any]:
+    """What deterministic mode leaves in memory that nobody has written."""
+
+    def case(device: torch.device) -> Any:
+        with deterministic():
+            grown = torch.zeros(first, dtype=dtype, device=device).resize_(3, 3)
+            part = torch.zeros(6, dtype=dtype, device=device)[1:3].resize_(7)
+            made = torch.empty(3, dtype=dtype, device=device)
+        return grown, part, made
+
+    return case
+
+
+CASES: dict[str, Callable[[torch.device], Any]] = {
+    "item of no element": lambda d: torch.ops.aten._local_scalar_dense(torch.empty(0, device=d)),
+    **{
+        f"item of {dtype}": lambda d, dtype=dtype: torch.empty(1, dtype=dtype, device=d).item()
+        for dtype in (torch.bits8, torch.bits16, torch.uint1, torch.uint7, torch.int4, torch.float4_e2m1fn_x2)
+    },
+    "item of uint64": lambda d: torch.tensor([2**64 - 1], dtype=torch.uint64).to(d).item(),
+    "fill with bits of the CPU": lambda d: torch.zeros(2, device=d).fill_(torch.empty((), dtype=torch.bits8)),
+    "arange into columns": range_into((2, 2), 0, 4),
+    "arange into part of a vector": range_into((5,), 2, 12, 2, dtype=torch.int64),
+    "arange into a matrix": lambda d: torch.arange(6, out=torch.zeros(2, 3, device=d)),
+    "arange into a transposed matrix": lambda d: torch.arange(6, out=torch.zeros(3, 2, device=d).t()),
+    "arange into too few": lambda d: torch.arange(6, out=torch.zeros(0, device=d)),
+    "copy to overlapping memory": overlapping_copy,
+    "copy to itself": copy_to_itself,
+    "copy to an expanded tensor": lambda d: torch.zeros(1, device=d).expand(6).copy_(torch.ones(6, device=d)),
+    "copy from the CPU to an expanded tensor": lambda d: torch.zeros(1, device=d).expand(6).copy_(torch.ones(6)),
+    "fill of an expanded tensor": lambda d: torch.zeros(1, device=d).expand(6).fill_(2),
+    "masked_fill_ by an overlapping mask": overlapping_mask,
+    **{
+        f"{dtype} in deterministic mode": resized(dtype)
+        for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.int8, torch.uint8, torch.int64, torch.uint64,
+                      torch.bool)
+    },
+    "bits in deterministic mode": resized(torch.bits8),
+    "gradient of dropout of whole numbers": lambda d: torch.ops.aten.native_dropout_backward(
+        torch.ones(4, dtype=torch.int64, device=d), torch.tensor([True, False, True, True], device=d), 2.0
+    ),
+    "gradient of dropout": lambda d: torch.ops.aten.native_dropout_backward(
+        torch.ones(4, device=d), torch.tensor([True, False, True, True], device=d), 2.0
+    ),
+    "metadata": lambda d: torch._utils.get_tensor_metadata(torch.ones(2, device=d)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outcome(name, device):
+    assert outcome(CASES[name], device) == outcome(CASES[name], torch.device("cpu"))
+
+
+def numbers_beyond(dtype: torch.dtype) -> tuple[float, float]:
+    """Bounds that are finite, and whose difference is not."""
+    largest = torch.finfo(dtype).max
+    return -largest, largest
+
+
+FILLS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "uniform_": lambda x: x.uniform_(2, 3),
+    "uniform_ wide": lambda x: x.uniform_(*numbers_beyond(torch.float32)),
+    "uniform_ double": lambda x: x.uniform_(0, 1e300),
+    "normal_": lambda x: x.normal_(),
+    "bernoulli_": lambda x: x.bernoulli_(0.5),
+    "random_": lambda x: x.random_(),
+    "random_ below": lambda x: x.random_(2),
+    "random_ below nothing": lambda x: x.random_(0),
+    "random_ signed": lambda x: x.random_(-1, 1),
+    "random_ far": lambda x: x.random_(-42, 10),
+    "random_ high": lambda x: x.random_(0, 1000),
+    "exponential_": lambda x: x.exponential_(),
+    "log_normal_": lambda x: x.log_normal_(),
+}
+FILLED = (
+    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.uint8, torch.int8, torch.int16, torch.uint16,
+    torch.int32, torch.int64, torch.uint64, torch.bool, torch.complex64,
+)  # fmt: skip
+SHAPES: dict[str, Callable[[torch.dtype, torch.device], torch.Tensor]] = {
+    "empty": lambda dtype, d: torch.empty(0, dtype=dtype, device=d),
+    "dense": lambda dtype, d: torch.zeros(64, dtype=dtype, device=d),
+    "strided": lambda dtype, d: torch.zeros(64, 2, dtype=dtype, device=d)[:, 1],
+    "expanded": lambda dtype, d: torch.zeros(1, dtype=dtype, device=d).expand(6),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("fill", FILLS)
+def test_random_fills_take_and_refuse_what_the_cpus_do(fill, shape, device):
+    """Their numbers differ, but not what is an error, and never the range."""
+
+    def case(dtype: torch.dtype, on: torch.device) -> Any:
+        x = SHAPES[shape](dtype, on)
+        try:
+            FILLS[fill](x)
+        except Exception as error:  # noqa: BLE001: which one it is, is what is compared
+            return type(error)
+        return x.cpu()
+
+    for dtype in FILLED:
+        here, there = case(dtype, device), case(dtype, torch.device("cpu"))
+        if not isinstance(there, torch.Tensor):
+            assert here is there, (dtype, here, there)
+            continue
+        assert isinstance(here, torch.Tensor), (dtype, here)
+        assert here.dtype == there.dtype and here.shape == there.shape
+        if fill in ("uniform_", "bernoulli_", "random_ below", "random_ signed", "random_ far", "random_ high"):
+            low, high = {"uniform_": (2, 3), "random_ signed": (-1, 1), "random_ far": (-42, 10),
+                         "random_ high": (0, 1000)}.get(fill, (0, 1))  # fmt: skip
+            values = torch.view_as_real(here).flatten() if here.is_complex() else here
+            assert all(low <= value <= high for value in values.double().tolist()), (dtype, values)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, out: torch.nonzero(x, out=out.long()),
+        lambda x, out: torch.cumsum(x[0], 0, out=out),
+        lambda x, out: torch.prod(x, 0, out=out),
+        lambda x, out: torch.addcmul(x[0], x[0], x[0], out=out),
+        lambda x, out: torch.sum(x, 0, out=out),
+    ],
+    ids=["nonzero", "cumsum", "prod", "addcmul", "sum"],
+)
+def test_a_result_is_not_put_into_a_tensor_of_the_cpu(call, device):
+    out = torch.tensor(7.0)
+    with pytest.raises(RuntimeError, match="device"):
+        call(torch.tensor([1.0, 0.0, 2.0], device=device), out)
+    assert out.item() == 7
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_group_norm_is_as_exact_as_on_the_cpu(dtype, device):
+    x = (torch.randn(5, 6, 5) * 9).to(dtype)
+    weight, bias = torch.randn(6).to(dtype), torch.randn(6).to(dtype)
+    expected = torch.nn.functional.group_norm(x, 3, weight, bias)
+    result = torch.nn.functional.group_norm(x.to(device), 3, weight.to(device), bias.to(device))
+    assert torch.equal(result.cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda d: torch.empty(3, dtype=torch.chalf, device=d),
+        lambda d: torch.empty_strided((3,), (1,), dtype=torch.chalf, device=d),
+        lambda d: torch.randn(2).to(d)[torch.tensor([1, 0], dtype=torch.uint8, device=d)],
+        lambda d: torch.arange(5, out=torch.zeros(3, device=d)),
+    ],
+    ids=["complex halves", "strided complex halves", "a mask of bytes", "resized by arange"],
+)
+def test_warnings(call, device):
+    with every_warning() as here:
+        call(device)
+    with every_warning() as there:
+        call(torch.device("cpu"))
+    assert [warning.category for warning in here] == [warning.category for warning in there], here
+    assert len(there) > 0
+
+
+def test_supported_dtypes_are_those_that_can_be_converted_to(device):
+    supported = torch.accelerator.get_device_capability(device)["supported_dtypes"]
+    for dtype in {value for value in vars(torch).values() if isinstance(value, torch.dtype)}:
+        result = outcome(lambda d, dtype=dtype: torch.zeros(2, device=d).to(dtype).dtype, device)
+        assert (dtype in supported) == (result is dtype), (dtype, result)

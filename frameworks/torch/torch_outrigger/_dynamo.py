@@ -1,0 +1,94 @@
+"""The device as torch.compile knows devices: what Dynamo asks of it.
+
+Dynamo has no hook for this, and `import torch` must not import it: the interface is put in when the module that
+holds them has been imported. It must never start the runtime: Dynamo asks every interface whether its device is
+there, for programs that compile for the CPU alone too.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_MODULE = "torch._dynamo.device_interface"
+
+
+def _interface(base: type) -> type:
+    """The interface, as a class over Dynamo's."""
+    from . import _device
+    from ._lifetime import is_initialized
+
+    class OutriggerInterface(base):
+        device = _device.device
+        Event = torch.Event
+        Stream = torch.Stream
+
+        class Worker:
+            set_device = staticmethod(_device.set_device)
+            current_device = staticmethod(_device.current_device)
+            get_device_properties = staticmethod(_device.get_device_properties)
+
+        current_device = staticmethod(_device.current_device)
+        set_device = staticmethod(_device.set_device)
+        device_count = staticmethod(_device.device_count)
+        stream = staticmethod(_device.stream)
+        current_stream = staticmethod(_device.current_stream)
+        set_stream = staticmethod(_device.set_stream)
+        synchronize = staticmethod(_device.synchronize)
+        memory_allocated = staticmethod(_device.memory_allocated)
+        exchange_device = staticmethod(torch._C._accelerator_exchangeDevice)
+        maybe_exchange_device = staticmethod(torch._C._accelerator_maybeExchangeDevice)
+        is_bf16_supported = staticmethod(_device.is_bf16_supported)
+
+        @staticmethod
+        def is_available() -> bool:
+            return is_initialized() and _device.is_available()
+
+        @staticmethod
+        def get_compute_capability(device: Any = None) -> str:
+            return ""
+
+        @classmethod
+        def get_multi_processor_count(cls, device: Any = None) -> int:
+            return max(1, cls.get_device_properties(device).compute_units)
+
+    return OutriggerInterface
+
+
+def _add_to(module: ModuleType, name: str) -> None:
+    module.device_interfaces[name] = _interface(module.DeviceInterface)
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Adds the interface right after the module has been imported, once."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname != _MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _add_to(module, self._name)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def register(name: str) -> None:
+    """Adds the interface of the device type `name`, now or when Dynamo is imported."""
+    if _MODULE in sys.modules:
+        _add_to(sys.modules[_MODULE], name)
+    else:
+        sys.meta_path.insert(0, _AfterImport(name))
