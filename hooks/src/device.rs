@@ -221,30 +221,33 @@ impl Device {
     /// Keeps something until the work of a stream so far has finished. Who calls it may hold a turn: nothing is
     /// given back here, but by [`sweep_retired`](Self::sweep_retired).
     pub(crate) fn retire(&self, stream: Option<u64>, kept: Box<dyn Send>) {
-        let fence = stream.and_then(|stream| self.timelines.fence(stream).transpose());
-        self.keep(
-            fence.transpose().map(|fence| fence.into_iter().collect()),
-            kept,
-        );
+        let behind = stream.map_or(Behind::Fences(Vec::new()), Behind::Stream);
+        self.keep(behind, kept);
     }
 
     /// Keeps something until all work of the device so far has finished, as [`retire`](Self::retire) does.
     pub(crate) fn retire_behind_all(&self, kept: Box<dyn Send>) {
-        self.keep(self.timelines.fences(), kept);
+        self.keep(Behind::All, kept);
     }
 
-    fn keep(&self, fences: Result<Vec<Arc<outrigger_device::Event>>>, kept: Box<dyn Send>) {
-        match fences {
-            Ok(fences) => self.retired.lock().push(Retired {
-                fences,
-                _kept: kept,
-            }),
-            Err(error) => {
-                // Whether the work has finished cannot be known: better kept for good than freed early.
-                tracing::error!(target: "outrigger::graph", %error, "what work uses is not given back");
-                std::mem::forget(kept);
+    fn keep(&self, behind: Behind, kept: Box<dyn Send>) {
+        let behind = self.fenced(behind);
+        let _kept = kept;
+        self.retired.lock().push(Retired { behind, _kept });
+    }
+
+    /// Takes fences, if there are none yet and the driver gives some.
+    fn fenced(&self, behind: Behind) -> Behind {
+        let fences = match &behind {
+            Behind::Stream(stream) => {
+                let fence = self.timelines.fence(*stream);
+                fence.map(|fence| fence.into_iter().collect())
             }
-        }
+            Behind::All => self.timelines.fences(),
+            Behind::Fences(_) => return behind,
+        };
+        // Where the driver gives none, a later one does as well.
+        fences.map_or(behind, Behind::Fences)
     }
 
     /// Gives back what was kept for work that has finished, and what streams need that nobody uses any more.
@@ -256,7 +259,11 @@ impl Device {
         if all.is_empty() {
             return;
         }
-        let (done, waiting): (Vec<_>, Vec<_>) = all.into_iter().partition(Retired::is_over);
+        let fenced = all.into_iter().map(|mut one| {
+            one.behind = self.fenced(one.behind);
+            one
+        });
+        let (done, waiting): (Vec<_>, Vec<_>) = fenced.partition(Retired::is_over);
         self.retired.lock().extend(waiting);
         drop(done);
     }
@@ -302,16 +309,31 @@ impl Device {
 
 /// What is kept until work has finished.
 struct Retired {
-    fences: Vec<Arc<outrigger_device::Event>>,
+    behind: Behind,
     /// Dropped with this.
     _kept: Box<dyn Send>,
 }
 
+/// Which work that is.
+enum Behind {
+    /// That of a stream, for which there is no fence yet.
+    Stream(u64),
+    /// That of all streams, likewise.
+    All,
+    /// What lies before all of these.
+    Fences(Vec<Arc<outrigger_device::Event>>),
+}
+
 impl Retired {
     fn is_over(&self) -> bool {
-        let mut fences = self.fences.iter();
-        // Work that failed has finished, too.
-        fences.all(|fence| !matches!(fence.query(), Ok(false)))
+        match &self.behind {
+            // Work that failed has finished, too.
+            Behind::Fences(fences) => {
+                let mut fences = fences.iter();
+                fences.all(|fence| !matches!(fence.query(), Ok(false)))
+            }
+            Behind::Stream(_) | Behind::All => false,
+        }
     }
 }
 
@@ -364,17 +386,9 @@ impl Timelines {
             }
         }
         for stream in unused {
-            let tail = tail_of(&stream).inspect_err(|_| {
-                // Without an event for its end, waiting now is the only way to know.
-                let _ = stream.synchronize_now();
-            });
-            let replaced = {
-                let mut timelines = self.0.lock();
-                match tail {
-                    Ok(tail) => timelines.insert(stream.id(), Timeline::Ended(tail)),
-                    Err(_) => timelines.remove(&stream.id()),
-                }
-            };
+            // Where the driver gives no event for its end, it stays, and the next call tries again.
+            let Ok(tail) = tail_of(&stream) else { continue };
+            let replaced = self.0.lock().insert(stream.id(), Timeline::Ended(tail));
             // The queue goes to the driver without the lock.
             drop(replaced);
         }

@@ -94,3 +94,46 @@ fn work_of_a_queue_is_not_that_of_a_later_one_with_its_handle() {
     freed.unwrap();
     assert_eq!(*findings.lock().unwrap(), []);
 }
+
+#[test]
+fn work_is_over_where_what_comes_after_it_is() {
+    let (driver, findings) = validated(host());
+    let [first, second, third] = [0, 1, 2].map(|_| driver.queue_create(0, 0).unwrap());
+    let memory = driver.memory_alloc(0, 4096).unwrap();
+    let then = |from: &Queue, to: &Queue| {
+        let event = driver.event_create(0, false).unwrap();
+        event.record(from).unwrap();
+        to.wait_event(&event).unwrap();
+    };
+    // SAFETY: the memory lives until the last event has been waited for.
+    unsafe { first.fill(memory, 4096, &[1]).unwrap() };
+    then(&first, &second);
+    then(&second, &third);
+    let end = driver.event_create(0, false).unwrap();
+    end.record(&third).unwrap();
+    // What the first queue does later has nothing to do with the memory.
+    let (open, gate) = mpsc::channel::<()>();
+    first
+        .host_call(move |upstream| {
+            let _ = gate.recv_timeout(Duration::from_secs(60));
+            upstream
+        })
+        .unwrap();
+    end.synchronize().unwrap();
+    // SAFETY: its only use lies before the event, by way of two others.
+    unsafe { driver.memory_free(memory).unwrap() };
+    assert_eq!(*findings.lock().unwrap(), []);
+    let late = driver.memory_alloc(0, 4096).unwrap();
+    // SAFETY: the memory is freed too early on purpose; the layer does not let that through.
+    unsafe {
+        first.fill(late, 4096, &[1]).unwrap();
+        then(&second, &third);
+        driver.memory_free(late).unwrap_err();
+    }
+    let found = findings.lock().unwrap().clone();
+    assert!(found.iter().any(|one| one.rule == "R12"), "{found:?}");
+    open.send(()).unwrap();
+    first.synchronize().unwrap();
+    // SAFETY: nobody uses it any more.
+    unsafe { driver.memory_free(late).unwrap() };
+}

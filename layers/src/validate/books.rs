@@ -50,11 +50,17 @@ pub(super) struct Queue {
     pub(super) submitted: u64,
     /// Work up to here is known to have finished.
     pub(super) finished: u64,
+    /// What its next work comes after, by waits for events.
+    pub(super) behind: Behind,
     pub(super) recording: bool,
     pub(super) calls: Arc<Mutex<CallBook>>,
     /// Held while work is handed to the driver, so that ours and the driver's order are the same.
     pub(super) order: Arc<Mutex<()>>,
 }
+
+/// Work of other queues, by handle and number of the queue: up to which it is known to be over when something else
+/// is.
+pub(super) type Behind = HashMap<(usize, u32), u64>;
 
 #[derive(Debug)]
 pub(super) struct Event {
@@ -69,6 +75,8 @@ pub(super) struct Recorded {
     /// Of the queue: a later one may have the same handle.
     pub(super) number: u32,
     pub(super) submitted: u64,
+    /// What that work comes after.
+    pub(super) behind: Behind,
     pub(super) point: Point,
 }
 
@@ -193,11 +201,33 @@ impl Books {
         }
     }
 
-    /// Work of a queue, if it is alive, is known to have finished up to here.
-    pub(super) fn finished(&mut self, queue: usize, number: u32, submitted: u64) {
-        let queue = self.queues.get_mut(&queue);
-        if let Some(queue) = queue.filter(|queue| queue.number == number) {
-            queue.finished = queue.finished.max(submitted);
+    /// Work of a queue, if it is alive, is known to have finished up to here, with what it comes after.
+    pub(super) fn finished(&mut self, queue: usize, number: u32, submitted: u64, behind: &Behind) {
+        let own = ((queue, number), submitted);
+        let others = behind.iter().map(|(&queue, &submitted)| (queue, submitted));
+        for ((queue, number), submitted) in others.chain([own]) {
+            let queue = self.queues.get_mut(&queue);
+            if let Some(queue) = queue.filter(|queue| queue.number == number) {
+                queue.finished = queue.finished.max(submitted);
+            }
+        }
+    }
+
+    /// Later work of a queue comes after what an event was recorded behind.
+    pub(super) fn comes_behind(&mut self, queue: usize, recorded: &Recorded) {
+        let own = ((recorded.queue, recorded.number), recorded.submitted);
+        let others = recorded.behind.iter().map(|(&queue, &work)| (queue, work));
+        let mut all: Vec<_> = others.chain([own]).collect();
+        // What is over need not be remembered, nor queues that are gone.
+        all.retain(|((queue, number), work)| {
+            let queue = self.queues.get(queue);
+            queue.is_some_and(|queue| queue.number == *number && queue.finished < *work)
+        });
+        if let Some(queue) = self.queues.get_mut(&queue) {
+            for (other, work) in all {
+                let known = queue.behind.entry(other).or_default();
+                *known = work.max(*known);
+            }
         }
     }
 

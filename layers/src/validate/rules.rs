@@ -7,7 +7,7 @@ use std::sync::Arc;
 use outrigger_device::{Code, Driver, Result, sys};
 use parking_lot::Mutex;
 
-use super::books::{Books, CallBook, Event, Mapped, Memory, Point, Queue, Recorded, Uses};
+use super::books::{Behind, Books, CallBook, Event, Mapped, Memory, Point, Queue, Recorded, Uses};
 use super::calls::HostCalls;
 use super::finding::{Finding, Side, Sink};
 use super::threads::Threads;
@@ -49,6 +49,7 @@ struct Rules {
 struct Seen {
     number: u32,
     submitted: u64,
+    behind: Behind,
     calls: u64,
     recording: bool,
     book: Arc<Mutex<CallBook>>,
@@ -81,6 +82,7 @@ impl Rules {
         Some(Seen {
             number: known.number,
             submitted: known.submitted,
+            behind: known.behind.clone(),
             calls,
             recording: known.recording,
             book,
@@ -126,7 +128,7 @@ impl Rules {
     fn finished(&self, entry: &str, queue: usize, seen: &Seen, own: u32, code: i32) {
         self.books
             .lock()
-            .finished(queue, seen.number, seen.submitted);
+            .finished(queue, seen.number, seen.submitted, &seen.behind);
         let book = seen.book.lock();
         let (ran, failure) = (book.ran, book.failure_beside(own));
         drop(book);
@@ -177,9 +179,12 @@ impl Rules {
             }
             return;
         };
-        self.books
-            .lock()
-            .finished(recorded.queue, recorded.number, recorded.submitted);
+        self.books.lock().finished(
+            recorded.queue,
+            recorded.number,
+            recorded.submitted,
+            &recorded.behind,
+        );
         let book = recorded.point.book.lock();
         let (ran, failure) = (book.ran, book.failure_beside(0));
         drop(book);

@@ -138,6 +138,7 @@ impl Layer for Rules {
                 number,
                 submitted: 0,
                 finished: 0,
+                behind: Behind::default(),
                 recording: false,
                 calls: Arc::default(),
                 order: Arc::default(),
@@ -220,18 +221,16 @@ impl Layer for Rules {
             // SAFETY: the caller's promise.
             unsafe { next.queue_wait_event(queue, event) }
         });
-        let books = self.books.lock();
+        let mut books = self.books.lock();
         let recorded = books
             .events
             .get(&event.addr())
             .and_then(|e| e.recorded.clone());
-        if let (Code::OK, 0, Some(queue), Some(recorded)) = (
-            Code(code),
-            books.recordings,
-            books.queues.get(&queue.addr()),
-            recorded,
-        ) {
-            queue.calls.lock().need(&recorded.point);
+        if let (Code::OK, 0, Some(recorded)) = (Code(code), books.recordings, recorded) {
+            books.comes_behind(queue.addr(), &recorded);
+            if let Some(queue) = books.queues.get(&queue.addr()) {
+                queue.calls.lock().need(&recorded.point);
+            }
         }
         code
     }
@@ -298,6 +297,7 @@ impl Layer for Rules {
             queue: queue.addr(),
             number: known.number,
             submitted: known.submitted,
+            behind: known.behind.clone(),
             point: Point {
                 calls: known.calls.lock().submitted,
                 book: Arc::clone(&known.calls),
