@@ -1,5 +1,5 @@
 //! `cargo xtask soak`: builds the program of tests/soak and lets it call the host contract at random, from
-//! eight threads, with faults injected. What it does follows from its seed, which is printed; a failure
+//! eight threads, with faults injected unless told otherwise. What it does follows from its seed, which is printed; a failure
 //! comes with the command that repeats it.
 
 use std::process::{Command, ExitCode};
@@ -20,6 +20,9 @@ pub(crate) struct Options {
     /// What all choices follow from; another one each time if none is given
     #[arg(long)]
     seed: Option<u64>,
+    /// Over drivers that do not fail
+    #[arg(long)]
+    no_faults: bool,
 }
 
 /// From how many threads it calls.
@@ -33,7 +36,7 @@ const GRACE: Duration = Duration::from_secs(120);
 /// # Errors
 /// If the program does not build or cannot be started.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    let passed = soak(workspace, options.seconds, options.seed)?;
+    let passed = soak(workspace, options.seconds, options.seed, !options.no_faults)?;
     Ok(if passed {
         ExitCode::SUCCESS
     } else {
@@ -45,17 +48,24 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn soak(workspace: &Workspace, seconds: u32, seed: Option<u64>) -> anyhow::Result<bool> {
+pub(crate) fn soak(
+    workspace: &Workspace,
+    seconds: u32,
+    seed: Option<u64>,
+    faults: bool,
+) -> anyhow::Result<bool> {
     let mut build = workspace.cargo(&["build", "--package=outrigger-soak"]);
     build.args(PROGRAMS);
     shell::step(workspace, "building the soak", &mut build)?;
     let seed = seed.unwrap_or_else(some_seed);
     println!("soak: seed {seed}");
+    let without_faults = (!faults).then_some("--no-faults");
     let [seconds_text, seed_text] = [seconds.to_string(), seed.to_string()];
     let mut command = Command::new(workspace.target("debug/outrigger-soak"));
     command
         .args(["--seconds", &seconds_text, "--seed", &seed_text])
         .args(["--threads", THREADS])
+        .args(without_faults)
         .current_dir(workspace.root())
         .env("RUST_BACKTRACE", "1");
     let limit = Duration::from_secs(seconds.into()) + GRACE;
@@ -63,9 +73,10 @@ pub(crate) fn soak(workspace: &Workspace, seconds: u32, seed: Option<u64>) -> an
     let finished = shell::attempt(workspace, &title, &mut command, Some(limit))?;
     if !finished.success() {
         eprintln!(
-            "{}\nall of it: {}\nagain: cargo xtask soak --seconds {seconds} --seed {seed}",
+            "{}\nall of it: {}\nagain: cargo xtask soak --seconds {seconds} --seed {seed} {}",
             finished.tail(),
-            finished.log.display()
+            finished.log.display(),
+            without_faults.unwrap_or_default()
         );
     }
     Ok(finished.success())

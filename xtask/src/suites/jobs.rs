@@ -117,6 +117,7 @@ pub(super) enum Work {
     },
     Soak {
         seconds: u32,
+        faults: bool,
     },
     Pages,
     Demo {
@@ -220,8 +221,8 @@ const fn fuzz(name: &'static str, seconds: u32, tier: Tier) -> Job {
         .only(tier)
 }
 
-const fn soak(name: &'static str, seconds: u32, tier: Tier) -> Job {
-    let work = Work::Soak { seconds };
+const fn soak(name: &'static str, seconds: u32, faults: bool, tier: Tier) -> Job {
+    let work = Work::Soak { seconds, faults };
     Job::new(Suite::Soak, name, work, 10 + seconds)
         .narrow()
         .only(tier)
@@ -264,7 +265,7 @@ static JOBS: [Job; 31] = [
     sanitizer("addresses", Sanitizer::Address),
     sweep("sweep unified", UNIFIED),
     sweep("sweep discrete", DISCRETE).only(Tier::Everything),
-    soak("soak 600 s", 600, Tier::Everything),
+    soak("soak 600 s", 600, true, Tier::Everything),
     fuzz("fuzz 60 s", 60, Tier::Everything),
     torch("torch unified", UNIFIED, "outrigger"),
     torch("torch discrete", DISCRETE, "outrigger"),
@@ -272,7 +273,7 @@ static JOBS: [Job; 31] = [
     torch("torch mtia", UNIFIED, "mtia"),
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
     fuzz("fuzz 10 s", 10, Tier::Short),
-    soak("soak 60 s", 60, Tier::Short),
+    soak("soak 60 s", 60, false, Tier::Short),
     Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
     Job::new(Suite::Pages, "pages", Work::Pages, 40).narrow(),
     demo("demo unified", UNIFIED, "outrigger"),
