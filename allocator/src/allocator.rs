@@ -19,7 +19,7 @@ mod views;
 
 use std::sync::Arc;
 
-use outrigger_locks::{Mutex, Rank};
+use outrigger_locks::{Mutex, MutexGuard, Rank};
 
 use self::graphs::Pools;
 pub use self::trim::IdleWatch;
@@ -130,9 +130,7 @@ impl<B: Backend> Allocator<B> {
             && let Some(mut arena) = self.arenas.latest()
             && let Some(release) = arena.try_free(address)
         {
-            let number = arena.number();
-            drop(arena);
-            return Ok(self.released(release, number));
+            return Ok(self.released(arena, release));
         }
         self.free_elsewhere(address)
     }
@@ -153,7 +151,7 @@ impl<B: Backend> Allocator<B> {
         if on {
             let (freed, reusable) = match &release {
                 Release::Reusable(freed) => (freed, true),
-                Release::Pending(freed, ..) => (freed, false),
+                Release::Pending(freed, _) => (freed, false),
             };
             let block = Recorded {
                 address,
@@ -163,24 +161,25 @@ impl<B: Backend> Allocator<B> {
                 pool: freed.pool,
             };
             self.history.free(&block, reusable, context);
-            if let Release::Pending(_, block, _) = &release {
-                self.record_completed(&arena, *block);
-            }
         }
-        drop(arena);
-        Ok(self.released(release, number))
+        Ok(self.released(arena, release))
     }
 
+    /// Does what a release leaves to do. The arena is let go when others may see the block.
     #[inline]
-    fn released(&self, release: Release, number: u32) -> Freed {
+    fn released(&self, mut arena: MutexGuard<'_, Arena>, release: Release) -> Freed {
         match release {
             Release::Reusable(freed) => {
+                drop(arena);
                 if freed.pool.is_some() {
                     self.pool_freed(&freed);
                 }
                 freed
             }
-            Release::Pending(freed, _, next) => {
+            Release::Pending(freed, block) => {
+                let (number, next) = (arena.number(), arena.let_go(block));
+                self.record_completed(&arena, block);
+                drop(arena);
                 self.pool_freed(&freed);
                 self.go_on(number, next);
                 freed

@@ -36,9 +36,9 @@ pub(crate) struct Owner {
 pub(crate) enum Release {
     /// It can be used again.
     Reusable(Freed),
-    /// It has notes, or its pool was released: the block, and what it leaves to do. A hold of it that another
-    /// thread gives back from now on finds it pending.
-    Pending(Freed, u32, Next),
+    /// It has notes, or its pool was released: the block, of which [`Arena::let_go`] comes next, before the arena
+    /// is let go. A hold of it that another thread gives back from then on finds it pending.
+    Pending(Freed, u32),
 }
 
 /// What the arena, which knows no fence, leaves to its caller.
@@ -240,7 +240,7 @@ impl Arena {
         self.segments.ids().map(of).sum::<u64>() - self.count_away()
     }
 
-    /// Takes back a block in use.
+    /// Takes back a block in use. With [`Release::Pending`], [`let_go`](Self::let_go) comes next.
     pub(crate) fn free(&mut self, address: u64) -> Result<Release, FreeError> {
         let release = self.try_free(address);
         release.ok_or_else(|| self.why_not_in_use(address))
@@ -265,7 +265,7 @@ impl Arena {
         if block.noted || self.closed {
             block.state = State::Pending;
             self.parts[class as usize].tally.retained(size, requested);
-            return Some(Release::Pending(freed, id, self.let_go(id)));
+            return Some(Release::Pending(freed, id));
         }
         self.parts[class as usize].tally.freed(size, requested);
         self.push_quick(id);

@@ -105,6 +105,8 @@ pub(crate) struct Shape {
     pub(crate) numel: i64,
     /// Bytes of an element of each operand, output first.
     sizes: [i64; MAX_OPERANDS],
+    /// If `dense`: the byte strides of all operands in the one dimension that is left.
+    steps: [i64; MAX_OPERANDS],
     /// All operands of the output's size are contiguous, and all others are single elements.
     dense: bool,
 }
@@ -113,49 +115,59 @@ pub(crate) struct Shape {
 #[inline]
 pub(crate) fn shape(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Shape> {
     let mut sizes = [0i64; MAX_OPERANDS];
+    let mut steps = [0i64; MAX_OPERANDS];
     sizes[0] = checked_size(output)?;
+    steps[0] = sizes[0];
     let numel = output.numel();
     let mut dense = output.is_contiguous();
-    for (slot, input) in sizes[1..].iter_mut().zip(inputs) {
-        *slot = checked_size(input)?;
-        dense &= if input.sizes == output.sizes {
-            input.is_contiguous()
+    for (k, input) in inputs.iter().enumerate() {
+        let size = checked_size(input)?;
+        sizes[k + 1] = size;
+        let empty = numel == 0 && input.sizes == output.sizes;
+        if empty || is_contiguous_as(input, output.sizes) {
+            steps[k + 1] = size;
         } else {
-            input.sizes.iter().all(|&size| size == 1) && input.rank() <= output.rank()
-        };
+            dense &= input.rank() <= output.rank() && input.sizes.iter().all(|&size| size == 1);
+        }
     }
     Ok(Shape {
         numel,
         sizes,
+        steps,
         dense,
     })
+}
+
+/// Whether a tensor has these sizes and is contiguous, in one pass: most inputs are both.
+#[inline]
+fn is_contiguous_as(tensor: &Tensor<'_>, sizes: &[i64]) -> bool {
+    if tensor.sizes.len() != sizes.len() {
+        return false;
+    }
+    let mut expected = 1i64;
+    let layout = tensor.sizes.iter().zip(tensor.strides);
+    for ((&size, &stride), &wanted) in layout.zip(sizes).rev() {
+        if size != wanted || (size != 1 && stride != expected) {
+            return false;
+        }
+        expected *= size;
+    }
+    true
 }
 
 impl Shape {
     /// If operands are dense: the numbers of their one dimension, as `Geometry::push` writes them.
     #[inline]
-    pub(crate) fn dense(
-        &self,
-        output: &Tensor<'_>,
-        inputs: &[Tensor<'_>],
-    ) -> Option<[i64; MAX_OPERANDS + 1]> {
-        if !self.dense {
-            return None;
-        }
-        let mut numbers = [self.numel, self.sizes[0], 0, 0, 0];
-        for (k, input) in inputs.iter().enumerate() {
-            if input.sizes == output.sizes {
-                numbers[k + 2] = self.sizes[k + 1];
-            }
-        }
-        Some(numbers)
+    pub(crate) fn dense(&self) -> Option<[i64; MAX_OPERANDS + 1]> {
+        let [a, b, c, d] = self.steps;
+        self.dense.then_some([self.numel, a, b, c, d])
     }
 }
 
 /// Lays out an output and inputs that are broadcast to it.
 pub(crate) fn broadcast(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Geometry> {
     let shape = shape(output, inputs)?;
-    let Some([size, strides @ ..]) = shape.dense(output, inputs) else {
+    let Some([size, strides @ ..]) = shape.dense() else {
         return general(output, inputs, &shape);
     };
     let mut geometry = Geometry::empty();

@@ -195,7 +195,7 @@ impl Op {
             header.params[k] = word(class, params.get(k).copied().unwrap_or(*default));
         }
         plan.cost_ns = crate::plan::cost_ns(shape.numel, self.cost);
-        match shape.dense(output, call.inputs) {
+        match shape.dense() {
             Some(numbers) => {
                 plan.push(&header);
                 plan.push_first(&numbers, self.operands + 2);
