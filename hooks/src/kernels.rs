@@ -45,7 +45,7 @@ impl Kernels {
         for number in 0..SHELVES {
             let shelf = self.shelf(number);
             for probe in 0..PROBES {
-                let slot = &shelf[first.wrapping_add(probe) % shelf.len()];
+                let slot = &shelf[first.wrapping_add(probe) & (shelf.len() - 1)];
                 if slot.get().is_none() {
                     let kernel = device.driver().host_kernel(device.ordinal(), function)?;
                     // Another thread may have been faster, with this function or another one.

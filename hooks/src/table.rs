@@ -160,6 +160,15 @@ impl<T: Send + Sync> Ref<T> {
     pub(crate) fn references(this: &Self) -> u64 {
         this.slot.references()
     }
+
+    /// Ends an object whose last reference this was, and lets others have its slot.
+    #[cold]
+    fn end(&self, object: Box<T>) {
+        // Before its slot is another's: what an object does at its end may name its id.
+        drop(object);
+        let index = self.id & ((1 << INDEX_BITS) - 1);
+        self.table.free.lock().indices.push(index as u32);
+    }
 }
 
 impl<T: Send + Sync> Deref for Ref<T> {
@@ -185,10 +194,7 @@ impl<T: Send + Sync> Drop for Ref<T> {
     fn drop(&mut self) {
         // SAFETY: this reference was counted, and is used no more.
         if let Some(object) = unsafe { self.slot.leave() } {
-            // Before its slot is another's: what an object does at its end may name its id.
-            drop(object);
-            let index = self.id & ((1 << INDEX_BITS) - 1);
-            self.table.free.lock().indices.push(index as u32);
+            self.end(object);
         }
     }
 }

@@ -121,6 +121,7 @@ pub(super) enum Pattern {
 
 impl Pattern {
     /// The pattern of these bytes; `None` if there are not 1, 2, 4, 8 or 16.
+    #[inline]
     pub(super) fn new(bytes: &[u8]) -> Option<Self> {
         if !matches!(bytes.len(), 1 | 2 | 4 | 8 | 16) {
             return None;

@@ -375,6 +375,7 @@ pub(super) fn unbind(device: &'static Device, last: Option<u64>, base: u64) {
     device.unhold(base);
 }
 
+#[inline]
 fn same_command(a: &Command, b: &Command) -> Result<(), String> {
     let same = match (&a.work, &b.work) {
         (Work::None, Work::None) => true,
