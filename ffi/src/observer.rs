@@ -142,8 +142,8 @@ api! {
         Ok(())
     }
 
-    /// Removes an observer. When it returns, no call of it is running and none will start; it must
-    /// not be called from within the observer.
+    /// Removes an observer. When it returns, no call of it is running and none will start: it waits for those
+    /// that are running. OTR_ERR_BUSY from within an observer, if a call of the one to be removed is running.
     fn otr_observer_remove(observer: otr_observer_t) {
         hooks::remove_observer(observer)
     }

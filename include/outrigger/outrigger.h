@@ -46,7 +46,7 @@
  *   H15 Current device, current streams, memory labels and uses of pools are per thread. A thread starts
  *       on device 0, on default streams, without label and pool.
  *   H16 Functions of the host that run in stream order (otr_host_fn, otr_host_node_fn,
- *       otr_host_kernel_fn) must not call the library. Observers may, but must not remove themselves.
+ *       otr_host_kernel_fn) must not call the library. Observers may: no lock of the library is held then.
  *   H17 After a fork the child's calls fail with OTR_ERR_FORKED, if the parent had made the runtime.
  * Order
  *   H18 Work of a stream takes effect in the order of submission. Submitting does not wait for work to
@@ -1352,8 +1352,8 @@ otr_status_t *otr_observer_add_pressure(otr_pressure_fn function,
                                         void *user,
                                         otr_observer_t *observer);
 
-// Removes an observer. When it returns, no call of it is running and none will start; it must
-// not be called from within the observer.
+// Removes an observer. When it returns, no call of it is running and none will start: it waits for those
+// that are running. OTR_ERR_BUSY from within an observer, if a call of the one to be removed is running.
 otr_status_t *otr_observer_remove(otr_observer_t observer);
 
 // The number of an operator, the same for the life of the process. docs/operators.md lists names,
@@ -1447,7 +1447,7 @@ otr_status_t *otr_pool_set_limit(otr_pool_t pool, uint64_t bytes);
 // that use its memory are OTR_ERR_BUSY; frees go on. `released` gets how many bytes the device has got
 // back, 0 if the pool slept already; NULL if that does not matter. OTR_ERR_UNSUPPORTED on a driver
 // without virtual memory, OTR_ERR_CAPTURE while a graph is recorded into the pool, OTR_ERR_BUSY while
-// another thread allocates from it. Where it fails the pool is awake.
+// another thread allocates from it, puts it to sleep or wakes it. Where it fails the pool is as it was.
 otr_status_t *otr_pool_sleep(otr_pool_t pool,
                              uint64_t *released);
 
