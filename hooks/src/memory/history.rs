@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use outrigger_allocator::{ContextSource, Frame, History, HistoryOptions, Holder, Label};
 use outrigger_device::Code;
+use outrigger_locks::calls_host;
 
 use crate::pinned::{HostMemory, made_host_memory};
 use crate::{Device, Error, Result, observer, runtime};
@@ -53,25 +54,32 @@ pub(crate) fn follow(history: &History) {
     }
 }
 
-/// A source that is not asked where a lock of the runtime is held, which the host's own locks must not
-/// be taken under.
-struct OutsideOfLocks(Arc<dyn ContextSource>);
+/// A source of the host's, which is asked with no lock held: it may call the library, or take locks of its own.
+struct HostSource(Arc<dyn ContextSource>);
 
-impl ContextSource for OutsideOfLocks {
+impl HostSource {
+    fn ask<R>(&self, question: impl FnOnce(&dyn ContextSource) -> R) -> Option<R> {
+        calls_host("a source of contexts");
+        observer::contained(|| question(&*self.0))
+    }
+}
+
+impl ContextSource for HostSource {
     fn capture(&self) -> u64 {
         if observer::is_quiet() {
             return 0;
         }
         // What it allocates itself would capture again, and so on.
-        observer::quietly(|| observer::contained(|| self.0.capture())).unwrap_or_default()
+        let token = observer::quietly(|| self.ask(|source| source.capture()));
+        token.unwrap_or_default()
     }
 
     fn release(&self, token: u64) {
-        observer::contained(|| self.0.release(token));
+        self.ask(|source| source.release(token));
     }
 
     fn frames(&self, token: u64, frame: &mut dyn FnMut(Frame<'_>)) {
-        observer::contained(|| self.0.frames(token, frame));
+        self.ask(|source| source.frames(token, frame));
     }
 }
 
@@ -161,7 +169,7 @@ impl HostMemory {
 fn start(history: &History, options: HistoryOptions) {
     let source = options
         .source
-        .map(|source| Arc::new(OutsideOfLocks(source)) as Arc<dyn ContextSource>);
+        .map(|source| Arc::new(HostSource(source)) as Arc<dyn ContextSource>);
     history.record(Some(HistoryOptions { source, ..options }));
 }
 
