@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::events::{Event, Recorded, State};
+
 /// Host calls of one queue, by their numbers in it, from 0.
 #[derive(Debug, Default)]
 pub(super) struct CallBook {
@@ -61,24 +63,6 @@ pub(super) struct Queue {
 /// Work of other queues, by handle and number of the queue: up to which it is known to be over when something else
 /// is.
 pub(super) type Behind = HashMap<(usize, u32), u64>;
-
-#[derive(Debug)]
-pub(super) struct Event {
-    pub(super) number: u32,
-    pub(super) recorded: Option<Recorded>,
-}
-
-/// What an event was recorded on.
-#[derive(Clone, Debug)]
-pub(super) struct Recorded {
-    pub(super) queue: usize,
-    /// Of the queue: a later one may have the same handle.
-    pub(super) number: u32,
-    pub(super) submitted: u64,
-    /// What that work comes after.
-    pub(super) behind: Behind,
-    pub(super) point: Point,
-}
 
 /// Memory of any kind.
 #[derive(Debug)]
@@ -211,6 +195,31 @@ impl Books {
                 queue.finished = queue.finished.max(submitted);
             }
         }
+    }
+
+    /// Where an event is that was recorded on a queue just now, whose order is held.
+    pub(super) fn recorded_on(&self, queue: usize) -> State {
+        let Some(known) = self.queues.get(&queue) else {
+            return State::Unknown;
+        };
+        if known.recording {
+            // A point of that, which counts as never recorded afterwards.
+            return State::Never;
+        }
+        if self.recordings > 0 {
+            // The queue may be part of a recording that another began.
+            return State::Unknown;
+        }
+        State::On(Recorded {
+            queue,
+            number: known.number,
+            submitted: known.submitted,
+            behind: known.behind.clone(),
+            point: Point {
+                calls: known.calls.lock().submitted,
+                book: Arc::clone(&known.calls),
+            },
+        })
     }
 
     /// Later work of a queue comes after what an event was recorded behind.

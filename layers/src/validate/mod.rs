@@ -6,6 +6,7 @@
 
 mod books;
 mod calls;
+mod events;
 mod finding;
 mod rules;
 mod threads;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use outrigger_device::{Code, Driver, Result, sys};
 use parking_lot::Mutex;
 
-use super::books::{Behind, Books, CallBook, Event, Mapped, Memory, Point, Queue, Recorded, Uses};
+use super::books::{Behind, Books, CallBook, Mapped, Memory, Queue, Uses};
 use super::calls::HostCalls;
+use super::events::{Asked, Event};
 use super::finding::{Finding, Side, Sink};
 use super::threads::Threads;
 use crate::entry::Gated;
@@ -160,16 +161,20 @@ impl Rules {
         }
     }
 
-    /// What an event was recorded on, when a call begins: another thread may record it again meanwhile.
-    fn recorded(&self, event: usize) -> Option<(u32, Option<Recorded>)> {
+    /// Asks the driver about an event. What the event was is `None` where another thread records it, too.
+    fn ask(&self, event: usize, ask: impl FnOnce() -> i32) -> (i32, Option<Asked>) {
+        let asked = self.books.lock().events.get(&event).and_then(Event::asked);
+        let code = ask();
         let books = self.books.lock();
-        let known = books.events.get(&event)?;
-        Some((known.number, known.recorded.clone()))
+        let now = books.events.get(&event);
+        let same = |asked: &Asked| now.is_some_and(|now| now.is_as(asked));
+        (code, asked.filter(same))
     }
 
     /// An event answered that it was reached, or failed.
-    fn reached(&self, entry: &str, (number, recorded): (u32, Option<Recorded>), code: i32) {
-        let Some(recorded) = recorded else {
+    fn reached(&self, entry: &str, asked: Asked, code: i32) {
+        let number = asked.number;
+        let Some(recorded) = asked.recorded else {
             if code != Code::OK.0 {
                 let text = format!(
                     "{entry} of event {number}, never recorded, gave {:?}",

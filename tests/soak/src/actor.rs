@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 
+use crate::actions::memory::used_by;
 use crate::actions::{ACTIONS, Action};
 use crate::library::{call, made};
 use crate::world::{Block, BlockHeld, Pool, Stream, World};
@@ -201,7 +202,7 @@ impl Actor {
         if joined.is_err() {
             block.spoil();
             // It says so where it can; the block is freed when all work has ended.
-            let _ = call!(memory_record_stream(block.address, stream.id));
+            let _ = used_by(&mut self.rng, block.home.device, block.address, stream.id);
         }
         done.then_some(())
     }

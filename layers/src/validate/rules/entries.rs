@@ -217,22 +217,20 @@ impl Layer for Rules {
         queue: *mut sys::otr_queue,
         event: *mut sys::otr_drv_event,
     ) -> i32 {
-        let code = self.submit(queue.addr(), "queue_wait_event", &[], || {
+        self.submit(queue.addr(), "queue_wait_event", &[], || {
             // SAFETY: the caller's promise.
-            unsafe { next.queue_wait_event(queue, event) }
-        });
-        let mut books = self.books.lock();
-        let recorded = books
-            .events
-            .get(&event.addr())
-            .and_then(|e| e.recorded.clone());
-        if let (Code::OK, 0, Some(recorded)) = (Code(code), books.recordings, recorded) {
-            books.comes_behind(queue.addr(), &recorded);
-            if let Some(queue) = books.queues.get(&queue.addr()) {
-                queue.calls.lock().need(&recorded.point);
+            let wait = || unsafe { next.queue_wait_event(queue, event) };
+            let (code, asked) = self.ask(event.addr(), wait);
+            let recorded = asked.and_then(|asked| asked.recorded);
+            let mut books = self.books.lock();
+            if let (Code::OK, 0, Some(recorded)) = (Code(code), books.recordings, recorded) {
+                books.comes_behind(queue.addr(), &recorded);
+                if let Some(queue) = books.queues.get(&queue.addr()) {
+                    queue.calls.lock().need(&recorded.point);
+                }
             }
-        }
-        code
+            code
+        })
     }
 
     unsafe fn event_create(
@@ -253,10 +251,7 @@ impl Layer for Rules {
         if let (Code::OK, Some(handle)) = (Code(code), unsafe { before(event) }) {
             let mut books = self.books.lock();
             let number = books.number();
-            let event = Event {
-                number,
-                recorded: None,
-            };
+            let event = Event::new(number);
             let twice = books.events.insert(handle.addr(), event).is_some();
             drop(books);
             if twice {
@@ -285,63 +280,44 @@ impl Layer for Rules {
         event: *mut sys::otr_drv_event,
         queue: *mut sys::otr_queue,
     ) -> i32 {
-        let code = self.submit(queue.addr(), "event_record", &[], || {
+        self.submit(queue.addr(), "event_record", &[], || {
+            let mut books = self.books.lock();
+            let record = books.events.get_mut(&event.addr());
+            let record = record.map(Event::record_begins);
+            drop(books);
             // SAFETY: the caller's promise.
-            unsafe { next.event_record(event, queue) }
-        });
-        if code != Code::OK.0 {
-            return code;
-        }
-        let mut books = self.books.lock();
-        let recorded = books.queues.get(&queue.addr()).map(|known| Recorded {
-            queue: queue.addr(),
-            number: known.number,
-            submitted: known.submitted,
-            behind: known.behind.clone(),
-            point: Point {
-                calls: known.calls.lock().submitted,
-                book: Arc::clone(&known.calls),
-            },
-        });
-        // Within a recording it is a point of that, which counts as never recorded afterwards.
-        let recorded = recorded.filter(|_| books.recordings == 0);
-        if let Some(event) = books.events.get_mut(&event.addr()) {
-            event.recorded = recorded;
-        }
-        code
+            let code = unsafe { next.event_record(event, queue) };
+            let mut books = self.books.lock();
+            let state = (code == Code::OK.0).then(|| books.recorded_on(queue.addr()));
+            if let (Some(event), Some(record)) = (books.events.get_mut(&event.addr()), record) {
+                event.record_ends(&record, state);
+            }
+            code
+        })
     }
 
     unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
-        let before = self.recorded(event.addr());
         // SAFETY: the caller's promise.
-        let code = unsafe { next.event_query(event) };
-        let Some(before) = before else { return code };
-        let still = self
-            .recorded(event.addr())
-            .is_some_and(|(_, now)| now.is_none());
+        let (code, asked) = self.ask(event.addr(), || unsafe { next.event_query(event) });
+        let Some(asked) = asked else { return code };
         let judged = match Code(code) {
             Code::CAPTURE => false,
             // Of an event that was never recorded, and is no point of a recording.
-            Code::NOT_READY => before.1.is_none() && still && self.books.lock().recordings == 0,
-            _ => before.1.is_some() || still,
+            Code::NOT_READY => asked.recorded.is_none() && self.books.lock().recordings == 0,
+            _ => true,
         };
         if judged {
-            self.reached("event_query", before, code);
+            self.reached("event_query", asked, code);
         }
         code
     }
 
     unsafe fn event_synchronize(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
-        let before = self.recorded(event.addr());
         // SAFETY: the caller's promise.
-        let code = unsafe { next.event_synchronize(event) };
-        let Some(before) = before else { return code };
-        let still = self
-            .recorded(event.addr())
-            .is_some_and(|(_, now)| now.is_none());
+        let (code, asked) = self.ask(event.addr(), || unsafe { next.event_synchronize(event) });
         let judged = !matches!(Code(code), Code::CAPTURE | Code::WOULD_DEADLOCK);
-        if judged && (before.1.is_some() || still) {
-            self.reached("event_synchronize", before, code);
+        if let Some(asked) = asked.filter(|_| judged) {
+            self.reached("event_synchronize", asked, code);
         }
         code
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use fastrand::Rng;
 
 use super::commands::{DEVICE_TO_DEVICE, HOST_TO_DEVICE, SOURCE};
+use super::memory::release;
 use super::{Action, action};
 use crate::actor::Actor;
 use crate::guest;
@@ -94,7 +95,7 @@ fn record_on(actor: &mut Actor, recipe: u64, stream: &Stream, memory: u64) -> Op
             9 => fork(actor, &mut shape, device, id),
             8 if inner.is_some() && !freed => {
                 // The order of the capture: what was recorded before may use it.
-                freed = call!(memory_free(inner.unwrap_or(0))).is_ok();
+                freed = release(&mut actor.rng, device, inner.unwrap_or(0)).is_ok();
             }
             _ => node(actor, &mut shape, id, memory, inner.filter(|_| !freed)),
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use outrigger_device::sys::otr_host_fn;
 use outrigger_ffi::*;
 
+use super::memory::used_by;
 use super::{Action, action};
 use crate::actor::Actor;
 use crate::guest;
@@ -121,13 +122,20 @@ fn peer(actor: &mut Actor) {
     };
     let size = actor.rng.u64(..a.block.size.min(b.block.size) + 1);
     let home = Arc::clone(&a.block.home);
-    let (dst, src) = if actor.rng.bool() {
-        (a.block.address, b.block.address)
+    let (to, from) = if actor.rng.bool() {
+        (&a.block, &b.block)
     } else {
-        (b.block.address, a.block.address)
+        (&b.block, &a.block)
     };
-    actor.visit(&b, &home, |_| {
-        call!(copy_peer(home.id, dst, src, size)).is_ok()
+    let (dst, src) = (to.address, from.address);
+    actor.visit(&b, &home, |actor| {
+        let copied = if actor.rng.bool() {
+            call!(copy_peer(home.id, dst, src, size))
+        } else {
+            let (there, here) = (to.home.device, from.home.device);
+            call!(copy_peer_on(home.id, there, dst, here, src, size))
+        };
+        copied.is_ok()
     });
 }
 
@@ -155,7 +163,8 @@ fn kernel_elsewhere(actor: &mut Actor) {
         let launched = guest::kernel(&mut actor.rng, block.address, 1, |kernel| {
             call!(kernel_launch(stream.id, kernel))
         });
-        if launched.is_ok() && call!(memory_record_stream(block.address, stream.id)).is_err() {
+        let (device, address) = (block.home.device, block.address);
+        if launched.is_ok() && used_by(&mut actor.rng, device, address, stream.id).is_err() {
             block.spoil();
         }
         launched.is_ok()

@@ -1,10 +1,11 @@
 //! Device memory: handed out, freed by any thread, asked about.
 
+use fastrand::Rng;
 use outrigger_ffi::{OTR_ALL_DEVICES, otr_memory_stats_t, otr_pointer_info_t};
 
 use super::{Action, action};
 use crate::actor::Actor;
-use crate::library::{call, filled, ignore, json, made, problem};
+use crate::library::{Outcome, call, filled, ignore, json, made, problem};
 use crate::world::{Block, Pool};
 use std::sync::Arc;
 
@@ -20,6 +21,41 @@ pub(crate) const ACTIONS: &[Action] = &[
     action("memory", 2, pictures),
     action("memory", 1, resets),
 ];
+
+/// Frees memory by its address, or by its device and its address.
+pub(crate) fn release(rng: &mut Rng, device: u32, address: u64) -> Outcome {
+    if rng.bool() {
+        call!(memory_free(address))
+    } else {
+        call!(memory_free_on(device, address))
+    }
+}
+
+/// Says that a stream uses memory, likewise.
+pub(crate) fn used_by(rng: &mut Rng, device: u32, address: u64, stream: u64) -> Outcome {
+    if rng.bool() {
+        call!(memory_record_stream(address, stream))
+    } else {
+        call!(memory_record_stream_on(device, address, stream))
+    }
+}
+
+/// Asks about memory, likewise, for a struct of so many bytes.
+pub(crate) fn pointed(
+    rng: &mut Rng,
+    size: usize,
+    device: u32,
+    address: u64,
+) -> Option<otr_pointer_info_t> {
+    let plain = rng.bool();
+    filled(size, |info| {
+        if plain {
+            call!(memory_pointer_info(address, info))
+        } else {
+            call!(memory_pointer_info_on(device, address, info))
+        }
+    })
+}
 
 fn alloc(actor: &mut Actor) {
     if actor.world.blocks.len() >= MOST {
@@ -46,9 +82,8 @@ fn alloc(actor: &mut Actor) {
 
 /// A block that was allocated while this thread uses pools: it may be of one of them.
 fn within_use(actor: &mut Actor, block: Block) -> Block {
-    let info = filled::<otr_pointer_info_t>(size_of::<otr_pointer_info_t>(), |info| {
-        call!(memory_pointer_info(block.address, info))
-    });
+    let whole = size_of::<otr_pointer_info_t>();
+    let info = pointed(&mut actor.rng, whole, block.home.device, block.address);
     let of = |id: u64| {
         actor
             .uses
@@ -76,7 +111,7 @@ pub(crate) fn free(actor: &mut Actor) {
         actor.world.blocks.add(block);
         return;
     }
-    if let Err(code) = call!(memory_free(block.address)) {
+    if let Err(code) = release(&mut actor.rng, block.home.device, block.address) {
         problem(&format!(
             "memory_free: memory in use cannot be freed: {code}"
         ));
@@ -85,14 +120,12 @@ pub(crate) fn free(actor: &mut Actor) {
 
 fn record_stream(actor: &mut Actor) {
     let block = actor.world.blocks.pick(&mut actor.rng);
-    let device = block
-        .as_ref()
-        .map(|block| block.home.device)
-        .filter(|_| !actor.chance(20));
+    let home = block.as_ref().map(|block| block.home.device);
+    let device = home.filter(|_| !actor.chance(20));
     let stream = actor.plain(device).map(|stream| stream.id);
     let stream = actor.or_garbage(stream);
     let address = block.as_ref().map_or(7, |block| block.address);
-    let _ = call!(memory_record_stream(address, stream));
+    let _ = used_by(&mut actor.rng, home.unwrap_or(0), address, stream);
 }
 
 fn pointer_info(actor: &mut Actor) {
@@ -106,9 +139,8 @@ fn pointer_info(actor: &mut Actor) {
     } else {
         whole
     };
-    let told = filled::<otr_pointer_info_t>(size, |info| {
-        call!(memory_pointer_info(block.address + within, info))
-    });
+    let (device, address) = (block.home.device, block.address + within);
+    let told = pointed(&mut actor.rng, size, device, address);
     let right = told.is_none_or(|info| {
         info.base == block.address
             && info.size >= block.size

@@ -22,7 +22,15 @@ fn export(actor: &mut Actor) {
     let Some(block) = actor.world.blocks.pick(&mut actor.rng) else {
         return;
     };
-    let Some(exported) = text(|out| call!(memory_export(block.address, out))) else {
+    let plain = actor.rng.bool();
+    let exported = text(|out| {
+        if plain {
+            call!(memory_export(block.address, out))
+        } else {
+            call!(memory_export_on(block.home.device, block.address, out))
+        }
+    });
+    let Some(exported) = exported else {
         return;
     };
     let exported = CString::new(exported).unwrap_or_default();
