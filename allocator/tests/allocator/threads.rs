@@ -15,6 +15,9 @@ use crate::sim::{Piece, Sim};
 const MIB: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A sanitizer makes each step many times slower.
+const SLOWER: usize = if cfg!(outrigger_sanitizer) { 20 } else { 1 };
+
 /// Runs a test that may hang in a thread of its own, and fails in that case.
 fn without_hanging(test: impl FnOnce() + Send + 'static) {
     let (done, finished) = mpsc::channel();
@@ -97,12 +100,12 @@ fn peaks_are_exact_while_threads_use_up_their_credit_at_the_same_time() {
 
 #[test]
 fn four_threads_never_share_a_byte() {
-    four_threads(Sim::new, 20_000);
+    four_threads(Sim::new, 20_000 / SLOWER);
 }
 
 #[test]
 fn four_threads_never_share_a_byte_of_virtual_memory() {
-    four_threads(Sim::with_virtual_memory, 4_000);
+    four_threads(Sim::with_virtual_memory, 4_000 / SLOWER);
 }
 
 fn four_threads(device: fn(u64) -> Sim, rounds: usize) {
