@@ -22,7 +22,7 @@ fn alone(test: &str, part: &str) -> ExitStatus {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--test-threads=1"])
         .env(PART, part)
-        .env("ASAN_OPTIONS", "handle_segv=0")
+        .env("ASAN_OPTIONS", "handle_segv=0 detect_leaks=0")
         .env("TSAN_OPTIONS", "handle_segv=0")
         .output()
         .unwrap()
