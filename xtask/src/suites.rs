@@ -216,9 +216,9 @@ impl Run<'_> {
             }
             Work::Hosts => Ok(counted(hosts::run(workspace)?)),
             Work::Fuzz { seconds } => Ok(counted(fuzz::suite(workspace, seconds.into())?)),
-            Work::Soak { seconds, faults } => Ok(Counts::single(soak::soak(
-                workspace, seconds, None, faults,
-            )?)),
+            Work::Soak { seconds } => {
+                Ok(Counts::single(soak::soak(workspace, seconds, None, true)?))
+            }
             Work::Pages => {
                 self.command_line()?;
                 python::pages(workspace)
