@@ -20,7 +20,7 @@ use crate::graph::PoolRef;
 use crate::observer::{self, Observation, ObservationKinds};
 use crate::{Device, Error, Pool, Result, current_device, graph};
 
-pub(crate) use backend::{DeviceMemory, Fence};
+pub(crate) use backend::{DeviceMemory, Fence, fence_of};
 pub(crate) use history::follow;
 pub use history::{pop_label, push_label};
 pub(crate) use ipc::Imports;

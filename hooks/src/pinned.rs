@@ -15,7 +15,7 @@ use outrigger_allocator::{
 use outrigger_device::{Code, Driver};
 use outrigger_locks::{Mutex, Rank};
 
-use crate::memory::{Fence, follow, not_allocated, stats_json};
+use crate::memory::{Fence, fence_of, follow, not_allocated, stats_json};
 use crate::{Device, Error, Result, runtime};
 
 /// Alignment of plain pages: what copies and direct I/O like best on all machines.
@@ -136,18 +136,7 @@ impl Backend for PinnedMemory {
         if id == NO_STREAM {
             return Ok(Fence::Passed);
         }
-        let event = match crate::stream(id.0) {
-            Ok(stream) => match stream.captured_by() {
-                Some(end) => return Ok(Fence::Capture(end)),
-                None => stream.device().timelines().fence(id.0),
-            },
-            // Destroyed: its device still knows where its work ends.
-            Err(_) => runtime()?
-                .devices()
-                .find_map(|device| device.timelines().fence(id.0).transpose())
-                .transpose(),
-        };
-        event.map(Fence::from)
+        fence_of(None, id)
     }
 
     fn fence_done(&self, fence: &Fence) -> bool {

@@ -183,7 +183,7 @@ impl Backend for DeviceMemory {
     }
 
     fn fence(&self, stream: StreamId) -> Result<Fence> {
-        fence_of(&self.timelines, stream)
+        fence_of(Some(&self.timelines), stream)
     }
 
     fn submitted(&self, stream: StreamId) -> Result<Fence> {
@@ -321,14 +321,21 @@ impl VirtualMemory for DeviceMemory {
     }
 }
 
-/// An event after the work of a stream, which may be one of another device.
-fn fence_of(timelines: &Timelines, id: StreamId) -> Result<Fence> {
+/// A fence after the work of a stream, which may be one of another device, or have been destroyed: its device still
+/// knows where its work ends. `timelines` are asked first.
+pub(crate) fn fence_of(timelines: Option<&Timelines>, id: StreamId) -> Result<Fence> {
     let event = match stream(id.0) {
         Ok(stream) => match stream.captured_by() {
             Some(end) => return Ok(Fence::Capture(end)),
             None => stream.device().timelines().fence(id.0),
         },
-        Err(_) => timelines.fence(id.0),
+        Err(_) => match timelines.map(|own| own.fence(id.0)).transpose()?.flatten() {
+            Some(own) => Ok(Some(own)),
+            None => runtime()?
+                .devices()
+                .find_map(|device| device.timelines().fence(id.0).transpose())
+                .transpose(),
+        },
     };
     event.map(Fence::from)
 }
