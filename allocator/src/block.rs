@@ -21,8 +21,10 @@ pub(crate) enum State {
     Allocated,
     /// Freed, but held, or a recorded stream may still touch it.
     Pending,
-    /// Whole chunks that a view shows, or memory on its way to or from the device.
+    /// Whole chunks that a view shows, or memory that comes from the device.
     Lent,
+    /// Memory on its way to the device.
+    Leaving,
     /// What the last piece of a view has beyond the block before it, with which it is free again: blocks
     /// of others there would keep the view's chunks from home.
     Tail,

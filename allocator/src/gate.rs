@@ -127,14 +127,14 @@ impl PoolGate {
         self.state.lock().borrowers.clone()
     }
 
-    /// Memory comes home from this stream, which these users do not wait for yet.
-    pub(crate) fn comes_from(&self, borrower: StreamId, unordered: &[StreamId]) {
+    /// Memory comes home from this stream, behind whose work only these users are.
+    pub(crate) fn comes_from(&self, borrower: StreamId, ordered: &[StreamId]) {
         let mut state = self.state.lock();
         if !state.borrowers.contains(&borrower) {
             state.borrowers.push(borrower);
         }
         for user in &mut state.users {
-            user.ordered &= !unordered.contains(&user.stream);
+            user.ordered &= ordered.contains(&user.stream);
         }
     }
 

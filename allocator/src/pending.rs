@@ -38,6 +38,19 @@ pub(crate) struct Use<F> {
     /// Behind the last work that may touch it. `None` if the device could not record one: a later one
     /// does as well.
     pub(crate) fence: Option<Arc<F>>,
+    /// Its fence is such a later one: fences of uses behind it may have been recorded before.
+    late: bool,
+}
+
+impl<F> Use<F> {
+    pub(crate) fn new(waiter: Waiter, fence: Option<Arc<F>>) -> Self {
+        let late = false;
+        Self {
+            waiter,
+            fence,
+            late,
+        }
+    }
 }
 
 struct Queue<F> {
@@ -100,6 +113,7 @@ impl<F> Pending<F> {
             .filter(|entry| entry.fence.is_none())
         {
             entry.fence = Some(Arc::clone(fence));
+            entry.late = true;
             queue.unfenced -= 1;
         }
     }
@@ -157,10 +171,15 @@ impl<F> Pending<F> {
                 _ => false,
             });
             let Some(place) = place else { continue };
-            let fence = queue.uses[place].fence.clone();
-            let Waiter::Home { arena, home, size } = queue.uses[place].waiter else {
+            let Use {
+                waiter: Waiter::Home { arena, home, size },
+                ref fence,
+                late,
+            } = queue.uses[place]
+            else {
                 return;
             };
+            let fence = fence.clone();
             let (behind, end) = (from.1 + bytes, home + size);
             let parts = [
                 (arena, home, from.1 - home),
@@ -173,7 +192,14 @@ impl<F> Pending<F> {
                 let waiter = Waiter::Home { arena, home, size };
                 let fence = fence.clone();
                 queue.unfenced += usize::from(fence.is_none());
-                queue.uses.insert(place, Use { waiter, fence });
+                queue.uses.insert(
+                    place,
+                    Use {
+                        waiter,
+                        fence,
+                        late,
+                    },
+                );
             }
             return;
         }
@@ -191,8 +217,13 @@ impl<F> Pending<F> {
     }
 
     /// Takes the blocks of an arena out of a stream's queue that wait behind this fence or an earlier
-    /// one.
-    pub(crate) fn take_behind(&mut self, stream: StreamId, arena: u32, fence: &Arc<F>) -> Vec<u32> {
+    /// one, with their fences, which are the device's to drop.
+    pub(crate) fn take_behind(
+        &mut self,
+        stream: StreamId,
+        arena: u32,
+        fence: &Arc<F>,
+    ) -> Vec<(u32, Option<Arc<F>>)> {
         let Some(place) = self.place(stream) else {
             return Vec::new();
         };
@@ -204,14 +235,15 @@ impl<F> Pending<F> {
         let Some(last) = queue.uses.iter().rposition(is_it) else {
             return Vec::new();
         };
+        let late = queue.uses[last].late;
         let mut taken = Vec::new();
         let mut at = 0;
-        queue.uses.retain(|entry| {
+        queue.uses.retain_mut(|entry| {
             at += 1;
-            let behind = at <= last + 1 && entry.fence.is_some();
+            let behind = at <= last + 1 && entry.fence.is_some() && (late || !entry.late);
             match entry.waiter {
                 Waiter::Block { arena: its, block } if its == arena && behind => {
-                    taken.push(block);
+                    taken.push((block, entry.fence.take()));
                     false
                 }
                 _ => true,
@@ -262,35 +294,11 @@ mod tests {
     fn a_late_fence_serves_only_uses_that_it_is_behind() {
         let stream = StreamId(3);
         let mut pending = Pending::new();
-        pending.push(
-            stream,
-            Use {
-                waiter: block(0),
-                fence: None,
-            },
-        );
-        pending.push(
-            stream,
-            Use {
-                waiter: block(1),
-                fence: Some(Arc::new('a')),
-            },
-        );
-        pending.push(
-            stream,
-            Use {
-                waiter: block(2),
-                fence: None,
-            },
-        );
+        pending.push(stream, Use::new(block(0), None));
+        pending.push(stream, Use::new(block(1), Some(Arc::new('a'))));
+        pending.push(stream, Use::new(block(2), None));
         assert_eq!(pending.unfenced(), [(stream, 3)]);
-        pending.push(
-            stream,
-            Use {
-                waiter: block(3),
-                fence: None,
-            },
-        ); // after the fence below was recorded
+        pending.push(stream, Use::new(block(3), None)); // after the fence below was recorded
         pending.set_fence(stream, 3, &Arc::new('b'));
         assert_eq!(pending.unfenced(), [(stream, 4)]);
         let uses: Vec<_> = std::iter::from_fn(|| pending.pop(stream))
@@ -305,6 +313,23 @@ mod tests {
                 (block(3), None)
             ]
         );
+        assert!(pending.is_empty());
+    }
+
+    #[test]
+    fn what_has_a_later_fence_than_those_behind_it_is_not_taken_with_them() {
+        let stream = StreamId(3);
+        let mut pending = Pending::new();
+        pending.push(stream, Use::new(block(0), None));
+        let early = Arc::new('a');
+        pending.push(stream, Use::new(block(1), Some(Arc::clone(&early))));
+        let late = Arc::new('b');
+        pending.set_fence(stream, 2, &late);
+        let blocks = |taken: Vec<(u32, _)>| taken.into_iter().map(|(block, _)| block);
+        let taken = pending.take_behind(stream, 0, &early);
+        assert_eq!(blocks(taken).collect::<Vec<_>>(), [1]);
+        let taken = pending.take_behind(stream, 0, &late);
+        assert_eq!(blocks(taken).collect::<Vec<_>>(), [0]);
         assert!(pending.is_empty());
     }
 }

@@ -202,11 +202,11 @@ impl<B: Backend> Allocator<B> {
             if guests.is_empty() {
                 continue;
             }
-            let unordered = users.iter().copied();
-            let unordered: Vec<StreamId> = unordered
-                .filter(|&user| user != owner.stream && !self.order(user, owner.stream))
+            let ordered = users.iter().copied();
+            let ordered: Vec<StreamId> = ordered
+                .filter(|&user| user == owner.stream || self.order(user, owner.stream))
                 .collect();
-            gate.comes_from(owner.stream, &unordered);
+            gate.comes_from(owner.stream, &ordered);
             self.come_home(&guests);
         }
         let mut arenas = arenas.into_iter();
@@ -234,10 +234,13 @@ impl<B: Backend> Allocator<B> {
             .iter()
             .filter_map(|&number| self.arenas.lock(number).owner);
         let mut streams: Vec<StreamId> = owners.map(|owner| owner.stream).collect();
-        if !leaving {
-            // A pool whose memory leaves is not replayed from any more.
-            streams.extend(gate.users());
-        }
+        // A pool whose memory leaves is not replayed from any more. What others have used and given back may
+        // fall to an heir then, who does not wait for them.
+        streams.extend(if leaving {
+            gate.borrowers()
+        } else {
+            gate.users()
+        });
         for stream in streams {
             self.wait_submitted(stream)?;
         }

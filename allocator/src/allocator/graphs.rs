@@ -6,6 +6,8 @@
 
 use std::collections::HashMap;
 
+use outrigger_locks::MutexGuard;
+
 use super::Allocator;
 use crate::arena::Owner;
 use crate::stats::Gauge;
@@ -243,19 +245,17 @@ impl<B: Backend> Allocator<B> {
         } else {
             arena.alloc(&request)
         };
-        let (number, short) = (arena.number(), arena.is_short(request.class));
+        let short = arena.is_short(request.class);
         drop(arena);
         if short {
             self.settle();
         }
-        if let Some(pool) = owner.pool {
-            self.pool_has(pool, number);
-        }
         found.map_or_else(|| self.alloc_slow(&request, owner), Ok)
     }
 
-    /// Notes that an arena is of a pool.
-    pub(super) fn pool_has(&self, pool: PoolId, number: u32) {
+    /// Notes that an arena is of a pool. While the growth lock is held, no arena without memory is forgotten, and
+    /// its number another's.
+    pub(super) fn pool_has(&self, _: &MutexGuard<'_, ()>, pool: PoolId, number: u32) {
         let mut pools = self.pools.lock();
         if let Some(record) = pools.records.get_mut(&pool)
             && !record.arenas.contains(&number)

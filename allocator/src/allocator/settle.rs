@@ -32,7 +32,7 @@ impl<B: Backend> Allocator<B> {
         let mut pending = self.pending.lock();
         for &waiter in waiters {
             let fence = fence.clone();
-            pending.push(stream, Use { waiter, fence });
+            pending.push(stream, Use::new(waiter, fence));
         }
     }
 
@@ -69,6 +69,10 @@ impl<B: Backend> Allocator<B> {
                 self.settle_and_show(growth)
             };
             for arena in retiring {
+                // It may have left since, and its number be another's, whose idle memory stays.
+                if !self.arenas.lock(arena).closed {
+                    continue;
+                }
                 let lent = self.has_lent(arena);
                 let sent = self.send_idle(growth, arena, u64::MAX, &shown);
                 if lent && sent > 0 {
@@ -79,10 +83,8 @@ impl<B: Backend> Allocator<B> {
             let unfenced = self.pending.lock().unfenced();
             for (stream, count) in unfenced {
                 // Only uses that were there before are behind this fence.
-                if let Ok(fence) = self.backend.fence(stream) {
-                    self.pending
-                        .lock()
-                        .set_fence(stream, count, &Arc::new(fence));
+                if let Ok(fence) = self.backend.fence(stream).map(Arc::new) {
+                    self.pending.lock().set_fence(stream, count, &fence);
                 }
             }
             let streams = self.pending.lock().streams();

@@ -73,8 +73,7 @@ impl<B: Backend> Allocator<B> {
         let found = arena.alloc(request);
         drop(arena);
         if let Some(pool) = owner.pool {
-            // An arena that was forgotten meanwhile has come back under another number.
-            self.pool_has(pool, number);
+            self.pool_has(growth, pool, number);
         }
         if found.is_some() {
             return Ok(found);

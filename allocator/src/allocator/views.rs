@@ -303,7 +303,7 @@ impl<B: Backend> Allocator<B> {
         self.ledger.lock().counts.stream_waits += 1;
         let blocks = self.pending.lock().take_behind(other, number, &fence);
         let mut arena = self.arenas.lock(number);
-        for block in blocks {
+        for &(block, _) in &blocks {
             // The arena is of no released pool: those are not allocated from.
             let _ = arena.pass(block);
             self.record_completed(&arena, block);

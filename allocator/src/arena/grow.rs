@@ -227,6 +227,7 @@ impl Arena {
             if matches!(segment.kind, Kind::Fixed) && idle && sent < most {
                 sent += segment.size;
                 self.keep(first);
+                self.blocks[first].state = State::Leaving;
                 leaving.push(Leaving::Segment(id));
             }
         }
@@ -234,7 +235,11 @@ impl Arena {
             if sent >= most {
                 break;
             }
-            if !shown.contains(&(self.id, chunk.home)) && self.lend(chunk.home, chunk.size) {
+            if shown.contains(&(self.id, chunk.home)) {
+                continue;
+            }
+            if let Some(block) = self.carve(chunk.home, chunk.size) {
+                self.blocks[block].state = State::Leaving;
                 sent += chunk.size;
                 leaving.push(Leaving::Chunk(chunk.home));
             }

@@ -109,7 +109,7 @@ impl Arena {
     }
 
     /// Cuts a range out of the free block around it, and takes it out of use.
-    fn carve(&mut self, address: u64, size: u64) -> Option<u32> {
+    pub(super) fn carve(&mut self, address: u64, size: u64) -> Option<u32> {
         let mut id = self.around(address)?;
         let block = &self.blocks[id];
         if block.state != State::Free || address + size > block.end() {

@@ -91,11 +91,11 @@ impl Arena {
                     State::Free | State::Quick => BlockState::Free,
                     State::Allocated => BlockState::Allocated,
                     State::Pending => BlockState::Pending,
-                    State::Lent if self.is_away(block.address) => {
+                    State::Lent | State::Leaving if self.is_away(block.address) => {
                         open = false;
                         continue;
                     }
-                    State::Lent | State::Tail => BlockState::Lent,
+                    State::Lent | State::Leaving | State::Tail => BlockState::Lent,
                     State::Unmapped => {
                         open = false;
                         continue;
