@@ -137,6 +137,53 @@ fn many_host_calls_may_wait_behind_one() {
 }
 
 #[test]
+fn a_graph_uses_its_memory_when_it_is_launched() {
+    let (driver, findings) = validated(host());
+    let graphs = driver.native_graphs().unwrap();
+    let (queue, other) = (
+        driver.queue_create(0, 0).unwrap(),
+        driver.queue_create(0, 0).unwrap(),
+    );
+    let event = driver.event_create(0, false).unwrap();
+    let memory: Vec<u64> = (0..3)
+        .map(|_| driver.memory_alloc(0, 4096).unwrap())
+        .collect();
+    // SAFETY: memory is freed when no work uses it, and what would be too early is refused.
+    unsafe {
+        graphs.record_begin(&queue).unwrap();
+        queue.fill(memory[0], 4096, &[1]).unwrap();
+        queue.fill(memory[1], 4096, &[1]).unwrap();
+        // What others do meanwhile is no part of it.
+        other.fill(memory[2], 4096, &[1]).unwrap();
+        event.record(&other).unwrap();
+        event.synchronize().unwrap();
+        driver.memory_free(memory[2]).unwrap();
+        let graph = graphs.record_end(&queue).unwrap();
+        // What was recorded has not run.
+        driver.memory_free(memory[1]).unwrap();
+        graphs.record_begin(&queue).unwrap();
+        queue.fill(memory[0], 4096, &[2]).unwrap();
+        let rest = graphs.record_end(&queue).unwrap();
+        drop(graph);
+        assert_eq!(rules(&findings), []);
+        let (open, gate) = mpsc::channel::<()>();
+        let wait = move |upstream| {
+            let _ = gate.recv_timeout(Duration::from_secs(60));
+            upstream
+        };
+        other.host_call(wait).unwrap();
+        other.launch_graph(&rest).unwrap();
+        let refused = driver.memory_free(memory[0]).unwrap_err();
+        assert_eq!(refused.code(), Code::BUSY, "{refused}");
+        open.send(()).unwrap();
+        other.synchronize().unwrap();
+        driver.memory_free(memory[0]).unwrap();
+    }
+    drop((event, queue, other));
+    assert_eq!(rules(&findings), [(Side::Host, "R12")]);
+}
+
+#[test]
 fn misuse_by_the_host_is_named_and_refused() {
     let (driver, findings) = validated(host());
     let queue = driver.queue_create(0, 0).unwrap();

@@ -19,6 +19,8 @@ pub(super) struct CallBook {
     pub(super) failure: Option<(u64, i32)>,
     /// Synchronizes that run. One of them takes the failure, at a moment that nobody sees.
     pub(super) taking: u32,
+    /// So many synchronizes have ended.
+    pub(super) taken: u64,
     /// Host calls of other queues that the next host call comes after.
     pub(super) needs: Vec<Point>,
 }
@@ -31,9 +33,11 @@ pub(super) struct Point {
 }
 
 impl CallBook {
-    /// The failure that is there for sure: not while more than `own` synchronizes run.
-    pub(super) fn failure_beside(&self, own: u32) -> Option<(u64, i32)> {
-        self.failure.filter(|_| self.taking <= own)
+    /// The failure that is there for sure: not while more than `own` synchronizes run, and not if one has ended
+    /// since `taken`.
+    pub(super) fn failure_beside(&self, own: u32, taken: u64) -> Option<(u64, i32)> {
+        self.failure
+            .filter(|_| self.taking <= own && self.taken == taken)
     }
 
     /// Lets later host calls come after a point.
@@ -54,7 +58,8 @@ pub(super) struct Queue {
     pub(super) finished: u64,
     /// What its next work comes after, by waits for events.
     pub(super) behind: Behind,
-    pub(super) recording: bool,
+    /// The number of the recording that it began or has joined.
+    pub(super) recording: Option<u32>,
     pub(super) calls: Arc<Mutex<CallBook>>,
     /// Held while work is handed to the driver, so that ours and the driver's order are the same.
     pub(super) order: Arc<Mutex<()>>,
@@ -63,6 +68,18 @@ pub(super) struct Queue {
 /// Work of other queues, by handle and number of the queue: up to which it is known to be over when something else
 /// is.
 pub(super) type Behind = HashMap<(usize, u32), u64>;
+
+/// What some work is, and where memory that it uses begins, with its size.
+pub(super) type Used = (Arc<str>, u64, u64);
+
+/// A recording of a graph.
+#[derive(Debug)]
+pub(super) struct Recording {
+    /// The handle of the queue that began it.
+    queue: usize,
+    /// What the graph will use.
+    used: Vec<Used>,
+}
 
 /// Memory of any kind.
 #[derive(Debug)]
@@ -86,7 +103,7 @@ pub(super) struct Use {
     queue: usize,
     /// The number of the work within the queue.
     work: u64,
-    what: String,
+    what: Arc<str>,
 }
 
 /// A physical object where it is mapped.
@@ -102,14 +119,16 @@ pub(super) struct Books {
     pub(super) events: HashMap<usize, Event>,
     /// Modules, graphs, operators, physical memory: kind, number, and size of physical memory.
     pub(super) others: HashMap<usize, (&'static str, u32, u64)>,
+    /// What a launch of a graph uses, by its handle.
+    pub(super) graphs: HashMap<usize, Arc<[Used]>>,
     /// By where it begins.
     pub(super) memory: BTreeMap<u64, Memory>,
     /// By where it begins.
     pub(super) mapped: BTreeMap<u64, Mapped>,
     /// Memory of other processes has a size that nobody tells: what lies behind it is not judged.
     pub(super) imported: bool,
-    /// How many recordings of graphs are open.
-    pub(super) recordings: u32,
+    /// Recordings that go on, by number.
+    pub(super) recordings: HashMap<u32, Recording>,
     pub(super) device_time: HashMap<u32, u64>,
     last: u32,
 }
@@ -158,16 +177,23 @@ impl Books {
         true
     }
 
-    /// Counts work of a queue, and notes the memory that it uses: ranges, each of at least a byte.
-    pub(super) fn submit(&mut self, queue: usize, what: &str, ranges: &[(u64, u64)]) {
+    /// Counts work of a queue, and notes the memory that it uses. What a queue records runs later: its graph
+    /// keeps that.
+    pub(super) fn submit(&mut self, queue: usize, used: &[Used]) {
         let Some(entry) = self.queues.get_mut(&queue) else {
             return;
         };
+        if let Some(recording) = entry.recording {
+            if let Some(recording) = self.recordings.get_mut(&recording) {
+                recording.used.extend_from_slice(used);
+            }
+            return;
+        }
         entry.submitted += 1;
         let (number, work) = (entry.number, entry.submitted);
-        for (address, size) in ranges {
+        for (what, address, size) in used {
             let note = |uses: &mut Uses| {
-                let what = what.to_owned();
+                let what = Arc::clone(what);
                 uses.insert(number, Use { queue, work, what })
             };
             if let Some((start, memory)) = self.memory.range_mut(..=*address).next_back()
@@ -183,6 +209,38 @@ impl Books {
                 note(&mut mapped.uses);
             }
         }
+    }
+
+    /// A queue begins a recording. False if it records already.
+    pub(super) fn record_begin(&mut self, queue: usize) -> bool {
+        let number = self.number();
+        let Some(entry) = self.queues.get_mut(&queue) else {
+            return true;
+        };
+        let twice = entry.recording.replace(number).is_some();
+        let used = Vec::new();
+        self.recordings.insert(number, Recording { queue, used });
+        !twice
+    }
+
+    /// A queue that does not record joins a recording, if that goes on.
+    pub(super) fn join(&mut self, queue: usize, recording: u32) {
+        if self.recordings.contains_key(&recording)
+            && let Some(queue) = self.queues.get_mut(&queue)
+        {
+            queue.recording.get_or_insert(recording);
+        }
+    }
+
+    /// The recording that a queue began ends, for all who joined it. Gives what its graph will use.
+    pub(super) fn record_end(&mut self, queue: usize) -> Option<Vec<Used>> {
+        let mut recordings = self.recordings.iter();
+        let (&number, _) = recordings.find(|(_, one)| one.queue == queue)?;
+        let members = self.queues.values_mut();
+        for member in members.filter(|member| member.recording == Some(number)) {
+            member.recording = None;
+        }
+        self.recordings.remove(&number).map(|one| one.used)
     }
 
     /// Work of a queue, if it is alive, is known to have finished up to here, with what it comes after.
@@ -202,13 +260,8 @@ impl Books {
         let Some(known) = self.queues.get(&queue) else {
             return State::Unknown;
         };
-        if known.recording {
-            // A point of that, which counts as never recorded afterwards.
-            return State::Never;
-        }
-        if self.recordings > 0 {
-            // The queue may be part of a recording that another began.
-            return State::Unknown;
+        if let Some(recording) = known.recording {
+            return State::Point(recording);
         }
         State::On(Recorded {
             queue,

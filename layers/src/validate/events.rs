@@ -15,8 +15,9 @@ pub(super) struct Event {
 
 #[derive(Clone, Debug)]
 pub(super) enum State {
-    /// Never recorded, or only as a point of a recording.
     Never,
+    /// A point of a recording, by its number. After that it counts as never recorded.
+    Point(u32),
     On(Recorded),
     /// Recorded, and only the driver knows where.
     Unknown,
@@ -38,8 +39,10 @@ pub(super) struct Recorded {
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) number: u32,
-    /// `None`: never.
+    /// `None`: never, or as a point of a recording.
     pub(super) recorded: Option<Recorded>,
+    /// The recording of which it is a point.
+    pub(super) recording: Option<u32>,
     begun: u64,
 }
 
@@ -65,15 +68,17 @@ impl Event {
 
     /// The event as a call begins. `None` where nobody knows which record the call will see.
     pub(super) fn asked(&self) -> Option<Asked> {
-        let recorded = match &self.state {
+        let (recorded, recording) = match &self.state {
             _ if self.open > 0 => return None,
-            State::Never => None,
-            State::On(recorded) => Some(recorded.clone()),
+            State::Never => (None, None),
+            State::Point(recording) => (None, Some(*recording)),
+            State::On(recorded) => (Some(recorded.clone()), None),
             State::Unknown => return None,
         };
         Some(Asked {
             number: self.number,
             recorded,
+            recording,
             begun: self.begun,
         })
     }

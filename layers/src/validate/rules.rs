@@ -7,7 +7,7 @@ use std::sync::Arc;
 use outrigger_device::{Code, Driver, Result, sys};
 use parking_lot::Mutex;
 
-use super::books::{Behind, Books, CallBook, Mapped, Memory, Queue, Uses};
+use super::books::{Behind, Books, CallBook, Mapped, Memory, Queue, Used, Uses};
 use super::calls::HostCalls;
 use super::events::{Asked, Event};
 use super::finding::{Finding, Side, Sink};
@@ -52,6 +52,7 @@ struct Seen {
     submitted: u64,
     behind: Behind,
     calls: u64,
+    taken: u64,
     recording: bool,
     book: Arc<Mutex<CallBook>>,
 }
@@ -79,13 +80,16 @@ impl Rules {
         let books = self.books.lock();
         let known = books.queues.get(&queue)?;
         let book = Arc::clone(&known.calls);
-        let calls = book.lock().submitted;
+        let open = book.lock();
+        let (calls, taken) = (open.submitted, open.taken);
+        drop(open);
         Some(Seen {
             number: known.number,
             submitted: known.submitted,
             behind: known.behind.clone(),
             calls,
-            recording: known.recording,
+            taken,
+            recording: known.recording.is_some(),
             book,
         })
     }
@@ -98,6 +102,15 @@ impl Rules {
         ranges: &[(u64, u64)],
         work: impl FnOnce() -> i32,
     ) -> i32 {
+        let what: Arc<str> = Arc::from(what);
+        let used = ranges
+            .iter()
+            .map(|(address, size)| (Arc::clone(&what), *address, *size));
+        let used: Vec<Used> = used.collect();
+        self.submit_used(queue, &used, work)
+    }
+
+    fn submit_used(&self, queue: usize, used: &[Used], work: impl FnOnce() -> i32) -> i32 {
         let order = self
             .books
             .lock()
@@ -107,7 +120,7 @@ impl Rules {
         let _order = order.as_ref().map(|order| order.lock());
         let code = work();
         if code == Code::OK.0 {
-            self.books.lock().submit(queue, what, ranges);
+            self.books.lock().submit(queue, used);
         }
         code
     }
@@ -127,11 +140,15 @@ impl Rules {
 
     /// A queue is said to have finished what it was given before a call, which is `own` synchronizes.
     fn finished(&self, entry: &str, queue: usize, seen: &Seen, own: u32, code: i32) {
+        // A device that is lost says so, wherever its work is.
+        if code == Code::DEVICE_LOST.0 {
+            return;
+        }
         self.books
             .lock()
             .finished(queue, seen.number, seen.submitted, &seen.behind);
         let book = seen.book.lock();
-        let (ran, failure) = (book.ran, book.failure_beside(own));
+        let (ran, failure) = (book.ran, book.failure_beside(own, seen.taken));
         drop(book);
         let number = seen.number;
         if ran < seen.calls {
@@ -173,6 +190,9 @@ impl Rules {
 
     /// An event answered that it was reached, or failed.
     fn reached(&self, entry: &str, asked: Asked, code: i32) {
+        if code == Code::DEVICE_LOST.0 {
+            return;
+        }
         let number = asked.number;
         let Some(recorded) = asked.recorded else {
             if code != Code::OK.0 {
@@ -191,7 +211,7 @@ impl Rules {
             &recorded.behind,
         );
         let book = recorded.point.book.lock();
-        let (ran, failure) = (book.ran, book.failure_beside(0));
+        let (ran, failure) = (book.ran, book.failure_beside(0, book.taken));
         drop(book);
         if ran < recorded.point.calls {
             let text = format!("{entry} of event {number} answered before host call {ran} had run");

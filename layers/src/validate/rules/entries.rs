@@ -139,7 +139,7 @@ impl Layer for Rules {
                 submitted: 0,
                 finished: 0,
                 behind: Behind::default(),
-                recording: false,
+                recording: None,
                 calls: Arc::default(),
                 order: Arc::default(),
             };
@@ -163,9 +163,9 @@ impl Layer for Rules {
         let mut books = self.books.lock();
         if code != Code::OK.0 {
             books.queues.insert(queue.addr(), known);
-        } else if known.recording {
-            // Its recording is given up (R33).
-            books.recordings -= 1;
+        } else if known.recording.is_some() {
+            // What it began to record is given up (R33).
+            books.record_end(queue.addr());
         }
         code
     }
@@ -201,13 +201,17 @@ impl Layer for Rules {
                 self.driver("R20", text);
             }
             self.finished("queue_synchronize", queue.addr(), &seen, 1, code);
-            // It has told of the failure, which is gone now.
+            // It has told of the failure, which is gone now. Where it tells of one, that may be of a later call, too,
+            // which another thread has made before the driver has looked.
             let mut book = seen.book.lock();
-            if book.failure.is_some_and(|(at, _)| at < seen.calls) {
+            let told = code != Code::OK.0;
+            if book.failure.is_some_and(|(at, _)| told || at < seen.calls) {
                 book.failure = None;
             }
         }
-        seen.book.lock().taking -= 1;
+        let mut book = seen.book.lock();
+        book.taking -= 1;
+        book.taken += 1;
         code
     }
 
@@ -221,9 +225,14 @@ impl Layer for Rules {
             // SAFETY: the caller's promise.
             let wait = || unsafe { next.queue_wait_event(queue, event) };
             let (code, asked) = self.ask(event.addr(), wait);
-            let recorded = asked.and_then(|asked| asked.recorded);
+            let Some(asked) = asked.filter(|_| code == Code::OK.0) else {
+                return code;
+            };
             let mut books = self.books.lock();
-            if let (Code::OK, 0, Some(recorded)) = (Code(code), books.recordings, recorded) {
+            if let Some(recording) = asked.recording {
+                books.join(queue.addr(), recording);
+            }
+            if let Some(recorded) = asked.recorded {
                 books.comes_behind(queue.addr(), &recorded);
                 if let Some(queue) = books.queues.get(&queue.addr()) {
                     queue.calls.lock().need(&recorded.point);
@@ -303,7 +312,7 @@ impl Layer for Rules {
         let judged = match Code(code) {
             Code::CAPTURE => false,
             // Of an event that was never recorded, and is no point of a recording.
-            Code::NOT_READY => asked.recorded.is_none() && self.books.lock().recordings == 0,
+            Code::NOT_READY => asked.recorded.is_none() && asked.recording.is_none(),
             _ => true,
         };
         if judged {
@@ -404,10 +413,8 @@ impl Layer for Rules {
         };
         let place = {
             let books = self.books.lock();
-            let known = books
-                .queues
-                .get(&queue.addr())
-                .filter(|_| books.recordings == 0);
+            let known = books.queues.get(&queue.addr());
+            let known = known.filter(|known| known.recording.is_none());
             known.map(|known| (known.number, Arc::clone(&known.calls)))
         };
         self.submit(queue.addr(), "host_call", &[], || {
@@ -444,7 +451,8 @@ impl Layer for Rules {
         queue: *mut sys::otr_queue,
         graph: *mut sys::otr_drv_graph,
     ) -> i32 {
-        self.submit(queue.addr(), "graph_launch", &[], || {
+        let used = self.books.lock().graphs.get(&graph.addr()).cloned();
+        self.submit_used(queue.addr(), used.as_deref().unwrap_or_default(), || {
             // SAFETY: the caller's promise.
             unsafe { next.graph_launch(queue, graph) }
         })
@@ -454,14 +462,10 @@ impl Layer for Rules {
         // SAFETY: the caller's promise.
         let code = unsafe { next.graph_record_begin(queue) };
         let mut books = self.books.lock();
-        if let (Code::OK, Some(known)) = (Code(code), books.queues.get_mut(&queue.addr())) {
-            let twice = std::mem::replace(&mut known.recording, true);
-            let number = known.number;
-            books.recordings += u32::from(!twice);
+        if code == Code::OK.0 && !books.record_begin(queue.addr()) {
+            let number = books.queues[&queue.addr()].number;
             drop(books);
-            if twice {
-                self.driver("R33", format!("queue {number} records twice"));
-            }
+            self.driver("R33", format!("queue {number} records twice"));
         }
         code
     }
@@ -474,24 +478,43 @@ impl Layer for Rules {
     ) -> i32 {
         // SAFETY: the caller's promise.
         let code = unsafe { next.graph_record_end(queue, graph) };
-        let mut books = self.books.lock();
-        if let Some(known) = books.queues.get_mut(&queue.addr())
-            && std::mem::take(&mut known.recording)
-        {
-            // After a failure the recording is lost, too (R32).
-            books.recordings -= 1;
-        }
-        drop(books);
+        // After a failure the recording is lost, too (R32), but for one that this queue has only joined.
+        let used = self.books.lock().record_end(queue.addr());
         if code == Code::OK.0 {
             // SAFETY: written on success.
             unsafe { self.made("graph", 0, graph) };
+            // SAFETY: as above.
+            if let (Some(graph), Some(used)) = (unsafe { before(graph) }, used) {
+                let mut books = self.books.lock();
+                books.graphs.insert(graph.addr(), used.into());
+            }
+        }
+        code
+    }
+
+    unsafe fn graph_update(
+        &self,
+        next: &Next,
+        graph: *mut sys::otr_drv_graph,
+        from: *mut sys::otr_drv_graph,
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let code = unsafe { next.graph_update(graph, from) };
+        let mut books = self.books.lock();
+        if let (Code::OK, Some(used)) = (Code(code), books.graphs.get(&from.addr()).cloned()) {
+            books.graphs.insert(graph.addr(), used);
         }
         code
     }
 
     unsafe fn graph_destroy(&self, next: &Next, graph: *mut sys::otr_drv_graph) -> i32 {
+        let known = self.books.lock().graphs.remove(&graph.addr());
         // SAFETY: the caller's promise.
-        self.forget(graph, || unsafe { next.graph_destroy(graph) })
+        let code = self.forget(graph, || unsafe { next.graph_destroy(graph) });
+        if let (true, Some(known)) = (code != Code::OK.0, known) {
+            self.books.lock().graphs.insert(graph.addr(), known);
+        }
+        code
     }
 
     unsafe fn virtual_granularity(
