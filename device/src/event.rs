@@ -138,6 +138,13 @@ impl Event {
         self.driver.check_query(unsafe { query(self.raw()) })
     }
 
+    /// Whether the work before the event's point is over, well or not. Of a device that is lost nobody knows, so
+    /// that it never is there.
+    pub fn is_over(&self) -> bool {
+        self.query()
+            .unwrap_or_else(|error| error.code() != Code::DEVICE_LOST)
+    }
+
     /// Waits until the event's point has passed.
     ///
     /// # Errors

@@ -327,11 +327,7 @@ enum Behind {
 impl Retired {
     fn is_over(&self) -> bool {
         match &self.behind {
-            // Work that failed has finished, too.
-            Behind::Fences(fences) => {
-                let mut fences = fences.iter();
-                fences.all(|fence| !matches!(fence.query(), Ok(false)))
-            }
+            Behind::Fences(fences) => fences.iter().all(|fence| fence.is_over()),
             Behind::Stream(_) | Behind::All => false,
         }
     }
@@ -392,7 +388,7 @@ impl Timelines {
             // The queue goes to the driver without the lock.
             drop(replaced);
         }
-        ended.retain(|(_, event)| !matches!(event.query(), Ok(false)));
+        ended.retain(|(_, event)| event.is_over());
         if !ended.is_empty() {
             let mut timelines = self.0.lock();
             ended.iter().for_each(|(id, _)| drop(timelines.remove(id)));

@@ -402,49 +402,73 @@ impl GraphExec {
         }
     }
 
-    /// Runs the nodes one by one through the driver's queue, from an idle stream to an idle stream, and
-    /// tells how long that took.
-    pub(super) fn run_node_by_node(&self, stream: &Stream) -> Result<Duration> {
+    /// Takes a turn in which replays are looked at, one after the other. Work that the stream was given before is
+    /// waited for outside of it.
+    pub(super) fn look<'a>(&'a self, stream: &'a Stream) -> Result<Look<'a>> {
         self.check_stream(stream)?;
-        let mut turn = self.begin(stream)?;
         stream.synchronize()?;
-        let state = &mut *turn.state;
-        state.last = Some(stream.id());
+        let turn = self.begin(stream)?;
+        Ok(Look {
+            exec: self,
+            stream,
+            turn,
+        })
+    }
+}
+
+/// A turn for several replays, each of which is waited for. Nobody else replays, binds or updates meanwhile,
+/// and nobody borrows the memory of the pools.
+pub(super) struct Look<'a> {
+    exec: &'a GraphExec,
+    stream: &'a Stream,
+    turn: Turn<'a>,
+}
+
+impl Look<'_> {
+    /// Replays, and tells how long that took.
+    pub(super) fn replay(&mut self) -> Result<Duration> {
         let begun = Instant::now();
-        // SAFETY: no replay is running, and none begins before this turn ends; the graph keeps the memory of its
-        // nodes alive.
-        unsafe { submit::submit(stream, &state.data, &state.schedule, &state.program) }?;
-        stream.synchronize()?;
+        self.exec.submit(&mut self.turn.state, self.stream)?;
+        self.stream.synchronize()?;
+        self.exec.replays.fetch_add(1, Ordering::Relaxed);
         Ok(begun.elapsed())
     }
 
-    /// Runs `with` on the program and its data, in order of `stream` and on a thread of the driver, and
-    /// waits for it. It is given what to add to a device address to reach its bytes.
+    /// Runs the nodes one by one through the driver's queue as the last replay was given them, and tells how long
+    /// that took.
+    pub(super) fn node_by_node(&mut self) -> Result<Duration> {
+        let state = &mut *self.turn.state;
+        state.last = Some(self.stream.id());
+        let begun = Instant::now();
+        // SAFETY: no replay is running: each of this turn was waited for, and none begins before it ends; the
+        // graph keeps the memory of its nodes alive.
+        unsafe { submit::submit(self.stream, &state.data, &state.schedule, &state.program) }?;
+        self.stream.synchronize()?;
+        Ok(begun.elapsed())
+    }
+
+    /// Runs `with` on the program and its data, on a thread of the driver, and waits for it. It is given what to
+    /// add to a device address to reach its bytes.
     pub(super) fn on_host<R: Send + Sync + 'static>(
-        &self,
-        stream: &Stream,
+        &mut self,
         with: impl FnOnce(&Program, &GraphData, i64) -> R + Send + 'static,
     ) -> Result<R> {
-        self.check_stream(stream)?;
-        let bias = self.device.host_bias()?;
+        let bias = self.exec.device.host_bias()?;
         let place = Arc::new(OnceLock::new());
-        {
-            let mut turn = self.begin(stream)?;
-            let state = &mut *turn.state;
-            let (program, data) = (Arc::clone(&state.program), Arc::clone(&state.data));
-            let patches: Vec<_> = state.pending.iter().map(|(_, patch)| *patch).collect();
-            let place = Arc::clone(&place);
-            state.last = Some(stream.id());
-            stream.host_call_now(move |upstream| {
-                upstream?;
-                // SAFETY: in order with replays.
-                unsafe { program.patch(&patches) };
-                // Whoever waits for the stream looks; nobody else ever does.
-                let _ = place.set(with(&program, &data, bias));
-                Ok(())
-            })?;
-        }
-        stream.synchronize()?;
+        let state = &mut *self.turn.state;
+        let (program, data) = (Arc::clone(&state.program), Arc::clone(&state.data));
+        let patches: Vec<_> = state.pending.iter().map(|(_, patch)| *patch).collect();
+        let to = Arc::clone(&place);
+        state.last = Some(self.stream.id());
+        self.stream.host_call_now(move |upstream| {
+            upstream?;
+            // SAFETY: in order with replays, none of which is submitted before this was waited for.
+            unsafe { program.patch(&patches) };
+            // Whoever waits for the stream looks; nobody else ever does.
+            let _ = to.set(with(&program, &data, bias));
+            Ok(())
+        })?;
+        self.stream.synchronize()?;
         let result = Arc::into_inner(place).and_then(OnceLock::into_inner);
         result.ok_or_else(|| Error::new(Code::CANCELLED, "the stream has failed before"))
     }

@@ -24,7 +24,7 @@ impl GraphExec {
     /// operator of the driver.
     pub fn profile(&self, stream: &Stream) -> Result<Value> {
         self.check_on_host("a profile")?;
-        let (code, timed) = self.on_host(stream, |program, data, bias| {
+        let (code, timed) = self.look(stream)?.on_host(|program, data, bias| {
             let mut times = Vec::new();
             let start = Instant::now();
             let mut begun = Duration::ZERO;
@@ -58,28 +58,28 @@ impl GraphExec {
     /// Those of a replay; `UNSUPPORTED` if the host cannot reach the device's memory.
     pub fn cost(&self, stream: &Stream) -> Result<Value> {
         const ROUNDS: usize = 5;
-        let saved = self.on_host(stream, |program, data, bias| {
+        let mut look = self.look(stream)?;
+        let saved = look.on_host(|program, data, bias| {
             // SAFETY: in order with replays, and the graph keeps its memory alive.
             unsafe { Memory::new(data, bias, &program.bindings()).save() }
         })?;
         let times: Result<Vec<_>> = (0..ROUNDS)
             .map(|_| {
-                let begun = Instant::now();
-                self.replay(stream)?;
-                stream.synchronize()?;
-                let replay = begun.elapsed().as_nanos() as u64;
-                let alone = (!self.has_conditionals()).then(|| self.run_node_by_node(stream));
-                let alone = alone.transpose()?.map(|time| time.as_nanos() as u64);
-                Ok((replay, alone))
+                let replay = look.replay()?;
+                let alone = (!self.has_conditionals()).then(|| look.node_by_node());
+                Ok((replay, alone.transpose()?))
             })
             .collect();
-        self.on_host(stream, move |program, data, bias| {
+        look.on_host(move |program, data, bias| {
             // SAFETY: as above.
             unsafe { Memory::new(data, bias, &program.bindings()).restore(&saved) }
         })?;
+        drop(look);
         let times = times?;
-        let replay = times.iter().map(|one| one.0).min().unwrap_or(0);
-        let alone = times.iter().filter_map(|one| one.1).min();
+        let nanoseconds = |time: Duration| time.as_nanos() as u64;
+        let replay = times.iter().map(|one| nanoseconds(one.0)).min();
+        let replay = replay.unwrap_or(0);
+        let alone = times.iter().filter_map(|one| one.1.map(nanoseconds)).min();
         Ok(json!({
             "nodes": self.info().nodes,
             "replay_ns": replay,
@@ -97,7 +97,7 @@ impl GraphExec {
     /// [`profile`](Self::profile); those of a replay.
     pub fn check(&self, stream: &Stream) -> Result<()> {
         self.check_on_host("a check")?;
-        let outcome = self.on_host(stream, |program, data, bias| {
+        let outcome = self.look(stream)?.on_host(|program, data, bias| {
             // SAFETY: in order with replays, and the graph keeps its memory alive.
             unsafe { compare(program, data, bias) }
         })?;

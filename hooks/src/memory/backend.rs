@@ -40,7 +40,7 @@ impl Fence {
     pub(crate) fn done(&self) -> bool {
         match self {
             Self::Passed => true,
-            Self::Event(event) => !matches!(event.query(), Ok(false)),
+            Self::Event(event) => event.is_over(),
             Self::Capture(end) => end.passed(),
         }
     }

@@ -246,7 +246,7 @@ fn wait_for_all() -> Result<()> {
     for device in runtime()?.devices() {
         for fence in device.timelines().fences()? {
             if let Err(error) = fence.synchronize()
-                && matches!(fence.query(), Ok(false))
+                && !fence.is_over()
             {
                 return Err(error.into());
             }
