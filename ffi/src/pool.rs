@@ -51,7 +51,8 @@ api! {
     /// Makes a pool: memory of a device that serves only those who name it; but what is free in the
     /// pool of an executable graph may serve others between its replays. Graphs can share a pool:
     /// they may then use the same memory for what they need in between, so that their replays must not
-    /// overlap. A host can allocate there, too.
+    /// overlap. A host can allocate there, too: what it has there since a graph was recorded may lie where
+    /// the graph works, and replays overwrite it.
     fn otr_pool_create(device: u32, pool: *mut otr_pool_t) {
         let out = Out::new(pool, "pool")?;
         out.set(hooks::create_pool(device)?.id());

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::Parser;
 
-use crate::scene::{EXPORTED, FINDINGS, Play, SCENES, Scene};
+use crate::scene::{EXPORTED, FINDINGS, NO_RUNTIME, Play, SCENES, Scene};
 
 /// Writes a line to standard error, at once.
 macro_rules! tell {
@@ -237,6 +237,13 @@ fn play_in(
         }
         std::thread::sleep(Duration::from_millis(100));
     };
+    if status.code() == Some(NO_RUNTIME) && !options.no_faults {
+        tell!(
+            "scene `{}`: a fault has kept the runtime from being made",
+            scene.name
+        );
+        return Ok((0, report::Tally::default()));
+    }
     ensure!(status.success(), "its process ended with {status}");
     let told = told.join().ok().context("a thread that reads")??;
     let told: serde_json::Value = serde_json::from_str(&told).context("what it tells")?;

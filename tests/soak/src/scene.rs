@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use outrigger_device::Code;
 use outrigger_ffi::{OTR_ALL_DEVICES, OTR_HOST_MEMORY, otr_memory_stats_t};
 
 use crate::actions::{Action, diagnostics, sharing};
@@ -78,12 +79,15 @@ const ROUND: Duration = Duration::from_secs(4);
 pub(crate) const FINDINGS: &str = "findings";
 pub(crate) const EXPORTED: &str = "exported";
 
+/// How a process ends in which a fault has kept the runtime from being made, which is for good.
+pub(crate) const NO_RUNTIME: i32 = 3;
+
 /// Plays a scene in this process, and writes what was called to standard output.
 pub(crate) fn play(play: &Play<'_>) -> anyhow::Result<()> {
     let end = Instant::now() + Duration::from_secs_f64(play.seconds);
-    call!(runtime_init())
-        .ok()
-        .context("the runtime cannot be made")?;
+    if call!(runtime_init()).is_err() {
+        std::process::exit(NO_RUNTIME);
+    }
     let mut round = 0;
     while round == 0 || (play.steps.is_none() && Instant::now() < end) {
         let world = one_round(play, round, end);
@@ -205,6 +209,11 @@ fn finish(world: &World) {
         .into_iter()
         .filter(|stream| stream.owned);
     streams.for_each(|stream| ignore(call!(stream_destroy(stream.id))));
+    // Of a device that is lost only closing is left: nobody can know when its work has ended.
+    let lost = |device| call!(device_synchronize(device)) == Err(Code::DEVICE_LOST);
+    if (0..world.devices).any(lost) {
+        return;
+    }
     // What work in flight has used is given back when that has ended, by other threads.
     let patience = Instant::now() + Duration::from_secs(20);
     while let Err(left) = nothing_left(world) {

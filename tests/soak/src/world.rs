@@ -105,14 +105,21 @@ pub(crate) struct Event {
 pub(crate) struct Pool {
     pub(crate) id: u64,
     pub(crate) device: u32,
+    /// Whether graphs are recorded into it. Their replays overwrite what others have there.
+    pub(crate) of_graphs: bool,
     /// How many use it so that it must not be put to sleep; `u64::MAX` while it may sleep.
     users: AtomicU64,
 }
 
 impl Pool {
-    pub(crate) fn new(id: u64, device: u32) -> Self {
+    pub(crate) fn new(id: u64, device: u32, of_graphs: bool) -> Self {
         let users = AtomicU64::new(0);
-        Self { id, device, users }
+        Self {
+            id,
+            device,
+            of_graphs,
+            users,
+        }
     }
 
     /// Keeps the pool awake, if nobody puts it to sleep.

@@ -30,7 +30,8 @@ fn create(actor: &mut Actor) {
         return destroy(actor);
     }
     if let Ok(id) = made(|out| call!(pool_create(device, out))) {
-        actor.world.pools.add(Pool::new(id, device));
+        let of_graphs = actor.rng.bool();
+        actor.world.pools.add(Pool::new(id, device, of_graphs));
     }
 }
 
@@ -42,17 +43,24 @@ fn destroy(actor: &mut Actor) {
     }
 }
 
-/// The handle of a pool of a device, if there is one; or garbage.
+/// The handle of a pool for graphs of a device, if there is one; or garbage.
 pub(crate) fn handle_of(actor: &mut Actor, device: u32) -> u64 {
-    let pool = actor
-        .world
-        .pools
-        .pick_where(&mut actor.rng, |pool| pool.device == device);
+    let pool = actor.world.pools.pick_where(&mut actor.rng, |pool| {
+        pool.of_graphs && pool.device == device
+    });
     actor.or_garbage(pool.map(|pool| pool.id))
 }
 
+/// A pool that no graphs are recorded into.
+fn for_blocks(actor: &mut Actor) -> Option<Arc<Pool>> {
+    actor
+        .world
+        .pools
+        .pick_where(&mut actor.rng, |pool| !pool.of_graphs)
+}
+
 fn alloc(actor: &mut Actor) {
-    let Some(pool) = actor.world.pools.pick(&mut actor.rng) else {
+    let Some(pool) = for_blocks(actor) else {
         return;
     };
     let device = Some(pool.device).filter(|_| !actor.chance(30));
@@ -70,7 +78,7 @@ fn alloc(actor: &mut Actor) {
 }
 
 fn begin_use(actor: &mut Actor) {
-    let Some(pool) = actor.world.pools.pick(&mut actor.rng) else {
+    let Some(pool) = for_blocks(actor) else {
         return;
     };
     if actor.uses.len() >= 3 {

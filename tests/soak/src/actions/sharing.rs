@@ -42,8 +42,9 @@ fn export(actor: &mut Actor) {
         &mut size
     ));
     if imported.is_ok() {
-        // The block is held until it is closed again.
-        let _ = call!(memory_close(device, address));
+        // The block is held until it is closed again, which waits for the device.
+        let close = || call!(memory_close(device, address)).is_ok();
+        let _ = actor.world.clearing(close);
     }
 }
 
