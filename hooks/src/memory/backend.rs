@@ -26,8 +26,8 @@ pub(crate) enum Fence {
     /// The point of a stream.
     Event(Arc<outrigger_device::Event>),
     /// The end of a capture that has recorded a use of it: until then nothing else of the capture may
-    /// get it, and replays are ordered by the graph.
-    Capture(CaptureEnd),
+    /// get it, and replays are ordered by the graph. With what the stream was given before it.
+    Capture(CaptureEnd, Option<Arc<outrigger_device::Event>>),
 }
 
 impl From<Option<Arc<outrigger_device::Event>>> for Fence {
@@ -41,12 +41,14 @@ impl Fence {
         match self {
             Self::Passed => true,
             Self::Event(event) => event.is_over(),
-            Self::Capture(end) => end.passed(),
+            Self::Capture(end, before) => {
+                end.passed() && before.as_ref().is_none_or(|event| event.is_over())
+            }
         }
     }
 
     pub(crate) fn may_wait(&self) -> bool {
-        !matches!(self, Self::Capture(_))
+        !matches!(self, Self::Capture(..))
     }
 
     pub(crate) fn wait(&self) {
@@ -165,7 +167,7 @@ impl Backend for DeviceMemory {
         match fence {
             Fence::Passed => true,
             // What a capture records runs at other times.
-            Fence::Capture(_) => false,
+            Fence::Capture(..) => false,
             Fence::Event(_) if !self.stream_waits => false,
             Fence::Event(event) => stream(id.0).is_ok_and(|stream| {
                 stream.captured_by().is_none() && stream.queue().wait_event(event).is_ok()
@@ -325,10 +327,14 @@ impl VirtualMemory for DeviceMemory {
 /// knows where its work ends. `timelines` are asked first.
 pub(crate) fn fence_of(timelines: Option<&Timelines>, id: StreamId) -> Result<Fence> {
     let event = match stream(id.0) {
-        Ok(stream) => match stream.captured_by() {
-            Some(end) => return Ok(Fence::Capture(end)),
-            None => stream.device().timelines().fence(id.0),
-        },
+        Ok(stream) => {
+            let end = stream.captured_by();
+            let event = stream.device().timelines().fence(id.0)?;
+            if let Some(end) = end {
+                return Ok(Fence::Capture(end, event));
+            }
+            Ok(event)
+        }
         Err(_) => match timelines.map(|own| own.fence(id.0)).transpose()?.flatten() {
             Some(own) => Ok(Some(own)),
             None => runtime()?
