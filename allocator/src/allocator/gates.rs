@@ -247,6 +247,8 @@ impl<B: Backend> Allocator<B> {
         self.poll_and_tell();
         self.collect_guests(gate, false);
         let growth = self.growth.lock();
+        // Once more: of a released pool arenas may have been forgotten meanwhile, and their numbers be others'.
+        let arenas = self.pools.lock().arenas(gate.pool());
         for &number in &arenas {
             self.arenas.lock(number).settle_all();
         }
@@ -397,15 +399,16 @@ impl<B: Backend> Allocator<B> {
         gates.iter().any(PoolGate::has_lent)
     }
 
-    /// Leaves the memory of closed arenas that others use to those. What cannot be had apart now goes with
+    /// Leaves the memory of a closed pool that others use to those. What cannot be had apart now goes with
     /// the next [`empty_cache`](Self::empty_cache).
-    pub(super) fn part_from_guests(&self, arenas: &[u32]) {
+    pub(super) fn part_from_guests(&self, pool: PoolId) {
         let Some(memory) = self.memory() else { return };
-        let gates = self.pools.lock().gates_of(arenas);
-        for gate in gates {
-            let _ = self.evict(memory, &gate, true);
-        }
-        for (number, chunk, _) in self.places(arenas, true) {
+        let gate = self.pools.lock().released_gate(pool);
+        let Some(gate) = gate else { return };
+        let _ = self.evict(memory, &gate, true);
+        let _growth = self.growth.lock();
+        let arenas = self.pools.lock().arenas(pool);
+        for (number, chunk, _) in self.places(&arenas, true) {
             let mut arena = self.arenas.lock(number);
             if arena.is_lent(chunk.home) {
                 arena.chunk_left(chunk.home);

@@ -101,21 +101,27 @@ impl Pools {
         pools.map(|pool| pool.gate.clone()).collect()
     }
 
+    /// The gate of a pool that nobody refers to any more, if it has memory.
+    pub(super) fn released_gate(&self, pool: PoolId) -> Option<PoolGate> {
+        let record = self.records.get(&pool);
+        record.map(|record| record.gate.clone())
+    }
+
     /// The arenas of a pool.
     pub(super) fn arenas(&self, pool: PoolId) -> Vec<u32> {
         let record = self.records.get(&pool);
         record.map_or_else(Vec::new, |record| record.arenas.clone())
     }
 
-    /// The arenas of a pool that nobody refers to any more.
-    fn released(&mut self, pool: PoolId) -> Vec<u32> {
+    /// Whether nobody refers to a pool any more that has arenas. One that has none is forgotten then.
+    fn is_released(&mut self, pool: PoolId) -> bool {
         let record = self.records.get(&pool);
         let released = record.filter(|record| record.references == 0 && record.pins == 0);
-        let arenas = released.map(|record| record.arenas.clone());
-        if arenas.as_ref().is_some_and(Vec::is_empty) {
+        let has_arenas = released.map(|record| !record.arenas.is_empty());
+        if has_arenas == Some(false) {
             self.records.remove(&pool);
         }
-        arenas.unwrap_or_default()
+        has_arenas == Some(true)
     }
 }
 
@@ -153,25 +159,30 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// The pool was released or never made.
     pub fn pool_release(&self, pool: PoolId) -> Result<(), PoolError> {
-        let arenas = {
+        let released = {
             let mut pools = self.pools.lock();
             pools.live(pool)?.references -= 1;
-            pools.released(pool)
+            pools.is_released(pool)
         };
-        self.close(&arenas);
+        if released {
+            self.close(pool);
+        }
         Ok(())
     }
 
     /// Lets the memory of a released pool go.
-    fn close(&self, arenas: &[u32]) {
-        if arenas.is_empty() {
-            return;
-        }
-        for &number in arenas {
-            self.arenas.lock(number).closed = true;
-        }
-        self.part_from_guests(arenas);
-        for &number in arenas {
+    fn close(&self, pool: PoolId) {
+        let arenas = {
+            // While it is held, no arena is forgotten, and its number another's.
+            let _growth = self.growth.lock();
+            let arenas = self.pools.lock().arenas(pool);
+            for &number in &arenas {
+                self.arenas.lock(number).closed = true;
+            }
+            arenas
+        };
+        self.part_from_guests(pool);
+        for &number in &arenas {
             self.pending.lock().retire(number);
         }
         self.wait_leaving();
@@ -179,15 +190,17 @@ impl<B: Backend> Allocator<B> {
 
     /// Takes all references from all pools.
     pub(super) fn release_all_pools(&self) {
-        let arenas: Vec<u32> = {
+        let released: Vec<PoolId> = {
             let mut pools = self.pools.lock();
             let ids: Vec<PoolId> = pools.records.keys().copied().collect();
             for pool in pools.records.values_mut() {
                 pool.references = 0;
             }
-            ids.into_iter().flat_map(|id| pools.released(id)).collect()
+            ids.into_iter()
+                .filter(|id| pools.is_released(*id))
+                .collect()
         };
-        self.close(&arenas);
+        released.into_iter().for_each(|pool| self.close(pool));
     }
 
     /// Allocates at least `size` bytes for work on `stream` from memory of this pool alone. A size
@@ -213,7 +226,7 @@ impl<B: Backend> Allocator<B> {
         };
         let result = self.note_user(&gate, stream);
         let result = result.and_then(|()| self.alloc_of(owner, size));
-        let arenas = {
+        let released = {
             let mut pools = self.pools.lock();
             if let Some(record) = pools.records.get_mut(&pool) {
                 record.pins -= 1;
@@ -221,9 +234,11 @@ impl<B: Backend> Allocator<B> {
                     record.allocated.add(found.size);
                 }
             }
-            pools.released(pool)
+            pools.is_released(pool)
         };
-        self.close(&arenas);
+        if released {
+            self.close(pool);
+        }
         let ordered = result.and_then(|found| {
             // A replay on another thread may have brought it home just now.
             let ordered = self.note_user(&gate, stream);
@@ -283,7 +298,7 @@ impl<B: Backend> Allocator<B> {
         if let Some(record) = pools.records.get_mut(&pool) {
             record.arenas.retain(|&arena| arena != number);
             // A pool with references stays, the others have no use any more.
-            pools.released(pool);
+            pools.is_released(pool);
         }
     }
 
