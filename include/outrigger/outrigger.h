@@ -1412,7 +1412,8 @@ otr_status_t *otr_host_set_limit(uint64_t bytes);
 // they may then use the same memory for what they need in between, so that their replays must not
 // overlap. A host can allocate there, too: what it has there since a graph was recorded may lie where
 // the graph works, and replays overwrite it.
-otr_status_t *otr_pool_create(uint32_t device, otr_pool_t *pool);
+otr_status_t *otr_pool_create(uint32_t device,
+                              otr_pool_t *pool);
 
 // Gives the handle up. The memory goes back to the device with the last graph and the last
 // allocation that use it.
