@@ -403,7 +403,7 @@ impl<B: Backend> Allocator<B> {
     /// the next [`empty_cache`](Self::empty_cache).
     pub(super) fn part_from_guests(&self, pool: PoolId) {
         let Some(memory) = self.memory() else { return };
-        let gate = self.pools.lock().released_gate(pool);
+        let gate = self.pools.lock().kept_gate(pool);
         let Some(gate) = gate else { return };
         let _ = self.evict(memory, &gate, true);
         let _growth = self.growth.lock();

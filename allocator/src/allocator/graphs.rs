@@ -101,8 +101,8 @@ impl Pools {
         pools.map(|pool| pool.gate.clone()).collect()
     }
 
-    /// The gate of a pool that nobody refers to any more, if it has memory.
-    pub(super) fn released_gate(&self, pool: PoolId) -> Option<PoolGate> {
+    /// The gate of a pool, also of a released one that has memory.
+    pub(super) fn kept_gate(&self, pool: PoolId) -> Option<PoolGate> {
         let record = self.records.get(&pool);
         record.map(|record| record.gate.clone())
     }

@@ -33,11 +33,9 @@ pub(super) struct Point {
 }
 
 impl CallBook {
-    /// The failure that is there for sure: not while more than `own` synchronizes run, and not if one has ended
-    /// since `taken`.
-    pub(super) fn failure_beside(&self, own: u32, taken: u64) -> Option<(u64, i32)> {
-        self.failure
-            .filter(|_| self.taking <= own && self.taken == taken)
+    /// The failure that is there for sure: not while more than `own` synchronizes run.
+    pub(super) fn failure_beside(&self, own: u32) -> Option<(u64, i32)> {
+        self.failure.filter(|_| self.taking <= own)
     }
 
     /// Lets later host calls come after a point.

@@ -133,7 +133,7 @@ unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
             report(Side::Driver, "R16", text);
             book = place.book.lock();
         }
-        if let Some((failed, code)) = book.failure_beside(0, book.taken)
+        if let Some((failed, code)) = book.failure_beside(0)
             && failed < number
             && upstream == Code::OK.0
         {

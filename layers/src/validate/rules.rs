@@ -148,7 +148,9 @@ impl Rules {
             .lock()
             .finished(queue, seen.number, seen.submitted, &seen.behind);
         let book = seen.book.lock();
-        let (ran, failure) = (book.ran, book.failure_beside(own, seen.taken));
+        // One that has ended since may have taken another failure than this call.
+        let sure = book.taken == seen.taken;
+        let (ran, failure) = (book.ran, book.failure_beside(own).filter(|_| sure));
         drop(book);
         let number = seen.number;
         if ran < seen.calls {
@@ -211,7 +213,7 @@ impl Rules {
             &recorded.behind,
         );
         let book = recorded.point.book.lock();
-        let (ran, failure) = (book.ran, book.failure_beside(0, book.taken));
+        let (ran, failure) = (book.ran, book.failure_beside(0));
         drop(book);
         if ran < recorded.point.calls {
             let text = format!("{entry} of event {number} answered before host call {ran} had run");
