@@ -24,7 +24,7 @@ use outrigger_locks::{Mutex, MutexGuard, Rank};
 use self::graphs::Pools;
 pub use self::trim::IdleWatch;
 use crate::arena::{Arena, Next, Owner, Release};
-use crate::arenas::Arenas;
+use crate::arenas::{ArenaId, Arenas};
 use crate::config::Class;
 use crate::pending::Pending;
 use crate::stats::{Ledger, Sum};
@@ -138,15 +138,13 @@ impl<B: Backend> Allocator<B> {
     /// Frees memory of any arena, and records it.
     #[cold]
     fn free_elsewhere(&self, address: u64) -> Result<Freed, FreeError> {
-        let number = self.arenas.around(address);
-        let number = number.ok_or(FreeError::Unknown { address })?;
         let on = self.history.is_on();
         let context = if on {
             self.history.context_of_free()
         } else {
             None
         };
-        let mut arena = self.arenas.lock(number);
+        let mut arena = self.around(address)?;
         let release = arena.free(address)?;
         if on {
             let (freed, reusable) = match &release {
@@ -177,7 +175,7 @@ impl<B: Backend> Allocator<B> {
                 freed
             }
             Release::Pending(freed, block) => {
-                let (number, next) = (arena.number(), arena.let_go(block));
+                let (number, next) = (arena.id(), arena.let_go(block));
                 self.record_completed(&arena, block);
                 drop(arena);
                 self.pool_freed(&freed);
@@ -222,36 +220,29 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// Says why there is nothing at this address.
     pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<(), FreeError> {
-        self.with(address, |arena| {
-            arena.record(address, stream)?;
-            if self.history.is_on() {
-                self.history.record_stream(address, stream);
-            }
-            Ok(())
-        })
+        let mut arena = self.around(address)?;
+        arena.record(address, stream)?;
+        if self.history.is_on() {
+            self.history.record_stream(address, stream);
+        }
+        Ok(())
     }
 
     /// The block around any address, in use or not; `None` if the address is not held from the device.
     pub fn lookup(&self, any_address: u64) -> Option<BlockInfo> {
-        let number = self.arenas.around(any_address)?;
-        self.arenas.lock(number).lookup(any_address)
+        self.around(any_address).ok()?.lookup(any_address)
     }
 
     /// The block in use around any address, and the memory behind it.
     pub fn backing(&self, any_address: u64) -> Option<(BlockInfo, Backing)> {
-        let number = self.arenas.around(any_address)?;
-        self.arenas.lock(number).backing(any_address)
+        self.around(any_address).ok()?.backing(any_address)
     }
 
-    /// The arena of an address.
-    fn with<T>(
-        &self,
-        address: u64,
-        call: impl FnOnce(&mut Arena) -> Result<T, FreeError>,
-    ) -> Result<T, FreeError> {
-        let number = self.arenas.around(address);
-        let number = number.ok_or(FreeError::Unknown { address })?;
-        call(&mut self.arenas.lock(number))
+    /// Locks the arena of an address.
+    fn around(&self, address: u64) -> Result<MutexGuard<'_, Arena>, FreeError> {
+        let id = self.arenas.around(address);
+        let arena = id.and_then(|id| self.arenas.find(id));
+        arena.ok_or(FreeError::Unknown { address })
     }
 
     /// Waits for pending frees, gives all idle memory back to the device, but for that of private
@@ -303,10 +294,8 @@ impl<B: Backend> Allocator<B> {
 
     /// All segments and blocks, in the order of addresses.
     pub fn snapshot(&self) -> Snapshot {
-        let numbers = self.arenas.numbers();
-        let mut segments: Vec<_> = numbers
-            .flat_map(|number| self.arenas.lock(number).picture())
-            .collect();
+        let arenas = self.arenas.all();
+        let mut segments: Vec<_> = arenas.flat_map(|arena| arena.picture()).collect();
         segments.sort_unstable_by_key(|segment| segment.address);
         Snapshot { segments }
     }
@@ -314,8 +303,7 @@ impl<B: Backend> Allocator<B> {
     /// What all arenas count now, by class.
     fn sums(&self) -> [Sum; 2] {
         let mut sums = [Sum::default(); 2];
-        for number in self.arenas.numbers() {
-            let mut arena = self.arenas.lock(number);
+        for mut arena in self.arenas.all() {
             let asleep = arena.is_asleep();
             for class in [Class::Small, Class::Large] {
                 sums[class as usize].add(arena.tally(class), asleep);
@@ -326,11 +314,10 @@ impl<B: Backend> Allocator<B> {
 
     /// As [`sums`](Self::sums), and takes the credit of these quantities back. Also says which arenas
     /// are somebody's.
-    fn recall(&self, which: &[bool; QUANTITIES]) -> ([Sum; 2], Vec<u32>) {
+    fn recall(&self, which: &[bool; QUANTITIES]) -> ([Sum; 2], Vec<ArenaId>) {
         let (mut sums, mut owned) = ([Sum::default(); 2], Vec::new());
-        for number in self.arenas.numbers() {
-            let mut arena = self.arenas.lock(number);
-            owned.extend(arena.owner.map(|_| number));
+        for mut arena in self.arenas.all() {
+            owned.extend(arena.owner.map(|_| arena.id()));
             let asleep = arena.is_asleep();
             for class in [Class::Small, Class::Large] {
                 let tally = arena.tally(class);
@@ -348,12 +335,11 @@ impl<B: Backend> Allocator<B> {
     fn settle(&self) {
         let mut ledger = self.ledger.lock();
         let mut short = Vec::new();
-        for number in self.arenas.numbers() {
-            let mut arena = self.arenas.lock(number);
+        for mut arena in self.arenas.all() {
             for class in [Class::Small, Class::Large] {
                 let its = arena.tally(class).short();
                 if its.contains(&true) {
-                    short.push((number, class, its));
+                    short.push((arena.id(), class, its));
                 }
             }
         }
@@ -368,10 +354,11 @@ impl<B: Backend> Allocator<B> {
         ledger.take_over(&sums);
         // To those that were asked alone: what an arena that is new by now got beside would be too much.
         let arenas = owned.len().max(1) as u64;
-        for number in owned {
-            let mut arena = self.arenas.lock(number);
+        for mut arena in owned.into_iter().filter_map(|id| self.arenas.find(id)) {
             for class in [Class::Small, Class::Large] {
-                let mut its = short.iter().filter(|its| (its.0, its.1) == (number, class));
+                let mut its = short
+                    .iter()
+                    .filter(|its| (its.0, its.1) == (arena.id(), class));
                 let its = its.next().map_or([false; QUANTITIES], |its| its.2);
                 let credit = ledger.credit(class, arenas, its, numbers);
                 arena.tally(class).grant(&which, &credit);
@@ -381,7 +368,7 @@ impl<B: Backend> Allocator<B> {
 
     /// Does what an arena left to do.
     #[cold]
-    fn go_on(&self, number: u32, next: Next) {
+    fn go_on(&self, number: ArenaId, next: Next) {
         match next {
             Next::Done => {}
             Next::Wait { block, streams } => self.defer(number, block, &streams),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 pub(crate) use self::grow::{Growth, Leaving};
 use self::holds::Note;
+use crate::arenas::ArenaId;
 use crate::block::{Block, Blocks, NONE, State};
 use crate::config::{Class, Request};
 use crate::index::Index;
@@ -62,8 +63,8 @@ pub(crate) struct Part {
 
 /// Segments, blocks and figures of one owner.
 pub(crate) struct Arena {
-    /// Its number, as pieces of views name it.
-    id: u32,
+    /// As pieces of views name it.
+    id: ArenaId,
     /// `None`: nobody's; then it has no segments.
     pub(crate) owner: Option<Owner>,
     /// Its pool was released: what becomes idle leaves.
@@ -86,7 +87,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(crate) fn new(id: u32, config: Arc<Config>) -> Self {
+    pub(crate) fn new(id: ArenaId, config: Arc<Config>) -> Self {
         let part = || Part {
             lists: FreeLists::new(config.rounding()),
             quick: Quick::new(),
@@ -114,9 +115,17 @@ impl Arena {
         }
     }
 
-    /// Its number.
-    pub(crate) fn number(&self) -> u32 {
+    /// Its name.
+    pub(crate) fn id(&self) -> ArenaId {
         self.id
+    }
+
+    /// Serves somebody from now on, under this name. It has nothing.
+    pub(crate) fn serve(&mut self, id: ArenaId, owner: Owner) {
+        self.id = id;
+        self.owner = Some(owner);
+        self.closed = false;
+        self.asleep = false;
     }
 
     /// Whether nothing is left in it.

@@ -1,8 +1,8 @@
 //! All arenas of an allocator: found by whom they serve, and by any address inside.
 //!
 //! Each has a lock of its own, which is all that an allocation or a free takes. A thread remembers the
-//! arenas of some streams, and which it used last; who locks an arena by that memory must look whether it
-//! still serves whom they mean.
+//! arenas of some streams, and which it used last. An arena that has nothing is forgotten, and another owner
+//! gets its place: under another name, so that whoever still has the old one finds nobody.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -22,9 +22,26 @@ const SHELVES: usize = 28;
 
 type Place = CachePadded<Mutex<Arena>>;
 
-fn place(arena: u32, config: &Arc<Config>) -> Place {
-    let arena = Arena::new(arena, Arc::clone(config));
+fn place(place: u32, config: &Arc<Config>) -> Place {
+    let nobodys = ArenaId { place, life: 0 };
+    let arena = Arena::new(nobodys, Arc::clone(config));
     CachePadded::new(Mutex::new(Rank::Arena, arena))
+}
+
+/// The name of an arena as long as it is one owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ArenaId {
+    place: u32,
+    /// How many owners the place has had.
+    life: u32,
+}
+
+impl ArenaId {
+    /// The name of the first owner's arena at a place.
+    #[cfg(test)]
+    pub(crate) const fn at(place: u32) -> Self {
+        Self { place, life: 1 }
+    }
 }
 
 /// The arena of a stream, as a thread remembers it.
@@ -32,20 +49,22 @@ fn place(arena: u32, config: &Arc<Config>) -> Place {
 struct Hint {
     allocator: u64,
     stream: StreamId,
-    arena: u32,
+    arena: ArenaId,
 }
+
+const NOBODYS: ArenaId = ArenaId { place: 0, life: 0 };
 
 const NO_HINT: Hint = Hint {
     allocator: 0,
     stream: StreamId(0),
-    arena: 0,
+    arena: NOBODYS,
 };
 
 thread_local! {
     // By allocator and stream: those of a few keep out of each other's way.
     static HINTS: [Cell<Hint>; 8] = const { [const { Cell::new(NO_HINT) }; 8] };
-    // By allocator: what it used last, the allocator's number and the arena's.
-    static LATEST: [Cell<(u64, u32)>; 4] = const { [const { Cell::new((0, 0)) }; 4] };
+    // By allocator: what it used last, the allocator's number and the arena.
+    static LATEST: [Cell<(u64, ArenaId)>; 4] = const { [const { Cell::new((0, NOBODYS)) }; 4] };
 }
 
 /// Addresses that belong to an arena.
@@ -53,13 +72,14 @@ thread_local! {
 struct Route {
     address: u64,
     size: u64,
-    arena: u32,
+    arena: ArenaId,
 }
 
 #[derive(Default)]
 struct Names {
-    by_owner: HashMap<Owner, u32>,
-    spare: Vec<u32>,
+    by_owner: HashMap<Owner, ArenaId>,
+    /// As the last owners' arenas were called.
+    spare: Vec<ArenaId>,
 }
 
 /// The arenas.
@@ -88,54 +108,72 @@ impl Arenas {
     }
 
     #[inline]
-    fn place(&self, arena: u32) -> &Place {
-        match self.first.get(arena as usize) {
+    fn place(&self, place: u32) -> &Place {
+        match self.first.get(place as usize) {
             Some(place) => place,
-            None => self.later_place(arena),
+            None => self.later_place(place),
         }
     }
 
     #[cold]
-    fn later_place(&self, arena: u32) -> &Place {
-        let shelf = arena.ilog2() - (FIRST as u32).ilog2();
+    fn later_place(&self, at: u32) -> &Place {
+        let shelf = at.ilog2() - (FIRST as u32).ilog2();
         let first = (FIRST as u32) << shelf;
         let places = self.shelves[shelf as usize].get_or_init(|| {
             (first..2 * first)
-                .map(|id| place(id, &self.config))
+                .map(|at| place(at, &self.config))
                 .collect()
         });
-        &places[(arena - first) as usize]
+        &places[(at - first) as usize]
     }
 
-    /// Locks an arena by its number.
+    /// Locks an arena that cannot have been forgotten: there is memory in it that is not free, or the caller
+    /// has the growth lock and knows that nobody has forgotten it since.
+    ///
+    /// # Panics
+    /// If it was forgotten after all: what is at its place may be another's.
+    pub(crate) fn lock(&self, arena: ArenaId) -> MutexGuard<'_, Arena> {
+        let locked = self.find(arena);
+        locked.unwrap_or_else(|| panic!("{arena:?} was forgotten while it was in use"))
+    }
+
+    /// Locks an arena, unless it was forgotten.
     #[inline]
-    pub(crate) fn lock(&self, arena: u32) -> MutexGuard<'_, Arena> {
-        self.place(arena).lock()
+    pub(crate) fn find(&self, arena: ArenaId) -> Option<MutexGuard<'_, Arena>> {
+        let found = self.place(arena.place).lock();
+        (found.id() == arena && found.owner.is_some()).then_some(found)
     }
 
-    /// Numbers that arenas may have.
-    pub(crate) fn numbers(&self) -> std::ops::Range<u32> {
-        0..self.made.load(Ordering::Acquire) as u32
+    /// All arenas, each locked while the caller has it, one at a time: also those that are nobody's now,
+    /// whose figures go on to count.
+    pub(crate) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, Arena>> {
+        let places = 0..self.made.load(Ordering::Acquire) as u32;
+        places.map(|place| self.place(place).lock())
+    }
+
+    /// The names of those that are somebody's.
+    pub(crate) fn ids(&self) -> Vec<ArenaId> {
+        let owned = self.all().filter(|arena| arena.owner.is_some());
+        owned.map(|arena| arena.id()).collect()
     }
 
     /// Locks the arena of a stream's shared memory; makes it if there is none.
     #[inline]
     pub(crate) fn shared(&self, stream: StreamId) -> MutexGuard<'_, Arena> {
-        let owner = Owner { pool: None, stream };
         let slot = ((self.allocator ^ stream.0) & 7) as usize;
         let hint = HINTS.with(|hints| hints[slot].get());
-        if hint.allocator == self.allocator && hint.stream == stream {
-            let arena = self.lock(hint.arena);
-            if arena.owner == Some(owner) {
-                self.used(hint.arena);
-                return arena;
-            }
+        if hint.allocator == self.allocator
+            && hint.stream == stream
+            && let Some(arena) = self.find(hint.arena)
+        {
+            self.used(hint.arena);
+            return arena;
         }
-        let arena = self.of(owner);
+        let arena = self.of(Owner { pool: None, stream });
         let hint = Hint {
             allocator: self.allocator,
             stream,
-            arena: arena.number(),
+            arena: arena.id(),
         };
         HINTS.with(|hints| hints[slot].set(hint));
         self.used(hint.arena);
@@ -143,7 +181,7 @@ impl Arenas {
     }
 
     #[inline]
-    fn used(&self, arena: u32) {
+    fn used(&self, arena: ArenaId) {
         LATEST.with(|latest| latest[(self.allocator & 3) as usize].set((self.allocator, arena)));
     }
 
@@ -151,44 +189,54 @@ impl Arenas {
     #[inline]
     pub(crate) fn latest(&self) -> Option<MutexGuard<'_, Arena>> {
         let (allocator, arena) = LATEST.with(|latest| latest[(self.allocator & 3) as usize].get());
-        (allocator == self.allocator).then(|| self.lock(arena))
+        if allocator != self.allocator {
+            return None;
+        }
+        self.find(arena)
     }
 
     /// Locks the arena of an owner; makes it if there is none.
     #[cold]
     pub(crate) fn of(&self, owner: Owner) -> MutexGuard<'_, Arena> {
         let mut names = self.names.lock();
-        if let Some(&number) = names.by_owner.get(&owner) {
-            // Under the lock of the names, so that it cannot become another's meanwhile.
-            return self.lock(number);
+        if let Some(&known) = names.by_owner.get(&owner) {
+            // Under the lock of the names, so that it is not forgotten meanwhile.
+            return self.lock(known);
         }
-        let number = names.spare.pop().unwrap_or_else(|| {
-            u32::try_from(self.made.load(Ordering::Relaxed)).expect("arenas have 32-bit numbers")
-        });
-        names.by_owner.insert(owner, number);
-        let mut arena = self.lock(number);
-        arena.owner = Some(owner);
-        arena.closed = false;
-        arena.set_asleep(false);
-        self.made.fetch_max(number as usize + 1, Ordering::Release);
+        let id = match names.spare.pop() {
+            Some(last) => ArenaId {
+                life: last.life.wrapping_add(1),
+                ..last
+            },
+            None => ArenaId {
+                place: u32::try_from(self.made.load(Ordering::Relaxed))
+                    .expect("arenas have 32-bit numbers"),
+                life: 1,
+            },
+        };
+        names.by_owner.insert(owner, id);
+        let mut arena = self.place(id.place).lock();
+        arena.serve(id, owner);
+        self.made
+            .fetch_max(id.place as usize + 1, Ordering::Release);
         arena
     }
 
     /// Forgets an arena that has nothing; gives whom it served. Nobody may be about to grow it.
-    pub(crate) fn forget_if_empty(&self, number: u32) -> Option<Owner> {
+    pub(crate) fn forget_if_empty(&self, id: ArenaId) -> Option<Owner> {
         let mut names = self.names.lock();
-        let mut arena = self.lock(number);
+        let mut arena = self.find(id)?;
         if !arena.is_empty() {
             return None;
         }
         let owner = arena.owner.take()?;
         names.by_owner.remove(&owner);
-        names.spare.push(number);
+        names.spare.push(id);
         Some(owner)
     }
 
     /// The arena that an address belongs to.
-    pub(crate) fn around(&self, address: u64) -> Option<u32> {
+    pub(crate) fn around(&self, address: u64) -> Option<ArenaId> {
         let routes = self.routes.read();
         let place = routes.partition_point(|route| route.address <= address);
         let route = routes[place.checked_sub(1)?];
@@ -196,7 +244,7 @@ impl Arenas {
     }
 
     /// Gives addresses to an arena. `false` if they wrap around or touch others.
-    pub(crate) fn add_route(&self, address: u64, size: u64, arena: u32) -> bool {
+    pub(crate) fn add_route(&self, address: u64, size: u64, arena: ArenaId) -> bool {
         let Some(end) = address.checked_add(size) else {
             return false;
         };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::StreamId;
 use crate::arena::Leaving;
+use crate::arenas::ArenaId;
 
 /// What waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,21 +16,21 @@ pub(crate) enum Waiter {
     /// A freed block of an arena, to be used again.
     Block {
         /// The arena.
-        arena: u32,
+        arena: ArenaId,
         /// Its block.
         block: u32,
     },
     /// Chunks that another arena's view has shown, to be free at their home, where they follow each other.
     Home {
         /// Whose they are.
-        arena: u32,
+        arena: ArenaId,
         /// Where the first one is.
         home: u64,
         /// Their bytes.
         size: u64,
     },
     /// What an arena gives back to the device.
-    Leaving(u32, Leaving),
+    Leaving(ArenaId, Leaving),
 }
 
 /// A waiter for one stream.
@@ -62,7 +63,7 @@ struct Queue<F> {
 /// The queues. A stream that nothing waits for has none, since streams come and go.
 pub(crate) struct Pending<F> {
     queues: Vec<Queue<F>>,
-    retiring: Vec<u32>, // arenas of released pools with idle memory
+    retiring: Vec<ArenaId>, // arenas of released pools with idle memory
 }
 
 impl<F> Pending<F> {
@@ -147,7 +148,7 @@ impl<F> Pending<F> {
 
     /// The chunks of arenas that wait before they are home: their arena, home and bytes, and the streams that
     /// they wait for.
-    pub(crate) fn homes(&self, arenas: &[u32]) -> Vec<((u32, u64, u64), StreamId)> {
+    pub(crate) fn homes(&self, arenas: &[ArenaId]) -> Vec<((ArenaId, u64, u64), StreamId)> {
         let uses = self.queues.iter().flat_map(|queue| {
             let stream = queue.stream;
             queue.uses.iter().map(move |entry| (entry.waiter, stream))
@@ -162,7 +163,7 @@ impl<F> Pending<F> {
     }
 
     /// A chunk that waits, with others or alone, has another home from now on.
-    pub(crate) fn rename_home(&mut self, from: (u32, u64), to: (u32, u64), bytes: u64) {
+    pub(crate) fn rename_home(&mut self, from: (ArenaId, u64), to: (ArenaId, u64), bytes: u64) {
         for queue in &mut self.queues {
             let place = queue.uses.iter().position(|entry| match entry.waiter {
                 Waiter::Home { arena, home, size } => {
@@ -206,7 +207,7 @@ impl<F> Pending<F> {
     }
 
     /// The oldest block of an arena that waits behind a fence, and that fence's stream. It stays.
-    pub(crate) fn oldest_of(&self, arena: u32) -> Option<(StreamId, Arc<F>)> {
+    pub(crate) fn oldest_of(&self, arena: ArenaId) -> Option<(StreamId, Arc<F>)> {
         self.queues.iter().find_map(|queue| {
             let mut uses = queue.uses.iter();
             let first = uses.find(
@@ -221,7 +222,7 @@ impl<F> Pending<F> {
     pub(crate) fn take_behind(
         &mut self,
         stream: StreamId,
-        arena: u32,
+        arena: ArenaId,
         fence: &Arc<F>,
     ) -> Vec<(u32, Option<Arc<F>>)> {
         let Some(place) = self.place(stream) else {
@@ -267,13 +268,13 @@ impl<F> Pending<F> {
     }
 
     /// Idle memory of an arena is to leave.
-    pub(crate) fn retire(&mut self, arena: u32) {
+    pub(crate) fn retire(&mut self, arena: ArenaId) {
         if !self.retiring.contains(&arena) {
             self.retiring.push(arena);
         }
     }
 
-    pub(crate) fn take_retiring(&mut self) -> Vec<u32> {
+    pub(crate) fn take_retiring(&mut self) -> Vec<ArenaId> {
         std::mem::take(&mut self.retiring)
     }
 
@@ -287,7 +288,10 @@ mod tests {
     use super::*;
 
     fn block(block: u32) -> Waiter {
-        Waiter::Block { arena: 0, block }
+        Waiter::Block {
+            arena: ArenaId::at(0),
+            block,
+        }
     }
 
     #[test]
@@ -326,9 +330,9 @@ mod tests {
         let late = Arc::new('b');
         pending.set_fence(stream, 2, &late);
         let blocks = |taken: Vec<(u32, _)>| taken.into_iter().map(|(block, _)| block);
-        let taken = pending.take_behind(stream, 0, &early);
+        let taken = pending.take_behind(stream, ArenaId::at(0), &early);
         assert_eq!(blocks(taken).collect::<Vec<_>>(), [1]);
-        let taken = pending.take_behind(stream, 0, &late);
+        let taken = pending.take_behind(stream, ArenaId::at(0), &late);
         assert_eq!(blocks(taken).collect::<Vec<_>>(), [0]);
         assert!(pending.is_empty());
     }

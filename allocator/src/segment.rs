@@ -5,6 +5,7 @@
 //! into blocks beyond knowing where they start.
 
 use crate::Physical;
+use crate::arenas::ArenaId;
 use crate::bits::BitTree;
 use crate::block::{Blocks, NONE};
 use crate::config::Class;
@@ -54,7 +55,7 @@ pub(crate) struct Chunk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Whose it is.
-    pub(crate) arena: u32,
+    pub(crate) arena: ArenaId,
     pub(crate) chunk: Chunk,
 }
 
@@ -66,7 +67,7 @@ impl Piece {
 }
 
 /// Where pieces are at home, those together that follow each other there: the arena, the address, the bytes.
-pub(crate) fn homes(pieces: &[Piece]) -> impl Iterator<Item = (u32, u64, u64)> {
+pub(crate) fn homes(pieces: &[Piece]) -> impl Iterator<Item = (ArenaId, u64, u64)> {
     let runs = pieces.chunk_by(Piece::precedes);
     runs.map(|run| {
         let size = run.iter().map(|piece| piece.chunk.size).sum();

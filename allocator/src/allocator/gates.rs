@@ -15,6 +15,7 @@ use super::Allocator;
 use super::supply::{Memory, Supplied};
 use super::views::{Offer, offers};
 use crate::arena::{Growth, Owner};
+use crate::arenas::ArenaId;
 use crate::config::{Class, Request};
 use crate::segment::{Chunk, Piece};
 use crate::{AllocError, Backend, Event, EventKind, PoolError, PoolGate, PoolId, StreamId};
@@ -145,7 +146,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Makes a stream wait for all that work on the pool of an arena, if it is one's.
-    pub(super) fn order_behind_users(&self, stream: StreamId, number: u32) -> bool {
+    pub(super) fn order_behind_users(&self, stream: StreamId, number: ArenaId) -> bool {
         let owner = self.arenas.lock(number).owner;
         let Some(pool) = owner.and_then(|owner| owner.pool) else {
             return true;
@@ -187,18 +188,17 @@ impl<B: Backend> Allocator<B> {
         }
         let arenas = self.pools.lock().arenas(gate.pool());
         let users = gate.users();
-        for number in self.arenas.numbers() {
+        for id in self.arenas.ids() {
             let owner = {
-                let holder = self.arenas.lock(number);
+                let holder = self.arenas.lock(id);
                 holder.owner.filter(|_| holder.has_guests())
             };
             let Some(owner) = owner.filter(|it| !at_once || self.has_finished(it.stream)) else {
                 continue;
             };
-            let guests = self
-                .arenas
-                .lock(number)
-                .take_guests(|of| arenas.contains(&of));
+            let mut holder = self.arenas.lock(id);
+            let guests = holder.take_guests(|of| arenas.contains(&of));
+            drop(holder);
             if guests.is_empty() {
                 continue;
             }
@@ -230,9 +230,7 @@ impl<B: Backend> Allocator<B> {
             return Ok(Some(()));
         }
         let arenas = self.pools.lock().arenas(gate.pool());
-        let owners = arenas
-            .iter()
-            .filter_map(|&number| self.arenas.lock(number).owner);
+        let owners = arenas.iter().filter_map(|&id| self.arenas.find(id)?.owner);
         let mut streams: Vec<StreamId> = owners.map(|owner| owner.stream).collect();
         // A pool whose memory leaves is not replayed from any more. What others have used and given back may
         // fall to an heir then, who does not wait for them.
@@ -247,7 +245,7 @@ impl<B: Backend> Allocator<B> {
         self.poll_and_tell();
         self.collect_guests(gate, false);
         let growth = self.growth.lock();
-        // Once more: of a released pool arenas may have been forgotten meanwhile, and their numbers be others'.
+        // Once more: of a released pool arenas may have been forgotten meanwhile.
         let arenas = self.pools.lock().arenas(gate.pool());
         for &number in &arenas {
             self.arenas.lock(number).settle_all();
@@ -277,12 +275,15 @@ impl<B: Backend> Allocator<B> {
     pub(super) fn heirs(
         &self,
         _: &MutexGuard<'_, ()>,
-        arenas: &[u32],
+        arenas: &[ArenaId],
         leaving: bool,
-    ) -> HashMap<(u32, u64), u32> {
+    ) -> HashMap<(ArenaId, u64), ArenaId> {
         let mut heirs = HashMap::new();
-        for heir in self.arenas.numbers().filter(|it| !arenas.contains(it)) {
-            let arena = self.arenas.lock(heir);
+        for arena in self.arenas.all() {
+            let heir = arena.id();
+            if arenas.contains(&heir) {
+                continue;
+            }
             if leaving {
                 // Rather than one that uses it now, to whom it falls otherwise.
                 for piece in arena.shown() {
@@ -295,7 +296,7 @@ impl<B: Backend> Allocator<B> {
         let waiting = self.pending.lock().homes(arenas);
         for ((arena, home, size), stream) in waiting {
             let owner = Owner { pool: None, stream };
-            let heir = self.arenas.of(owner).number();
+            let heir = self.arenas.of(owner).id();
             let chunks = self.places(&[arena], false).into_iter();
             let homes = chunks.map(|(_, chunk, _)| chunk.home);
             let its = homes.filter(|it| (home..home + size).contains(it));
@@ -312,7 +313,7 @@ impl<B: Backend> Allocator<B> {
         memory: Memory<'_, B>,
         piece: &Piece,
         class: Class,
-        heir: u32,
+        heir: ArenaId,
         events: &mut Vec<Event>,
     ) -> Supplied<(), B::Error> {
         let &Piece { arena, chunk } = piece;
@@ -352,8 +353,8 @@ impl<B: Backend> Allocator<B> {
             heir.grown_lent(&plan, &[moved.chunk]);
             heir.event(EventKind::SegmentAlloc, plan.address, chunk.size)
         };
-        for number in self.arenas.numbers() {
-            self.arenas.lock(number).rename_piece(piece, &moved);
+        for mut arena in self.arenas.all() {
+            arena.rename_piece(piece, &moved);
         }
         if lent {
             let (from, to) = ((arena, chunk.home), (heir, plan.address));
@@ -377,7 +378,7 @@ impl<B: Backend> Allocator<B> {
         memory: Memory<'_, B>,
         chunk: &Chunk,
         class: Class,
-        heir: u32,
+        heir: ArenaId,
     ) -> Supplied<Growth, B::Error> {
         let Some(plan) = self.plan(memory, heir, class, chunk.size, false)? else {
             return Ok(None);
@@ -394,7 +395,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Whether views of others may show memory of a pool's arena.
-    pub(super) fn has_lent(&self, arena: u32) -> bool {
+    pub(super) fn has_lent(&self, arena: ArenaId) -> bool {
         let gates = self.pools.lock().gates_of(&[arena]);
         gates.iter().any(PoolGate::has_lent)
     }

@@ -10,6 +10,7 @@ use outrigger_locks::MutexGuard;
 
 use super::Allocator;
 use crate::arena::Owner;
+use crate::arenas::ArenaId;
 use crate::stats::Gauge;
 use crate::{
     AllocError, Allocation, Backend, FreeError, Freed, PoolAllocError, PoolError, PoolGate, PoolId,
@@ -23,7 +24,7 @@ struct Pool {
     /// Allocations on their way to the device and back: they began while the pool had references, and
     /// end as if it still had.
     pins: u64,
-    arenas: Vec<u32>,
+    arenas: Vec<ArenaId>,
     allocated: Gauge,
     /// Its memory is away, or about to be: nothing is allocated.
     suspended: bool,
@@ -57,7 +58,7 @@ impl Pools {
     }
 
     /// Allows no allocation any more. Gives the pool's arenas.
-    pub(super) fn suspend(&mut self, pool: PoolId) -> Result<Vec<u32>, PoolError> {
+    pub(super) fn suspend(&mut self, pool: PoolId) -> Result<Vec<ArenaId>, PoolError> {
         let record = self.awake(pool)?;
         if record.pins > 0 {
             return Err(PoolError::Busy { pool });
@@ -67,7 +68,7 @@ impl Pools {
     }
 
     /// The arenas of a pool that is suspended.
-    pub(super) fn suspended(&mut self, pool: PoolId) -> Result<Vec<u32>, PoolError> {
+    pub(super) fn suspended(&mut self, pool: PoolId) -> Result<Vec<ArenaId>, PoolError> {
         let record = self.live(pool)?;
         if record.suspended {
             return Ok(record.arenas.clone());
@@ -87,7 +88,7 @@ impl Pools {
     }
 
     /// The gates of the pools that graphs use, with their arenas.
-    pub(super) fn of_graphs(&self) -> Vec<(PoolGate, Vec<u32>)> {
+    pub(super) fn of_graphs(&self) -> Vec<(PoolGate, Vec<ArenaId>)> {
         let pools = self.records.values().filter(|it| it.gate.is_of_graphs());
         pools
             .map(|it| (it.gate.clone(), it.arenas.clone()))
@@ -95,7 +96,7 @@ impl Pools {
     }
 
     /// The gates of the pools that have one of these arenas.
-    pub(super) fn gates_of(&self, arenas: &[u32]) -> Vec<PoolGate> {
+    pub(super) fn gates_of(&self, arenas: &[ArenaId]) -> Vec<PoolGate> {
         let has = |pool: &&Pool| pool.arenas.iter().any(|arena| arenas.contains(arena));
         let pools = self.records.values().filter(has);
         pools.map(|pool| pool.gate.clone()).collect()
@@ -108,7 +109,7 @@ impl Pools {
     }
 
     /// The arenas of a pool.
-    pub(super) fn arenas(&self, pool: PoolId) -> Vec<u32> {
+    pub(super) fn arenas(&self, pool: PoolId) -> Vec<ArenaId> {
         let record = self.records.get(&pool);
         record.map_or_else(Vec::new, |record| record.arenas.clone())
     }
@@ -173,11 +174,11 @@ impl<B: Backend> Allocator<B> {
     /// Lets the memory of a released pool go.
     fn close(&self, pool: PoolId) {
         let arenas = {
-            // While it is held, no arena is forgotten, and its number another's.
+            // While it is held, no arena is forgotten.
             let _growth = self.growth.lock();
             let arenas = self.pools.lock().arenas(pool);
-            for &number in &arenas {
-                self.arenas.lock(number).closed = true;
+            for mut arena in arenas.iter().map(|&it| self.arenas.lock(it)) {
+                arena.closed = true;
             }
             arenas
         };
@@ -268,9 +269,8 @@ impl<B: Backend> Allocator<B> {
         found.map_or_else(|| self.alloc_slow(&request, owner), Ok)
     }
 
-    /// Notes that an arena is of a pool. While the growth lock is held, no arena without memory is forgotten, and
-    /// its number another's.
-    pub(super) fn pool_has(&self, _: &MutexGuard<'_, ()>, pool: PoolId, number: u32) {
+    /// Notes that an arena is of a pool. While the growth lock is held, no arena without memory is forgotten.
+    pub(super) fn pool_has(&self, _: &MutexGuard<'_, ()>, pool: PoolId, number: ArenaId) {
         let mut pools = self.pools.lock();
         if let Some(record) = pools.records.get_mut(&pool)
             && !record.arenas.contains(&number)
@@ -289,7 +289,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Forgets an arena that has no memory left, and its pool with the last one.
-    pub(super) fn forget_if_empty(&self, number: u32) {
+    pub(super) fn forget_if_empty(&self, number: ArenaId) {
         let Some(owner) = self.arenas.forget_if_empty(number) else {
             return;
         };
@@ -314,12 +314,9 @@ impl<B: Backend> Allocator<B> {
         };
         let arenas = record.arenas.clone();
         drop(pools);
-        for number in arenas {
-            let arena = self.arenas.lock(number);
-            if arena.owner.is_some_and(|owner| owner.pool == Some(pool)) {
-                stats.reserved += arena.reserved();
-                stats.segments += arena.pieces();
-            }
+        for arena in arenas.into_iter().filter_map(|it| self.arenas.find(it)) {
+            stats.reserved += arena.reserved();
+            stats.segments += arena.pieces();
         }
         Some(stats)
     }
@@ -331,7 +328,7 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// The address is in memory that is free, or not held from the device.
     pub fn hold(&self, any_address: u64) -> Result<u64, FreeError> {
-        self.with(any_address, |arena| arena.hold(any_address))
+        self.around(any_address)?.hold(any_address)
     }
 
     /// Gives back a hold of the block that starts at `base`. Work that uses the block through this hold
@@ -342,13 +339,12 @@ impl<B: Backend> Allocator<B> {
     /// # Errors
     /// The block has no hold, or the address is not where a block starts.
     pub fn unhold(&self, base: u64) -> Result<(), FreeError> {
-        let number = self.arenas.around(base);
-        let number = number.ok_or(FreeError::Unknown { address: base })?;
-        let mut arena = self.arenas.lock(number);
+        let mut arena = self.around(base)?;
         let (next, block) = arena.unhold(base)?;
+        let id = arena.id();
         self.record_completed(&arena, block);
         drop(arena);
-        self.go_on(number, next);
+        self.go_on(id, next);
         Ok(())
     }
 }

@@ -1,7 +1,10 @@
 //! What to do when an arena cannot serve a request: the ladder from asking the device to the error.
 
+use outrigger_locks::MutexGuard;
+
 use super::Allocator;
-use crate::arena::Owner;
+use crate::arena::{Arena, Owner};
+use crate::arenas::ArenaId;
 use crate::config::{Class, Request};
 use crate::{AllocError, Allocation, Backend, Context, Event, EventKind, OutOfMemory, StreamId};
 
@@ -101,7 +104,7 @@ impl<B: Backend> Allocator<B> {
         let growth = self.growth.lock();
         let shown = self.settle_and_show(&growth);
         let mut sent = 0;
-        for number in self.arenas.numbers() {
+        for number in self.arenas.ids() {
             if sent < wanted && self.gives_back(number, &of) {
                 sent += self.send_idle(&growth, number, wanted - sent, &shown);
             }
@@ -117,8 +120,8 @@ impl<B: Backend> Allocator<B> {
     fn send_guests_home(&self) -> bool {
         let _growth = self.growth.lock();
         let mut any = false;
-        for number in self.arenas.numbers() {
-            let mut arena = self.arenas.lock(number);
+        for id in self.arenas.ids() {
+            let mut arena = self.arenas.lock(id);
             any |= arena.has_guests();
             let guests = arena.take_guests(|_| true);
             let owner = arena.owner;
@@ -131,7 +134,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Whether what is idle in an arena may be the device's again.
-    fn gives_back(&self, number: u32, of: impl Fn(StreamId) -> bool) -> bool {
+    fn gives_back(&self, number: ArenaId, of: impl Fn(StreamId) -> bool) -> bool {
         let (owner, closed) = {
             let arena = self.arenas.lock(number);
             (arena.owner, arena.closed)
@@ -142,14 +145,13 @@ impl<B: Backend> Allocator<B> {
     #[cold]
     pub(super) fn out_of_memory(&self, requested: u64, stream: StreamId) -> AllocError<B::Error> {
         let device = self.backend.memory_info();
-        let largest = |number| {
-            let mut arena = self.arenas.lock(number);
+        let largest = |mut arena: MutexGuard<'_, Arena>| {
             [Class::Small, Class::Large].map(|class| {
                 arena.settle_quick(class);
                 arena.largest_free_block(class)
             })
         };
-        let largest = self.arenas.numbers().flat_map(largest).max();
+        let largest = self.arenas.all().flat_map(largest).max();
         let mut error = {
             let mut ledger = self.ledger.lock();
             ledger.take_over(&self.sums());

@@ -7,13 +7,14 @@ use outrigger_locks::MutexGuard;
 
 use super::Allocator;
 use crate::arena::{Leaving, Next};
+use crate::arenas::ArenaId;
 use crate::pending::{Use, Waiter};
 use crate::segment::{Piece, homes};
 use crate::{Backend, Event, EventKind, HistoryKind, Recorded, StreamId};
 
 impl<B: Backend> Allocator<B> {
     /// Records fences for a block that was freed.
-    pub(super) fn defer(&self, arena: u32, block: u32, streams: &[StreamId]) {
+    pub(super) fn defer(&self, arena: ArenaId, block: u32, streams: &[StreamId]) {
         for &stream in streams {
             self.wait_for_stream(stream, &[Waiter::Block { arena, block }]);
         }
@@ -69,8 +70,8 @@ impl<B: Backend> Allocator<B> {
                 self.settle_and_show(growth)
             };
             for arena in retiring {
-                // It may have left since, and its number be another's, whose idle memory stays.
-                if !self.arenas.lock(arena).closed {
+                // All of it may have left since.
+                if self.arenas.find(arena).is_none() {
                     continue;
                 }
                 let lent = self.has_lent(arena);
@@ -129,7 +130,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Gives to the device what nobody uses any more.
-    fn left(&self, number: u32, leaving: Leaving) -> Option<Event> {
+    fn left(&self, number: ArenaId, leaving: Leaving) -> Option<Event> {
         let (event, class) = match leaving {
             Leaving::Segment(id) => {
                 let mut arena = self.arenas.lock(number);
@@ -205,10 +206,9 @@ impl<B: Backend> Allocator<B> {
 
     /// Joins what is free in all arenas, and gives the chunks that views in use have mapped, by arena and
     /// home: those would not be the device's again. While the growth lock is held, no chunk is added.
-    pub(super) fn settle_and_show(&self, _: &MutexGuard<'_, ()>) -> HashSet<(u32, u64)> {
+    pub(super) fn settle_and_show(&self, _: &MutexGuard<'_, ()>) -> HashSet<(ArenaId, u64)> {
         let mut shown = HashSet::new();
-        for number in self.arenas.numbers() {
-            let mut arena = self.arenas.lock(number);
+        for mut arena in self.arenas.all() {
             arena.settle_all();
             shown.extend(arena.shown());
         }
@@ -221,9 +221,9 @@ impl<B: Backend> Allocator<B> {
     pub(super) fn send_idle(
         &self,
         _: &MutexGuard<'_, ()>,
-        number: u32,
+        number: ArenaId,
         bytes: u64,
-        shown: &HashSet<(u32, u64)>,
+        shown: &HashSet<(ArenaId, u64)>,
     ) -> u64 {
         let mut arena = self.arenas.lock(number);
         let Some(owner) = arena.owner else {
@@ -252,13 +252,13 @@ impl<B: Backend> Allocator<B> {
 
     /// Sends all unused views on their way: what is still mapped somewhere does not go back to the device.
     pub(super) fn send_all_views(&self, growth: &MutexGuard<'_, ()>) {
-        for number in self.arenas.numbers() {
-            self.send_views(growth, number, 0);
+        for id in self.arenas.ids() {
+            self.send_views(growth, id, 0);
         }
     }
 
     /// Sends unused views of an arena on their way: all of them, or those that are more than `most`.
-    pub(super) fn send_views(&self, _: &MutexGuard<'_, ()>, number: u32, most: usize) {
+    pub(super) fn send_views(&self, _: &MutexGuard<'_, ()>, number: ArenaId, most: usize) {
         let mut arena = self.arenas.lock(number);
         let Some(owner) = arena.owner else {
             return;
@@ -269,7 +269,7 @@ impl<B: Backend> Allocator<B> {
         self.send_off(owner.stream, number, views);
     }
 
-    fn send_off(&self, stream: StreamId, number: u32, leaving: Vec<Leaving>) {
+    fn send_off(&self, stream: StreamId, number: ArenaId, leaving: Vec<Leaving>) {
         let waiters = leaving.into_iter();
         let waiters: Vec<Waiter> = waiters
             .map(|leaving| Waiter::Leaving(number, leaving))

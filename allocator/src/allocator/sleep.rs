@@ -10,8 +10,12 @@
 //! [`pool_page_in`]: Allocator::pool_page_in
 //! [`pool_resume`]: Allocator::pool_resume
 
+use outrigger_locks::MutexGuard;
+
 use super::Allocator;
 use super::supply::{Memory, Supplied};
+use crate::arena::Arena;
+use crate::arenas::ArenaId;
 use crate::config::Class;
 use crate::segment::{Chunk, Piece};
 use crate::{
@@ -19,7 +23,7 @@ use crate::{
 };
 
 /// A chunk with the arena that it is of.
-pub(super) type Place = (u32, Chunk, Class);
+pub(super) type Place = (ArenaId, Chunk, Class);
 
 impl<B: Backend> Allocator<B> {
     /// Refuses allocations from a pool from now on, and gives the addresses in use with their bytes.
@@ -34,9 +38,8 @@ impl<B: Backend> Allocator<B> {
         }
         let gate = self.pool_gate(pool)?;
         let arenas = self.pools.lock().suspend(pool)?;
-        let fixed = arenas
-            .iter()
-            .any(|&number| !self.arenas.lock(number).can_sleep());
+        let mut theirs = arenas.iter().filter_map(|&id| self.arenas.find(id));
+        let fixed = theirs.any(|arena| !arena.can_sleep());
         if fixed {
             self.pools.lock().resume(pool)?;
             return Err(PoolError::NotMapped { pool });
@@ -44,8 +47,7 @@ impl<B: Backend> Allocator<B> {
         // What is lent stays so; nothing more is.
         gate.enter(None);
         let mut used = Vec::new();
-        for number in arenas {
-            let mut arena = self.arenas.lock(number);
+        for mut arena in arenas.into_iter().filter_map(|id| self.arenas.find(id)) {
             arena.set_asleep(true);
             used.extend(arena.in_use());
         }
@@ -112,22 +114,23 @@ impl<B: Backend> Allocator<B> {
     /// The pool was released or never made, or is not suspended.
     pub fn pool_resume(&self, pool: PoolId) -> Result<(), PoolError> {
         let arenas = self.pools.lock().suspended(pool)?;
-        for number in arenas {
-            self.arenas.lock(number).set_asleep(false);
+        for mut arena in arenas.into_iter().filter_map(|id| self.arenas.find(id)) {
+            arena.set_asleep(false);
         }
         self.pool_gate(pool)?.leave();
         self.pools.lock().resume(pool)
     }
 
     /// The chunks of arenas that have memory, or those that have none.
-    pub(super) fn places(&self, arenas: &[u32], away: bool) -> Vec<Place> {
-        let of = |&number: &u32| {
-            let chunks = self.arenas.lock(number).chunks_away(away);
+    pub(super) fn places(&self, arenas: &[ArenaId], away: bool) -> Vec<Place> {
+        let arenas = arenas.iter().filter_map(|&id| self.arenas.find(id));
+        let of = |arena: MutexGuard<'_, Arena>| {
+            let (id, chunks) = (arena.id(), arena.chunks_away(away));
             chunks
                 .into_iter()
-                .map(move |(chunk, class)| (number, chunk, class))
+                .map(move |(chunk, class)| (id, chunk, class))
         };
-        arenas.iter().flat_map(of).collect()
+        arenas.flat_map(of).collect()
     }
 
     /// Gives a chunk back. `None`: it could not be unmapped, and stays.
@@ -153,7 +156,7 @@ impl<B: Backend> Allocator<B> {
     pub(super) fn page_in_somehow(
         &self,
         memory: Memory<'_, B>,
-        arenas: &[u32],
+        arenas: &[ArenaId],
         needed: u64,
     ) -> Result<bool, AllocError<B::Error>> {
         self.give_back_at_once(needed);
@@ -176,7 +179,7 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Gives all chunks memory, or none; `None`: there is not enough.
-    fn page_in(&self, memory: Memory<'_, B>, arenas: &[u32]) -> Supplied<(), B::Error> {
+    fn page_in(&self, memory: Memory<'_, B>, arenas: &[ArenaId]) -> Supplied<(), B::Error> {
         let growth = self.growth.lock();
         let places = self.places(arenas, true);
         let bytes = places.iter().map(|(_, chunk, _)| chunk.size).sum();

@@ -7,6 +7,7 @@ use outrigger_locks::MutexGuard;
 
 use super::Allocator;
 use crate::arena::{Growth, Owner};
+use crate::arenas::ArenaId;
 use crate::config::{Class, Config, Request};
 use crate::segment::Chunk;
 use crate::{AllocError, Allocation, Backend, Context, Event, EventKind, Physical, VirtualMemory};
@@ -20,7 +21,7 @@ pub(super) struct Need<'a, B: Backend> {
     pub(super) request: &'a Request,
     /// Whose arena it is, and its number.
     pub(super) owner: Owner,
-    pub(super) number: u32,
+    pub(super) number: ArenaId,
     /// The device has refused before: every idle chunk counts.
     pub(super) tight: bool,
 }
@@ -69,7 +70,7 @@ impl<B: Backend> Allocator<B> {
         events: &mut Vec<Event>,
     ) -> Supplied<Allocation, B::Error> {
         let mut arena = self.arenas.of(owner);
-        let number = arena.number();
+        let number = arena.id();
         let found = arena.alloc(request);
         drop(arena);
         if let Some(pool) = owner.pool {
@@ -100,7 +101,7 @@ impl<B: Backend> Allocator<B> {
     /// Takes a segment from the device.
     fn segment(
         &self,
-        number: u32,
+        number: ArenaId,
         request: &Request,
         tight: bool,
         events: &mut Vec<Event>,
@@ -183,7 +184,7 @@ impl<B: Backend> Allocator<B> {
     pub(super) fn plan(
         &self,
         memory: Memory<'_, B>,
-        number: u32,
+        number: ArenaId,
         class: Class,
         bytes: u64,
         extend: bool,
@@ -281,7 +282,7 @@ impl<B: Backend> Allocator<B> {
         &self,
         address: u64,
         size: u64,
-        number: u32,
+        number: ArenaId,
     ) -> Result<(), AllocError<B::Error>> {
         if self.arenas.add_route(address, size, number) {
             return Ok(());

@@ -49,8 +49,7 @@ impl<B: Backend> Allocator<B> {
     /// Bytes that the shared arenas hold, and those in use of them.
     fn shared_bytes(&self) -> (u64, u64) {
         let (mut held, mut in_use) = (0, 0);
-        for number in self.arenas.numbers() {
-            let mut arena = self.arenas.lock(number);
+        for mut arena in self.arenas.all() {
             if arena.owner.is_none_or(|owner| owner.pool.is_some()) {
                 continue;
             }

@@ -14,6 +14,7 @@ use outrigger_locks::MutexGuard;
 use super::Allocator;
 use super::supply::{Need, Supplied};
 use crate::arena::{Arena, Owner};
+use crate::arenas::ArenaId;
 use crate::config::{Class, Request};
 use crate::segment::{Piece, homes};
 use crate::{AllocError, Allocation, Backend, Event, Physical, StreamId};
@@ -26,7 +27,7 @@ const SLOTS_MAX: usize = 2048;
 #[derive(Clone, Copy)]
 pub(super) struct Offer {
     /// The arena that may use it now.
-    holder: u32,
+    holder: ArenaId,
     /// The stream of that arena, which may still work on it.
     stream: StreamId,
     piece: Piece,
@@ -131,7 +132,7 @@ impl<B: Backend> Allocator<B> {
                 idle.extend(run.chunks(1).filter(|one| take_out(&mut holder, one)));
             }
         }
-        let mut known: Vec<(u32, bool)> = Vec::new();
+        let mut known: Vec<(ArenaId, bool)> = Vec::new();
         let mut taken = Vec::new();
         for run in idle {
             let Offer {
@@ -242,7 +243,7 @@ impl<B: Backend> Allocator<B> {
     /// Serves a request by a hole of a view that shows chunks of other arenas, if all are offered.
     fn reuse_with_guests(
         &self,
-        number: u32,
+        number: ArenaId,
         request: &Request,
         owner: Owner,
         offers: &[Offer],
@@ -280,7 +281,7 @@ impl<B: Backend> Allocator<B> {
 
     /// Serves a request by memory of its own arena that waits for other streams: the arena's stream
     /// waits for them in its stead.
-    fn overtake(&self, number: u32, request: &Request, owner: Owner) -> Option<Allocation> {
+    fn overtake(&self, number: ArenaId, request: &Request, owner: Owner) -> Option<Allocation> {
         while self.overtake_oldest(number, owner.stream) {
             let found = self.arenas.lock(number).alloc(request);
             if found.is_some() {
@@ -292,7 +293,7 @@ impl<B: Backend> Allocator<B> {
 
     /// Makes the stream of an arena wait for what the arena's oldest pending block waits for; that block
     /// and all before it can be used again. `false` if there is none, or the stream cannot.
-    fn overtake_oldest(&self, number: u32, stream: StreamId) -> bool {
+    fn overtake_oldest(&self, number: ArenaId, stream: StreamId) -> bool {
         let oldest = self.pending.lock().oldest_of(number);
         let Some((other, fence)) = oldest else {
             return false;
@@ -318,7 +319,10 @@ impl<B: Backend> Allocator<B> {
         let mut all = Vec::new();
         for again in [false, true] {
             all.clear();
-            for other in self.arenas.numbers().filter(|&other| other != need.number) {
+            for other in self.arenas.ids() {
+                if other == need.number {
+                    continue;
+                }
                 let owner = self.arenas.lock(other).owner;
                 let Some(Owner { pool: None, stream }) = owner else {
                     continue;
@@ -380,7 +384,7 @@ fn take_out(holder: &mut Arena, run: &[Offer]) -> bool {
 
 /// The idle chunks of an arena, and those of others in its views.
 pub(super) fn offers(arena: &mut Arena, stream: StreamId) -> Vec<Offer> {
-    let holder = arena.number();
+    let holder = arena.id();
     let guests = arena.idle_guests();
     let own = arena.idle_chunks();
     let count: usize = own.iter().map(|run| run.len()).sum();

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 
 use super::Arena;
+use crate::arenas::ArenaId;
 use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
 use crate::segment::{Chunk, Kind, Segment, Span, Starts};
@@ -217,7 +218,11 @@ impl Arena {
     /// Takes what is idle out of use, up to a number of bytes: it leaves once what the stream has been
     /// given has finished. Views of chunks that leave must leave, too; chunks that are `shown` by views
     /// in use, by arena and home, stay. Gives the bytes as well.
-    pub(crate) fn leave(&mut self, most: u64, shown: &HashSet<(u32, u64)>) -> (Vec<Leaving>, u64) {
+    pub(crate) fn leave(
+        &mut self,
+        most: u64,
+        shown: &HashSet<(ArenaId, u64)>,
+    ) -> (Vec<Leaving>, u64) {
         let (mut leaving, mut sent) = (Vec::new(), 0);
         let ids: Vec<u32> = self.segments.ids().collect();
         for id in ids {

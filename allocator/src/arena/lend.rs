@@ -10,6 +10,7 @@ use std::cell::Cell;
 
 use super::Arena;
 use crate::Allocation;
+use crate::arenas::ArenaId;
 use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
 use crate::segment::{Chunk, Kind, Piece, Slot, View, homes};
@@ -67,7 +68,7 @@ impl Arena {
     }
 
     /// Takes idle pieces of other arenas, of those that are meant, out of its views. They are lent at home still.
-    pub(crate) fn take_guests(&mut self, of: impl Fn(u32) -> bool) -> Vec<Piece> {
+    pub(crate) fn take_guests(&mut self, of: impl Fn(ArenaId) -> bool) -> Vec<Piece> {
         self.settle_all();
         let mut guests = self.idle_guests();
         guests
@@ -365,7 +366,7 @@ impl Arena {
     }
 
     /// The chunks at the places of views in use, also where a place is a hole: by arena and home.
-    pub(crate) fn shown(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub(crate) fn shown(&self) -> impl Iterator<Item = (ArenaId, u64)> {
         let in_use = self.views.iter().filter(|&&view| !self.is_unused(view));
         let views = in_use.filter_map(|&view| self.segments[view].view());
         let pieces = views.flat_map(|view| view.slots.iter().map(|slot| slot.piece));
@@ -373,7 +374,7 @@ impl Arena {
     }
 
     /// The chunks of other arenas at the places of views that are not holes: by arena and home.
-    pub(crate) fn guests_in_use(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub(crate) fn guests_in_use(&self) -> impl Iterator<Item = (ArenaId, u64)> {
         let views = self.views.iter().map(|&view| &self.segments[view]);
         let guests = views.filter_map(|segment| Some((segment, segment.view()?)));
         let guests = guests.filter(|(_, view)| view.guests);
