@@ -13,8 +13,8 @@ use std::sync::LazyLock;
 use outrigger::ffi::*;
 use outrigger::runtime::Code;
 use outrigger_tests::abi::{
-    add, alloc, alone, download, end, fails, instantiate, made, ok, replay, stream, synchronize,
-    text, upload,
+    add, alloc, alone, begin, download, end, fails, instantiate, made, ok, replay, stream,
+    synchronize, text, upload,
 };
 use outrigger_tests::within_limit;
 
@@ -218,6 +218,45 @@ fn whoever_uses_a_sleeping_pool_is_refused() {
             assert_eq!(download::<f32>(s, x, 16), [5.0; 16]);
             for address in [x, y] {
                 ok(unsafe { otr_memory_free(address) });
+            }
+        }
+    });
+}
+
+#[test]
+fn what_a_graph_keeps_of_a_sleeping_pool_outlives_its_handle() {
+    within_limit(|| {
+        let _alone = alone();
+        for device in DEVICES.0 {
+            for lost in [false, true] {
+                let s = stream(device);
+                let pool = made(|out| unsafe { otr_pool_create(device, out) });
+                let (x, y) = (pool_alloc(pool, 8 * MIB, s), alloc(device, 64, s));
+                upload(s, x, &[3.0f32; 16]);
+                upload(s, y, &[0.0f32; 16]);
+                begin(s);
+                add(s, (y, y, x), 16, 1);
+                let graph = end(s);
+                let exec = instantiate(graph, 0);
+                ok(unsafe { otr_memory_free(x) }); // the graph keeps it
+                synchronize(s);
+                ok(unsafe { otr_memory_empty_cache(device) });
+                sleep(pool);
+                if lost {
+                    ok(unsafe { otr_memory_set_limit(device, 4 * MIB) });
+                }
+                ok(unsafe { otr_pool_destroy(pool) });
+                ok(unsafe { otr_memory_set_limit(device, u64::MAX) });
+                if lost {
+                    let status = unsafe { otr_graph_replay(exec, s) };
+                    fails(status, Code::BUSY, &["sleeps"]);
+                } else {
+                    replay(exec, s);
+                    assert_eq!(download::<f32>(s, y, 16), [3.0; 16]);
+                }
+                ok(unsafe { otr_graph_exec_destroy(exec) });
+                ok(unsafe { otr_graph_destroy(graph) });
+                ok(unsafe { otr_memory_free(y) });
             }
         }
     });

@@ -54,6 +54,13 @@ impl<B: Backend> Allocator<B> {
         Ok(used)
     }
 
+    /// Whether anybody uses memory of a pool, or a hold keeps some.
+    pub fn pool_is_used(&self, pool: PoolId) -> bool {
+        let arenas = self.pools.lock().arenas(pool);
+        let mut arenas = arenas.into_iter().filter_map(|id| self.arenas.find(id));
+        arenas.any(|arena| !arena.in_use().is_empty())
+    }
+
     /// Gives the memory of a suspended pool back to the device, whose work on it has finished, or to those who
     /// have mapped it. Returns how many bytes that were.
     ///

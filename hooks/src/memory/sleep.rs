@@ -34,9 +34,9 @@ pub(crate) struct Contents {
 impl Pool {
     /// Puts the pool to sleep, and gives the bytes that the device has got back: what is in use of it
     /// moves to memory of the host. Waits for all work of all devices; nobody may submit work on the
-    /// pool's memory until [`wake`](Self::wake). Meanwhile allocations from the pool fail, and so do
-    /// replays of graphs, copies and operators that use its memory; frees go on. A pool that sleeps
-    /// already gives 0.
+    /// pool's memory during the call, be it by replays. Then, until [`wake`](Self::wake), allocations from the
+    /// pool fail, and so do replays of graphs, copies and operators that use its memory; frees go on. A pool that
+    /// sleeps already gives 0.
     ///
     /// # Errors
     /// `UNSUPPORTED` on a driver without virtual memory; `CAPTURE` while a graph is recorded into the
@@ -183,22 +183,19 @@ impl PoolRef {
         }
     }
 
-    /// The end of a pool: what is still in use of it must be there for its users.
+    /// The end of a pool: what somebody still uses or keeps of it must be there. What cannot be had goes on to be
+    /// refused.
     pub(crate) fn end_sleep(&self) {
         let state = std::mem::replace(&mut *self.sleep_state().lock(), Sleep::Awake);
         let Sleep::Asleep(contents) = state else {
             return;
         };
-        if self.stats().allocated > 0 {
-            match self.page_in(&contents) {
-                Ok(()) => return,
-                Err(error) => {
-                    tracing::error!(target: "outrigger::memory", %error, pool = %self.pool(), "memory of a pool that slept is lost");
-                }
-            }
+        let allocator = self.device().allocator();
+        if !allocator.pool_is_used(self.pool()) {
+            allocator.backend().asleep.fetch_sub(1, Ordering::SeqCst);
+        } else if let Err(error) = self.page_in(&contents) {
+            tracing::error!(target: "outrigger::memory", %error, pool = %self.pool(), "memory of a pool that slept is lost");
         }
-        let asleep = &self.device().allocator().backend().asleep;
-        asleep.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

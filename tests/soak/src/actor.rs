@@ -1,7 +1,7 @@
 //! One thread of the soak: its random numbers, and what it alone has. It picks actions by their weights
 //! until the round ends.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use fastrand::Rng;
 
@@ -50,6 +50,10 @@ impl Actor {
             let mut ticket = self.rng.u32(..total);
             for action in only {
                 if ticket < action.weight {
+                    let _awake = action.uses_any_pool().then(|| {
+                        let lock = &self.world.falling_asleep;
+                        lock.read().unwrap_or_else(PoisonError::into_inner)
+                    });
                     (action.act)(&mut self);
                     break;
                 }

@@ -8,7 +8,7 @@
 //!   capture's, and a thread could not know. Likewise events: a wait for a point of a capture joins it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use fastrand::Rng;
 use outrigger_ffi::OTR_ALL_DEVICES;
@@ -266,6 +266,9 @@ pub(crate) struct World {
     pub(crate) generators: Shelf<(u64, bool)>,
     pub(crate) observers: Shelf<u64>,
     pub(crate) pools: Shelf<Pool>,
+    /// Taken for writing while a pool is put to sleep: nobody may submit work on its memory then. Afterwards
+    /// that is refused.
+    pub(crate) falling_asleep: RwLock<()>,
     pub(crate) blocks: Shelf<Block>,
     pub(crate) pinned: Shelf<Pinned>,
     pub(crate) imports: Shelf<Import>,
@@ -295,6 +298,7 @@ impl World {
             generators: Shelf::new(),
             observers: Shelf::new(),
             pools: Shelf::new(),
+            falling_asleep: RwLock::new(()),
             blocks: Shelf::new(),
             pinned: Shelf::new(),
             imports: Shelf::new(),

@@ -32,6 +32,14 @@ pub(crate) struct Action {
     pub(crate) act: fn(&mut Actor),
 }
 
+impl Action {
+    /// Whether it submits work on memory of a pool that it does not hold: a graph keeps memory that was freed,
+    /// and what a thread alone has may be of a pool that it used.
+    pub(crate) fn uses_any_pool(&self) -> bool {
+        matches!(self.group, "build" | "capture" | "graphs" | "private")
+    }
+}
+
 const fn action(group: &'static str, weight: u32, act: fn(&mut Actor)) -> Action {
     Action { group, weight, act }
 }

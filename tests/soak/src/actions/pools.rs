@@ -1,6 +1,6 @@
 //! Pools: allocated from, used by threads, limited, put to sleep and woken.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use outrigger_ffi::otr_pool_info_t;
 
@@ -154,7 +154,12 @@ fn sleep(actor: &mut Actor) {
         return;
     }
     // It waits for all work of all devices, whose failures stay where they are.
-    if made::<u64>(|out| call!(pool_sleep(pool.id, out))).is_ok() {
+    let slept = {
+        let lock = &actor.world.falling_asleep;
+        let _alone = lock.write().unwrap_or_else(PoisonError::into_inner);
+        made::<u64>(|out| call!(pool_sleep(pool.id, out))).is_ok()
+    };
+    if slept {
         if actor.rng.bool() {
             asleep(actor, &pool);
         }
