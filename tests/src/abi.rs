@@ -10,8 +10,9 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::null;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, CopyKind, DType};
@@ -225,6 +226,27 @@ pub fn instantiate(graph: u64, flags: u32) -> u64 {
 #[track_caller]
 pub fn replay(exec: u64, stream: u64) {
     ok(unsafe { otr_graph_replay(exec, stream) });
+}
+
+/// Keeps what is submitted to a stream from here on waiting until the door that is returned is set to true, for
+/// 30 seconds at most.
+#[track_caller]
+pub fn hold_back(stream: u64) -> &'static AtomicBool {
+    unsafe extern "C" fn wait(user: *mut c_void, upstream: i32) -> i32 {
+        let (door, begun) = (unsafe { &*user.cast::<AtomicBool>() }, Instant::now());
+        while !door.load(Ordering::Acquire) {
+            if begun.elapsed() > Duration::from_secs(30) {
+                return Code::INTERNAL.0;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        upstream
+    }
+    let door: &'static AtomicBool = Box::leak(Box::default());
+    let user = std::ptr::from_ref(door).cast_mut().cast();
+    ok(unsafe { otr_host_call(stream, Some(wait), user) });
+    ok(unsafe { otr_stream_flush(stream) });
+    door
 }
 
 /// Figures of an executable graph.

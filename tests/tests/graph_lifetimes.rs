@@ -9,34 +9,11 @@
 use std::ffi::c_void;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, DType};
 use outrigger_tests::abi::*;
 use outrigger_tests::within_limit;
-
-/// A door that a host call waits behind, for 30 seconds at most.
-fn door() -> &'static AtomicBool {
-    Box::leak(Box::new(AtomicBool::new(false)))
-}
-
-unsafe extern "C" fn wait(user: *mut c_void, upstream: i32) -> i32 {
-    let (door, begun) = (unsafe { &*user.cast::<AtomicBool>() }, Instant::now());
-    while !door.load(Ordering::Acquire) {
-        if begun.elapsed() > Duration::from_secs(30) {
-            return Code::INTERNAL.0;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    upstream
-}
-
-fn hold_back(stream: u64, door: &'static AtomicBool) {
-    let user = std::ptr::from_ref(door).cast_mut().cast();
-    ok(unsafe { otr_host_call(stream, Some(wait), user) });
-    ok(unsafe { otr_stream_flush(stream) });
-}
 
 const FLAGS: [u32; 3] = [0, OTR_GRAPH_SERIAL, OTR_GRAPH_SUBMIT];
 
@@ -61,8 +38,7 @@ fn what_a_replay_uses_outlives_all_handles() {
                 ok(unsafe { otr_memory_free(t) });
                 let graph = end(s);
                 let exec = instantiate(graph, flags);
-                let door = door();
-                hold_back(s, door);
+                let door = hold_back(s);
                 replay(exec, s);
                 ok(unsafe { otr_graph_exec_destroy(exec) });
                 ok(unsafe { otr_graph_destroy(graph) });
@@ -156,8 +132,7 @@ fn replays_keep_their_order_over_streams_that_are_gone() {
                 ok(unsafe { otr_graph_name_buffer(graph, c"b".as_ptr(), one, 64) });
                 let exec = instantiate(graph, flags);
                 let slot = made(|out| unsafe { otr_graph_slot(exec, c"b".as_ptr(), out) });
-                let door = door();
-                hold_back(first, door);
+                let door = hold_back(first);
                 replay(exec, first);
                 ok(unsafe { otr_stream_destroy(first) });
                 ok(unsafe { otr_graph_bind(exec, slot, ten) });

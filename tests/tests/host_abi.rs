@@ -15,6 +15,7 @@ use std::time::Duration;
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, CopyKind, DType};
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
+use outrigger_tests::abi::hold_back;
 
 /// A device of each driver under test. All live in one runtime.
 static DEVICES: LazyLock<[u32; 3]> = LazyLock::new(|| {
@@ -130,15 +131,6 @@ fn download<T: Copy + Default>(stream: u64, from: u64, count: usize) -> Vec<T> {
     to
 }
 
-/// Holds its stream back until the flag that it is given is set.
-unsafe extern "C" fn hold(user: *mut c_void, _upstream: i32) -> i32 {
-    let flag = unsafe { &*user.cast::<AtomicU32>() };
-    while flag.load(Ordering::Acquire) == 0 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    0
-}
-
 unsafe extern "C" fn fail(_user: *mut c_void, _upstream: i32) -> i32 {
     Code::EXECUTION.0
 }
@@ -147,11 +139,10 @@ unsafe extern "C" fn fail(_user: *mut c_void, _upstream: i32) -> i32 {
 fn work_waits_its_turn_on_every_driver() {
     for &device in &*DEVICES {
         let stream = stream(device);
-        let flag = AtomicU32::new(0);
         let address = alloc(device, 64, stream);
         let mut seen = [0u32; 16];
         let source = [7u32; 16];
-        ok(unsafe { otr_host_call(stream, Some(hold), (&raw const flag).cast_mut().cast()) });
+        let door = hold_back(stream);
         let copy = |dst, src, kind: CopyKind| unsafe { otr_copy(stream, dst, src, 64, kind.raw()) };
         ok(copy(
             address,
@@ -173,7 +164,7 @@ fn work_waits_its_turn_on_every_driver() {
             seen, [0; 16],
             "device {device}: a copy ran ahead of its stream"
         );
-        flag.store(1, Ordering::Release);
+        door.store(true, Ordering::Release);
         ok(unsafe { otr_stream_synchronize(stream) });
         assert!(finished(stream));
         assert_eq!(seen[..8], [device; 8]);
@@ -189,7 +180,7 @@ fn events_order_streams_of_one_and_of_two_drivers() {
         let _ = *DEVICES;
         let (a, b) = (stream(first), stream(second));
         let point = event(first);
-        let (flag, order) = (AtomicU32::new(0), AtomicU32::new(0));
+        let order = AtomicU32::new(0);
         unsafe extern "C" fn mark(user: *mut c_void, _upstream: i32) -> i32 {
             let _ = unsafe { &*user.cast::<AtomicU32>() }.compare_exchange(
                 0,
@@ -204,13 +195,13 @@ fn events_order_streams_of_one_and_of_two_drivers() {
             if before == 1 { 0 } else { Code::EXECUTION.0 }
         }
         let user = (&raw const order).cast_mut().cast();
-        ok(unsafe { otr_host_call(a, Some(hold), (&raw const flag).cast_mut().cast()) });
+        let door = hold_back(a);
         ok(unsafe { otr_host_call(a, Some(mark), user) });
         ok(unsafe { otr_event_record(point, a) });
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(10));
-                flag.store(1, Ordering::Release);
+                door.store(true, Ordering::Release);
             });
             // Within a driver this returns at once; across drivers it waits.
             ok(unsafe { otr_stream_wait_event(b, point) });
@@ -405,9 +396,8 @@ fn memory_is_checked_counted_and_given_back() {
 fn memory_is_not_reused_while_another_stream_still_reads_it() {
     for &device in &*DEVICES {
         let (owner, reader) = (stream(device), stream(device));
-        let flag = AtomicU32::new(0);
         let address = alloc(device, 1 << 20, owner);
-        ok(unsafe { otr_host_call(reader, Some(hold), (&raw const flag).cast_mut().cast()) });
+        let door = hold_back(reader);
         ok(unsafe { otr_memory_record_stream(address, reader) });
         ok(unsafe { otr_memory_free(address) });
         let other = alloc(device, 1 << 20, owner);
@@ -420,7 +410,7 @@ fn memory_is_not_reused_while_another_stream_still_reads_it() {
         let third = alloc(device, 1 << 20, owner);
         if third == address {
             // Then the owner's work waits for the reader's, on the device.
-            ok(unsafe { otr_fill(owner, third, 1 << 20, (&raw const flag).cast(), 1) });
+            ok(unsafe { otr_fill(owner, third, 1 << 20, [0u8].as_ptr().cast(), 1) });
             let mut finished = 1;
             for _ in 0..20 {
                 ok(unsafe { otr_stream_flush(owner) });
@@ -429,7 +419,7 @@ fn memory_is_not_reused_while_another_stream_still_reads_it() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        flag.store(1, Ordering::Release);
+        door.store(true, Ordering::Release);
         ok(unsafe { otr_device_synchronize(device) });
         for address in [other, third] {
             ok(unsafe { otr_memory_free(address) });

@@ -443,24 +443,13 @@ fn pointer_info(address: u64) -> otr_pointer_info_t {
     info
 }
 
-/// Returns once it may.
-unsafe extern "C" fn wait_until(user: *mut c_void, upstream: i32) -> i32 {
-    let open = unsafe { &*user.cast::<AtomicBool>() };
-    while !open.load(Ordering::Acquire) {
-        thread::yield_now();
-    }
-    upstream
-}
-
 #[test]
 fn memory_waits_for_what_a_stream_was_given_before_a_capture() {
     within_limit(|| {
         let device = device("memory=64M");
         let (s, home) = (stream(device), stream(device));
-        let open: &'static AtomicBool = Box::leak(Box::default());
-        let user = std::ptr::from_ref(open).cast_mut().cast();
         let [used, other] = [(); 2].map(|()| alloc(device, 4096, home));
-        ok(unsafe { otr_host_call(s, Some(wait_until), user) });
+        let open = hold_back(s);
         fill(s, used, 4096);
         for block in [used, other] {
             ok(unsafe { otr_memory_record_stream(block, s) });
