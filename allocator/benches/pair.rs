@@ -32,7 +32,9 @@ impl Backend for Endless {
         true
     }
 
-    fn fence_wait(&self, (): &()) {}
+    fn fence_wait(&self, (): &()) -> Result<(), Self::Error> {
+        Ok(())
+    }
 }
 
 fn allocator() -> Allocator<Endless> {

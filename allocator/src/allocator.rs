@@ -175,11 +175,11 @@ impl<B: Backend> Allocator<B> {
                 freed
             }
             Release::Pending(freed, block) => {
-                let (number, next) = (arena.id(), arena.let_go(block));
+                let (id, next) = (arena.id(), arena.let_go(block));
                 self.record_completed(&arena, block);
                 drop(arena);
                 self.pool_freed(&freed);
-                self.go_on(number, next);
+                self.go_on(id, next);
                 freed
             }
         }
@@ -368,12 +368,12 @@ impl<B: Backend> Allocator<B> {
 
     /// Does what an arena left to do.
     #[cold]
-    fn go_on(&self, number: ArenaId, next: Next) {
+    fn go_on(&self, id: ArenaId, next: Next) {
         match next {
             Next::Done => {}
-            Next::Wait { block, streams } => self.defer(number, block, &streams),
+            Next::Wait { block, streams } => self.defer(id, block, &streams),
             Next::Retire => {
-                self.pending.lock().retire(number);
+                self.pending.lock().retire(id);
                 self.poll_if_free();
             }
         }

@@ -79,7 +79,10 @@ pub trait Backend: Send + Sync {
 
     /// Waits until [`fence_done`](Self::fence_done) would say so. Only called for fences that
     /// [`fence_may_wait`](Self::fence_may_wait).
-    fn fence_wait(&self, fence: &Self::Fence);
+    ///
+    /// # Errors
+    /// The device cannot be waited for: the fence may not have passed.
+    fn fence_wait(&self, fence: &Self::Fence) -> Result<(), Self::Error>;
 
     /// Free and total bytes of the device, where it tells: for the text of an out-of-memory error.
     fn memory_info(&self) -> Option<MemoryInfo> {

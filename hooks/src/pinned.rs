@@ -147,8 +147,8 @@ impl Backend for PinnedMemory {
         fence.may_wait()
     }
 
-    fn fence_wait(&self, fence: &Fence) {
-        fence.wait();
+    fn fence_wait(&self, fence: &Fence) -> Result<()> {
+        fence.wait()
     }
 }
 

@@ -103,8 +103,9 @@ impl<B: Backend> Allocator<B> {
         let fence = self.backend.submitted(stream);
         let fence = fence.map_err(AllocError::Backend)?;
         if !self.backend.fence_done(&fence) {
-            self.backend.fence_wait(&fence);
+            let waited = self.backend.fence_wait(&fence);
             self.ledger.lock().counts.host_waits += 1;
+            waited.map_err(AllocError::Backend)?;
         }
         Ok(())
     }
@@ -126,8 +127,8 @@ impl<B: Backend> Allocator<B> {
             if users.len() > USERS_KEPT {
                 gate.finished(&finished);
             }
-            for number in arenas {
-                let owner = self.arenas.lock(number).owner;
+            for id in arenas {
+                let owner = self.arenas.lock(id).owner;
                 let Some(Owner { stream, .. }) = owner else {
                     continue;
                 };
@@ -135,7 +136,7 @@ impl<B: Backend> Allocator<B> {
                 if !ready {
                     continue;
                 }
-                let mut arena = self.arenas.lock(number);
+                let mut arena = self.arenas.lock(id);
                 if arena.owner == owner && !arena.closed && !arena.is_asleep() {
                     arena.settle_all();
                     all.extend(offers(&mut arena, stream));
@@ -146,8 +147,8 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Makes a stream wait for all that work on the pool of an arena, if it is one's.
-    pub(super) fn order_behind_users(&self, stream: StreamId, number: ArenaId) -> bool {
-        let owner = self.arenas.lock(number).owner;
+    pub(super) fn order_behind_users(&self, stream: StreamId, id: ArenaId) -> bool {
+        let owner = self.arenas.lock(id).owner;
         let Some(pool) = owner.and_then(|owner| owner.pool) else {
             return true;
         };
@@ -210,7 +211,7 @@ impl<B: Backend> Allocator<B> {
             self.come_home(&guests);
         }
         let mut arenas = arenas.into_iter();
-        let all = arenas.all(|number| self.arenas.lock(number).has_all_chunks());
+        let all = arenas.all(|id| self.arenas.lock(id).has_all_chunks());
         if all {
             gate.all_home();
         }
@@ -247,8 +248,8 @@ impl<B: Backend> Allocator<B> {
         let growth = self.growth.lock();
         // Once more: of a released pool arenas may have been forgotten meanwhile.
         let arenas = self.pools.lock().arenas(gate.pool());
-        for &number in &arenas {
-            self.arenas.lock(number).settle_all();
+        for &id in &arenas {
+            self.arenas.lock(id).settle_all();
         }
         let heirs = self.heirs(&growth, &arenas, leaving);
         let mut events = Vec::new();
@@ -409,8 +410,8 @@ impl<B: Backend> Allocator<B> {
         let _ = self.evict(memory, &gate, true);
         let _growth = self.growth.lock();
         let arenas = self.pools.lock().arenas(pool);
-        for (number, chunk, _) in self.places(&arenas, true) {
-            let mut arena = self.arenas.lock(number);
+        for (id, chunk, _) in self.places(&arenas, true) {
+            let mut arena = self.arenas.lock(id);
             if arena.is_lent(chunk.home) {
                 arena.chunk_left(chunk.home);
             }

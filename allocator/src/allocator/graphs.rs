@@ -183,8 +183,8 @@ impl<B: Backend> Allocator<B> {
             arenas
         };
         self.part_from_guests(pool);
-        for &number in &arenas {
-            self.pending.lock().retire(number);
+        for &id in &arenas {
+            self.pending.lock().retire(id);
         }
         self.wait_leaving();
     }
@@ -270,12 +270,12 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Notes that an arena is of a pool. While the growth lock is held, no arena without memory is forgotten.
-    pub(super) fn pool_has(&self, _: &MutexGuard<'_, ()>, pool: PoolId, number: ArenaId) {
+    pub(super) fn pool_has(&self, _: &MutexGuard<'_, ()>, pool: PoolId, id: ArenaId) {
         let mut pools = self.pools.lock();
         if let Some(record) = pools.records.get_mut(&pool)
-            && !record.arenas.contains(&number)
+            && !record.arenas.contains(&id)
         {
-            record.arenas.push(number);
+            record.arenas.push(id);
         }
     }
 
@@ -289,14 +289,14 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Forgets an arena that has no memory left, and its pool with the last one.
-    pub(super) fn forget_if_empty(&self, number: ArenaId) {
-        let Some(owner) = self.arenas.forget_if_empty(number) else {
+    pub(super) fn forget_if_empty(&self, id: ArenaId) {
+        let Some(owner) = self.arenas.forget_if_empty(id) else {
             return;
         };
         let Some(pool) = owner.pool else { return };
         let mut pools = self.pools.lock();
         if let Some(record) = pools.records.get_mut(&pool) {
-            record.arenas.retain(|&arena| arena != number);
+            record.arenas.retain(|&arena| arena != id);
             // A pool with references stays, the others have no use any more.
             pools.is_released(pool);
         }

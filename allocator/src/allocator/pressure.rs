@@ -104,9 +104,9 @@ impl<B: Backend> Allocator<B> {
         let growth = self.growth.lock();
         let shown = self.settle_and_show(&growth);
         let mut sent = 0;
-        for number in self.arenas.ids() {
-            if sent < wanted && self.gives_back(number, &of) {
-                sent += self.send_idle(&growth, number, wanted - sent, &shown);
+        for id in self.arenas.ids() {
+            if sent < wanted && self.gives_back(id, &of) {
+                sent += self.send_idle(&growth, id, wanted - sent, &shown);
             }
         }
         if sent > 0 {
@@ -134,9 +134,9 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Whether what is idle in an arena may be the device's again.
-    fn gives_back(&self, number: ArenaId, of: impl Fn(StreamId) -> bool) -> bool {
+    fn gives_back(&self, id: ArenaId, of: impl Fn(StreamId) -> bool) -> bool {
         let (owner, closed) = {
-            let arena = self.arenas.lock(number);
+            let arena = self.arenas.lock(id);
             (arena.owner, arena.closed)
         };
         owner.is_some_and(|owner| (closed || owner.pool.is_none()) && of(owner.stream))

@@ -130,11 +130,11 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Gives to the device what nobody uses any more.
-    fn left(&self, number: ArenaId, leaving: Leaving) -> Option<Event> {
+    fn left(&self, id: ArenaId, leaving: Leaving) -> Option<Event> {
         let (event, class) = match leaving {
-            Leaving::Segment(id) => {
-                let mut arena = self.arenas.lock(number);
-                let (address, size, class) = arena.segment_left(id)?;
+            Leaving::Segment(segment) => {
+                let mut arena = self.arenas.lock(id);
+                let (address, size, class) = arena.segment_left(segment)?;
                 let event = arena.event(EventKind::SegmentFree, address, size)?;
                 drop(arena);
                 self.arenas.remove_route(address);
@@ -142,7 +142,7 @@ impl<B: Backend> Allocator<B> {
                 (event, class)
             }
             Leaving::Chunk(home) => {
-                let mut arena = self.arenas.lock(number);
+                let mut arena = self.arenas.lock(id);
                 let away = arena.is_away(home);
                 let (chunk, class) = arena.chunk_left(home)?;
                 let event = arena.event(EventKind::SegmentFree, home, chunk.size)?;
@@ -150,7 +150,7 @@ impl<B: Backend> Allocator<B> {
                 drop(arena);
                 if away {
                     self.release_spans(&spans);
-                    self.forget_if_empty(number);
+                    self.forget_if_empty(id);
                     return None;
                 }
                 let memory = self.memory()?;
@@ -160,19 +160,19 @@ impl<B: Backend> Allocator<B> {
                 self.ledger.lock().counts.unmaps += 1;
                 (event, class)
             }
-            Leaving::View(id) => {
-                let (address, size) = self.arenas.lock(number).view_left(id)?;
+            Leaving::View(view) => {
+                let (address, size) = self.arenas.lock(id).view_left(view)?;
                 self.arenas.remove_route(address);
                 let memory = self.memory()?;
                 memory.unmap(address, size);
                 memory.release(address, size);
                 self.ledger.lock().counts.unmaps += 1;
-                self.forget_if_empty(number);
+                self.forget_if_empty(id);
                 return None;
             }
         };
         self.ledger.lock().release(class, event.size);
-        self.forget_if_empty(number);
+        self.forget_if_empty(id);
         Some(self.with_figures(event))
     }
 
@@ -221,11 +221,11 @@ impl<B: Backend> Allocator<B> {
     pub(super) fn send_idle(
         &self,
         _: &MutexGuard<'_, ()>,
-        number: ArenaId,
+        id: ArenaId,
         bytes: u64,
         shown: &HashSet<(ArenaId, u64)>,
     ) -> u64 {
-        let mut arena = self.arenas.lock(number);
+        let mut arena = self.arenas.lock(id);
         let Some(owner) = arena.owner else {
             return 0;
         };
@@ -233,10 +233,10 @@ impl<B: Backend> Allocator<B> {
         // Addresses for which the device had no memory.
         let spans = arena.take_empty_spans();
         drop(arena);
-        self.send_off(owner.stream, number, leaving);
+        self.send_off(owner.stream, id, leaving);
         if !spans.is_empty() {
             self.release_spans(&spans);
-            self.forget_if_empty(number);
+            self.forget_if_empty(id);
         }
         sent
     }
@@ -258,21 +258,21 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Sends unused views of an arena on their way: all of them, or those that are more than `most`.
-    pub(super) fn send_views(&self, _: &MutexGuard<'_, ()>, number: ArenaId, most: usize) {
-        let mut arena = self.arenas.lock(number);
+    pub(super) fn send_views(&self, _: &MutexGuard<'_, ()>, id: ArenaId, most: usize) {
+        let mut arena = self.arenas.lock(id);
         let Some(owner) = arena.owner else {
             return;
         };
         let views = arena.retire_views(most);
         drop(arena);
         let views = views.into_iter().map(Leaving::View).collect();
-        self.send_off(owner.stream, number, views);
+        self.send_off(owner.stream, id, views);
     }
 
-    fn send_off(&self, stream: StreamId, number: ArenaId, leaving: Vec<Leaving>) {
+    fn send_off(&self, stream: StreamId, id: ArenaId, leaving: Vec<Leaving>) {
         let waiters = leaving.into_iter();
         let waiters: Vec<Waiter> = waiters
-            .map(|leaving| Waiter::Leaving(number, leaving))
+            .map(|leaving| Waiter::Leaving(id, leaving))
             .collect();
         self.wait_for_stream(stream, &waiters);
     }
@@ -319,7 +319,8 @@ impl<B: Backend> Allocator<B> {
             if self.backend.fence_done(fence) || !self.backend.fence_may_wait(fence) {
                 continue;
             }
-            self.backend.fence_wait(fence);
+            // What could not be waited for is not done when it is asked next.
+            let _ = self.backend.fence_wait(fence);
             self.ledger.lock().counts.host_waits += 1;
         }
     }

@@ -141,12 +141,12 @@ impl<B: Backend> Allocator<B> {
     }
 
     /// Gives a chunk back. `None`: it could not be unmapped, and stays.
-    fn page_out(&self, memory: Memory<'_, B>, &(number, chunk, class): &Place) -> Option<Event> {
+    fn page_out(&self, memory: Memory<'_, B>, &(id, chunk, class): &Place) -> Option<Event> {
         if memory.try_unmap(chunk.home, chunk.size).is_err() {
             return None;
         }
         memory.destroy(chunk.physical);
-        let mut arena = self.arenas.lock(number);
+        let mut arena = self.arenas.lock(id);
         arena.went_away(&chunk);
         let event = arena.event(EventKind::SegmentFree, chunk.home, chunk.size);
         drop(arena);
@@ -212,12 +212,12 @@ impl<B: Backend> Allocator<B> {
             }
         }
         let mut events = Vec::new();
-        for ((number, chunk, class), physical) in back {
+        for ((id, chunk, class), physical) in back {
             if failure.is_some() && memory.try_unmap(chunk.home, chunk.size).is_ok() {
                 memory.destroy(physical);
                 continue;
             }
-            let mut arena = self.arenas.lock(number);
+            let mut arena = self.arenas.lock(id);
             arena.came_back(&chunk, physical);
             let event = arena.event(EventKind::SegmentAlloc, chunk.home, chunk.size);
             drop(arena);

@@ -19,9 +19,9 @@ pub(super) type Memory<'a, B> = &'a dyn VirtualMemory<Error = <B as Backend>::Er
 pub(super) struct Need<'a, B: Backend> {
     pub(super) memory: Memory<'a, B>,
     pub(super) request: &'a Request,
-    /// Whose arena it is, and its number.
+    /// Whose arena it is, and its name.
     pub(super) owner: Owner,
-    pub(super) number: ArenaId,
+    pub(super) id: ArenaId,
     /// The device has refused before: every idle chunk counts.
     pub(super) tight: bool,
 }
@@ -70,23 +70,23 @@ impl<B: Backend> Allocator<B> {
         events: &mut Vec<Event>,
     ) -> Supplied<Allocation, B::Error> {
         let mut arena = self.arenas.of(owner);
-        let number = arena.id();
+        let id = arena.id();
         let found = arena.alloc(request);
         drop(arena);
         if let Some(pool) = owner.pool {
-            self.pool_has(growth, pool, number);
+            self.pool_has(growth, pool, id);
         }
         if found.is_some() {
             return Ok(found);
         }
         let Some(memory) = self.memory() else {
-            return self.segment(number, request, tight, events);
+            return self.segment(id, request, tight, events);
         };
         let need = Need {
             memory,
             request,
             owner,
-            number,
+            id,
             tight,
         };
         // What graphs of a pool replay goes to addresses whose memory must never be elsewhere.
@@ -101,7 +101,7 @@ impl<B: Backend> Allocator<B> {
     /// Takes a segment from the device.
     fn segment(
         &self,
-        number: ArenaId,
+        id: ArenaId,
         request: &Request,
         tight: bool,
         events: &mut Vec<Event>,
@@ -118,8 +118,8 @@ impl<B: Backend> Allocator<B> {
                 Err(error) => return Err(AllocError::Backend(error)),
             };
             // Memory that cannot be is not given back: it may be another's.
-            self.add_route(address, size, number)?;
-            let mut arena = self.arenas.lock(number);
+            self.add_route(address, size, id)?;
+            let mut arena = self.arenas.lock(id);
             let found = arena.add_fixed(address, size, request);
             let event = arena.event(EventKind::SegmentAlloc, address, size);
             drop(arena);
@@ -139,17 +139,17 @@ impl<B: Backend> Allocator<B> {
         let &Need {
             memory,
             request,
-            number,
+            id,
             ..
         } = need;
-        let Some(plan) = self.plan(memory, number, request.class, request.size, true)? else {
+        let Some(plan) = self.plan(memory, id, request.class, request.size, true)? else {
             return Ok(None);
         };
         let chunks = match self.map_more(need, &plan, events) {
             Ok(None) => self.map_new(need, &plan, plan.missing, events),
             found => found,
         };
-        let mut arena = self.arenas.lock(number);
+        let mut arena = self.arenas.lock(id);
         match chunks {
             Ok(Some(chunks)) => Ok(Some(arena.grown(&plan, &chunks, request))),
             failed => {
@@ -184,16 +184,16 @@ impl<B: Backend> Allocator<B> {
     pub(super) fn plan(
         &self,
         memory: Memory<'_, B>,
-        number: ArenaId,
+        id: ArenaId,
         class: Class,
         bytes: u64,
         extend: bool,
     ) -> Supplied<Growth, B::Error> {
-        let plan = |number| {
-            let mut arena = self.arenas.lock(number);
+        let plan = |id| {
+            let mut arena = self.arenas.lock(id);
             arena.plan(class, bytes, memory.granularity(), extend)
         };
-        if let Some(plan) = plan(number) {
+        if let Some(plan) = plan(id) {
             return Ok(Some(plan));
         }
         // As much as a stream may ever want, or less where addresses are short.
@@ -212,9 +212,9 @@ impl<B: Backend> Allocator<B> {
                 Err(error) => return Err(AllocError::Backend(error)),
             }
         };
-        self.add_route(address, size, number)?;
-        self.arenas.lock(number).add_span(address, size, class);
-        Ok(plan(number))
+        self.add_route(address, size, id)?;
+        self.arenas.lock(id).add_span(address, size, class);
+        Ok(plan(id))
     }
 
     /// Takes chunks of `bytes` in all from the device and maps them where it was planned.
@@ -225,7 +225,7 @@ impl<B: Backend> Allocator<B> {
         bytes: u64,
         events: &mut Vec<Event>,
     ) -> Supplied<Vec<Chunk>, B::Error> {
-        let &Need { memory, number, .. } = need;
+        let &Need { memory, id, .. } = need;
         let class = need.request.class;
         let reserved = {
             let ledger = self.ledger.lock();
@@ -271,7 +271,7 @@ impl<B: Backend> Allocator<B> {
         }
         let event = self
             .arenas
-            .lock(number)
+            .lock(id)
             .event(EventKind::SegmentAlloc, plan.address, bytes);
         events.extend(event.map(|event| self.with_figures(event)));
         Ok(Some(chunks))
@@ -282,9 +282,9 @@ impl<B: Backend> Allocator<B> {
         &self,
         address: u64,
         size: u64,
-        number: ArenaId,
+        id: ArenaId,
     ) -> Result<(), AllocError<B::Error>> {
-        if self.arenas.add_route(address, size, number) {
+        if self.arenas.add_route(address, size, id) {
             return Ok(());
         }
         Err(AllocError::BadSegment { address, size })

@@ -60,10 +60,10 @@ impl<B: Backend> Allocator<B> {
             memory,
             request,
             owner,
-            number,
+            id,
             tight,
         } = need;
-        let mut arena = self.arenas.lock(number);
+        let mut arena = self.arenas.lock(id);
         arena.settle_all();
         let settled = arena.alloc(request);
         let reused = match settled {
@@ -88,7 +88,7 @@ impl<B: Backend> Allocator<B> {
         if bytes(&offers) < request.size {
             // A stream that waits for another is worth it for memory that matters.
             let may_wait = tight || request.class == Class::Large;
-            if may_wait && let Some(found) = self.overtake(number, request, owner) {
+            if may_wait && let Some(found) = self.overtake(id, request, owner) {
                 return Ok(Some(found));
             }
             offers.extend(self.offers_of_others(need, may_wait));
@@ -96,7 +96,7 @@ impl<B: Backend> Allocator<B> {
                 offers.extend(self.offers_of_pools(may_wait));
             }
         }
-        if let Some(found) = self.reuse_with_guests(number, request, owner, &offers) {
+        if let Some(found) = self.reuse_with_guests(id, request, owner, &offers) {
             return Ok(Some(found));
         }
         let offers = choose(&offers, request);
@@ -163,11 +163,11 @@ impl<B: Backend> Allocator<B> {
 
     /// Lent chunks, which nobody works on but their own streams, are home at once.
     pub(super) fn come_home(&self, pieces: &[Piece]) {
-        for (number, home, size) in homes(pieces) {
-            let mut arena = self.arenas.lock(number);
+        for (id, home, size) in homes(pieces) {
+            let mut arena = self.arenas.lock(id);
             arena.come_home(home, size);
             if arena.closed {
-                self.pending.lock().retire(number);
+                self.pending.lock().retire(id);
             }
         }
     }
@@ -180,18 +180,15 @@ impl<B: Backend> Allocator<B> {
         events: &mut Vec<Event>,
     ) -> Supplied<Vec<Piece>, B::Error> {
         let class = need.request.class;
-        let Some(plan) = self.plan(need.memory, need.number, class, bytes, false)? else {
+        let Some(plan) = self.plan(need.memory, need.id, class, bytes, false)? else {
             return Ok(None);
         };
         let Some(chunks) = self.map_new(need, &plan, bytes, events)? else {
             return Ok(None);
         };
-        let number = need.number;
-        self.arenas.lock(number).grown_lent(&plan, &chunks);
-        let pieces = chunks.into_iter().map(|chunk| Piece {
-            arena: number,
-            chunk,
-        });
+        let id = need.id;
+        self.arenas.lock(id).grown_lent(&plan, &chunks);
+        let pieces = chunks.into_iter().map(|chunk| Piece { arena: id, chunk });
         Ok(Some(pieces.collect()))
     }
 
@@ -206,7 +203,7 @@ impl<B: Backend> Allocator<B> {
             memory,
             request,
             owner,
-            number,
+            id,
             ..
         } = need;
         let refused = |error| {
@@ -226,30 +223,30 @@ impl<B: Backend> Allocator<B> {
             memory.release(address, size);
             return refused(error);
         }
-        if let Err(error) = self.add_route(address, size, number) {
+        if let Err(error) = self.add_route(address, size, id) {
             self.send_home(owner.stream, pieces);
             return Err(error);
         }
-        let found = self.arenas.lock(number).add_view(address, pieces, request);
+        let found = self.arenas.lock(id).add_view(address, pieces, request);
         {
             let mut ledger = self.ledger.lock();
             ledger.counts.maps += 1;
             ledger.counts.views += 1;
         }
-        self.send_views(growth, number, SLOTS_MAX);
+        self.send_views(growth, id, SLOTS_MAX);
         Ok(Some(found))
     }
 
     /// Serves a request by a hole of a view that shows chunks of other arenas, if all are offered.
     fn reuse_with_guests(
         &self,
-        number: ArenaId,
+        id: ArenaId,
         request: &Request,
         owner: Owner,
         offers: &[Offer],
     ) -> Option<Allocation> {
         // Whether it can be at all, before offers are sorted.
-        if !self.arenas.lock(number).may_fit_guests(request) {
+        if !self.arenas.lock(id).may_fit_guests(request) {
             return None;
         }
         let home = |piece: &Piece| (piece.chunk.home, piece.arena);
@@ -265,7 +262,7 @@ impl<B: Backend> Allocator<B> {
             (offer.piece == *piece).then_some(offer)
         };
         let available = |piece: &Piece| offer(piece).is_some();
-        let fitting = self.arenas.lock(number).fitting_hole(request, available);
+        let fitting = self.arenas.lock(id).fitting_hole(request, available);
         let (hole, pieces) = fitting?;
         let offered = pieces.iter().filter_map(|piece| offer(piece).copied());
         let offered: Vec<Offer> = offered.collect();
@@ -275,15 +272,15 @@ impl<B: Backend> Allocator<B> {
             return None;
         }
         self.ledger.lock().counts.view_reuses += 1;
-        let mut arena = self.arenas.lock(number);
+        let mut arena = self.arenas.lock(id);
         Some(arena.fill_hole(hole, &pieces, request))
     }
 
     /// Serves a request by memory of its own arena that waits for other streams: the arena's stream
     /// waits for them in its stead.
-    fn overtake(&self, number: ArenaId, request: &Request, owner: Owner) -> Option<Allocation> {
-        while self.overtake_oldest(number, owner.stream) {
-            let found = self.arenas.lock(number).alloc(request);
+    fn overtake(&self, id: ArenaId, request: &Request, owner: Owner) -> Option<Allocation> {
+        while self.overtake_oldest(id, owner.stream) {
+            let found = self.arenas.lock(id).alloc(request);
             if found.is_some() {
                 return found;
             }
@@ -293,8 +290,8 @@ impl<B: Backend> Allocator<B> {
 
     /// Makes the stream of an arena wait for what the arena's oldest pending block waits for; that block
     /// and all before it can be used again. `false` if there is none, or the stream cannot.
-    fn overtake_oldest(&self, number: ArenaId, stream: StreamId) -> bool {
-        let oldest = self.pending.lock().oldest_of(number);
+    fn overtake_oldest(&self, id: ArenaId, stream: StreamId) -> bool {
+        let oldest = self.pending.lock().oldest_of(id);
         let Some((other, fence)) = oldest else {
             return false;
         };
@@ -302,8 +299,8 @@ impl<B: Backend> Allocator<B> {
             return false;
         }
         self.ledger.lock().counts.stream_waits += 1;
-        let blocks = self.pending.lock().take_behind(other, number, &fence);
-        let mut arena = self.arenas.lock(number);
+        let blocks = self.pending.lock().take_behind(other, id, &fence);
+        let mut arena = self.arenas.lock(id);
         for &(block, _) in &blocks {
             // The arena is of no released pool: those are not allocated from.
             let _ = arena.pass(block);
@@ -320,7 +317,7 @@ impl<B: Backend> Allocator<B> {
         for again in [false, true] {
             all.clear();
             for other in self.arenas.ids() {
-                if other == need.number {
+                if other == need.id {
                     continue;
                 }
                 let owner = self.arenas.lock(other).owner;

@@ -213,7 +213,9 @@ impl Backend for Repeating {
         true
     }
 
-    fn fence_wait(&self, (): &()) {}
+    fn fence_wait(&self, (): &()) -> Result<(), ()> {
+        Ok(())
+    }
 }
 
 #[test]

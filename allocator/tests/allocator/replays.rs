@@ -185,6 +185,24 @@ fn a_replay_without_room_for_what_others_use_is_refused_and_works_once_there_is_
 }
 
 #[test]
+fn a_replay_is_refused_where_the_one_before_cannot_be_waited_for() {
+    let (sim, allocator, _, gate, bytes) = recorded(8, 4);
+    sim.0.lock().submit(OTHER, bytes.clone());
+    allocator.pool_enter(&gate, Some(OTHER)).unwrap();
+    gate.leave();
+    let block = allocator.alloc(2 * CHUNK, SIDE).unwrap();
+    sim.0.lock().refuses_waits = true;
+    let refused = allocator.pool_enter(&gate, Some(OTHER)).unwrap_err();
+    assert!(matches!(refused, AllocError::Backend(_)), "{refused:?}");
+    assert!(sim.0.lock().touched(&bytes, None).is_some(), "it runs yet");
+    sim.0.lock().refuses_waits = false;
+    allocator.pool_enter(&gate, Some(OTHER)).unwrap();
+    gate.leave();
+    allocator.free(block.address).unwrap();
+    assert_eq!(sim.0.lock().complaints(), Vec::<String>::new());
+}
+
+#[test]
 fn a_pool_that_has_lent_memory_sleeps_and_is_released_without_what_others_use() {
     for sleeps in [true, false] {
         let (sim, allocator, pool, gate, bytes) = recorded(8, 4);

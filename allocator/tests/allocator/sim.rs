@@ -73,6 +73,8 @@ pub(crate) struct State {
     /// Calls that may fail so far, and which of them do.
     pub(crate) calls: u32,
     pub(crate) faults: BTreeSet<u32>,
+    /// Waits of the host are refused.
+    pub(crate) refuses_waits: bool,
     /// What was done wrong to the device: the allocator's locks do not survive a panic in here.
     pub(crate) complaints: Vec<String>,
 }
@@ -305,14 +307,18 @@ impl Backend for Sim {
         !self.called().is_captured(fence)
     }
 
-    fn fence_wait(&self, fence: &Fence) {
+    fn fence_wait(&self, fence: &Fence) -> Result<(), Self::Error> {
         calls_host("a wait for a stream");
         let mut state = self.called();
         if state.is_captured(fence) {
             let complaint = format!("a wait for {:?} would hang", fence.stream);
             state.complaints.push(complaint);
         }
+        if state.refuses_waits {
+            return Err(Refusal::Broken);
+        }
         state.finish(fence.stream, fence.number);
+        Ok(())
     }
 
     fn memory_info(&self) -> Option<MemoryInfo> {

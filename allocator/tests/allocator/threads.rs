@@ -265,9 +265,9 @@ impl Backend for Gate {
         self.sim.fence_done(fence)
     }
 
-    fn fence_wait(&self, fence: &Self::Fence) {
+    fn fence_wait(&self, fence: &Self::Fence) -> Result<(), Self::Error> {
         self.stop_if(&self.slow_wait);
-        self.sim.fence_wait(fence);
+        self.sim.fence_wait(fence)
     }
 }
 

@@ -277,13 +277,14 @@ impl Backend for Device {
         self.finished(fence.stream, fence.at)
     }
 
-    fn fence_wait(&self, fence: &Fence) {
+    fn fence_wait(&self, fence: &Fence) -> Result<(), Self::Error> {
         if !self.fence_done(fence) {
             self.state.lock().memory.calls.waits += 1;
         }
         for (waited, &at) in self.waited.iter().zip(&fence.behind) {
             waited.fetch_max(at, Relaxed);
         }
+        Ok(())
     }
 
     fn memory_info(&self) -> Option<MemoryInfo> {

@@ -141,12 +141,13 @@ impl Backend for SimulatedDevice {
         *fence <= self.state.lock().idle
     }
 
-    fn fence_wait(&self, fence: &u64) {
+    fn fence_wait(&self, fence: &u64) -> Result<(), Full> {
         let mut state = self.state.lock();
         if *fence > state.idle {
             state.idle = *fence;
             state.waits += 1;
         }
+        Ok(())
     }
 
     fn memory_info(&self) -> Option<MemoryInfo> {

@@ -51,10 +51,17 @@ impl Fence {
         !matches!(self, Self::Capture(..))
     }
 
-    pub(crate) fn wait(&self) {
-        if let Self::Event(event) = self {
-            // A failure is reported to those who wait for the stream; the memory is free either way.
-            let _ = event.synchronize();
+    /// Waits until it is [`done`](Self::done).
+    ///
+    /// # Errors
+    /// The driver cannot be waited for. Failures of the work are for those who wait for its stream.
+    pub(crate) fn wait(&self) -> Result<()> {
+        let Self::Event(event) = self else {
+            return Ok(());
+        };
+        match event.synchronize() {
+            Err(error) if !event.is_over() => Err(error.into()),
+            _ => Ok(()),
         }
     }
 }
@@ -200,8 +207,8 @@ impl Backend for DeviceMemory {
         fence.may_wait()
     }
 
-    fn fence_wait(&self, fence: &Fence) {
-        fence.wait();
+    fn fence_wait(&self, fence: &Fence) -> Result<()> {
+        fence.wait()
     }
 
     fn memory_info(&self) -> Option<MemoryInfo> {

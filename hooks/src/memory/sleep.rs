@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use outrigger_allocator::{PoolAllocError, PoolError};
 use outrigger_device::{Code, CopyKind, Queue};
 
+use super::Fence;
 use crate::graph::{Pool, PoolRef};
 use crate::{Device, Error, Result, runtime};
 
@@ -242,11 +243,7 @@ pub(super) fn refused(error: PoolError) -> Error {
 fn wait_for_all() -> Result<()> {
     for device in runtime()?.devices() {
         for fence in device.timelines().fences()? {
-            if let Err(error) = fence.synchronize()
-                && !fence.is_over()
-            {
-                return Err(error.into());
-            }
+            Fence::Event(fence).wait()?;
         }
     }
     Ok(())

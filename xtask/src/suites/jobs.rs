@@ -215,7 +215,7 @@ const fn torch(name: &'static str, driver: &'static str, device: &'static str) -
 
 const fn fuzz(name: &'static str, seconds: u32, tier: Tier) -> Job {
     let work = Work::Fuzz { seconds };
-    Job::new(Suite::Fuzz, name, work, 60 + 5 * seconds)
+    Job::new(Suite::Fuzz, name, work, 150 + 5 * seconds)
         .narrow()
         .only(tier)
 }
@@ -265,14 +265,14 @@ static JOBS: [Job; 31] = [
     sweep("sweep unified", UNIFIED),
     sweep("sweep discrete", DISCRETE).only(Tier::Everything),
     soak("soak 600 s", 600, Tier::Everything),
-    soak("soak 60 s", 60, Tier::Short),
     fuzz("fuzz 60 s", 60, Tier::Everything),
+    fuzz("fuzz 10 s", 10, Tier::Short),
+    soak("soak 60 s", 60, Tier::Short),
     torch("torch unified", UNIFIED, "outrigger"),
     torch("torch discrete", DISCRETE, "outrigger"),
     torch("torch driver-c", C_DRIVER, "outrigger"),
     torch("torch mtia", UNIFIED, "mtia"),
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
-    fuzz("fuzz 10 s", 10, Tier::Short),
     Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
     Job::new(Suite::Pages, "pages", Work::Pages, 40).narrow(),
     demo("demo unified", UNIFIED, "outrigger"),
