@@ -133,15 +133,20 @@ fn operands_whose_sizes_multiply_past_all_numbers_do_not_fit_each_other() {
         other => panic!("{other:?}"),
     };
 
+    // The products are 2^110: 0, as many as the output has, where they wrap.
     let (many, most) = (dense(&[1 << 55]), dense(&[1 << 56]));
     let rows = (vec![1, 1 << 55], vec![0, 1]);
-    let out = dense(&[0]);
+    let out = (vec![0, 1 << 55], vec![1 << 55, 1]);
     let indices = [tensor(&rows, DType::F32), tensor(&many, DType::I64)];
     let output = [tensor(&out, DType::F32)];
     refused(
         planned(c"embedding", &indices, &output, &[]),
         "is not indices",
     );
+    let inputs = [tensor(&out, DType::F32), tensor(&many, DType::I64)];
+    let output = [tensor(&rows, DType::F32)];
+    let backward = planned(c"embedding_dense_backward", &inputs, &output, &[]);
+    refused(backward, "is not");
 
     let out = (vec![8, 1 << 40], vec![1 << 40, 1]);
     let output = [tensor(&out, DType::F32)];
