@@ -3,7 +3,7 @@
 //! xtask/Cargo.toml, behind the feature `gen`.
 
 use std::fs;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -23,8 +23,10 @@ pub(crate) struct Options {
 type Generator = fn(&Workspace) -> anyhow::Result<String>;
 
 /// Every generated file and what makes its text.
-const GENERATED: [(&str, Generator); 3] = [
+const GENERATED: [(&str, Generator); 4] = [
     ("device/src/sys.rs", driver_bindings),
+    // From what is written above.
+    ("layers/src/entries.rs", layer_entries),
     ("ffi/src/table.rs", host_table),
     ("include/outrigger/outrigger.h", host_header),
 ];
@@ -83,6 +85,12 @@ fn driver_bindings(workspace: &Workspace) -> anyhow::Result<String> {
     r#gen::driver_bindings(workspace.root(), libclang.as_deref())
 }
 
+/// The text of `entries.rs`.
+fn layer_entries(workspace: &Workspace) -> anyhow::Result<String> {
+    let sys = workspace.path("device/src/sys.rs");
+    printed(workspace, "layer-entries", |command| command.arg(sys))
+}
+
 /// The text of `outrigger.h`.
 fn host_header(workspace: &Workspace) -> anyhow::Result<String> {
     host_contract(workspace, &[])
@@ -95,30 +103,28 @@ fn host_table(workspace: &Workspace) -> anyhow::Result<String> {
 
 /// What this package's program `host-header` prints.
 fn host_contract(workspace: &Workspace, flags: &[&str]) -> anyhow::Result<String> {
-    let output = workspace
-        .cargo(&[
-            "run",
-            "--quiet",
-            "--package",
-            "xtask",
-            "--features",
-            "gen",
-            "--bin",
-            "host-header",
-        ])
-        .arg("--")
-        .arg(workspace.target("xtask/header"))
-        .args(flags)
+    let folder = workspace.target("xtask/header");
+    printed(workspace, "host-header", |command| {
+        command.arg(folder).args(flags)
+    })
+}
+
+/// What a generator of this package prints.
+fn printed(
+    workspace: &Workspace,
+    generator: &str,
+    arguments: impl FnOnce(&mut Command) -> &mut Command,
+) -> anyhow::Result<String> {
+    let mut command = workspace.cargo(&["run", "--quiet", "--package", "xtask"]);
+    command.args(["--features", "gen", "--bin", generator, "--"]);
+    let output = arguments(&mut command)
         .env("RUST_BACKTRACE", "0") // its errors are for people
         .output()
         .context("Cargo could not be started")?;
     if !output.status.success() {
-        bail!(
-            "cbindgen failed:\n{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        bail!("{generator}:\n{}", String::from_utf8_lossy(&output.stderr));
     }
-    String::from_utf8(output.stdout).context("cbindgen wrote something else than text")
+    String::from_utf8(output.stdout).with_context(|| format!("{generator} wrote no text"))
 }
 
 /// Copies of generated headers as earlier versions had them.
