@@ -10,8 +10,8 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::null;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outrigger::ffi::*;
@@ -28,12 +28,6 @@ pub static DEVICES: LazyLock<[u32; 3]> = LazyLock::new(|| {
     }
     [0, 2, 4]
 });
-
-/// Makes tests that look at a device's memory run one after the other.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A string of Outrigger's.
 pub fn text(pointer: *const c_char) -> String {

@@ -14,6 +14,7 @@ use outrigger::ffi::*;
 use outrigger::runtime::{self, Code};
 use outrigger_tests::Gate;
 use outrigger_tests::abi::*;
+use serial_test::serial;
 
 const SIZE: u64 = 4 << 20;
 
@@ -79,8 +80,8 @@ fn info() -> otr_pointer_info_t {
 }
 
 #[test]
+#[serial]
 fn freeing_takes_the_memory_of_the_device_that_is_named() {
-    let _alone = alone();
     let pair = Pair::new();
     let ([a, b], [on_a, _], address) = (pair.devices, pair.streams, pair.address);
     pair.refused(unsafe { otr_memory_free(address) });
@@ -105,8 +106,8 @@ fn freeing_takes_the_memory_of_the_device_that_is_named() {
 }
 
 #[test]
+#[serial]
 fn facts_of_an_address_are_those_of_the_device_that_is_named() {
-    let _alone = alone();
     let pair = Pair::new();
     let address = pair.address;
     let mut known = info();
@@ -134,8 +135,8 @@ fn facts_of_an_address_are_those_of_the_device_that_is_named() {
 }
 
 #[test]
+#[serial]
 fn a_stream_is_recorded_on_memory_of_its_own_device_first() {
-    let _alone = alone();
     let pair = Pair::new();
     let address = pair.address;
     for (device, main) in pair.devices.into_iter().zip(pair.streams) {
@@ -168,8 +169,8 @@ fn a_stream_is_recorded_on_memory_of_its_own_device_first() {
 }
 
 #[test]
+#[serial]
 fn copies_go_between_the_devices_that_are_named() {
-    let _alone = alone();
     let pair = Pair::new();
     let ([a, b], [on_a, on_b], address) = (pair.devices, pair.streams, pair.address);
     upload(on_a, address, &[1u8; 300]);
@@ -187,8 +188,8 @@ fn copies_go_between_the_devices_that_are_named() {
 }
 
 #[test]
+#[serial]
 fn devices_that_are_none_are_refused() {
-    let _alone = alone();
     let pair = Pair::new();
     let ([_, b], [on_a, _], address) = (pair.devices, pair.streams, pair.address);
     let (none, mut text) = (b + 1, null_mut());

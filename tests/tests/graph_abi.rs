@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, CopyKind, DType};
 use outrigger_tests::abi::*;
+use serial_test::serial;
 
 type Status = *mut otr_status_t;
 
@@ -23,8 +24,8 @@ fn add_call(stream: u64, operands: (u64, u64, u64)) -> Status {
 }
 
 #[test]
+#[serial]
 fn captures_begin_and_end_once_on_their_stream() {
-    let _alone = alone();
     for device in *DEVICES {
         let (s, other) = (stream(device), stream(device));
         let (fork, join) = (event(device), event(device));
@@ -97,8 +98,8 @@ fn captures_begin_and_end_once_on_their_stream() {
 }
 
 #[test]
+#[serial]
 fn events_of_captures_have_no_time_and_no_second_life() {
-    let _alone = alone();
     for device in *DEVICES {
         let (s, other) = (stream(device), stream(device));
         let e: u64 = made(|out| unsafe { otr_event_create(device, 0, out) });
@@ -199,8 +200,8 @@ fn events_of_captures_have_no_time_and_no_second_life() {
 }
 
 #[test]
+#[serial]
 fn calls_that_fail_in_a_capture_make_it_fail() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let x = alloc(device, 64, s);
@@ -265,8 +266,8 @@ fn calls_that_fail_in_a_capture_make_it_fail() {
 }
 
 #[test]
+#[serial]
 fn random_numbers_reserved_in_a_capture_cost_nothing_until_a_replay() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         ok(unsafe { otr_stream_set_current(s) });
@@ -308,8 +309,8 @@ fn random_numbers_reserved_in_a_capture_cost_nothing_until_a_replay() {
 }
 
 #[test]
+#[serial]
 fn executable_graphs_take_only_what_fits() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let foreign = *DEVICES.iter().find(|&&one| one != device).expect("three");
@@ -486,8 +487,8 @@ fn executable_graphs_take_only_what_fits() {
 }
 
 #[test]
+#[serial]
 fn host_functions_cannot_be_bound_wherever_they_stand() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let before = held(device);
@@ -533,8 +534,8 @@ fn host_functions_cannot_be_bound_wherever_they_stand() {
 }
 
 #[test]
+#[serial]
 fn graphs_within_graphs_end_when_the_last_handle_does() {
-    let _alone = alone();
     for device in *DEVICES {
         let before = held(device);
         let user = counter();
@@ -586,8 +587,8 @@ fn labels_and_names_may_be_anything() {
 }
 
 #[test]
+#[serial]
 fn memory_is_used_again_only_by_what_comes_after() {
-    let _alone = alone();
     for device in *DEVICES {
         let (s, other) = (stream(device), stream(device));
         let (fork, join) = (event(device), event(device));

@@ -12,12 +12,13 @@ use std::sync::atomic::Ordering;
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, CopyKind, DType};
 use outrigger_tests::abi::*;
+use serial_test::serial;
 
 type Status = *mut otr_status_t;
 
 #[test]
+#[serial]
 fn handles_that_are_not_of_live_things_are_refused() {
-    let _alone = alone();
     let device = DEVICES[1];
     let (s, x) = (stream(device), alloc(device, 64, stream(device)));
     let (graph, exec) = empty(device);
@@ -216,8 +217,8 @@ fn handles_that_are_not_of_live_things_are_refused() {
 }
 
 #[test]
+#[serial]
 fn missing_pointers_are_named_and_nothing_happens() {
-    let _alone = alone();
     let device = DEVICES[0];
     let s = stream(device);
     let x = alloc(device, 64, s);

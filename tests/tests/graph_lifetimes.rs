@@ -14,13 +14,14 @@ use outrigger::ffi::*;
 use outrigger::runtime::{Code, DType};
 use outrigger_tests::abi::*;
 use outrigger_tests::within_limit;
+use serial_test::serial;
 
 const FLAGS: [u32; 3] = [0, OTR_GRAPH_SERIAL, OTR_GRAPH_SUBMIT];
 
 #[test]
+#[serial]
 fn what_a_replay_uses_outlives_all_handles() {
     within_limit(|| {
-        let _alone = alone();
         for device in *DEVICES {
             for flags in FLAGS {
                 let (s, other) = (stream(device), stream(device));
@@ -80,9 +81,9 @@ fn what_a_replay_uses_outlives_all_handles() {
 }
 
 #[test]
+#[serial]
 fn memory_that_a_graph_names_is_nobody_elses() {
     within_limit(|| {
-        let _alone = alone();
         for device in *DEVICES {
             let s = stream(device);
             let before = held(device);
@@ -113,9 +114,9 @@ fn memory_that_a_graph_names_is_nobody_elses() {
 }
 
 #[test]
+#[serial]
 fn replays_keep_their_order_over_streams_that_are_gone() {
     within_limit(|| {
-        let _alone = alone();
         for device in *DEVICES {
             for flags in FLAGS {
                 let (first, second) = (stream(device), stream(device));
@@ -159,9 +160,9 @@ unsafe extern "C" fn failing(_user: *mut c_void, _bias: i64, _upstream: i32) -> 
 }
 
 #[test]
+#[serial]
 fn a_graph_that_fails_is_given_back_as_any_other() {
     within_limit(|| {
-        let _alone = alone();
         for device in *DEVICES {
             for flags in FLAGS {
                 let s = stream(device);
@@ -254,9 +255,9 @@ fn eager_rounds(device: u32, seed: usize, done: &AtomicBool) {
 }
 
 #[test]
+#[serial]
 fn threads_capture_while_others_work_on_the_same_devices() {
     within_limit(|| {
-        let _alone = alone();
         let devices = [DEVICES[0], DEVICES[2]];
         let before = devices.map(held);
         let done = AtomicBool::new(false);
@@ -295,11 +296,11 @@ fn status(key: &str) -> u64 {
 }
 
 #[test]
+#[serial]
 fn ten_thousand_graphs_leave_nothing_behind() {
     const ROUNDS: usize = 10_000;
     const WARM: usize = 1_000;
     within_limit(|| {
-        let _alone = alone();
         let user: &'static AtomicUsize = counter();
         let device = DEVICES[1];
         let s = stream(device);

@@ -12,6 +12,7 @@ use std::sync::LazyLock;
 use outrigger::ffi::*;
 use outrigger_tests::abi::*;
 use outrigger_tests::within_limit;
+use serial_test::serial;
 
 const MIB: usize = 1 << 20;
 /// Numbers in a buffer of the graph.
@@ -45,9 +46,9 @@ fn record(device: u32, stream: u64, x: u64, y: u64, flags: u32) -> (u64, u64) {
 }
 
 #[test]
+#[serial]
 fn others_use_what_a_graph_has_free_and_both_are_right() {
     within_limit(|| {
-        let _alone = alone();
         let modes = [(0, 0), (0, OTR_GRAPH_SUBMIT), (1, 0), (2, 0)];
         for (device, flags) in modes.map(|(at, flags)| (DEVICES[at], flags)) {
             let before = held(device);
@@ -105,9 +106,9 @@ fn others_use_what_a_graph_has_free_and_both_are_right() {
 }
 
 #[test]
+#[serial]
 fn threads_allocate_and_replay_at_the_same_time() {
     within_limit(|| {
-        let _alone = alone();
         for device in *DEVICES {
             let before = held(device);
             let size = 4 * COUNT as u64;

@@ -14,9 +14,10 @@ use outrigger::ffi::*;
 use outrigger::runtime::{Code, DType};
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
 use outrigger_tests::abi::{
-    self, DEVICES, Scripted, add, alloc, alone, begin, end, event, fails, held, instantiate, made,
-    ok, outcome, replay, stream, text, with_add,
+    self, DEVICES, Scripted, add, alloc, begin, end, event, fails, held, instantiate, made, ok,
+    outcome, replay, stream, text, with_add,
 };
+use serial_test::serial;
 
 fn upload(stream: u64, to: u64, from: &[f32]) {
     abi::upload(stream, to, from);
@@ -38,8 +39,8 @@ fn vector(address: u64, sizes: &[i64; 1]) -> otr_tensor_t {
 }
 
 #[test]
+#[serial]
 fn a_captured_stream_records_and_replays() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let before = held(device);
@@ -92,8 +93,8 @@ fn a_captured_stream_records_and_replays() {
 }
 
 #[test]
+#[serial]
 fn streams_fork_and_join_through_events() {
-    let _alone = alone();
     for device in *DEVICES {
         let (s, other) = (stream(device), stream(device));
         let (fork, join) = (event(device), event(device));
@@ -144,8 +145,8 @@ fn made_error(make: impl FnOnce(*mut u64) -> *mut otr_status_t) -> String {
 }
 
 #[test]
+#[serial]
 fn named_buffers_and_numbers_are_bound_anew() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let (x, y) = (alloc(device, 64, s), alloc(device, 64, s));
@@ -195,8 +196,8 @@ fn named_buffers_and_numbers_are_bound_anew() {
 }
 
 #[test]
+#[serial]
 fn what_cannot_be_captured_is_refused_and_streams_stay_usable() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let before = held(device);
@@ -249,8 +250,8 @@ fn what_cannot_be_captured_is_refused_and_streams_stay_usable() {
 }
 
 #[test]
+#[serial]
 fn host_nodes_are_called_at_every_replay_and_failures_are_named() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let node = Scripted::new();
@@ -304,8 +305,8 @@ fn host_nodes_are_called_at_every_replay_and_failures_are_named() {
 }
 
 #[test]
+#[serial]
 fn conditionals_read_their_predicate_on_the_device() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let (x, flag) = (alloc(device, 64, s), alloc(device, 64, s));
@@ -390,8 +391,8 @@ fn conditionals_read_their_predicate_on_the_device() {
 }
 
 #[test]
+#[serial]
 fn graphs_are_built_node_by_node() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let before = held(device);
@@ -441,8 +442,8 @@ fn graphs_are_built_node_by_node() {
 }
 
 #[test]
+#[serial]
 fn an_update_takes_other_addresses_of_the_same_shape() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         let (x, y) = (alloc(device, 64, s), alloc(device, 64, s));
@@ -481,8 +482,8 @@ fn an_update_takes_other_addresses_of_the_same_shape() {
 }
 
 #[test]
+#[serial]
 fn random_numbers_advance_with_every_replay_as_eager_ones() {
-    let _alone = alone();
     for device in *DEVICES {
         let s = stream(device);
         ok(unsafe { otr_stream_set_current(s) });

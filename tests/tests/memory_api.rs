@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use outrigger::ffi::*;
 use outrigger::runtime::Code;
 use outrigger_tests::abi::*;
+use serial_test::serial;
 
 const MIB: u64 = 1 << 20;
 
@@ -81,8 +82,8 @@ fn held_by_process() -> u64 {
 }
 
 #[test]
+#[serial]
 fn threads_allocate_into_the_pools_of_their_choice() {
-    let _alone = alone();
     for &device in &*DEVICES {
         let (first, second) = (stream(device), stream(device));
         let (outer, inner) = (new_pool(device), new_pool(device));
@@ -154,8 +155,8 @@ fn threads_allocate_into_the_pools_of_their_choice() {
 }
 
 #[test]
+#[serial]
 fn a_pools_memory_is_its_own_until_the_last_block_is_freed() {
-    let _alone = alone();
     for &device in &*DEVICES {
         let before = held(device);
         let (stream, pool) = (stream(device), new_pool(device));
@@ -241,8 +242,8 @@ fn a_pools_memory_is_its_own_until_the_last_block_is_freed() {
 }
 
 #[test]
+#[serial]
 fn limits_hold_for_a_device_and_for_the_process() {
-    let _alone = alone();
     let (device, beside) = (DEVICES[1], DEVICES[0]);
     let (stream, neighbour) = (stream(device), stream(beside));
     let _unlimited = Unlimited(device);
@@ -342,8 +343,8 @@ unsafe extern "C" fn hear(user: *mut c_void, seen: *const otr_observation_t) {
 }
 
 #[test]
+#[serial]
 fn observers_release_memory_before_an_allocation_fails() {
-    let _alone = alone();
     for &device in &*DEVICES {
         let hoard = Box::leak(Box::<Hoard>::default());
         let user = std::ptr::from_ref(hoard).cast_mut().cast::<c_void>();
@@ -410,8 +411,8 @@ fn observers_release_memory_before_an_allocation_fails() {
 }
 
 #[test]
+#[serial]
 fn a_cache_is_trimmed_to_what_is_to_stay() {
-    let _alone = alone();
     for &device in &*DEVICES {
         let (stream, before) = (stream(device), held(device));
         let blocks: [u64; 6] = std::array::from_fn(|_| alloc(device, 40 * MIB, stream));
@@ -440,8 +441,8 @@ fn a_cache_is_trimmed_to_what_is_to_stay() {
 }
 
 #[test]
+#[serial]
 fn statistics_have_pytorchs_names() {
-    let _alone = alone();
     for &device in &*DEVICES {
         let stream = stream(device);
         held(device);

@@ -16,6 +16,7 @@ use outrigger::runtime::Code;
 use outrigger_allocator::trace::{Op, Trace};
 use outrigger_tests::abi::*;
 use serde_json::Value;
+use serial_test::serial;
 
 const MIB: u64 = 1 << 20;
 
@@ -112,8 +113,8 @@ impl Drop for Limit {
 }
 
 #[test]
+#[serial]
 fn labels_say_who_holds_memory() {
-    let _alone = alone();
     for &device in &*DEVICES {
         let stream = stream(device);
         push(c"model");
@@ -167,8 +168,8 @@ fn labels_say_who_holds_memory() {
 }
 
 #[test]
+#[serial]
 fn the_ring_keeps_the_last_events() {
-    let _alone = alone();
     for &device in &*DEVICES {
         let stream = stream(device);
         let recording = Recording::new(device, &options(12));
@@ -291,8 +292,8 @@ unsafe extern "C" fn frames(
 }
 
 #[test]
+#[serial]
 fn contexts_tell_where_memory_was_allocated_and_are_given_back() {
-    let _alone = alone();
     for &device in &*DEVICES {
         let contexts: &Contexts = Box::leak(Box::new(Contexts {
             stream: stream(device),
@@ -353,8 +354,8 @@ fn contexts_tell_where_memory_was_allocated_and_are_given_back() {
 }
 
 #[test]
+#[serial]
 fn a_trace_replays_to_the_same_peaks() {
-    let _alone = alone();
     let file = std::env::temp_dir().join(format!("outrigger-{}.trace", std::process::id()));
     let path = CString::new(file.to_str().expect("UTF-8")).expect("no NUL");
     for &device in &*DEVICES {
@@ -434,8 +435,8 @@ fn a_trace_replays_to_the_same_peaks() {
 }
 
 #[test]
+#[serial]
 fn events_of_threads_are_told_in_order_for_each_address() {
-    let _alone = alone();
     for &device in &*DEVICES {
         let recording = Recording::new(device, &options(100_000));
         let shared = stream(device);
@@ -491,8 +492,8 @@ fn events_of_threads_are_told_in_order_for_each_address() {
 }
 
 #[test]
+#[serial]
 fn a_snapshot_of_all_devices_adds_up() {
-    let _alone = alone();
     let kept: Vec<_> = DEVICES
         .iter()
         .map(|&device| alloc(device, 3 * MIB + 5, stream(device)))

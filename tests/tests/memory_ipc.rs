@@ -15,6 +15,7 @@ use std::sync::LazyLock;
 use outrigger::ffi::*;
 use outrigger::runtime::Code;
 use outrigger_tests::abi::*;
+use serial_test::serial;
 
 /// What the other process imports, as `device text`, is told by this variable of its environment.
 const IMPORT: &str = "OUTRIGGER_TEST_IMPORT";
@@ -132,8 +133,8 @@ fn the_other_process() {
 }
 
 #[test]
+#[serial]
 fn another_process_reads_and_writes_what_was_exported() {
-    let _alone = alone();
     for device in *SHARING {
         let before = held(device);
         let stream = stream(device);
@@ -165,8 +166,8 @@ fn another_process_reads_and_writes_what_was_exported() {
 }
 
 #[test]
+#[serial]
 fn what_cannot_be_shared_is_told() {
-    let _alone = alone();
     let (unified, discrete, c_driver) = (SHARING[0], SHARING[1], DEVICES[2]);
     let streams = [unified, discrete, c_driver].map(stream);
     let plain = alloc(c_driver, 100, streams[2]);

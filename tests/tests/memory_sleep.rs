@@ -13,10 +13,11 @@ use std::sync::LazyLock;
 use outrigger::ffi::*;
 use outrigger::runtime::Code;
 use outrigger_tests::abi::{
-    add, alloc, alone, begin, download, end, fails, instantiate, made, ok, replay, stream,
-    synchronize, text, upload,
+    add, alloc, begin, download, end, fails, instantiate, made, ok, replay, stream, synchronize,
+    text, upload,
 };
 use outrigger_tests::within_limit;
+use serial_test::serial;
 
 const MIB: u64 = 1 << 20;
 
@@ -70,9 +71,9 @@ fn pattern(count: usize, seed: u32) -> Vec<u32> {
 }
 
 #[test]
+#[serial]
 fn contents_and_addresses_come_back() {
     within_limit(|| {
-        let _alone = alone();
         for device in DEVICES.0 {
             let (s, side) = (stream(device), stream(device));
             let pool = made(|out| unsafe { otr_pool_create(device, out) });
@@ -133,9 +134,9 @@ fn contents_and_addresses_come_back() {
 }
 
 #[test]
+#[serial]
 fn whoever_uses_a_sleeping_pool_is_refused() {
     within_limit(|| {
-        let _alone = alone();
         for device in DEVICES.0 {
             let s = stream(device);
             let pool = made(|out| unsafe { otr_pool_create(device, out) });
@@ -224,9 +225,9 @@ fn whoever_uses_a_sleeping_pool_is_refused() {
 }
 
 #[test]
+#[serial]
 fn what_a_graph_keeps_of_a_sleeping_pool_outlives_its_handle() {
     within_limit(|| {
-        let _alone = alone();
         for device in DEVICES.0 {
             for lost in [false, true] {
                 let s = stream(device);
@@ -263,9 +264,9 @@ fn what_a_graph_keeps_of_a_sleeping_pool_outlives_its_handle() {
 }
 
 #[test]
+#[serial]
 fn a_pool_that_cannot_be_woken_sleeps_on() {
     within_limit(|| {
-        let _alone = alone();
         for device in DEVICES.0 {
             let s = stream(device);
             let pool = made(|out| unsafe { otr_pool_create(device, out) });

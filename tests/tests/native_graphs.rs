@@ -15,9 +15,10 @@ use outrigger::ffi::*;
 use outrigger::runtime::{Code, CopyKind, DType};
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
 use outrigger_tests::abi::{
-    Scripted, add, alloc, alone, begin, download, end, exec_info, fails, held, instantiate, made,
-    ok, replay, scalar, stream, synchronize, upload,
+    Scripted, add, alloc, begin, download, end, exec_info, fails, held, instantiate, made, ok,
+    replay, scalar, stream, synchronize, upload,
 };
+use serial_test::serial;
 
 /// A device without graphs of its own, then one of each face with them.
 static DEVICES: LazyLock<[u32; 3]> = LazyLock::new(|| {
@@ -35,8 +36,8 @@ fn native() -> [u32; 2] {
 }
 
 #[test]
+#[serial]
 fn a_replay_does_what_other_ways_do() {
-    let _alone = alone();
     for device in native() {
         let s = stream(device);
         let before = held(device);
@@ -87,8 +88,8 @@ fn a_replay_does_what_other_ways_do() {
 }
 
 #[test]
+#[serial]
 fn what_a_driver_cannot_do_is_unsupported() {
-    let _alone = alone();
     for (device, code, needle) in [
         (DEVICES[0], Code::UNSUPPORTED, "host has no graphs"),
         (DEVICES[1], Code::INVALID_ARGUMENT, "not both"),
@@ -132,8 +133,8 @@ fn shut(stream: u64) -> mpsc::Sender<()> {
 }
 
 #[test]
+#[serial]
 fn bindings_are_for_later_replays() {
-    let _alone = alone();
     for device in native() {
         let s = stream(device);
         let buffers = [(); 4].map(|()| alloc(device, 64, s));
@@ -175,8 +176,8 @@ fn bindings_are_for_later_replays() {
 }
 
 #[test]
+#[serial]
 fn an_update_is_for_later_replays() {
-    let _alone = alone();
     for device in native() {
         let s = stream(device);
         let (x, y) = (alloc(device, 64, s), alloc(device, 64, s));
@@ -211,8 +212,8 @@ fn an_update_is_for_later_replays() {
 }
 
 #[test]
+#[serial]
 fn host_nodes_are_called_at_every_replay_also_after_a_failure() {
-    let _alone = alone();
     for device in native() {
         let s = stream(device);
         let node = Scripted::new();
@@ -280,8 +281,8 @@ fn draw(stream: u64, generator: u64, x: u64) {
 }
 
 #[test]
+#[serial]
 fn random_numbers_advance_with_every_replay_as_eager_ones() {
-    let _alone = alone();
     for device in native() {
         let s = stream(device);
         ok(unsafe { otr_stream_set_current(s) });

@@ -14,6 +14,7 @@ use outrigger::ffi::*;
 use outrigger::runtime::{Code, DType};
 use outrigger_device::sys::{otr_operator_call_t, otr_tensor_t};
 use outrigger_tests::abi::*;
+use serial_test::serial;
 
 /// Hands `call` an operator on operands of f32, each of its own sizes and strides: inputs, then the output.
 fn with_operands<R>(
@@ -126,8 +127,8 @@ fn row<const A: usize>() -> [Kernel; ROW] {
 }
 
 #[test]
+#[serial]
 fn a_host_may_launch_ever_new_kernels() {
-    let _alone = alone();
     let all = kernels!(rows
         0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34
         35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66

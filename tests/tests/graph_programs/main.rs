@@ -21,13 +21,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, DType};
 use outrigger_tests::abi::{
-    DEVICES, alloc, alone, download, exec_info, fails, held, instantiate, made, ok, outcome,
-    replay, scalar, upload,
+    DEVICES, alloc, download, exec_info, fails, held, instantiate, made, ok, outcome, replay,
+    scalar, upload,
 };
 use outrigger_tests::within_limit;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+use serial_test::serial;
 
 use commands::{JOBS, add_slow_mix, dtype, width};
 use model::{Data, State};
@@ -318,9 +319,9 @@ fn run(device: u32, case: &Case) {
 }
 
 #[test]
+#[serial]
 fn levels_that_run_in_parallel_wait_for_each_other() {
     within_limit(|| {
-        let _alone = alone();
         for device in *DEVICES {
             let env = Env::new(device);
             let s = env.lanes[0][0];
@@ -392,6 +393,7 @@ fn seed() -> u64 {
 }
 
 #[test]
+#[serial]
 fn programs_mean_the_same_eagerly_captured_and_built() {
     let seed = seed();
     let mut bytes = [0; 32];
@@ -404,7 +406,6 @@ fn programs_mean_the_same_eagerly_captured_and_built() {
         ..Config::default()
     };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let _alone = alone();
     let outcome = TestRunner::new_with_rng(config, rng).run(&case(), |case| {
         for device in DEVICES.iter().chain(&*NATIVE).copied() {
             let case = case.clone();
