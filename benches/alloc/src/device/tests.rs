@@ -50,7 +50,11 @@ fn another_stream_has_to_come_behind_the_work_on_memory() {
     assert_eq!(reuse(&|_| ()), 1, "nothing in between");
     assert_eq!(reuse(&|device| device.tick(102)), 0, "time");
     assert_eq!(reuse(&Device::finish), 0, "an idle device");
-    let wait = |device: &Device| device.fence_wait(&device.fence(StreamId(0)).unwrap());
+    let wait = |device: &Device| {
+        device
+            .fence_wait(&device.fence(StreamId(0)).unwrap())
+            .unwrap()
+    };
     assert_eq!(reuse(&wait), 0, "a wait");
     let order = |device: &Device| {
         let fence = device.fence(StreamId(0)).unwrap();
@@ -60,7 +64,11 @@ fn another_stream_has_to_come_behind_the_work_on_memory() {
         assert!(device.order(StreamId(1), &fence));
     };
     assert_eq!(reuse(&order), 0, "a wait on the device");
-    let wrong = |device: &Device| device.fence_wait(&device.fence(StreamId(2)).unwrap());
+    let wrong = |device: &Device| {
+        device
+            .fence_wait(&device.fence(StreamId(2)).unwrap())
+            .unwrap()
+    };
     assert_eq!(reuse(&wrong), 1, "a wait for another stream");
 }
 
