@@ -17,10 +17,9 @@ pub const OTR_GRAPH_SUBMIT: u32 = 2;
 /// Replays are launches of a graph of the driver's own. OTR_ERR_UNSUPPORTED where it has none.
 pub const OTR_GRAPH_NATIVE: u32 = 4;
 
-/// A replay is one launch of a host kernel that runs all nodes.
+/// A replay is one launch of a host kernel that runs all nodes: a host call where the driver takes no host functions
+/// and the host sees its memory.
 pub const OTR_GRAPH_MODE_LAUNCH: u32 = 1;
-/// A replay is one host call that runs all nodes.
-pub const OTR_GRAPH_MODE_HOST_CALL: u32 = 2;
 /// A replay goes through the driver's queue node by node.
 pub const OTR_GRAPH_MODE_SUBMIT: u32 = 3;
 /// A replay is one launch of a graph of the driver's own.
@@ -133,7 +132,6 @@ api! {
             parallel_levels: known.parallel_segments,
             mode: match known.mode {
                 ExecMode::Launch => OTR_GRAPH_MODE_LAUNCH,
-                ExecMode::HostCall => OTR_GRAPH_MODE_HOST_CALL,
                 ExecMode::Submit => OTR_GRAPH_MODE_SUBMIT,
                 ExecMode::Native => OTR_GRAPH_MODE_NATIVE,
             },

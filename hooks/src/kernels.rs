@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use outrigger_device::{Code, Kernel};
-use outrigger_ops::{Call, KernelFn, OperatorId, Plan, PlanError};
+use outrigger_ops::{Call, KernelFn, OperatorId, PlanError};
 
 use crate::{Device, Error, Result, Stream};
 
@@ -92,44 +92,15 @@ impl Stream {
         }
         let plan = outrigger_ops::plan(operator, call)
             .map_err(|error| refused(operator, error).on_stream(self.id()))?;
-        match self.device().kernels().get(self.device(), plan.kernel)? {
-            Some(kernel) => {
-                // SAFETY: the block was made for this kernel by its own plan; operands are the
-                // caller's promise.
-                unsafe {
-                    self.queue()
-                        .launch(kernel, plan.args(), plan.cost_ns, plan.label)
-                }
-                .map_err(|error| self.failed(error))
-            }
-            None if self.device().properties().host_visible() => self.call_on_host(plan),
-            None => Err(no_way().in_operator(name(operator)).on_stream(self.id())),
-        }
-    }
-
-    /// Runs a host kernel as a host call: for drivers that bring no kernels, over memory that the
-    /// host sees.
-    fn call_on_host(&self, plan: Plan) -> Result<()> {
-        let failed = Arc::clone(self.failed_operator());
-        self.host_call(move |upstream| {
-            upstream?;
-            let args = plan.args();
-            // SAFETY: the block was made for this kernel by its own plan, and device addresses are
-            // host pointers on this device, so that the bias is 0.
-            let code =
-                unsafe { (plan.kernel)(args.as_ptr().cast::<c_void>(), args.len() as u32, 0) };
-            if code == Code::OK.0 {
-                return Ok(());
-            }
-            failed.set(plan.label.into());
-            Err(Code(code))
-        })
+        // SAFETY: the block was made for this kernel by its own plan; operands are the caller's promise.
+        unsafe { self.launch_host(plan.kernel, plan.args(), plan.cost_ns, plan.label) }
     }
 
     /// Launches a host kernel, captured or not; see [`Stream::launch`].
     ///
     /// # Safety
     /// As for [`Stream::launch`].
+    #[inline]
     pub(crate) unsafe fn launch_host(
         &self,
         function: KernelFn,
@@ -144,8 +115,25 @@ impl Stream {
                 .map_err(|error| self.failed(error));
         }
         if !device.properties().host_visible() {
-            return Err(no_way().on_stream(self.id()));
+            return Err(no_way()
+                .in_operator(label.to_string_lossy())
+                .on_stream(self.id()));
         }
+        // SAFETY: as above.
+        unsafe { self.call_on_host(function, args, label) }
+    }
+
+    /// Runs a host kernel as a host call: for drivers that take no host functions, over memory that the host sees.
+    ///
+    /// # Safety
+    /// As for [`Stream::launch`].
+    #[cold]
+    unsafe fn call_on_host(
+        &self,
+        function: KernelFn,
+        args: &[u8],
+        label: &'static CStr,
+    ) -> Result<()> {
         let args = args.to_vec();
         let failed = Arc::clone(self.failed_operator());
         self.host_call_now(move |upstream| {
@@ -191,9 +179,9 @@ unsafe extern "C" fn tell_bias(args: *const c_void, _size: u32, bias: i64) -> i3
 }
 
 impl Device {
-    /// Whether its driver runs host kernels.
-    pub(crate) fn takes_host_kernels(&self) -> Result<bool> {
-        Ok(self.kernels().get(self, tell_bias)?.is_some())
+    /// Whether host kernels can run in stream order: by launches of the driver, or as host calls.
+    pub(crate) fn runs_host_kernels(&self) -> Result<bool> {
+        Ok(self.properties().host_visible() || self.kernels().get(self, tell_bias)?.is_some())
     }
 
     /// The driver's kernel for a host function; `None` if it takes none.

@@ -163,11 +163,9 @@ typedef struct otr_status otr_status_t;
 // Replays are launches of a graph of the driver's own. OTR_ERR_UNSUPPORTED where it has none.
 #define OTR_GRAPH_NATIVE 4
 
-// A replay is one launch of a host kernel that runs all nodes.
+// A replay is one launch of a host kernel that runs all nodes: a host call where the driver takes no host functions
+// and the host sees its memory.
 #define OTR_GRAPH_MODE_LAUNCH 1
-
-// A replay is one host call that runs all nodes.
-#define OTR_GRAPH_MODE_HOST_CALL 2
 
 // A replay goes through the driver's queue node by node.
 #define OTR_GRAPH_MODE_SUBMIT 3

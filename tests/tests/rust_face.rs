@@ -137,12 +137,7 @@ fn values_and_members_are_those_of_version_0_1() {
         ConditionalKind::Switch,
     ];
     let _ = [DumpFormat::Dot, DumpFormat::Json, DumpFormat::Svg];
-    let _ = [
-        ExecMode::Launch,
-        ExecMode::HostCall,
-        ExecMode::Submit,
-        ExecMode::Native,
-    ];
+    let _ = [ExecMode::Launch, ExecMode::Submit, ExecMode::Native];
     let _ = [
         FallbackMode::Silent,
         FallbackMode::Warn,

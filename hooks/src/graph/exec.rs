@@ -23,7 +23,7 @@ use outrigger_ops::parallel;
 use bind::{Slot, check_slots, slot_ranges, slots_of, unbind};
 
 use super::data::{GraphData, Work};
-use super::launch::{Block, Header, replay, report};
+use super::launch::{Block, Header, replay};
 use super::native::{self, Native};
 use super::program::{Patch, Program};
 use super::submit;
@@ -49,8 +49,6 @@ pub struct ExecFlags {
 pub enum ExecMode {
     /// As one launch of a host kernel that runs all nodes.
     Launch,
-    /// As one host call that runs all nodes.
-    HostCall,
     /// Node by node through the driver's queue.
     Submit,
     /// As one launch of a graph of the driver's own.
@@ -317,28 +315,6 @@ impl GraphExec {
                     stream.launch_host(replay, args, cost, c"graph")
                 })?;
             }
-            ExecMode::HostCall => {
-                let patches: Vec<_> = patches.collect();
-                let program = Arc::clone(&state.program);
-                let report_to = Arc::clone(stream.failed_operator());
-                stream.host_call_now(move |upstream| {
-                    // SAFETY: the exec orders replays, and keeps what they use alive.
-                    unsafe { program.patch(&patches) };
-                    program.applied.store(number, Ordering::Release);
-                    // Device addresses are host pointers on this device.
-                    let code = match upstream {
-                        // SAFETY: as above.
-                        Ok(()) => unsafe { program.run(0) },
-                        // SAFETY: as above.
-                        Err(code) => unsafe { program.skip(0, code.0) },
-                    };
-                    if code == Code::OK.0 {
-                        return Ok(());
-                    }
-                    report(&program, &report_to);
-                    Err(Code(code))
-                })?;
-            }
             ExecMode::Submit => {
                 let patches: Vec<_> = patches.collect();
                 // SAFETY: blocks are read when their node is submitted, which this thread does. The graph
@@ -501,10 +477,8 @@ fn mode_of(device: &'static Device, data: &GraphData, flags: ExecFlags) -> Resul
             _ => measured_mode(device),
         });
     }
-    if device.takes_host_kernels()? {
+    if device.runs_host_kernels()? {
         Ok(ExecMode::Launch)
-    } else if device.properties().host_visible() {
-        Ok(ExecMode::HostCall)
     } else {
         by_node()?;
         Ok(measured_mode(device))

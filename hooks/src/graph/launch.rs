@@ -45,7 +45,7 @@ pub(super) unsafe extern "C" fn replay(args: *const c_void, _size: u32, bias: i6
 
 /// Notes the name of the node that failed where its stream looks for it.
 #[cold]
-pub(super) fn report(program: &Program, report: &FailedOperator) {
+fn report(program: &Program, report: &FailedOperator) {
     if let Some(label) = program.take_failed_label() {
         report.set(label.into());
     }

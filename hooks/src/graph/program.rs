@@ -318,15 +318,6 @@ impl Program {
         &self.steps[range.start as usize..range.end as usize]
     }
 
-    /// Calls the host functions with a failure of the work before the replay; nothing else runs.
-    ///
-    /// # Safety
-    /// As for [`Program::run`].
-    pub(crate) unsafe fn skip(&self, bias: i64, upstream: i32) -> i32 {
-        // SAFETY: the caller's promise.
-        unsafe { self.run_steps(&self.steps, bias, upstream) }
-    }
-
     /// Runs steps in order. After a failure (`upstream` is one that happened before) only host
     /// functions are called, with it.
     ///

@@ -37,16 +37,15 @@ fn executable_graphs(context: &Context) -> Verdict {
     let native = context.has(&context.open()?, Need::Graphs);
     let modes = [
         OTR_GRAPH_MODE_LAUNCH,
-        OTR_GRAPH_MODE_HOST_CALL,
         OTR_GRAPH_MODE_SUBMIT,
         OTR_GRAPH_MODE_NATIVE,
     ];
     let cases = [
         (0, &modes[..]),
         (OTR_GRAPH_SERIAL, &modes[..]),
-        (OTR_GRAPH_SUBMIT, &modes[2..3]),
-        (OTR_GRAPH_SERIAL | OTR_GRAPH_SUBMIT, &modes[2..3]),
-        (OTR_GRAPH_NATIVE, &modes[3..]),
+        (OTR_GRAPH_SUBMIT, &modes[1..2]),
+        (OTR_GRAPH_SERIAL | OTR_GRAPH_SUBMIT, &modes[1..2]),
+        (OTR_GRAPH_NATIVE, &modes[2..]),
     ];
     for (flags, modes) in cases {
         if flags == OTR_GRAPH_NATIVE && !native {
