@@ -269,7 +269,12 @@ impl Device {
     }
 
     /// Checks that a range lies in one live allocation of this device.
-    pub(crate) fn check_range(&self, what: &str, address: u64, size: u64) -> Result<()> {
+    pub(crate) fn check_range(
+        &self,
+        what: impl fmt::Display,
+        address: u64,
+        size: u64,
+    ) -> Result<()> {
         if size == 0 {
             return Ok(());
         }

@@ -323,24 +323,23 @@ impl Program {
     ///
     /// # Safety
     /// As for [`Program::run`].
-    #[inline]
+    #[inline(never)] // inlined, the loop costs one instruction more for each step
     unsafe fn run_steps(&self, steps: &[Step], bias: i64, upstream: i32) -> i32 {
         let mut code = upstream;
         let mut rest = steps.iter();
         if code == Code::OK.0 {
-            for step in rest.by_ref() {
+            let failed = rest.find(|step| {
                 // SAFETY: the caller's promise; the block was made for this kernel.
                 code = unsafe { (step.function)(step.args, step.size, bias) };
-                if code != Code::OK.0 {
-                    self.fail(step.node);
-                    break;
-                }
-            }
+                code != Code::OK.0
+            });
+            let Some(failed) = failed else {
+                return code;
+            };
+            self.fail(failed.node);
         }
-        if code != Code::OK.0 {
-            // SAFETY: as above.
-            unsafe { call_rest(rest.as_slice(), bias, code) };
-        }
+        // SAFETY: as above.
+        unsafe { call_rest(rest.as_slice(), bias, code) };
         code
     }
 

@@ -154,7 +154,7 @@ impl GraphExec {
             return Err(no_slot(slot, "buffer"));
         };
         let device = self.device;
-        let check = || device.check_range(&format!("buffer for '{name}'"), address, *size);
+        let check = || device.check_range(format_args!("buffer for '{name}'"), address, *size);
         check()?;
         if address.abs_diff(*recorded) % ALIGNMENT != 0 {
             return Err(Error::new(
