@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use quote::ToTokens;
 use syn::{Fields, GenericArgument, Item, PathArguments, Type, TypeBareFn};
 
@@ -69,6 +69,15 @@ fn main() -> anyhow::Result<()> {
         .context("usage: layer-entries PATH-TO-sys.rs")?;
     let source = std::fs::read_to_string(&path).with_context(|| path.clone())?;
     let file = syn::parse_file(&source).with_context(|| path.clone())?;
+    for item in &file.items {
+        let Item::Struct(item) = item else { continue };
+        let name = item.ident.to_string();
+        let listed = GROUPS.iter().any(|(_, table, _)| *table == name);
+        ensure!(
+            listed || !name.ends_with("_api"),
+            "{name} is a table that GROUPS does not name"
+        );
+    }
     let numbers = numbers(&file);
     let mut text = HEAD.to_owned();
     for (group, table, prefix) in GROUPS {
