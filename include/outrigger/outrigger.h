@@ -1444,10 +1444,11 @@ otr_status_t *otr_pool_set_limit(otr_pool_t pool, uint64_t bytes);
 // Puts a pool to sleep: what is in use of it moves to memory of the host, and the device gets the
 // pool's memory back. Waits for all work of all devices; nobody may submit work on the pool's memory
 // during the call, be it by replays. Then, until otr_pool_wake, allocations from the pool, replays of
-// graphs, copies and operators that use its memory are OTR_ERR_BUSY; frees go on. `released` gets how many bytes the device has got
-// back, 0 if the pool slept already; NULL if that does not matter. OTR_ERR_UNSUPPORTED on a driver
-// without virtual memory, OTR_ERR_CAPTURE while a graph is recorded into the pool, OTR_ERR_BUSY while
-// another thread allocates from it, puts it to sleep or wakes it. Where it fails the pool is as it was.
+// graphs, copies and operators that use its memory are OTR_ERR_BUSY; frees go on. `released` gets how
+// many bytes the device has got back, 0 if the pool slept already; NULL if that does not matter.
+// OTR_ERR_UNSUPPORTED on a driver without virtual memory, OTR_ERR_CAPTURE while a graph is recorded into
+// the pool, OTR_ERR_BUSY while another thread allocates from it, puts it to sleep or wakes it. Where it
+// fails the pool is as it was.
 otr_status_t *otr_pool_sleep(otr_pool_t pool,
                              uint64_t *released);
 
