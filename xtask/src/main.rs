@@ -24,8 +24,6 @@ mod suites;
 mod tidy;
 mod workspace;
 
-mod r#gen;
-
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};

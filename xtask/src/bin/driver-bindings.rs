@@ -1,5 +1,5 @@
 //! Prints the Rust bindings of `driver.h`. A program of its own, behind the feature `gen`, so that only
-//! those who regenerate build bindgen and need libclang. Started by `gen::driver_bindings`; never by
+//! those who regenerate build bindgen and need libclang. Started by `cargo xtask gen`; never by
 //! a person.
 
 // Standard output is this program's result, read by the process that started it.
