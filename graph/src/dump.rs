@@ -1,16 +1,18 @@
 //! Pictures and listings of a graph: DOT for Graphviz, SVG that needs nothing, JSON for programs.
 
+#![forbid(unsafe_code)]
+
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::graph::{Graph, Kind, Node, NodeId};
+use crate::dag::{Dag, Kind, Node, NodeId};
 
 /// Sizes in the picture, in pixels.
 const BOX: (usize, usize) = (150, 30);
 const GAP: (usize, usize) = (30, 30);
 
-impl<C> Graph<C> {
+impl<C> Dag<C> {
     /// The graph in Graphviz's language. Nodes that a schedule drops are dashed.
     pub fn to_dot(&self, name: &str) -> String {
         let mut out = format!(

@@ -1,282 +1,546 @@
-//! Nodes, edges and buffers. A graph only grows, and never holds an edge to a later node.
+//! Graphs: captured ones, and ones that are built node by node.
 
-use std::borrow::Cow;
-use std::fmt;
-use std::ops::Range;
+use std::ops::Deref;
+use std::sync::Arc;
 
-/// A node's number: nodes count from 0 in the order in which they were added.
-pub type NodeId = u32;
+use outrigger_allocator::StreamId;
+use outrigger_device::{Code, CopyKind, DType};
+use outrigger_locks::{Mutex, Rank};
+use outrigger_ops::{Call, OperatorId};
 
-/// A buffer's number within its graph.
-pub type BufferId = u32;
+use crate::buffers::{BufferMap, Resolver};
+use crate::dag::{Dag, Kind, NodeId};
+use crate::data::{
+    Command, ConditionalKind, GraphData, Named, NamedThing, Resources, Store, Work, access, buffer,
+};
+use crate::memory::{Device, PoolRef};
+use crate::record::{self, Buffers, Condition, DriverNode, HostNode, KernelCall, Recorded};
+use crate::{Error, Result};
 
-/// What kind of work a node is: for pictures, and for what may be dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A kernel.
-    Kernel,
-    /// A copy.
-    Copy,
-    /// A fill.
-    Fill,
-    /// A function on the host.
-    Host,
-    /// Nothing: it joins edges.
-    Empty,
-    /// Memory begins to be used.
-    Alloc,
-    /// Memory ends to be used.
-    Free,
-    /// Bodies that run or not, by a predicate on the device.
-    Conditional,
+/// Nodes and edges that can be looked at, added to, and instantiated.
+#[derive(Debug)]
+pub struct Graph {
+    partial: bool,
+    inner: Mutex<Inner>,
 }
 
-impl Kind {
-    /// Whether there is anything to run.
-    pub fn runs(self) -> bool {
-        !matches!(self, Self::Empty | Self::Alloc | Self::Free)
-    }
-
-    /// The kind as a word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Copy => "copy",
-            Self::Fill => "fill",
-            Self::Host => "host",
-            Self::Empty => "empty",
-            Self::Alloc => "alloc",
-            Self::Free => "free",
-            Self::Conditional => "conditional",
-        }
-    }
+#[derive(Debug)]
+struct Inner {
+    data: Arc<GraphData>,
+    map: BufferMap,
+    /// What nodes of this graph have freed, by address, size and node: an allocation that gets the
+    /// memory again runs after that node.
+    freed: Vec<(u64, u64, NodeId)>,
 }
 
-/// Memory that nodes use.
+/// Figures of a graph.
+#[derive(Clone, Copy, Debug)]
+pub struct GraphInfo {
+    /// The device that it is for.
+    pub device: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Edges.
+    pub edges: u32,
+    /// Bytes that its pool holds.
+    pub memory_bytes: u64,
+    /// What was recorded before a capture failed: it can be looked at only.
+    pub partial: bool,
+}
+
+/// How a graph is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffer {
-    /// Where it lies on the device.
-    pub address: u64,
-    /// Its size in bytes.
-    pub size: u64,
-    /// It was allocated and freed within the graph: nobody sees its contents after a replay.
-    pub transient: bool,
+pub enum DumpFormat {
+    /// The language of Graphviz.
+    Dot,
+    /// Nodes and buffers, for programs.
+    Json,
+    /// A picture.
+    Svg,
 }
 
-/// How a node uses a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
-    /// Which one.
-    pub buffer: BufferId,
-    /// Whether it may read.
-    pub reads: bool,
-    /// Whether it may write.
-    pub writes: bool,
-}
-
-/// What a node is, when it is added.
-#[derive(Clone, Debug)]
-pub struct NodeSpec<C> {
-    /// What kind of work.
-    pub kind: Kind,
-    /// What it is called: an operator, mostly.
-    pub label: Cow<'static, str>,
-    /// What a recorder said it belongs to, or nothing.
-    pub scope: Option<std::sync::Arc<str>>,
-    /// Estimated time in nanoseconds; 0 if unknown.
-    pub cost_ns: u32,
-    /// It does more than write to the buffers that it names, so that it is never dropped.
-    pub effects: bool,
-    /// What it does.
-    pub command: C,
-}
-
-/// A node of a graph.
-#[derive(Clone, Debug)]
-pub struct Node<C> {
-    /// What it is.
-    pub spec: NodeSpec<C>,
-    /// The lane that recorded it: a stream, mostly.
-    pub lane: u32,
-    deps: Range<u32>,
-    accesses: Range<u32>,
-}
-
-/// Nodes and edges.
-#[derive(Clone, Debug)]
-pub struct Graph<C> {
-    nodes: Vec<Node<C>>,
-    deps: Vec<NodeId>,
-    accesses: Vec<Access>,
-    buffers: Vec<Buffer>,
-}
-
-impl<C> Default for Graph<C> {
-    fn default() -> Self {
-        Self {
-            nodes: Vec::new(),
-            deps: Vec::new(),
-            accesses: Vec::new(),
-            buffers: Vec::new(),
-        }
-    }
-}
-
-/// The first place at which two graphs are not of the same shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// The node, by its number in both.
-    pub node: NodeId,
-    /// What differs.
-    pub what: String,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {}: {}", self.node, self.what)
-    }
-}
-
-impl<C> Graph<C> {
-    /// Adds a buffer.
-    pub fn add_buffer(&mut self, buffer: Buffer) -> BufferId {
-        self.buffers.push(buffer);
-        (self.buffers.len() - 1) as BufferId
-    }
-
-    /// Adds a node that runs after `deps`. `None` if one of them is not a node of this graph yet, or
-    /// a buffer is unknown: then nothing was added.
-    pub fn add(
-        &mut self,
-        lane: u32,
-        spec: NodeSpec<C>,
-        deps: &[NodeId],
-        accesses: &[Access],
-    ) -> Option<NodeId> {
-        let id = self.nodes.len() as NodeId;
-        let known = |access: &Access| (access.buffer as usize) < self.buffers.len();
-        if deps.iter().any(|&dep| dep >= id) || !accesses.iter().all(known) {
-            return None;
-        }
-        let (first_dep, first_access) = (self.deps.len() as u32, self.accesses.len() as u32);
-        self.deps.extend_from_slice(deps);
-        self.accesses.extend_from_slice(accesses);
-        self.nodes.push(Node {
-            spec,
-            lane,
-            deps: first_dep..self.deps.len() as u32,
-            accesses: first_access..self.accesses.len() as u32,
-        });
-        Some(id)
-    }
-
-    /// How many nodes there are.
-    pub fn len(&self) -> usize {
-        self.nodes.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
-    }
-
-    /// How many edges there are.
-    pub fn edge_count(&self) -> usize {
-        self.deps.len()
-    }
-
-    /// A node.
-    pub fn node(&self, id: NodeId) -> Option<&Node<C>> {
-        self.nodes.get(id as usize)
-    }
-
-    /// A node's command, to be changed.
-    pub fn command_mut(&mut self, id: NodeId) -> Option<&mut C> {
-        self.nodes
-            .get_mut(id as usize)
-            .map(|node| &mut node.spec.command)
-    }
-
-    /// All nodes, in order.
-    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node<C>)> + ExactSizeIterator {
-        let nodes = self.nodes.iter().enumerate();
-        nodes.map(|(index, node)| (index as NodeId, node))
-    }
-
-    /// The nodes that a node runs after.
-    pub fn deps(&self, node: &Node<C>) -> &[NodeId] {
-        &self.deps[node.deps.start as usize..node.deps.end as usize]
-    }
-
-    /// How a node uses buffers.
-    pub fn accesses(&self, node: &Node<C>) -> &[Access] {
-        &self.accesses[node.accesses.start as usize..node.accesses.end as usize]
-    }
-
-    /// All buffers.
-    pub fn buffers(&self) -> &[Buffer] {
-        &self.buffers
-    }
-
-    /// Says that a buffer was freed within the graph.
-    pub fn set_transient(&mut self, buffer: BufferId) {
-        if let Some(buffer) = self.buffers.get_mut(buffer as usize) {
-            buffer.transient = true;
-        }
-    }
-
-    /// Whether each node uses buffers as in a graph of the same shape, so that one schedule serves
-    /// both.
-    pub fn same_use(&self, other: &Self) -> bool {
-        let alike = |(a, b): (&Node<C>, &Node<C>)| {
-            a.spec.effects == b.spec.effects && self.accesses(a) == other.accesses(b)
-        };
-        let transient = |graph: &Self| {
-            graph
-                .buffers
-                .iter()
-                .map(|one| one.transient)
-                .collect::<Vec<_>>()
-        };
-        self.nodes.len() == other.nodes.len()
-            && self.nodes.iter().zip(&other.nodes).all(alike)
-            && transient(self) == transient(other)
-    }
-
-    /// Whether `other` has the same nodes with the same edges; `alike` compares two commands and says
-    /// what differs.
+impl Graph {
+    /// An empty graph for a device. Memory that its nodes allocate comes from `pool`, or from a pool of its own.
     ///
     /// # Errors
-    /// The first difference.
-    pub fn same_shape(
-        &self,
-        other: &Self,
-        mut alike: impl FnMut(&C, &C) -> Result<(), String>,
-    ) -> Result<(), Difference> {
-        let differ = |node: usize, what: String| {
-            Err(Difference {
-                node: node as NodeId,
-                what,
-            })
+    /// `INVALID_ARGUMENT` for a pool of another device.
+    pub fn new(device: &'static dyn Device, pool: Option<&Arc<PoolRef>>) -> Result<Self> {
+        let pool = PoolRef::given_or_new(pool, device, "graph")?;
+        let data = GraphData {
+            graph: Dag::default(),
+            store: Store::default(),
+            names: Vec::new(),
+            resources: Arc::new(Resources::new(pool)),
+            others: Vec::new(),
         };
-        for (index, (a, b)) in self.nodes.iter().zip(&other.nodes).enumerate() {
-            if a.spec.kind != b.spec.kind || a.spec.label != b.spec.label {
-                let name =
-                    |node: &Node<C>| format!("{} {}", node.spec.kind.name(), node.spec.label);
-                return differ(index, format!("{} is not {}", name(b), name(a)));
-            }
-            if self.deps(a) != other.deps(b) {
-                let text = format!("runs after {:?}, not {:?}", other.deps(b), self.deps(a));
-                return differ(index, text);
-            }
-            if let Err(what) = alike(&a.spec.command, &b.spec.command) {
-                return differ(index, what);
-            }
+        Ok(Self::over(data, BufferMap::default(), false))
+    }
+
+    pub(crate) fn over(data: GraphData, map: BufferMap, partial: bool) -> Self {
+        Self {
+            partial,
+            inner: Mutex::new(
+                Rank::Graph,
+                Inner {
+                    data: Arc::new(data),
+                    map,
+                    freed: Vec::new(),
+                },
+            ),
         }
-        let (here, there) = (self.nodes.len(), other.nodes.len());
-        if here != there {
-            return differ(here.min(there), format!("{there} nodes are not {here}"));
+    }
+
+    /// Figures.
+    pub fn info(&self) -> GraphInfo {
+        let data = &self.inner.lock().data;
+        GraphInfo {
+            device: data.resources.device.index(),
+            nodes: data.graph.len() as u32,
+            edges: data.graph.edge_count() as u32,
+            memory_bytes: data.resources.pool.stats().reserved,
+            partial: self.partial,
         }
+    }
+
+    /// The graph, written down under a name.
+    pub fn dump(&self, name: &str, format: DumpFormat) -> String {
+        let data = Arc::clone(&self.inner.lock().data);
+        match format {
+            DumpFormat::Dot => data.graph.to_dot(name),
+            DumpFormat::Json => data.graph.to_json().to_string(),
+            DumpFormat::Svg => data.graph.to_svg(),
+        }
+    }
+
+    /// The graph as it is now.
+    ///
+    /// # Errors
+    /// `CAPTURE` for what a failed capture has left.
+    pub(crate) fn data(&self) -> Result<Arc<GraphData>> {
+        if self.partial {
+            return Err(Error::new(
+                Code::CAPTURE,
+                "the graph is what a capture had recorded at some moment: it can be looked at, not run",
+            ));
+        }
+        Ok(Arc::clone(&self.inner.lock().data))
+    }
+
+    /// Whose graph it is, and the pool of its memory.
+    fn memory(&self) -> (&'static dyn Device, Arc<PoolRef>) {
+        let resources = &self.inner.lock().data.resources;
+        (resources.device, Arc::clone(&resources.pool))
+    }
+
+    /// Gives a buffer a name: replays may put another one in its place.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the range is not in a live allocation, or the name is taken.
+    pub fn name_buffer(&self, name: &str, address: u64, size: u64) -> Result<()> {
+        let device = self.inner.lock().data.resources.device;
+        device.check_range(&"buffer", address, size)?;
+        self.name(name, NamedThing::Buffer { address, size })
+    }
+
+    /// Gives a number of an operator's node a name: replays may put another one in its place.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is no such node or number; `INVALID_ARGUMENT` if the name is taken.
+    pub fn name_scalar(&self, name: &str, node: NodeId, index: u32) -> Result<()> {
+        let data = Arc::clone(&self.inner.lock().data);
+        let call = data
+            .graph
+            .node(node)
+            .and_then(|node| node.spec.command.call);
+        let count = call.map(|call| call.with(&data.store.calls, |_, call| call.scalars.len()));
+        if count.is_none_or(|count| index as usize >= count) {
+            return Err(Error::new(
+                Code::NOT_FOUND,
+                match count {
+                    None => format!("node {node} is not an operator of this graph"),
+                    Some(count) => {
+                        format!("node {node} has {count} scalars, not one of number {index}")
+                    }
+                },
+            ));
+        }
+        self.name(name, NamedThing::Scalar { node, index })
+    }
+
+    fn name(&self, name: &str, what: NamedThing) -> Result<()> {
+        let mut inner = self.inner.lock();
+        if name.is_empty() || inner.data.names.iter().any(|one| one.name == name) {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("the name '{name}' is empty or taken: names of a graph differ"),
+            ));
+        }
+        Arc::make_mut(&mut inner.data).names.push(Named {
+            name: name.to_owned(),
+            what,
+        });
         Ok(())
     }
+
+    // ---- Building ------------------------------------------------------------------------------
+
+    fn add(
+        &self,
+        deps: &[NodeId],
+        command: impl FnOnce(&'static dyn Device, &mut Store, &mut dyn Buffers) -> Result<Recorded>,
+    ) -> Result<NodeId> {
+        if self.partial {
+            self.data()?;
+        }
+        let mut inner = self.inner.lock();
+        let Inner { data, map, .. } = &mut *inner;
+        let data = Arc::make_mut(data);
+        if let Some(dep) = deps.iter().find(|&&dep| dep as usize >= data.graph.len()) {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "a node that runs after node {dep}: the graph has {} nodes so far",
+                    data.graph.len()
+                ),
+            ));
+        }
+        let GraphData {
+            graph,
+            store,
+            resources,
+            ..
+        } = data;
+        let (stored, accesses) = {
+            let mut add = |buffer| graph.add_buffer(buffer);
+            let mut resolver = Resolver {
+                map,
+                resources,
+                add: &mut add,
+            };
+            command(resources.device, store, &mut resolver)?
+        };
+        graph
+            .add(0, stored.spec(None), deps, &accesses)
+            .ok_or_else(|| Error::new(Code::INTERNAL, "a buffer of a graph is missing"))
+    }
+
+    /// Adds a host kernel.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps` or addresses that are not in live memory.
+    ///
+    /// # Safety
+    /// The kernel may run with this block, on memory that its addresses name, at every replay.
+    pub unsafe fn add_kernel(&self, deps: &[NodeId], call: &KernelCall<'_>) -> Result<NodeId> {
+        self.add(deps, |_, store, buffers| {
+            record::kernel(store, buffers, call)
+        })
+    }
+
+    /// Adds an operator.
+    ///
+    /// # Errors
+    /// As [`add_kernel`](Self::add_kernel); `UNSUPPORTED` if there is no kernel for these arguments.
+    pub fn add_operator(&self, deps: &[NodeId], id: OperatorId, call: &Call<'_>) -> Result<NodeId> {
+        let (_, pool) = self.memory();
+        // Without the lock: the driver is asked, and observers may be, to release memory.
+        let driver = DriverNode::find(id, call, &pool)?;
+        self.add(deps, |_, store, buffers| {
+            record::operator(store, buffers, id, call, driver)
+        })
+    }
+
+    /// Adds a copy.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps` or a device range that is not in a live allocation.
+    ///
+    /// # Safety
+    /// Host ranges are valid at every replay, and the two ranges do not overlap.
+    pub unsafe fn add_copy(
+        &self,
+        deps: &[NodeId],
+        dst: u64,
+        src: u64,
+        size: u64,
+        kind: CopyKind,
+    ) -> Result<NodeId> {
+        self.add(deps, |device, store, buffers| {
+            check_copy(device, dst, src, size, kind)?;
+            record::copy(store, buffers, (dst, src, size, kind))
+        })
+    }
+
+    /// Adds a fill with a pattern of 1, 2, 4, 8 or 16 bytes.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps`, a range that is not in a live allocation, or a pattern
+    /// that does not fit.
+    pub fn add_fill(&self, deps: &[NodeId], dst: u64, size: u64, pattern: &[u8]) -> Result<NodeId> {
+        self.add(deps, |device, store, buffers| {
+            check_pattern(size, pattern)?;
+            device.check_range(&"destination", dst, size)?;
+            record::fill(store, buffers, dst, size, pattern)
+        })
+    }
+
+    /// Adds a host function.
+    ///
+    /// # Errors
+    /// As [`add_kernel`](Self::add_kernel); then `destroy` is not called.
+    ///
+    /// # Safety
+    /// The function may be called with its user data at every replay, from any thread.
+    pub unsafe fn add_host(&self, deps: &[NodeId], node: &HostNode<'_>) -> Result<NodeId> {
+        let id = self.add(deps, |_, store, buffers| {
+            record::host_node(store, buffers, node)
+        })?;
+        let resources = Arc::clone(&self.inner.lock().data.resources);
+        resources.own(node.user, node.destroy);
+        Ok(id)
+    }
+
+    /// Adds a node that does nothing but join edges.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps`.
+    pub fn add_empty(&self, deps: &[NodeId]) -> Result<NodeId> {
+        self.add(deps, |_, _, _| {
+            Ok((record::nothing(Kind::Empty, "empty"), Vec::new()))
+        })
+    }
+
+    /// Adds a conditional node. The bodies are taken as they are now.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` that says what is wrong with predicate, bodies or `deps`.
+    pub fn add_conditional(
+        &self,
+        deps: &[NodeId],
+        kind: ConditionalKind,
+        predicate: u64,
+        dtype: DType,
+        bodies: &[impl Deref<Target = Self>],
+    ) -> Result<NodeId> {
+        let bodies = whole(bodies)?;
+        self.add(deps, |device, store, buffers| {
+            let bodies = &bodies[..];
+            let condition = Condition {
+                kind,
+                predicate,
+                dtype,
+                bodies,
+            };
+            record::conditional(device, store, buffers, &condition)
+        })
+    }
+
+    /// Adds an allocation from the graph's pool. It may get memory that another node frees: then it
+    /// runs after that node. The memory is the graph's until a node frees it, or the graph ends.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`; `INVALID_ARGUMENT` for unknown `deps`.
+    pub fn add_alloc(&self, deps: &[NodeId], size: u64) -> Result<(NodeId, u64)> {
+        let (device, pool) = self.memory();
+        let stream = StreamId(device.default_stream());
+        let block = device.alloc_in(&pool, size.max(1), stream)?;
+        let mut after = deps.to_vec();
+        {
+            let inner = self.inner.lock();
+            let ends = |&(address, size, _): &(u64, u64, NodeId)| {
+                address < block.address + block.size && block.address < address + size
+            };
+            after.extend(inner.freed.iter().filter(|one| ends(one)).map(|one| one.2));
+        }
+        let label = format!("alloc {size}");
+        let added = self.add(&after, |_, _, _| {
+            Ok((record::nothing(Kind::Alloc, label), Vec::new()))
+        });
+        let id = added.inspect_err(|_| device.free_block(block.address))?;
+        let mut inner = self.inner.lock();
+        inner.map.allocated(block.address);
+        inner.data.resources.own_block(block.address);
+        Ok((id, block.address))
+    }
+
+    /// Adds the end of an allocation of [`add_alloc`](Self::add_alloc): later nodes must not use it.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the address is not that of such an allocation, or for unknown `deps`.
+    pub fn add_free(&self, deps: &[NodeId], address: u64) -> Result<NodeId> {
+        let resources = Arc::clone(&self.inner.lock().data.resources);
+        let device = resources.device;
+        let size = device.lookup(address).map_or(0, |block| block.size);
+        let id = self.add(deps, |_, _, _| {
+            if !resources.disown_block(address) {
+                return Err(Error::new(
+                    Code::INVALID_ARGUMENT,
+                    format!("{address:#x} is not an allocation that a node of this graph has made"),
+                ));
+            }
+            Ok((record::nothing(Kind::Free, "free"), Vec::new()))
+        })?;
+        {
+            let mut inner = self.inner.lock();
+            if let Some(buffer) = inner.map.freed(address) {
+                Arc::make_mut(&mut inner.data).graph.set_transient(buffer);
+            }
+            inner.freed.push((address, size, id));
+        }
+        device.free_block(address);
+        Ok(id)
+    }
+
+    /// Copies all nodes of another graph in, to run after `deps`. What is returned runs after all of
+    /// them.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for unknown `deps` or a graph of another device.
+    pub fn add_child(&self, deps: &[NodeId], child: &Self) -> Result<NodeId> {
+        let child = child.data()?;
+        if child.resources.device.index() != self.info().device {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                "the child is a graph of another device",
+            ));
+        }
+        let first = self.add_empty(deps)?;
+        let mut inner = self.inner.lock();
+        let Inner { data, map, .. } = &mut *inner;
+        let leaves = Arc::make_mut(data).append(&child, map, first);
+        drop(inner);
+        self.add_empty(&leaves)
+    }
+}
+
+/// A copy's device ranges lie in live allocations.
+fn check_copy(device: &dyn Device, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
+    if kind.writes_device() {
+        device.check_range(&"destination", dst, size)?;
+    }
+    if kind.reads_device() {
+        device.check_range(&"source", src, size)?;
+    }
+    Ok(())
+}
+
+/// The contents of graphs that can run.
+pub(crate) fn whole(graphs: &[impl Deref<Target = Graph>]) -> Result<Vec<Arc<GraphData>>> {
+    graphs.iter().map(|graph| graph.data()).collect()
+}
+
+impl GraphData {
+    /// Adds all nodes of another graph after a node of this one. Gives the nodes that nothing in the
+    /// other graph runs after.
+    fn append(&mut self, other: &Self, map: &mut BufferMap, first: NodeId) -> Vec<NodeId> {
+        for one in std::iter::once(&other.resources).chain(&other.others) {
+            let known = |known: &Arc<Resources>| Arc::ptr_eq(known, one);
+            if !known(&self.resources) && !self.others.iter().any(known) {
+                self.others.push(Arc::clone(one));
+            }
+        }
+        let words = self.store.words.len() as u32;
+        let calls = self.store.calls.len() as u32;
+        let bodies = self.store.bodies.len();
+        let nodes = self.graph.len() as NodeId;
+        self.store.words.extend_from_slice(&other.store.words);
+        self.store.calls.extend_from_slice(&other.store.calls);
+        self.store.bodies.extend_from_slice(&other.store.bodies);
+        for one in &other.store.addresses {
+            self.store.push_address(words + one.word, one.address);
+        }
+        let generators: Vec<u32> = other
+            .store
+            .drawn
+            .iter()
+            .map(|drawn| self.store.adopt(drawn))
+            .collect();
+        // Numbers of the child follow those that were drawn before.
+        let before: Vec<u64> = generators
+            .iter()
+            .zip(&other.store.drawn)
+            .map(|(&index, drawn)| self.store.drawn[index as usize].count - drawn.count)
+            .collect();
+        for draw in &other.store.draws {
+            let mut draw = *draw;
+            draw.seed += words;
+            draw.offset += words;
+            draw.relative += before[draw.generator as usize];
+            draw.generator = generators[draw.generator as usize];
+            self.store.draws.push(draw);
+        }
+        let buffers: Vec<_> = other
+            .graph
+            .buffers()
+            .iter()
+            .map(|one| {
+                let mut add = || self.graph.add_buffer(buffer(one.address, one.size));
+                if one.transient {
+                    let id = add();
+                    self.graph.set_transient(id);
+                    id
+                } else {
+                    map.adopt(one.address, add)
+                }
+            })
+            .collect();
+        let mut leaf = vec![true; other.graph.len()];
+        for (_, node) in other.graph.nodes() {
+            let mut spec = node.spec.clone();
+            spec.command = moved(&spec.command, words, calls, bodies);
+            let deps: Vec<_> = match other.graph.deps(node) {
+                [] => vec![first],
+                deps => deps.iter().map(|&dep| nodes + dep).collect(),
+            };
+            for &dep in other.graph.deps(node) {
+                leaf[dep as usize] = false;
+            }
+            let accesses: Vec<_> = other
+                .graph
+                .accesses(node)
+                .iter()
+                .map(|one| access(buffers[one.buffer as usize], one.reads, one.writes))
+                .collect();
+            let added = self.graph.add(node.lane, spec, &deps, &accesses);
+            debug_assert!(
+                added.is_some(),
+                "nodes and buffers of the child were all added"
+            );
+        }
+        let leaves = (0..).zip(leaf).filter(|(_, leaf)| *leaf);
+        let leaves: Vec<_> = leaves.map(|(id, _): (NodeId, _)| nodes + id).collect();
+        if leaves.is_empty() {
+            vec![first]
+        } else {
+            leaves
+        }
+    }
+}
+
+fn moved(command: &Command, words: u32, calls: u32, bodies: usize) -> Command {
+    let mut command = command.clone();
+    command.words = command.words.start + words..command.words.end + words;
+    command.call = command.call.map(|call| call.moved(calls));
+    if let Work::Conditional(index) = &mut command.work {
+        *index += bodies;
+    }
+    command
+}
+
+/// Whether a fill's size and pattern fit.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` that says what would fit.
+pub fn check_pattern(size: u64, pattern: &[u8]) -> Result<()> {
+    if matches!(pattern.len(), 1 | 2 | 4 | 8 | 16) && size.is_multiple_of(pattern.len() as u64) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::INVALID_ARGUMENT,
+        format!(
+            "a fill of {size} bytes with a pattern of {} bytes: the pattern has 1, 2, 4, 8 or 16 bytes, \
+             and the size is a multiple of it",
+            pattern.len()
+        ),
+    ))
 }

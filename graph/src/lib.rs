@@ -1,21 +1,59 @@
-//! Execution graphs: what was recorded, in which order it may run, and what it looks like.
+//! Execution graphs: captured from streams or built node by node, replayed as one.
 //!
-//! A [`Graph`] holds nodes and the edges between them. It comes from a [`Recorder`], which turns the
-//! order of streams and events into edges, or is built node by node. [`Graph::schedule`] flattens it:
-//! dead nodes are dropped, chains are kept together, and what is left runs in segments, in parallel
-//! only where the estimated work pays for it.
+//! # The life of a graph
 //!
-//! The crate is generic over what a node does (`C`): it knows no device, no memory and no function
-//! pointer, and forbids `unsafe`. A node may depend only on nodes that were added before it, so that
-//! a graph has no cycles and its numbering is an order in which it can run.
+//! 1. **Capture.** `capture` puts a [`Stream`] into a [`Captures`] list; from then on each call on the stream goes to
+//!    `record`, which turns it into a stored command (`data`): a host kernel with its argument block, or an operator
+//!    of the driver. `buffers` finds the memory that the block names and holds it. The [`Recorder`] turns the order of
+//!    streams and events into edges of a [`Dag`]. A [`Graph`] that is built node by node goes through `record`, too.
+//! 2. **Instantiate.** [`GraphExec::new`] decides how replays reach the device (`exec`, `mode_of`), has
+//!    [`Dag::schedule`] drop dead nodes and lay the rest out in segments, and makes a `program` of it: one flat array
+//!    of kernels and argument blocks, with the places that a replay may change.
+//! 3. **Replay.** [`GraphExec::replay`] takes a turn, goes inside the pools of the graph's memory, and gives the
+//!    stream one launch that runs the whole program (`launch`), each node (`submit`), or one launch of a graph of the
+//!    driver's own (`native`). Bindings (`exec/bind`) and random numbers travel with the replay as patches.
+//! 4. **Update.** [`GraphExec::update`] takes over another graph of the same shape; replays that were submitted keep
+//!    the old program.
+//! 5. **Look.** `inspect` profiles a replay, compares its cost with eager work, and checks its results.
+//! 6. **Destroy.** Dropping a [`GraphExec`] waits for nothing: program, memory and host functions go through
+//!    [`Device::retire`] and are given back when the last replay has finished.
+//!
+//! # Floors
+//!
+//! `dag`, `dump`, `recorder` and `schedule` are arithmetic over nodes and edges: generic over what a node does (`C`),
+//! they know no device, no memory and no function pointer, and forbid `unsafe`. A node depends only on nodes that were
+//! added before it, so that a graph has no cycles and its numbering is an order in which it can run. All else is above
+//! them, and sees devices and streams through the trait [`Device`] and the type [`Stream`] alone.
 
-#![forbid(unsafe_code)]
-
+mod buffers;
+mod call;
+mod capture;
+mod dag;
+mod data;
 mod dump;
+mod exec;
 mod graph;
+mod inspect;
+mod launch;
+mod memory;
+mod native;
+mod program;
+mod record;
 mod recorder;
 mod schedule;
+mod steps;
+mod submit;
+mod timeline;
 
-pub use graph::{Access, Buffer, BufferId, Difference, Graph, Kind, Node, NodeId, NodeSpec};
+pub use capture::{Capture, CaptureEnd, CaptureInfo, CaptureMode, CapturedMark, Captures, Stream};
+pub use dag::{Access, Buffer, BufferId, Dag, Difference, Kind, Node, NodeId, NodeSpec};
+pub use data::{ConditionalKind, DestroyFn, Generator};
+pub use exec::{ExecFlags, ExecInfo, ExecMode, GraphExec};
+pub use graph::{DumpFormat, Graph, GraphInfo, check_pattern};
+pub use memory::{Claim, Device, PoolRef};
+pub use outrigger_ops::{Error, Result};
+pub use record::{HostNode, KernelCall};
 pub use recorder::{Lane, Mark, Recorder, Unjoined};
 pub use schedule::{Chunk, Region, Schedule, Segment};
+pub use steps::HostNodeFn;
+pub use timeline::Timeline;

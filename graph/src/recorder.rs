@@ -2,7 +2,9 @@
 //! nodes runs after the one before it and after what its waits name. The recorder must never look at
 //! what a node does.
 
-use crate::graph::{Access, BufferId, Graph, NodeId, NodeSpec};
+#![forbid(unsafe_code)]
+
+use crate::dag::{Access, BufferId, Dag, NodeId, NodeSpec};
 use crate::{Buffer, Node};
 
 /// A stream that records, by its place in the order in which streams joined.
@@ -24,7 +26,7 @@ pub struct Unjoined {
 /// A graph that is being recorded.
 #[derive(Debug)]
 pub struct Recorder<C> {
-    graph: Graph<C>,
+    graph: Dag<C>,
     /// What the next node of each lane runs after.
     frontiers: Vec<Vec<NodeId>>,
 }
@@ -33,7 +35,7 @@ impl<C> Default for Recorder<C> {
     /// A recording with one lane, number 0: the one that begins and ends it.
     fn default() -> Self {
         Self {
-            graph: Graph::default(),
+            graph: Dag::default(),
             frontiers: vec![Vec::new()],
         }
     }
@@ -82,18 +84,18 @@ impl<C> Recorder<C> {
         }
     }
 
-    /// See [`Graph::add_buffer`].
+    /// See [`Dag::add_buffer`].
     pub fn add_buffer(&mut self, buffer: Buffer) -> BufferId {
         self.graph.add_buffer(buffer)
     }
 
-    /// See [`Graph::set_transient`].
+    /// See [`Dag::set_transient`].
     pub fn set_transient(&mut self, buffer: BufferId) {
         self.graph.set_transient(buffer);
     }
 
     /// What was recorded so far.
-    pub fn graph(&self) -> &Graph<C> {
+    pub fn graph(&self) -> &Dag<C> {
         &self.graph
     }
 
@@ -123,7 +125,7 @@ impl<C> Recorder<C> {
     }
 
     /// Ends the recording.
-    pub fn into_graph(self) -> Graph<C> {
+    pub fn into_graph(self) -> Dag<C> {
         self.graph
     }
 }

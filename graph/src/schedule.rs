@@ -5,10 +5,12 @@
 //! time, once those of the levels before have finished. A level whose estimated work does not pay for
 //! a second thread joins its neighbours in one serial segment, in recorded order.
 
+#![forbid(unsafe_code)]
+
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::graph::{Graph, Kind, NodeId};
+use crate::dag::{Dag, Kind, NodeId};
 
 /// Steps that one thread runs in one go: a range of [`Schedule::steps`].
 pub type Chunk = Range<u32>;
@@ -67,7 +69,7 @@ impl Schedule {
     }
 }
 
-impl<C> Graph<C> {
+impl<C> Dag<C> {
     /// Flattens the graph for so many threads.
     pub fn schedule(&self, threads: u32) -> Schedule {
         let dead = self.dead();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use outrigger_graph::{Access, Buffer, Graph, Kind, NodeId, NodeSpec};
+use outrigger_graph::{Access, Buffer, Dag, Kind, NodeId, NodeSpec};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn text() -> impl Strategy<Value = String> {
     vec(chars, 0..40).prop_map(|chars| chars.into_iter().filter(|&c| c != '\0').collect())
 }
 
-fn graph() -> impl Strategy<Value = Graph<()>> {
+fn graph() -> impl Strategy<Value = Dag<()>> {
     let node = (
         proptest::sample::select(&KINDS[..]),
         text(),
@@ -36,7 +36,7 @@ fn graph() -> impl Strategy<Value = Graph<()>> {
         vec(any::<u32>(), 0..3),
     );
     vec(node, 0..12).prop_map(|nodes| {
-        let mut graph = Graph::default();
+        let mut graph = Dag::default();
         let buffer = graph.add_buffer(Buffer {
             address: 0x1000,
             size: 64,
@@ -70,7 +70,7 @@ fn graph() -> impl Strategy<Value = Graph<()>> {
 /// Edges as (from, to), and nodes.
 type Shape = (BTreeSet<u32>, BTreeSet<(u32, u32)>);
 
-fn shape(graph: &Graph<()>) -> Shape {
+fn shape(graph: &Dag<()>) -> Shape {
     let nodes = graph.nodes().map(|(id, _)| id).collect();
     let edges = graph
         .nodes()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::collections::HashMap;
 
 use outrigger_graph::{
-    Access, Buffer, Graph, Kind, Lane, Mark, NodeId, NodeSpec, Recorder, Schedule,
+    Access, Buffer, Dag, Kind, Lane, Mark, NodeId, NodeSpec, Recorder, Schedule,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -64,8 +64,8 @@ fn plan() -> impl Strategy<Value = Plan> {
         })
 }
 
-fn build(transient: &[bool], plans: &[Plan]) -> Graph<()> {
-    let mut graph = Graph::default();
+fn build(transient: &[bool], plans: &[Plan]) -> Dag<()> {
+    let mut graph = Dag::default();
     for (index, &transient) in transient.iter().enumerate() {
         graph.add_buffer(Buffer {
             address: index as u64 * 64,
@@ -98,7 +98,7 @@ fn build(transient: &[bool], plans: &[Plan]) -> Graph<()> {
 }
 
 /// All nodes that run before each node, however far back.
-fn before<C>(graph: &Graph<C>) -> Vec<BTreeSet<NodeId>> {
+fn before<C>(graph: &Dag<C>) -> Vec<BTreeSet<NodeId>> {
     let mut sets: Vec<BTreeSet<NodeId>> = Vec::new();
     for (_, node) in graph.nodes() {
         let mut set = BTreeSet::new();
@@ -112,7 +112,7 @@ fn before<C>(graph: &Graph<C>) -> Vec<BTreeSet<NodeId>> {
 }
 
 /// Nodes that run and whose results somebody sees: searched for until no more are found.
-fn needed(graph: &Graph<()>) -> BTreeSet<NodeId> {
+fn needed(graph: &Dag<()>) -> BTreeSet<NodeId> {
     let mut found: BTreeSet<NodeId> = BTreeSet::new();
     loop {
         let seen = |buffer: u32, id: NodeId| {
@@ -218,8 +218,8 @@ proptest! {
 }
 
 /// `width` chains of `length` nodes between a first and a last node.
-fn wide(width: u32, length: u32, cost_ns: u32) -> Graph<()> {
-    let mut graph = Graph::default();
+fn wide(width: u32, length: u32, cost_ns: u32) -> Dag<()> {
+    let mut graph = Dag::default();
     let mut add = |deps: &[NodeId], cost_ns| {
         let added = graph.add(0, spec(Kind::Kernel, cost_ns, true), deps, &[]);
         added.expect("its dependencies are known")

@@ -1,8 +1,9 @@
-//! The current device and stream of each thread. It must never allocate: operators ask on every call.
+//! The current device and stream of each thread, as numbers. It must never allocate: operators ask on every call.
 
 use std::cell::Cell;
 
-use crate::{MAX_DEVICES, Result, runtime, stream};
+/// How many devices a process may have: frameworks keep their numbers in signed bytes.
+pub const MAX_DEVICES: usize = 128;
 
 thread_local! {
     static DEVICE: Cell<u32> = const { Cell::new(0) };
@@ -16,36 +17,17 @@ pub fn current_device() -> u32 {
     DEVICE.get()
 }
 
-/// Makes `device` the current one of this thread.
-///
-/// # Errors
-/// `INVALID_DEVICE` if there is no such device.
-pub fn set_current_device(device: u32) -> Result<()> {
-    runtime()?.device(device)?;
+pub(crate) fn choose_device(device: u32) {
     DEVICE.set(device);
-    Ok(())
 }
 
-/// The id of the current stream of this thread on `device`: its default stream until one is set.
-///
-/// # Errors
-/// `INVALID_DEVICE` if there is no such device.
+/// The stream that this thread has chosen on a device; `None` for the default one.
 #[inline]
-pub fn current_stream(device: u32) -> Result<u64> {
+pub(crate) fn chosen_stream(device: u32) -> Option<u64> {
     let set = STREAMS.with(|streams| streams.get(device as usize).map_or(0, Cell::get));
-    if set != 0 {
-        Ok(set)
-    } else {
-        Ok(runtime()?.device(device)?.default_stream().id())
-    }
+    (set != 0).then_some(set)
 }
 
-/// Makes a stream the current one of this thread on the stream's device.
-///
-/// # Errors
-/// `INVALID_HANDLE` if the id is not of a live stream.
-pub fn set_current_stream(id: u64) -> Result<()> {
-    let device = stream(id)?.device().index();
+pub(crate) fn choose_stream(device: u32, id: u64) {
     STREAMS.with(|streams| streams[device as usize].set(id));
-    Ok(())
 }

@@ -1,45 +1,33 @@
-//! A device: its driver, streams, memory and kernels, and what is known of the work on its streams.
+//! A device: its driver, its memory, what computes on it, and what is kept until its work has finished.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use outrigger_allocator::{Allocator, Config, History};
-use outrigger_device::{Code, DeviceProperties, Driver};
+use outrigger_allocator::{Allocator, BlockInfo, Config, History};
+use outrigger_device::{Code, DeviceProperties, Driver, Event};
+use outrigger_graph::Captures;
 use outrigger_locks::{Mutex, Rank};
+use outrigger_ops::Door;
 
-use crate::driver_operators::DriverOperators;
-use crate::generator::{Generator, new_generator};
-use crate::graph::Captures;
-use crate::kernels::Kernels;
-use crate::memory::{DeviceMemory, Imports, follow, start_trimming};
-use crate::stream::Owner;
-use crate::{Error, Ref, Result, Stream};
-
-/// Streams of one priority in a device's pool: as many as PyTorch has for CUDA.
-const POOL_STREAMS: usize = 32;
+use crate::labels::follow;
+use crate::memory::backend::DeviceMemory;
+use crate::memory::imports::Imports;
+use crate::memory::limit;
+use crate::memory::sleeping::Sleeping;
+use crate::timelines::Timelines;
+use crate::{Error, Result};
 
 /// One device of one driver. Lives as long as the process.
 pub struct Device {
     index: u32,
-    ordinal: u32,
-    driver: Driver,
+    door: Door,
     properties: DeviceProperties,
     timelines: Arc<Timelines>,
     allocator: Allocator<DeviceMemory>,
-    kernels: Kernels,
-    driver_operators: DriverOperators,
-    pools: Mutex<HashMap<i32, Vec<Ref<Stream>>>>,
-    next_pool_stream: AtomicUsize,
     captures: Captures,
     retired: Mutex<Vec<Retired>>,
     imports: Imports,
-    bias: OnceLock<i64>,
     native_cheaper: OnceLock<bool>,
-    // Made right after the device, which they refer to, and before anybody else sees it.
-    default_stream: OnceLock<Ref<Stream>>,
-    default_generator: OnceLock<Ref<Generator>>,
 }
 
 impl Device {
@@ -52,10 +40,7 @@ impl Device {
     ) -> Result<&'static Self> {
         let properties = driver.properties(ordinal)?;
         let config = config.clone().for_device(properties.total_memory);
-        if let Some(after) = config.trim_after() {
-            start_trimming(after)?;
-        }
-        let timelines = Arc::new(Timelines::default());
+        let timelines = Timelines::of_new_device();
         let memory = DeviceMemory::new(
             index,
             driver.clone(),
@@ -68,28 +53,17 @@ impl Device {
         // process ends.
         let device: &'static Self = Box::leak(Box::new(Self {
             index,
-            ordinal,
-            driver: driver.clone(),
+            door: Door::new(driver, ordinal, &properties),
             properties,
             timelines,
             allocator: Allocator::new(memory, config),
-            kernels: Kernels::new(),
-            driver_operators: DriverOperators::default(),
-            pools: Mutex::new(Rank::PoolStreams, HashMap::new()),
-            next_pool_stream: AtomicUsize::new(0),
             captures: Captures::default(),
             retired: Mutex::new(Rank::Retired, Vec::new()),
             imports: Imports::default(),
-            bias: OnceLock::new(),
             native_cheaper: OnceLock::new(),
-            default_stream: OnceLock::new(),
-            default_generator: OnceLock::new(),
         }));
-        let stream = Stream::make(device, 0, Owner::Runtime)?;
-        let generator = new_generator(index)?;
         follow(device.history());
-        device.default_stream.get_or_init(|| stream);
-        device.default_generator.get_or_init(|| generator);
+        limit::join(device);
         Ok(device)
     }
 
@@ -101,53 +75,18 @@ impl Device {
 
     /// Its number within its driver.
     pub fn ordinal(&self) -> u32 {
-        self.ordinal
+        self.door.ordinal()
     }
 
     /// The driver that runs it.
     #[inline]
     pub fn driver(&self) -> &Driver {
-        &self.driver
+        self.door.driver()
     }
 
     /// What the driver says of it.
     pub fn properties(&self) -> &DeviceProperties {
         &self.properties
-    }
-
-    /// The stream that work goes to unless another one is named.
-    #[inline]
-    pub fn default_stream(&self) -> &Ref<Stream> {
-        self.default_stream
-            .get()
-            .expect("set before the device is published")
-    }
-
-    /// The generator that is used unless another one is named.
-    pub fn default_generator(&self) -> &Ref<Generator> {
-        self.default_generator
-            .get()
-            .expect("set before the device is published")
-    }
-
-    /// A stream of the device's pool, which the runtime owns: the next one in turn of that priority.
-    ///
-    /// # Errors
-    /// What the driver reports.
-    pub fn pool_stream(&'static self, priority: i32) -> Result<Ref<Stream>> {
-        let range = &self.properties;
-        let priority = priority.clamp(range.priority_highest, range.priority_lowest);
-        if let Some(pool) = self.pools.lock().get(&priority)
-            && pool.len() >= POOL_STREAMS
-        {
-            let turn = self.next_pool_stream.fetch_add(1, Ordering::Relaxed);
-            return Ok(pool[turn % pool.len()].clone());
-        }
-        // Without the lock: the driver makes it. Threads that ask at the same moment may add a few more.
-        let stream = Stream::make(self, priority, Owner::Runtime)?;
-        let mut pools = self.pools.lock();
-        pools.entry(priority).or_default().push(stream.clone());
-        Ok(stream)
     }
 
     /// Waits for all work submitted to any stream of the device.
@@ -190,14 +129,16 @@ impl Device {
         &self.imports
     }
 
+    /// What computes on the device.
     #[inline]
-    pub(crate) fn kernels(&self) -> &Kernels {
-        &self.kernels
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
     }
 
+    /// Its pools that sleep.
     #[inline]
-    pub(crate) fn driver_operators(&self) -> &DriverOperators {
-        &self.driver_operators
+    pub(crate) fn sleeping(&self) -> &Sleeping {
+        &self.allocator.backend().sleeping
     }
 
     #[inline]
@@ -210,10 +151,6 @@ impl Device {
         &self.captures
     }
 
-    pub(crate) fn known_bias(&self) -> &OnceLock<i64> {
-        &self.bias
-    }
-
     pub(crate) fn native_cheaper(&self) -> &OnceLock<bool> {
         &self.native_cheaper
     }
@@ -223,11 +160,6 @@ impl Device {
     pub(crate) fn retire(&self, stream: Option<u64>, kept: Box<dyn Send>) {
         let behind = stream.map_or(Behind::Fences(Vec::new()), Behind::Stream);
         self.keep(behind, kept);
-    }
-
-    /// Keeps something until all work of the device so far has finished, as [`retire`](Self::retire) does.
-    pub(crate) fn retire_behind_all(&self, kept: Box<dyn Send>) {
-        self.keep(Behind::All, kept);
     }
 
     fn keep(&self, behind: Behind, kept: Box<dyn Send>) {
@@ -254,6 +186,10 @@ impl Device {
     /// Functions of the host may be called for that.
     pub(crate) fn sweep_retired(&self) {
         self.timelines.settle();
+        for operator in self.door.take_ended() {
+            // R47: launches may be running, on any stream.
+            self.keep(Behind::All, Box::new(operator));
+        }
         // Not under the lock: the driver is asked, and what is dropped may retire more.
         let all = std::mem::take(&mut *self.retired.lock());
         if all.is_empty() {
@@ -279,7 +215,7 @@ impl Device {
             return Ok(());
         }
         let problem = match self.allocator.lookup(address) {
-            Some(block) if block.asleep => return self.check_awake(address),
+            Some(block) if block.asleep => return Err(self.asleep(address, &block)),
             Some(block) if block.free => {
                 format!(
                     "was freed (it lies in a free block of {} bytes)",
@@ -310,6 +246,54 @@ impl Device {
             ),
         ))
     }
+
+    /// Refuses memory of a pool that sleeps. Only worth asking where some pool does.
+    ///
+    /// # Errors
+    /// `BUSY` that names the pool.
+    #[cold]
+    pub(crate) fn check_awake(&self, address: u64) -> Result<()> {
+        match self.allocator.lookup(address) {
+            Some(block) if block.asleep => Err(self.asleep(address, &block)),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn asleep(&self, address: u64, block: &BlockInfo) -> Error {
+        let pool = block.pool.map_or(0, |pool| pool.get());
+        Error::new(
+            Code::BUSY,
+            format!(
+                "the memory at {address:#x} on device {} is of pool {pool}, which sleeps: wake it first",
+                self.index
+            ),
+        )
+    }
+
+    /// Gives all cached memory that is not in use back to the driver. Returns how many bytes.
+    pub fn empty_cache(&self) -> u64 {
+        self.sweep_retired();
+        self.allocator.empty_cache()
+    }
+
+    /// Gives cached memory that is not in use back to the driver until at most `keep` bytes stay cached,
+    /// as far as whole pieces of memory are idle. Waits for the streams that it was of. Returns how many
+    /// bytes.
+    pub fn trim_cache(&self, keep: u64) -> u64 {
+        self.sweep_retired();
+        self.allocator.trim(keep)
+    }
+}
+
+impl limit::Cache for Device {
+    fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn give_back(&self) -> u64 {
+        self.empty_cache()
+    }
 }
 
 /// What is kept until work has finished.
@@ -326,7 +310,7 @@ enum Behind {
     /// That of all streams, likewise.
     All,
     /// What lies before all of these.
-    Fences(Vec<Arc<outrigger_device::Event>>),
+    Fences(Vec<Arc<Event>>),
 }
 
 impl Retired {
@@ -342,96 +326,8 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Device")
             .field("index", &self.index)
-            .field("driver", &self.driver.name())
-            .field("ordinal", &self.ordinal)
+            .field("driver", &self.driver().name())
+            .field("ordinal", &self.ordinal())
             .finish_non_exhaustive()
     }
-}
-
-/// Where each stream of a device stands, also those that were destroyed while they were busy: the
-/// allocator asks when memory that a stream used may be used by another one, or be given back.
-pub(crate) struct Timelines(Mutex<HashMap<u64, Timeline>>);
-
-enum Timeline {
-    /// Also while its handle is destroyed, but a call on it is not over: that call may submit work yet.
-    Stream(Ref<Stream>),
-    /// Nobody can submit any more.
-    Ended(Arc<outrigger_device::Event>),
-}
-
-impl Default for Timelines {
-    fn default() -> Self {
-        Self(Mutex::new(Rank::Timelines, HashMap::new()))
-    }
-}
-
-impl Timelines {
-    pub(crate) fn add(&self, stream: &Ref<Stream>) {
-        let timeline = Timeline::Stream(stream.clone());
-        self.0.lock().insert(stream.id(), timeline);
-    }
-
-    /// Keeps the end of their work in place of streams that were destroyed and that nobody uses any more, and
-    /// forgets those ends that have passed.
-    pub(crate) fn settle(&self) {
-        let (mut unused, mut ended) = (Vec::new(), Vec::new());
-        for (&id, timeline) in self.0.lock().iter() {
-            match timeline {
-                // The reference here is the last: no other can come to be, but by `live` and `fence`, which submit
-                // nothing.
-                Timeline::Stream(stream) if Ref::references(stream) == 1 => {
-                    unused.push(stream.clone());
-                }
-                Timeline::Stream(_) => {}
-                Timeline::Ended(event) => ended.push((id, Arc::clone(event))),
-            }
-        }
-        for stream in unused {
-            // Where the driver gives no event for its end, it stays, and the next call tries again.
-            let Ok(tail) = tail_of(&stream) else { continue };
-            let replaced = self.0.lock().insert(stream.id(), Timeline::Ended(tail));
-            // The queue goes to the driver without the lock.
-            drop(replaced);
-        }
-        ended.retain(|(_, event)| event.is_over());
-        if !ended.is_empty() {
-            let mut timelines = self.0.lock();
-            ended.iter().for_each(|(id, _)| drop(timelines.remove(id)));
-        }
-    }
-
-    /// All streams that work may still be submitted to.
-    pub(crate) fn live(&self) -> Vec<Ref<Stream>> {
-        let timelines = self.0.lock();
-        let streams = timelines.values().filter_map(|one| match one {
-            Timeline::Stream(stream) => Some(stream.clone()),
-            Timeline::Ended(_) => None,
-        });
-        streams.collect()
-    }
-
-    /// Events after all work that all streams have been given, also those that were destroyed.
-    pub(crate) fn fences(&self) -> Result<Vec<Arc<outrigger_device::Event>>> {
-        let ids: Vec<u64> = self.0.lock().keys().copied().collect();
-        let fences = ids.into_iter().map(|id| self.fence(id));
-        fences.filter_map(Result::transpose).collect()
-    }
-
-    /// An event after all work that the stream has been given; `None` if that work is known to be done.
-    pub(crate) fn fence(&self, id: u64) -> Result<Option<Arc<outrigger_device::Event>>> {
-        let stream = match self.0.lock().get(&id) {
-            Some(Timeline::Stream(stream)) => stream.clone(),
-            Some(Timeline::Ended(event)) => return Ok(Some(Arc::clone(event))),
-            None => return Ok(None),
-        };
-        tail_of(&stream).map(Some).map_err(Error::from)
-    }
-}
-
-/// An event after all work that a stream has been given.
-fn tail_of(stream: &Stream) -> outrigger_device::Result<Arc<outrigger_device::Event>> {
-    let device = stream.device();
-    let event = device.driver().event_create(device.ordinal(), false)?;
-    event.record(stream.queue())?;
-    Ok(Arc::new(event))
 }

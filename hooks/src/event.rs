@@ -5,12 +5,12 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use outrigger_device::Code;
+use outrigger_graph::CapturedMark;
 use outrigger_locks::{Mutex, Rank};
 
-use crate::graph::CapturedMark;
 use crate::lasting::{Lasting, LastingTable, Life};
 use crate::table::Kind;
-use crate::{Device, Error, Result, Stream, runtime};
+use crate::{Device, Error, Result, Stream};
 
 static TABLE: LastingTable<Event> = LastingTable::new(Kind::Event);
 
@@ -89,13 +89,8 @@ impl Event {
 
     /// The event of the driver; `None` where there is nothing to wait for.
     #[inline]
-    pub(crate) fn inner(&self) -> Option<&outrigger_device::Event> {
+    fn inner(&self) -> Option<&outrigger_device::Event> {
         (self.state.load() & State::PASSED == 0).then_some(&self.inner)
-    }
-
-    #[inline]
-    pub(crate) fn captured(&self) -> &CapturedMark {
-        &self.captured
     }
 
     /// Moves the event to the end of the work submitted to `stream` so far. Waits that were made
@@ -118,7 +113,7 @@ impl Event {
             .on_stream(stream.id()));
         }
         if stream.is_capturing() {
-            return stream.record_event(self);
+            return stream.record_event(&self.captured);
         }
         if self.captured.active() {
             self.captured.clear();
@@ -169,35 +164,73 @@ impl Event {
     }
 }
 
-/// Makes an event; with `timing` it can be used with [`elapsed_ms`].
-///
-/// # Errors
-/// `INVALID_DEVICE`; `UNSUPPORTED` for timing on a driver without timestamps.
-pub fn create_event(device: u32, timing: bool) -> Result<&'static Event> {
-    let device = runtime()?.device(device)?;
-    let free = || FREE.lock().get_mut(&(device.index(), timing))?.pop();
-    loop {
-        let event = match free() {
-            Some(event) => event,
-            None => {
-                let inner = device.driver().event_create(device.ordinal(), timing)?;
-                TABLE.insert(|life| Event {
-                    life,
-                    device,
-                    timing,
-                    inner,
-                    recorded: AtomicBool::new(false),
-                    state: State::default(),
-                    captured: CapturedMark::default(),
-                })?
-            }
+impl Stream {
+    /// Lets later work of this stream start after the point at which `event` was last recorded. Does
+    /// not wait, unless the event is of another driver: no driver can wait for another one's work.
+    ///
+    /// # Errors
+    /// What the driver reports. A failure that the event carries fails the stream, not this call.
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
+        if self.wait_event_on_device(event)? {
+            Ok(())
+        } else {
+            event.synchronize()
+        }
+    }
+
+    /// As [`wait_event`](Self::wait_event), which never waits itself: `false` if the event is of another
+    /// driver, so that the host has to wait for it.
+    ///
+    /// # Errors
+    /// As [`wait_event`](Self::wait_event).
+    #[inline]
+    pub fn wait_event_on_device(&self, event: &Event) -> Result<bool> {
+        if (self.is_capturing() || event.captured.active())
+            && self.wait_captured(&event.captured, || event.query())?
+        {
+            return Ok(true);
+        }
+        let Some(inner) = event.inner() else {
+            return Ok(true);
         };
-        event.recorded.store(false, Ordering::Relaxed);
-        event.state.clear();
-        event.captured.clear();
-        // One that has used up its ids is left alone.
-        if event.life.begin() {
-            return Ok(event);
+        if !event.device().driver().same_as(self.device().driver()) {
+            return Ok(false);
+        }
+        let waits = self.queue().wait_event(inner);
+        waits.map(|()| true).map_err(|error| self.failed(error))
+    }
+}
+
+impl Device {
+    /// Makes an event; with `timing` it can be used with [`elapsed_ms`].
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` for timing on a driver without timestamps; `OUT_OF_HOST_MEMORY` if too many are alive.
+    pub fn create_event(&'static self, timing: bool) -> Result<&'static Event> {
+        let free = || FREE.lock().get_mut(&(self.index(), timing))?.pop();
+        loop {
+            let event = match free() {
+                Some(event) => event,
+                None => {
+                    let inner = self.driver().event_create(self.ordinal(), timing)?;
+                    TABLE.insert(|life| Event {
+                        life,
+                        device: self,
+                        timing,
+                        inner,
+                        recorded: AtomicBool::new(false),
+                        state: State::default(),
+                        captured: CapturedMark::default(),
+                    })?
+                }
+            };
+            event.recorded.store(false, Ordering::Relaxed);
+            event.state.clear();
+            event.captured.clear();
+            // One that has used up its ids is left alone.
+            if event.life.begin() {
+                return Ok(event);
+            }
         }
     }
 }

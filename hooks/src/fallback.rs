@@ -8,8 +8,9 @@ use outrigger_device::Code;
 use outrigger_locks::{Mutex, Rank};
 use serde::Serialize;
 
+use crate::current::current_device;
 use crate::observer::{self, Observation, ObservationKinds};
-use crate::{Error, Result, current_device};
+use crate::{Error, Result};
 
 /// What happens when an operator falls back (`OUTRIGGER_FALLBACK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,13 +2,19 @@
 //! the next ones start, so that results do not depend on how many threads or kernels draw them and
 //! a captured graph can advance it on every replay.
 
+use std::sync::{Arc, OnceLock};
+
 use outrigger_device::Code;
 use outrigger_locks::{Mutex, Rank};
 
+use crate::current::{MAX_DEVICES, chosen_stream};
 use crate::table::{Kind, Ref, Table};
-use crate::{Error, Result, runtime};
+use crate::{Device, Error, Result, stream};
 
 static TABLE: Table<Generator> = Table::new(Kind::Generator);
+
+/// The default generator of each device.
+static DEFAULTS: [OnceLock<Ref<Generator>>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
 /// The seed of a generator that nobody has seeded: as in PyTorch.
 const DEFAULT_SEED: u64 = 67_280_421_310_721;
@@ -17,7 +23,7 @@ const DEFAULT_SEED: u64 = 67_280_421_310_721;
 #[derive(Debug)]
 pub struct Generator {
     id: u64,
-    device: u32,
+    device: &'static Device,
     state: Mutex<(u64, u64)>, // seed, offset in 128-bit outputs
 }
 
@@ -28,7 +34,7 @@ impl Generator {
     }
 
     /// The device that it belongs to.
-    pub fn device(&self) -> u32 {
+    pub fn device(&self) -> &'static Device {
         self.device
     }
 
@@ -53,17 +59,26 @@ impl Generator {
     /// Where the current stream of this thread captures, what is returned stands for the numbers that
     /// each replay reserves for itself.
     pub fn reserve(&self, count: u64) -> (u64, u64) {
-        let capturing = runtime()
-            .and_then(|runtime| runtime.device(self.device))
-            .is_ok_and(|device| device.captures().any());
-        if capturing && let Some(place) = crate::graph::reserve(self, count) {
+        if self.device.captures().any()
+            && let Some(place) = self.reserve_captured(count)
+        {
             return place;
         }
         self.reserve_now(count)
     }
 
+    /// Reserves in the capture of this thread's current stream; `None` without one.
+    #[cold]
+    fn reserve_captured(&self, count: u64) -> Option<(u64, u64)> {
+        let chosen = chosen_stream(self.device.index()).map(|id| stream::stream(id).ok());
+        let stream = chosen.unwrap_or_else(|| Some(self.device.default_stream().clone()))?;
+        let kept =
+            || Some(Arc::new(generator(self.id).ok()?) as Arc<dyn outrigger_graph::Generator>);
+        stream.reserve(self.id, kept, count)
+    }
+
     /// As [`reserve`](Self::reserve), captured or not.
-    pub(crate) fn reserve_now(&self, count: u64) -> (u64, u64) {
+    fn reserve_now(&self, count: u64) -> (u64, u64) {
         let mut state = self.state.lock();
         let start = *state;
         state.1 = state.1.wrapping_add(count);
@@ -71,22 +86,42 @@ impl Generator {
     }
 }
 
-/// Makes a generator for a device.
-///
-/// # Errors
-/// `INVALID_DEVICE`, or `OUT_OF_HOST_MEMORY` if too many are alive.
-pub fn create_generator(device: u32) -> Result<Ref<Generator>> {
-    runtime()?.device(device)?;
-    new_generator(device)
+impl outrigger_graph::Generator for Ref<Generator> {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn reserve_now(&self, count: u64) -> (u64, u64) {
+        Generator::reserve_now(self, count)
+    }
 }
 
-/// As [`create_generator`], for a device that is being made.
-pub(crate) fn new_generator(device: u32) -> Result<Ref<Generator>> {
-    TABLE.insert(|id| Generator {
-        id,
-        device,
-        state: Mutex::new(Rank::Generator, (DEFAULT_SEED, 0)),
-    })
+impl Device {
+    /// Makes the default generator of a device that is being opened.
+    pub(crate) fn begin_generators(&'static self) -> Result<()> {
+        let generator = self.create_generator()?;
+        DEFAULTS[self.index() as usize].get_or_init(|| generator);
+        Ok(())
+    }
+
+    /// Makes a generator for the device.
+    ///
+    /// # Errors
+    /// `OUT_OF_HOST_MEMORY` if too many are alive.
+    pub fn create_generator(&'static self) -> Result<Ref<Generator>> {
+        TABLE.insert(|id| Generator {
+            id,
+            device: self,
+            state: Mutex::new(Rank::Generator, (DEFAULT_SEED, 0)),
+        })
+    }
+
+    /// The generator that is used unless another one is named.
+    pub fn default_generator(&self) -> &'static Ref<Generator> {
+        DEFAULTS[self.index() as usize]
+            .get()
+            .expect("made before the device is published")
+    }
 }
 
 /// The generator with this id.
@@ -103,8 +138,7 @@ pub fn generator(id: u64) -> Result<Ref<Generator>> {
 /// `INVALID_HANDLE` if the id is not of a live generator; `INVALID_ARGUMENT` for a device's default
 /// generator, which the runtime owns.
 pub fn destroy_generator(id: u64) -> Result<()> {
-    let device = TABLE.get(id)?.device;
-    if runtime()?.device(device)?.default_generator().id() == id {
+    if TABLE.get(id)?.device.default_generator().id == id {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
             "the default generator of a device belongs to the runtime and is not destroyed",

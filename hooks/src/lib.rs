@@ -13,50 +13,52 @@
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 
+mod addresses;
 mod current;
 mod device;
-mod driver_operators;
-mod error;
 mod event;
 mod fallback;
 mod generator;
-mod graph;
-mod kernels;
+mod graphs;
+mod labels;
 mod lasting;
 mod memory;
 #[cfg(not(feature = "layers"))]
 mod no_layers;
 mod observer;
+mod operators;
 mod peer;
 mod pinned;
+mod pool;
 mod runtime;
 mod stream;
 mod table;
+mod timelines;
 
-pub use current::{current_device, current_stream, set_current_device, set_current_stream};
+pub use current::{MAX_DEVICES, current_device};
 pub use device::Device;
-pub use error::{Error, Result};
-pub use event::{Event, create_event, destroy_event, elapsed_ms, event};
+pub use event::{Event, destroy_event, elapsed_ms, event};
 pub use fallback::{
     FallbackEntry, FallbackMode, fallback_begin, fallback_end, fallback_mode, fallback_report,
     fallback_reset, set_fallback_mode,
 };
-pub use generator::{Generator, create_generator, destroy_generator, generator};
-pub use graph::{
-    CaptureInfo, CaptureMode, ConditionalKind, DestroyFn, DumpFormat, ExecFlags, ExecInfo,
-    ExecMode, Graph, GraphExec, GraphInfo, HostNode, HostNodeFn, KernelCall, Pool, create_graph,
-    create_pool, destroy_graph, destroy_graph_exec, destroy_pool, graph, graph_exec, pool,
-};
-pub use memory::{
-    PointerInfo, begin_pool_use, end_pool_use, pop_label, process_memory_held,
-    process_memory_limit, push_label, set_process_memory_limit, snapshot_json,
-};
+pub use generator::{Generator, destroy_generator, generator};
+pub use graphs::{destroy_graph, destroy_graph_exec, graph, graph_exec};
+pub use labels::{pop_label, push_label};
+pub use memory::PointerInfo;
+pub use memory::limit::{process_memory_held, process_memory_limit, set_process_memory_limit};
+pub use memory::route::{begin_pool_use, end_pool_use};
+pub use memory::snapshot::snapshot_json;
 pub use observer::{
     Observation, ObservationKinds, Pressure, add_observer, add_pressure_observer, remove_observer,
 };
 pub use pinned::{HostMemory, host_memory, is_pinned};
-pub use runtime::{MAX_DEVICES, Runtime, runtime};
-pub use stream::{Stream, create_stream, destroy_stream, stream};
+pub use pool::{Pool, destroy_pool, pool};
+pub use runtime::{
+    Runtime, create_event, create_generator, create_graph, create_pool, create_stream,
+    current_stream, runtime, set_current_device, set_current_stream,
+};
+pub use stream::{Stream, destroy_stream, stream};
 pub use table::Ref;
 
 pub use outrigger_allocator::{
@@ -64,4 +66,9 @@ pub use outrigger_allocator::{
     Snapshot, Stat, Stats,
 };
 pub use outrigger_device::{Code, CopyKind, DType, LoadReport};
+pub use outrigger_graph::{
+    CaptureInfo, CaptureMode, ConditionalKind, DestroyFn, DumpFormat, ExecFlags, ExecInfo,
+    ExecMode, Graph, GraphExec, GraphInfo, HostNode, HostNodeFn, KernelCall,
+};
 pub use outrigger_ops as ops;
+pub use outrigger_ops::{Error, Result};

@@ -1,36 +1,30 @@
 //! Device memory over the caching allocator, with its accounting, and observers told of what happens.
 //! It must never give memory back to a driver while work that was submitted may still use it.
 
-mod backend;
-mod history;
+pub(crate) mod backend;
+pub(crate) mod history;
+pub(crate) mod imports;
 mod ipc;
-mod limit;
-mod route;
-mod sleep;
-mod snapshot;
-mod statistics;
-mod trim;
+pub(crate) mod limit;
+pub(crate) mod route;
+pub(crate) mod sleep;
+pub(crate) mod sleeping;
+pub(crate) mod snapshot;
+pub(crate) mod statistics;
+pub(crate) mod trim;
+
+use std::sync::atomic::Ordering;
 
 use outrigger_allocator::{
-    AllocError, Allocation, FreeError, Freed, Label, PoolAllocError, Snapshot, Stats, StreamId,
+    AllocError, Allocation, FreeError, Freed, Label, PoolAllocError, PoolError, Snapshot, Stats,
+    StreamId,
 };
 use outrigger_device::Code;
+use outrigger_graph::PoolRef;
 
-use crate::graph::PoolRef;
+use crate::memory::limit::{process_memory_held, process_memory_limit};
 use crate::observer::{self, Observation, ObservationKinds};
-use crate::{Device, Error, Pool, Result, current_device, graph};
-
-pub(crate) use backend::{DeviceMemory, Fence, fence_of};
-pub(crate) use history::follow;
-pub use history::{pop_label, push_label};
-pub(crate) use ipc::Imports;
-pub use limit::{process_memory_held, process_memory_limit, set_process_memory_limit};
-pub use route::{begin_pool_use, end_pool_use};
-pub(crate) use sleep::Sleep;
-pub(crate) use snapshot::pool_snapshot_json;
-pub use snapshot::snapshot_json;
-pub(crate) use statistics::json as stats_json;
-pub(crate) use trim::start_trimming;
+use crate::{Device, Error, Pool, Result, pool};
 
 /// What is known of an address in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +57,7 @@ impl Device {
     /// `INVALID_ARGUMENT` if the stream is of another device.
     #[inline]
     pub fn alloc(&self, size: u64, stream: u64) -> Result<u64> {
-        let found = crate::stream(stream)?;
+        let found = crate::stream::stream(stream)?;
         if found.device().index() != self.index() {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
@@ -102,7 +96,7 @@ impl Device {
     /// Those of [`alloc`](Self::alloc); `INVALID_ARGUMENT` for a pool of another device.
     pub fn alloc_from(&self, pool: &Pool, size: u64, stream: u64) -> Result<u64> {
         let (ours, theirs) = (self.index(), pool.device().index());
-        let of_stream = crate::stream(stream)?.device().index();
+        let of_stream = crate::stream::stream(stream)?.device().index();
         if ours != theirs || ours != of_stream {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
@@ -137,7 +131,7 @@ impl Device {
         let found = match self.allocator().alloc_in(pool.pool(), size, stream) {
             Ok(found) => found,
             Err(PoolAllocError::Alloc(error)) => return Err(self.alloc_failed(error)),
-            Err(PoolAllocError::Pool(error)) => return Err(sleep::refused(error)),
+            Err(PoolAllocError::Pool(error)) => return Err(pool_refused(error)),
         };
         drop(claim);
         if pool.limit() != u64::MAX && pool.stats().allocated > pool.limit() {
@@ -174,7 +168,7 @@ impl Device {
     }
 
     /// Frees an address, also one of the pool of a capture, which then learns of it.
-    fn free_address(&self, address: u64) -> Result<Freed, FreeError> {
+    pub(crate) fn free_address(&self, address: u64) -> Result<Freed, FreeError> {
         if self.captures().any()
             && let Some(block) = self.allocator().lookup(address)
             && let Some(pool) = block.pool
@@ -275,7 +269,7 @@ impl Device {
         Ok(())
     }
 
-    fn tell_freed(&self, address: u64, freed: &Freed) {
+    pub(crate) fn tell_freed(&self, address: u64, freed: &Freed) {
         if observer::listening(ObservationKinds::FREE) {
             self.tell(ObservationKinds::FREE, address, freed.size);
         }
@@ -287,14 +281,14 @@ impl Device {
     /// # Errors
     /// `INVALID_ARGUMENT` if the address is not one that was allocated; `INVALID_HANDLE`.
     pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
-        crate::stream(stream)?;
+        crate::stream::stream(stream)?;
         if address == 0 {
             return Ok(());
         }
         self.record(address, stream).map_err(not_allocated)
     }
 
-    fn record(&self, address: u64, stream: u64) -> Result<(), FreeError> {
+    pub(crate) fn record(&self, address: u64, stream: u64) -> Result<(), FreeError> {
         self.allocator().record_stream(address, StreamId(stream))
     }
 
@@ -316,24 +310,49 @@ impl Device {
             requested: block.requested,
             stream: block.stream.0,
             device: self.index(),
-            pool: block.pool.map_or(0, |pool| graph::handle_of(self, pool)),
+            pool: block.pool.map_or(0, |number| pool::handle_of(self, number)),
             pool_number: block.pool.map_or(0, |pool| pool.get()),
             label: note.flatten().and_then(|note| note.label),
         })
     }
 
-    /// Gives all cached memory that is not in use back to the driver. Returns how many bytes.
-    pub fn empty_cache(&self) -> u64 {
-        self.sweep_retired();
-        self.allocator().empty_cache()
+    /// The most bytes that the cache may take from the device; `u64::MAX` is no limit.
+    pub fn memory_limit(&self) -> u64 {
+        self.allocator().backend().limit.load(Ordering::Relaxed)
     }
 
-    /// Gives cached memory that is not in use back to the driver until at most `keep` bytes stay cached,
-    /// as far as whole pieces of memory are idle. Waits for the streams that it was of. Returns how many
-    /// bytes.
-    pub fn trim_cache(&self, keep: u64) -> u64 {
-        self.sweep_retired();
-        self.allocator().trim(keep)
+    /// Limits the bytes that the cache may take from the device; `u64::MAX` lifts the limit. What is held
+    /// already stays: below it, memory is given back as it becomes idle and more is needed.
+    pub fn set_memory_limit(&self, bytes: u64) {
+        let limit = &self.allocator().backend().limit;
+        limit.store(bytes, Ordering::Relaxed);
+        self.allocator().set_limit(bytes);
+    }
+
+    /// The limit as a fraction of the device's memory: 1 where there is none.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn memory_fraction(&self) -> Result<f64> {
+        let (_, total) = self.memory_info()?;
+        let fraction = self.memory_limit() as f64 / total.max(1) as f64;
+        Ok(fraction.min(1.0))
+    }
+
+    /// Limits the bytes that the cache may take to this fraction of the device's memory, 0 to 1.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for another fraction; what the driver reports.
+    pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("{fraction} is not a fraction of the device's memory: give 0 to 1"),
+            ));
+        }
+        let (_, total) = self.memory_info()?;
+        self.set_memory_limit((total as f64 * fraction) as u64);
+        Ok(())
     }
 
     /// Free and total bytes of the device. Where the driver does not know: what the cache has not
@@ -379,150 +398,25 @@ impl Device {
     }
 }
 
-/// A number that two drivers have given for memory of theirs.
 #[cold]
-fn ambiguous(address: u64, first: &Device, second: &Device) -> Error {
-    let (first, second) = (first.index(), second.index());
-    Error::new(
-        Code::INVALID_ARGUMENT,
-        format!(
-            "{address:#x} is an address of device {first} and of device {second}: say of which device it is"
-        ),
-    )
-}
-
-#[cold]
-fn nowhere(address: u64) -> Error {
+pub(crate) fn nowhere(address: u64) -> Error {
     Error::new(
         Code::NOT_FOUND,
         format!("{address:#x} is not in the live memory of any device"),
     )
 }
 
-impl crate::Runtime {
-    /// All devices, the current one first: memory mostly is of that one.
-    fn by_likelihood(&self) -> impl Iterator<Item = &'static Device> {
-        let current = self.device(current_device()).ok();
-        let rest = self
-            .devices()
-            .filter(move |one| Some(one.index()) != current.map(Device::index));
-        current.into_iter().chain(rest)
-    }
-
-    /// What the one device answers that knows an address; `None` if none does.
-    ///
-    /// # Errors
-    /// `INVALID_ARGUMENT` that names two devices that know it.
-    fn only<T>(
-        &self,
-        address: u64,
-        ask: impl Fn(&'static Device) -> Option<T>,
-    ) -> Result<Option<(&'static Device, T)>> {
-        let mut known = self
-            .by_likelihood()
-            .filter_map(|device| Some((device, ask(device)?)));
-        let found = known.next();
-        if self.addresses_may_repeat()
-            && let Some((first, _)) = found
-            && let Some((second, _)) = known.next()
-        {
-            return Err(ambiguous(address, first, second));
-        }
-        Ok(found)
-    }
-
-    /// The one device that has an address in a live allocation.
-    fn only_owner(&self, address: u64) -> Result<Option<&'static Device>> {
-        let live = |device: &Device| {
-            device
-                .allocator()
-                .lookup(address)
-                .filter(|block| !block.free)
-        };
-        Ok(self.only(address, live)?.map(|(device, _)| device))
-    }
-
-    /// Frees an allocation of whichever device, at any time: it is reused in stream order. Address 0 is
-    /// ignored. [`Device::free`] is for those who know the device.
-    ///
-    /// # Errors
-    /// `INVALID_ARGUMENT` that says whether the address was never allocated or was freed before, or which
-    /// two devices have it.
-    pub fn free(&self, address: u64) -> Result<()> {
-        if address == 0 {
-            return Ok(());
-        }
-        if self.addresses_may_repeat()
-            && let Some(device) = self.only_owner(address)?
-        {
-            return device.free(address);
-        }
-        let mut refusal = None;
-        for device in self.by_likelihood() {
-            match device.free_address(address) {
-                Ok(freed) => {
-                    device.tell_freed(address, &freed);
-                    return Ok(());
-                }
-                Err(FreeError::Unknown { .. }) => {}
-                Err(error) => refusal = Some(error),
-            }
-        }
-        Err(not_allocated(
-            refusal.unwrap_or(FreeError::Unknown { address }),
-        ))
-    }
-
-    /// Says that work of `stream` uses the allocation at `address`, of the stream's device or else of
-    /// another one; see [`Device::record_stream`].
-    ///
-    /// # Errors
-    /// `NOT_FOUND` if no device has the address; `INVALID_ARGUMENT` if two others have it; `INVALID_HANDLE`.
-    pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
-        if address == 0 {
-            return Ok(());
-        }
-        let own = crate::stream(stream)?.device();
-        match own.record(address, stream) {
-            Ok(()) => Ok(()),
-            Err(_) => self.record_elsewhere(address, stream),
-        }
-    }
-
-    #[cold]
-    fn record_elsewhere(&self, address: u64, stream: u64) -> Result<()> {
-        let held = |device: &&'static Device| device.allocator().lookup(address).is_some();
-        let owner = match self.only_owner(address)? {
-            None => self.devices().find(held),
-            owner => owner,
-        };
-        let owner = owner.ok_or_else(|| nowhere(address))?;
-        owner.record(address, stream).map_err(not_allocated)
-    }
-
-    /// What is known of an address within an allocation of any device. [`Device::pointer_info`] is for those
-    /// who know the device.
-    ///
-    /// # Errors
-    /// `NOT_FOUND` if it is in no live allocation; `INVALID_ARGUMENT` if two devices have it.
-    pub fn pointer_info(&self, address: u64) -> Result<PointerInfo> {
-        let known = self.only(address, |device| device.pointer_info(address))?;
-        known.map(|(_, info)| info).ok_or_else(|| nowhere(address))
-    }
-
-    /// The allocation around an address of whichever device as a text; see [`Device::export_memory`].
-    ///
-    /// # Errors
-    /// Those of [`Device::export_memory`]; `INVALID_ARGUMENT` if two devices have the address.
-    pub fn export_memory(&self, address: u64) -> Result<String> {
-        let owner = self.only_owner(address)?;
-        owner
-            .ok_or_else(|| nowhere(address))?
-            .export_memory(address)
-    }
-}
-
 #[cold]
 pub(crate) fn not_allocated(error: FreeError) -> Error {
     Error::new(Code::INVALID_ARGUMENT, error.to_string())
+}
+
+#[cold]
+pub(crate) fn pool_refused(error: PoolError) -> Error {
+    let code = match error {
+        PoolError::NotMapped { .. } => Code::UNSUPPORTED,
+        PoolError::Busy { .. } | PoolError::Asleep { .. } | PoolError::Awake { .. } => Code::BUSY,
+        PoolError::Unknown { .. } | PoolError::Released { .. } => Code::INTERNAL,
+    };
+    Error::new(code, error.to_string())
 }

@@ -7,7 +7,7 @@
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use outrigger_allocator::{
     AllocError, Allocator, Backend, Config, History, Snapshot, Stats, StreamId,
@@ -15,8 +15,10 @@ use outrigger_allocator::{
 use outrigger_device::{Code, Driver};
 use outrigger_locks::{Mutex, Rank};
 
-use crate::memory::{Fence, fence_of, follow, not_allocated, stats_json};
-use crate::{Device, Error, Result, runtime};
+use crate::labels::follow;
+use crate::memory::backend::{Fence, fence_of};
+use crate::memory::{not_allocated, statistics};
+use crate::{Device, Error, Result, runtime, stream};
 
 /// Alignment of plain pages: what copies and direct I/O like best on all machines.
 const PAGE: usize = 4096;
@@ -28,6 +30,7 @@ pub struct HostMemory(Allocator<PinnedMemory>);
 const NO_STREAM: StreamId = StreamId(0);
 
 static MEMORY: OnceLock<HostMemory> = OnceLock::new();
+static FOLLOWED: Once = Once::new();
 
 /// The pinned host memory of the process, if anybody has asked for it.
 pub(crate) fn made_host_memory() -> Option<&'static HostMemory> {
@@ -46,14 +49,14 @@ pub fn host_memory() -> Result<&'static HostMemory> {
         .devices()
         .map(Device::driver)
         .find(|driver| driver.pinned().is_some());
-    Ok(MEMORY.get_or_init(|| {
+    let memory = MEMORY.get_or_init(|| {
         let source = driver.map_or_else(PinnedMemory::pages, |driver| {
             PinnedMemory::Driver(driver.clone())
         });
-        let memory = HostMemory(Allocator::new(source, Config::default()));
-        follow(memory.history());
-        memory
-    }))
+        HostMemory(Allocator::new(source, Config::default()))
+    });
+    FOLLOWED.call_once(|| follow(memory.history()));
+    Ok(memory)
 }
 
 /// Whether a pointer lies in live pinned memory. It starts no runtime: without one nothing is pinned.
@@ -200,7 +203,7 @@ impl HostMemory {
     /// # Errors
     /// `INVALID_ARGUMENT` if the pointer is not one that was allocated; `INVALID_HANDLE`.
     pub fn record_stream(&self, pointer: *mut c_void, stream: u64) -> Result<()> {
-        crate::stream(stream)?;
+        stream::stream(stream)?;
         let address = pointer as u64;
         self.0
             .record_stream(address, StreamId(stream))
@@ -235,7 +238,7 @@ impl HostMemory {
 
     /// Statistics of pinned memory as JSON; see [`Device::memory_stats_json`].
     pub fn stats_json(&self) -> String {
-        stats_json(&self.stats())
+        statistics::json(&self.stats())
     }
 
     /// Starts all peaks anew from the current values.

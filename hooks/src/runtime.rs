@@ -10,12 +10,12 @@ use outrigger_device::{Code, LoadReport, Outcome};
 use outrigger_layers::Stack;
 use outrigger_locks::{Mutex, Rank};
 
+use crate::current::{MAX_DEVICES, choose_device, choose_stream, chosen_stream};
+use crate::fallback::{FallbackMode, set_fallback_mode};
+use crate::memory::trim::start_trimming;
 #[cfg(not(feature = "layers"))]
 use crate::no_layers::Stack;
-use crate::{Device, Error, FallbackMode, Result, set_fallback_mode};
-
-/// How many devices a process may have: frameworks keep their numbers in signed bytes.
-pub const MAX_DEVICES: usize = 128;
+use crate::{Device, Error, Event, Generator, Graph, Pool, Ref, Result, Stream, stream};
 
 /// The devices of all loaded drivers. There is one runtime, made at the first call of [`runtime`].
 pub struct Runtime {
@@ -125,6 +125,11 @@ impl Runtime {
                     ));
                 };
                 let device = Device::open(index, &driver, ordinal, &self.config)?;
+                device.begin_streams()?;
+                device.begin_generators()?;
+                if let Some(after) = self.config.trim_after() {
+                    start_trimming(device, after)?;
+                }
                 if seen && !device.properties().host_visible() {
                     seen = false;
                     self.unseen.fetch_add(1, Ordering::Relaxed);
@@ -189,6 +194,77 @@ impl Runtime {
         };
         Error::new(Code::INVALID_DEVICE, text)
     }
+}
+
+/// Makes `device` the current one of this thread.
+///
+/// # Errors
+/// `INVALID_DEVICE` if there is no such device.
+pub fn set_current_device(device: u32) -> Result<()> {
+    runtime()?.device(device)?;
+    choose_device(device);
+    Ok(())
+}
+
+/// The id of the current stream of this thread on `device`: its default stream until one is set.
+///
+/// # Errors
+/// `INVALID_DEVICE` if there is no such device.
+#[inline]
+pub fn current_stream(device: u32) -> Result<u64> {
+    match chosen_stream(device) {
+        Some(chosen) => Ok(chosen),
+        None => Ok(runtime()?.device(device)?.default_stream().id()),
+    }
+}
+
+/// Makes a stream of a device; see [`Device::create_stream`].
+///
+/// # Errors
+/// Those of [`Device::create_stream`]; `INVALID_DEVICE`.
+pub fn create_stream(device: u32, priority: i32) -> Result<Ref<Stream>> {
+    runtime()?.device(device)?.create_stream(priority)
+}
+
+/// Makes an event of a device; see [`Device::create_event`].
+///
+/// # Errors
+/// Those of [`Device::create_event`]; `INVALID_DEVICE`.
+pub fn create_event(device: u32, timing: bool) -> Result<&'static Event> {
+    runtime()?.device(device)?.create_event(timing)
+}
+
+/// Makes a pool of a device's memory; see [`Device::create_pool`].
+///
+/// # Errors
+/// Those of [`Device::create_pool`]; `INVALID_DEVICE`.
+pub fn create_pool(device: u32) -> Result<Ref<Pool>> {
+    runtime()?.device(device)?.create_pool()
+}
+
+/// Makes an empty graph for a device; see [`Device::create_graph`].
+///
+/// # Errors
+/// Those of [`Device::create_graph`]; `INVALID_DEVICE`.
+pub fn create_graph(device: u32, pool: Option<&Pool>) -> Result<Ref<Graph>> {
+    runtime()?.device(device)?.create_graph(pool)
+}
+
+/// Makes a generator for a device; see [`Device::create_generator`].
+///
+/// # Errors
+/// Those of [`Device::create_generator`]; `INVALID_DEVICE`.
+pub fn create_generator(device: u32) -> Result<Ref<Generator>> {
+    runtime()?.device(device)?.create_generator()
+}
+
+/// Makes a stream the current one of this thread on the stream's device.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live stream.
+pub fn set_current_stream(id: u64) -> Result<()> {
+    choose_stream(stream::stream(id)?.device().index(), id);
+    Ok(())
 }
 
 impl std::fmt::Debug for Runtime {

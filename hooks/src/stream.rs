@@ -2,76 +2,130 @@
 //! owns; a host makes others. Work of a stream runs in the order of submission, and nothing here runs
 //! anything ahead of it.
 
-use std::borrow::Cow;
-use std::ffi::{CStr, c_void};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use outrigger_device::{Code, CopyKind, Queue, foreign_call};
+use outrigger_device::{Code, CopyKind};
+use outrigger_graph::{Timeline, check_pattern};
 use outrigger_locks::{Mutex, Rank};
 
-use crate::graph::{CaptureSlot, HostNode, KernelCall};
+use crate::current::MAX_DEVICES;
 use crate::table::{Kind, Ref, Table};
-use crate::{Device, Error, Event, Result, runtime};
+use crate::{Device, Error, Result};
+
+/// Streams of one priority in a device's pool: as many as PyTorch has for CUDA.
+const POOL_STREAMS: usize = 32;
 
 static TABLE: Table<Stream> = Table::new(Kind::Stream);
 
+/// The streams of each device that the runtime owns.
+static OWNED: [Owned; MAX_DEVICES] = [const { Owned::new() }; MAX_DEVICES];
+
+struct Owned {
+    default: OnceLock<Ref<Stream>>,
+    /// By priority.
+    pools: Mutex<BTreeMap<i32, Vec<Ref<Stream>>>>,
+    next: AtomicUsize,
+}
+
+impl Owned {
+    const fn new() -> Self {
+        Self {
+            default: OnceLock::new(),
+            pools: Mutex::new(Rank::PoolStreams, BTreeMap::new()),
+            next: AtomicUsize::new(0),
+        }
+    }
+}
+
 /// A stream of a device.
 pub struct Stream {
-    id: u64,
+    inner: Arc<outrigger_graph::Stream>,
     device: &'static Device,
-    queue: Queue,
     priority: i32,
     owner: Owner,
-    failed_operator: Arc<FailedOperator>,
-    capture: CaptureSlot,
-}
-
-/// The first operator that failed as a host call since the last report: to a driver all host calls
-/// look alike.
-#[derive(Debug)]
-pub(crate) struct FailedOperator(Mutex<Option<Cow<'static, CStr>>>);
-
-impl Default for FailedOperator {
-    fn default() -> Self {
-        Self(Mutex::new(Rank::FailedOperator, None))
-    }
-}
-
-impl FailedOperator {
-    pub(crate) fn set(&self, name: Cow<'static, CStr>) {
-        self.0.lock().get_or_insert(name);
-    }
 }
 
 /// Who decides when a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Owner {
+enum Owner {
     Runtime,
     Host,
 }
 
+impl Deref for Stream {
+    type Target = Arc<outrigger_graph::Stream>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &self.inner
+    }
+}
+
+impl Device {
+    /// Makes the default stream of a device that is being opened.
+    pub(crate) fn begin_streams(&'static self) -> Result<()> {
+        let stream = Stream::make(self, 0, Owner::Runtime)?;
+        OWNED[self.index() as usize].default.get_or_init(|| stream);
+        Ok(())
+    }
+
+    /// The stream that work goes to unless another one is named.
+    #[inline]
+    pub fn default_stream(&self) -> &'static Ref<Stream> {
+        OWNED[self.index() as usize]
+            .default
+            .get()
+            .expect("made before the device is published")
+    }
+
+    /// A stream of the device's pool, which the runtime owns: the next one in turn of that priority.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn pool_stream(&'static self, priority: i32) -> Result<Ref<Stream>> {
+        let range = self.properties();
+        let priority = priority.clamp(range.priority_highest, range.priority_lowest);
+        let owned = &OWNED[self.index() as usize];
+        if let Some(pool) = owned.pools.lock().get(&priority)
+            && pool.len() >= POOL_STREAMS
+        {
+            let turn = owned.next.fetch_add(1, Ordering::Relaxed);
+            return Ok(pool[turn % pool.len()].clone());
+        }
+        // Without the lock: the driver makes it. Threads that ask at the same moment may add a few more.
+        let stream = Stream::make(self, priority, Owner::Runtime)?;
+        let mut pools = owned.pools.lock();
+        pools.entry(priority).or_default().push(stream.clone());
+        Ok(stream)
+    }
+
+    /// Makes a stream, the host's until [`destroy_stream`]. A lower priority number is more urgent; it is clamped to
+    /// the device's range.
+    ///
+    /// # Errors
+    /// What the driver reports; `OUT_OF_HOST_MEMORY` if too many are alive.
+    pub fn create_stream(&'static self, priority: i32) -> Result<Ref<Stream>> {
+        Stream::make(self, priority, Owner::Host)
+    }
+}
+
 impl Stream {
-    pub(crate) fn make(device: &'static Device, priority: i32, owner: Owner) -> Result<Ref<Self>> {
+    fn make(device: &'static Device, priority: i32, owner: Owner) -> Result<Ref<Self>> {
         let range = device.properties();
         let priority = priority.clamp(range.priority_highest, range.priority_lowest);
         let queue = device.driver().queue_create(device.ordinal(), priority)?;
         let stream = TABLE.insert(|id| Self {
-            id,
+            inner: outrigger_graph::Stream::new(Timeline::new(id, device, queue)),
             device,
-            queue,
             priority,
             owner,
-            failed_operator: Arc::default(),
-            capture: CaptureSlot::default(),
         })?;
-        device.timelines().add(&stream);
+        device.timelines().add(&stream.inner);
         Ok(stream)
-    }
-
-    /// The id, as C hosts hold it.
-    #[inline]
-    pub fn id(&self) -> u64 {
-        self.id
     }
 
     /// The device that runs it.
@@ -85,15 +139,6 @@ impl Stream {
         self.priority
     }
 
-    pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
-    #[inline]
-    pub(crate) fn capture(&self) -> &CaptureSlot {
-        &self.capture
-    }
-
     /// True if all work submitted before has finished. Never waits.
     ///
     /// # Errors
@@ -104,31 +149,7 @@ impl Stream {
         if self.is_capturing() {
             return Err(self.refuse_capturing("a query"));
         }
-        self.queue.query().map_err(|error| self.failed(error))
-    }
-
-    /// Waits for all work submitted before.
-    ///
-    /// # Errors
-    /// The first failure of the stream's work, which is thereby cleared: the stream takes work again;
-    /// `CAPTURE` while it captures.
-    pub fn synchronize(&self) -> Result<()> {
-        if self.is_capturing() {
-            return Err(self.refuse_capturing("a wait"));
-        }
-        self.synchronize_now()
-    }
-
-    /// Waits for all work submitted before, also of a stream that has begun to capture meanwhile.
-    ///
-    /// # Errors
-    /// As [`synchronize`](Self::synchronize), but for captures.
-    pub(crate) fn synchronize_now(&self) -> Result<()> {
-        self.queue.synchronize().map_err(|error| {
-            let error = self.failed(error);
-            self.failed_operator.0.lock().take();
-            error
-        })
+        self.queue().query().map_err(|error| self.failed(error))
     }
 
     /// Sees to it that what was submitted starts by itself.
@@ -139,41 +160,7 @@ impl Stream {
         if self.is_capturing() {
             return Ok(());
         }
-        self.queue.flush().map_err(|error| self.failed(error))
-    }
-
-    /// Lets later work of this stream start after the point at which `event` was last recorded. Does
-    /// not wait, unless the event is of another driver: no driver can wait for another one's work.
-    ///
-    /// # Errors
-    /// What the driver reports. A failure that the event carries fails the stream, not this call.
-    pub fn wait_event(&self, event: &Event) -> Result<()> {
-        if self.wait_event_on_device(event)? {
-            Ok(())
-        } else {
-            event.synchronize()
-        }
-    }
-
-    /// As [`wait_event`](Self::wait_event), which never waits itself: `false` if the event is of another
-    /// driver, so that the host has to wait for it.
-    ///
-    /// # Errors
-    /// As [`wait_event`](Self::wait_event).
-    #[inline]
-    pub fn wait_event_on_device(&self, event: &Event) -> Result<bool> {
-        if self.is_capturing() || event.captured().active() {
-            self.wait_captured(event)?;
-            return Ok(true);
-        }
-        let Some(inner) = event.inner() else {
-            return Ok(true);
-        };
-        if !event.device().driver().same_as(self.device.driver()) {
-            return Ok(false);
-        }
-        let waits = self.queue.wait_event(inner);
-        waits.map(|()| true).map_err(|error| self.failed(error))
+        self.queue().flush().map_err(|error| self.failed(error))
     }
 
     /// Copies `size` bytes in stream order. Device ranges must lie in live allocations of this
@@ -197,7 +184,7 @@ impl Stream {
         }
         // SAFETY: device ranges are live, as just checked, and the allocator reuses them in stream
         // order only; the host ranges are the caller's promise.
-        unsafe { self.queue.copy(dst, src, size, kind) }.map_err(|error| self.failed(error))
+        unsafe { self.queue().copy(dst, src, size, kind) }.map_err(|error| self.failed(error))
     }
 
     #[inline]
@@ -222,57 +209,7 @@ impl Stream {
             return self.record_fill(dst, size, pattern);
         }
         // SAFETY: the range is live, as just checked, and stays so until the fill has run (H23).
-        unsafe { self.queue.fill(dst, size, pattern) }.map_err(|error| self.failed(error))
-    }
-
-    /// Launches a host kernel in stream order, through the driver's launch where it takes host
-    /// functions, else as a host call where the memory is visible to the host.
-    ///
-    /// # Safety
-    /// The kernel may run with this block, and the memory that it names is live until it has.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED` if the device can do neither; `INVALID_ARGUMENT` for a wrong place of an address.
-    #[inline]
-    pub unsafe fn launch(&self, call: &KernelCall<'_>) -> Result<()> {
-        if self.is_capturing() {
-            return self.record_kernel(call);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.launch_host(call.function, call.args, call.cost_ns, call.label) }
-    }
-
-    /// Runs a function on the host in stream order: once, or at every replay where the stream captures.
-    ///
-    /// # Safety
-    /// The function may be called with its user data, from any thread, until `destroy` is called.
-    ///
-    /// # Errors
-    /// `UNSUPPORTED` if the host cannot reach the device's memory. The function was not and will not be
-    /// called then, nor `destroy`.
-    pub unsafe fn host_node(&self, node: &HostNode<'_>) -> Result<()> {
-        if self.is_capturing() {
-            return self.record_host_node(node);
-        }
-        let bias = self
-            .device
-            .host_bias()
-            .map_err(|error| error.on_stream(self.id))?;
-        let (function, user, destroy) = (node.function, node.user as usize, node.destroy);
-        self.host_call_now(move |upstream| {
-            let upstream = upstream.err().unwrap_or(Code::OK);
-            // SAFETY: the caller's promise.
-            let code = unsafe { foreign_call!(function, user as *mut c_void, bias, upstream.0) };
-            if let Some(destroy) = destroy {
-                // SAFETY: as above, and this is the only call of it.
-                unsafe { foreign_call!(destroy, user as *mut c_void) };
-            }
-            if code == Code::OK.0 {
-                Ok(())
-            } else {
-                Err(Code(code))
-            }
-        })
+        unsafe { self.queue().fill(dst, size, pattern) }.map_err(|error| self.failed(error))
     }
 
     /// Runs a function on the host in stream order, exactly once. It gets the failure of the work
@@ -290,19 +227,9 @@ impl Stream {
                 "a function that is called once cannot be captured: use a host node, which is called at \
                  every replay",
             )
-            .on_stream(self.id));
+            .on_stream(self.id()));
         }
         self.host_call_now(function)
-    }
-
-    /// As [`host_call`](Self::host_call), also while the stream captures.
-    pub(crate) fn host_call_now(
-        &self,
-        function: impl FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
-    ) -> Result<()> {
-        self.queue
-            .host_call(function)
-            .map_err(|error| self.failed(error))
     }
 
     /// As [`host_call`](Self::host_call) for a C function. Where the stream captures, it is called at
@@ -322,39 +249,18 @@ impl Stream {
             return self.record_host_call(function, user);
         }
         // SAFETY: as the caller promises.
-        unsafe { self.queue.host_call_raw(function, user) }.map_err(|error| self.failed(error))
-    }
-
-    #[cold]
-    pub(crate) fn failed(&self, error: outrigger_device::Error) -> Error {
-        let error = Error::from(error).on_stream(self.id);
-        match &*self.failed_operator.0.lock() {
-            Some(name) => error.in_operator(name.to_string_lossy()),
-            _ => error,
-        }
-    }
-
-    pub(crate) fn failed_operator(&self) -> &Arc<FailedOperator> {
-        &self.failed_operator
+        unsafe { self.queue().host_call_raw(function, user) }.map_err(|error| self.failed(error))
     }
 }
 
 impl std::fmt::Debug for Stream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stream")
-            .field("id", &format_args!("{:#x}", self.id))
+            .field("id", &format_args!("{:#x}", self.id()))
             .field("device", &self.device.index())
             .field("priority", &self.priority)
             .finish_non_exhaustive()
     }
-}
-
-/// Makes a stream. A lower priority number is more urgent; it is clamped to the device's range.
-///
-/// # Errors
-/// `INVALID_DEVICE`; what the driver reports.
-pub fn create_stream(device: u32, priority: i32) -> Result<Ref<Stream>> {
-    Stream::make(runtime()?.device(device)?, priority, Owner::Host)
 }
 
 /// The stream with this id, which lives as long as what is returned.
@@ -394,19 +300,4 @@ pub fn destroy_stream(id: u64) -> Result<()> {
     // Now, unless another thread is in a call on it.
     device.timelines().settle();
     Ok(())
-}
-
-/// Whether a fill's size and pattern fit.
-pub(crate) fn check_pattern(size: u64, pattern: &[u8]) -> Result<()> {
-    if matches!(pattern.len(), 1 | 2 | 4 | 8 | 16) && size.is_multiple_of(pattern.len() as u64) {
-        return Ok(());
-    }
-    Err(Error::new(
-        Code::INVALID_ARGUMENT,
-        format!(
-            "a fill of {size} bytes with a pattern of {} bytes: the pattern has 1, 2, 4, 8 or 16 bytes, \
-             and the size is a multiple of it",
-            pattern.len()
-        ),
-    ))
 }

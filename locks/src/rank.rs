@@ -40,14 +40,20 @@ pub enum Rank {
     Observers,
     /// How many calls of an observer are running.
     ObserverCalls,
+    /// The timelines of all devices.
+    AllTimelines,
     /// Streams of a device, where their work ends.
     Timelines,
+    /// The caches that count for the process.
+    Caches,
     /// Streams of a device's pool.
     PoolStreams,
     /// What is kept until work has finished.
     Retired,
     /// The driver's answers about operators.
     DriverOperators,
+    /// Operators of the driver that nobody can launch any more.
+    EndedOperators,
     /// Operators that ran on the CPU.
     Fallbacks,
     /// A generator's state.
@@ -78,6 +84,8 @@ pub enum Rank {
     Gate,
     /// An allocator's pending frees.
     Pending,
+    /// The histories of all memory.
+    Histories,
     /// What is recorded of an allocator's life.
     History,
     /// The names of labels.
@@ -119,10 +127,13 @@ impl Rank {
             Rank::Resources,
             Rank::Observers,
             Rank::ObserverCalls,
+            Rank::AllTimelines,
             Rank::Timelines,
+            Rank::Caches,
             Rank::PoolStreams,
             Rank::Retired,
             Rank::DriverOperators,
+            Rank::EndedOperators,
             Rank::Fallbacks,
             Rank::Generator,
             Rank::FreeEvents,
@@ -138,6 +149,7 @@ impl Rank {
             Rank::Pools,
             Rank::Gate,
             Rank::Pending,
+            Rank::Histories,
             Rank::History,
             Rank::Labels,
             Rank::FreeSlots,

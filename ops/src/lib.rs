@@ -1,4 +1,4 @@
-//! The operator registry and the native host kernels.
+//! Operators: their names, the native host kernels, and the door through which a call reaches a driver.
 //!
 //! An operator call is planned and then run. Planning checks the operands, picks a kernel and packs
 //! its arguments; it is on the path of every operator and neither allocates nor compares strings.
@@ -8,15 +8,19 @@
 //!
 //! Names, operands, scalars and dtypes of all operators stand in `docs/operators.md`.
 //!
-//! This crate must never allocate device memory, know of streams, or print. Kernels must not panic.
+//! `door` asks the driver first: for its own operator, then for the launch of a host kernel.
+//!
+//! This crate must never allocate device memory or print. Kernels must not panic.
 
 mod bounds;
 mod call;
 mod convert;
 mod copy;
 mod cursor;
+mod door;
 mod elementwise;
 mod error;
+mod failure;
 mod generate;
 mod geometry;
 mod index;
@@ -36,7 +40,9 @@ mod rows;
 
 pub use bounds::check;
 pub use call::{Call, Scalar, Tensor};
+pub use door::{Door, DriverCall, Prepared};
 pub use error::PlanError;
+pub use failure::{Error, FailedOperator, Result, refused};
 pub use outrigger_device::{Code, DType};
 pub use plan::{KernelFn, Plan};
 pub use registry::{OperatorId, plan};

@@ -53,10 +53,10 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(u32, i32) -> Result<Ref<Stream>> = face::create_stream;
     let _: fn(u64) -> Result<()> = face::destroy_stream;
     let _: fn(u64) -> Result<Ref<Stream>> = face::stream;
-    let _: fn(&Stream) -> u64 = Stream::id;
+    let _: fn(&Stream) -> u64 = |stream| stream.id();
     let _: fn(&Stream) -> &'static Device = Stream::device;
     let _: fn(&Stream) -> Result<bool> = Stream::query;
-    let _: fn(&Stream) -> Result<()> = Stream::synchronize;
+    let _: fn(&Stream) -> Result<()> = |stream| stream.synchronize();
     let _: fn(&Stream) -> Result<()> = Stream::flush;
     let _: fn(&Stream, &Event) -> Result<()> = Stream::wait_event;
     let _: unsafe fn(&Stream, u64, u64, u64, CopyKind) -> Result<()> = Stream::copy;
@@ -66,9 +66,9 @@ fn functions_have_the_types_of_version_0_1() {
     let _: unsafe fn(&Stream, OperatorId, &Call<'_>) -> Result<()> = Stream::call;
     let _: fn(&Stream, CaptureMode, Option<&Pool>) -> Result<()> = Stream::capture_begin;
     let _: fn(&Stream) -> Result<Ref<Graph>> = Stream::capture_end;
-    let _: fn(&Stream, &str) -> Result<()> = Stream::capture_abort;
-    let _: fn(&Stream) -> Option<CaptureInfo> = Stream::capture_info;
-    let _: fn(&Stream) -> bool = Stream::is_capturing;
+    let _: fn(&Stream, &str) -> Result<()> = |stream, reason| stream.capture_abort(reason);
+    let _: fn(&Stream) -> Option<CaptureInfo> = |stream| stream.capture_info();
+    let _: fn(&Stream) -> bool = |stream| stream.is_capturing();
 
     let _: fn(u32, bool) -> Result<&'static Event> = face::create_event;
     let _: fn(u64) -> Result<()> = face::destroy_event;
@@ -88,16 +88,17 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(u32, Option<&Pool>) -> Result<Ref<Graph>> = face::create_graph;
     let _: fn(u64) -> Result<()> = face::destroy_graph;
     let _: fn(&Graph) -> GraphInfo = Graph::info;
-    let _: fn(&Graph, DumpFormat) -> String = Graph::dump;
+    let _: fn(&Ref<Graph>, DumpFormat) -> String = |graph, format| graph.dump(format);
     let _: fn(&Graph, &str, u64, u64) -> Result<()> = Graph::name_buffer;
     let _: fn(&Graph, &str, u32, u32) -> Result<()> = Graph::name_scalar;
     let _: fn(&Graph, &[u32], OperatorId, &Call<'_>) -> Result<u32> = Graph::add_operator;
     let _: fn(&Graph, &[u32], u64, u64, &[u8]) -> Result<u32> = Graph::add_fill;
     let _: fn(&Graph, &[u32], u64) -> Result<(u32, u64)> = Graph::add_alloc;
     let _: fn(&Graph, &[u32], u64) -> Result<u32> = Graph::add_free;
-    let _: fn(&Graph, ExecFlags) -> Result<Ref<GraphExec>> = Graph::instantiate;
+    let _: fn(&Ref<Graph>, ExecFlags) -> Result<Ref<GraphExec>> =
+        |graph, flags| graph.instantiate(flags);
     let _: fn(u64) -> Result<()> = face::destroy_graph_exec;
-    let _: fn(&GraphExec, &Stream) -> Result<()> = GraphExec::replay;
+    let _: fn(&GraphExec, &Stream) -> Result<()> = |exec, stream| exec.replay(stream);
     let _: fn(&GraphExec, &str) -> Result<u32> = GraphExec::slot;
     let _: fn(&GraphExec, u32, u64) -> Result<()> = GraphExec::bind;
     let _: fn(&GraphExec, u32, Scalar) -> Result<()> = GraphExec::bind_scalar;

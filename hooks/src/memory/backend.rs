@@ -5,19 +5,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 
 use outrigger_allocator::{
     Backend, Config, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory,
 };
 use outrigger_device::{Code, Driver};
+use outrigger_graph::CaptureEnd;
 use outrigger_locks::{Mutex, Rank};
 
-use super::limit;
-use crate::device::Timelines;
-use crate::graph::CaptureEnd;
+use crate::memory::limit;
+use crate::memory::sleeping::Sleeping;
 use crate::observer::{self, Observation, ObservationKinds, Pressure};
-use crate::{Error, Result, runtime, stream};
+use crate::timelines::{self, Timeline, Timelines};
+use crate::{Error, Result};
 
 /// After which memory is free.
 pub(crate) enum Fence {
@@ -27,7 +28,7 @@ pub(crate) enum Fence {
     Event(Arc<outrigger_device::Event>),
     /// The end of a capture that has recorded a use of it: until then nothing else of the capture may
     /// get it, and replays are ordered by the graph. With what the stream was given before it.
-    Capture(CaptureEnd, Option<Arc<outrigger_device::Event>>),
+    Capture(CaptureEnd, Arc<outrigger_device::Event>),
 }
 
 impl From<Option<Arc<outrigger_device::Event>>> for Fence {
@@ -41,9 +42,7 @@ impl Fence {
         match self {
             Self::Passed => true,
             Self::Event(event) => event.is_over(),
-            Self::Capture(end, before) => {
-                end.passed() && before.as_ref().is_none_or(|event| event.is_over())
-            }
+            Self::Capture(end, before) => end.passed() && before.is_over(),
         }
     }
 
@@ -73,11 +72,11 @@ pub(crate) struct DeviceMemory {
     ordinal: u32,
     timelines: Arc<Timelines>,
     /// The limit of the device, for those who ask: the allocator keeps it.
-    pub(super) limit: AtomicU64,
+    pub(crate) limit: AtomicU64,
     /// Whether streams may wait for each other for memory.
     stream_waits: bool,
-    /// How many pools of the device sleep.
-    pub(super) asleep: AtomicUsize,
+    /// Pools of the device that sleep.
+    pub(crate) sleeping: Sleeping,
     // Bytes of what counts for the process: of segments by address, of physical memory by handle.
     held: Mutex<HashMap<u64, u64>>,
     paging: Option<Paging>,
@@ -109,7 +108,7 @@ impl DeviceMemory {
             timelines,
             limit: AtomicU64::new(config.limit()),
             stream_waits: config.stream_waits(),
-            asleep: AtomicUsize::new(0),
+            sleeping: Sleeping::default(),
             held: Mutex::new(Rank::HeldBytes, HashMap::new()),
         }
     }
@@ -124,15 +123,8 @@ struct Paging {
 impl DeviceMemory {
     /// Asks for memory where the allocator of this device cannot: from the caches of other devices, if the
     /// limit of the process is in the way, and from the host. True if anybody gave some.
-    pub(super) fn relieve(&self, needed: u64) -> bool {
-        let mut given = 0;
-        if limit::in_the_way(needed)
-            && let Ok(runtime) = runtime()
-        {
-            for device in runtime.devices().filter(|one| one.index() != self.device) {
-                given += device.empty_cache();
-            }
-        }
+    pub(crate) fn relieve(&self, needed: u64) -> bool {
+        let given = limit::relieve(self.device, needed);
         let pressure = Pressure {
             device: self.device,
             needed,
@@ -176,9 +168,12 @@ impl Backend for DeviceMemory {
             // What a capture records runs at other times.
             Fence::Capture(..) => false,
             Fence::Event(_) if !self.stream_waits => false,
-            Fence::Event(event) => stream(id.0).is_ok_and(|stream| {
-                stream.captured_by().is_none() && stream.queue().wait_event(event).is_ok()
-            }),
+            Fence::Event(event) => match find(Some(&self.timelines), id) {
+                Some(Timeline::Stream(stream)) => {
+                    stream.captured_by().is_none() && stream.queue().wait_event(event).is_ok()
+                }
+                _ => false,
+            },
         }
     }
 
@@ -330,25 +325,25 @@ impl VirtualMemory for DeviceMemory {
     }
 }
 
-/// A fence after the work of a stream, which may be one of another device, or have been destroyed: its device still
-/// knows where its work ends. `timelines` are asked first.
-pub(crate) fn fence_of(timelines: Option<&Timelines>, id: StreamId) -> Result<Fence> {
-    let event = match stream(id.0) {
-        Ok(stream) => {
-            let end = stream.captured_by();
-            let event = stream.device().timelines().fence(id.0)?;
-            if let Some(end) = end {
-                return Ok(Fence::Capture(end, event));
-            }
-            Ok(event)
-        }
-        Err(_) => match timelines.map(|own| own.fence(id.0)).transpose()?.flatten() {
-            Some(own) => Ok(Some(own)),
-            None => runtime()?
-                .devices()
-                .find_map(|device| device.timelines().fence(id.0).transpose())
-                .transpose(),
-        },
+/// Where a stream stands, which may be one of another device, or have been destroyed: its device still knows where its
+/// work ends. `own` timelines are asked first.
+fn find(own: Option<&Timelines>, id: StreamId) -> Option<Timeline> {
+    let found = own.and_then(|own| own.find(id.0));
+    found.or_else(|| timelines::find(id.0))
+}
+
+/// A fence after the work of a stream, of whichever device. `own` timelines are asked first.
+pub(crate) fn fence_of(own: Option<&Timelines>, id: StreamId) -> Result<Fence> {
+    let Some(timeline) = find(own, id) else {
+        return Ok(Fence::Passed);
     };
-    event.map(Fence::from)
+    let end = match &timeline {
+        Timeline::Stream(stream) => stream.captured_by(),
+        Timeline::Ended(_) => None,
+    };
+    let event = timeline.fence()?;
+    Ok(match end {
+        Some(end) => Fence::Capture(end, event),
+        None => Fence::Event(event),
+    })
 }

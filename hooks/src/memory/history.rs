@@ -1,58 +1,17 @@
-//! What a host wants to know of a device's memory over time: the ring of events, labels, and traces that
+//! What a host wants to know of a device's memory over time: the ring of events, and traces that
 //! can be replayed. All of it is off until asked for.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use outrigger_allocator::{ContextSource, Frame, History, HistoryOptions, Holder, Label};
+use outrigger_allocator::{ContextSource, Frame, History, HistoryOptions, Holder};
 use outrigger_device::Code;
 use outrigger_locks::calls_host;
 
-use crate::pinned::{HostMemory, made_host_memory};
-use crate::{Device, Error, Result, observer, runtime};
-
-/// Whether any thread has named a label: from then on all devices keep them.
-static LABELS: AtomicBool = AtomicBool::new(false);
-
-/// Gives this label to what the calling thread allocates from now on, on any device, until
-/// [`pop_label`]. Labels are for statistics, snapshots and the text of errors.
-pub fn push_label(name: &str) {
-    // A label costs each allocation some ten nanoseconds, so devices keep none before the first.
-    if !LABELS.swap(true, Ordering::AcqRel)
-        && let Ok(runtime) = runtime()
-    {
-        for device in runtime.devices() {
-            device.history().keep_labels();
-        }
-        if let Some(memory) = made_host_memory() {
-            memory.history().keep_labels();
-        }
-    }
-    Label::new(name).push();
-}
-
-/// Goes back to the label before the last [`push_label`] of this thread.
-///
-/// # Errors
-/// `INVALID_ARGUMENT` if the thread has none.
-pub fn pop_label() -> Result<()> {
-    Label::pop().map(drop).ok_or_else(|| {
-        Error::new(
-            Code::INVALID_ARGUMENT,
-            "this thread has no label to take away: each pop follows a push of the same thread",
-        )
-    })
-}
-
-/// Does for a new device what was asked of all.
-pub(crate) fn follow(history: &History) {
-    if LABELS.load(Ordering::Acquire) {
-        history.keep_labels();
-    }
-}
+use crate::pinned::HostMemory;
+use crate::{Device, Error, Result, observer};
 
 /// A source of the host's, which is asked with no lock held: it may call the library, or take locks of its own.
 struct HostSource(Arc<dyn ContextSource>);

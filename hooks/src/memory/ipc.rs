@@ -4,54 +4,17 @@
 //! of the processes is ordered by them. It must never trust the text beyond what the driver checks: a
 //! text of another driver, or a damaged one, is an error.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use outrigger_allocator::Backing;
 use outrigger_device::{Code, IpcHandle, Physical};
-use outrigger_locks::{Rank, RwLock};
 
-use super::PointerInfo;
+use crate::memory::imports::{Import, Mapped};
+use crate::memory::{PointerInfo, nowhere};
 use crate::{Device, Error, Result};
 
 /// What a text begins with: its meaning, and the version of it.
 const MAGIC: &str = "otr-memory-1";
-
-/// Memory of another process.
-struct Import {
-    size: u64,
-    mapped: Mapped,
-}
-
-/// How it got here.
-enum Mapped {
-    /// The driver has mapped another's allocation, which starts here.
-    Allocation(u64),
-    /// Physical memory, mapped at addresses that were reserved for it.
-    Pieces {
-        address: u64,
-        size: u64,
-        physical: Vec<Physical>,
-    },
-}
-
-/// What a device has imported, by address.
-pub(crate) struct Imports(RwLock<BTreeMap<u64, Import>>);
-
-impl Default for Imports {
-    fn default() -> Self {
-        Self(RwLock::new(Rank::Imports, BTreeMap::new()))
-    }
-}
-
-impl Imports {
-    /// The start and size of the imported allocation around an address.
-    pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
-        let imports = self.0.read();
-        let (&base, import) = imports.range(..=address).next_back()?;
-        (address - base < import.size).then_some((base, import.size))
-    }
-}
 
 /// An exported allocation, as the text tells it.
 #[derive(Debug, PartialEq, Eq)]
@@ -144,7 +107,7 @@ impl Device {
         let (block, backing) = self
             .allocator()
             .backing(address)
-            .ok_or_else(|| super::nowhere(address))?;
+            .ok_or_else(|| nowhere(address))?;
         let (start, handles) = match backing {
             Backing::Segment { address } => (address, Err(ipc.memory_export(address)?)),
             Backing::Pieces { address, pieces } => {
@@ -209,10 +172,7 @@ impl Device {
             Mapped::Allocation(address) | Mapped::Pieces { address, .. } => address,
         };
         let (base, size) = (start + exported.offset, exported.size);
-        self.imports()
-            .0
-            .write()
-            .insert(base, Import { size, mapped });
+        self.imports().insert(base, Import { size, mapped });
         Ok((base, size))
     }
 
@@ -262,7 +222,7 @@ impl Device {
     /// `INVALID_ARGUMENT` if nothing was imported there; those of [`synchronize`](Self::synchronize),
     /// after which it is given back all the same; what the driver reports.
     pub fn close_memory(&self, address: u64) -> Result<()> {
-        let import = self.imports().0.write().remove(&address).ok_or_else(|| {
+        let import = self.imports().remove(address).ok_or_else(|| {
             Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(
@@ -316,7 +276,7 @@ impl Device {
     }
 
     /// What is known of an address in imported memory.
-    pub(super) fn imported_info(&self, address: u64) -> Option<PointerInfo> {
+    pub(crate) fn imported_info(&self, address: u64) -> Option<PointerInfo> {
         let (base, size) = self.imports().around(address)?;
         Some(PointerInfo {
             base,

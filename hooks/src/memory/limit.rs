@@ -1,5 +1,4 @@
-//! How much memory may be held: a limit for the process over all devices, kept here, and limits of each
-//! device, which its allocator keeps.
+//! How much memory the caches of all devices together may hold. Limits of each device are its allocator's.
 //!
 //! It must never hold anything up: what does not fit is refused at once, and the allocator that asked
 //! decides what to give back.
@@ -7,8 +6,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use outrigger_device::Code;
+use outrigger_locks::{Rank, RwLock};
 
-use crate::{Device, Error, Result};
+use crate::{Error, Result};
 
 static HELD: AtomicU64 = AtomicU64::new(0);
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -55,43 +55,29 @@ pub(super) fn in_the_way(size: u64) -> bool {
     process_memory_held().saturating_add(size) > process_memory_limit()
 }
 
-impl Device {
-    /// The most bytes that the cache may take from the device; `u64::MAX` is no limit.
-    pub fn memory_limit(&self) -> u64 {
-        self.allocator().backend().limit.load(Ordering::Relaxed)
-    }
+/// A cache that counts for the process and can give memory back.
+pub(crate) trait Cache: Sync {
+    /// The number of its device.
+    fn index(&self) -> u32;
 
-    /// Limits the bytes that the cache may take from the device; `u64::MAX` lifts the limit. What is held
-    /// already stays: below it, memory is given back as it becomes idle and more is needed.
-    pub fn set_memory_limit(&self, bytes: u64) {
-        let limit = &self.allocator().backend().limit;
-        limit.store(bytes, Ordering::Relaxed);
-        self.allocator().set_limit(bytes);
-    }
+    /// Gives back what is not in use. Gives how many bytes.
+    fn give_back(&self) -> u64;
+}
 
-    /// The limit as a fraction of the device's memory: 1 where there is none.
-    ///
-    /// # Errors
-    /// What the driver reports.
-    pub fn memory_fraction(&self) -> Result<f64> {
-        let (_, total) = self.memory_info()?;
-        let fraction = self.memory_limit() as f64 / total.max(1) as f64;
-        Ok(fraction.min(1.0))
-    }
+static CACHES: RwLock<Vec<&'static dyn Cache>> = RwLock::new(Rank::Caches, Vec::new());
 
-    /// Limits the bytes that the cache may take to this fraction of the device's memory, 0 to 1.
-    ///
-    /// # Errors
-    /// `INVALID_ARGUMENT` for another fraction; what the driver reports.
-    pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
-        if !(0.0..=1.0).contains(&fraction) {
-            return Err(Error::new(
-                Code::INVALID_ARGUMENT,
-                format!("{fraction} is not a fraction of the device's memory: give 0 to 1"),
-            ));
-        }
-        let (_, total) = self.memory_info()?;
-        self.set_memory_limit((total as f64 * fraction) as u64);
-        Ok(())
+/// A new cache counts from now on.
+pub(crate) fn join(cache: &'static dyn Cache) {
+    CACHES.write().push(cache);
+}
+
+/// Has the caches of other devices give back what is not in use, if the limit of the process stands in the way of
+/// `needed` bytes. Gives how many bytes.
+pub(super) fn relieve(device: u32, needed: u64) -> u64 {
+    if !in_the_way(needed) {
+        return 0;
     }
+    let caches = CACHES.read().clone();
+    let others = caches.iter().filter(|one| one.index() != device);
+    others.map(|one| one.give_back()).sum()
 }

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outrigger_device::Code;
+use outrigger_graph::PoolRef;
 
-use crate::graph::PoolRef;
-use crate::{Error, Result, pool, stream};
+use crate::pool::pool;
+use crate::stream::stream;
+use crate::{Error, Result};
 
 /// Routes of all threads.
 static ROUTES: AtomicUsize = AtomicUsize::new(0);

@@ -4,33 +4,13 @@
 //! Whatever fails, at whichever call of the driver, leaves a pool asleep or awake. It must never give
 //! memory back that submitted work may still use: all streams of all devices are waited for.
 
-use std::sync::atomic::Ordering;
-
-use outrigger_allocator::{PoolAllocError, PoolError};
+use outrigger_allocator::{PoolAllocError, PoolId};
 use outrigger_device::{Code, CopyKind, Queue};
 
-use super::Fence;
-use crate::graph::{Pool, PoolRef};
-use crate::{Device, Error, Result, runtime};
-
-/// Whether a pool sleeps.
-#[derive(Debug)]
-pub(crate) enum Sleep {
-    Awake,
-    /// A thread puts it to sleep, or wakes it; bytes that the device had got back before.
-    Changing {
-        bytes: u64,
-    },
-    Asleep(Contents),
-}
-
-/// What a pool that sleeps has held.
-#[derive(Debug)]
-pub(crate) struct Contents {
-    ranges: Vec<(u64, Box<[u8]>)>,
-    /// Bytes that the device has got back.
-    bytes: u64,
-}
+use crate::memory::backend::Fence;
+use crate::memory::pool_refused;
+use crate::memory::sleeping::{Contents, Sleep};
+use crate::{Device, Error, Pool, Result, timelines};
 
 impl Pool {
     /// Puts the pool to sleep, and gives the bytes that the device has got back: what is in use of it
@@ -44,7 +24,7 @@ impl Pool {
     /// pool; `BUSY` while another thread allocates from it, puts it to sleep or wakes it;
     /// `OUT_OF_HOST_MEMORY`; what the driver reports. Then the pool is as it was.
     pub fn sleep(&self) -> Result<u64> {
-        self.memory().sleep()
+        Sleeper::of(self).sleep()
     }
 
     /// Brings the pool's memory back to its addresses, with what it has held. A pool that is awake stays
@@ -55,113 +35,131 @@ impl Pool {
     /// reports. Then the pool still sleeps, and nothing of what it has held is lost. `BUSY` while another
     /// thread puts it to sleep or wakes it.
     pub fn wake(&self) -> Result<()> {
-        self.memory().wake()
+        Sleeper::of(self).wake()
     }
 
     /// Bytes that the device has got back while the pool sleeps; `None` if it is awake. A pool that falls asleep or
     /// wakes counts as asleep.
     pub fn asleep(&self) -> Option<u64> {
-        self.memory().asleep()
+        self.device().sleeping().bytes_of(self.memory().pool())
     }
 }
 
-impl PoolRef {
+/// A pool that is put to sleep or woken.
+struct Sleeper<'a> {
+    device: &'a Device,
+    pool: PoolId,
+}
+
+impl Sleeper<'static> {
+    fn of(pool: &Pool) -> Self {
+        Self {
+            device: pool.device(),
+            pool: pool.memory().pool(),
+        }
+    }
+}
+
+impl Sleeper<'_> {
     /// See [`Pool::sleep`].
     fn sleep(&self) -> Result<u64> {
-        {
-            let mut state = self.sleep_state().lock();
-            match *state {
-                Sleep::Awake => *state = Sleep::Changing { bytes: 0 },
-                Sleep::Changing { .. } => return Err(self.changing()),
-                Sleep::Asleep(_) => return Ok(0),
+        let sleeping = self.device.sleeping();
+        let begun = sleeping.change(|pools| match pools.get(&self.pool) {
+            None => {
+                pools.insert(self.pool, Sleep::Changing { bytes: 0 });
+                Ok(true)
             }
+            Some(Sleep::Changing { .. }) => Err(self.changing()),
+            Some(Sleep::Asleep(_)) => Ok(false),
+        });
+        if !begun? {
+            return Ok(0);
         }
-        // Without the lock: all work is waited for.
-        let paged_out = self.page_out();
-        let (state, outcome) = match paged_out {
+        // Without the lock: all work is waited for. From here on whoever submits looks whether what they use is there.
+        match self.page_out() {
             Ok(contents) => {
                 let bytes = contents.bytes;
-                (Sleep::Asleep(contents), Ok(bytes))
+                sleeping.change(|pools| pools.insert(self.pool, Sleep::Asleep(contents)));
+                Ok(bytes)
             }
-            Err(error) => (Sleep::Awake, Err(error)),
-        };
-        *self.sleep_state().lock() = state;
-        outcome
+            Err(error) => {
+                sleeping.change(|pools| pools.remove(&self.pool));
+                Err(error)
+            }
+        }
     }
 
     /// Moves what is in use of the pool to the host.
     fn page_out(&self) -> Result<Contents> {
-        let device = self.device();
-        if device.captures().of_pool(self.pool()).is_some() {
+        let allocator = self.device.allocator();
+        if self.device.captures().of_pool(self.pool).is_some() {
             return Err(Error::new(
                 Code::CAPTURE,
-                format!("pool {}: a graph is being recorded into it", self.pool()),
+                format!("pool {}: a graph is being recorded into it", self.pool),
             ));
         }
-        let used = device.allocator().pool_suspend(self.pool());
-        let used = used.map_err(refused)?;
-        // From here on whoever submits looks whether what they use is there.
-        let asleep = &device.allocator().backend().asleep;
-        asleep.fetch_add(1, Ordering::SeqCst);
-        let saved = wait_for_all().and_then(|()| save(device, &used));
+        let used = allocator.pool_suspend(self.pool).map_err(pool_refused)?;
+        let saved = wait_for_all().and_then(|()| save(self.device, &used));
         let paged_out = saved.and_then(|ranges| {
-            let bytes = device.allocator().pool_page_out(self.pool());
-            let bytes = bytes.map_err(refused)?;
+            let bytes = allocator.pool_page_out(self.pool).map_err(pool_refused)?;
             Ok(Contents { ranges, bytes })
         });
         if paged_out.is_err() {
-            asleep.fetch_sub(1, Ordering::SeqCst);
-            let resumed = device.allocator().pool_resume(self.pool());
-            resumed.map_err(refused)?;
+            allocator.pool_resume(self.pool).map_err(pool_refused)?;
         }
         paged_out
     }
 
     /// See [`Pool::wake`].
     fn wake(&self) -> Result<()> {
-        let saved = {
-            let mut state = self.sleep_state().lock();
-            let bytes = match &*state {
-                Sleep::Awake => return Ok(()),
+        let sleeping = self.device.sleeping();
+        let saved = sleeping.change(|pools| {
+            let Some(state) = pools.get_mut(&self.pool) else {
+                return Ok(None);
+            };
+            let bytes = match state {
                 Sleep::Changing { .. } => return Err(self.changing()),
                 Sleep::Asleep(contents) => contents.bytes,
             };
-            match std::mem::replace(&mut *state, Sleep::Changing { bytes }) {
-                Sleep::Asleep(contents) => contents,
-                Sleep::Awake | Sleep::Changing { .. } => unreachable!("looked at just now"),
+            match std::mem::replace(state, Sleep::Changing { bytes }) {
+                Sleep::Asleep(contents) => Ok(Some(contents)),
+                Sleep::Changing { .. } => unreachable!("looked at just now"),
             }
+        });
+        let Some(saved) = saved? else {
+            return Ok(());
         };
         // Without the lock: observers may be asked to release memory.
         let outcome = self.page_in(&saved);
-        *self.sleep_state().lock() = match outcome {
-            Ok(()) => Sleep::Awake,
-            Err(_) => Sleep::Asleep(saved),
-        };
+        sleeping.change(|pools| match outcome {
+            Ok(()) => pools.remove(&self.pool),
+            Err(_) => pools.insert(self.pool, Sleep::Asleep(saved)),
+        });
         outcome
     }
 
     /// Brings the pool's memory back, with what it has held.
     fn page_in(&self, saved: &Contents) -> Result<()> {
-        let (device, pool) = (self.device(), self.pool());
+        let (device, pool) = (self.device, self.pool);
         device
             .allocator()
             .pool_page_in(pool)
             .map_err(|error| match error {
                 PoolAllocError::Alloc(error) => device.alloc_failed(error),
-                PoolAllocError::Pool(error) => refused(error),
+                PoolAllocError::Pool(error) => pool_refused(error),
             })?;
         if let Err(failure) = restore(device, &saved.ranges) {
             // What was restored so far is still on the host. Memory that copies may still write to stays
             // mapped, until the pool is woken after all.
             if !failure.running {
-                device.allocator().pool_page_out(pool).map_err(refused)?;
+                device
+                    .allocator()
+                    .pool_page_out(pool)
+                    .map_err(pool_refused)?;
             }
             return Err(failure.error);
         }
-        device.allocator().pool_resume(pool).map_err(refused)?;
-        let asleep = &device.allocator().backend().asleep;
-        asleep.fetch_sub(1, Ordering::SeqCst);
-        Ok(())
+        device.allocator().pool_resume(pool).map_err(pool_refused)
     }
 
     #[cold]
@@ -170,81 +168,30 @@ impl PoolRef {
             Code::BUSY,
             format!(
                 "pool {}: another thread puts it to sleep or wakes it",
-                self.pool()
+                self.pool
             ),
         )
     }
-
-    /// See [`Pool::asleep`].
-    pub(crate) fn asleep(&self) -> Option<u64> {
-        match &*self.sleep_state().lock() {
-            Sleep::Awake => None,
-            Sleep::Changing { bytes } => Some(*bytes),
-            Sleep::Asleep(contents) => Some(contents.bytes),
-        }
-    }
-
-    /// The end of a pool: what somebody still uses or keeps of it must be there. What cannot be had goes on to be
-    /// refused.
-    pub(crate) fn end_sleep(&self) {
-        let state = std::mem::replace(&mut *self.sleep_state().lock(), Sleep::Awake);
-        let Sleep::Asleep(contents) = state else {
-            return;
-        };
-        let allocator = self.device().allocator();
-        if !allocator.pool_is_used(self.pool()) {
-            allocator.backend().asleep.fetch_sub(1, Ordering::SeqCst);
-        } else if let Err(error) = self.page_in(&contents) {
-            tracing::error!(target: "outrigger::memory", %error, pool = %self.pool(), "memory of a pool that slept is lost");
-        }
-    }
 }
 
-impl Device {
-    /// Whether any pool of the device sleeps: asked before addresses are looked up.
-    #[inline]
-    pub(crate) fn any_asleep(&self) -> bool {
-        self.allocator().backend().asleep.load(Ordering::Relaxed) != 0
+/// The end of a pool: what somebody still uses or keeps of it must be there. What cannot be had goes on to be refused.
+pub(crate) fn end_sleep(device: &Device, pool: PoolId) {
+    let sleeper = Sleeper { device, pool };
+    if device.sleeping().bytes_of(pool).is_none() {
+        return;
     }
-
-    /// Refuses memory of a pool that sleeps. Only worth asking where some pool does.
-    ///
-    /// # Errors
-    /// `BUSY` that names the pool.
-    #[cold]
-    pub(crate) fn check_awake(&self, address: u64) -> Result<()> {
-        match self.allocator().lookup(address) {
-            Some(block) if block.asleep => {
-                let pool = block.pool.map_or(0, |pool| pool.get());
-                Err(Error::new(
-                    Code::BUSY,
-                    format!(
-                        "the memory at {address:#x} on device {} is of pool {pool}, which sleeps: wake it first",
-                        self.index()
-                    ),
-                ))
-            }
-            _ => Ok(()),
-        }
+    if !device.allocator().pool_is_used(pool) {
+        device.sleeping().change(|pools| pools.remove(&pool));
+    } else if let Err(error) = sleeper.wake() {
+        tracing::error!(target: "outrigger::memory", %error, %pool, "memory of a pool that slept is lost");
     }
-}
-
-pub(super) fn refused(error: PoolError) -> Error {
-    let code = match error {
-        PoolError::NotMapped { .. } => Code::UNSUPPORTED,
-        PoolError::Busy { .. } | PoolError::Asleep { .. } | PoolError::Awake { .. } => Code::BUSY,
-        PoolError::Unknown { .. } | PoolError::Released { .. } => Code::INTERNAL,
-    };
-    Error::new(code, error.to_string())
 }
 
 /// Waits for what all streams of all devices have been given. Failures of that work are for those who wait
 /// for its streams.
 fn wait_for_all() -> Result<()> {
-    for device in runtime()?.devices() {
-        for fence in device.timelines().fences()? {
-            Fence::Event(fence).wait()?;
-        }
+    for fence in timelines::all_fences()? {
+        Fence::Event(fence).wait()?;
     }
     Ok(())
 }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use outrigger_allocator::{BlockNote, BlockState, Context, HistoryEntry, HistoryKind, SegmentInfo};
 use serde::Serialize;
 
+use crate::memory::limit::process_memory_limit;
 use crate::pinned::{HostMemory, made_host_memory};
-use crate::{Device, Result, runtime};
+use crate::{Device, Pool, Result, runtime};
 
 #[derive(Serialize)]
 struct Snapshot {
@@ -126,9 +127,12 @@ pub fn snapshot_json(device: Option<u32>) -> Result<String> {
     Ok(json(&devices, host, |_| true))
 }
 
-/// The snapshot of one pool: the same, of its segments alone, without events.
-pub(crate) fn pool_snapshot_json(device: &Device, pool: outrigger_allocator::PoolId) -> String {
-    json(&[device], None, |segment| segment.pool == Some(pool))
+impl Pool {
+    /// Its segments and blocks as JSON; see [`snapshot_json`].
+    pub fn snapshot_json(&self) -> String {
+        let pool = Some(self.memory().pool());
+        json(&[self.device()], None, |segment| segment.pool == pool)
+    }
 }
 
 fn json(
@@ -244,7 +248,7 @@ fn settings(devices: &[&Device]) -> serde_json::Value {
     serde_json::json!({
         "OUTRIGGER_ALLOC": std::env::var("OUTRIGGER_ALLOC").unwrap_or_default(),
         "limits": limits,
-        "process_limit": match super::process_memory_limit() {
+        "process_limit": match process_memory_limit() {
             u64::MAX => None,
             bytes => Some(bytes),
         },

@@ -109,11 +109,6 @@ impl<T> Slot<T> {
         }
     }
 
-    /// How many references there are now.
-    pub(super) fn references(&self) -> u64 {
-        self.word.load(Ordering::Acquire) & COUNT
-    }
-
     /// The object.
     ///
     /// # Safety

@@ -5,27 +5,27 @@
 //! call that fails inside a capture makes it fail; its end then reports that call, and leaves the
 //! streams and the memory as if it had never begun.
 
+mod calls;
 mod captures;
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 
-use outrigger_allocator::StreamId;
-use outrigger_device::{Code, CopyKind, HostFn};
-use outrigger_graph::{Lane, Mark, Recorder};
+use outrigger_device::Code;
 use outrigger_locks::{Mutex, Rank};
-use outrigger_ops::{Call, OperatorId};
 
-pub(crate) use captures::Captures;
+pub use captures::Captures;
 
-use super::buffers::{BufferMap, Resolver};
-use super::data::{Command, Drawn, GraphData, Resources, Store};
-use super::handle::Graph;
-use super::pool::PoolRef;
-use super::record::{self, Buffers, Condition, HostNode, KernelCall, Recorded};
-use crate::generator::Generator;
-use crate::{Device, Error, Event, Ref, Result, Stream, current_stream};
+use crate::buffers::{BufferMap, Resolver};
+use crate::data::{Command, GraphData, Resources, Store};
+use crate::graph::Graph;
+use crate::memory::{Device, PoolRef};
+use crate::record::{Buffers, Recorded};
+use crate::recorder::{Lane, Mark, Recorder};
+use crate::timeline::Timeline;
+use crate::{Error, Result};
 
 /// What a capturing thread may do beside recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,10 +77,11 @@ pub struct CaptureInfo {
 /// Whether a capture has ended. It holds nothing of the capture: whoever keeps one may be in the middle
 /// of freeing memory, and must not become the last owner of the capture's pool there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CaptureEnd(Arc<AtomicBool>);
+pub struct CaptureEnd(Arc<AtomicBool>);
 
 impl CaptureEnd {
-    pub(crate) fn passed(&self) -> bool {
+    /// Whether it has.
+    pub fn passed(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
@@ -91,11 +92,13 @@ impl CaptureEnd {
 }
 
 /// A recording in progress.
-pub(crate) struct Capture {
+pub struct Capture {
     id: u64,
     mode: CaptureMode,
     inside: Inside,
     end: CaptureEnd,
+    /// Where the device lists it.
+    listed: &'static Captures,
     state: Mutex<State>,
 }
 
@@ -105,8 +108,7 @@ struct Inside(Arc<PoolRef>);
 impl Inside {
     fn enter(pool: Arc<PoolRef>) -> Result<Self> {
         let device = pool.device();
-        let entered = device.allocator().pool_enter(pool.gate(), None);
-        entered.map_err(|error| device.alloc_failed(error))?;
+        device.enter(pool.gate(), None)?;
         Ok(Self(pool))
     }
 }
@@ -129,7 +131,7 @@ struct State {
 }
 
 struct LaneState {
-    stream: Ref<Stream>,
+    stream: Arc<Stream>,
     scope: Option<Arc<str>>,
 }
 
@@ -141,9 +143,35 @@ impl std::fmt::Debug for Capture {
     }
 }
 
+/// A stream, as graphs see it: its timeline, and its place in a capture.
+#[derive(Debug)]
+pub struct Stream {
+    timeline: Timeline,
+    slot: CaptureSlot,
+}
+
+impl Stream {
+    /// The stream of a new timeline.
+    pub fn new(timeline: Timeline) -> Arc<Self> {
+        Arc::new(Self {
+            timeline,
+            slot: CaptureSlot::default(),
+        })
+    }
+}
+
+impl Deref for Stream {
+    type Target = Timeline;
+
+    #[inline]
+    fn deref(&self) -> &Timeline {
+        &self.timeline
+    }
+}
+
 /// A stream's place in a capture. Asking whether there is one costs a load.
 #[derive(Debug)]
-pub(crate) struct CaptureSlot {
+struct CaptureSlot {
     active: AtomicBool,
     place: Mutex<Option<(Arc<Capture>, Lane)>>,
 }
@@ -158,11 +186,6 @@ impl Default for CaptureSlot {
 }
 
 impl CaptureSlot {
-    #[inline]
-    pub(crate) fn active(&self) -> bool {
-        self.active.load(Ordering::Relaxed)
-    }
-
     fn get(&self) -> Option<(Arc<Capture>, Lane)> {
         self.place.lock().clone()
     }
@@ -176,7 +199,7 @@ impl CaptureSlot {
 
 /// An event's point in a capture.
 #[derive(Debug)]
-pub(crate) struct CapturedMark {
+pub struct CapturedMark {
     active: AtomicBool,
     mark: Mutex<Option<(Weak<Capture>, Mark)>>,
 }
@@ -191,13 +214,14 @@ impl Default for CapturedMark {
 }
 
 impl CapturedMark {
+    /// Whether the event was recorded in a capture.
     #[inline]
-    pub(crate) fn active(&self) -> bool {
+    pub fn active(&self) -> bool {
         self.active.load(Ordering::Relaxed)
     }
 
     /// The event was recorded outside of captures.
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         let mut mark = self.mark.lock();
         self.active.store(false, Ordering::Relaxed);
         *mark = None;
@@ -210,7 +234,7 @@ impl CapturedMark {
     }
 
     /// Why the event cannot be asked or waited for by the host.
-    pub(crate) fn refusal(&self, what: &str) -> Error {
+    pub fn refusal(&self, what: &str) -> Error {
         let error = error(format!(
             "{what} of an event that was recorded in a capture: it has no point in time; record it again \
              outside of the capture"
@@ -228,7 +252,7 @@ fn error(text: impl Into<String>) -> Error {
 }
 
 impl Capture {
-    pub(crate) fn ended(&self) -> bool {
+    fn ended(&self) -> bool {
         self.end.passed()
     }
 
@@ -263,7 +287,7 @@ impl Capture {
     }
 
     /// An allocation of the capture's pool is about to be freed.
-    pub(crate) fn freed(&self, base: u64) {
+    pub fn freed(&self, base: u64) {
         let mut state = self.state.lock();
         let state = &mut *state;
         if let Some(buffer) = state.map.freed(base) {
@@ -271,7 +295,7 @@ impl Capture {
         }
     }
 
-    pub(crate) fn pool(&self) -> &Arc<PoolRef> {
+    fn pool(&self) -> &Arc<PoolRef> {
         &self.inside.0
     }
 }
@@ -281,7 +305,7 @@ impl State {
     fn push(
         &mut self,
         lane: Lane,
-        command: impl FnOnce(&'static Device, &mut Store, &mut dyn Buffers) -> Result<Recorded>,
+        command: impl FnOnce(&'static dyn Device, &mut Store, &mut dyn Buffers) -> Result<Recorded>,
     ) -> Result<()> {
         let Self {
             recorder,
@@ -315,11 +339,23 @@ impl Stream {
     /// Whether work of this stream is recorded instead of run.
     #[inline]
     pub fn is_capturing(&self) -> bool {
-        self.capture().active()
+        self.slot.active.load(Ordering::Relaxed)
+    }
+
+    /// Waits for all work submitted before.
+    ///
+    /// # Errors
+    /// The first failure of the stream's work, which is thereby cleared: the stream takes work again;
+    /// `CAPTURE` while it captures.
+    pub fn synchronize(&self) -> Result<()> {
+        if self.is_capturing() {
+            return Err(self.refuse_capturing("a wait"));
+        }
+        self.synchronize_now()
     }
 
     fn place(&self) -> Result<(Arc<Capture>, Lane)> {
-        self.capture().get().ok_or_else(|| {
+        self.slot.get().ok_or_else(|| {
             Error::new(
                 Code::INVALID_ARGUMENT,
                 "the stream is not capturing: begin a capture first",
@@ -328,114 +364,16 @@ impl Stream {
         })
     }
 
-    /// Records a command.
-    fn record(
-        &self,
-        command: impl FnOnce(&'static Device, &mut Store, &mut dyn Buffers) -> Result<Recorded>,
-    ) -> Result<()> {
-        let (capture, lane) = self.place()?;
-        capture
-            .with(|state| state.push(lane, command))
-            .map_err(|error| error.on_stream(self.id()))
-    }
-
-    #[cold]
-    pub(crate) fn record_call(&self, id: OperatorId, call: &Call<'_>) -> Result<()> {
-        let (capture, lane) = self.place()?;
-        capture.with(|_| Ok(()))?;
-        // Without the lock: the driver is asked, and observers may be, to release memory.
-        let driver = self.device().prepare_operator(id, call, capture.pool());
-        capture
-            .with(|state| {
-                let driver = driver?;
-                state.push(lane, |_, store, buffers| {
-                    record::operator(store, buffers, id, call, driver)
-                })
-            })
-            .map_err(|error| error.on_stream(self.id()))
-    }
-
-    #[cold]
-    pub(crate) fn record_copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
-        self.record(|_, store, buffers| record::copy(store, buffers, (dst, src, size, kind)))
-    }
-
-    #[cold]
-    pub(crate) fn record_fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
-        self.record(|_, store, buffers| record::fill(store, buffers, dst, size, pattern))
-    }
-
-    #[cold]
-    pub(crate) fn record_kernel(&self, call: &KernelCall<'_>) -> Result<()> {
-        self.record(|_, store, buffers| record::kernel(store, buffers, call))
-    }
-
-    #[cold]
-    pub(crate) fn record_host_call(
-        &self,
-        function: HostFn,
-        user: *mut std::ffi::c_void,
-    ) -> Result<()> {
-        self.record(|_, store, _| Ok(record::host_call(store, function, user)))
-    }
-
-    #[cold]
-    pub(crate) fn record_host_node(&self, node: &HostNode<'_>) -> Result<()> {
-        let (capture, lane) = self.place()?;
-        capture
-            .with(|state| {
-                state.push(lane, |_, store, buffers| {
-                    record::host_node(store, buffers, node)
-                })?;
-                state.resources.own(node.user, node.destroy);
-                Ok(())
-            })
-            .map_err(|error| error.on_stream(self.id()))
-    }
-
-    /// Records a conditional node whose bodies are graphs of their own.
-    ///
-    /// # Errors
-    /// `INVALID_ARGUMENT` if the stream is not capturing, or what is wrong with predicate or bodies.
-    pub fn capture_conditional(
-        &self,
-        kind: super::ConditionalKind,
-        predicate: u64,
-        dtype: outrigger_device::DType,
-        bodies: &[Ref<Graph>],
-    ) -> Result<()> {
-        let bodies = super::handle::whole(bodies)?;
-        let (capture, lane) = self.place()?;
-        capture
-            .with(|state| {
-                state.push(lane, |device, store, buffers| {
-                    let bodies = &bodies[..];
-                    record::conditional(
-                        device,
-                        store,
-                        buffers,
-                        &Condition {
-                            kind,
-                            predicate,
-                            dtype,
-                            bodies,
-                        },
-                    )
-                })
-            })
-            .map_err(|error| error.on_stream(self.id()))
-    }
-
     /// Why the stream cannot be waited for or asked: also the capture fails, if this thread is one of
     /// those that record it.
     #[cold]
-    pub(crate) fn refuse_capturing(&self, what: &str) -> Error {
+    pub fn refuse_capturing(&self, what: &str) -> Error {
         let error = error(format!(
             "{what} while the stream captures: its work is recorded, not run, so that there is nothing to \
              wait for; end the capture and replay the graph first, or move the call out of the capture"
         ))
         .on_stream(self.id());
-        if let Some((capture, _)) = self.capture().get() {
+        if let Some((capture, _)) = self.slot.get() {
             capture.fail_here(&error);
         }
         error
@@ -443,119 +381,17 @@ impl Stream {
 
     /// A call that fails before it can be recorded makes the stream's capture fail, if there is one.
     #[cold]
-    pub(crate) fn not_recorded(&self, error: Error) -> Error {
-        if let Some((capture, _)) = self.capture().get() {
+    pub fn not_recorded(&self, error: Error) -> Error {
+        if let Some((capture, _)) = self.slot.get() {
             let mut state = capture.state.lock();
             state.failed.get_or_insert_with(|| error.clone());
         }
         error
     }
 
-    #[cold]
-    pub(crate) fn record_event(&self, event: &Event) -> Result<()> {
-        let (capture, lane) = self.place()?;
-        capture.with(|state| {
-            let mark = state.recorder.mark(lane);
-            let place = event.captured();
-            *place.mark.lock() = Some((Arc::downgrade(&capture), mark));
-            place.active.store(true, Ordering::Relaxed);
-            Ok(())
-        })
-    }
-
-    /// A wait where the stream captures, or the event was recorded in a capture.
-    #[cold]
-    pub(crate) fn wait_captured(&self, event: &Event) -> Result<()> {
-        let own = self.capture().get();
-        let Some((theirs, mark)) = event.captured().get() else {
-            let Some((capture, _)) = own else {
-                return self.wait_event(event);
-            };
-            let passed = event.query();
-            return capture.with(|_| match passed {
-                Ok(true) => Ok(()),
-                _ => Err(error(
-                    "a wait in a capture for an event that was recorded outside of it: record it within \
-                     the capture, or wait for it before the capture begins",
-                )
-                .on_stream(self.id())),
-            });
-        };
-        let Some(theirs) = theirs.filter(|capture| !capture.ended()) else {
-            let error = error(
-                "a wait for an event that was recorded in a capture that has ended: record it again",
-            )
-            .on_stream(self.id());
-            if let Some((capture, _)) = own {
-                capture.fail_here(&error);
-            }
-            return Err(error);
-        };
-        match own {
-            Some((capture, lane)) if Arc::ptr_eq(&capture, &theirs) => capture.with(|state| {
-                state.recorder.wait(lane, &mark);
-                Ok(())
-            }),
-            Some((capture, _)) => capture.with(|_| {
-                Err(error(
-                    "a wait for an event of another capture: captures do not depend on each other",
-                )
-                .on_stream(self.id()))
-            }),
-            None => self.join(&theirs, &mark),
-        }
-    }
-
-    /// Joins a capture, after a point of it.
-    fn join(&self, capture: &Arc<Capture>, mark: &Mark) -> Result<()> {
-        let stream = crate::stream(self.id())?;
-        capture.with(|state| {
-            if state.resources.device.index() != self.device().index() {
-                return Err(Error::new(
-                    Code::INVALID_ARGUMENT,
-                    format!(
-                        "a stream of device {} cannot join a capture on device {}: a graph stays on one \
-                         device",
-                        self.device().index(),
-                        state.resources.device.index()
-                    ),
-                )
-                .on_stream(self.id()));
-            }
-            let lane = state.recorder.fork(mark);
-            state.lanes.push(LaneState { stream, scope: None });
-            self.capture().set(Some((Arc::clone(capture), lane)));
-            Ok(())
-        })
-    }
-
-    /// Allocates from the pool of the capture.
-    #[cold]
-    pub(crate) fn alloc_captured<T>(
-        &self,
-        alloc: impl FnOnce(&PoolRef, StreamId) -> Result<(u64, T)>,
-    ) -> Result<T> {
-        let (capture, _) = self.place()?;
-        capture.with(|_| Ok(()))?;
-        // Without the lock: observers may be asked to release memory, and may use the capture for that.
-        let outcome = alloc(&capture.inside.0, StreamId(self.id()));
-        let made = outcome.as_ref().ok().map(|(base, _)| *base);
-        capture
-            .with(|state| {
-                let (base, allocation) = outcome?;
-                state.map.allocated(base);
-                Ok(allocation)
-            })
-            .inspect_err(|_| {
-                if let Some(base) = made {
-                    self.device().free_block(base);
-                }
-            })
-    }
-
     /// The capture whose end frees wait for, if the stream captures.
-    pub(crate) fn captured_by(&self) -> Option<CaptureEnd> {
-        let place = self.capture().place.lock();
+    pub fn captured_by(&self) -> Option<CaptureEnd> {
+        let place = self.slot.place.lock();
         place.as_ref().map(|(capture, _)| capture.end.clone())
     }
 
@@ -564,13 +400,17 @@ impl Stream {
     ///
     /// # Errors
     /// `CAPTURE` if the stream is capturing; `INVALID_ARGUMENT` for a pool of another device.
-    pub fn capture_begin(&self, mode: CaptureMode, pool: Option<&super::Pool>) -> Result<()> {
+    pub fn begin_capture(
+        self: &Arc<Self>,
+        mode: CaptureMode,
+        pool: Option<&Arc<PoolRef>>,
+        captures: &'static Captures,
+    ) -> Result<()> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
-        let device = self.device();
-        let pool = PoolRef::given_or_new(pool, device, "capture")?;
-        let stream = crate::stream(self.id())?;
+        let pool = PoolRef::given_or_new(pool, self.on(), "capture")?;
+        let stream = Arc::clone(self);
         let inside = Inside::enter(pool)?;
-        let mut slot = self.capture().place.lock();
+        let mut slot = self.slot.place.lock();
         if slot.is_some() {
             return Err(
                 error("the stream is capturing already: end that capture first")
@@ -581,6 +421,7 @@ impl Stream {
             id: NUMBERS.fetch_add(1, Ordering::Relaxed),
             mode,
             end: CaptureEnd::default(),
+            listed: captures,
             state: Mutex::new(
                 Rank::Capture,
                 State {
@@ -598,9 +439,9 @@ impl Stream {
             ),
             inside,
         });
-        device.captures().add(&capture);
+        captures.add(&capture);
         *slot = Some((capture, 0));
-        self.capture().active.store(true, Ordering::Relaxed);
+        self.slot.active.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -610,7 +451,7 @@ impl Stream {
     /// The first failure of a call in the capture, or `CAPTURE` if work of another stream was not
     /// joined: the capture has ended all the same, and its memory is given back. `INVALID_ARGUMENT` if
     /// the stream has not begun one.
-    pub fn capture_end(&self) -> Result<Ref<Graph>> {
+    pub fn end_capture(&self) -> Result<Graph> {
         let (capture, lane) = self.place()?;
         if lane != 0 {
             return Err(Error::new(
@@ -625,7 +466,7 @@ impl Stream {
                 return Err(error("the capture was ended by another thread").on_stream(self.id()));
             }
             for lane in &state.lanes {
-                lane.stream.capture().set(None);
+                lane.stream.slot.set(None);
             }
             let empty = State {
                 recorder: Recorder::default(),
@@ -638,7 +479,7 @@ impl Stream {
             };
             std::mem::replace(&mut *state, empty)
         };
-        self.device().captures().remove(&capture);
+        capture.listed.remove(&capture);
         if let Some(first) = state.failed {
             return Err(first);
         }
@@ -654,7 +495,7 @@ impl Stream {
             ))
             .on_stream(stream.id()));
         }
-        Graph::new(
+        Ok(Graph::over(
             GraphData {
                 graph: state.recorder.into_graph(),
                 store: state.store,
@@ -664,7 +505,7 @@ impl Stream {
             },
             state.map,
             false,
-        )
+        ))
     }
 
     /// Makes the capture fail, for a reason of the host's.
@@ -682,7 +523,7 @@ impl Stream {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the stream is not capturing.
-    pub fn capture_partial(&self) -> Result<Ref<Graph>> {
+    pub fn partial_capture(&self) -> Result<Graph> {
         let (capture, _) = self.place()?;
         let state = capture.state.lock();
         let data = GraphData {
@@ -692,12 +533,12 @@ impl Stream {
             resources: Arc::clone(&state.resources),
             others: Vec::new(),
         };
-        Graph::new(data, state.map.clone(), true)
+        Ok(Graph::over(data, state.map.clone(), true))
     }
 
     /// The stream's capture; `None` if it has none.
     pub fn capture_info(&self) -> Option<CaptureInfo> {
-        let (capture, _) = self.capture().get()?;
+        let (capture, _) = self.slot.get()?;
         let state = capture.state.lock();
         Some(CaptureInfo {
             id: capture.id,
@@ -711,43 +552,10 @@ impl Stream {
     /// Nodes that this stream records from here on carry this text, until the next one; an empty text
     /// ends it. Without a capture it does nothing.
     pub fn capture_label(&self, label: &str) {
-        if let Some((capture, lane)) = self.capture().get()
+        if let Some((capture, lane)) = self.slot.get()
             && let Some(lane) = capture.state.lock().lanes.get_mut(lane as usize)
         {
             lane.scope = (!label.is_empty()).then(|| Arc::from(label));
         }
     }
-}
-
-/// Reserves random numbers in the capture of this thread's current stream; `None` without one. The
-/// seed is then a token that replays put the real one in place of, and the offset counts from where the
-/// replay's numbers begin.
-#[cold]
-pub(crate) fn reserve(generator: &Generator, count: u64) -> Option<(u64, u64)> {
-    let stream = current_stream(generator.device()).ok()?;
-    let (capture, _) = crate::stream(stream).ok()?.capture().get()?;
-    let generator = crate::generator(generator.id()).ok()?;
-    let mut state = capture.state.lock();
-    let drawn = &mut state.store.drawn;
-    let place = drawn
-        .iter()
-        .position(|one| one.generator.id() == generator.id());
-    let place = place.unwrap_or_else(|| {
-        drawn.push(Drawn {
-            generator,
-            token: token(capture.id, drawn.len() as u64),
-            count: 0,
-        });
-        drawn.len() - 1
-    });
-    let one = &mut drawn[place];
-    let relative = one.count;
-    one.count += count;
-    Some((one.token, relative))
-}
-
-/// A number that no seed is likely to be.
-fn token(capture: u64, index: u64) -> u64 {
-    let mixed = (capture << 8 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1
 }

@@ -9,8 +9,8 @@ use outrigger_device::{Code, CopyKind, DType, HostFn, foreign_call};
 use outrigger_ops::KernelFn;
 use outrigger_ops::parallel;
 
-use super::data::ConditionalKind;
-use super::program::Program;
+use crate::data::ConditionalKind;
+use crate::program::Program;
 
 /// A host function of a graph: user data, what to add to a device address to reach its bytes, and the
 /// failure of the work before it, if any. What it returns is its outcome.

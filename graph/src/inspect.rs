@@ -6,13 +6,14 @@ use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
 
 use outrigger_device::Code;
-use outrigger_graph::{Graph, NodeId};
 use serde_json::{Value, json};
 
-use super::GraphExec;
-use super::data::{Command, GraphData};
-use super::program::Program;
-use crate::{Error, Result, Stream};
+use crate::capture::Stream;
+use crate::dag::{Access, Dag, NodeId};
+use crate::data::{Command, GraphData};
+use crate::exec::GraphExec;
+use crate::program::Program;
+use crate::{Error, Result};
 
 impl GraphExec {
     /// Replays once, node by node, and tells how long each took, as JSON: `total_ns` and `nodes` with
@@ -222,9 +223,9 @@ unsafe fn compare(program: &Program, data: &GraphData, bias: i64) -> Outcome {
     }
 }
 
-fn last_writer(graph: &Graph<Command>, buffer: u32) -> Option<NodeId> {
+fn last_writer(graph: &Dag<Command>, buffer: u32) -> Option<NodeId> {
     let mut nodes = graph.nodes().rev();
-    let writes = |access: &outrigger_graph::Access| access.writes && access.buffer == buffer;
+    let writes = |access: &Access| access.writes && access.buffer == buffer;
     nodes
         .find(|(_, node)| graph.accesses(node).iter().any(writes))
         .map(|(id, _)| id)

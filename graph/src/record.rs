@@ -2,18 +2,20 @@
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
+use std::sync::Arc;
 
+use outrigger_allocator::StreamId;
 use outrigger_device::{Code, CopyKind, DType, HostFn};
-use outrigger_graph::{Access, Buffer, BufferId, Kind};
-use outrigger_ops::{Call, KernelFn, OperatorId};
+use outrigger_ops::{Call, DriverCall, KernelFn, OperatorId, Prepared, refused};
 
-use super::data::{
+use crate::call::StoredCall;
+use crate::dag::{Access, Buffer, BufferId, Kind};
+use crate::data::{
     Bodies, Command, ConditionalKind, DestroyFn, GraphData, Store, Stored, Work, access,
 };
-use super::steps::{self, HostNodeFn};
-use crate::driver_operators::DriverCall;
-use crate::kernels::refused;
-use crate::{Device, Error, Result};
+use crate::memory::{Device, PoolRef};
+use crate::steps::{self, HostNodeFn};
+use crate::{Error, Result};
 
 /// A host kernel of the caller's own.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +87,64 @@ pub(crate) trait Buffers {
     fn own_block(&mut self, address: u64);
 }
 
+/// An operator of the driver that a node runs, with memory of the graph's pool to work in, which is given back unless
+/// the graph takes it.
+pub(crate) struct DriverNode {
+    prepared: Arc<Prepared>,
+    device: &'static dyn Device,
+    workspace: u64,
+}
+
+impl DriverNode {
+    /// What the driver has for a call; `None` if it has nothing. Called before the graph is locked, since it calls the
+    /// driver.
+    pub(crate) fn find(id: OperatorId, call: &Call<'_>, pool: &PoolRef) -> Result<Option<Self>> {
+        let device = pool.device();
+        let door = device.door();
+        let Some(call) = door
+            .has_operators()
+            .then(|| DriverCall::new(id, call))
+            .flatten()
+        else {
+            return Ok(None);
+        };
+        let found = door.find(&call)?;
+        if door.has_ended() {
+            device.sweep_retired();
+        }
+        let Some(prepared) = found else {
+            return Ok(None);
+        };
+        let workspace = match prepared.workspace_bytes() {
+            0 => 0,
+            bytes => {
+                let stream = StreamId(device.default_stream());
+                device.alloc_in(pool, bytes, stream)?.address
+            }
+        };
+        Ok(Some(Self {
+            prepared,
+            device,
+            workspace,
+        }))
+    }
+
+    /// Gives the operator and the address of its workspace, which the caller gives back from here on; 0 if it
+    /// needs none.
+    fn take(mut self) -> (Arc<Prepared>, u64) {
+        let workspace = std::mem::take(&mut self.workspace);
+        (Arc::clone(&self.prepared), workspace)
+    }
+}
+
+impl Drop for DriverNode {
+    fn drop(&mut self) {
+        if self.workspace != 0 {
+            self.device.free_block(self.workspace);
+        }
+    }
+}
+
 /// A command, and what it does to buffers.
 pub(crate) type Recorded = (Stored, Vec<Access>);
 
@@ -121,7 +181,7 @@ pub(crate) fn operator(
     buffers: &mut dyn Buffers,
     id: OperatorId,
     call: &Call<'_>,
-    driver: Option<DriverCall>,
+    driver: Option<DriverNode>,
 ) -> Result<Recorded> {
     let name = || id.name().to_string_lossy();
     outrigger_ops::check(call).map_err(|error| refused(id, error))?;
@@ -145,7 +205,7 @@ pub(crate) fn operator(
             buffers.own_block(workspace);
         }
         let words = store.push(&[]);
-        let call = super::call::StoredCall::store(&mut store.calls, id, call);
+        let call = StoredCall::store(&mut store.calls, id, call);
         let mut stored = stored(Kind::Kernel, name().into_owned(), steps::copy, words, 0);
         stored.command.work = Work::Operator(prepared, workspace);
         stored.command.call = Some(call);
@@ -258,11 +318,11 @@ pub(crate) struct Condition<'a> {
     pub(crate) kind: ConditionalKind,
     pub(crate) predicate: u64,
     pub(crate) dtype: DType,
-    pub(crate) bodies: &'a [std::sync::Arc<GraphData>],
+    pub(crate) bodies: &'a [Arc<GraphData>],
 }
 
 pub(crate) fn conditional(
-    device: &'static Device,
+    device: &'static dyn Device,
     store: &mut Store,
     buffers: &mut dyn Buffers,
     condition: &Condition<'_>,
@@ -287,7 +347,7 @@ pub(crate) fn conditional(
         ));
     }
     let size = condition.dtype.size().unwrap_or(8) as u64;
-    device.check_range("predicate", condition.predicate, size)?;
+    device.check_range(&"predicate", condition.predicate, size)?;
     for body in condition.bodies {
         if body.resources.device.index() != device.index() {
             return invalid("a body of a conditional node is a graph of another device".to_owned());

@@ -8,20 +8,19 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
 use outrigger_allocator::{PoolGate, PoolId};
 use outrigger_device::{Code, foreign_call};
-use outrigger_graph::{Access, Buffer, BufferId, Graph, Kind, NodeId, NodeSpec};
 use outrigger_locks::{Mutex, Rank, calls_host};
-use outrigger_ops::{Call, KernelFn, OperatorId, Plan};
+use outrigger_ops::{Call, KernelFn, OperatorId, Plan, Prepared};
 
-use super::call::StoredCall;
-use super::pool::PoolRef;
-use crate::driver_operators::Prepared;
-use crate::generator::Generator;
-use crate::{Device, Error, Ref, Result};
+use crate::call::StoredCall;
+use crate::dag::{Access, Buffer, BufferId, Dag, Kind, NodeId, NodeSpec};
+use crate::memory::{Device, PoolRef};
+use crate::{Error, Result};
 
 /// What a node does.
 #[derive(Clone, Debug)]
@@ -67,10 +66,19 @@ pub(crate) struct DrawWord {
     pub(crate) generator: u32,
 }
 
+/// Where random numbers come from.
+pub trait Generator: fmt::Debug + Send + Sync {
+    /// The id, as C hosts hold it.
+    fn id(&self) -> u64;
+
+    /// Takes the next `count` 128-bit outputs: gives the seed, and the offset at which they start.
+    fn reserve_now(&self, count: u64) -> (u64, u64);
+}
+
 /// A generator that the graph draws from, and how much one replay takes.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawn {
-    pub(crate) generator: Ref<Generator>,
+    pub(crate) generator: Arc<dyn Generator>,
     /// What stands for the seed while the graph is recorded.
     pub(crate) token: u64,
     /// 128-bit outputs of one replay.
@@ -130,7 +138,7 @@ pub(crate) struct Bodies {
 /// only when no replay can be running.
 #[derive(Debug)]
 pub(crate) struct Resources {
-    pub(crate) device: &'static Device,
+    pub(crate) device: &'static dyn Device,
     pub(crate) pool: Arc<PoolRef>,
     kept: Mutex<Kept>,
 }
@@ -172,7 +180,7 @@ impl Resources {
 
     /// Refuses if memory that the graph uses is of a pool that sleeps, its own included.
     pub(crate) fn check_awake(&self) -> Result<()> {
-        if self.pool.asleep().is_some() {
+        if self.device.is_asleep(self.pool.pool()) {
             return Err(Error::new(
                 Code::BUSY,
                 format!(
@@ -227,7 +235,7 @@ impl Drop for Resources {
 /// Nodes with all that they need.
 #[derive(Clone, Debug)]
 pub(crate) struct GraphData {
-    pub(crate) graph: Graph<Command>,
+    pub(crate) graph: Dag<Command>,
     pub(crate) store: Store,
     pub(crate) names: Vec<Named>,
     pub(crate) resources: Arc<Resources>,

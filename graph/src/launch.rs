@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 use outrigger_device::Code;
+use outrigger_ops::FailedOperator;
 
-use super::program::{Patch, Program};
-use crate::stream::FailedOperator;
+use crate::program::{Patch, Program};
 
 /// The most words of a replay's block that are put together without memory from the heap.
 const PATCHES: usize = 16;

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use outrigger_device::Code;
-use outrigger_graph::{Buffer, BufferId};
 
-use super::data::{Resources, buffer};
-use super::record::Buffers;
+use crate::dag::{Buffer, BufferId};
+use crate::data::{Resources, buffer};
+use crate::record::Buffers;
 use crate::{Error, Result};
 
 /// What is known of addresses while a graph is recorded or built.
@@ -58,10 +58,7 @@ impl Buffers for Resolver<'_> {
             return Ok(found);
         }
         let device = self.resources.device;
-        let block = device
-            .allocator()
-            .lookup(address)
-            .filter(|block| !block.free);
+        let block = device.lookup(address).filter(|block| !block.free);
         let Some(block) = block else {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,

@@ -16,22 +16,21 @@ use std::time::{Duration, Instant};
 
 use outrigger_allocator::{PoolGate, StreamId};
 use outrigger_device::Code;
-use outrigger_graph::Schedule;
 use outrigger_locks::{Mutex, MutexGuard, Rank};
-use outrigger_ops::parallel;
+use outrigger_ops::{FailedOperator, parallel};
 
 use bind::{Slot, check_slots, slot_ranges, slots_of, unbind};
 
-use super::data::{GraphData, Work};
-use super::launch::{Block, Header, replay};
-use super::native::{self, Native};
-use super::program::{Patch, Program};
-use super::submit;
-use crate::stream::FailedOperator;
-use crate::table::{self, Ref, Table};
-use crate::{Device, Error, Result, Stream};
-
-static TABLE: Table<GraphExec> = Table::new(table::Kind::GraphExec);
+use crate::capture::Stream;
+use crate::data::{GraphData, Work};
+use crate::graph::Graph;
+use crate::launch::{Block, Header, replay};
+use crate::memory::Device;
+use crate::native::{self, Native};
+use crate::program::{Patch, Program};
+use crate::schedule::Schedule;
+use crate::submit;
+use crate::{Error, Result};
 
 /// How a graph is made executable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,8 +85,7 @@ pub struct ExecInfo {
 /// A graph that can be replayed.
 #[derive(Debug)]
 pub struct GraphExec {
-    id: u64,
-    device: &'static Device,
+    device: &'static dyn Device,
     mode: ExecMode,
     serial: bool,
     /// Replays so far.
@@ -159,7 +157,8 @@ impl GraphExec {
     /// # Errors
     /// `UNSUPPORTED` if the device can run it in no way, or not in the way asked for, or a named buffer
     /// cannot be bound; `OUT_OF_HOST_MEMORY` if too many are alive.
-    pub(crate) fn new(data: Arc<GraphData>, flags: ExecFlags) -> Result<Ref<Self>> {
+    pub fn new(graph: &Graph, flags: ExecFlags) -> Result<Self> {
+        let data = graph.data()?;
         let device = data.resources.device;
         device.sweep_retired();
         let mode = mode_of(device, &data, flags)?;
@@ -187,8 +186,7 @@ impl GraphExec {
             reports: Vec::new(),
             submissions: 0,
         };
-        TABLE.insert(|id| Self {
-            id,
+        Ok(Self {
             device,
             mode,
             serial: flags.serial,
@@ -196,11 +194,6 @@ impl GraphExec {
             turn: Mutex::new(Rank::ExecTurn, state),
             shown: Mutex::new(Rank::Exec, shown),
         })
-    }
-
-    /// The id, as C hosts hold it.
-    pub fn id(&self) -> u64 {
-        self.id
     }
 
     /// Figures.
@@ -239,9 +232,9 @@ impl GraphExec {
     fn begin(&self, stream: &Stream) -> Result<Turn<'_>> {
         let state = self.turn.lock();
         state.order(stream)?;
-        let (allocator, id) = (stream.device().allocator(), StreamId(stream.id()));
+        let id = StreamId(stream.id());
         for (at, gate) in state.gates.iter().enumerate() {
-            if !allocator.pool_try_enter(gate, id) {
+            if !self.device.try_enter(gate, id) {
                 state.gates[..at].iter().for_each(PoolGate::leave);
                 drop(state);
                 return self.begin_outside(stream);
@@ -254,13 +247,13 @@ impl GraphExec {
     /// release some, so that nothing is held meanwhile.
     #[cold]
     fn begin_outside(&self, stream: &Stream) -> Result<Turn<'_>> {
-        let (device, id) = (stream.device(), StreamId(stream.id()));
+        let id = StreamId(stream.id());
         loop {
             let gates = Arc::clone(&self.turn.lock().gates);
             for (at, gate) in gates.iter().enumerate() {
-                if let Err(error) = device.allocator().pool_enter(gate, Some(id)) {
+                if let Err(error) = self.device.enter(gate, Some(id)) {
                     gates[..at].iter().for_each(PoolGate::leave);
-                    return Err(device.alloc_failed(error));
+                    return Err(error);
                 }
             }
             let state = self.turn.lock();
@@ -339,13 +332,13 @@ impl GraphExec {
     }
 
     fn check_stream(&self, stream: &Stream) -> Result<()> {
-        if stream.device().index() != self.device.index() {
+        if !std::ptr::addr_eq(stream.on(), self.device) {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(
                     "a graph of device {} on a stream of device {}",
                     self.device.index(),
-                    stream.device().index()
+                    stream.on().index()
                 ),
             )
             .on_stream(stream.id()));
@@ -429,7 +422,7 @@ impl Look<'_> {
         &mut self,
         with: impl FnOnce(&Program, &GraphData, i64) -> R + Send + 'static,
     ) -> Result<R> {
-        let bias = self.exec.device.host_bias()?;
+        let bias = self.exec.device.door().host_bias()?;
         let place = Arc::new(OnceLock::new());
         let state = &mut *self.turn.state;
         let (program, data) = (Arc::clone(&state.program), Arc::clone(&state.data));
@@ -450,7 +443,7 @@ impl Look<'_> {
     }
 }
 
-fn mode_of(device: &'static Device, data: &GraphData, flags: ExecFlags) -> Result<ExecMode> {
+fn mode_of(device: &dyn Device, data: &GraphData, flags: ExecFlags) -> Result<ExecMode> {
     let mut nodes = data.graph.nodes().map(|(_, node)| &node.spec.command.work);
     let operators = nodes.any(|work| matches!(work, Work::Operator(..)));
     if flags.native && flags.submit {
@@ -477,7 +470,7 @@ fn mode_of(device: &'static Device, data: &GraphData, flags: ExecFlags) -> Resul
             _ => measured_mode(device),
         });
     }
-    if device.runs_host_kernels()? {
+    if device.door().runs_host_kernels()? {
         Ok(ExecMode::Launch)
     } else {
         by_node()?;
@@ -486,7 +479,7 @@ fn mode_of(device: &'static Device, data: &GraphData, flags: ExecFlags) -> Resul
 }
 
 /// The cheaper way for nodes that are commands of the driver.
-fn measured_mode(device: &Device) -> ExecMode {
+fn measured_mode(device: &dyn Device) -> ExecMode {
     if native::is_cheaper(device) {
         ExecMode::Native
     } else {
@@ -508,7 +501,7 @@ fn state_report(
     if reports.len() == KEPT {
         // The replays so far are in order before this stream.
         let old = Box::new(std::mem::take(reports));
-        stream.device().retire(Some(id), old);
+        stream.on().retire(Some(id), old);
     }
     reports.push((id, Arc::clone(stream.failed_operator())));
     Arc::as_ptr(stream.failed_operator())
@@ -518,13 +511,13 @@ impl State {
     /// Makes a stream wait for the latest replay, if that was on another one. Refuses where memory that the
     /// replay would use is not there.
     fn order(&self, stream: &Stream) -> Result<()> {
-        if stream.device().any_asleep() {
+        if stream.on().any_asleep() {
             self.check_awake()?;
         }
         let Some(last) = self.last.filter(|&last| last != stream.id()) else {
             return Ok(());
         };
-        let Some(fence) = stream.device().timelines().fence(last)? else {
+        let Some(fence) = stream.on().fence(last)? else {
             return Ok(());
         };
         stream
@@ -545,7 +538,7 @@ impl State {
     ///
     /// # Safety
     /// As of [`Native::renew`].
-    unsafe fn renew(&mut self, device: &Device, patches: &[Patch], number: u64) -> Result<()> {
+    unsafe fn renew(&mut self, device: &dyn Device, patches: &[Patch], number: u64) -> Result<()> {
         if let Some(native) = self.native.as_mut().filter(|_| !patches.is_empty()) {
             // SAFETY: the caller's promise.
             unsafe {
@@ -575,22 +568,4 @@ impl Drop for GraphExec {
         self.device.retire(state.last, Box::new(kept));
         self.device.sweep_retired();
     }
-}
-
-/// The executable graph with this id.
-///
-/// # Errors
-/// `INVALID_HANDLE` if the id is not of a live one.
-#[inline]
-pub fn graph_exec(id: u64) -> Result<Ref<GraphExec>> {
-    TABLE.get(id)
-}
-
-/// Destroys an executable graph without waiting: replays that were submitted still run, and what they
-/// use is given back afterwards.
-///
-/// # Errors
-/// `INVALID_HANDLE` if the id is not of a live one.
-pub fn destroy_graph_exec(id: u64) -> Result<()> {
-    TABLE.remove(id).map(drop)
 }

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 use outrigger_device::Code;
-use outrigger_graph::{NodeId, Region, Schedule};
 use outrigger_locks::{Mutex, Rank};
 use outrigger_ops::{KernelFn, parallel};
 
-use super::data::{GraphData, Work};
-use super::steps;
 use crate::Result;
+use crate::dag::NodeId;
+use crate::data::{GraphData, Work};
+use crate::schedule::{Region, Schedule};
+use crate::steps;
 
 /// How often a thread that has nothing to claim looks again before it lets others run.
 const SPINS: u32 = 1_000;

@@ -1,10 +1,16 @@
-//! The error of the runtime: what failed, and where it applies the operator, stream and submission.
+//! The error of a call that reached a device: what failed, and where it applies the operator, stream and submission.
 
+use std::borrow::Cow;
+use std::ffi::CStr;
 use std::fmt;
 
 use outrigger_device::Code;
+use outrigger_locks::{Mutex, Rank};
 
-/// The result of a call of the runtime.
+use crate::error::PlanError;
+use crate::registry::OperatorId;
+
+/// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A failed call. Cheap to return: one pointer.
@@ -94,5 +100,48 @@ impl From<outrigger_device::Error> for Error {
             stream: None,
             submission: error.submission(),
         }))
+    }
+}
+
+/// Why there is no plan for a call, as the error of the call.
+#[cold]
+pub fn refused(operator: OperatorId, error: PlanError) -> Error {
+    let (code, reason) = match error {
+        PlanError::Unsupported(reason) => (Code::UNSUPPORTED, reason),
+        PlanError::Invalid(reason) => (Code::INVALID_ARGUMENT, reason),
+    };
+    Error::new(code, reason).in_operator(operator.name().to_string_lossy())
+}
+
+/// The first operator of a stream that failed as a host call since the last report: to a driver all host calls
+/// look alike.
+#[derive(Debug)]
+pub struct FailedOperator(Mutex<Option<Cow<'static, CStr>>>);
+
+impl Default for FailedOperator {
+    fn default() -> Self {
+        Self(Mutex::new(Rank::FailedOperator, None))
+    }
+}
+
+impl FailedOperator {
+    /// Notes an operator that has failed, unless one was noted before.
+    pub fn set(&self, name: Cow<'static, CStr>) {
+        self.0.lock().get_or_insert(name);
+    }
+
+    /// The failure was reported.
+    pub fn clear(&self) {
+        self.0.lock().take();
+    }
+
+    /// A failure that the stream's queue reports, with the operator that was noted.
+    #[cold]
+    pub fn explain(&self, error: outrigger_device::Error) -> Error {
+        let error = Error::from(error);
+        match &*self.0.lock() {
+            Some(name) => error.in_operator(name.to_string_lossy()),
+            None => error,
+        }
     }
 }

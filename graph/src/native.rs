@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_device::{Code, NativeGraph, Queue};
-use outrigger_graph::Schedule;
-use outrigger_ops::KernelFn;
+use outrigger_ops::{Door, KernelFn};
 
-use super::data::GraphData;
-use super::program::Program;
-use super::steps;
-use super::submit::{KernelSubmission, Submission, submissions};
-use crate::{Device, Error, Result, Stream};
+use crate::data::GraphData;
+use crate::memory::Device;
+use crate::program::Program;
+use crate::schedule::Schedule;
+use crate::steps;
+use crate::submit::{KernelSubmission, Submission, submissions};
+use crate::timeline::Timeline;
+use crate::{Error, Result};
 
 /// A recorded graph, and the queue that records.
 #[derive(Debug)]
@@ -70,21 +72,24 @@ impl Native {
     /// # Safety
     /// As of [`submissions`]; data and program are kept as long as this, and as its launches run.
     pub(super) unsafe fn new(
-        device: &Device,
+        device: &dyn Device,
         data: &GraphData,
         schedule: &Schedule,
         program: &Program,
     ) -> Result<Self> {
-        if device.driver().native_graphs().is_none() {
+        if device.door().driver().native_graphs().is_none() {
             return Err(Error::new(
                 Code::UNSUPPORTED,
                 format!(
                     "the driver {} has no graphs of its own",
-                    device.driver().name()
+                    device.door().driver().name()
                 ),
             ));
         }
-        let queue = device.driver().queue_create(device.ordinal(), 0)?;
+        let queue = device
+            .door()
+            .driver()
+            .queue_create(device.door().ordinal(), 0)?;
         // SAFETY: the caller's promise.
         let recorded = unsafe { record(device, &queue, data, schedule, program) }?;
         Ok(Self { queue, recorded })
@@ -100,7 +105,7 @@ impl Native {
     /// As of [`new`](Self::new).
     pub(super) unsafe fn renew(
         &mut self,
-        device: &Device,
+        device: &dyn Device,
         data: &GraphData,
         schedule: &Schedule,
         program: &Program,
@@ -108,7 +113,7 @@ impl Native {
     ) -> Result<()> {
         // SAFETY: the caller's promise.
         let mut new = unsafe { record(device, &self.queue, data, schedule, program) }?;
-        let graphs = device.driver().native_graphs();
+        let graphs = device.door().driver().native_graphs();
         let updates = graphs.is_some_and(|graphs| graphs.can_update());
         if updates && self.recorded.graph.update(&new.graph).is_ok() {
             std::mem::swap(&mut self.recorded.calls, &mut new.calls);
@@ -126,7 +131,7 @@ impl Native {
     ///
     /// # Safety
     /// All memory that the nodes name is live until the launch has finished.
-    pub(super) unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+    pub(super) unsafe fn launch(&self, stream: &Timeline) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { stream.queue().launch_graph(&self.recorded.graph) }
             .map_err(|error| stream.failed(error))
@@ -136,14 +141,14 @@ impl Native {
 /// # Safety
 /// As of [`Native::new`].
 unsafe fn record(
-    device: &Device,
+    device: &dyn Device,
     queue: &Queue,
     data: &GraphData,
     schedule: &Schedule,
     program: &Program,
 ) -> Result<Recorded> {
     let missing = || Error::new(Code::INTERNAL, "the driver's graphs have vanished");
-    let graphs = device.driver().native_graphs().ok_or_else(missing)?;
+    let graphs = device.door().driver().native_graphs().ok_or_else(missing)?;
     let mut calls = HostSteps::new();
     graphs.record_begin(queue)?;
     // SAFETY: the caller's promise.
@@ -161,7 +166,7 @@ unsafe fn record(
 /// # Safety
 /// As of [`Native::new`].
 unsafe fn keep(
-    device: &Device,
+    device: &dyn Device,
     queue: &Queue,
     data: &GraphData,
     one: Submission<'_>,
@@ -169,12 +174,12 @@ unsafe fn keep(
 ) -> Result<()> {
     let kernel = |one: KernelSubmission<'_>| {
         if !steps::is_host(one.function)
-            && let Some(kernel) = device.host_kernel(one.function)?
+            && let Some(kernel) = device.door().host_kernel(one.function)?
         {
             // SAFETY: the block was made for this kernel; the graph keeps its memory alive.
             return Ok(unsafe { queue.launch(kernel, one.args, one.cost_ns, one.label) }?);
         }
-        let bias = device.host_bias()?;
+        let bias = device.door().host_bias()?;
         let step = Arc::new(HostStep {
             function: one.function,
             block: one.args.to_vec(),
@@ -198,12 +203,12 @@ const TRIES: u32 = 5;
 
 /// Whether a launch of a native graph takes less time than submitting its nodes; measured at first use.
 /// Only answered for a device whose driver has graphs; any failure counts as no.
-pub(super) fn is_cheaper(device: &Device) -> bool {
+pub(super) fn is_cheaper(device: &dyn Device) -> bool {
     *device.native_cheaper().get_or_init(|| {
-        if device.driver().native_graphs().is_none() {
+        if device.door().driver().native_graphs().is_none() {
             return false;
         }
-        match measure(device) {
+        match measure(device.door()) {
             Ok((launched, submitted)) => {
                 tracing::info!(target: "outrigger::graph", device = device.index(), nodes = NODES,
                     ?launched, ?submitted, "the driver's own graphs were measured");
@@ -219,14 +224,14 @@ pub(super) fn is_cheaper(device: &Device) -> bool {
 }
 
 /// How long a graph of small fills takes when launched, and when its nodes are submitted.
-fn measure(device: &Device) -> outrigger_device::Result<(Duration, Duration)> {
-    let driver = device.driver();
+fn measure(door: &Door) -> outrigger_device::Result<(Duration, Duration)> {
+    let driver = door.driver();
     let Some(graphs) = driver.native_graphs() else {
         return Ok((Duration::MAX, Duration::ZERO));
     };
     // A queue of its own: streams of the host may capture, or have failed.
-    let queue = driver.queue_create(device.ordinal(), 0)?;
-    let scratch = driver.memory_alloc(device.ordinal(), NODES * FILLED)?;
+    let queue = driver.queue_create(door.ordinal(), 0)?;
+    let scratch = driver.memory_alloc(door.ordinal(), NODES * FILLED)?;
     let fills = || {
         (0..NODES).try_for_each(|node| {
             // SAFETY: a part of the scratch memory, which is freed below, after its last use.
@@ -262,31 +267,19 @@ fn measure(device: &Device) -> outrigger_device::Result<(Duration, Duration)> {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_allocator::Config;
     use outrigger_device::Driver;
+    use outrigger_ops::Door;
 
-    use super::{is_cheaper, measure};
-    use crate::Device;
-
-    fn device(spec: &str) -> &'static Device {
-        let driver = Driver::open(&spec.parse().unwrap()).unwrap();
-        Device::open(0, &driver, 0, &Config::default()).unwrap()
-    }
+    use super::measure;
 
     #[test]
-    fn the_choice_is_measured_once_and_leaves_nothing_behind() {
-        let device = device("host?devices=1&memory=64M&graphs=native");
-        let (launched, submitted) = measure(device).unwrap();
+    fn measuring_leaves_nothing_behind() {
+        let spec = "host?devices=1&memory=64M&graphs=native".parse().unwrap();
+        let driver = Driver::open(&spec).unwrap();
+        let free = driver.memory_info(0).unwrap();
+        let door = Door::new(&driver, 0, &driver.properties(0).unwrap());
+        let (launched, submitted) = measure(&door).unwrap();
         assert!(!launched.is_zero() && !submitted.is_zero());
-        let free = device.driver().memory_info(0).unwrap();
-        let first = is_cheaper(device);
-        assert_eq!(device.native_cheaper().get(), Some(&first));
-        assert_eq!(is_cheaper(device), first);
-        assert_eq!(device.driver().memory_info(0).unwrap(), free);
-    }
-
-    #[test]
-    fn a_driver_without_graphs_is_not_measured() {
-        assert!(!is_cheaper(device("host?devices=1&memory=64M")));
+        assert_eq!(driver.memory_info(0).unwrap(), free);
     }
 }

@@ -12,7 +12,7 @@ use crate::Result;
 
 /// The captures of a device that are in progress.
 #[derive(Debug)]
-pub(crate) struct Captures {
+pub struct Captures {
     count: AtomicU64,
     list: Mutex<Vec<Arc<Capture>>>,
 }
@@ -29,7 +29,7 @@ impl Default for Captures {
 impl Captures {
     /// Whether there are any: asked on hot paths.
     #[inline]
-    pub(crate) fn any(&self) -> bool {
+    pub fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) != 0
     }
 
@@ -46,13 +46,13 @@ impl Captures {
     }
 
     /// The captures that take their memory from a pool.
-    pub(crate) fn of_pool(&self, pool: outrigger_allocator::PoolId) -> Option<Arc<Capture>> {
+    pub fn of_pool(&self, pool: outrigger_allocator::PoolId) -> Option<Arc<Capture>> {
         let list = self.list.lock();
         list.iter().find(|one| one.pool().pool() == pool).cloned()
     }
 
     /// Refuses to wait for the whole device on a thread that records, unless its capture allows it.
-    pub(crate) fn refuse_wait(&self, what: &str) -> Result<()> {
+    pub fn refuse_wait(&self, what: &str) -> Result<()> {
         let list = self.list.lock().clone();
         let here = thread::current().id();
         for capture in list.iter().filter(|one| one.mode != CaptureMode::Relaxed) {

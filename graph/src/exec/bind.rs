@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use outrigger_allocator::StreamId;
 use outrigger_device::Code;
 use outrigger_ops::{Call, Scalar};
 
 use super::{GraphExec, Shown, State, threads};
-use crate::graph::data::{Command, GraphData, NamedThing, Work};
-use crate::graph::program::{Patch, Program};
-use crate::{Device, Error, Graph, Result};
+use crate::data::{Command, GraphData, NamedThing, Work};
+use crate::graph::Graph;
+use crate::memory::Device;
+use crate::program::{Patch, Program};
+use crate::{Error, Result};
 
 /// What has a name.
 #[derive(Clone, Debug)]
@@ -154,7 +155,7 @@ impl GraphExec {
             return Err(no_slot(slot, "buffer"));
         };
         let device = self.device;
-        let check = || device.check_range(format_args!("buffer for '{name}'"), address, *size);
+        let check = || device.check_range(&format_args!("buffer for '{name}'"), address, *size);
         check()?;
         if address.abs_diff(*recorded) % ALIGNMENT != 0 {
             return Err(Error::new(
@@ -367,10 +368,9 @@ fn no_slot(slot: u32, wanted: &str) -> Error {
 }
 
 /// Lets a bound buffer go: the work of replays so far may still use it.
-pub(super) fn unbind(device: &'static Device, last: Option<u64>, base: u64) {
+pub(super) fn unbind(device: &dyn Device, last: Option<u64>, base: u64) {
     if let Some(stream) = last {
-        // A buffer that cannot be recorded has been freed and reused by nobody: it is held.
-        let _ = device.allocator().record_stream(base, StreamId(stream));
+        device.record_stream(base, stream);
     }
     device.unhold(base);
 }

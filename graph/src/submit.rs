@@ -3,16 +3,17 @@
 
 use std::ffi::CStr;
 
-use outrigger_device::{CopyKind, Queue};
-use outrigger_graph::{Kind, Schedule};
-use outrigger_ops::KernelFn;
+use outrigger_device::{Code, CopyKind, Queue};
+use outrigger_ops::{DriverCall, KernelFn, Prepared};
 
-use super::call::StoredCall;
-use super::data::{GraphData, Work};
-use super::program::Program;
-use super::steps;
-use crate::driver_operators::Prepared;
-use crate::{Error, Result, Stream};
+use crate::call::StoredCall;
+use crate::dag::Kind;
+use crate::data::{GraphData, Work};
+use crate::program::Program;
+use crate::schedule::Schedule;
+use crate::steps;
+use crate::timeline::Timeline;
+use crate::{Error, Result};
 
 /// What a node gives to a queue.
 pub(super) enum Submission<'a> {
@@ -65,7 +66,13 @@ impl Submission<'_> {
                     call,
                     workspace,
                 } => call.with(&data.store.calls, |id, call| {
-                    prepared.launch(queue, id, call, workspace)
+                    match DriverCall::new(id, call) {
+                        Some(call) => prepared.launch(queue, &call, workspace),
+                        None => Err(outrigger_device::Error::new(
+                            Code::INTERNAL,
+                            "a recorded call has too many operands",
+                        )),
+                    }
                 }),
                 Self::Copy {
                     dst,
@@ -134,7 +141,7 @@ pub(super) unsafe fn submissions<'a>(
 /// # Safety
 /// As of [`submissions`]; the graph keeps all memory that its nodes name alive until they have run.
 pub(super) unsafe fn submit(
-    stream: &Stream,
+    stream: &Timeline,
     data: &GraphData,
     schedule: &Schedule,
     program: &Program,

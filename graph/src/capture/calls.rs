@@ -1,0 +1,288 @@
+//! Calls of a stream that captures: each becomes a node, an edge, memory of the graph's pool, or random numbers that a
+//! replay draws.
+
+use std::ffi::c_void;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use outrigger_allocator::StreamId;
+use outrigger_device::{Code, CopyKind, DType, HostFn};
+use outrigger_ops::{Call, OperatorId};
+
+use super::{Capture, CapturedMark, LaneState, Stream, error};
+use crate::data::{ConditionalKind, Drawn, Generator, Store};
+use crate::graph::{Graph, whole};
+use crate::memory::{Device, PoolRef};
+use crate::record::{self, Buffers, Condition, DriverNode, HostNode, KernelCall, Recorded};
+use crate::recorder::Mark;
+use crate::{Error, Result};
+
+impl Stream {
+    /// Records a command.
+    fn record(
+        &self,
+        command: impl FnOnce(&'static dyn Device, &mut Store, &mut dyn Buffers) -> Result<Recorded>,
+    ) -> Result<()> {
+        let (capture, lane) = self.place()?;
+        capture
+            .with(|state| state.push(lane, command))
+            .map_err(|error| error.on_stream(self.id()))
+    }
+
+    /// Records an operator.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if there is no kernel for these arguments, which the capture survives; why the call cannot be
+    /// recorded, which it does not.
+    #[cold]
+    pub fn record_call(&self, id: OperatorId, call: &Call<'_>) -> Result<()> {
+        let (capture, lane) = self.place()?;
+        capture.with(|_| Ok(()))?;
+        // Without the lock: the driver is asked, and observers may be, to release memory.
+        let driver = DriverNode::find(id, call, capture.pool());
+        capture
+            .with(|state| {
+                let driver = driver?;
+                state.push(lane, |_, store, buffers| {
+                    record::operator(store, buffers, id, call, driver)
+                })
+            })
+            .map_err(|error| error.on_stream(self.id()))
+    }
+
+    /// Records a copy, whose device ranges lie in live allocations.
+    ///
+    /// # Errors
+    /// Why it cannot be recorded.
+    #[cold]
+    pub fn record_copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
+        self.record(|_, store, buffers| record::copy(store, buffers, (dst, src, size, kind)))
+    }
+
+    /// Records a fill of a range in a live allocation.
+    ///
+    /// # Errors
+    /// Why it cannot be recorded.
+    #[cold]
+    pub fn record_fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
+        self.record(|_, store, buffers| record::fill(store, buffers, dst, size, pattern))
+    }
+
+    /// Records a host kernel.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an address that is not in live memory, or a wrong place of one.
+    #[cold]
+    pub fn record_kernel(&self, call: &KernelCall<'_>) -> Result<()> {
+        self.record(|_, store, buffers| record::kernel(store, buffers, call))
+    }
+
+    /// Records a function that is called at every replay.
+    ///
+    /// # Errors
+    /// `CAPTURE` if the capture has failed or ended.
+    #[cold]
+    pub fn record_host_call(&self, function: HostFn, user: *mut c_void) -> Result<()> {
+        self.record(|_, store, _| Ok(record::host_call(store, function, user)))
+    }
+
+    /// Records a function that is called at every replay, with the memory that it uses.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an address that is not in live memory.
+    #[cold]
+    pub fn record_host_node(&self, node: &HostNode<'_>) -> Result<()> {
+        let (capture, lane) = self.place()?;
+        capture
+            .with(|state| {
+                state.push(lane, |_, store, buffers| {
+                    record::host_node(store, buffers, node)
+                })?;
+                state.resources.own(node.user, node.destroy);
+                Ok(())
+            })
+            .map_err(|error| error.on_stream(self.id()))
+    }
+
+    /// Records a conditional node whose bodies are graphs of their own.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the stream is not capturing, or what is wrong with predicate or bodies.
+    pub fn capture_conditional(
+        &self,
+        kind: ConditionalKind,
+        predicate: u64,
+        dtype: DType,
+        bodies: &[impl Deref<Target = Graph>],
+    ) -> Result<()> {
+        let bodies = whole(bodies)?;
+        let (capture, lane) = self.place()?;
+        capture
+            .with(|state| {
+                state.push(lane, |device, store, buffers| {
+                    let bodies = &bodies[..];
+                    record::conditional(
+                        device,
+                        store,
+                        buffers,
+                        &Condition {
+                            kind,
+                            predicate,
+                            dtype,
+                            bodies,
+                        },
+                    )
+                })
+            })
+            .map_err(|error| error.on_stream(self.id()))
+    }
+
+    /// Records an event as a point of the capture.
+    ///
+    /// # Errors
+    /// `CAPTURE` if the capture has failed or ended.
+    #[cold]
+    pub fn record_event(&self, place: &CapturedMark) -> Result<()> {
+        let (capture, lane) = self.place()?;
+        capture.with(|state| {
+            let mark = state.recorder.mark(lane);
+            *place.mark.lock() = Some((Arc::downgrade(&capture), mark));
+            place.active.store(true, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    /// A wait where the stream captures, or the event was recorded in a capture; `passed` asks the event. False if
+    /// neither is so any more.
+    ///
+    /// # Errors
+    /// `CAPTURE` that says why there is nothing to wait for.
+    #[cold]
+    pub fn wait_captured(
+        self: &Arc<Self>,
+        event: &CapturedMark,
+        passed: impl FnOnce() -> Result<bool>,
+    ) -> Result<bool> {
+        let own = self.slot.get();
+        let Some((theirs, mark)) = event.get() else {
+            let Some((capture, _)) = own else {
+                return Ok(false);
+            };
+            let passed = passed();
+            return capture.with(|_| match passed {
+                Ok(true) => Ok(true),
+                _ => Err(error(
+                    "a wait in a capture for an event that was recorded outside of it: record it within \
+                     the capture, or wait for it before the capture begins",
+                )
+                .on_stream(self.id())),
+            });
+        };
+        let Some(theirs) = theirs.filter(|capture| !capture.ended()) else {
+            let error = error(
+                "a wait for an event that was recorded in a capture that has ended: record it again",
+            )
+            .on_stream(self.id());
+            if let Some((capture, _)) = own {
+                capture.fail_here(&error);
+            }
+            return Err(error);
+        };
+        match own {
+            Some((capture, lane)) if Arc::ptr_eq(&capture, &theirs) => capture.with(|state| {
+                state.recorder.wait(lane, &mark);
+                Ok(true)
+            }),
+            Some((capture, _)) => capture.with(|_| {
+                Err(error(
+                    "a wait for an event of another capture: captures do not depend on each other",
+                )
+                .on_stream(self.id()))
+            }),
+            None => self.join(&theirs, &mark).map(|()| true),
+        }
+    }
+
+    /// Joins a capture, after a point of it.
+    fn join(self: &Arc<Self>, capture: &Arc<Capture>, mark: &Mark) -> Result<()> {
+        let stream = Arc::clone(self);
+        capture.with(|state| {
+            if state.resources.device.index() != self.on().index() {
+                return Err(Error::new(
+                    Code::INVALID_ARGUMENT,
+                    format!(
+                        "a stream of device {} cannot join a capture on device {}: a graph stays on one \
+                         device",
+                        self.on().index(),
+                        state.resources.device.index()
+                    ),
+                )
+                .on_stream(self.id()));
+            }
+            let lane = state.recorder.fork(mark);
+            state.lanes.push(LaneState { stream, scope: None });
+            self.slot.set(Some((Arc::clone(capture), lane)));
+            Ok(())
+        })
+    }
+
+    /// Allocates from the pool of the capture.
+    #[cold]
+    pub fn alloc_captured<T>(
+        &self,
+        alloc: impl FnOnce(&PoolRef, StreamId) -> Result<(u64, T)>,
+    ) -> Result<T> {
+        let (capture, _) = self.place()?;
+        capture.with(|_| Ok(()))?;
+        // Without the lock: observers may be asked to release memory, and may use the capture for that.
+        let outcome = alloc(&capture.inside.0, StreamId(self.id()));
+        let made = outcome.as_ref().ok().map(|(base, _)| *base);
+        capture
+            .with(|state| {
+                let (base, allocation) = outcome?;
+                state.map.allocated(base);
+                Ok(allocation)
+            })
+            .inspect_err(|_| {
+                if let Some(base) = made {
+                    self.on().free_block(base);
+                }
+            })
+    }
+
+    /// Reserves random numbers in the stream's capture; `None` if it has none. The seed is then a token that replays
+    /// put the real one in place of, and the offset counts from where the replay's numbers begin.
+    #[cold]
+    pub fn reserve(
+        &self,
+        id: u64,
+        generator: impl FnOnce() -> Option<Arc<dyn Generator>>,
+        count: u64,
+    ) -> Option<(u64, u64)> {
+        let (capture, _) = self.slot.get()?;
+        let mut state = capture.state.lock();
+        let drawn = &mut state.store.drawn;
+        let place = match drawn.iter().position(|one| one.generator.id() == id) {
+            Some(place) => place,
+            None => {
+                drawn.push(Drawn {
+                    generator: generator()?,
+                    token: token(capture.id, drawn.len() as u64),
+                    count: 0,
+                });
+                drawn.len() - 1
+            }
+        };
+        let one = &mut drawn[place];
+        let relative = one.count;
+        one.count += count;
+        Some((one.token, relative))
+    }
+}
+
+/// A number that no seed is likely to be.
+fn token(capture: u64, index: u64) -> u64 {
+    let mixed = (capture << 8 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1
+}

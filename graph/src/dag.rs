@@ -1,0 +1,284 @@
+//! Nodes, edges and buffers. A graph only grows, and never holds an edge to a later node.
+
+#![forbid(unsafe_code)]
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+/// A node's number: nodes count from 0 in the order in which they were added.
+pub type NodeId = u32;
+
+/// A buffer's number within its graph.
+pub type BufferId = u32;
+
+/// What kind of work a node is: for pictures, and for what may be dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A kernel.
+    Kernel,
+    /// A copy.
+    Copy,
+    /// A fill.
+    Fill,
+    /// A function on the host.
+    Host,
+    /// Nothing: it joins edges.
+    Empty,
+    /// Memory begins to be used.
+    Alloc,
+    /// Memory ends to be used.
+    Free,
+    /// Bodies that run or not, by a predicate on the device.
+    Conditional,
+}
+
+impl Kind {
+    /// Whether there is anything to run.
+    pub fn runs(self) -> bool {
+        !matches!(self, Self::Empty | Self::Alloc | Self::Free)
+    }
+
+    /// The kind as a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Copy => "copy",
+            Self::Fill => "fill",
+            Self::Host => "host",
+            Self::Empty => "empty",
+            Self::Alloc => "alloc",
+            Self::Free => "free",
+            Self::Conditional => "conditional",
+        }
+    }
+}
+
+/// Memory that nodes use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Where it lies on the device.
+    pub address: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// It was allocated and freed within the graph: nobody sees its contents after a replay.
+    pub transient: bool,
+}
+
+/// How a node uses a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Which one.
+    pub buffer: BufferId,
+    /// Whether it may read.
+    pub reads: bool,
+    /// Whether it may write.
+    pub writes: bool,
+}
+
+/// What a node is, when it is added.
+#[derive(Clone, Debug)]
+pub struct NodeSpec<C> {
+    /// What kind of work.
+    pub kind: Kind,
+    /// What it is called: an operator, mostly.
+    pub label: Cow<'static, str>,
+    /// What a recorder said it belongs to, or nothing.
+    pub scope: Option<std::sync::Arc<str>>,
+    /// Estimated time in nanoseconds; 0 if unknown.
+    pub cost_ns: u32,
+    /// It does more than write to the buffers that it names, so that it is never dropped.
+    pub effects: bool,
+    /// What it does.
+    pub command: C,
+}
+
+/// A node of a graph.
+#[derive(Clone, Debug)]
+pub struct Node<C> {
+    /// What it is.
+    pub spec: NodeSpec<C>,
+    /// The lane that recorded it: a stream, mostly.
+    pub lane: u32,
+    deps: Range<u32>,
+    accesses: Range<u32>,
+}
+
+/// Nodes and edges.
+#[derive(Clone, Debug)]
+pub struct Dag<C> {
+    nodes: Vec<Node<C>>,
+    deps: Vec<NodeId>,
+    accesses: Vec<Access>,
+    buffers: Vec<Buffer>,
+}
+
+impl<C> Default for Dag<C> {
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            deps: Vec::new(),
+            accesses: Vec::new(),
+            buffers: Vec::new(),
+        }
+    }
+}
+
+/// The first place at which two graphs are not of the same shape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The node, by its number in both.
+    pub node: NodeId,
+    /// What differs.
+    pub what: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}: {}", self.node, self.what)
+    }
+}
+
+impl<C> Dag<C> {
+    /// Adds a buffer.
+    pub fn add_buffer(&mut self, buffer: Buffer) -> BufferId {
+        self.buffers.push(buffer);
+        (self.buffers.len() - 1) as BufferId
+    }
+
+    /// Adds a node that runs after `deps`. `None` if one of them is not a node of this graph yet, or
+    /// a buffer is unknown: then nothing was added.
+    pub fn add(
+        &mut self,
+        lane: u32,
+        spec: NodeSpec<C>,
+        deps: &[NodeId],
+        accesses: &[Access],
+    ) -> Option<NodeId> {
+        let id = self.nodes.len() as NodeId;
+        let known = |access: &Access| (access.buffer as usize) < self.buffers.len();
+        if deps.iter().any(|&dep| dep >= id) || !accesses.iter().all(known) {
+            return None;
+        }
+        let (first_dep, first_access) = (self.deps.len() as u32, self.accesses.len() as u32);
+        self.deps.extend_from_slice(deps);
+        self.accesses.extend_from_slice(accesses);
+        self.nodes.push(Node {
+            spec,
+            lane,
+            deps: first_dep..self.deps.len() as u32,
+            accesses: first_access..self.accesses.len() as u32,
+        });
+        Some(id)
+    }
+
+    /// How many nodes there are.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// How many edges there are.
+    pub fn edge_count(&self) -> usize {
+        self.deps.len()
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> Option<&Node<C>> {
+        self.nodes.get(id as usize)
+    }
+
+    /// A node's command, to be changed.
+    pub fn command_mut(&mut self, id: NodeId) -> Option<&mut C> {
+        self.nodes
+            .get_mut(id as usize)
+            .map(|node| &mut node.spec.command)
+    }
+
+    /// All nodes, in order.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node<C>)> + ExactSizeIterator {
+        let nodes = self.nodes.iter().enumerate();
+        nodes.map(|(index, node)| (index as NodeId, node))
+    }
+
+    /// The nodes that a node runs after.
+    pub fn deps(&self, node: &Node<C>) -> &[NodeId] {
+        &self.deps[node.deps.start as usize..node.deps.end as usize]
+    }
+
+    /// How a node uses buffers.
+    pub fn accesses(&self, node: &Node<C>) -> &[Access] {
+        &self.accesses[node.accesses.start as usize..node.accesses.end as usize]
+    }
+
+    /// All buffers.
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    /// Says that a buffer was freed within the graph.
+    pub fn set_transient(&mut self, buffer: BufferId) {
+        if let Some(buffer) = self.buffers.get_mut(buffer as usize) {
+            buffer.transient = true;
+        }
+    }
+
+    /// Whether each node uses buffers as in a graph of the same shape, so that one schedule serves
+    /// both.
+    pub fn same_use(&self, other: &Self) -> bool {
+        let alike = |(a, b): (&Node<C>, &Node<C>)| {
+            a.spec.effects == b.spec.effects && self.accesses(a) == other.accesses(b)
+        };
+        let transient = |graph: &Self| {
+            graph
+                .buffers
+                .iter()
+                .map(|one| one.transient)
+                .collect::<Vec<_>>()
+        };
+        self.nodes.len() == other.nodes.len()
+            && self.nodes.iter().zip(&other.nodes).all(alike)
+            && transient(self) == transient(other)
+    }
+
+    /// Whether `other` has the same nodes with the same edges; `alike` compares two commands and says
+    /// what differs.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn same_shape(
+        &self,
+        other: &Self,
+        mut alike: impl FnMut(&C, &C) -> Result<(), String>,
+    ) -> Result<(), Difference> {
+        let differ = |node: usize, what: String| {
+            Err(Difference {
+                node: node as NodeId,
+                what,
+            })
+        };
+        for (index, (a, b)) in self.nodes.iter().zip(&other.nodes).enumerate() {
+            if a.spec.kind != b.spec.kind || a.spec.label != b.spec.label {
+                let name =
+                    |node: &Node<C>| format!("{} {}", node.spec.kind.name(), node.spec.label);
+                return differ(index, format!("{} is not {}", name(b), name(a)));
+            }
+            if self.deps(a) != other.deps(b) {
+                let text = format!("runs after {:?}, not {:?}", other.deps(b), self.deps(a));
+                return differ(index, text);
+            }
+            if let Err(what) = alike(&a.spec.command, &b.spec.command) {
+                return differ(index, what);
+            }
+        }
+        let (here, there) = (self.nodes.len(), other.nodes.len());
+        if here != there {
+            return differ(here.min(there), format!("{there} nodes are not {here}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! A stream's timeline: its queue, the id that errors name it by, and the operator that failed on it.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use outrigger_device::{Code, Event, Queue};
+use outrigger_ops::{Door, Error, FailedOperator, KernelFn, Result};
+
+use crate::memory::Device;
+
+/// Where the work of a stream goes.
+#[derive(Debug)]
+pub struct Timeline {
+    id: u64,
+    device: &'static dyn Device,
+    door: &'static Door,
+    queue: Queue,
+    failed: Arc<FailedOperator>,
+}
+
+impl Timeline {
+    /// The timeline of a new queue of a device, for the stream `id`.
+    pub fn new(id: u64, device: &'static dyn Device, queue: Queue) -> Self {
+        Self {
+            id,
+            device,
+            door: device.door(),
+            queue,
+            failed: Arc::default(),
+        }
+    }
+
+    /// The id of the stream.
+    #[inline]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The device that the work runs on.
+    #[inline]
+    pub fn on(&self) -> &'static dyn Device {
+        self.device
+    }
+
+    /// The queue.
+    #[inline]
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Where a kernel that fails on the host is noted.
+    pub fn failed_operator(&self) -> &Arc<FailedOperator> {
+        &self.failed
+    }
+
+    /// A failure that the queue reports, as one of the stream.
+    #[cold]
+    pub fn failed(&self, error: outrigger_device::Error) -> Error {
+        self.failed.explain(error).on_stream(self.id)
+    }
+
+    /// Waits for all work submitted before.
+    ///
+    /// # Errors
+    /// The first failure of that work, which is thereby cleared.
+    pub fn synchronize_now(&self) -> Result<()> {
+        self.queue.synchronize().map_err(|error| {
+            let error = self.failed(error);
+            self.failed.clear();
+            error
+        })
+    }
+
+    /// Launches a host kernel; see [`outrigger_ops::Door::launch_host`].
+    ///
+    /// # Safety
+    /// As for [`outrigger_ops::Door::launch_host`].
+    ///
+    /// # Errors
+    /// Those of [`outrigger_ops::Door::launch_host`].
+    #[inline(never)] // with its callees inlined, and once: what calls it has other things in its registers
+    pub unsafe fn launch_host(
+        &self,
+        function: KernelFn,
+        args: &[u8],
+        cost_ns: u32,
+        label: &'static CStr,
+    ) -> Result<()> {
+        // SAFETY: by this function's contract.
+        unsafe {
+            self.door
+                .launch_host(&self.queue, &self.failed, (function, args), cost_ns, label)
+        }
+        .map_err(|error| error.on_stream(self.id))
+    }
+
+    /// Runs a function on the host in queue order, exactly once. It gets the failure of the work before it, if any,
+    /// and its own failure makes the queue fail.
+    ///
+    /// # Errors
+    /// What the driver reports; the function is dropped without having run.
+    pub fn host_call_now(
+        &self,
+        function: impl FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
+    ) -> Result<()> {
+        self.queue
+            .host_call(function)
+            .map_err(|error| self.failed(error))
+    }
+
+    /// An event after all work that the queue has been given.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn tail(&self) -> outrigger_device::Result<Arc<Event>> {
+        let (driver, ordinal) = (self.door.driver(), self.door.ordinal());
+        let event = driver.event_create(ordinal, false)?;
+        event.record(&self.queue)?;
+        Ok(Arc::new(event))
+    }
+}

@@ -1,0 +1,105 @@
+//! Pools by handle: memory apart from what all share, for graphs and for what a host allocates there. A pool lives
+//! as long as a handle, a capture, a graph or a thread that allocates into it refers to it; then its memory goes back
+//! to the device, what is in use as soon as it is freed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use outrigger_allocator::{PoolId, PoolStats};
+use outrigger_graph::PoolRef;
+use outrigger_locks::{Mutex, Rank};
+
+use crate::table::{Kind, Ref, Table};
+use crate::{Device, Result};
+
+static TABLE: Table<Pool> = Table::new(Kind::Pool);
+
+/// The handles of pools, by device and number.
+static HANDLES: LazyLock<Mutex<HashMap<(u32, PoolId), u64>>> =
+    LazyLock::new(|| Mutex::new(Rank::PoolHandles, HashMap::new()));
+
+/// A pool of a device's memory, by its handle.
+#[derive(Debug)]
+pub struct Pool {
+    device: &'static Device,
+    memory: Arc<PoolRef>,
+}
+
+impl Pool {
+    /// The device whose memory it is.
+    pub fn device(&self) -> &'static Device {
+        self.device
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<PoolRef> {
+        &self.memory
+    }
+
+    /// Its number within the device, as snapshots name it.
+    pub fn number(&self) -> u64 {
+        self.memory.pool().get()
+    }
+
+    /// What it holds now.
+    pub fn stats(&self) -> PoolStats {
+        self.memory.stats()
+    }
+
+    /// The most bytes that may be in use; `u64::MAX` is no limit.
+    pub fn limit(&self) -> u64 {
+        self.memory.limit()
+    }
+
+    /// Limits the bytes that may be in use, rounded up; `u64::MAX` lifts the limit. What is in use
+    /// stays. Allocations in progress count as used.
+    pub fn set_limit(&self, bytes: u64) {
+        self.memory.set_limit(bytes);
+    }
+
+    /// How many captures, graphs, executable graphs and threads that allocate into it refer to it.
+    pub fn users(&self) -> usize {
+        Arc::strong_count(&self.memory) - 1
+    }
+}
+
+impl Device {
+    /// Makes a pool.
+    ///
+    /// # Errors
+    /// `OUT_OF_HOST_MEMORY` if too many are alive.
+    pub fn create_pool(&'static self) -> Result<Ref<Pool>> {
+        let memory = PoolRef::new(self);
+        let number = memory.pool();
+        let pool = TABLE.insert(|_| Pool {
+            device: self,
+            memory,
+        })?;
+        HANDLES.lock().insert((self.index(), number), pool.id());
+        Ok(pool)
+    }
+}
+
+/// The handle of a pool; 0 if it has none.
+pub(crate) fn handle_of(device: &Device, pool: PoolId) -> u64 {
+    let handles = HANDLES.lock();
+    handles.get(&(device.index(), pool)).copied().unwrap_or(0)
+}
+
+/// The pool with this id.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live pool.
+pub fn pool(id: u64) -> Result<Ref<Pool>> {
+    TABLE.get(id)
+}
+
+/// Gives the handle up. The memory goes with the last graph that uses it, and the last allocation.
+///
+/// # Errors
+/// `INVALID_HANDLE` if the id is not of a live pool.
+pub fn destroy_pool(id: u64) -> Result<()> {
+    let pool = TABLE.remove(id)?;
+    let key = (pool.device.index(), pool.memory.pool());
+    HANDLES.lock().remove(&key);
+    Ok(())
+}

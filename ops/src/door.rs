@@ -1,0 +1,197 @@
+//! The door to what computes on a device: the driver's own operators, and host kernels on the driver's queues.
+//!
+//! The driver is asked first. Where it has no operator for a call, a host kernel runs in queue order: through the
+//! driver's launch where it takes host functions, else as a host call where the host sees the memory.
+
+mod driver;
+mod kernels;
+
+use std::ffi::CStr;
+use std::sync::{Arc, OnceLock};
+
+use outrigger_device::{Code, DeviceProperties, Driver, Kernel, Operator, Queue};
+
+pub use driver::{DriverCall, Prepared};
+
+use crate::failure::{Error, FailedOperator, Result};
+use crate::plan::KernelFn;
+use driver::{Answers, Ended};
+use kernels::Kernels;
+
+/// What computes on one device.
+pub struct Door {
+    driver: Driver,
+    ordinal: u32,
+    host_visible: bool,
+    kernels: Kernels,
+    answers: Answers,
+    ended: Arc<Ended>,
+    bias: OnceLock<i64>,
+}
+
+impl Door {
+    /// The door of device `ordinal` of a driver.
+    pub fn new(driver: &Driver, ordinal: u32, properties: &DeviceProperties) -> Self {
+        Self {
+            driver: driver.clone(),
+            ordinal,
+            host_visible: properties.host_visible(),
+            kernels: Kernels::new(),
+            answers: Answers::default(),
+            ended: Arc::default(),
+            bias: OnceLock::new(),
+        }
+    }
+
+    /// The driver that runs the device.
+    #[inline]
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// The number of the device within its driver.
+    #[inline]
+    pub fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// The driver's own operator for a call; `None` if it has none.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if the operands do not fit the operator; what the driver reports.
+    #[inline]
+    pub fn find(&self, call: &DriverCall<'_>) -> Result<Option<Arc<Prepared>>> {
+        self.answers.find(self, call)
+    }
+
+    /// Whether the driver has operators of its own at all.
+    #[inline]
+    pub fn has_operators(&self) -> bool {
+        self.driver.operators().is_some()
+    }
+
+    /// Whether there are operators for [`take_ended`](Self::take_ended).
+    #[inline]
+    pub fn has_ended(&self) -> bool {
+        self.ended.any()
+    }
+
+    /// Operators of the driver that nobody can launch any more. They are dropped when all work that the device
+    /// has been given by now has finished (R47).
+    pub fn take_ended(&self) -> Vec<Operator> {
+        self.ended.take()
+    }
+
+    /// The driver's kernel for a host function; `None` if the driver takes none.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    #[inline]
+    pub fn host_kernel(&self, function: KernelFn) -> Result<Option<&Kernel>> {
+        self.kernels.get(&self.driver, self.ordinal, function)
+    }
+
+    /// Whether host kernels can run in queue order: by launches of the driver, or as host calls.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn runs_host_kernels(&self) -> Result<bool> {
+        Ok(self.host_visible || self.host_kernel(kernels::tell_bias)?.is_some())
+    }
+
+    /// Launches a host kernel in queue order. A kernel that fails as a host call is noted in `failed`: to a driver
+    /// all host calls look alike.
+    ///
+    /// # Safety
+    /// The kernel may run with this argument block, and the memory that the block names is live until it has.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the driver takes no host functions and the host does not see its memory; what the driver
+    /// reports.
+    #[inline(always)] // a part of its one caller, which has most arguments at hand
+    pub unsafe fn launch_host(
+        &self,
+        queue: &Queue,
+        failed: &Arc<FailedOperator>,
+        (function, args): (KernelFn, &[u8]),
+        cost_ns: u32,
+        label: &'static CStr,
+    ) -> Result<()> {
+        if let Some(kernel) = self.host_kernel(function)? {
+            // SAFETY: the block is the kernel's, and its memory is live, by this function's contract.
+            return unsafe { queue.launch(kernel, args, cost_ns, label) }
+                .map_err(|error| failed.explain(error));
+        }
+        if !self.host_visible {
+            return Err(no_way().in_operator(label.to_string_lossy()));
+        }
+        // SAFETY: as for the launch; the host sees the memory.
+        unsafe { call_on_host(queue, failed, function, args, label) }
+    }
+
+    /// What to add to an address of the device to reach its bytes from the host, on a thread that the driver runs.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the host cannot reach them; what the driver reports.
+    pub fn host_bias(&self) -> Result<i64> {
+        if self.host_visible {
+            return Ok(0);
+        }
+        if let Some(&known) = self.bias.get() {
+            return Ok(known);
+        }
+        let Some(kernel) = self.host_kernel(kernels::tell_bias)? else {
+            return Err(Error::new(
+                Code::UNSUPPORTED,
+                "the driver does not let the host reach the device's memory",
+            ));
+        };
+        let bias = kernels::ask_bias(&self.driver, self.ordinal, kernel)?;
+        Ok(*self.bias.get_or_init(|| bias))
+    }
+}
+
+impl std::fmt::Debug for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Door")
+            .field("driver", &self.driver.name())
+            .field("ordinal", &self.ordinal)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs a host kernel as a host call.
+///
+/// # Safety
+/// As for [`Door::launch_host`], where the host sees the device's memory.
+#[cold]
+unsafe fn call_on_host(
+    queue: &Queue,
+    failed: &Arc<FailedOperator>,
+    function: KernelFn,
+    args: &[u8],
+    label: &'static CStr,
+) -> Result<()> {
+    let args = args.to_vec();
+    let noted = Arc::clone(failed);
+    let call = move |upstream: Result<(), Code>| {
+        upstream?;
+        // SAFETY: the block is the kernel's, by this function's contract; device addresses are host pointers, so
+        // that the bias is 0.
+        let code = unsafe { function(args.as_ptr().cast(), args.len() as u32, 0) };
+        if code == Code::OK.0 {
+            return Ok(());
+        }
+        noted.set(label.into());
+        Err(Code(code))
+    };
+    queue.host_call(call).map_err(|error| failed.explain(error))
+}
+
+#[cold]
+fn no_way() -> Error {
+    Error::new(
+        Code::UNSUPPORTED,
+        "the driver runs no host kernels and its memory is not visible to the host",
+    )
+}
