@@ -71,11 +71,11 @@ impl Graph {
                 ));
             }
         };
-        Ok(self.0.dump(format))
+        Ok(self.0.dump(&format!("graph {:#x}", self.0.id()), format))
     }
 
     pub(crate) fn instantiate(&self) -> Result<Box<GraphExec>> {
-        let exec = self.0.instantiate(hooks::ExecFlags::default())?;
+        let exec = hooks::instantiate(&self.0, hooks::ExecFlags::default())?;
         Ok(Box::new(GraphExec(exec)))
     }
 }

@@ -101,7 +101,8 @@ api! {
                 ));
             }
         };
-        out.set(string(hooks::graph(graph)?.dump(format)));
+        let name = format!("graph {graph:#x}");
+        out.set(string(hooks::graph(graph)?.dump(&name, format)));
         Ok(())
     }
 

@@ -70,7 +70,7 @@ api! {
             submit: flags & OTR_GRAPH_SUBMIT != 0,
             native: flags & OTR_GRAPH_NATIVE != 0,
         };
-        out.set(hooks::graph(graph)?.instantiate(flags)?.id());
+        out.set(hooks::instantiate(&*hooks::graph(graph)?, flags)?.id());
         Ok(())
     }
 

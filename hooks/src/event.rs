@@ -8,16 +8,15 @@ use outrigger_device::Code;
 use outrigger_graph::CapturedMark;
 use outrigger_locks::{Mutex, Rank};
 
-use crate::lasting::{Lasting, LastingTable, Life};
-use crate::table::Kind;
 use crate::{Device, Error, Result, Stream};
+use outrigger_handles::{Kind, Lasting, LastingTable, Life, Resting};
 
 static TABLE: LastingTable<Event> = LastingTable::new(Kind::Event);
 
 /// Events between two lives, by device and whether they have times.
 static FREE: LazyLock<Mutex<Free>> = LazyLock::new(|| Mutex::new(Rank::FreeEvents, Free::new()));
 
-type Free = HashMap<(u32, bool), Vec<&'static Event>>;
+type Free = HashMap<(u32, bool), Vec<Resting<Event>>>;
 
 /// An event of a device. Until it is recorded it counts as passed.
 #[derive(Debug)]
@@ -207,31 +206,29 @@ impl Device {
     /// # Errors
     /// `UNSUPPORTED` for timing on a driver without timestamps; `OUT_OF_HOST_MEMORY` if too many are alive.
     pub fn create_event(&'static self, timing: bool) -> Result<&'static Event> {
-        let free = || FREE.lock().get_mut(&(self.index(), timing))?.pop();
-        loop {
-            let event = match free() {
+        let next = || {
+            let free = FREE
+                .lock()
+                .get_mut(&(self.index(), timing))
+                .and_then(Vec::pop);
+            let event = match free {
                 Some(event) => event,
-                None => {
-                    let inner = self.driver().event_create(self.ordinal(), timing)?;
-                    TABLE.insert(|life| Event {
-                        life,
-                        device: self,
-                        timing,
-                        inner,
-                        recorded: AtomicBool::new(false),
-                        state: State::default(),
-                        captured: CapturedMark::default(),
-                    })?
-                }
+                None => Resting::new(Event {
+                    life: Life::default(),
+                    device: self,
+                    timing,
+                    inner: self.driver().event_create(self.ordinal(), timing)?,
+                    recorded: AtomicBool::new(false),
+                    state: State::default(),
+                    captured: CapturedMark::default(),
+                }),
             };
             event.recorded.store(false, Ordering::Relaxed);
             event.state.clear();
             event.captured.clear();
-            // One that has used up its ids is left alone.
-            if event.life.begin() {
-                return Ok(event);
-            }
-        }
+            Ok(event)
+        };
+        TABLE.begin(next)
     }
 }
 
@@ -241,7 +238,7 @@ impl Device {
 /// `INVALID_HANDLE` if the id is not of a live event.
 #[inline]
 pub fn event(id: u64) -> Result<&'static Event> {
-    TABLE.get(id)
+    Ok(TABLE.get(id)?)
 }
 
 /// Destroys an event without waiting. What waits for it goes on waiting.

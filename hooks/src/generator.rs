@@ -8,8 +8,8 @@ use outrigger_device::Code;
 use outrigger_locks::{Mutex, Rank};
 
 use crate::current::{MAX_DEVICES, chosen_stream};
-use crate::table::{Kind, Ref, Table};
 use crate::{Device, Error, Result, stream};
+use outrigger_handles::{Kind, Ref, Table};
 
 static TABLE: Table<Generator> = Table::new(Kind::Generator);
 
@@ -72,8 +72,10 @@ impl Generator {
     fn reserve_captured(&self, count: u64) -> Option<(u64, u64)> {
         let chosen = chosen_stream(self.device.index()).map(|id| stream::stream(id).ok());
         let stream = chosen.unwrap_or_else(|| Some(self.device.default_stream().clone()))?;
-        let kept =
-            || Some(Arc::new(generator(self.id).ok()?) as Arc<dyn outrigger_graph::Generator>);
+        let kept = || {
+            let kept = Drawn(generator(self.id).ok()?);
+            Some(Arc::new(kept) as Arc<dyn outrigger_graph::Generator>)
+        };
         stream.reserve(self.id, kept, count)
     }
 
@@ -86,13 +88,17 @@ impl Generator {
     }
 }
 
-impl outrigger_graph::Generator for Ref<Generator> {
+/// A generator that a graph draws from, which keeps it.
+#[derive(Debug)]
+struct Drawn(Ref<Generator>);
+
+impl outrigger_graph::Generator for Drawn {
     fn id(&self) -> u64 {
-        self.id
+        self.0.id
     }
 
     fn reserve_now(&self, count: u64) -> (u64, u64) {
-        Generator::reserve_now(self, count)
+        self.0.reserve_now(count)
     }
 }
 
@@ -109,11 +115,11 @@ impl Device {
     /// # Errors
     /// `OUT_OF_HOST_MEMORY` if too many are alive.
     pub fn create_generator(&'static self) -> Result<Ref<Generator>> {
-        TABLE.insert(|id| Generator {
+        Ok(TABLE.insert(|id| Generator {
             id,
             device: self,
             state: Mutex::new(Rank::Generator, (DEFAULT_SEED, 0)),
-        })
+        })?)
     }
 
     /// The generator that is used unless another one is named.
@@ -129,7 +135,7 @@ impl Device {
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live generator.
 pub fn generator(id: u64) -> Result<Ref<Generator>> {
-    TABLE.get(id)
+    Ok(TABLE.get(id)?)
 }
 
 /// Destroys a generator.
@@ -144,5 +150,6 @@ pub fn destroy_generator(id: u64) -> Result<()> {
             "the default generator of a device belongs to the runtime and is not destroyed",
         ));
     }
-    TABLE.remove(id).map(drop)
+    drop(TABLE.remove(id)?);
+    Ok(())
 }

@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{Allocation, BlockInfo, PoolGate, PoolId, PoolStats, StreamId};
 use outrigger_device::Event;
-use outrigger_graph::{CaptureMode, DumpFormat, ExecFlags, Graph, GraphExec, PoolRef};
+use outrigger_graph::{CaptureMode, ExecFlags, Graph, GraphExec, PoolRef};
 use outrigger_ops::Door;
 
 use crate::memory::sleep::end_sleep;
-use crate::table::{Kind, Ref, Table};
 use crate::{Device, Pool, Result, Stream};
+use outrigger_handles::{Kind, Ref, Table};
 
 static GRAPHS: Table<Graph> = Table::new(Kind::Graph);
 static EXECS: Table<GraphExec> = Table::new(Kind::GraphExec);
@@ -34,7 +34,7 @@ impl Stream {
     /// the stream has not begun one.
     pub fn capture_end(&self) -> Result<Ref<Graph>> {
         let graph = self.end_capture()?;
-        GRAPHS.insert(|_| graph)
+        Ok(GRAPHS.insert(|_| graph)?)
     }
 
     /// What was recorded so far, to look at: it cannot be instantiated.
@@ -43,7 +43,7 @@ impl Stream {
     /// `INVALID_ARGUMENT` if the stream is not capturing.
     pub fn capture_partial(&self) -> Result<Ref<Graph>> {
         let graph = self.partial_capture()?;
-        GRAPHS.insert(|_| graph)
+        Ok(GRAPHS.insert(|_| graph)?)
     }
 }
 
@@ -55,7 +55,7 @@ impl Device {
     /// `INVALID_ARGUMENT` for a pool of another device; `OUT_OF_HOST_MEMORY` if too many are alive.
     pub fn create_graph(&'static self, pool: Option<&Pool>) -> Result<Ref<Graph>> {
         let graph = Graph::new(self, pool.map(Pool::memory))?;
-        GRAPHS.insert(|_| graph)
+        Ok(GRAPHS.insert(|_| graph)?)
     }
 }
 
@@ -64,7 +64,7 @@ impl Device {
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live graph.
 pub fn graph(id: u64) -> Result<Ref<Graph>> {
-    GRAPHS.get(id)
+    Ok(GRAPHS.get(id)?)
 }
 
 /// Destroys a graph. What was instantiated from it lives on.
@@ -72,23 +72,17 @@ pub fn graph(id: u64) -> Result<Ref<Graph>> {
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live graph.
 pub fn destroy_graph(id: u64) -> Result<()> {
-    GRAPHS.remove(id).map(drop)
+    drop(GRAPHS.remove(id)?);
+    Ok(())
 }
 
-impl Ref<Graph> {
-    /// Makes the graph executable.
-    ///
-    /// # Errors
-    /// Those of [`GraphExec::new`]; `OUT_OF_HOST_MEMORY` if too many are alive.
-    pub fn instantiate(&self, flags: ExecFlags) -> Result<Ref<GraphExec>> {
-        let exec = GraphExec::new(self, flags)?;
-        EXECS.insert(|_| exec)
-    }
-
-    /// The graph, written down.
-    pub fn dump(&self, format: DumpFormat) -> String {
-        (**self).dump(&format!("graph {:#x}", self.id()), format)
-    }
+/// Makes a graph executable.
+///
+/// # Errors
+/// Those of [`GraphExec::new`]; `OUT_OF_HOST_MEMORY` if too many are alive.
+pub fn instantiate(graph: &Graph, flags: ExecFlags) -> Result<Ref<GraphExec>> {
+    let exec = GraphExec::new(graph, flags)?;
+    Ok(EXECS.insert(|_| exec)?)
 }
 
 /// The executable graph with this id.
@@ -97,7 +91,7 @@ impl Ref<Graph> {
 /// `INVALID_HANDLE` if the id is not of a live one.
 #[inline]
 pub fn graph_exec(id: u64) -> Result<Ref<GraphExec>> {
-    EXECS.get(id)
+    Ok(EXECS.get(id)?)
 }
 
 /// Destroys an executable graph without waiting: replays that were submitted still run, and what they
@@ -106,7 +100,8 @@ pub fn graph_exec(id: u64) -> Result<Ref<GraphExec>> {
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live one.
 pub fn destroy_graph_exec(id: u64) -> Result<()> {
-    EXECS.remove(id).map(drop)
+    drop(EXECS.remove(id)?);
+    Ok(())
 }
 
 impl outrigger_graph::Device for Device {

@@ -21,7 +21,6 @@ mod fallback;
 mod generator;
 mod graphs;
 mod labels;
-mod lasting;
 mod memory;
 #[cfg(not(feature = "layers"))]
 mod no_layers;
@@ -32,7 +31,6 @@ mod pinned;
 mod pool;
 mod runtime;
 mod stream;
-mod table;
 mod timelines;
 
 pub use current::{MAX_DEVICES, current_device};
@@ -43,7 +41,7 @@ pub use fallback::{
     fallback_reset, set_fallback_mode,
 };
 pub use generator::{Generator, destroy_generator, generator};
-pub use graphs::{destroy_graph, destroy_graph_exec, graph, graph_exec};
+pub use graphs::{destroy_graph, destroy_graph_exec, graph, graph_exec, instantiate};
 pub use labels::{pop_label, push_label};
 pub use memory::PointerInfo;
 pub use memory::limit::{process_memory_held, process_memory_limit, set_process_memory_limit};
@@ -59,7 +57,6 @@ pub use runtime::{
     current_stream, runtime, set_current_device, set_current_stream,
 };
 pub use stream::{Stream, destroy_stream, stream};
-pub use table::Ref;
 
 pub use outrigger_allocator::{
     ClassStats, ContextSource, Frame, HistoryOptions, Holder, Label, PoolStats, SegmentInfo,
@@ -70,5 +67,6 @@ pub use outrigger_graph::{
     CaptureInfo, CaptureMode, ConditionalKind, DestroyFn, DumpFormat, ExecFlags, ExecInfo,
     ExecMode, Graph, GraphExec, GraphInfo, HostNode, HostNodeFn, KernelCall,
 };
+pub use outrigger_handles::Ref;
 pub use outrigger_ops as ops;
 pub use outrigger_ops::{Error, Result};

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use outrigger_device::Code;
 use outrigger_locks::{Condvar, Mutex, Rank, RwLock, calls_host};
 
-use crate::table::{Kind, Ref, Table, unknown};
 use crate::{Error, Result};
+use outrigger_handles::{Kind, Ref, Table, unknown};
 
 /// A set of kinds of observations, as bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use outrigger_allocator::{PoolId, PoolStats};
 use outrigger_graph::PoolRef;
 use outrigger_locks::{Mutex, Rank};
 
-use crate::table::{Kind, Ref, Table};
 use crate::{Device, Result};
+use outrigger_handles::{Kind, Ref, Table};
 
 static TABLE: Table<Pool> = Table::new(Kind::Pool);
 
@@ -90,7 +90,7 @@ pub(crate) fn handle_of(device: &Device, pool: PoolId) -> u64 {
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live pool.
 pub fn pool(id: u64) -> Result<Ref<Pool>> {
-    TABLE.get(id)
+    Ok(TABLE.get(id)?)
 }
 
 /// Gives the handle up. The memory goes with the last graph that uses it, and the last allocation.

@@ -13,8 +13,8 @@ use outrigger_graph::{Timeline, check_pattern};
 use outrigger_locks::{Mutex, Rank};
 
 use crate::current::MAX_DEVICES;
-use crate::table::{Kind, Ref, Table};
 use crate::{Device, Error, Result};
+use outrigger_handles::{Kind, Ref, Table};
 
 /// Streams of one priority in a device's pool: as many as PyTorch has for CUDA.
 const POOL_STREAMS: usize = 32;
@@ -269,7 +269,7 @@ impl std::fmt::Debug for Stream {
 /// `INVALID_HANDLE` if the id is not of a live stream.
 #[inline]
 pub fn stream(id: u64) -> Result<Ref<Stream>> {
-    TABLE.get(id)
+    Ok(TABLE.get(id)?)
 }
 
 /// Destroys a stream without waiting: work that was submitted still runs, and memory that it uses is

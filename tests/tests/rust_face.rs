@@ -88,15 +88,14 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(u32, Option<&Pool>) -> Result<Ref<Graph>> = face::create_graph;
     let _: fn(u64) -> Result<()> = face::destroy_graph;
     let _: fn(&Graph) -> GraphInfo = Graph::info;
-    let _: fn(&Ref<Graph>, DumpFormat) -> String = |graph, format| graph.dump(format);
+    let _: fn(&Graph, &str, DumpFormat) -> String = Graph::dump;
     let _: fn(&Graph, &str, u64, u64) -> Result<()> = Graph::name_buffer;
     let _: fn(&Graph, &str, u32, u32) -> Result<()> = Graph::name_scalar;
     let _: fn(&Graph, &[u32], OperatorId, &Call<'_>) -> Result<u32> = Graph::add_operator;
     let _: fn(&Graph, &[u32], u64, u64, &[u8]) -> Result<u32> = Graph::add_fill;
     let _: fn(&Graph, &[u32], u64) -> Result<(u32, u64)> = Graph::add_alloc;
     let _: fn(&Graph, &[u32], u64) -> Result<u32> = Graph::add_free;
-    let _: fn(&Ref<Graph>, ExecFlags) -> Result<Ref<GraphExec>> =
-        |graph, flags| graph.instantiate(flags);
+    let _: fn(&Graph, ExecFlags) -> Result<Ref<GraphExec>> = face::instantiate;
     let _: fn(u64) -> Result<()> = face::destroy_graph_exec;
     let _: fn(&GraphExec, &Stream) -> Result<()> = |exec, stream| exec.replay(stream);
     let _: fn(&GraphExec, &str) -> Result<u32> = GraphExec::slot;

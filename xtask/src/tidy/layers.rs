@@ -8,9 +8,10 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 16] = [
+const LAYERS: [&str; 17] = [
     "outrigger-locks",
     "outrigger-device",
+    "outrigger-handles",
     "outrigger-layers",
     "outrigger-allocator",
     "outrigger-ops",

@@ -4,32 +4,44 @@
 //! object, 0, and garbage are told apart and answered with an error. Looking an id up takes no lock: it costs
 //! three loads and one step that compares and counts, and what it gives keeps the object alive, whoever
 //! destroys the handle meanwhile.
+//!
+//! [`LastingTable`] is the same table for objects that are never freed: looking one up counts nothing.
 
 mod chunks;
+mod lasting;
 mod slot;
 mod sync;
 
 use std::fmt;
 use std::ops::Deref;
 
-use outrigger_device::Code;
+use std::ptr::NonNull;
+
+use outrigger_device::{Code, Error, Result};
 use outrigger_locks::{Mutex, Rank};
 
-pub(crate) use chunks::{Chunks, MOST};
-use slot::Slot;
+pub use lasting::{Lasting, LastingTable, Life, Resting};
 
-use crate::{Error, Result};
+use chunks::{Chunks, MOST};
+use slot::Slot;
 
 /// What an id refers to. The number is part of every id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// A stream.
     Stream = 1,
+    /// An event.
     Event = 2,
+    /// A generator.
     Generator = 3,
+    /// An observer.
     Observer = 4,
+    /// A pool.
     Pool = 5,
+    /// A graph.
     Graph = 6,
+    /// An executable graph.
     GraphExec = 7,
 }
 
@@ -50,11 +62,11 @@ impl Kind {
 
 // An id: kind in bits 56 to 62, generation in 24 to 55, index in 0 to 23. The top bit stays 0, since
 // frameworks keep ids in signed numbers.
-pub(crate) const INDEX_BITS: u32 = 24;
-pub(crate) const GENERATION_BITS: u32 = 32;
+const INDEX_BITS: u32 = 24;
+const GENERATION_BITS: u32 = 32;
 
 /// Objects of one kind by id. Tables live as long as the process.
-pub(crate) struct Table<T: 'static> {
+pub struct Table<T: 'static> {
     kind: Kind,
     slots: Chunks<Slot<T>>,
     free: Mutex<Free>,
@@ -66,7 +78,8 @@ struct Free {
 }
 
 impl<T: Send + Sync> Table<T> {
-    pub(crate) const fn new(kind: Kind) -> Self {
+    /// An empty table.
+    pub const fn new(kind: Kind) -> Self {
         let free = Free {
             indices: Vec::new(),
             used: 0,
@@ -79,17 +92,29 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// Puts an object in; `make` is given its id.
-    pub(crate) fn insert(&'static self, make: impl FnOnce(u64) -> T) -> Result<Ref<T>> {
+    ///
+    /// # Errors
+    /// `OUT_OF_HOST_MEMORY` if too many are alive.
+    pub fn insert(&'static self, make: impl FnOnce(u64) -> T) -> Result<Ref<T>> {
         let (index, slot, generation) = self.take_slot()?;
-        let id = (self.kind as u64) << (INDEX_BITS + GENERATION_BITS)
-            | u64::from(generation) << INDEX_BITS
-            | u64::from(index);
-        slot.fill(generation, Box::new(make(id)));
+        let id = self.id(index, generation);
+        slot.fill(generation, NonNull::from(Box::leak(Box::new(make(id)))));
         Ok(Ref {
             table: self,
             slot,
             id,
         })
+    }
+
+    fn id(&self, index: u32, generation: u32) -> u64 {
+        (self.kind as u64) << (INDEX_BITS + GENERATION_BITS)
+            | u64::from(generation) << INDEX_BITS
+            | u64::from(index)
+    }
+
+    /// A slot is empty again.
+    fn give_back(&self, index: u32) {
+        self.free.lock().indices.push(index);
     }
 
     /// An empty slot, and the generation of what comes there.
@@ -113,8 +138,11 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// The object with this id, which lives as long as what is returned.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if the id is not of a live one.
     #[inline]
-    pub(crate) fn get(&'static self, id: u64) -> Result<Ref<T>> {
+    pub fn get(&'static self, id: u64) -> Result<Ref<T>> {
         match self.slot(id) {
             Some((slot, generation)) if slot.enter(generation) => Ok(Ref {
                 table: self,
@@ -126,7 +154,10 @@ impl<T: Send + Sync> Table<T> {
     }
 
     /// Makes an id invalid for good. What it has named lives on with those who use it.
-    pub(crate) fn remove(&'static self, id: u64) -> Result<Ref<T>> {
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if the id is not of a live one.
+    pub fn remove(&'static self, id: u64) -> Result<Ref<T>> {
         match self.slot(id) {
             // The table's own reference becomes the caller's.
             Some((slot, generation)) if slot.close(generation) => Ok(Ref {
@@ -143,9 +174,14 @@ impl<T: Send + Sync> Table<T> {
         if id >> (INDEX_BITS + GENERATION_BITS) != self.kind as u64 {
             return None;
         }
-        let index = (id & ((1 << INDEX_BITS) - 1)) as usize;
-        Some((self.slots.get(index)?, (id >> INDEX_BITS) as u32))
+        let slot = self.slots.get(index_of(id) as usize)?;
+        Some((slot, (id >> INDEX_BITS) as u32))
     }
+}
+
+#[inline]
+fn index_of(id: u64) -> u32 {
+    (id & ((1 << INDEX_BITS) - 1)) as u32
 }
 
 /// A counted reference to what a handle names. It keeps the object alive, also when the handle is destroyed.
@@ -164,11 +200,11 @@ impl<T: Send + Sync> Ref<T> {
 
     /// Ends an object whose last reference this was, and lets others have its slot.
     #[cold]
-    fn end(&self, object: Box<T>) {
+    fn end(&self, object: NonNull<T>) {
         // Before its slot is another's: what an object does at its end may name its id.
-        drop(object);
-        let index = self.id & ((1 << INDEX_BITS) - 1);
-        self.table.free.lock().indices.push(index as u32);
+        // SAFETY: from the box in `insert`, and the last reference is gone.
+        drop(unsafe { Box::from_raw(object.as_ptr()) });
+        self.table.give_back(index_of(self.id));
     }
 }
 
@@ -208,7 +244,7 @@ impl<T: Send + Sync + fmt::Debug> fmt::Debug for Ref<T> {
 
 /// Why nothing can be put in.
 #[cold]
-pub(crate) fn too_many() -> Error {
+fn too_many() -> Error {
     Error::new(
         Code::OUT_OF_HOST_MEMORY,
         format!("{MOST} objects of one kind are alive: destroy some"),
@@ -217,7 +253,7 @@ pub(crate) fn too_many() -> Error {
 
 /// Why an id is not of a live object of this kind.
 #[cold]
-pub(crate) fn unknown(kind: Kind, id: u64) -> Error {
+pub fn unknown(kind: Kind, id: u64) -> Error {
     let wanted = Kind::name(kind as u64).unwrap_or("an object");
     let found = id >> (INDEX_BITS + GENERATION_BITS);
     let text = match (id, Kind::name(found)) {

@@ -7,7 +7,7 @@
 
 use std::ptr::NonNull;
 
-use super::sync::{AtomicPtr, AtomicU64, Handed, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Handed, Ordering};
 
 /// Set while the handle is valid.
 const LIVE: u64 = 1 << 31;
@@ -23,7 +23,7 @@ const MOST: u64 = COUNT / 2;
 /// Its word has the generation in the upper half, then [`LIVE`], then the count of references, of which the
 /// table has one while the handle is valid.
 #[derive(Debug)]
-pub(super) struct Slot<T> {
+pub(crate) struct Slot<T> {
     word: AtomicU64,
     object: AtomicPtr<T>,
     handed: Handed,
@@ -37,7 +37,7 @@ unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 impl<T> Slot<T> {
     /// An empty slot, before its first generation.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             word: AtomicU64::new(0),
             object: AtomicPtr::new(std::ptr::null_mut()),
@@ -46,7 +46,7 @@ impl<T> Slot<T> {
     }
 
     /// The generation that an object put in now would have; `None` if they are used up.
-    pub(super) fn next_generation(&self) -> Option<u32> {
+    pub(crate) fn next_generation(&self) -> Option<u32> {
         let word = self.word.load(Ordering::Relaxed);
         generation_of(word).checked_add(1)
     }
@@ -55,9 +55,10 @@ impl<T> Slot<T> {
     /// the caller.
     ///
     /// The caller alone may put something in: the slot is empty.
-    pub(super) fn fill(&self, generation: u32, object: Box<T>) {
+    pub(crate) fn fill(&self, generation: u32, object: NonNull<T>) {
         self.handed.write();
-        self.object.store(Box::into_raw(object), Ordering::Relaxed);
+        // Release: who reads the pointer without counting sees the object, too.
+        self.object.store(object.as_ptr(), Ordering::Release);
         // Release: who finds the handle valid sees the object.
         let word = u64::from(generation) << 32 | LIVE | 2;
         self.word.store(word, Ordering::Release);
@@ -65,7 +66,7 @@ impl<T> Slot<T> {
 
     /// Counts a reference to the object of this generation, if its handle is valid.
     #[inline]
-    pub(super) fn enter(&self, generation: u32) -> bool {
+    pub(crate) fn enter(&self, generation: u32) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             if generation_of(word) != generation || word & LIVE == 0 {
@@ -86,13 +87,13 @@ impl<T> Slot<T> {
 
     /// Counts one more reference of somebody who has one.
     #[inline]
-    pub(super) fn again(&self) {
+    pub(crate) fn again(&self) {
         let word = self.word.fetch_add(1, Ordering::Relaxed);
         assert!(word & COUNT < MOST, "a handle has too many references");
     }
 
     /// Makes the handle invalid. Of several threads one succeeds, which takes over the table's reference.
-    pub(super) fn close(&self, generation: u32) -> bool {
+    pub(crate) fn close(&self, generation: u32) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             if generation_of(word) != generation || word & LIVE == 0 {
@@ -114,13 +115,19 @@ impl<T> Slot<T> {
     /// # Safety
     /// The caller has counted a reference, which lasts as long as the result is used.
     #[inline]
-    pub(super) unsafe fn object(&self) -> NonNull<T> {
+    pub(crate) unsafe fn object(&self) -> NonNull<T> {
         self.handed.read();
         // Relaxed: whoever has counted a reference has acquired the word that was stored behind the pointer,
         // and the pointer does not change before the last reference is gone.
         let object = self.object.load(Ordering::Relaxed);
-        // SAFETY: the slot is not empty, so that it has the pointer of a box.
+        // SAFETY: the slot is not empty, so that it has what `fill` was given.
         unsafe { NonNull::new_unchecked(object) }
+    }
+
+    /// The object that was put in last, also if its handle is invalid by now; NULL if there was none.
+    #[inline]
+    pub(crate) fn latest(&self) -> *mut T {
+        self.object.load(Ordering::Acquire)
     }
 
     /// Gives a reference back. The object, if that was the last one: the slot is empty then.
@@ -128,17 +135,16 @@ impl<T> Slot<T> {
     /// # Safety
     /// The caller has counted this reference, and does not use it any more.
     #[inline]
-    pub(super) unsafe fn leave(&self) -> Option<Box<T>> {
+    pub(crate) unsafe fn leave(&self) -> Option<NonNull<T>> {
         // AcqRel: what others have done with the object lies before its end.
         let word = self.word.fetch_sub(1, Ordering::AcqRel);
         if word & COUNT != 1 {
             return None;
         }
         self.handed.write();
-        let object = self.object.load(Ordering::Relaxed);
-        // SAFETY: `fill` has put the pointer of a box there, and nobody else reaches it: the count is 0, which
-        // no look-up counts up, and the table's own reference was among those that are gone.
-        Some(unsafe { Box::from_raw(object) })
+        // What `fill` was given. Nobody else counts it any more: the count is 0, which no look-up counts up, and the
+        // table's own reference was among those that are gone.
+        NonNull::new(self.object.load(Ordering::Relaxed))
     }
 }
 

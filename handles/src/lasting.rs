@@ -1,0 +1,178 @@
+//! Objects that are never freed and have many lives, one after the other: an id names one life.
+//!
+//! Looking an id up writes nothing, so that it costs a few loads. That an object is destroyed while another thread uses
+//! it is then harmless: it is still there, at most in its next life.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use outrigger_device::{Error, Result};
+
+use crate::{Kind, Table, index_of, unknown};
+
+/// Which life an object is in. Part of the object.
+#[derive(Debug, Default)]
+pub struct Life {
+    /// The id; 0 between two lives.
+    id: AtomicU64,
+}
+
+impl Life {
+    /// The id of this life; 0 if it is over.
+    pub fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
+    }
+}
+
+/// What has many lives.
+pub trait Lasting: Send + Sync + 'static {
+    /// Its life.
+    fn life(&self) -> &Life;
+}
+
+/// An object between two lives. Whoever has it decides when the next one begins.
+#[derive(Debug)]
+pub struct Resting<T: 'static>(&'static T);
+
+impl<T> Resting<T> {
+    /// A new object, before its first life.
+    pub fn new(object: T) -> Self {
+        Self(Box::leak(Box::new(object)))
+    }
+}
+
+impl<T> Deref for Resting<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0
+    }
+}
+
+/// Objects of one kind by id.
+pub struct LastingTable<T: Lasting>(Table<T>);
+
+impl<T: Lasting> LastingTable<T> {
+    /// An empty table.
+    pub const fn new(kind: Kind) -> Self {
+        Self(Table::new(kind))
+    }
+
+    /// Begins a life of the object that `next` gives.
+    ///
+    /// # Errors
+    /// `OUT_OF_HOST_MEMORY` if too many are alive; that of `next`.
+    pub fn begin<E: From<Error>>(
+        &'static self,
+        next: impl FnOnce() -> Result<Resting<T>, E>,
+    ) -> Result<&'static T, E> {
+        let (index, slot, generation) = self.0.take_slot()?;
+        let Resting(object) = next().inspect_err(|_| self.0.give_back(index))?;
+        slot.fill(generation, NonNull::from(object));
+        // SAFETY: the caller's reference of `fill`; what an object does not need, since it is never freed.
+        unsafe { slot.leave() };
+        // Release: who finds the id sees the object as it was made ready.
+        let id = self.0.id(index, generation);
+        object.life().id.store(id, Ordering::Release);
+        Ok(object)
+    }
+
+    /// The object that lives under this id.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if none does.
+    #[inline]
+    pub fn get(&'static self, id: u64) -> Result<&'static T> {
+        if let Some((slot, _)) = self.0.slot(id) {
+            // SAFETY: NULL, or an object that was leaked in `Resting::new`.
+            let object = unsafe { slot.latest().as_ref() };
+            if let Some(object) = object
+                && object.life().id.load(Ordering::Acquire) == id
+            {
+                return Ok(object);
+            }
+        }
+        Err(unknown(self.0.kind, id))
+    }
+
+    /// Ends the life of this id. Of several threads one succeeds.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` if no object lives under it.
+    pub fn end(&'static self, id: u64) -> Result<Resting<T>> {
+        let object = self.get(id)?;
+        let (done, missed) = (Ordering::AcqRel, Ordering::Relaxed);
+        if object
+            .life()
+            .id
+            .compare_exchange(id, 0, done, missed)
+            .is_err()
+        {
+            return Err(unknown(self.0.kind, id));
+        }
+        if let Some((slot, generation)) = self.0.slot(id)
+            && slot.close(generation)
+        {
+            // SAFETY: the table's own reference, which `close` hands over.
+            unsafe { slot.leave() };
+            self.0.give_back(index_of(id));
+        }
+        Ok(Resting(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_device::Code;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Object(Life);
+
+    impl Lasting for Object {
+        fn life(&self) -> &Life {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn an_id_names_one_life() {
+        static TABLE: LastingTable<Object> = LastingTable::new(Kind::Event);
+        let begin = |object| TABLE.begin(|| Ok::<_, Error>(object)).expect("room");
+        let object = begin(Resting::new(Object::default()));
+        let first = object.0.id();
+        assert!(std::ptr::eq(TABLE.get(first).expect("alive"), object));
+        let resting = TABLE.end(first).expect("alive");
+        assert_eq!(resting.life().id(), 0);
+        assert!(TABLE.end(first).is_err() && TABLE.get(first).is_err());
+        let other = begin(Resting::new(Object::default()));
+        assert!(TABLE.get(first).is_err(), "its slot is another's");
+        assert!(std::ptr::eq(begin(resting), object));
+        let second = object.0.id();
+        assert_ne!(first, second);
+        assert!(std::ptr::eq(TABLE.get(other.0.id()).expect("alive"), other));
+        for (id, text) in [
+            (first, "destroyed"),
+            (0, "NULL"),
+            (second ^ (3 << 56), "not of"),
+        ] {
+            let error = TABLE.get(id).expect_err("must be refused");
+            assert_eq!(error.code(), Code::INVALID_HANDLE);
+            assert!(error.message().contains(text), "{id:#x}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_made_takes_no_slot() {
+        static TABLE: LastingTable<Object> = LastingTable::new(Kind::Event);
+        let refused = || Err(Error::new(Code::UNSUPPORTED, "no"));
+        assert_eq!(
+            TABLE.begin(refused).expect_err("refused").code(),
+            Code::UNSUPPORTED
+        );
+        let next = TABLE.begin(|| Ok::<_, Error>(Resting::new(Object::default())));
+        assert_eq!(index_of(next.expect("room").0.id()), 0);
+    }
+}
