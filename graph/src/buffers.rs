@@ -7,7 +7,6 @@ use outrigger_device::Code;
 
 use crate::dag::{Buffer, BufferId};
 use crate::data::{Resources, buffer};
-use crate::record::Buffers;
 use crate::{Error, Result};
 
 /// What is known of addresses while a graph is recorded or built.
@@ -49,8 +48,9 @@ pub(crate) struct Resolver<'a> {
     pub(crate) add: &'a mut dyn FnMut(Buffer) -> BufferId,
 }
 
-impl Buffers for Resolver<'_> {
-    fn resolve(&mut self, address: u64) -> Result<BufferId> {
+impl Resolver<'_> {
+    /// The buffer around an address.
+    pub(crate) fn resolve(&mut self, address: u64) -> Result<BufferId> {
         let map = &mut *self.map;
         if let Some(&found) = map.by_address.get(&address)
             && !map.ended.contains(&found)
@@ -84,12 +84,14 @@ impl Buffers for Resolver<'_> {
         Ok(id)
     }
 
-    fn adopt(&mut self, buffer: &Buffer) -> BufferId {
+    /// The buffer here of a buffer of another graph that this one keeps, whoever has freed it.
+    pub(crate) fn adopt(&mut self, buffer: &Buffer) -> BufferId {
         let (map, add) = (&mut *self.map, &mut *self.add);
         map.adopt(buffer.address, || add(*buffer))
     }
 
-    fn own_block(&mut self, address: u64) {
+    /// Keeps memory of the graph's pool that an operator works in.
+    pub(crate) fn own_block(&mut self, address: u64) {
         self.resources.own_block(address);
     }
 }

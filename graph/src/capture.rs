@@ -22,7 +22,7 @@ use crate::buffers::{BufferMap, Resolver};
 use crate::data::{Command, GraphData, Resources, Store};
 use crate::graph::Graph;
 use crate::memory::{Device, PoolRef};
-use crate::record::{Buffers, Recorded};
+use crate::record::Recorded;
 use crate::recorder::{Lane, Mark, Recorder};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
@@ -305,7 +305,7 @@ impl State {
     fn push(
         &mut self,
         lane: Lane,
-        command: impl FnOnce(&'static dyn Device, &mut Store, &mut dyn Buffers) -> Result<Recorded>,
+        command: impl FnOnce(&'static dyn Device, &mut Store, &mut Resolver<'_>) -> Result<Recorded>,
     ) -> Result<()> {
         let Self {
             recorder,

@@ -14,7 +14,7 @@ use crate::data::{
     Command, ConditionalKind, GraphData, Named, NamedThing, Resources, Store, Work, access, buffer,
 };
 use crate::memory::{Device, PoolRef};
-use crate::record::{self, Buffers, Condition, DriverNode, HostNode, KernelCall, Recorded};
+use crate::record::{self, Condition, DriverNode, HostNode, KernelCall, Recorded};
 use crate::{Error, Result};
 
 /// Nodes and edges that can be looked at, added to, and instantiated.
@@ -187,7 +187,7 @@ impl Graph {
     fn add(
         &self,
         deps: &[NodeId],
-        command: impl FnOnce(&'static dyn Device, &mut Store, &mut dyn Buffers) -> Result<Recorded>,
+        command: impl FnOnce(&'static dyn Device, &mut Store, &mut Resolver<'_>) -> Result<Recorded>,
     ) -> Result<NodeId> {
         if self.partial {
             self.data()?;

@@ -4,6 +4,8 @@
 //! A program runs on one replay at a time: the executable graph orders them. That is why `run` may
 //! write to the argument blocks without a lock.
 
+pub(crate) mod conditional;
+
 use std::cell::UnsafeCell;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
@@ -132,7 +134,7 @@ impl Program {
         for (_, node) in nodes {
             let command = &node.spec.command;
             if let Work::Conditional(index) = command.work {
-                let pointer = place(command.words.start + steps::BODIES);
+                let pointer = place(command.words.start + conditional::BODIES);
                 // SAFETY: a word of this program that nobody runs yet. The vector's memory does not
                 // move when the vector of vectors does.
                 unsafe { pointer.write(bodies[index].as_ptr() as u64) };
@@ -407,7 +409,7 @@ fn step(data: &GraphData, words: &[UnsafeCell<u64>], id: NodeId) -> Option<Step>
     let command = &data.graph.node(id)?.spec.command;
     let function = match command.work {
         Work::Kernel(function) => function,
-        Work::Conditional(_) => steps::conditional,
+        Work::Conditional(_) => conditional::conditional,
         Work::None | Work::Operator(..) => return None,
     };
     // A pointer to the whole block, not to its first word alone.

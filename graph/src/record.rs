@@ -8,12 +8,14 @@ use outrigger_allocator::StreamId;
 use outrigger_device::{Code, CopyKind, DType, HostFn};
 use outrigger_ops::{Call, DriverCall, KernelFn, OperatorId, Prepared, refused};
 
+use crate::buffers::Resolver;
 use crate::call::StoredCall;
-use crate::dag::{Access, Buffer, BufferId, Kind};
+use crate::dag::{Access, Kind};
 use crate::data::{
     Bodies, Command, ConditionalKind, DestroyFn, GraphData, Store, Stored, Work, access,
 };
 use crate::memory::{Device, PoolRef};
+use crate::program::conditional;
 use crate::steps::{self, HostNodeFn};
 use crate::{Error, Result};
 
@@ -73,18 +75,6 @@ pub struct HostNode<'a> {
     pub writes: &'a [u64],
     /// Estimated time in nanoseconds; 0 if unknown.
     pub cost_ns: u32,
-}
-
-/// Finds the buffers that commands use.
-pub(crate) trait Buffers {
-    /// The buffer around an address.
-    fn resolve(&mut self, address: u64) -> Result<BufferId>;
-
-    /// The buffer here of a buffer of another graph that this one keeps, whoever has freed it.
-    fn adopt(&mut self, buffer: &Buffer) -> BufferId;
-
-    /// Keeps memory of the graph's pool that an operator works in.
-    fn own_block(&mut self, address: u64);
 }
 
 /// An operator of the driver that a node runs, with memory of the graph's pool to work in, which is given back unless
@@ -178,7 +168,7 @@ fn move_cost(size: u64) -> u32 {
 /// `driver` is what the driver has for the call, if it has something.
 pub(crate) fn operator(
     store: &mut Store,
-    buffers: &mut dyn Buffers,
+    buffers: &mut Resolver<'_>,
     id: OperatorId,
     call: &Call<'_>,
     driver: Option<DriverNode>,
@@ -218,7 +208,7 @@ pub(crate) fn operator(
 
 pub(crate) fn kernel(
     store: &mut Store,
-    buffers: &mut dyn Buffers,
+    buffers: &mut Resolver<'_>,
     call: &KernelCall<'_>,
 ) -> Result<Recorded> {
     let mut accesses = Vec::new();
@@ -241,7 +231,7 @@ pub(crate) fn kernel(
 
 pub(crate) fn copy(
     store: &mut Store,
-    buffers: &mut dyn Buffers,
+    buffers: &mut Resolver<'_>,
     (dst, src, size, kind): (u64, u64, u64, CopyKind),
 ) -> Result<Recorded> {
     let mut accesses = Vec::new();
@@ -263,7 +253,7 @@ pub(crate) fn copy(
 
 pub(crate) fn fill(
     store: &mut Store,
-    buffers: &mut dyn Buffers,
+    buffers: &mut Resolver<'_>,
     dst: u64,
     size: u64,
     pattern: &[u8],
@@ -281,7 +271,7 @@ pub(crate) fn fill(
 
 pub(crate) fn host_node(
     store: &mut Store,
-    buffers: &mut dyn Buffers,
+    buffers: &mut Resolver<'_>,
     node: &HostNode<'_>,
 ) -> Result<Recorded> {
     let mut accesses = Vec::new();
@@ -324,7 +314,7 @@ pub(crate) struct Condition<'a> {
 pub(crate) fn conditional(
     device: &'static dyn Device,
     store: &mut Store,
-    buffers: &mut dyn Buffers,
+    buffers: &mut Resolver<'_>,
     condition: &Condition<'_>,
 ) -> Result<Recorded> {
     let invalid = |text: String| Err(Error::new(Code::INVALID_ARGUMENT, text));
@@ -383,9 +373,9 @@ pub(crate) fn conditional(
         }
     }
     let block =
-        steps::conditional_block(condition.predicate, condition.dtype, condition.kind, count);
+        conditional::conditional_block(condition.predicate, condition.dtype, condition.kind, count);
     let words = store.push(&block);
-    store.push_address(words.start + steps::PREDICATE, condition.predicate);
+    store.push_address(words.start + conditional::PREDICATE, condition.predicate);
     store.bodies.push(Bodies {
         graphs: condition.bodies.to_vec(),
     });
@@ -394,7 +384,13 @@ pub(crate) fn conditional(
         ConditionalKind::While => "while",
         ConditionalKind::Switch => "switch",
     };
-    let mut stored = stored(Kind::Conditional, label, steps::conditional, words, 32);
+    let mut stored = stored(
+        Kind::Conditional,
+        label,
+        conditional::conditional,
+        words,
+        32,
+    );
     stored.command.work = Work::Conditional(store.bodies.len() - 1);
     stored.cost_ns = condition
         .bodies

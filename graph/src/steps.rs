@@ -1,16 +1,13 @@
-//! What is no operator, as host kernels: copies, fills, host functions and conditionals, each with an
-//! argument block of whole words. A program then knows one kind of step only.
+//! What is no operator, as host kernels: copies, fills and host functions, each with an argument block
+//! of whole words. A program then knows one kind of step only.
 //!
 //! A block is written by this file and read by the kernel beside it; nobody else looks inside.
 
 use std::ffi::c_void;
 
-use outrigger_device::{Code, CopyKind, DType, HostFn, foreign_call};
+use outrigger_device::{Code, CopyKind, HostFn, foreign_call};
 use outrigger_ops::KernelFn;
 use outrigger_ops::parallel;
-
-use crate::data::ConditionalKind;
-use crate::program::Program;
 
 /// A host function of a graph: user data, what to add to a device address to reach its bytes, and the
 /// failure of the work before it, if any. What it returns is its outcome.
@@ -23,7 +20,7 @@ const GRAIN: i64 = 1 << 20;
 ///
 /// # Safety
 /// `args` is a block of at least `N` words.
-unsafe fn words<const N: usize>(args: *const c_void) -> [u64; N] {
+pub(crate) unsafe fn words<const N: usize>(args: *const c_void) -> [u64; N] {
     // SAFETY: the caller's promise; a launch may have copied the block anywhere.
     unsafe { args.cast::<[u64; N]>().read_unaligned() }
 }
@@ -186,78 +183,5 @@ pub(crate) unsafe fn call_host(
         Code::EXECUTION.0
     } else {
         code
-    }
-}
-
-// ---- Conditionals ------------------------------------------------------------------------------
-
-/// Where the predicate's address stands in a conditional's block.
-pub(crate) const PREDICATE: u32 = 0;
-/// Where the pointer to the first body stands; the program puts it there.
-pub(crate) const BODIES: u32 = 2;
-
-/// How often a body may run before the loop counts as endless.
-const MOST_ROUNDS: u64 = 1 << 32;
-
-/// The block of a conditional, without the pointer to its bodies.
-pub(crate) fn conditional_block(
-    predicate: u64,
-    dtype: DType,
-    kind: ConditionalKind,
-    bodies: usize,
-) -> [u64; 4] {
-    [
-        predicate,
-        u64::from(dtype.0) | (kind as u64) << 32,
-        0,
-        bodies as u64,
-    ]
-}
-
-/// # Safety
-/// `args` is a block of `conditional_block` with its bodies filled in; the predicate, moved by `bias`,
-/// lies in live memory, and the bodies may run.
-pub(crate) unsafe extern "C" fn conditional(args: *const c_void, _size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
-    let [predicate, kind, bodies, count] = unsafe { words::<4>(args) };
-    let (dtype, kind) = (DType(kind as u32), kind >> 32);
-    // SAFETY: the program keeps its bodies in one slice of this length.
-    let bodies = unsafe { std::slice::from_raw_parts(bodies as *const Program, count as usize) };
-    let pointer = predicate.wrapping_add(bias as u64);
-    let read = || {
-        // SAFETY: a live number of this type; the check of the dtype was made when it was recorded.
-        unsafe {
-            match dtype {
-                DType::I64 => (pointer as *const i64).read_unaligned(),
-                DType::I32 => i64::from((pointer as *const i32).read_unaligned()),
-                _ => i64::from((pointer as *const u8).read()),
-            }
-        }
-    };
-    // SAFETY: the bodies may run, by the caller's promise.
-    let run = |body: &Program| unsafe { body.run(bias) };
-    if kind == ConditionalKind::While as u64 {
-        let Some(body) = bodies.first() else {
-            return Code::INTERNAL.0;
-        };
-        for _ in 0..MOST_ROUNDS {
-            if read() == 0 {
-                return Code::OK.0;
-            }
-            let code = run(body);
-            if code != Code::OK.0 {
-                return code;
-            }
-        }
-        return Code::EXECUTION.0;
-    }
-    let index = match read() {
-        value if kind == ConditionalKind::Switch as u64 => usize::try_from(value).ok(),
-        0 => Some(1),
-        _ => Some(0),
-    };
-    match index.and_then(|index| bodies.get(index)) {
-        Some(body) => run(body),
-        None => Code::OK.0,
     }
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: checks the invariants that ARCHITECTURE.md states and the compiler does not know.
 //! It reads only files that git knows or would add, and changes nothing.
 
+mod floors;
 mod layers;
 mod text;
 mod variables;
@@ -34,6 +35,7 @@ impl Source {
 pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     let sources = sources(workspace)?;
     let mut problems = layers::check(workspace)?;
+    problems.extend(floors::check(&sources)?);
     problems.extend(sources.iter().flat_map(text::check));
     problems.extend(text::check_allocator(&sources));
     problems.extend(variables::check(&sources));

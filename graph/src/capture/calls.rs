@@ -11,10 +11,11 @@ use outrigger_device::{Code, CopyKind, DType, HostFn};
 use outrigger_ops::{Call, OperatorId};
 
 use super::{Capture, CapturedMark, LaneState, Stream, error};
+use crate::buffers::Resolver;
 use crate::data::{ConditionalKind, Drawn, Generator, Store};
 use crate::graph::{Graph, whole};
 use crate::memory::{Device, PoolRef};
-use crate::record::{self, Buffers, Condition, DriverNode, HostNode, KernelCall, Recorded};
+use crate::record::{self, Condition, DriverNode, HostNode, KernelCall, Recorded};
 use crate::recorder::Mark;
 use crate::{Error, Result};
 
@@ -22,7 +23,7 @@ impl Stream {
     /// Records a command.
     fn record(
         &self,
-        command: impl FnOnce(&'static dyn Device, &mut Store, &mut dyn Buffers) -> Result<Recorded>,
+        command: impl FnOnce(&'static dyn Device, &mut Store, &mut Resolver<'_>) -> Result<Recorded>,
     ) -> Result<()> {
         let (capture, lane) = self.place()?;
         capture
