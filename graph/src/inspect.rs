@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::time::{Duration, Instant};
 
 use outrigger_device::Code;
+use outrigger_trace::Track;
 use serde_json::{Value, json};
 
 use crate::capture::Stream;
@@ -147,17 +148,20 @@ fn described(data: &GraphData, times: &[Timed]) -> Value {
             "scope": scope,
             "ns": one.took.as_nanos() as u64,
         }));
-        // The trace event format counts microseconds.
-        events.push(json!({
-            "name": label,
-            "cat": node.spec.kind.name(),
-            "ph": "X",
-            "ts": one.begun.as_secs_f64() * 1e6,
-            "dur": one.took.as_secs_f64() * 1e6,
-            "pid": 0,
-            "tid": node.lane,
-            "args": { "node": one.node, "scope": scope },
-        }));
+        let track = Track {
+            process: 0,
+            thread: u64::from(node.lane),
+        };
+        let begun = one.begun.as_nanos() as u64;
+        let times = (begun, begun + one.took.as_nanos() as u64);
+        let args = json!({ "node": one.node, "scope": scope });
+        events.push(outrigger_trace::slice(
+            track,
+            node.spec.kind.name(),
+            label,
+            times,
+            &args,
+        ));
     }
     let total: Duration = times.iter().map(|one| one.took).sum();
     json!({

@@ -14,12 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outrigger_device::{Code, Driver, Error, Result, sys};
+use outrigger_trace::Track;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::entries::entries;
 use crate::{Entry, Layer, Next};
-use writer::{Timeline, Track};
+use writer::Timeline;
+
+/// What the slices of this layer are.
+const KIND: &str = "driver";
 
 /// The layer that writes the timeline of a driver into a file, which is made anew.
 ///
@@ -78,9 +82,10 @@ macro_rules! traced {
                         0 => json!({}),
                         code => json!({"code": Code(code).name()}),
                     };
-                    self.timeline.slice(track, entry.name(), (from, to), &args);
+                    self.timeline.write(&outrigger_trace::slice(track, KIND, entry.name(), (from, to), &args));
                     if ARROW.get() != 0 && code == Code::OK.0 {
-                        self.timeline.arrow_from(track, "submit", ARROW.get(), from);
+                        let arrow = outrigger_trace::arrow_from(track, "submit", ARROW.get(), from);
+                        self.timeline.write(&arrow);
                     }
                     code
                 }
@@ -161,14 +166,29 @@ unsafe extern "C" fn mark(user: *mut c_void, upstream: i32) -> i32 {
         args["failure"] = Code(code).name().into();
     }
     let track = marker.queue.track;
-    timeline.slice(track, &marker.name, (from, to), &args);
-    timeline.arrow_to(track, "submit", marker.arrow, from);
+    timeline.write(&outrigger_trace::slice(
+        track,
+        KIND,
+        &marker.name,
+        (from, to),
+        &args,
+    ));
+    timeline.write(&outrigger_trace::arrow_to(
+        track,
+        "submit",
+        marker.arrow,
+        from,
+    ));
     // Within the slice, whose end is no part of it.
     let end = to.saturating_sub(2).max(from);
     match marker.event {
         EventArrow::None => {}
-        EventArrow::From(arrow) => timeline.arrow_from(track, "event", arrow, end),
-        EventArrow::To(arrow) => timeline.arrow_to(track, "event", arrow, end),
+        EventArrow::From(arrow) => {
+            timeline.write(&outrigger_trace::arrow_from(track, "event", arrow, end))
+        }
+        EventArrow::To(arrow) => {
+            timeline.write(&outrigger_trace::arrow_to(track, "event", arrow, end))
+        }
     }
     code
 }
@@ -246,8 +266,7 @@ impl Work {
         };
         let used = *used;
         drop(state);
-        self.timeline
-            .counter(Timeline::device(device), "memory", used);
+        self.timeline.counter(device, "memory", used);
     }
 }
 
@@ -268,7 +287,7 @@ impl Layer for Work {
                 state.numbers += 1;
                 let track = Track {
                     thread: self.timeline.thread(),
-                    ..Timeline::device(device)
+                    process: Timeline::device(device),
                 };
                 let known = QueueTrack {
                     track,

@@ -1,4 +1,4 @@
-//! Events of a timeline as Perfetto and Chrome read them: one JSON object a line, in an array that may end
+//! A file of the events of a timeline: one JSON object a line, in an array that may end
 //! anywhere, so that the trace of a process that was killed opens too.
 
 use std::cell::Cell;
@@ -8,26 +8,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use outrigger_trace::Track;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Devices are processes of the timeline, with numbers that no process of the system has.
 const DEVICES: u64 = 1 << 30;
 
-/// Writes events. Times are nanoseconds since it was made; the file has them in microseconds.
+/// Writes events. Times are nanoseconds since it was made.
 pub(super) struct Timeline {
     file: Mutex<Option<File>>,
     start: Instant,
     process: u64,
     threads: AtomicU64,
     flows: AtomicU64,
-}
-
-/// Where something happens: a process of the timeline, and a thread of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Track {
-    pub(super) process: u64,
-    pub(super) thread: u64,
 }
 
 thread_local! {
@@ -48,18 +42,15 @@ impl Timeline {
         };
         timeline.name_process(timeline.process, &format!("calls of the driver {driver}"));
         for device in 0..devices {
-            let process = Self::device(device).process;
+            let process = Self::device(device);
             timeline.name_process(process, &format!("device {device} of {driver}"));
         }
         Ok(timeline)
     }
 
-    /// The track of a device, for counters.
-    pub(super) fn device(device: u32) -> Track {
-        Track {
-            process: DEVICES + u64::from(device),
-            thread: 0,
-        }
+    /// The process of a device.
+    pub(super) fn device(device: u32) -> u64 {
+        DEVICES + u64::from(device)
     }
 
     pub(super) fn now(&self) -> u64 {
@@ -99,54 +90,21 @@ impl Timeline {
     }
 
     fn name_process(&self, process: u64, name: &str) {
-        self.write(
-            &json!({"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}),
-        );
+        self.write(&outrigger_trace::process_name(process, name));
     }
 
     pub(super) fn name_thread(&self, track: Track, name: &str) {
-        self.write(&json!({
-            "ph": "M", "name": "thread_name", "pid": track.process, "tid": track.thread,
-            "args": {"name": name},
-        }));
+        self.write(&outrigger_trace::thread_name(track, name));
     }
 
-    /// Something that took time.
-    pub(super) fn slice(&self, track: Track, name: &str, (from, to): (u64, u64), args: &Value) {
-        // A nanosecond less: a reader that cuts fractions off would else see the next slice begin before the
-        // end of this one, and slices that overlap are dropped.
-        let nanoseconds = to.saturating_sub(from).saturating_sub(1);
-        self.write(&json!({
-            "ph": "X", "name": name, "pid": track.process, "tid": track.thread,
-            "ts": microseconds(from), "dur": microseconds(nanoseconds), "args": args,
-        }));
+    /// A number of bytes of a device, which changes over time.
+    pub(super) fn counter(&self, device: u32, name: &str, bytes: u64) {
+        let process = Self::device(device);
+        self.write(&outrigger_trace::counter(process, name, self.now(), bytes));
     }
 
-    /// An arrow out of the slice of this moment.
-    pub(super) fn arrow_from(&self, track: Track, kind: &str, flow: u64, at: u64) {
-        self.write(&json!({
-            "ph": "s", "cat": kind, "name": kind, "id": flow, "pid": track.process,
-            "tid": track.thread, "ts": microseconds(at),
-        }));
-    }
-
-    /// The end of an arrow in the slice of this moment.
-    pub(super) fn arrow_to(&self, track: Track, kind: &str, flow: u64, at: u64) {
-        self.write(&json!({
-            "ph": "f", "bp": "e", "cat": kind, "name": kind, "id": flow, "pid": track.process,
-            "tid": track.thread, "ts": microseconds(at),
-        }));
-    }
-
-    /// A number that changes over time.
-    pub(super) fn counter(&self, track: Track, name: &str, value: u64) {
-        self.write(&json!({
-            "ph": "C", "name": name, "pid": track.process, "ts": microseconds(self.now()),
-            "args": {"bytes": value},
-        }));
-    }
-
-    fn write(&self, event: &Value) {
+    /// Writes an event.
+    pub(super) fn write(&self, event: &Value) {
         let line = format!("{event},\n");
         let mut file = self.file.lock();
         if let Some(out) = &mut *file
@@ -158,16 +116,11 @@ impl Timeline {
     }
 }
 
-/// As the file has times. The quotient is the nearest number, which is written with its three digits.
-fn microseconds(nanoseconds: u64) -> f64 {
-    nanoseconds as f64 / 1000.0
-}
-
 impl Drop for Timeline {
     fn drop(&mut self) {
         if let Some(file) = self.file.get_mut() {
             // What follows the last comma closes the array. Without it the file opens all the same.
-            let end = json!({"ph": "M", "name": "end", "pid": self.process});
+            let end = outrigger_trace::end(self.process);
             let _ = file.write_all(format!("{end}]\n").as_bytes());
         }
     }

@@ -8,10 +8,11 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 17] = [
+const LAYERS: [&str; 18] = [
     "outrigger-locks",
     "outrigger-device",
     "outrigger-handles",
+    "outrigger-trace",
     "outrigger-layers",
     "outrigger-allocator",
     "outrigger-ops",
