@@ -17,8 +17,9 @@ pub(super) enum Sanitizer {
 }
 
 /// The crates whose tests run.
-const PACKAGES: [&str; 4] = [
+const PACKAGES: [&str; 5] = [
     "--package=outrigger-device",
+    "--package=outrigger-handles",
     "--package=outrigger-allocator",
     "--package=outrigger-graph",
     "--package=outrigger-hooks",
