@@ -11,6 +11,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
 use outrigger_conformance::expect::Expectations;
 use outrigger_conformance::record::Status;
 use outrigger_conformance::report::{Conclusion, Report};
@@ -219,18 +221,17 @@ fn list(selection: &Selection) -> anyhow::Result<ExitCode> {
         Ok(tests) => tests,
         Err(error) => return Ok(refused(&error)),
     };
-    let width = tests.iter().map(|test| test.id.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for test in &tests {
-        let rules = test.rules.join(" ");
-        text.push_str(&format!(
-            "{:<width$}  {rules:<12}  {}\n",
-            test.id,
-            test.about()
-        ));
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.add_rows(
+        tests
+            .iter()
+            .map(|test| [test.id.to_owned(), test.rules.join(" "), test.about()]),
+    );
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
-    text.push_str(&format!("{} tests\n", tests.len()));
-    print(&text);
+    print(&format!("{}\n{} tests\n", table.trim_fmt(), tests.len()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,11 +2,12 @@
 //!
 //! It must never submit work or allocate device memory.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anyhow::bail;
 use clap::Args;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
 use outrigger_device::{DeviceProperties, Driver, default_search_path};
 use outrigger_layers::Stack;
 
@@ -27,18 +28,23 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if drivers.is_empty() {
         bail!("no driver could be opened\n{report}");
     }
-    let mut text = String::new();
+    let mut table = Table::new();
+    table.load_style(NOTHING);
     let layers = Stack::from_environment()?;
     if !layers.is_empty() {
-        let _ = writeln!(text, "{:<12}{layers}", "layers"); // text takes everything
+        table.add_row(["layers".to_owned(), layers.to_string()]);
     }
     let mut number = 0;
     for driver in &drivers {
-        describe(driver, &mut number, &mut text);
+        describe(driver, &mut number, &mut table);
     }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let mut text = table.trim_fmt() + "\n";
     for candidate in &report.candidates {
         if matches!(candidate.outcome, outrigger_device::Outcome::Refused { .. }) {
-            let _ = writeln!(text, "{candidate}"); // text takes everything
+            text += &format!("{candidate}\n");
         }
     }
     // Whoever closed the output does not want the rest.
@@ -46,14 +52,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn describe(driver: &Driver, number: &mut u32, text: &mut String) {
+fn describe(driver: &Driver, number: &mut u32, table: &mut Table) {
     let (major, minor) = driver.api_version();
     let vendor = match driver.vendor() {
         "" => String::new(),
         vendor => format!(" by {vendor}"),
     };
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<12}{value}"); // text takes everything
+        table.add_row([name.to_owned(), value]);
     };
     line(
         "driver",

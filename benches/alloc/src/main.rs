@@ -111,12 +111,12 @@ fn run(options: &Options) -> anyhow::Result<()> {
         ensure!(!traces.is_empty(), "no trace has such a name");
     }
 
-    table::head();
     let mut missing = BTreeMap::new();
     let rows: Vec<Row<'_>> = traces
         .iter()
         .map(|trace| measure(trace, options, plan, &mut missing))
         .collect();
+    show(&rows, options);
     let mut metrics = metrics::metrics(&rows, &options.costs);
     if !options.only.is_empty() {
         metrics.retain(|metric| options.only.iter().any(|name| metric.is_called(name)));
@@ -128,7 +128,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
     let wrong = wrong.count();
     ensure!(
         wrong == 0,
-        "{wrong} traces were replayed wrongly: see the lines below them"
+        "{wrong} traces were replayed wrongly: see the lines below the table"
     );
     Ok(())
 }
@@ -170,20 +170,13 @@ fn measure<'a>(
     plan: Plan<'_>,
     missing: &mut BTreeMap<&'static str, String>,
 ) -> Row<'a> {
+    // The tables come when all is measured, which takes minutes: until then somebody may watch this.
+    eprintln!("measuring {}", trace.name);
     let mut measured = vec![(Name::Outrigger, subjects::outrigger(trace, plan))];
-    table::row(Name::Outrigger, trace, &measured[0].1, &options.costs);
-    if options.explain {
-        table::explain(&measured[0].1);
-    }
     let torch = options.torch.as_deref().ok_or(&*options.torch_missing);
     for name in PEERS.into_iter().filter(|_| !options.alone) {
         match subjects::peer(name, trace, plan, torch) {
-            Ok(peer) => {
-                if matches!(name, Name::TorchDefault | Name::TorchExpandable) {
-                    table::row(name, trace, &peer, &options.costs);
-                }
-                measured.push((name, peer));
-            }
+            Ok(peer) => measured.push((name, peer)),
             Err(error) => {
                 missing.insert(name.text(), format!("{error:#}"));
                 measured.push((name, subjects::Measured::default()));
@@ -193,19 +186,37 @@ fn measure<'a>(
     Row { trace, measured }
 }
 
+/// The table of replays, and below it what was found wrong and what was asked to be explained.
+fn show(rows: &[Row<'_>], options: &Options) {
+    let mut replays = table::Replays::new();
+    for row in rows {
+        for (name, measured) in &row.measured {
+            if matches!(
+                name,
+                Name::Outrigger | Name::TorchDefault | Name::TorchExpandable
+            ) {
+                replays.add(*name, row.trace, measured, &options.costs);
+            }
+        }
+    }
+    replays.print();
+    for row in rows {
+        for (_, measured) in &row.measured {
+            table::complain(row.trace, measured);
+        }
+        if let Some(measured) = row.of(Name::Outrigger).filter(|_| options.explain) {
+            table::explain(row.trace, measured);
+        }
+    }
+}
+
 fn report(
     options: &Options,
     metrics: &[Metric],
     missing: &BTreeMap<&'static str, String>,
 ) -> anyhow::Result<()> {
     println!();
-    println!(
-        "{}",
-        metrics::line(["metric", "outrigger", "bar", "", "peers"])
-    );
-    for metric in metrics {
-        println!("{}", metric.line());
-    }
+    println!("{}", metrics::table(metrics));
     for (name, reason) in missing {
         println!("    {name} is missing: {reason}");
     }

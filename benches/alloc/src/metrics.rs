@@ -1,6 +1,8 @@
 //! The figures of the report: what was measured, taken together over the traces, next to the peers and the
 //! bars. It judges nothing that has no bar, and leaves out what was not measured.
 
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
 
 use crate::calls::{Calls, Costs};
@@ -270,8 +272,8 @@ impl Metric {
         })
     }
 
-    /// Its line of the table.
-    pub(crate) fn line(&self) -> String {
+    /// Its row of the table.
+    fn row(&self) -> [String; 5] {
         let peers: Vec<String> = self
             .peers
             .iter()
@@ -281,13 +283,13 @@ impl Metric {
         let ours = self.outrigger.map_or("failed".to_owned(), |figure| {
             format!("{} {}", number(figure), self.unit)
         });
-        line([
-            &self.name,
-            ours.trim_end(),
-            &bar.map_or(String::new(), |bar| self.demand(bar)),
-            bar.map_or("", |bar| self.verdict(bar)),
-            &peers.join("  "),
-        ])
+        [
+            self.name.clone(),
+            ours.trim_end().to_owned(),
+            bar.map_or(String::new(), |bar| self.demand(bar)),
+            bar.map_or("", |bar| self.verdict(bar)).to_owned(),
+            peers.join("  "),
+        ]
     }
 
     fn demand(&self, bar: &Bar) -> String {
@@ -320,11 +322,17 @@ impl Metric {
     }
 }
 
-/// A line of the table of metrics.
-pub(crate) fn line(cells: [&str; 5]) -> String {
-    let [metric, ours, bar, verdict, peers] = cells;
-    let text = format!("{metric:<46} {ours:<18} {bar:<26} {verdict:<8} {peers}");
-    text.trim_end().to_owned()
+/// The table of metrics.
+pub(crate) fn table(metrics: &[Metric]) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(NOTHING)
+        .set_header(["metric", "outrigger", "bar", "", "peers"])
+        .add_rows(metrics.iter().map(Metric::row));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.trim_fmt()
 }
 
 /// Four digits, however large or small.

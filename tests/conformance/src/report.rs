@@ -1,6 +1,8 @@
 //! What is said of a run: its head, its records, and what follows from them. Reports are made of nothing
 //! else, so that each can be made again from the JSON one.
 
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{DriverFacts, Suite};
@@ -177,25 +179,23 @@ impl Report {
         let mut text = String::new();
         let failures = self.failures();
         if failures.len() > 1 {
-            let _ = writeln!(text, "all failures"); // text takes everything
-            for record in &failures {
-                let _ = writeln!(
-                    text,
-                    "  {:<12}{}: {}",
-                    record.status,
-                    record.id,
-                    record.brief()
-                );
-            }
-            text.push_str("\nrules, by the share of their tests that failed\n");
-            for suspect in self.suspects() {
+            let rows = failures.iter().map(|record| {
+                let what = format!("{}: {}", record.id, record.brief());
+                [record.status.to_string(), what]
+            });
+            let _ = writeln!(text, "all failures\n{}", indented(rows)); // text takes everything
+            let rows = self.suspects().into_iter().map(|suspect| {
                 let stated = crate::rules::find(suspect.rule).map(|rule| rule.text);
                 let stated = stated.unwrap_or_default();
                 let (begins, _) = stated.split_once(['.', ':', ';']).unwrap_or((&stated, ""));
                 let share = format!("{} of {}", suspect.failed, suspect.judged);
-                let _ = writeln!(text, "  {:<6}{share:<12}{begins}", suspect.rule);
-            }
-            text.push('\n');
+                [suspect.rule.to_owned(), share, begins.to_owned()]
+            });
+            let _ = writeln!(
+                text,
+                "rules, by the share of their tests that failed\n{}",
+                indented(rows)
+            );
         }
         for record in self.in_order() {
             if record.status == Status::Xpass {
@@ -236,12 +236,8 @@ impl Report {
 
     /// A record as a few lines: what the test is about, what was wrong, and how to run it again.
     pub fn describe(&self, record: &Record) -> String {
-        use std::fmt::Write;
-        let mut text = String::new();
-        let mut line = |name: &str, value: &str| {
-            let value = value.replace('\n', "\n              ");
-            let _ = writeln!(text, "  {name:<12}{value}"); // text takes everything
-        };
+        let mut rows = Vec::new();
+        let mut line = |name: &str, value: &str| rows.push([name.to_owned(), value.to_owned()]);
         line("test", &format!("{} ({})", record.id, record.status));
         if let Some(test) = crate::test::find(&record.id) {
             line("expects", &test.about());
@@ -263,8 +259,18 @@ impl Report {
             line("printed", output);
         }
         line("again", &self.rerun(&record.id));
-        text
+        indented(rows)
     }
+}
+
+/// Rows in columns, two blanks from the left.
+fn indented<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING).add_rows(rows);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((if at == 0 { 2 } else { 0 }, 2));
+    }
+    table.trim_fmt() + "\n"
 }
 
 /// Makes JSON of anything that a report holds.

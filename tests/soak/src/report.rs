@@ -1,8 +1,8 @@
 //! What was called, how it ended, and what was never called or never failed: a call that nobody makes must
 //! be seen.
 
-use std::fmt::Write as _;
-
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
 use outrigger_device::Code;
 
 use crate::library::{CODES, NAMES};
@@ -51,17 +51,24 @@ pub(crate) fn add(sum: &mut Tally, other: &Tally) {
 
 /// A line for each entry: how often it succeeded, and how often it failed with which code.
 pub(crate) fn table(tally: &Tally) -> String {
-    let mut text = String::new();
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.set_header(["entry", "succeeded", "failed"]);
     for (name, calls) in NAMES.iter().zip(tally) {
-        let _ = write!(text, "{name:<26}{:>10}", calls[0]);
-        for (code, times) in calls.iter().enumerate().skip(1) {
-            if *times != 0 {
-                let _ = write!(text, "  {} {times}", Code(code as i32));
-            }
-        }
-        text.push('\n');
+        let failed = calls.iter().enumerate().skip(1);
+        let failed: Vec<String> = failed
+            .filter(|(_, times)| **times != 0)
+            .map(|(code, times)| format!("{} {times}", Code(code as i32)))
+            .collect();
+        table.add_row([(*name).to_owned(), calls[0].to_string(), failed.join("  ")]);
     }
-    text
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    if let Some(succeeded) = table.column_mut(1) {
+        succeeded.set_cell_alignment(CellAlignment::Right);
+    }
+    table.trim_fmt() + "\n"
 }
 
 /// Entries that never succeeded, or that can fail and never did.

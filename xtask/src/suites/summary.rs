@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+
 use super::counts::Counts;
 
 /// One line of the summary.
@@ -58,36 +61,34 @@ impl Summary<'_> {
 
 impl Display for Summary<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let head = ("suite", "passed", "failed", "skipped", "seconds");
-        writeln!(
-            f,
-            "{:<16}{:>8}{:>8}{:>9}{:>9}",
-            head.0, head.1, head.2, head.3, head.4
-        )?;
-        for row in self.rows {
-            let counts = &row.counts;
-            writeln!(
-                f,
-                "{:<16}{:>8}{:>8}{:>9}{:>9.1}{}",
-                row.name,
-                counts.passed,
-                counts.failed,
-                counts.all_skipped(),
-                row.seconds,
-                if row.earlier { "  passed earlier" } else { "" }
-            )?;
-        }
+        let mut jobs = Table::new();
+        jobs.set_header(["suite", "passed", "failed", "skipped", "seconds", ""]);
+        jobs.add_rows(self.rows.iter().map(|row| {
+            [
+                row.name.to_owned(),
+                row.counts.passed.to_string(),
+                row.counts.failed.to_string(),
+                row.counts.all_skipped().to_string(),
+                format!("{:.1}", row.seconds),
+                if row.earlier { "passed earlier" } else { "" }.to_owned(),
+            ]
+        }));
+        writeln!(f, "{}", plain(jobs, &[1, 2, 3, 4]))?;
         let reasons = self.reasons();
         if !reasons.is_empty() {
-            writeln!(f, "\nskipped, and why:")?;
-        }
-        for (reason, count, jobs) in reasons.iter().take(SHOWN) {
-            let short: String = reason.chars().take(WIDTH).collect();
-            writeln!(f, "{count:>8}  {short} ({})", jobs.join(", "))?;
-        }
-        if let Some(more) = reasons.get(SHOWN..).filter(|more| !more.is_empty()) {
-            let count: u64 = more.iter().map(|(_, count, _)| count).sum();
-            writeln!(f, "{count:>8}  for {} more reasons", more.len())?;
+            let mut skipped = Table::new();
+            skipped.add_rows(reasons.iter().take(SHOWN).map(|(reason, count, jobs)| {
+                let short: String = reason.chars().take(WIDTH).collect();
+                [count.to_string(), format!("{short} ({})", jobs.join(", "))]
+            }));
+            if let Some(more) = reasons.get(SHOWN..).filter(|more| !more.is_empty()) {
+                let count: u64 = more.iter().map(|(_, count, _)| count).sum();
+                skipped.add_row([
+                    count.to_string(),
+                    format!("for {} more reasons", more.len()),
+                ]);
+            }
+            writeln!(f, "\nskipped, and why:\n{}", plain(skipped, &[0]))?;
         }
         if !self.left_out.is_empty() {
             writeln!(f, "\nonly with --all: {}", self.left_out.join(", "))?;
@@ -101,6 +102,18 @@ impl Display for Summary<'_> {
             all.all_skipped()
         )
     }
+}
+
+/// A table without lines; the columns `numbers` are aligned to the right.
+fn plain(mut table: Table, numbers: &[usize]) -> String {
+    table.load_style(NOTHING);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if numbers.contains(&at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
 }
 
 #[cfg(test)]
@@ -133,7 +146,7 @@ mod tests {
         };
         let text = summary.to_string();
         assert!(
-            text.contains("       7  no GPU (one, two)\n       1  too old (one)\n"),
+            text.contains("\n7  no GPU (one, two)\n1  too old (one)\n"),
             "{text}"
         );
         assert!(text.contains("only with --all: soak 600 s\n"), "{text}");
@@ -153,7 +166,7 @@ mod tests {
         };
         let text = summary.to_string();
         assert!(text.lines().count() < SHOWN + 10 && text.lines().all(|line| line.len() < 120));
-        assert!(text.contains("     120  for 60 more reasons"), "{text}");
+        assert!(text.contains("\n120  for 60 more reasons"), "{text}");
         assert!(
             text.ends_with("0 passed, 0 failed, 200 skipped\n"),
             "{text}"
