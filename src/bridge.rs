@@ -1,5 +1,8 @@
-//! The C++ bridge: devices, streams, events, buffers, pools, operators and graphs as C++ classes that own
-//! what they stand for. A failure is a `rust::Error` with the text of the runtime.
+//! The C++ bridge is for C++ that shares a program with Rust through cxx, which Cargo builds together; C++ that is
+//! built against an installed library includes `outrigger/outrigger.hpp`.
+//!
+//! Devices, streams, events, buffers, pools, operators and graphs are C++ classes that own what they stand for. A
+//! failure is a `rust::Error` with the text of the runtime. `tests/cpp/scenarios.h` holds both to the same behaviour.
 
 #![allow(
     unreachable_pub,
@@ -14,10 +17,31 @@ use outrigger_hooks::ops;
 
 #[cxx::bridge(namespace = "outrigger")]
 mod ffi {
+    /// Element types, by the numbers of `base.h`.
+    #[repr(u32)]
+    enum DType {
+        Invalid = 0,
+        Bool = 1,
+        U8 = 2,
+        I8 = 3,
+        I16 = 4,
+        I32 = 5,
+        I64 = 6,
+        U16 = 7,
+        U32 = 8,
+        U64 = 9,
+        F16 = 10,
+        BF16 = 11,
+        F32 = 12,
+        F64 = 13,
+        C64 = 14,
+        C128 = 15,
+    }
+
     /// A view of device memory. Strides count elements.
     struct Tensor {
         address: u64,
-        dtype: u32,
+        dtype: DType,
         sizes: Vec<i64>,
         strides: Vec<i64>,
     }
@@ -155,7 +179,52 @@ use crate::bridge_memory::{
     Label, Pool, PoolUse, create_pool, empty_cache, label_on_this_thread, memory_snapshot,
     memory_stats, record_memory_history, set_memory_limit, start_memory_trace, stop_memory_trace,
 };
-use ffi::Tensor;
+use ffi::{DType, Tensor};
+
+// The bridge's enumerators are literals: its macro takes no constants.
+const _: () = {
+    assert!(DType::Invalid.repr == ops::DType::INVALID.0);
+    let ours = [
+        DType::Bool,
+        DType::U8,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::U16,
+        DType::U32,
+        DType::U64,
+        DType::F16,
+        DType::BF16,
+        DType::F32,
+        DType::F64,
+        DType::C64,
+        DType::C128,
+    ];
+    let theirs = [
+        ops::DType::BOOL,
+        ops::DType::U8,
+        ops::DType::I8,
+        ops::DType::I16,
+        ops::DType::I32,
+        ops::DType::I64,
+        ops::DType::U16,
+        ops::DType::U32,
+        ops::DType::U64,
+        ops::DType::F16,
+        ops::DType::BF16,
+        ops::DType::F32,
+        ops::DType::F64,
+        ops::DType::C64,
+        ops::DType::C128,
+    ];
+    assert!(ours.len() == ops::DType::ALL.len());
+    let mut at = 0;
+    while at < ours.len() {
+        assert!(ours[at].repr == theirs[at].0);
+        at += 1;
+    }
+};
 
 pub(crate) use ffi::{GraphFormat, MemoryUse};
 
@@ -268,7 +337,7 @@ fn view(tensors: &[Tensor]) -> Vec<ops::Tensor<'_>> {
         .iter()
         .map(|tensor| ops::Tensor {
             address: tensor.address,
-            dtype: ops::DType(tensor.dtype),
+            dtype: ops::DType(tensor.dtype.repr),
             sizes: &tensor.sizes,
             strides: &tensor.strides,
         })

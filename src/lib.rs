@@ -4,6 +4,9 @@
 //! and the C++ bridge. For Rust hosts it is the runtime itself, as [`runtime`]: the same that C and C++
 //! hosts of the process see. It adds nothing to it, and must never do so.
 //!
+//! C++ has two faces. The bridge (`src/bridge.rs`) is for programs that Cargo builds together with Rust;
+//! `include/outrigger/outrigger.hpp` is header only, for programs that are built against an installed library.
+//!
 //! # Memory, streams and copies
 //!
 //! Everything is done in the order of a stream, and submitting never waits. Memory is addressed by

@@ -1,5 +1,5 @@
 //! Builds what the tests load: the C template by its own Makefile, as a vendor does; the broken drivers
-//! of `drivers/`, one library for each defect; the C++ host of the bridge; and the examples of hosts.
+//! of `drivers/`, one library for each defect; the C++ hosts of both faces; and the examples of hosts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,9 +74,11 @@ fn main() {
         .cpp(true)
         .std("c++17")
         .include(bridge)
+        .include(&include)
         .file(tests.join("cpp/bridge_host.cc"))
+        .file(tests.join("cpp/face_host.cc"))
         .file(tests.join("cpp/graph_example.cc"))
-        .compile("outrigger_bridge_host");
+        .compile("outrigger_cpp_hosts");
     cc::Build::new()
         .std("c11")
         .include(&include)

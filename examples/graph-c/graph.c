@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 enum { COUNT = 4 };
+/* A lower priority is more urgent. */
+enum { DEVICE = 0, PRIORITY = 0, NO_FLAGS = 0, NO_POOL = 0 };
 
 static void check(otr_status_t *status, const char *call) {
   if (status != NULL) {
@@ -32,7 +34,7 @@ static void add(otr_stream_t stream, uint64_t out, uint64_t a, uint64_t b, doubl
     CHECK(otr_operator_find("add", &id));
   }
   const otr_tensor_t inputs[] = {vector_at(a), vector_at(b)}, outputs[] = {vector_at(out)};
-  const otr_scalar_t scalar = {OTR_DTYPE_F64, 0, {.f64 = factor}};
+  const otr_scalar_t scalar = {.dtype = OTR_DTYPE_F64, .value = {.f64 = factor}};
   const otr_operator_call_t call = {
       .struct_size = sizeof call,
       .inputs = inputs, .input_count = 2,
@@ -44,7 +46,7 @@ static void add(otr_stream_t stream, uint64_t out, uint64_t a, uint64_t b, doubl
 
 static uint64_t allocate(otr_stream_t stream, float value) {
   uint64_t address = 0;
-  CHECK(otr_memory_alloc(0, COUNT * sizeof value, stream, &address));
+  CHECK(otr_memory_alloc(DEVICE, COUNT * sizeof value, stream, &address));
   CHECK(otr_fill(stream, address, COUNT * sizeof value, &value, sizeof value));
   return address;
 }
@@ -59,17 +61,17 @@ static float first(otr_stream_t stream, uint64_t address) {
 int main(int argc, char **argv) {
   otr_stream_t stream = 0, side = 0;
   otr_event_t fork = 0, join = 0;
-  CHECK(otr_stream_create(0, 0, &stream));
-  CHECK(otr_stream_create(0, 0, &side));
-  CHECK(otr_event_create(0, 0, &fork));
-  CHECK(otr_event_create(0, 0, &join));
+  CHECK(otr_stream_create(DEVICE, PRIORITY, &stream));
+  CHECK(otr_stream_create(DEVICE, PRIORITY, &side));
+  CHECK(otr_event_create(DEVICE, NO_FLAGS, &fork));
+  CHECK(otr_event_create(DEVICE, NO_FLAGS, &join));
   const uint64_t x = allocate(stream, 1), other_x = allocate(stream, 10), y = allocate(stream, 0);
 
   /* y = (x + 2 x) + (x + 3 x), the two sums on a stream each. Nothing runs while it is captured. */
-  CHECK(otr_capture_begin(stream, OTR_CAPTURE_THREAD_LOCAL, 0));
+  CHECK(otr_capture_begin(stream, OTR_CAPTURE_THREAD_LOCAL, NO_POOL));
   uint64_t left = 0, right = 0;
-  CHECK(otr_memory_alloc(0, COUNT * sizeof(float), stream, &left));
-  CHECK(otr_memory_alloc(0, COUNT * sizeof(float), stream, &right));
+  CHECK(otr_memory_alloc(DEVICE, COUNT * sizeof(float), stream, &left));
+  CHECK(otr_memory_alloc(DEVICE, COUNT * sizeof(float), stream, &right));
   CHECK(otr_event_record(fork, stream));
   CHECK(otr_stream_wait_event(side, fork)); /* the side stream joins the capture */
   add(stream, left, x, x, 2);
@@ -97,7 +99,7 @@ int main(int argc, char **argv) {
   CHECK(otr_graph_name_buffer(graph, "x", x, COUNT * sizeof(float)));
   CHECK(otr_graph_name_scalar(graph, "factor", 0, 0));
   otr_graph_exec_t exec = 0;
-  CHECK(otr_graph_instantiate(graph, 0, &exec));
+  CHECK(otr_graph_instantiate(graph, NO_FLAGS, &exec));
   CHECK(otr_graph_destroy(graph)); /* the executable graph lives on */
 
   CHECK(otr_graph_replay(exec, stream));
@@ -107,7 +109,7 @@ int main(int argc, char **argv) {
   CHECK(otr_graph_bind(exec, slot, other_x));
   CHECK(otr_graph_replay(exec, stream));
   printf("x = 10:             y = %g\n", first(stream, y));
-  const otr_scalar_t five = {OTR_DTYPE_F64, 0, {.f64 = 5}};
+  const otr_scalar_t five = {.dtype = OTR_DTYPE_F64, .value = {.f64 = 5}};
   CHECK(otr_graph_slot(exec, "factor", &slot));
   CHECK(otr_graph_bind_scalar(exec, slot, &five));
   CHECK(otr_graph_replay(exec, side)); /* on any stream, behind the replay before */

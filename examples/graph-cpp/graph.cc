@@ -12,11 +12,13 @@
 
 namespace {
 
-constexpr std::uint32_t kF32 = 12;  // OTR_DTYPE_F32
+constexpr std::uint32_t kDevice = 0;
+constexpr std::int32_t kPriority = 0;  // a lower one is more urgent
+constexpr bool kUntimed = false;
 constexpr std::int64_t kCount = 4;
 
 outrigger::Tensor tensor(const outrigger::Buffer& buffer) {
-  return {buffer.address(), kF32, {kCount}, {1}};
+  return {buffer.address(), outrigger::DType::F32, {kCount}, {1}};
 }
 
 // out = a + factor * b, in the order of a stream.
@@ -28,7 +30,7 @@ void add(const outrigger::Stream& stream, const outrigger::Buffer& out, const ou
 
 rust::Box<outrigger::Buffer> vector_of(const outrigger::Stream& stream, float value) {
   const std::vector<float> values(kCount, value);
-  auto buffer = outrigger::allocate(0, kCount * sizeof value, stream);
+  auto buffer = outrigger::allocate(kDevice, kCount * sizeof value, stream);
   buffer->upload({reinterpret_cast<const std::uint8_t*>(values.data()), kCount * sizeof value}, stream);
   return buffer;
 }
@@ -42,15 +44,17 @@ float first(const outrigger::Stream& stream, const outrigger::Buffer& buffer) {
 }  // namespace
 
 int main() {
-  const auto stream = outrigger::create_stream(0, 0), side = outrigger::create_stream(0, 0);
-  const auto fork = outrigger::create_event(0, false), join = outrigger::create_event(0, false);
+  const auto stream = outrigger::create_stream(kDevice, kPriority);
+  const auto side = outrigger::create_stream(kDevice, kPriority);
+  const auto fork = outrigger::create_event(kDevice, kUntimed);
+  const auto join = outrigger::create_event(kDevice, kUntimed);
   const auto x = vector_of(*stream, 1), other_x = vector_of(*stream, 10), y = vector_of(*stream, 0);
 
   // y = (x + 2 x) + (x + 3 x), the two sums on a stream each. Nothing runs while it is captured.
   auto capture = outrigger::begin_capture(*stream);
   {
-    const auto left = outrigger::allocate(0, kCount * sizeof(float), *stream);
-    const auto right = outrigger::allocate(0, kCount * sizeof(float), *stream);
+    const auto left = outrigger::allocate(kDevice, kCount * sizeof(float), *stream);
+    const auto right = outrigger::allocate(kDevice, kCount * sizeof(float), *stream);
     fork->record(*stream);
     side->wait(*fork);  // the side stream joins the capture
     add(*stream, *left, *x, *x, 2);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// outrigger/outrigger.hpp: the host contract for C++17 and newer. Header only, over the functions of
-// outrigger/outrigger.h, whose rules H1 to H30 hold here as well.
+// outrigger/outrigger.hpp: the host contract for C++17 and newer, for programs that are built against an installed
+// library. A program that Cargo builds together with Rust has the bridge of the package `outrigger` (src/bridge.rs).
+// Header only, over the functions of outrigger/outrigger.h, whose rules H1 to H30 hold here as well.
 //
 //   const auto stream = otr::Stream::create(otr::Device(0));
 //   const auto x = otr::Buffer::allocate(otr::Device(0), 4096, stream);

@@ -1,143 +1,133 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// A C++ host over the bridge: what a user of the classes would write, with a check at each step.
-// Called by tests/bridge.rs; returns nullptr, or what went wrong.
-
-#include <cstdint>
-#include <cstring>
-#include <string>
-#include <vector>
+// The scenarios over the bridge, and what only the bridge has: uses of pools and labels that end with an object,
+// statistics and history. Called by tests/cpp_faces.rs; returns nullptr, or what went wrong.
 
 #include "outrigger/src/bridge.rs.h"
 #include "rust/cxx.h"
+#include "scenarios.h"
 
 namespace {
 
-constexpr std::uint32_t kF32 = 12;  // OTR_DTYPE_F32
+namespace bridge = outrigger;
 
-rust::Slice<const std::uint8_t> bytes_of(const std::vector<float>& values) {
-  return {reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(float)};
-}
+struct Face {
+  using Error = rust::Error;
+  template <class T>
+  using Box = rust::Box<T>;
+  using Stream = Box<bridge::Stream>;
+  using Event = Box<bridge::Event>;
+  using Buffer = Box<bridge::Buffer>;
+  using Pool = Box<bridge::Pool>;
+  using Capture = Box<bridge::Capture>;
+  using Graph = Box<bridge::Graph>;
+  using Exec = Box<bridge::GraphExec>;
 
-outrigger::Tensor vector_at(std::uint64_t address, std::int64_t size) {
-  outrigger::Tensor tensor;
-  tensor.address = address;
-  tensor.dtype = kF32;
-  tensor.sizes.push_back(size);
-  tensor.strides.push_back(1);
-  return tensor;
-}
+  static Stream stream(std::uint32_t device) {
+    const std::int32_t priority = 0;
+    return bridge::create_stream(device, priority);
+  }
+  static Stream default_stream(std::uint32_t device) { return bridge::default_stream(device); }
+  static Event event(std::uint32_t device) { return bridge::create_event(device, false); }
+  static Event timed_event(std::uint32_t device) { return bridge::create_event(device, true); }
+  static Pool pool(std::uint32_t device) { return bridge::create_pool(device); }
+  static Buffer allocate(std::uint32_t device, std::uint64_t bytes, const Stream& stream) {
+    return bridge::allocate(device, bytes, *stream);
+  }
+  static Buffer allocate_from(const Pool& pool, std::uint64_t bytes, const Stream& stream) {
+    return pool->allocate(bytes, *stream);
+  }
+  static void load_driver(const char* spec) { bridge::load_driver(spec); }
 
-#define CHECK(condition)                             \
-  do {                                               \
-    if (!(condition)) return "not so: " #condition;  \
-  } while (false)
+  // The bridge writes through objects that can be changed, which a box has of its content.
+  static bridge::Buffer& changed(const Buffer& buffer) { return const_cast<bridge::Buffer&>(*buffer); }
+  static void upload(const Buffer& to, const scenarios::Floats& from, const Stream& stream) {
+    changed(to).upload({reinterpret_cast<const std::uint8_t*>(from.data()), from.size() * sizeof(float)}, *stream);
+  }
+  static void download(const Buffer& from, scenarios::Floats& to, const Stream& stream) {
+    from->download({reinterpret_cast<std::uint8_t*>(to.data()), to.size() * sizeof(float)}, *stream);
+  }
+  static void fill(const Buffer& buffer, std::uint8_t byte, std::uint64_t, const Stream& stream) {
+    changed(buffer).fill(byte, *stream);
+  }
+  static void add(const Stream& stream, const Buffer& out, const Buffer& a, const Buffer& b, double factor) {
+    const auto tensor = [](const Buffer& of) {
+      return bridge::Tensor{of->address(), bridge::DType::F32, {std::int64_t{scenarios::kCount}}, {1}};
+    };
+    const std::vector<bridge::Tensor> inputs{tensor(a), tensor(b)}, outputs{tensor(out)};
+    stream->call("add", {inputs.data(), inputs.size()}, {outputs.data(), outputs.size()}, {&factor, 1});
+  }
+  static void call_nothing(const Stream& stream, const char* name) { stream->call(name, {}, {}, {}); }
 
-std::string adds_vectors(std::uint32_t device) {
-  auto stream = outrigger::create_stream(device, 0);
-  auto done = outrigger::create_event(device, true);
-  auto start = outrigger::create_event(device, true);
-  const std::vector<float> values(1000, 1.25f);
-  const auto size = values.size() * sizeof(float);
-  auto a = outrigger::allocate(device, size, *stream);
-  auto b = outrigger::allocate(device, size, *stream);
-  auto sum = outrigger::allocate(device, size, *stream);
-  a->upload(bytes_of(values), *stream);
-  b->upload(bytes_of(values), *stream);
-  start->record(*stream);
-  const std::vector<outrigger::Tensor> inputs{vector_at(a->address(), 1000), vector_at(b->address(), 1000)};
-  const std::vector<outrigger::Tensor> outputs{vector_at(sum->address(), 1000)};
-  const double alpha = 3.0;
-  stream->call("add", {inputs.data(), inputs.size()}, {outputs.data(), outputs.size()}, {&alpha, 1});
-  done->record(*stream);
-  done->synchronize();
-  CHECK(done->query());
-  CHECK(done->milliseconds_since(*start) >= 0);
-  std::vector<float> result(1000);
-  sum->download({reinterpret_cast<std::uint8_t*>(result.data()), size}, *stream);
-  for (float value : result) CHECK(value == 5.0f);
-  sum->fill(0, *stream);
-  sum->download({reinterpret_cast<std::uint8_t*>(result.data()), size}, *stream);
-  for (float value : result) CHECK(value == 0.0f);
-  CHECK(outrigger::memory_use(device).allocated >= 3 * size);
-  return "";
-}
+  static void record(const Event& event, const Stream& stream) { event->record(*stream); }
+  static void wait(const Stream& stream, const Event& event) { stream->wait(*event); }
+  static void synchronize(const Event& event) { event->synchronize(); }
+  static bool query(const Event& event) { return event->query(); }
+  static bool query(const Stream& stream) { return stream->query(); }
+  static double milliseconds(const Event& start, const Event& end) { return end->milliseconds_since(*start); }
 
-std::string reports_errors() {
-  const auto message = [](auto&& call) -> std::string {
-    try {
-      call();
-    } catch (const rust::Error& error) {
-      return error.what();
-    }
-    return "";
-  };
-  CHECK(message([] { outrigger::device_name(99); }).find("99") != std::string::npos);
-  CHECK(message([] { outrigger::load_driver("/nowhere.so"); }).find("/nowhere.so") != std::string::npos);
-  auto stream = outrigger::default_stream(0);
-  CHECK(message([&] { stream->call("frobnicate", {}, {}, {}); }).find("frobnicate") != std::string::npos);
-  auto small = outrigger::allocate(0, 16, *stream);
-  const std::vector<float> big(100000, 0.0f);
-  CHECK(message([&] { small->upload(bytes_of(big), *stream); }).find("overruns") != std::string::npos);
-  return "";
-}
+  static std::uint64_t allocated(std::uint32_t device) { return bridge::memory_use(device).allocated; }
+  static std::uint64_t reserved(std::uint32_t device) { return bridge::memory_use(device).reserved; }
+  static std::uint64_t pool_allocated(const Pool& pool) { return pool->memory_use().allocated; }
+  static std::uint64_t pool_reserved(const Pool& pool) { return pool->memory_use().reserved; }
+  static std::string snapshot(std::uint32_t device) { return std::string(bridge::memory_snapshot(device)); }
+  static void sleep(const Pool& pool) { pool->sleep(); }
+  static void wake(const Pool& pool) { pool->wake(); }
+  static void empty_cache(std::uint32_t device) { bridge::empty_cache(device); }
+  static void limit(std::uint32_t device, std::uint64_t bytes) { bridge::set_memory_limit(device, bytes); }
 
-bool has(const rust::String& json, const char* part) {
-  return std::string(json).find(part) != std::string::npos;
-}
+  static Capture begin_capture(const Stream& stream) { return bridge::begin_capture(*stream); }
+  static Graph end_capture(Capture capture) { return bridge::end_capture(std::move(capture)); }
+  static std::uint32_t nodes(const Graph& graph) { return graph->node_count(); }
+  static std::string dot(const Graph& graph) { return std::string(graph->dump(bridge::GraphFormat::Dot)); }
+  static void name_buffer(const Graph& graph, const char* name, const Buffer& buffer) {
+    graph->name_buffer(name, *buffer);
+  }
+  static void name_scalar(const Graph& graph, const char* name, std::uint32_t node, std::uint32_t index) {
+    graph->name_scalar(name, node, index);
+  }
+  static Exec instantiate(const Graph& graph) { return graph->instantiate(); }
+  static void replay(const Exec& exec, const Stream& stream) { exec->replay(*stream); }
+  static void bind(const Exec& exec, const char* name, const Buffer& buffer) { exec->bind(name, *buffer); }
+  static void bind_scalar(const Exec& exec, const char* name, double value) { exec->bind_scalar(name, value); }
+  static void update(const Exec& exec, const Graph& graph) { exec->update(*graph); }
+  static void check(const Exec& exec, const Stream& stream) { exec->check(*stream); }
+  static std::string profile(const Exec& exec, const Stream& stream) {
+    return std::string(exec->profile(*stream));
+  }
+};
 
-std::string manages_memory(std::uint32_t device) {
-  auto stream = outrigger::default_stream(device);
-  outrigger::record_memory_history(device, 100);
-  auto pool = outrigger::create_pool(device);
+/// Labels and pools of a thread end with their objects; history is kept while it is asked for.
+std::string keeps_history(std::uint32_t device) {
+  using scenarios::has;
+  const std::uint64_t entries = 100, none = 0;
+  const auto stream = bridge::default_stream(device);
+  const auto pool = bridge::create_pool(device);
+  bridge::record_memory_history(device, entries);
   {
-    const auto label = outrigger::label_on_this_thread("from C++");
+    const auto label = bridge::label_on_this_thread("from C++");
     const auto use = pool->use_on_this_thread();
-    auto routed = outrigger::allocate(device, 5000, *stream);
-    auto direct = pool->allocate(3000, *stream);
-    CHECK(pool->memory_use().allocated >= 8000);
-    CHECK(pool->memory_use().reserved >= pool->memory_use().allocated);
-    CHECK(has(outrigger::memory_snapshot(device), "from C++"));
-    CHECK(has(outrigger::memory_snapshot(device), "\"action\":\"alloc\""));
+    const auto routed = bridge::allocate(device, 5000, *stream);
+    CHECK(pool->memory_use().allocated >= 5000);
+    CHECK(has(Face::snapshot(device), "from C++"));
+    CHECK(has(Face::snapshot(device), "\"action\":\"alloc\""));
   }
   CHECK(pool->memory_use().allocated == 0);
-  bool slept = true;
-  try {
-    pool->sleep();
-    CHECK(pool->memory_use().reserved == 0);
-  } catch (const rust::Error& error) {
-    slept = false;
-    CHECK(std::string(error.what()).find("virtual memory") != std::string::npos);
-  }
-  pool->wake();
-  CHECK(!slept || pool->memory_use().reserved > 0);
-  auto shared = outrigger::allocate(device, 5000, *stream);
+  const auto shared = bridge::allocate(device, 5000, *stream);
   CHECK(pool->memory_use().allocated == 0);
-  CHECK(has(outrigger::memory_stats(device), "allocated_bytes.all.current"));
-  outrigger::record_memory_history(device, 0);
-  CHECK(!has(outrigger::memory_snapshot(device), "\"action\""));
-
-  outrigger::empty_cache(device);
-  outrigger::set_memory_limit(device, outrigger::memory_use(device).reserved);
-  bool refused = false;
-  try {
-    outrigger::allocate(device, std::uint64_t{1} << 30, *stream);
-  } catch (const rust::Error& error) {
-    refused = std::string(error.what()).find("limit") != std::string::npos;
-  }
-  outrigger::set_memory_limit(device, ~std::uint64_t{0});
-  CHECK(refused);
+  CHECK(has(std::string(bridge::memory_stats(device)), "allocated_bytes.all.current"));
+  bridge::record_memory_history(device, none);
+  CHECK(!has(Face::snapshot(device), "\"action\""));
   return "";
 }
 
 }  // namespace
 
-extern "C" const char* outrigger_cpp_host(std::uint32_t device) noexcept {
+extern "C" const char* outrigger_cpp_bridge(std::uint32_t device) noexcept {
   static std::string problem;
   try {
-    problem = adds_vectors(device);
-    if (problem.empty()) problem = reports_errors();
-    if (problem.empty()) problem = manages_memory(device);
+    problem = scenarios::run<Face>(device);
+    if (problem.empty()) problem = keeps_history(device);
   } catch (const std::exception& error) {
     problem = std::string("exception: ") + error.what();
   }
