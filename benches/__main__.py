@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from .harness import Metric, line, measure, report
+from .harness import ROUNDS, Metric, line, measure, report
 from .subjects import Subjects, read
 
 HEAD = ["metric", "outrigger", "ratio", "bar", "", "peers"]
@@ -37,12 +37,14 @@ def main() -> None:
     parser.add_argument("suites", nargs="+", choices=["eager", "stream", "graph"])
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--only", default="", help="metrics to measure, separated by commas")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="blocks per subject that count")
     parser.add_argument("--subjects", type=Path, help="the programs that cargo xtask bench has prepared")
     options = parser.parse_args()
 
     subjects = None if options.subjects is None else read(options.subjects)
     try:
-        results = run(options.suites, subjects, {name for name in options.only.split(",") if name})
+        only = {name for name in options.only.split(",") if name}
+        results = run(options.suites, subjects, only, options.rounds)
     finally:
         if subjects is not None:
             subjects.end()
@@ -50,7 +52,7 @@ def main() -> None:
         options.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
-def run(suites: list[str], subjects: Subjects | None, only: set[str]) -> list[dict[str, Any]]:
+def run(suites: list[str], subjects: Subjects | None, only: set[str], rounds: int) -> list[dict[str, Any]]:
     """Measures the chosen metrics; the results in the form of the JSON file."""
     chosen = {suite: list(metrics(suite, subjects)) for suite in suites}
     if unknown := only - {metric.name for suite in chosen.values() for metric in suite}:
@@ -61,7 +63,7 @@ def run(suites: list[str], subjects: Subjects | None, only: set[str]) -> list[di
         print(line(HEAD), flush=True)
         for metric in its_metrics:
             if not only or metric.name in only:
-                outcome = measure(metric)
+                outcome = measure(metric, rounds)
                 report(outcome)
                 results.append(outcome.to_json(suite))
     versions = {} if subjects is None else subjects.versions()

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from demo.device import open_device
 from demo.models import DigitNet
 
-from .harness import US, Bar, Metric, Parts, timed
+from .compiled import compiled
+from .harness import US, Bar, Metric, Missing, Parts, timed
 
 ONE_MILLION = 1 << 20
 COPY_ELEMENTS = 64 * 2**20 // 4
@@ -54,6 +55,20 @@ def against_cpu(name: str, make: Callable[[torch.device], Callable[[], object]],
     return Metric(
         name, lambda: {US: repeated(make(open_device("outrigger"))), "cpu": repeated_here(make(CPU))}, bars
     )
+
+
+def step_against_cpu(name: str, make: Callable[[torch.device], Callable[[], Tensor]], bar: float) -> Metric:
+    """A training step on the device, on CPU tensors, and on CPU tensors compiled by `torch.compile`."""
+
+    def contest() -> dict[str, Parts | Missing]:
+        fast = compiled(lambda: make(CPU))
+        return {
+            US: repeated(make(open_device("outrigger"))),
+            "cpu": repeated_here(make(CPU)),
+            "torch_compile": fast if isinstance(fast, Missing) else repeated_here(fast),
+        }
+
+    return Metric(name, contest, (Bar(bar, "cpu"),))
 
 
 def make_add(count: int) -> Callable[[torch.device], Callable[[], Tensor]]:
@@ -96,20 +111,22 @@ def make_mm(device: torch.device) -> Callable[[], Tensor]:
     return lambda: a @ b
 
 
-def make_step(make_model: Callable[[], nn.Module], inputs: Tensor) -> Callable[[torch.device], Callable[[], None]]:
-    """A training step of ten classes on one batch."""
+def make_step(make_model: Callable[[], nn.Module], inputs: Tensor) -> Callable[[torch.device], Callable[[], Tensor]]:
+    """A training step of ten classes on one batch; gives the loss."""
 
-    def make(device: torch.device) -> Callable[[], None]:
+    def make(device: torch.device) -> Callable[[], Tensor]:
         torch.manual_seed(0)
         model = make_model().to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
         batch = inputs.to(device)
         labels = (torch.arange(len(inputs)) % 10).to(device)
 
-        def step() -> None:
+        def step() -> Tensor:
             optimizer.zero_grad(set_to_none=True)
-            F.cross_entropy(model(batch), labels).backward()
+            loss = F.cross_entropy(model(batch), labels)
+            loss.backward()
             optimizer.step()
+            return loss.detach()
 
         return step
 
@@ -124,7 +141,7 @@ def make_mlp() -> nn.Module:
 
 
 def copies() -> list[Metric]:
-    """Both directions, against memcpy and against a copy between CPU tensors, over the same kind of memory."""
+    """Both directions, against torch's own copy between two CPU tensors and against memcpy on one thread."""
 
     def contest(to_device: bool) -> dict[str, Parts]:
         source, target, other = (torch.ones(COPY_ELEMENTS) for _ in range(3))
@@ -132,11 +149,11 @@ def copies() -> list[Metric]:
         copy = (lambda: on_device.copy_(source)) if to_device else (lambda: other.copy_(on_device))
         return {
             US: repeated(copy),
-            "memcpy": repeated_here(lambda: ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)),
             "cpu": repeated_here(lambda: target.copy_(source)),
+            "memcpy": repeated_here(lambda: ctypes.memmove(target.data_ptr(), source.data_ptr(), target.nbytes)),
         }
 
-    bars = (Bar(1.05, "memcpy"),)
+    bars = (Bar(1.05, "cpu"),)
     return [Metric("h2d64m", lambda: contest(True), bars), Metric("d2h64m", lambda: contest(False), bars)]
 
 
@@ -173,8 +190,8 @@ def metrics() -> list[Metric]:
         against_cpu("item", make_item),
         against_cpu("add1m", make_add(ONE_MILLION), bar=1.1),
         against_cpu("mm1024", make_mm, bar=1.1),
-        against_cpu("mlp_step", make_step(make_mlp, vectors), bar=1.3),
-        against_cpu("cnn_step", make_step(DigitNet, images), bar=1.3),
+        step_against_cpu("mlp_step", make_step(make_mlp, vectors), bar=1.3),
+        step_against_cpu("cnn_step", make_step(DigitNet, images), bar=1.3),
         *copies(),
         *synchronization(),
     ]

@@ -1,4 +1,4 @@
-"""Graphs as PyTorch captures and replays them, against the same work on CPU tensors in eager mode.
+"""Graphs as PyTorch captures and replays them, against the same work on CPU tensors in eager mode and compiled.
 
 `torch_chain_speedup`: 1,000 operators on tensors of one element, each on the result of the one before.
 `torch_mlp_speedup`: the training step of an MLP that is bound by launches, captured whole: a batch of 8 through
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from .compiled import compiled
 from .harness import US, Bar, Metric, Missing, Parts, Seconds, SubjectFailure, Timer, timed
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def captured(make: Callable[[str], Callable[[], Tensor]]) -> Callable[[], Tensor
 
 
 def contest(make: Callable[[str], Callable[[], Tensor]]) -> dict[str, Parts | Missing]:
-    """The replay next to the same work on CPU tensors, of which the first results must agree."""
+    """The replay next to the same work on CPU tensors, of which the first results must agree; and the compiled work."""
     on_cpu = make("cpu")
     for _ in range(WARM_UP):
         on_cpu()
@@ -107,14 +108,16 @@ def contest(make: Callable[[str], Callable[[], Tensor]]) -> dict[str, Parts | Mi
             torch.testing.assert_close(replay().cpu(), on_cpu())
     except (RuntimeError, ImportError, AttributeError, AssertionError) as error:
         return {US: Missing(" ".join(f"{type(error).__name__}: {error}".split()))}
-    cpu = repeated(on_cpu, lambda: None)
-    return {
-        US: {
-            "replay": repeated(replay, torch.accelerator.synchronize),
-            "cpu": cpu,
-            "cpu_one_thread": on_one_thread(cpu),
-        }
-    }
+    eager = repeated(on_cpu, lambda: None)
+    cpu = {"cpu": eager, "cpu_one_thread": on_one_thread(eager)}
+    fast = compiled(lambda: make("cpu"))
+    peer: Parts | Missing
+    if isinstance(fast, Missing):
+        peer = fast
+    else:
+        code = repeated(fast, lambda: None)
+        peer = {"replay": code, "replay_one_thread": on_one_thread(code), **cpu}
+    return {US: {"replay": repeated(replay, torch.accelerator.synchronize), **cpu}, "torch_compile": peer}
 
 
 def on_one_thread(timer: Timer) -> Timer:
@@ -134,8 +137,10 @@ def on_one_thread(timer: Timer) -> Timer:
 
 
 def speedup(seconds: Seconds) -> float:
-    """How often a replay fits into an eager run on CPU tensors, on as many threads as are best for it."""
-    return min(seconds["cpu"], seconds["cpu_one_thread"]) / seconds["replay"]
+    """How often a replay, or a compiled run, fits into an eager run on CPU tensors. What runs on CPU tensors has as
+    many threads as are best for it."""
+    replay = min(seconds["replay"], seconds.get("replay_one_thread", seconds["replay"]))
+    return min(seconds["cpu"], seconds["cpu_one_thread"]) / replay
 
 
 def metrics() -> list[Metric]:

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 BLOCK_SECONDS = 0.01  # a block is at least this long
-ROUNDS = 31  # blocks per subject that count
+ROUNDS = 31  # blocks per subject that count, unless somebody asks for another number
 MOST_REPETITIONS = 1_000_000  # per block
 WARM_UP_ROUNDS = 3  # blocks per subject that do not
 
@@ -39,18 +39,27 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class Best:
+    """The best of some peers. It is unknown while one of them is missing."""
+
+    name: str
+    of: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Bar:
     """What is demanded of a metric: an absolute limit in its unit, or one relative to a peer."""
 
     limit: float
-    peer: str | None = None
+    peer: str | Best | None = None
 
 
 @dataclass(frozen=True)
 class Metric:
     """One comparison. `contest` makes the subjects ready, Outrigger among them; `figure` turns the times of
     a subject's parts into its figure; `around` is what the machine does meanwhile, and what shares the CPUs
-    with other work needs longer blocks."""
+    with other work needs longer blocks. `known` are figures that stand beside those of the peers and that nobody
+    has to measure, such as the ideal."""
 
     name: str
     contest: Callable[[], dict[str, Parts | Missing]]
@@ -60,6 +69,7 @@ class Metric:
     figure: Callable[[Seconds], float] = lambda seconds: 1e6 * seconds["block"]
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     block_seconds: float = BLOCK_SECONDS
+    known: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -83,7 +93,10 @@ class Outcome:
             "outrigger": self.figures.get(US),
             "peers": self.peers(),
             "better": self.metric.better,
-            "bars": [{"bar": self.demand(bar), "verdict": self.verdict(bar)} for bar in self.metric.bars],
+            "bars": [
+                {"bar": self.demand(bar), "ratio": self.ratio(bar), "verdict": self.verdict(bar)}
+                for bar in self.metric.bars
+            ],
             "missing": self.missing,
         }
 
@@ -91,35 +104,46 @@ class Outcome:
         """The lines of the table: one, and one more for each further bar."""
         us, unit = self.figures.get(US), self.metric.unit
         peers = "  ".join(f"{name} {number(value)}" for name, value in self.peers().items())
-        bars = [[self.demand(bar), self.verdict(bar)] for bar in self.metric.bars] or [["", ""]]
-        first = [self.metric.name, "failed" if us is None else f"{number(us)} {unit}", self.ratio()]
-        rows = [[*first, *bars[0], peers]]
-        rows += [["", "", "", *bar, ""] for bar in bars[1:]]
+        bars = [[times(self.ratio(bar)), self.demand(bar), self.verdict(bar)] for bar in self.metric.bars]
+        if not bars:
+            # Without a bar the first peer is what the figure is compared with.
+            first_peer = next(iter(self.peers()), None)
+            bars = [["" if first_peer is None else times(self.ratio(Bar(1.0, first_peer))), "", ""]]
+        rows = [[self.metric.name, "failed" if us is None else f"{number(us)} {unit}", *bars[0], peers]]
+        rows += [["", "", *bar, ""] for bar in bars[1:]]
         return rows
 
-    def ratio(self) -> str:
-        """Outrigger's figure over that of the peer which a bar names, else over the first one's."""
-        named = next((bar.peer for bar in self.metric.bars if bar.peer is not None), None)
-        reference = self.figures.get(named or next(iter(self.peers()), ""))
-        us = self.figures.get(US)
-        if us is None or reference is None or reference <= 0:
-            return ""
-        return f"{us / reference:.2f}x"
+    def reference(self, bar: Bar) -> float | None:
+        """The figure that a bar is relative to, if there is one and it was measured."""
+        if not isinstance(bar.peer, Best):
+            return None if bar.peer is None else self.figures.get(bar.peer)
+        figures = [self.figures.get(name) for name in bar.peer.of]
+        measured = [figure for figure in figures if figure is not None]
+        if len(measured) < len(figures):
+            return None
+        return min(measured) if self.metric.better == "lower" else max(measured)
+
+    def ratio(self, bar: Bar) -> float | None:
+        """Outrigger's figure over the one that a bar is relative to."""
+        us, reference = self.figures.get(US), self.reference(bar)
+        return None if us is None or reference is None or reference <= 0 else us / reference
 
     def demand(self, bar: Bar) -> str:
         """A bar in words."""
         side = "at most" if self.metric.better == "lower" else "at least"
-        of = f" {self.metric.unit}" if bar.peer is None else f"x {bar.peer}"
-        return f"{side} {bar.limit:.4g}{of}"
+        name = bar.peer.name if isinstance(bar.peer, Best) else bar.peer
+        of = f" {self.metric.unit}" if name is None else f"x {name}"
+        return f"{side} {bar.limit:.3g}{of}"
 
     def verdict(self, bar: Bar) -> str:
         """Whether a bar is met."""
         us = self.figures.get(US)
         if us is None:
             return "MISSED"
-        if bar.peer is not None and bar.peer not in self.figures:
+        reference = 1.0 if bar.peer is None else self.reference(bar)
+        if reference is None:
             return "unknown"
-        limit = bar.limit * (1 if bar.peer is None else self.figures[bar.peer])
+        limit = bar.limit * reference
         met = us <= limit if self.metric.better == "lower" else us >= limit
         return "met" if met else "MISSED"
 
@@ -135,14 +159,14 @@ def timed(block: Callable[[int], None]) -> Timer:
     return run
 
 
-def measure(metric: Metric) -> Outcome:
+def measure(metric: Metric, rounds: int = ROUNDS) -> Outcome:
     """Measures all subjects of `metric`."""
     contest = metric.contest()
     with metric.around():
-        return take_turns(metric, contest)
+        return take_turns(metric, contest, rounds)
 
 
-def take_turns(metric: Metric, contest: dict[str, Parts | Missing]) -> Outcome:
+def take_turns(metric: Metric, contest: dict[str, Parts | Missing], rounds: int) -> Outcome:
     """Every round has one block of each part of each subject."""
     outcome = Outcome(metric)
     repetitions: dict[str, dict[str, int]] = {}
@@ -159,7 +183,7 @@ def take_turns(metric: Metric, contest: dict[str, Parts | Missing]) -> Outcome:
         except SubjectFailure as failure:
             outcome.missing[name] = str(failure)
     figures: dict[str, list[float]] = {name: [] for name in subjects}
-    for turn in range(WARM_UP_ROUNDS + ROUNDS):
+    for turn in range(WARM_UP_ROUNDS + rounds):
         # Every other round goes backwards, so that nobody always runs after the same neighbour.
         for name in list(subjects) if turn % 2 else list(reversed(subjects)):
             try:
@@ -173,7 +197,7 @@ def take_turns(metric: Metric, contest: dict[str, Parts | Missing]) -> Outcome:
                 continue
             if turn >= WARM_UP_ROUNDS:
                 figures[name].append(metric.figure(seconds))
-    outcome.figures = {name: median(figures[name]) for name in subjects}
+    outcome.figures = {name: median(figures[name]) for name in subjects} | metric.known
     return outcome
 
 
@@ -197,8 +221,13 @@ def report(outcome: Outcome) -> None:
 
 def line(cells: list[str]) -> str:
     """One line of the table."""
-    widths = (22, 14, 8, 26, 8, 0)
+    widths = (22, 14, 8, 34, 8, 0)
     return " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def times(ratio: float | None) -> str:
+    """A ratio, if there is one."""
+    return "" if ratio is None else f"{ratio:.3g}x"
 
 
 def number(value: float) -> str:

@@ -7,7 +7,8 @@ namespace {
 
 using bench::ok;
 
-constexpr int64_t BATCH = 64;  // launches or hops before the streams are waited for
+constexpr int64_t BATCH = 64;   // launches or hops before the streams are waited for
+constexpr int64_t DEEP = 1000;  // launches of `launch_deep` before the wait
 
 struct Subject {
   otr_stream_t streams[2] = {bench::make_stream(), bench::make_stream()};
@@ -15,6 +16,8 @@ struct Subject {
   bench::DeviceFloats value{streams[0], 1};
   bench::AddArgs args{value.address()};
   otr_kernel_call_t call = bench::kernel_call(bench::add_one, args, bench::TINY_NS);
+  // Without a hint: the driver may take the kernel for a long one and wake a thread for it.
+  otr_kernel_call_t unhinted = bench::kernel_call(bench::add_one, args, 0);
 
   void wait() const {
     ok(otr_stream_synchronize(streams[0]));
@@ -28,11 +31,12 @@ struct Subject {
     }
   }
 
-  double launch(int64_t repetitions) const {
+  // The launches alone. After every `depth` the stream is waited for, outside of the time.
+  double launch(const otr_kernel_call_t& kernel, int64_t depth, int64_t repetitions) const {
     double nanoseconds = 0;
-    for (int64_t left = repetitions; left > 0; left -= BATCH) {
+    for (int64_t left = repetitions; left > 0; left -= depth) {
       const double start = bench::now_ns();
-      for (int64_t i = std::min(left, BATCH); i > 0; --i) ok(otr_kernel_launch(streams[0], &call));
+      for (int64_t i = std::min(left, depth); i > 0; --i) ok(otr_kernel_launch(streams[0], &kernel));
       nanoseconds += bench::now_ns() - start;
       ok(otr_stream_synchronize(streams[0]));
     }
@@ -95,7 +99,8 @@ int program() {
       bench::outrigger_version(),
       {
           subject.counted("launch_wait", bench::timed([&](int64_t n) { subject.launch_wait(n); })),
-          subject.counted("launch", [&](int64_t n) { return subject.launch(n); }),
+          subject.counted("launch", [&](int64_t n) { return subject.launch(subject.call, BATCH, n); }),
+          subject.counted("launch_deep", [&](int64_t n) { return subject.launch(subject.unhinted, DEEP, n); }),
           subject.counted("stream_hop", bench::timed([&](int64_t n) { subject.hops(n); })),
           {"event_query", [&](int64_t n) { return subject.event_query(n); }},
           {"event_wait_done", [&](int64_t n) { return subject.event_wait_done(n); }},

@@ -14,7 +14,9 @@
 
 namespace {
 
-constexpr int64_t BATCH = 64;  // as for Outrigger: launches or hops before the queues are waited for
+// As for Outrigger: launches or hops before the queues are waited for.
+constexpr int64_t BATCH = 64;
+constexpr int64_t DEEP = 1000;
 constexpr size_t ONE = 1;
 
 const char* SOURCE = "kernel void add_one(global float* value) { value[0] += 1.0f; }";
@@ -80,7 +82,8 @@ class Subject {
   std::vector<bench::Measure> measures() {
     return {
         counted("launch_wait", 1, bench::timed([this](int64_t n) { launch_wait(n); })),
-        counted("launch", 1, [this](int64_t n) { return launch(n); }),
+        counted("launch", 1, [this](int64_t n) { return launch(BATCH, n); }),
+        counted("launch_deep", 1, [this](int64_t n) { return launch(DEEP, n); }),
         counted("stream_hop", 1, bench::timed([this](int64_t n) { hops(n); })),
         {"event_query", [this](int64_t n) { return event_query(n); }},
         {"event_wait_done", [this](int64_t n) { return event_wait_done(n); }},
@@ -132,11 +135,11 @@ class Subject {
     }
   }
 
-  double launch(int64_t repetitions) {
+  double launch(int64_t depth, int64_t repetitions) {
     double nanoseconds = 0;
-    for (int64_t left = repetitions; left > 0; left -= BATCH) {
+    for (int64_t left = repetitions; left > 0; left -= depth) {
       const double start = bench::now_ns();
-      for (int64_t i = std::min(left, BATCH); i > 0; --i) launch_on(0);
+      for (int64_t i = std::min(left, depth); i > 0; --i) launch_on(0);
       nanoseconds += bench::now_ns() - start;
       ok(clFinish(queues_[0]));
     }

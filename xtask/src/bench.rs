@@ -31,6 +31,9 @@ pub(crate) struct Options {
     /// Measure only these metrics, separated by commas
     #[arg(long, value_name = "METRICS")]
     only: Option<String>,
+    /// Blocks per subject that count; more of them make figures steadier [default: 31]
+    #[arg(long, value_name = "COUNT")]
+    rounds: Option<u32>,
     #[command(flatten)]
     alloc: alloc::Options,
 }
@@ -123,6 +126,9 @@ fn python(
     }
     if let Some(only) = &options.only {
         python.args(["--only", only]);
+    }
+    if let Some(rounds) = options.rounds {
+        python.arg("--rounds").arg(rounds.to_string());
     }
     let status = python
         .current_dir(workspace.root())

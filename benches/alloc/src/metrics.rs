@@ -106,11 +106,14 @@ pub(crate) fn metrics(rows: &[Row<'_>], costs: &Costs) -> Vec<Metric> {
         list.push(all.over(name, "of traces", &fits, mean).at_least(bar));
     }
     list.extend(all.each("min_capacity", "x", &capacity));
-    for (threads, bar) in [(0, 40.0), (1, 80.0)] {
+    for threads in [0, 1] {
         let name = format!("pair_{}t", threads + 1);
         let pair = |_: &Trace, measured: &Measured| Some(measured.pair_ns[threads]?.median);
         let best = |_: &Trace, measured: &Measured| Some(measured.pair_ns[threads]?.best);
-        list.push(all.over(&name, "ns", &pair, mean).at_most(bar));
+        list.push(
+            all.over(&name, "ns", &pair, mean)
+                .at_most_of(0.25, Name::TorchExpandable),
+        );
         list.push(all.over(&format!("{name}_best"), "ns", &best, mean));
         list.extend(all.each(&name, "ns", &pair));
     }

@@ -79,7 +79,11 @@ pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<PathBuf> {
             Ok(builder.outrigger("native/outrigger_graph")?),
         ),
         entry("c_loop", Ok(builder.c_loop()?)),
-        entry("tbb", builder.tbb()),
+        entry("tbb", builder.tbb("tbb", &[])),
+        entry(
+            "tbb_lightweight",
+            builder.tbb("tbb_lightweight", &["-DLIGHTWEIGHT"]),
+        ),
         entry("taskflow", builder.taskflow()),
         entry("warp", builder.warp()),
         entry("iree", builder.iree()),
@@ -198,12 +202,15 @@ impl Builder<'_> {
         Ok(spinning(program))
     }
 
-    fn tbb(&self) -> anyhow::Result<Subject> {
+    /// oneTBB's flow graph, as `flags` choose its nodes.
+    fn tbb(&self, output: &str, flags: &[&str]) -> anyhow::Result<Subject> {
         self.cache.debian("libtbb-dev")?;
         let program = self.compile(&Source {
             includes: vec![self.cache.debian_include()],
             library_folders: vec![self.cache.debian_lib()],
             libraries: &["tbb"],
+            further: flags,
+            output: Some(output),
             ..Source::program("peers/tbb")
         })?;
         Ok(spinning(program))
