@@ -147,6 +147,7 @@ fn the_cpp_face_owns_moves_and_reports() {
                 ["-std=c++17", "-fno-exceptions"],
             ),
             ("tests/cpp/threads_host.cc", ["-std=c++17", "-O1"]),
+            ("examples/hello-cpp/hello.cc", ["-std=c++17", "-O1"]),
             ("examples/mlp-cpp/mlp.cc", ["-std=c++17", "-O1"]),
         ] {
             let program = host(compiler, &flags, source, &include);
@@ -155,4 +156,17 @@ fn the_cpp_face_owns_moves_and_reports() {
             }
         }
     }
+}
+
+#[test]
+fn the_page_for_hosts_shows_the_example_that_is_compiled() {
+    let read = |name| std::fs::read_to_string(root().join(name)).expect("a file of the repository");
+    let example = read("examples/hello-cpp/hello.cc");
+    let (_head, program) = example
+        .split_once("\n\n")
+        .expect("a head, then the program");
+    assert!(
+        read("docs/hosts.md").contains(&format!("```cpp\n{program}```")),
+        "docs/hosts.md does not show examples/hello-cpp/hello.cc: copy the program below its head there"
+    );
 }

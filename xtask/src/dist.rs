@@ -28,7 +28,7 @@ pub(crate) struct Options {
 }
 
 /// What goes in as it lies in the repository: from, to.
-const COPIED: [(&str, &str); 12] = [
+const COPIED: [(&str, &str); 13] = [
     ("include/outrigger", "include/outrigger"),
     ("LICENSE-APACHE", "share/outrigger/LICENSE-APACHE"),
     ("LICENSE-MIT", "share/outrigger/LICENSE-MIT"),
@@ -45,6 +45,7 @@ const COPIED: [(&str, &str); 12] = [
         "share/outrigger/examples/graph-c/CMakeLists.txt",
     ),
     ("examples/graph-cpp", "share/outrigger/examples/graph-cpp"),
+    ("examples/hello-cpp", "share/outrigger/examples/hello-cpp"),
     ("examples/mlp-cpp", "share/outrigger/examples/mlp-cpp"),
     (
         "packaging/OutriggerConfig.cmake",

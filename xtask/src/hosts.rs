@@ -33,7 +33,12 @@ struct Example {
     plain: Option<&'static str>,
 }
 
-const EXAMPLES: [Example; 3] = [
+const EXAMPLES: [Example; 4] = [
+    Example {
+        folder: "hello-cpp",
+        program: "hello",
+        plain: Some("hello.cc"),
+    },
     Example {
         folder: "graph-c",
         program: "graph",
