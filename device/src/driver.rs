@@ -35,7 +35,7 @@ impl Driver {
         owner: Option<Owner>,
         options: Option<&CStr>,
     ) -> Result<Self> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the functions of `table` keep the driver contract, and lie in `owner` or this library.
         Self::from_raw(unsafe { RawDriver::open(table, owner, options) }?)
     }
 
@@ -137,7 +137,7 @@ impl Driver {
     pub unsafe fn memory_free(&self, address: u64) -> Result<()> {
         refuse_fork()?;
         let free = entry!(self.0.raw.table().api, memory_free);
-        // SAFETY: the handle is open; the rest is the caller's promise.
+        // SAFETY: the handle is open; R12: the caller frees only memory whose work has finished.
         self.check(unsafe { free(self.handle(), address) })
     }
 
@@ -364,7 +364,7 @@ impl Pinned<'_> {
     pub unsafe fn free(&self, pointer: *mut c_void) -> Result<()> {
         refuse_fork()?;
         let free = entry!(self.group, free);
-        // SAFETY: the handle is open; the rest is the caller's promise.
+        // SAFETY: the handle is open; R12: the caller frees only memory whose work has finished.
         self.driver
             .check(unsafe { free(self.driver.handle(), pointer) })
     }
@@ -424,7 +424,8 @@ impl Peer<'_> {
             ));
         }
         let copy = entry!(self.group, copy);
-        // SAFETY: the queue is live; the ranges are the caller's promise.
+        // SAFETY: the queue is live; both ranges are live until the copy has finished, and do not
+        // overlap (R26).
         self.driver
             .check(unsafe { copy(queue.raw(), dst.0, dst.1, src.0, src.1, size) })
     }

@@ -18,7 +18,7 @@ macro_rules! foreign {
 
             #[inline]
             fn unwinding(self) -> Self::Unwinding {
-                // SAFETY: the two ABIs differ in nothing but in what the caller expects.
+                // SAFETY: the two ABIs differ only in whether the function may unwind.
                 unsafe { std::mem::transmute(self) }
             }
         }

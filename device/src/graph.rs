@@ -151,7 +151,8 @@ impl Queue {
             return Err(hole("graph"));
         };
         let launch = entry!(group, launch);
-        // SAFETY: queue and graph are live and of one driver; the rest is the caller's promise.
+        // SAFETY: queue and graph are live and of one driver; R31: what the commands name is live until
+        // the launch has finished.
         self.driver()
             .check(unsafe { launch(self.raw(), graph.handle.as_ptr()) })
     }

@@ -80,7 +80,7 @@ impl Ipc<'_> {
     pub unsafe fn memory_close(&self, base: u64) -> Result<()> {
         refuse_fork()?;
         let close = entry!(self.group, memory_close);
-        // SAFETY: the driver is open; the rest is the caller's promise.
+        // SAFETY: the driver is open; R12: the caller closes only memory whose work has finished.
         self.driver
             .check(unsafe { close(self.driver.handle(), base) })
     }
@@ -103,7 +103,7 @@ impl Ipc<'_> {
             return Err(self.no_physical());
         };
         let mut handle = empty();
-        // SAFETY: the object is live by the caller's promise, and `handle` lives through the call.
+        // SAFETY: the object is a live handle of this driver; `handle` lives through the call.
         let code = unsafe { export(self.driver.handle(), physical.handle(), &mut handle) };
         self.driver.check(code)?;
         Ok(IpcHandle(handle.bytes))

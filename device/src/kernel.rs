@@ -42,7 +42,7 @@ impl Drop for Kernel {
         let Some(unload) = group.and_then(|group| group.module_unload) else {
             return;
         };
-        // SAFETY: the module is live and its last launch has finished, as the type promises.
+        // SAFETY: the module is live, and its last launch has finished: a `Kernel` is dropped only then.
         if let Err(error) = self.driver.check(unsafe { unload(self.module.as_ptr()) }) {
             tracing::warn!(target: "outrigger::device", %error, "a module could not be unloaded");
         }
@@ -148,7 +148,8 @@ impl Operators<'_> {
         self.driver.check_device(device)?;
         let prepare = entry!(self.group, prepare);
         let (mut workspace, mut handle) = (0, std::ptr::null_mut());
-        // SAFETY: the driver is open, both outputs live through the call; `call` is the caller's.
+        // SAFETY: the driver is open, both outputs live through the call; the pointers in `call` are
+        // valid during it (R10).
         let code = unsafe {
             prepare(
                 self.driver.handle(),
@@ -205,7 +206,8 @@ impl Drop for Operator {
         let Some(release) = group.and_then(|group| group.release) else {
             return;
         };
-        // SAFETY: the operator is live and its last launch has finished, as the type promises.
+        // SAFETY: R47: the operator is live, and its last launch has finished: an `Operator` is dropped
+        // only then.
         if let Err(error) = self.driver.check(unsafe { release(self.raw()) }) {
             tracing::warn!(target: "outrigger::device", %error, "an operator could not be released");
         }

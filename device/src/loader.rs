@@ -40,7 +40,7 @@ unsafe extern "C" fn log(level: i32, message: *const c_char) {
     if message.is_null() {
         return;
     }
-    // SAFETY: not NULL, and terminated by the driver's promise.
+    // SAFETY: not NULL, so NUL-terminated.
     let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
     // A subscriber that panics must not unwind into the driver.
     let _ = std::panic::catch_unwind(|| match level {
@@ -279,7 +279,7 @@ fn open_driver(library: libloading::Library, spec: &DriverSpec) -> Result<Driver
             ),
         });
     }
-    // SAFETY: the driver promises a table of the size that it states, valid while it is loaded.
+    // SAFETY: R1: the table is as large as its `struct_size` says; it is valid while its library is loaded.
     let table = unsafe { Table::read(api)? };
     // SAFETY: functions of a driver keep the contract, and lie in the library that goes with them.
     unsafe {

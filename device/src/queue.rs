@@ -145,7 +145,8 @@ impl Queue {
     pub unsafe fn copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
         refuse_fork()?;
         let copy = entry!(self.driver.table().api, copy);
-        // SAFETY: the queue is live; the ranges are the caller's promise.
+        // SAFETY: the queue is live; R26: both ranges stay valid until the copy has finished, and do
+        // not overlap.
         self.driver
             .check(unsafe { copy(self.raw(), dst, src, size, kind.raw()) })
     }
@@ -163,7 +164,8 @@ impl Queue {
         let fill = entry!(self.driver.table().api, fill);
         // The driver refuses a length that R28 does not know, so that saturation is as good as any.
         let length = u32::try_from(pattern.len()).unwrap_or(u32::MAX);
-        // SAFETY: the queue and the pattern are live; the range is the caller's promise.
+        // SAFETY: queue and pattern are live; the range is live device memory until the fill has
+        // finished (R12).
         self.driver
             .check(unsafe { fill(self.raw(), dst, size, pattern.as_ptr().cast(), length) })
     }
@@ -202,7 +204,8 @@ impl Queue {
     pub unsafe fn host_call_raw(&self, function: HostFn, user: *mut c_void) -> Result<()> {
         refuse_fork()?;
         let host_call = entry!(self.driver.table().api, host_call);
-        // SAFETY: the queue is live; the function is the caller's promise.
+        // SAFETY: the queue is live; R27: `function` may be called once with `user` on any thread, and
+        // does not unwind.
         self.driver
             .check(unsafe { host_call(self.raw(), Some(function), user) })
     }
@@ -245,7 +248,8 @@ impl Queue {
             cost_ns,
             label: label.as_ptr(),
         };
-        // SAFETY: queue, kernel and params are live; what the kernel does is the caller's promise.
+        // SAFETY: queue, kernel and params are live; R7: the memory that `args` names is live until the
+        // kernel has finished.
         self.driver
             .check(unsafe { launch(self.raw(), kernel.raw(), &params) })
     }
@@ -269,7 +273,8 @@ impl Queue {
             return Err(hole("operators"));
         };
         let launch = entry!(group, launch);
-        // SAFETY: queue and operator are live; the rest is the caller's promise.
+        // SAFETY: queue and operator are live; R46, R47: `call` is of the prepared signature, and
+        // workspace and operands are live until the work has finished.
         self.driver
             .check(unsafe { launch(self.raw(), operator.raw(), call, workspace) })
     }
@@ -352,7 +357,7 @@ unsafe extern "C" fn call_boxed<F>(user: *mut c_void, upstream: i32) -> i32
 where
     F: FnOnce(Result<(), Code>) -> Result<(), Code>,
 {
-    // SAFETY: as the caller promises.
+    // SAFETY: R27: called once, with what `Box::<F>::into_raw` gave.
     let function = unsafe { Box::from_raw(user.cast::<F>()) };
     let upstream = if upstream == Code::OK.0 {
         Ok(())

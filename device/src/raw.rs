@@ -136,7 +136,7 @@ impl RawDriver {
         owner: Option<Box<dyn Any + Send + Sync>>,
     ) -> Result<Self> {
         Ok(Self {
-            // SAFETY: the caller's promise.
+            // SAFETY: R1: the table and its groups are as large as they say.
             table: unsafe { Table::read(api) }?,
             handle,
             closed: AtomicBool::new(false),

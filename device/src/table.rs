@@ -63,7 +63,8 @@ pub(crate) unsafe fn versions(table: *const sys::otr_driver_api) -> Option<(u32,
     if table.is_null() || !table.is_aligned() {
         return None;
     }
-    // SAFETY: as the caller promises; a struct_size that is too small to hold it is refused in turn.
+    // SAFETY: not NULL, aligned, and as large as it says; a struct_size that is too small to hold it is
+    // refused in turn.
     let copy = unsafe { copy_prefix(table) };
     (copy.struct_size >= offset_of!(sys::otr_driver_api, name))
         .then_some((copy.api_major, copy.api_minor))
@@ -89,7 +90,7 @@ impl Table {
                 "its table lies at {table:p}, which is not aligned"
             )));
         }
-        // SAFETY: not NULL, aligned, and as large as it says, by the caller's promise.
+        // SAFETY: not NULL, aligned, and as large as its `struct_size` says (R1).
         let api = unsafe { copy_prefix(table) };
         let size = api.struct_size;
         let head = offset_of!(sys::otr_driver_api, open);
@@ -110,7 +111,7 @@ impl Table {
             event_create event_destroy event_record event_query event_synchronize
             copy fill host_call);
         check_entries("table", size, MANDATORY_SIZE, entries)?;
-        // SAFETY: each group is NULL or as large as it says, by the caller's promise.
+        // SAFETY: each group is NULL or as large as its `struct_size` says (R1).
         unsafe {
             Ok(Self {
                 memory_info: group(api.memory_info, "memory_info", |g, size| {
@@ -244,7 +245,7 @@ sized! {
 /// `from` is aligned and points to at least as many bytes as its first word says, and at least to that
 /// word.
 unsafe fn copy_prefix<T: Sized0>(from: *const T) -> T {
-    // SAFETY: the first word is readable by the promise above.
+    // SAFETY: `from` is aligned, and its first word is readable.
     let size = unsafe { from.cast::<usize>().read() };
     let mut copy = MaybeUninit::<T>::zeroed();
     // SAFETY: `size` bytes are readable and size_of::<T>() writable; zero is valid for all fields.
@@ -277,7 +278,7 @@ unsafe fn group<T: Sized0>(
             "its group {name} lies at {from:p}, which is not aligned"
         )));
     }
-    // SAFETY: not NULL, aligned, and as large as it says by the caller's promise.
+    // SAFETY: not NULL, aligned, and as large as its first word says (R1).
     let copy = unsafe { copy_prefix(from) };
     // SAFETY: as above; the copy's own struct_size is what the driver wrote.
     let size = unsafe { from.cast::<usize>().read() };
@@ -346,7 +347,7 @@ unsafe fn text(pointer: *const c_char, field: &str) -> Result<String> {
             "its table has NULL for the string `{field}`"
         )));
     }
-    // SAFETY: not NULL, and terminated by the caller's promise.
+    // SAFETY: not NULL, so NUL-terminated.
     Ok(unsafe { CStr::from_ptr(pointer) }
         .to_string_lossy()
         .into_owned())

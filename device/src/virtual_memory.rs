@@ -146,7 +146,7 @@ impl VirtualMemory<'_> {
     pub unsafe fn destroy(&self, physical: Physical) -> Result<()> {
         refuse_fork()?;
         let destroy = entry!(self.group, destroy);
-        // SAFETY: the handle is the caller's promise.
+        // SAFETY: a live handle of this driver, which the caller does not use again.
         self.driver
             .check(unsafe { destroy(self.driver.handle(), physical.handle()) })
     }
@@ -191,7 +191,7 @@ impl VirtualMemory<'_> {
     pub unsafe fn unmap(&self, address: u64, size: u64) -> Result<()> {
         refuse_fork()?;
         let unmap = entry!(self.group, unmap);
-        // SAFETY: the handle is open; the rest is the caller's promise.
+        // SAFETY: the handle is open; R40: all work that uses the range has finished.
         self.driver
             .check(unsafe { unmap(self.driver.handle(), address, size) })
     }

@@ -117,14 +117,14 @@ pub(crate) fn with_kernel<R>(
     call: *const otr_kernel_call_t,
     with: impl FnOnce(&KernelCall<'_>) -> Result<R>,
 ) -> Result<R> {
-    // SAFETY: NULL or valid by the contract of the header.
+    // SAFETY: H6: NULL, or valid for the call.
     let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
     struct_size(call.struct_size, size_of::<otr_kernel_call_t>(), "call")?;
     unused(call.next, call.reserved, "call")?;
     let label = if call.label.is_null() {
         c"kernel"
     } else {
-        // SAFETY: a NUL-terminated string that lives as long as the process, by the contract.
+        // SAFETY: not NULL; a label is a NUL-terminated string that lives as long as the process.
         unsafe { CStr::from_ptr(call.label) }
     };
     with(&KernelCall {
@@ -149,7 +149,7 @@ pub(crate) fn with_host_node<R>(
     node: *const otr_host_node_t,
     with: impl FnOnce(&HostNode<'_>) -> Result<R>,
 ) -> Result<R> {
-    // SAFETY: NULL or valid by the contract of the header.
+    // SAFETY: H6: NULL, or valid for the call.
     let node = unsafe { node.as_ref() }.ok_or_else(|| null("node"))?;
     struct_size(node.struct_size, size_of::<otr_host_node_t>(), "node")?;
     unused(node.next, node.reserved, "node")?;
@@ -174,7 +174,7 @@ api! {
     fn otr_kernel_launch(stream: otr_stream_t, call: *const otr_kernel_call_t) {
         with_kernel(call, |call| {
             let stream = hooks::stream(stream)?;
-            // SAFETY: the host's promise: the kernel may run with this block, on live memory.
+            // SAFETY: H22: the memory of a kernel's operands is live; H6: its block is valid for the call.
             unsafe { stream.launch(call) }
         })
     }
@@ -183,7 +183,7 @@ api! {
     fn otr_host_node(stream: otr_stream_t, node: *const otr_host_node_t) {
         with_host_node(node, |node| {
             let stream = hooks::stream(stream)?;
-            // SAFETY: the host's promise: the function may be called until `destroy` is.
+            // SAFETY: H11: the host keeps `user` until `destroy` is called.
             unsafe { stream.host_node(node) }
         })
     }

@@ -21,7 +21,8 @@ api! {
             Error::new(Code::INVALID_ARGUMENT, text)
         })?;
         let stream = hooks::stream(stream)?;
-        // SAFETY: the host's promise, as documented.
+        // SAFETY: the stream checks device ranges (H22); the host keeps its own memory valid and
+        // untouched until the copy has finished, as the entry says.
         unsafe { stream.copy(dst, src, size, kind) }
     }
 
@@ -69,7 +70,8 @@ api! {
     fn otr_host_call(stream: otr_stream_t, function: otr_host_fn, user: *mut c_void) {
         let function = function.ok_or_else(|| null("function"))?;
         let stream = hooks::stream(stream)?;
-        // SAFETY: the host's promise: the function may be called once with `user`, from any thread.
+        // SAFETY: H11: the host keeps `user` until `function` was called; it may be called once, on any
+        // thread.
         unsafe { stream.host_call_raw(function, user) }
     }
 }

@@ -139,7 +139,8 @@ api! {
         let out = Out::new(node, "node")?;
         let deps = node_list(deps, dep_count)?;
         let graph = hooks::graph(graph)?;
-        // SAFETY: the host's promise: the kernel may run with this block at every replay.
+        // SAFETY: H22: the memory of a kernel's operands is live at every replay; H6: its block is
+        // valid for the call.
         out.set(with_kernel(call, |call| unsafe { graph.add_kernel(deps, call) })?);
         Ok(())
     }
@@ -177,7 +178,8 @@ api! {
             let text = format!("copy kind {kind} is unknown: it is one of OTR_COPY_*, 1 to 4");
             Error::new(Code::INVALID_ARGUMENT, text)
         })?;
-        // SAFETY: the host's promise, as documented.
+        // SAFETY: the graph checks device ranges (H22); the host keeps its own memory valid as long as
+        // the graph is replayed.
         out.set(unsafe { hooks::graph(graph)?.add_copy(deps, dst, src, size, kind) }?);
         Ok(())
     }
@@ -211,7 +213,7 @@ api! {
         let out = Out::new(node, "node")?;
         let deps = node_list(deps, dep_count)?;
         let graph = hooks::graph(graph)?;
-        // SAFETY: the host's promise: the function may be called until `destroy` is.
+        // SAFETY: H11: the host keeps `user` until `destroy` is called.
         out.set(with_host_node(host, |host| unsafe { graph.add_host(deps, host) })?);
         Ok(())
     }

@@ -103,7 +103,7 @@ api! {
 
     /// Puts another number in place of a named one, for later replays.
     fn otr_graph_bind_scalar(exec: otr_graph_exec_t, slot: u32, value: *const otr_scalar_t) {
-        // SAFETY: NULL or valid by the contract of the header.
+        // SAFETY: H6: NULL, or valid for the call.
         let value = unsafe { value.as_ref() }.ok_or_else(|| null("value"))?;
         let value = scalar(value)?;
         hooks::graph_exec(exec)?.bind_scalar(slot, value)

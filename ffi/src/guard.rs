@@ -64,7 +64,7 @@ impl<T> Out<T> {
 
     #[inline]
     pub(crate) fn set(self, value: T) {
-        // SAFETY: not NULL, as checked in `new`; valid for writes by the contract of the header.
+        // SAFETY: not NULL, as checked in `new`; H6: valid for writes during the call.
         unsafe { self.0.as_ptr().write(value) }
     }
 }
@@ -78,7 +78,7 @@ pub(crate) struct OutStruct<T: Sized> {
 impl<T> OutStruct<T> {
     pub(crate) fn new(pointer: *mut T, name: &str) -> Result<Self> {
         let to = NonNull::new(pointer).ok_or_else(|| null(name))?;
-        // SAFETY: not NULL; by the contract of the header valid, with `struct_size` as first member.
+        // SAFETY: not NULL; H6, H9: valid during the call, with `struct_size` as its first member.
         let size = unsafe { to.as_ptr().cast::<usize>().read() };
         if size < size_of::<usize>() {
             return Err(Error::new(
@@ -96,8 +96,8 @@ impl<T> OutStruct<T> {
     pub(crate) fn set(self, value: &T) {
         const HEAD: usize = size_of::<usize>();
         let from = std::ptr::from_ref(value).cast::<u8>();
-        // SAFETY: both are valid for `size` bytes: the caller's by its `struct_size`, ours since size
-        // is at most `size_of::<T>()`.
+        // SAFETY: both are valid for `size` bytes: the host's by its `struct_size` (H9), ours since
+        // size is at most `size_of::<T>()`.
         unsafe {
             let to = self.to.as_ptr().cast::<u8>();
             from.add(HEAD)
@@ -111,7 +111,7 @@ pub(crate) fn c_str<'a>(pointer: *const c_char, name: &str) -> Result<&'a CStr> 
     if pointer.is_null() {
         return Err(null(name));
     }
-    // SAFETY: not NULL; by the contract of the header a NUL-terminated string that outlives the call.
+    // SAFETY: not NULL; H6, H7: a NUL-terminated string that outlives the call.
     Ok(unsafe { CStr::from_ptr(pointer) })
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -> Resul
     if pointer.is_null() {
         return Err(null(name));
     }
-    // SAFETY: not NULL; by the contract of the header `count` elements that outlive the call.
+    // SAFETY: not NULL; H6: `count` elements that outlive the call.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 

@@ -103,7 +103,7 @@ unsafe extern "C" fn take_frame(
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: not NULL; by the contract of the header a NUL-terminated string.
+        // SAFETY: not NULL, so a NUL-terminated string (H7).
         let text = unsafe { CStr::from_ptr(text) };
         text.to_string_lossy().into_owned()
     };
@@ -163,7 +163,7 @@ api! {
     /// nor context.
     fn otr_memory_history_start(device: u32, options: *const otr_history_options_t) {
         let memory = Memory::of(device)?;
-        // SAFETY: NULL or valid by the contract of the header.
+        // SAFETY: H6: NULL, or valid for the call.
         let given = unsafe { options.as_ref() }.ok_or_else(|| null("options"))?;
         struct_size(given.struct_size, size_of::<otr_history_options_t>(), "options")?;
         let options = checked(given)?;

@@ -83,7 +83,7 @@ pub(crate) fn with_call<R>(
     call: *const otr_operator_call_t,
     with: impl FnOnce(OperatorId, &Call<'_>) -> Result<R>,
 ) -> Result<R> {
-    // SAFETY: NULL or valid by the contract of the header.
+    // SAFETY: H6: NULL, or valid for the call.
     let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
     struct_size(call.struct_size, size_of::<otr_operator_call_t>(), "call")?;
     unused(call.next, call.reserved, "call")?;
@@ -150,7 +150,7 @@ api! {
     ) {
         with_call(operator_id, call, |operator, call| {
             let stream = hooks::stream(stream)?;
-            // SAFETY: that operands lie in live memory of the device is the host's promise.
+            // SAFETY: H22: the host sees to it that operands lie in live memory of the device.
             unsafe { stream.call(operator, call) }
         })
     }

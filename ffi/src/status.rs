@@ -33,7 +33,7 @@ fn c_string(text: &str) -> CString {
 /// # Safety
 /// NULL, or a status that was not freed.
 unsafe fn get<'a>(status: *const otr_status_t) -> Option<&'a otr_status_t> {
-    // SAFETY: the caller's promise.
+    // SAFETY: H1: NULL, or a status that was not freed.
     unsafe { status.as_ref() }
 }
 
@@ -45,7 +45,7 @@ unsafe fn get<'a>(status: *const otr_status_t) -> Option<&'a otr_status_t> {
 /// NULL, or a status that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn otr_status_code(status: *const otr_status_t) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: H1: NULL, or a status that was not freed.
     unsafe { get(status) }.map_or(Code::OK.0, |status| status.code)
 }
 
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn otr_status_code(status: *const otr_status_t) -> i32 {
 /// NULL, or a status that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn otr_status_message(status: *const otr_status_t) -> *const c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: H1: NULL, or a status that was not freed.
     unsafe { get(status) }.map_or(c"success".as_ptr(), |status| status.message.as_ptr())
 }
 
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn otr_status_message(status: *const otr_status_t) -> *con
 /// NULL, or a status that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn otr_status_operator(status: *const otr_status_t) -> *const c_char {
-    // SAFETY: the caller's promise.
+    // SAFETY: H1: NULL, or a status that was not freed.
     unsafe { get(status) }
         .and_then(|status| status.operator.as_deref())
         .map_or(std::ptr::null(), CStr::as_ptr)
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn otr_status_operator(status: *const otr_status_t) -> *co
 /// NULL, or a status that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn otr_status_stream(status: *const otr_status_t) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: H1: NULL, or a status that was not freed.
     unsafe { get(status) }.map_or(0, |status| status.stream)
 }
 
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn otr_status_stream(status: *const otr_status_t) -> u64 {
 /// NULL, or a status that was not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn otr_status_submission(status: *const otr_status_t) -> u64 {
-    // SAFETY: the caller's promise.
+    // SAFETY: H1: NULL, or a status that was not freed.
     unsafe { get(status) }.map_or(0, |status| status.submission)
 }
 
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn otr_status_submission(status: *const otr_status_t) -> u
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn otr_status_free(status: *mut otr_status_t) {
     if !status.is_null() {
-        // SAFETY: made by `Box::into_raw` in `boxed`, and not freed before by the caller's promise.
+        // SAFETY: made by `Box::into_raw` in `boxed`; H1: the host frees a status once.
         drop(unsafe { Box::from_raw(status) });
     }
 }
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn otr_status_free(status: *mut otr_status_t) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn otr_string_free(string: *mut c_char) {
     if !string.is_null() {
-        // SAFETY: made by `CString::into_raw`, and not freed before by the caller's promise.
+        // SAFETY: made by `CString::into_raw`; H11: the host frees a string once.
         drop(unsafe { CString::from_raw(string) });
     }
 }

@@ -175,7 +175,7 @@ macro_rules! gated {
                         .unwrap_or(std::ptr::null_mut());
                     let all = &[$first.handle() $(, $arg.handle())*];
                     match self.gate.pass(next, Entry::$method, Handles { queue, all }) {
-                        // SAFETY: the caller's promise.
+                        // SAFETY: R7: the host's own arguments, handed on.
                         Ok(_pass) => unsafe {
                             self.layer.$method(next, $first $(, $arg)* $(, $out)?)
                         },

@@ -151,7 +151,7 @@ impl Handle {
         if place.is_null() || !place.is_aligned() {
             return None;
         }
-        // SAFETY: aligned, and readable by the caller's promise. The rest of a handle is looked at only
+        // SAFETY: aligned and not NULL, so readable. The rest of a handle is looked at only
         // if this word says that it is one.
         let tag = unsafe { &*place.cast::<AtomicU64>() }.load(Ordering::Acquire);
         if tag != T::TAG ^ (place.addr() as u64) {

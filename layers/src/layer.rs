@@ -84,7 +84,7 @@ macro_rules! calls_below {
                 pub unsafe fn $method(&self, $first: *mut sys::$fty $(, $arg: $ty)*
                     $(, $out: *mut *mut sys::$oty)?) -> i32 {
                     match groups::$group(&self.raw).and_then(|group| group.$entry) {
-                        // SAFETY: the caller's promise.
+                        // SAFETY: the arguments keep the contract, and handles are of the driver below.
                         Some(entry) => unsafe { entry($first $(, $arg)* $(, $out)?) },
                         None => missing(stringify!($group), stringify!($entry)),
                     }
@@ -131,7 +131,7 @@ macro_rules! layer {
                 #[inline]
                 unsafe fn $method(&self, next: &Next, $first: *mut sys::$fty $(, $arg: $ty)*
                     $(, $out: *mut *mut sys::$oty)?) -> i32 {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: R7: the host's own arguments, handed on.
                     unsafe { next.$method($first $(, $arg)* $(, $out)?) }
                 }
             )*

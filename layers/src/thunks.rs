@@ -50,7 +50,7 @@ unsafe fn made<T: Object>(
     place: *mut *mut T,
     body: impl FnOnce(*mut *mut T) -> i32,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `place` is NULL or writable.
     unsafe {
         placed(place, body, |below| {
             Handle::make(below, Arc::clone(layered))
@@ -88,7 +88,7 @@ macro_rules! thunk {
     (plain $method:ident($first:ident: $fty:ident $(, $arg:ident: $ty:ty)*) []) => {
         pub(crate) unsafe extern "C" fn $method($first: *mut sys::$fty $(, $arg: $ty)*) -> i32 {
             call($first, |layered, _, $first| {
-                // SAFETY: the host's promise.
+                // SAFETY: R7: the host's own arguments, with handles of the driver below.
                 unsafe {
                     layered.layer.$method(&layered.next, $first $(, Argument::below($arg))*)
                 }
@@ -99,7 +99,7 @@ macro_rules! thunk {
         pub(crate) unsafe extern "C" fn $method($first: *mut sys::$fty) -> i32 {
             let mut gone = None;
             let code = call($first, |layered, handle, below| {
-                // SAFETY: the host's promise.
+                // SAFETY: R8: no other call uses what the host destroys.
                 let code = unsafe { layered.layer.$method(&layered.next, below) };
                 gone = (code == Code::OK.0).then_some(handle);
                 code
@@ -115,7 +115,8 @@ macro_rules! thunk {
         pub(crate) unsafe extern "C" fn $method($first: *mut sys::$fty $(, $arg: $ty)*,
             $out: *mut *mut sys::$oty) -> i32 {
             call($first, |layered, handle, $first| {
-                // SAFETY: the host's promise, for the place too.
+                // SAFETY: R7: the host's own arguments, with handles of the driver below; a place that is not
+                // NULL is writable.
                 unsafe {
                     made(handle.layered(), $out, |$out| {
                         layered.layer.$method(&layered.next, $first $(, Argument::below($arg))*, $out)
@@ -138,7 +139,7 @@ entries!(thunks);
 pub(crate) unsafe extern "C" fn close(driver: *mut sys::otr_driver) -> i32 {
     let mut gone = None;
     let code = call(driver, |layered, handle, below| {
-        // SAFETY: the host's promise.
+        // SAFETY: R12: `close` comes last.
         let code = unsafe { layered.layer.close(&layered.next, below) };
         if code == Code::OK.0 {
             gone = Some(handle);
@@ -160,7 +161,7 @@ pub(crate) unsafe extern "C" fn virtual_destroy(
 ) -> i32 {
     let mut gone = None;
     let code = call(driver, |layered, _, driver| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no other call uses what the host destroys.
         let code = unsafe {
             layered
                 .layer
@@ -199,7 +200,7 @@ pub(crate) unsafe extern "C" fn virtual_map(
         } else {
             objects.as_ptr()
         };
-        // SAFETY: the host's promise; as many handles as before.
+        // SAFETY: R7: the host's own arguments, with as many handles of the driver below.
         unsafe {
             layered
                 .layer
@@ -214,7 +215,8 @@ pub(crate) unsafe extern "C" fn kernel_get(
     kernel: *mut *mut sys::otr_kernel,
 ) -> i32 {
     call(module, |layered, handle, module| {
-        // SAFETY: the host's promise, for the place too.
+        // SAFETY: R7: the host's own arguments, with handles of the driver below; a place that is not
+        // NULL is writable.
         unsafe {
             placed(
                 kernel,

@@ -43,7 +43,7 @@ impl Held {
 impl Layer for Held {
     unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
         self.stop("event_query");
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe { next.event_query(event) }
     }
 
@@ -53,7 +53,7 @@ impl Layer for Held {
         event: *mut sys::otr_drv_event,
         queue: *mut sys::otr_queue,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.event_record(event, queue) };
         self.stop("event_record");
         code
@@ -65,7 +65,7 @@ impl Layer for Held {
         queue: *mut sys::otr_queue,
         event: *mut sys::otr_drv_event,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.queue_wait_event(queue, event) };
         self.stop("queue_wait_event");
         code
@@ -208,7 +208,7 @@ impl Layer for Crossing {
     ) -> i32 {
         let called = self.0.called.load(Ordering::Acquire);
         self.0.called_first.store(called, Ordering::Release);
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.event_record(event, queue) };
         self.0.recorded.store(true, Ordering::Release);
         until(LATE, &self.0.clock);
@@ -223,7 +223,7 @@ impl Layer for Crossing {
         user: *mut std::ffi::c_void,
     ) -> i32 {
         self.0.called.store(true, Ordering::Release);
-        // SAFETY: the caller's promise.
+        // SAFETY: R27: the function is called exactly once, with what was given for it.
         unsafe { next.host_call(queue, function, user) }
     }
 
@@ -236,7 +236,7 @@ impl Layer for Crossing {
     ) -> i32 {
         self.0.clock.store(true, Ordering::Release);
         until(Duration::from_millis(2), &self.0.called);
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe { next.device_time(driver, device, nanoseconds) }
     }
 }

@@ -26,7 +26,7 @@ struct Slow(Mutex<mpsc::Receiver<()>>, mpsc::SyncSender<()>);
 
 impl Layer for Slow {
     unsafe fn queue_synchronize(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.queue_synchronize(queue) };
         self.1.send(()).unwrap();
         let _ = self.0.lock().unwrap().recv_timeout(Duration::from_secs(60));

@@ -197,7 +197,7 @@ impl Layer for ShortFill {
         } else {
             size
         };
-        // SAFETY: the caller's promise, for fewer bytes.
+        // SAFETY: R7: the host's own arguments, with fewer bytes.
         unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
     }
 }
@@ -365,7 +365,7 @@ impl Layer for Overtaken {
             let _ = self.began.send(());
             let _ = passed.recv_timeout(Duration::from_millis(300));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.fill(queue, dst, size, pattern, pattern_size) };
         let _ = self.pass.send(());
         code

@@ -287,7 +287,7 @@ type Call = (unsafe extern "C" fn(*mut c_void, i32) -> i32, *mut c_void);
 /// # Safety
 /// `user` is a boxed [`Call`].
 unsafe extern "C" fn twice(user: *mut c_void, upstream: i32) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `user` is a boxed `Call`; R27: this runs once.
     let (function, user) = *unsafe { Box::from_raw(user.cast::<Call>()) };
     // SAFETY: this is what a wrong driver does; the layer above bears it.
     unsafe {
@@ -299,7 +299,7 @@ unsafe extern "C" fn twice(user: *mut c_void, upstream: i32) -> i32 {
 /// # Safety
 /// `user` is a boxed [`Call`].
 unsafe extern "C" fn all_is_well(user: *mut c_void, upstream: i32) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `user` is a boxed `Call`; R27: this runs once.
     let (function, user) = *unsafe { Box::from_raw(user.cast::<Call>()) };
     // SAFETY: the function takes any code.
     unsafe { function(user, 0) };
@@ -323,7 +323,7 @@ impl Layer for WrongDriver {
         size: u64,
         address: *mut u64,
     ) -> i32 {
-        // SAFETY: the caller's promise; the output is writable.
+        // SAFETY: R7: the host's own arguments, handed on; the output is writable.
         unsafe {
             let code = next.memory_alloc(driver, device, size, address);
             match self.wrong {
@@ -348,7 +348,7 @@ impl Layer for WrongDriver {
         device: u32,
         properties: *mut sys::otr_device_properties,
     ) -> i32 {
-        // SAFETY: the caller's promise; behind the struct writes only the layer's own copy is hit.
+        // SAFETY: R7: the host's own arguments; a write behind the struct hits only the layer's own copy.
         unsafe {
             let code = next.device_properties(driver, device, properties);
             if self.is(Wrong::TooFar) && self.armed.load(Ordering::Relaxed) {
@@ -359,7 +359,7 @@ impl Layer for WrongDriver {
     }
 
     unsafe fn queue_query(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.queue_query(queue) };
         match (self.wrong, Code(code)) {
             (Wrong::EarlyQuery, Code::NOT_READY) | (Wrong::RecordingAnswers, Code::CAPTURE) => 0,
@@ -368,7 +368,7 @@ impl Layer for WrongDriver {
     }
 
     unsafe fn queue_synchronize(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.queue_synchronize(queue) };
         match (self.wrong, code) {
             (_, 0) => 0,
@@ -387,12 +387,12 @@ impl Layer for WrongDriver {
         if self.is(Wrong::IgnoredWait) {
             return 0;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe { next.queue_wait_event(queue, event) }
     }
 
     unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.event_query(event) };
         match (self.wrong, Code(code)) {
             (Wrong::EarlyEvent, Code::NOT_READY) => 0,
@@ -414,7 +414,7 @@ impl Layer for WrongDriver {
         if self.is(Wrong::ZeroCopy) && size == 0 {
             return fail(Code::INVALID_ARGUMENT, "nothing to copy");
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: R26: both ranges stay valid until the copy has finished.
         unsafe { next.copy(queue, dst, src, size, kind) }
     }
 
@@ -430,7 +430,7 @@ impl Layer for WrongDriver {
         if self.is(Wrong::OddFill) && pattern_size == 3 {
             return 0;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
     }
 
@@ -446,7 +446,7 @@ impl Layer for WrongDriver {
             Wrong::FalseUpstream => Some(all_is_well),
             _ => None,
         };
-        // SAFETY: the caller's promise; what is boxed is called once.
+        // SAFETY: R27: what is boxed is called once.
         unsafe {
             if let (Some(wrapper), Some(function)) = (wrapper, function) {
                 let call: Call = (function, user);
@@ -474,7 +474,7 @@ impl Layer for WrongDriver {
         device: u32,
         bytes: *mut u64,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe {
             let code = next.virtual_granularity(driver, device, bytes);
             if self.is(Wrong::Granularity) {
@@ -491,7 +491,7 @@ impl Layer for WrongDriver {
         device: u32,
         nanoseconds: *mut u64,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe {
             let code = next.device_time(driver, device, nanoseconds);
             if self.is(Wrong::Backwards) {

@@ -239,7 +239,8 @@ impl Command {
                 // SAFETY: called once, in order, with what the host gave (R27).
                 Code(unsafe { foreign_call!(function, user, upstream.0) }).into()
             }
-            // SAFETY: the caller's promise; a graph is run in its turn, with all that it names.
+            // SAFETY: a graph is run in its turn; R31: all that it names is valid until its last launch
+            // has finished.
             Self::Graph { body } => unsafe { body.run(upstream) },
             Self::Stamp { stamp } => {
                 stamp.0.store(now(), Ordering::Relaxed);
@@ -265,7 +266,7 @@ impl Command {
 /// `size` bytes from `dst` may be written, and the size is a multiple of the pattern.
 unsafe fn fill(dst: *mut u8, size: usize, pattern: Pattern) {
     let (first, second) = match pattern {
-        // SAFETY: as the caller promises.
+        // SAFETY: `size` bytes from `dst` may be written.
         Pattern::Byte(byte) => return unsafe { dst.write_bytes(byte, size) },
         Pattern::Word(word) => (word, word),
         Pattern::Wide(first, second) => (first, second),

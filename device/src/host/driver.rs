@@ -188,7 +188,7 @@ pub(super) unsafe extern "C" fn open(
 
 pub(super) unsafe extern "C" fn close(driver: *mut sys::otr_driver) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         if let Some(rest) = host.in_use() {
             return Err(Fault::new(
@@ -208,9 +208,9 @@ pub(super) unsafe extern "C" fn close(driver: *mut sys::otr_driver) -> i32 {
 
 pub(super) unsafe extern "C" fn device_count(driver: *mut sys::otr_driver, count: *mut u32) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
-        // SAFETY: the host's promise: NULL or writable.
+        // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
         unsafe { give(count, host.devices.len() as u32) }
     })
 }
@@ -221,7 +221,7 @@ pub(super) unsafe extern "C" fn device_properties(
     properties: *mut sys::otr_device_properties,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let device = host.device(device)?;
         if properties.is_null() {
@@ -308,7 +308,7 @@ pub(super) unsafe extern "C" fn memory_alloc(
     address: *mut u64,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let device = host.device(device)?;
         if address.is_null() {
@@ -330,7 +330,7 @@ pub(super) unsafe extern "C" fn memory_alloc(
 
 pub(super) unsafe extern "C" fn memory_free(driver: *mut sys::otr_driver, address: u64) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         for device in &host.devices {
             if device.memory.free(address)? {
@@ -351,7 +351,7 @@ pub(super) unsafe extern "C" fn memory_info(
     total: *mut u64,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let memory = &host.device(device)?.memory;
         if free.is_null() || total.is_null() {
@@ -374,7 +374,7 @@ pub(super) unsafe extern "C" fn pinned_alloc(
     pointer: *mut *mut c_void,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         if pointer.is_null() {
             return Err(Fault::null(
@@ -423,7 +423,7 @@ pub(super) unsafe extern "C" fn pinned_free(
     pointer: *mut c_void,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let Some(length) = host.pinned.lock().remove(&(pointer as usize)) else {
             return Err(Fault::argument(format!(
@@ -447,11 +447,11 @@ pub(super) unsafe extern "C" fn can_access(
     yes: *mut u32,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         host.device(device)?;
         host.device(peer)?;
-        // One process, one memory. SAFETY: the host's promise: NULL or writable.
+        // One process, one memory. SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
         unsafe { give(yes, 1) }
     })
 }
@@ -462,10 +462,10 @@ pub(super) unsafe extern "C" fn device_time(
     nanoseconds: *mut u64,
 ) -> i32 {
     answer(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         host.device(device)?;
-        // SAFETY: the host's promise: NULL or writable.
+        // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
         unsafe { give(nanoseconds, now())? };
         Ok(Code::OK)
     })

@@ -95,7 +95,7 @@ unsafe fn both<'a>(
     of: *mut sys::otr_drv_event,
     on: *mut sys::otr_queue,
 ) -> Result<(&'a Event, &'static Queue), Fault> {
-    // SAFETY: as the caller promises.
+    // SAFETY: R8: no call uses an event or a queue that the host destroys, so each is NULL or live.
     let (event, queue) = unsafe { (event(of)?, queue(on)?) };
     if queue.is_of(&event.host) {
         return Ok((event, queue));
@@ -117,7 +117,7 @@ fn foreign() -> Fault {
 /// `handle` is NULL or came from `event_create` and was not destroyed.
 #[inline]
 pub(super) unsafe fn event<'a>(handle: *mut sys::otr_drv_event) -> Result<&'a Event, Fault> {
-    // SAFETY: as the caller promises.
+    // SAFETY: NULL, or from `event_create` and not destroyed.
     unsafe { handle.cast::<Event>().as_ref() }
         .ok_or_else(|| Fault::null("the event", Code::INVALID_HANDLE))
 }
@@ -128,7 +128,7 @@ pub(super) unsafe fn event<'a>(handle: *mut sys::otr_drv_event) -> Result<&'a Ev
 /// `handle` is NULL or came from `queue_create` and was not destroyed.
 #[inline]
 pub(super) unsafe fn queue(handle: *mut sys::otr_queue) -> Result<&'static Queue, Fault> {
-    // SAFETY: as the caller promises; queues are never freed.
+    // SAFETY: NULL, or from `queue_create` and not destroyed; queues are never freed.
     unsafe { handle.cast::<Queue>().as_ref() }
         .ok_or_else(|| Fault::null("the queue", Code::INVALID_HANDLE))
 }
@@ -140,7 +140,7 @@ pub(super) unsafe extern "C" fn create(
     place: *mut *mut sys::otr_drv_event,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         host.device(device)?;
         if flags & !sys::OTR_EVENT_TIMING != 0 {
@@ -163,7 +163,7 @@ pub(super) unsafe extern "C" fn create(
 
 pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_drv_event) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses an event that the host destroys, so it is NULL or live.
         let event = unsafe { event(handle)? };
         event.host.events.fetch_sub(1, Ordering::Relaxed);
         if let Some(exported) = event.exported.get() {
@@ -181,7 +181,7 @@ pub(super) unsafe extern "C" fn record(
     on: *mut sys::otr_queue,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses an event or a queue that the host destroys, so each is NULL or live.
         let (event, queue) = unsafe { both(handle, on)? };
         if event.imported.is_some() {
             return Err(Fault::new(
@@ -224,7 +224,7 @@ pub(super) unsafe extern "C" fn record(
 
 pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_event) -> i32 {
     answer(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses an event that the host destroys, so it is NULL or live.
         let event = unsafe { event(handle)? };
         if let Some(imported) = &event.imported {
             return imported.query();
@@ -238,7 +238,7 @@ pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_event) -> i32 {
 
 pub(super) unsafe extern "C" fn synchronize(handle: *mut sys::otr_drv_event) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses an event that the host destroys, so it is NULL or live.
         let event = unsafe { event(handle)? };
         if let Some(imported) = &event.imported {
             return imported.synchronize();
@@ -255,7 +255,7 @@ pub(super) unsafe extern "C" fn time(
     nanoseconds: *mut u64,
 ) -> i32 {
     answer(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses an event that the host destroys, so it is NULL or live.
         let event = unsafe { event(handle)? };
         let Some(stamp) = &event.stamp else {
             return Err(Fault::argument(
@@ -272,7 +272,7 @@ pub(super) unsafe extern "C" fn time(
             Code::OK => {}
             code => return Ok(code),
         }
-        // SAFETY: the host's promise: NULL or writable.
+        // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
         unsafe { give(nanoseconds, stamp.time())? };
         Ok(Code::OK)
     })
@@ -283,7 +283,7 @@ pub(super) unsafe extern "C" fn queue_wait(
     handle: *mut sys::otr_drv_event,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses an event or a queue that the host destroys, so each is NULL or live.
         let (event, queue) = unsafe { both(handle, on)? };
         if let Some(imported) = &event.imported {
             return imported.queue_wait(&event.host, queue);

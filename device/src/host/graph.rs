@@ -88,7 +88,8 @@ impl Body {
         let mut outcome = Outcome::from(upstream);
         for kept in &self.commands {
             let args = (self.args[kept.line..].as_ptr().cast(), kept.size);
-            // SAFETY: the caller's promise; the block was copied for this command.
+            // SAFETY: what a command needs holds for each of this graph's; the block was copied for
+            // this command (R30).
             let one = unsafe { kept.command.clone().run(args, outcome.code) };
             if outcome.code == Code::OK {
                 outcome = one;
@@ -113,13 +114,13 @@ impl Body {
 /// # Safety
 /// `handle` is NULL or came from `record_end` and was not destroyed.
 unsafe fn graph<'a>(handle: *mut sys::otr_drv_graph) -> Result<&'a Graph, Fault> {
-    // SAFETY: as the caller promises.
+    // SAFETY: NULL, or from `record_end` and not destroyed.
     unsafe { handle.cast::<Graph>().as_ref() }
         .ok_or_else(|| Fault::null("the graph", Code::INVALID_HANDLE))
 }
 
 pub(super) unsafe extern "C" fn record_begin(on: *mut sys::otr_queue) -> i32 {
-    // SAFETY: the host's promise.
+    // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
     done(|| recording::begin(unsafe { queue(on)? }))
 }
 
@@ -128,7 +129,7 @@ pub(super) unsafe extern "C" fn record_end(
     place: *mut *mut sys::otr_drv_graph,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(on)? };
         if place.is_null() {
             return Err(Fault::null(
@@ -155,7 +156,7 @@ pub(super) unsafe extern "C" fn launch(
     handle: *mut sys::otr_drv_graph,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let (queue, graph) = unsafe { (queue(on)?, graph(handle)?) };
         if !std::ptr::eq(queue.device(), graph.device) {
             return Err(Fault::new(
@@ -173,7 +174,7 @@ pub(super) unsafe extern "C" fn update(
     from: *mut sys::otr_drv_graph,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a graph that the host destroys, so each is NULL or live.
         let (graph, from) = unsafe { (graph(handle)?, graph(from)?) };
         let new = Arc::clone(&from.body.lock());
         let mut body = graph.body.lock();
@@ -195,7 +196,7 @@ pub(super) unsafe extern "C" fn update(
 
 pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_drv_graph) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no other call uses the graph that the host destroys, so it is NULL or live.
         let graph = unsafe { graph(handle)? };
         graph.host.graphs.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: made by `Box::into_raw` in `record_end`, and given back by the host; launches that

@@ -15,7 +15,7 @@ pub(super) unsafe extern "C" fn memory_export(
     handle: *mut sys::otr_ipc_handle_t,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         writable(handle)?;
         for device in &host.devices {
@@ -39,11 +39,11 @@ pub(super) unsafe extern "C" fn memory_import(
     base: *mut u64,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let mapping = host.device(device)?.memory.mapping();
         writable(base)?;
-        // SAFETY: the host's promise.
+        // SAFETY: NULL, or readable during the call (R10).
         let bytes = unsafe { read(handle)? };
         let part = host.exports.import(Kind::Memory, &bytes)?;
         let address = mapping.import(part)?;
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn memory_import(
 
 pub(super) unsafe extern "C" fn memory_close(driver: *mut sys::otr_driver, base: u64) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let mut mappings = host.devices.iter().map(|device| device.memory.mapping());
         match mappings.find(|mapping| mapping.has_address(base)) {
@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn physical_export(
     handle: *mut sys::otr_ipc_handle_t,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let (device, number) = object(&host, physical)?;
         writable(handle)?;
@@ -90,11 +90,11 @@ pub(super) unsafe extern "C" fn physical_import(
     physical: *mut *mut sys::otr_physical,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let mapping = host.device(device)?.memory.mapping();
         writable(physical)?;
-        // SAFETY: the host's promise.
+        // SAFETY: NULL, or readable during the call (R10).
         let bytes = unsafe { read(handle)? };
         let part = host.exports.import(Kind::Physical, &bytes)?;
         if !part.size.is_multiple_of(GRANULARITY) || !part.offset.is_multiple_of(GRANULARITY) {
@@ -117,7 +117,7 @@ pub(super) unsafe extern "C" fn event_export(
     place: *mut sys::otr_ipc_handle_t,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses an event that the host destroys, so it is NULL or live.
         let event = unsafe { event(handle)? };
         writable(place)?;
         let bytes = event.export()?;
@@ -132,10 +132,10 @@ pub(super) unsafe extern "C" fn event_import(
     place: *mut *mut sys::otr_drv_event,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         writable(place)?;
-        // SAFETY: the host's promise.
+        // SAFETY: NULL, or readable during the call (R10).
         let bytes = unsafe { read(handle)? };
         let event = Box::new(Event::import(&host, &bytes)?);
         // SAFETY: not NULL, so writable.
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn event_import(
 /// # Safety
 /// `handle` is NULL or readable.
 unsafe fn read(handle: *const sys::otr_ipc_handle_t) -> Result<Handle, Fault> {
-    // SAFETY: as the caller promises.
+    // SAFETY: NULL or readable.
     match unsafe { handle.as_ref() } {
         Some(handle) => Ok(handle.bytes),
         None => Err(Fault::null("the handle", Code::INVALID_ARGUMENT)),

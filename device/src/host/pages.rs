@@ -64,7 +64,7 @@ impl Pages {
     /// # Safety
     /// The range belongs to the caller, and nobody uses what is mapped there.
     pub(super) unsafe fn map(&self, address: u64, size: u64, offset: u64) -> Result<(), Errno> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the range belongs to the caller, and nobody uses what is mapped there.
         unsafe {
             mmap(
                 address as *mut c_void,
@@ -217,7 +217,7 @@ impl Drop for Span {
 /// # Safety
 /// The range belongs to the caller, and nobody uses what is mapped there.
 pub(super) unsafe fn clear(address: u64, size: u64) -> Result<(), Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the range belongs to the caller, and nobody uses what is mapped there.
     unsafe {
         mmap_anonymous(
             address as *mut c_void,

@@ -224,7 +224,7 @@ impl Reader {
     /// It has been published to this thread.
     #[inline]
     unsafe fn read(&self) -> &Command {
-        // SAFETY: the caller's promise; the segment lives until the reader leaves it.
+        // SAFETY: the command was published to this thread; the segment lives until the reader leaves it.
         unsafe {
             let record = self.at.as_ref();
             self.segment.as_ref().handed.read();

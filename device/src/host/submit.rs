@@ -19,7 +19,7 @@ pub(super) unsafe extern "C" fn create(
     place: *mut *mut sys::otr_queue,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let device = host.device(device)?;
         if place.is_null() {
@@ -49,23 +49,23 @@ pub(super) unsafe extern "C" fn create(
 }
 
 pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_queue) -> i32 {
-    // SAFETY: the host's promise.
+    // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
     done(|| unsafe { queue(handle)? }.destroy())
 }
 
 pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_queue) -> i32 {
-    // SAFETY: the host's promise.
+    // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
     answer(|| unsafe { queue(handle)? }.query_all())
 }
 
 pub(super) unsafe extern "C" fn synchronize(handle: *mut sys::otr_queue) -> i32 {
-    // SAFETY: the host's promise.
+    // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
     done(|| unsafe { queue(handle)? }.synchronize())
 }
 
 pub(super) unsafe extern "C" fn flush(handle: *mut sys::otr_queue) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
         if !queue.idle() {
             queue.worker().wake(queue);
@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn host_call(
     user: *mut c_void,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
         let Some(function) = function else {
             return Err(Fault::null("the function", Code::INVALID_ARGUMENT));
@@ -99,7 +99,7 @@ pub(super) unsafe extern "C" fn copy(
     kind: u32,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
         let (to_device, from_device) = match kind {
             sys::OTR_COPY_HOST_TO_DEVICE => (true, false),
@@ -131,7 +131,7 @@ pub(super) unsafe extern "C" fn peer_copy(
     size: u64,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
         let host = queue
             .owner()
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn fill(
     pattern_size: u32,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
         if pattern.is_null() {
             return Err(Fault::null("the pattern", Code::INVALID_ARGUMENT));
@@ -228,7 +228,7 @@ pub(super) unsafe extern "C" fn module_load(
     place: *mut *mut sys::otr_module,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         host.device(device)?;
         if format != sys::OTR_CODE_HOST_FUNCTION {
@@ -285,7 +285,8 @@ pub(super) unsafe extern "C" fn kernel_get(
                 "a host function has no name: ask with NULL for the only kernel of the module",
             ));
         }
-        // SAFETY: the host's promise: NULL or writable. The kernel is the module.
+        // SAFETY: `give` refuses NULL (R7); the host makes any other place writable. The kernel is the
+        // module.
         unsafe { give(place, module.cast()) }
     })
 }
@@ -296,9 +297,10 @@ pub(super) unsafe extern "C" fn launch(
     launch: *const sys::otr_launch,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let queue = unsafe { queue(handle)? };
-        // SAFETY: NULL or a module of `module_load`, which is live by the host's promise.
+        // SAFETY: NULL, or a module of `module_load`: the host unloads it only after its last launch
+        // has finished.
         let Some(module) = (unsafe { kernel.cast::<Module>().as_ref() }) else {
             return Err(Fault::null("the kernel", Code::INVALID_HANDLE));
         };

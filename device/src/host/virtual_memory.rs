@@ -13,10 +13,10 @@ pub(super) unsafe extern "C" fn granularity(
     bytes: *mut u64,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         host.device(device)?;
-        // SAFETY: the host's promise: NULL or writable.
+        // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
         unsafe { give(bytes, GRANULARITY) }
     })
 }
@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn reserve(
     address: *mut u64,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let mapping = host.device(device)?.memory.mapping();
         writable(address)?;
@@ -45,7 +45,7 @@ pub(super) unsafe extern "C" fn release(
     size: u64,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         at(&host, address)?.release(address, size)
     })
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn create(
     physical: *mut *mut sys::otr_physical,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let mapping = host.device(device)?.memory.mapping();
         writable(physical)?;
@@ -73,7 +73,7 @@ pub(super) unsafe extern "C" fn destroy(
     physical: *mut sys::otr_physical,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let (device, number) = object(&host, physical)?;
         device.memory.mapping().destroy(number)?;
@@ -89,7 +89,7 @@ pub(super) unsafe extern "C" fn map(
     count: u32,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         if physical.is_null() || count == 0 {
             return Err(Fault::argument("no objects to map; at least 1 is needed"));
@@ -121,7 +121,7 @@ pub(super) unsafe extern "C" fn unmap(
     size: u64,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         at(&host, address)?.unmap(address, size)
     })

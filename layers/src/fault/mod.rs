@@ -199,7 +199,7 @@ impl Limits {
         let code = take();
         if code == Code::OK.0 && !place.is_null() {
             used.bytes = sum;
-            // SAFETY: the caller's promise.
+            // SAFETY: the call succeeded, so the output that is not NULL was written.
             used.pieces.insert(unsafe { *place }, size);
         }
         code
@@ -233,7 +233,7 @@ impl Layer for Limits {
         size: u64,
         address: *mut u64,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe {
             self.take(size, address, || {
                 next.memory_alloc(driver, device, size, address)
@@ -242,7 +242,7 @@ impl Layer for Limits {
     }
 
     unsafe fn memory_free(&self, next: &Next, driver: *mut sys::otr_driver, address: u64) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R12: the host frees memory only after its work; the call is handed on.
         self.give(address, || unsafe { next.memory_free(driver, address) })
     }
 
@@ -254,7 +254,7 @@ impl Layer for Limits {
         size: u64,
         physical: *mut *mut sys::otr_physical,
     ) -> i32 {
-        // SAFETY: the caller's promise; a handle is as wide as its number.
+        // SAFETY: R7: the host's own arguments, handed on; a handle is as wide as its number.
         unsafe {
             self.take(size, physical.cast(), || {
                 next.virtual_create(driver, device, size, physical)
@@ -268,7 +268,7 @@ impl Layer for Limits {
         driver: *mut sys::otr_driver,
         physical: *mut sys::otr_physical,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         self.give(physical.addr() as u64, || unsafe {
             next.virtual_destroy(driver, physical)
         })
@@ -282,7 +282,7 @@ impl Layer for Limits {
         size: u64,
         address: *mut u64,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe {
             self.take(size, address, || {
                 next.unified_alloc(driver, device, size, address)
@@ -291,7 +291,7 @@ impl Layer for Limits {
     }
 
     unsafe fn unified_free(&self, next: &Next, driver: *mut sys::otr_driver, address: u64) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R12: the host frees memory only after its work; the call is handed on.
         self.give(address, || unsafe { next.unified_free(driver, address) })
     }
 
@@ -305,10 +305,10 @@ impl Layer for Limits {
         kind: u32,
     ) -> i32 {
         let Some((What::Torn(code), _)) = self.torn.due(Entry::copy) else {
-            // SAFETY: the caller's promise.
+            // SAFETY: R26: both ranges stay valid until the copy has finished.
             return unsafe { next.copy(queue, dst, src, size, kind) };
         };
-        // SAFETY: half of a range that is good by the caller's promise.
+        // SAFETY: R26: half of a range that stays valid until the copy has finished.
         let torn = unsafe { next.copy(queue, dst, src, size / 2, kind) };
         if torn != Code::OK.0 || code == Code::OK {
             return torn;

@@ -97,7 +97,7 @@ impl Shared {
     /// # Safety
     /// So many bytes can be read there.
     unsafe fn data(&self, number: u64, destination: bool, start: u64, size: u64) {
-        // SAFETY: the caller's promise.
+        // SAFETY: so many bytes can be read there.
         let bytes = unsafe {
             std::slice::from_raw_parts(
                 std::ptr::with_exposed_provenance::<u8>(start as usize),
@@ -297,7 +297,7 @@ macro_rules! recorded {
                     let order = self.order.lock();
                     let (number, size) = {
                         let names = self.shared.names.lock();
-                        // SAFETY: the host's promise for all arguments.
+                        // SAFETY: R10: each pointer is NULL, or valid during the call.
                         let values = unsafe {
                             let mut values = vec![
                                 $first.input(&names, stringify!($first))
@@ -314,7 +314,7 @@ macro_rules! recorded {
                     let _order = entry.submits().then_some(order);
                     let gone = self.forget(entry, &words);
                     CALL.set(number);
-                    // SAFETY: the caller's promise.
+                    // SAFETY: R7: the host's own arguments, handed on.
                     let code = unsafe {
                         self.inner.$method(next, $first $(, $arg)* $(, $out)?)
                     };
@@ -389,7 +389,7 @@ enum HookKind {
 
 type HostFn = unsafe extern "C" fn(*mut c_void, i32) -> i32;
 
-// SAFETY: the pointers are the host's, which promised that they may be used on any thread.
+// SAFETY: R27: a host call may run on any thread with its pointer.
 unsafe impl Send for Hook {}
 // SAFETY: as above; it is not changed.
 unsafe impl Sync for Hook {}
@@ -398,7 +398,7 @@ unsafe impl Sync for Hook {}
 /// `user` is a [`Hook`], which is freed here if it runs once.
 unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
     let pointer = user.cast::<Hook>();
-    // SAFETY: alive, by the promise above.
+    // SAFETY: `user` is a live `Hook`.
     let hook = unsafe { &*pointer };
     let code = match hook.what {
         HookKind::Call(function, user) => {
@@ -463,10 +463,10 @@ impl Layer for Hooks {
         user: *mut c_void,
     ) -> i32 {
         let Some(function) = function else {
-            // SAFETY: the caller's promise.
+            // SAFETY: R27: the function is called exactly once, with what was given for it.
             return unsafe { next.host_call(queue, function, user) };
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: R27: the function is called exactly once, with what was given for it.
         unsafe { self.submit(next, queue, HookKind::Call(function, user)) }
     }
 
@@ -486,7 +486,8 @@ impl Layer for Hooks {
             size,
             destination,
         };
-        // SAFETY: the caller's promise, for the queue and for both ranges.
+        // SAFETY: R26: both ranges stay valid until the copy has finished; the hooks around it run
+        // within this time.
         unsafe {
             if host(
                 src,
@@ -510,7 +511,7 @@ impl Layer for Hooks {
 
     unsafe fn graph_record_begin(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
         self.recordings.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.graph_record_begin(queue) };
         if code != Code::OK.0 {
             self.recordings.fetch_sub(1, Ordering::Relaxed);
@@ -524,7 +525,7 @@ impl Layer for Hooks {
         queue: *mut sys::otr_queue,
         graph: *mut *mut sys::otr_drv_graph,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.graph_record_end(queue, graph) };
         // A recording that was given up otherwise leaves hooks kept longer than they must be.
         if code == Code::OK.0 {

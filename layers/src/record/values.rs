@@ -339,7 +339,7 @@ pub(super) unsafe fn slice<'a, T>(start: *const T, count: u32) -> &'a [T] {
     if start.is_null() {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: not NULL, so there are as many elements as are counted.
     unsafe { std::slice::from_raw_parts(start, count as usize) }
 }
 

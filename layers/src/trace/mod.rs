@@ -72,7 +72,7 @@ macro_rules! traced {
                     let entry = Entry::$method;
                     ARROW.set(0);
                     let from = self.timeline.now();
-                    // SAFETY: the caller's promise.
+                    // SAFETY: R7: the host's own arguments, handed on.
                     let code = unsafe {
                         self.work.$method(next, $first $(, $arg)* $(, $out)?)
                     };
@@ -143,7 +143,7 @@ enum EventArrow {
 /// # Safety
 /// `user` is a boxed [`Marker`], which is used up.
 unsafe extern "C" fn mark(user: *mut c_void, upstream: i32) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `user` is a boxed `Marker`, which is used up here.
     let marker = *unsafe { Box::from_raw(user.cast::<Marker>()) };
     let timeline = &marker.timeline;
     let (code, from) = match marker.host {
@@ -241,7 +241,7 @@ impl Work {
     ) -> i32 {
         let code = command();
         if let (Code::OK, Some(marker)) = (Code(code), marker) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the queue is live.
             let _ = unsafe { self.submit(next, queue, marker) };
         }
         code
@@ -279,7 +279,7 @@ impl Layer for Work {
         params: *const sys::otr_queue_params,
         queue: *mut *mut sys::otr_queue,
     ) -> i32 {
-        // SAFETY: the caller's promise; the output is written on success.
+        // SAFETY: R7: the host's own arguments, handed on; the output is written on success.
         unsafe {
             let code = next.queue_create(driver, device, params, queue);
             if let (Code::OK, Some(handle)) = (Code(code), queue.as_ref()) {
@@ -304,7 +304,7 @@ impl Layer for Work {
 
     unsafe fn queue_destroy(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
         let known = self.state.lock().queues.remove(&queue.addr());
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         let code = unsafe { next.queue_destroy(queue) };
         if let (true, Some(known)) = (code != Code::OK.0, known) {
             self.state.lock().queues.insert(queue.addr(), known);
@@ -328,7 +328,7 @@ impl Layer for Work {
             _ => "copy host to host",
         };
         let marker = self.marker(queue, name.to_owned(), json!({"bytes": size}));
-        // SAFETY: the caller's promise.
+        // SAFETY: R26: both ranges stay valid until the copy has finished.
         unsafe {
             self.command(next, queue, marker, || {
                 next.copy(queue, dst, src, size, kind)
@@ -346,7 +346,7 @@ impl Layer for Work {
         pattern_size: u32,
     ) -> i32 {
         let marker = self.marker(queue, "fill".to_owned(), json!({"bytes": size}));
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe {
             self.command(next, queue, marker, || {
                 next.fill(queue, dst, size, pattern, pattern_size)
@@ -366,7 +366,7 @@ impl Layer for Work {
     ) -> i32 {
         let args = json!({"bytes": size, "from": src_device, "to": dst_device});
         let marker = self.marker(queue, "copy between devices".to_owned(), args);
-        // SAFETY: the caller's promise.
+        // SAFETY: R26: both ranges stay valid until the copy has finished.
         unsafe {
             self.command(next, queue, marker, || {
                 next.peer_copy(queue, dst_device, dst, src_device, src, size)
@@ -382,7 +382,7 @@ impl Layer for Work {
         user: *mut c_void,
     ) -> i32 {
         let marker = self.marker(queue, "host call".to_owned(), json!({}));
-        // SAFETY: the caller's promise.
+        // SAFETY: R27: the function is called exactly once, by the marker or by the driver below.
         unsafe {
             match (marker, function) {
                 (Some(mut marker), Some(function)) => {
@@ -410,7 +410,7 @@ impl Layer for Work {
                 _ => "kernel".to_owned(),
             }
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: R10: NULL, or a struct that is valid during the call.
         unsafe {
             let args = launch.as_ref().map_or(json!({}), |launch| {
                 json!({"grid": launch.grid, "block": launch.block, "argument bytes": launch.args_size})
@@ -440,7 +440,7 @@ impl Layer for Work {
             }
         };
         let marker = self.marker(queue, name, json!({}));
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the operands are the host's to keep live; the call is handed on.
         unsafe {
             self.command(next, queue, marker, || {
                 next.operator_launch(queue, operator, call, workspace)
@@ -455,13 +455,13 @@ impl Layer for Work {
         graph: *mut sys::otr_drv_graph,
     ) -> i32 {
         let marker = self.marker(queue, "graph".to_owned(), json!({}));
-        // SAFETY: the caller's promise.
+        // SAFETY: R31: the host keeps what the commands name valid; the call is handed on.
         unsafe { self.command(next, queue, marker, || next.graph_launch(queue, graph)) }
     }
 
     unsafe fn graph_record_begin(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
         self.recordings.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.graph_record_begin(queue) };
         if code != Code::OK.0 {
             self.recordings.fetch_sub(1, Ordering::Relaxed);
@@ -475,7 +475,7 @@ impl Layer for Work {
         queue: *mut sys::otr_queue,
         graph: *mut *mut sys::otr_drv_graph,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.graph_record_end(queue, graph) };
         if code == Code::OK.0 {
             self.recordings.fetch_sub(1, Ordering::Relaxed);
@@ -491,7 +491,7 @@ impl Layer for Work {
         flags: u32,
         event: *mut *mut sys::otr_drv_event,
     ) -> i32 {
-        // SAFETY: the caller's promise; the output is written on success.
+        // SAFETY: R7: the host's own arguments, handed on; the output is written on success.
         unsafe {
             let code = next.event_create(driver, device, flags, event);
             if let (Code::OK, Some(handle)) = (Code(code), event.as_ref()) {
@@ -522,10 +522,10 @@ impl Layer for Work {
         // In front of the event: who waits for it begins after it.
         if let Some(mut marker) = marker.take() {
             marker.event = EventArrow::From(arrow);
-            // SAFETY: the caller's promise.
+            // SAFETY: R7: the host's own arguments, handed on.
             let _ = unsafe { self.submit(next, queue, marker) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.event_record(event, queue) };
         if let (Code::OK, Some(known)) =
             (Code(code), self.state.lock().events.get_mut(&event.addr()))
@@ -549,7 +549,7 @@ impl Layer for Work {
         {
             marker.event = EventArrow::To(arrow);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe { self.command(next, queue, marker, || next.queue_wait_event(queue, event)) }
     }
 
@@ -561,7 +561,7 @@ impl Layer for Work {
         size: u64,
         address: *mut u64,
     ) -> i32 {
-        // SAFETY: the caller's promise; the output is written on success.
+        // SAFETY: R7: the host's own arguments, handed on; the output is written on success.
         unsafe {
             let code = next.memory_alloc(driver, device, size, address);
             if let (Code::OK, Some(address)) = (Code(code), address.as_ref()) {
@@ -572,7 +572,7 @@ impl Layer for Work {
     }
 
     unsafe fn memory_free(&self, next: &Next, driver: *mut sys::otr_driver, address: u64) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R12: the host frees memory only after its work; the call is handed on.
         let code = unsafe { next.memory_free(driver, address) };
         if code == Code::OK.0 {
             self.memory(address, None);
@@ -588,7 +588,7 @@ impl Layer for Work {
         size: u64,
         physical: *mut *mut sys::otr_physical,
     ) -> i32 {
-        // SAFETY: the caller's promise; the output is written on success.
+        // SAFETY: R7: the host's own arguments, handed on; the output is written on success.
         unsafe {
             let code = next.virtual_create(driver, device, size, physical);
             if let (Code::OK, Some(handle)) = (Code(code), physical.as_ref()) {
@@ -604,7 +604,7 @@ impl Layer for Work {
         driver: *mut sys::otr_driver,
         physical: *mut sys::otr_physical,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         let code = unsafe { next.virtual_destroy(driver, physical) };
         if code == Code::OK.0 {
             self.memory(physical.addr() as u64, None);

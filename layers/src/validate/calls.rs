@@ -34,7 +34,7 @@ struct Place {
     needs: Vec<Point>,
 }
 
-// SAFETY: the pointer is the host's, which promised that it may be used on any thread.
+// SAFETY: R27: a host call may run on any thread with its pointer.
 unsafe impl Send for HostCall {}
 // SAFETY: as above.
 unsafe impl Sync for HostCall {}
@@ -102,7 +102,7 @@ impl HostCalls {
 /// # Safety
 /// `user` is a [`HostCall`] that is kept.
 unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `user` is a `HostCall` that is kept.
     let call = unsafe { &*user.cast_const().cast::<HostCall>() };
     let report = |side, rule, text: String| {
         (call.sink)(&Finding { side, rule, text });

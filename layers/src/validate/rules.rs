@@ -248,7 +248,7 @@ impl Rules {
             self.driver("R7", format!("{kind} with NULL as output was not refused"));
             return;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: not NULL, so readable.
         let address = unsafe { *address };
         if address == 0 {
             self.driver("R13", format!("{kind} at the address 0"));
@@ -328,7 +328,7 @@ impl Rules {
     /// # Safety
     /// `place` is NULL or readable.
     unsafe fn made<T>(&self, kind: &'static str, size: u64, place: *mut *mut T) {
-        // SAFETY: the caller's promise.
+        // SAFETY: NULL or readable.
         let Some(handle) = (unsafe { place.as_ref() }).map(|handle| handle.addr()) else {
             self.driver("R7", format!("{kind} with NULL as output was not refused"));
             return;
@@ -369,7 +369,7 @@ impl Rules {
     ) -> i32 {
         const BEHIND: usize = 64;
         const MARK: u8 = 0xA7;
-        // SAFETY: the caller's promise.
+        // SAFETY: NULL, or a struct that begins with its size (R1).
         let size = match unsafe { properties.cast::<usize>().as_ref() } {
             Some(size) if *size >= size_of::<usize>() && *size <= 1 << 16 => *size,
             _ => return write(properties),
@@ -458,7 +458,7 @@ impl Rules {
 /// NULL, or the struct with its arguments and its label.
 unsafe fn launched(launch: *const sys::otr_launch) -> (String, Vec<(u64, u64)>) {
     let (mut what, mut ranges) = ("a kernel".to_owned(), Vec::new());
-    // SAFETY: the caller's promise.
+    // SAFETY: NULL, or a struct that is valid during the call (R10).
     let Some(launch) = (unsafe { launch.as_ref() }) else {
         return (what, ranges);
     };
@@ -486,7 +486,7 @@ const PINNED: &str = "pinned memory";
 /// # Safety
 /// `place` is NULL or readable.
 unsafe fn before<T: Copy>(place: *const T) -> Option<T> {
-    // SAFETY: the caller's promise.
+    // SAFETY: NULL or readable.
     unsafe { place.as_ref() }.copied()
 }
 

@@ -35,10 +35,10 @@ pub(crate) unsafe fn around(
     // SAFETY: the closure is called by the body, once for each time that the driver calls it (R27).
     let original = unsafe { callable(function, user) };
     let Some(original) = original else {
-        // SAFETY: the caller's promise.
+        // SAFETY: R27: the function is called exactly once, with what was given for it.
         return unsafe { next.host_call(queue, function, user) };
     };
-    // SAFETY: the caller's promise for the queue.
+    // SAFETY: R8: the host destroys no queue that a call uses.
     unsafe { submit(next, queue, move |upstream| body(&original, upstream)) }
 }
 
@@ -51,7 +51,7 @@ pub(crate) unsafe fn callable(function: sys::otr_host_fn, user: *mut c_void) -> 
     let user = Shared(user);
     Some(Arc::new(move |upstream| {
         let user = user;
-        // SAFETY: the caller's promise.
+        // SAFETY: whoever calls the closure does what R27 says.
         unsafe { function(user.0, upstream) }
     }))
 }
@@ -69,7 +69,7 @@ pub(crate) unsafe fn submit(
     body: impl Fn(i32) -> i32 + Send + Sync + 'static,
 ) -> i32 {
     let body = Box::leak(Box::new(Body(Box::new(body))));
-    // SAFETY: the caller's promise for the queue; the closure lives for ever.
+    // SAFETY: R8: the host destroys no queue that a call uses; the closure lives for ever.
     unsafe { next.host_call(queue, Some(run), (&raw mut *body).cast()) }
 }
 

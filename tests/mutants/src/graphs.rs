@@ -21,7 +21,7 @@ impl Held {
     /// The queue and its graph are live.
     unsafe fn release(&self, next: &Next, queue: Queue) {
         if let Some(graph) = self.0.lock().remove(&key(queue)) {
-            // SAFETY: the caller's promise.
+            // SAFETY: R31: the host keeps what the commands name valid; the call is handed on.
             unsafe { next.graph_launch(queue, std::ptr::with_exposed_provenance_mut(graph)) };
         }
     }

@@ -73,7 +73,7 @@ impl Functions {
         } else {
             code
         };
-        // SAFETY: the caller's promise; a host function may stand for another.
+        // SAFETY: R7: the host's own arguments, handed on; a host function may stand for another.
         unsafe {
             let result = next.module_load(driver, device, format, loaded, size, options, module);
             let mut kernel = std::ptr::null_mut();
@@ -99,7 +99,7 @@ impl Functions {
         launch: Launch,
         args: impl FnOnce(&sys::otr_launch) -> *const c_void,
     ) -> i32 {
-        // SAFETY: the caller's promise; the block is copied by the driver below.
+        // SAFETY: R30: the block is copied by the driver below.
         unsafe {
             let (Some(function), Some(given)) = (self.0.get(kernel.addr()), launch.as_ref()) else {
                 return next.kernel_launch(queue, kernel, launch);

@@ -109,7 +109,7 @@ unsafe extern "C" fn open(
     params: *const sys::otr_open_params,
     driver: *mut *mut sys::otr_driver,
 ) -> i32 {
-    // SAFETY: the host's promise for both.
+    // SAFETY: R1, R10: `params` is NULL or valid during the call, `driver` NULL or writable.
     unsafe { open_with(params, driver, make) }
 }
 
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn otr_driver_get_api(
     host: *const sys::otr_host_info,
     api: *mut *const sys::otr_driver_api,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: NULL, or a struct of the size that it states (R1).
     let host = unsafe { host.as_ref() };
     let (Some(host), false) = (host, api.is_null()) else {
         return fail(Code::INVALID_ARGUMENT, "host or api is NULL");
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn otr_driver_get_api(
     entry::answer(host)
 }
 
-/// A pointer that may go to another thread: the host's promise for whatever is behind it.
+/// A pointer of a host call, which may go to another thread (R27).
 #[derive(Clone, Copy)]
 pub(crate) struct Shared(pub(crate) *mut c_void);
 

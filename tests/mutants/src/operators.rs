@@ -13,7 +13,7 @@ use crate::mutant::{mutants, types::*};
 /// # Safety
 /// NULL, or a call as the contract has it.
 unsafe fn dense(call: OperatorCall, hand_on: impl FnOnce(OperatorCall) -> i32) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: NULL, or a call that is valid with all that it points to (R10).
     let Some(given) = (unsafe { call.as_ref() }) else {
         return hand_on(call);
     };
@@ -22,7 +22,7 @@ unsafe fn dense(call: OperatorCall, hand_on: impl FnOnce(OperatorCall) -> i32) -
         if start.is_null() {
             return Vec::new();
         }
-        // SAFETY: the caller's promise: so many tensors, with a size for each dimension.
+        // SAFETY: not NULL, so there are as many tensors, with a size for each dimension.
         let tensors = unsafe { std::slice::from_raw_parts(start, count as usize) };
         let one = |tensor: &sys::otr_tensor| {
             let rank = tensor.rank as usize;

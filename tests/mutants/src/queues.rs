@@ -27,7 +27,7 @@ impl Side {
         queue: *mut Queue,
     ) -> i32 {
         let (mut side, mut event) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the caller's promise; the places are on this stack.
+        // SAFETY: R7: the host's own arguments, handed on; the places are on this stack.
         unsafe {
             let code = next.queue_create(driver, device, params, queue);
             if code == Code::OK.0
@@ -47,7 +47,8 @@ impl Side {
     /// That of `queue_destroy`.
     pub(crate) unsafe fn destroy(&self, next: &Next, queue: Queue) -> i32 {
         let pair = self.0.lock().remove(&key(queue));
-        // SAFETY: the caller's promise; both were made for this queue and are gone from the table.
+        // SAFETY: R8: no other call uses the queue. The other two were made for it, and are gone from the
+        // table.
         unsafe {
             if let Some((side, event)) = pair {
                 next.queue_destroy(handle(side));
@@ -131,7 +132,7 @@ impl Doors {
             door.opened.wait_while(&mut open, |open| !*open);
             upstream
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys no queue that a call uses.
         unsafe { submit(next, queue, body) };
     }
 

@@ -25,7 +25,7 @@ impl Mapped {
     unsafe fn map(&mut self, address: u64, objects: In<Physical>, count: u32) {
         let mut at = address;
         for index in 0..count as usize {
-            // SAFETY: the caller's promise.
+            // SAFETY: `objects` are `count` handles, and `index` is below `count`.
             let object = unsafe { *objects.add(index) }.expose_provenance();
             self.places.insert(at, object);
             at += self.objects.get(&object).map_or(0, |(_, size)| *size);

@@ -20,7 +20,7 @@ impl<'a> Call<'a> {
     /// `call` is NULL, or a struct of the size that stands in it whose pointers are NULL or lead to as
     /// much as it says; all of it outlives the result.
     pub(super) unsafe fn read(call: *const sys::otr_operator_call) -> Result<Self, Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: NULL, or a struct of the size that stands in it (R1), which outlives the result.
         let Some(call) = (unsafe { call.as_ref() }) else {
             return Err(Fault::null("the call", Code::INVALID_ARGUMENT));
         };
@@ -38,7 +38,8 @@ impl<'a> Call<'a> {
                 Code::INVALID_ARGUMENT,
             ));
         }
-        // SAFETY: the caller's promise; the name is not NULL, so NUL-terminated.
+        // SAFETY: the name is not NULL, so NUL-terminated; the lists are NULL or as long as their
+        // counts say.
         unsafe {
             Ok(Self {
                 name: CStr::from_ptr(call.name),
@@ -96,7 +97,7 @@ impl<'a> View<'a> {
     /// # Safety
     /// The lists of the tensor are NULL, or have an entry for each dimension and outlive this.
     pub(super) unsafe fn of(tensor: &sys::otr_tensor) -> Result<Self, Fault> {
-        // SAFETY: the caller's promise.
+        // SAFETY: each list is NULL, or has an entry for each dimension and outlives this.
         let (sizes, strides) = unsafe {
             (
                 list(tensor.sizes, tensor.rank, "the sizes of an operand")?,
@@ -159,7 +160,7 @@ unsafe fn list<'a, T>(start: *const T, count: u32, what: &str) -> Result<&'a [T]
     match count {
         0 => Ok(&[]),
         _ if start.is_null() => Err(Fault::null(what, Code::INVALID_ARGUMENT)),
-        // SAFETY: the caller's promise.
+        // SAFETY: not NULL, so there are `count` entries, which outlive the result.
         count => Ok(unsafe { std::slice::from_raw_parts(start, count as usize) }),
     }
 }

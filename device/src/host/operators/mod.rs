@@ -179,12 +179,13 @@ pub(in crate::host) unsafe extern "C" fn prepare(
     place: *mut *mut sys::otr_operator,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let device = host.device(device)?.index;
         writable(workspace_bytes)?;
         writable(place)?;
-        // SAFETY: the host's promise.
+        // SAFETY: R1, R10: NULL, or a struct of the size that stands in it, valid with its lists during
+        // the call.
         let call = unsafe { Call::read(call)? };
         let layout = Layout::of(&call)?;
         let bytes = layout
@@ -209,14 +210,14 @@ pub(in crate::host) unsafe extern "C" fn prepare(
 /// # Safety
 /// `handle` is NULL or came from `prepare` and was not released.
 unsafe fn operator<'a>(handle: *mut sys::otr_operator) -> Result<&'a Operator, Fault> {
-    // SAFETY: as the caller promises.
+    // SAFETY: NULL, or from `prepare` and not released.
     unsafe { handle.cast::<Operator>().as_ref() }
         .ok_or_else(|| Fault::null("the operator", Code::INVALID_HANDLE))
 }
 
 pub(in crate::host) unsafe extern "C" fn release(handle: *mut sys::otr_operator) -> i32 {
     done(|| {
-        // SAFETY: the host's promise.
+        // SAFETY: R8: no other call uses the operator that the host releases, so it is NULL or live.
         let operator = unsafe { operator(handle)? };
         operator.host.operators.fetch_sub(1, Ordering::Relaxed);
         // SAFETY: made by `Box::into_raw` in `prepare`, and given back by the host. Launches hold copies
@@ -233,7 +234,7 @@ pub(in crate::host) unsafe extern "C" fn launch(
     workspace: u64,
 ) -> i32 {
     done(|| {
-        // SAFETY: the host's promise for both.
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
         let (queue, operator) = unsafe { (queue(handle)?, operator(prepared)?) };
         if !queue.is_of(&operator.host) {
             return Err(Fault::new(
@@ -251,7 +252,8 @@ pub(in crate::host) unsafe extern "C" fn launch(
                 ),
             ));
         }
-        // SAFETY: the host's promise.
+        // SAFETY: R1, R10: NULL, or a struct of the size that stands in it, valid with its lists during
+        // the call.
         let call = unsafe { Call::read(call)? };
         if !Layout::of(&call).is_ok_and(|layout| layout == operator.layout) {
             return Err(Fault::argument(format!(

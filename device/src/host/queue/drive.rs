@@ -273,7 +273,7 @@ impl Queue {
             // SAFETY: moved out once: the reader passes the record below, whatever the outcome.
             let command = unsafe { std::ptr::read(next) };
             let args = Record::args(record);
-            // SAFETY: it is this command's turn; its memory is the host's promise.
+            // SAFETY: R16: it is this command's turn. R12, R26: its memory is valid until it has finished.
             let Outcome { code, label } = unsafe {
                 if traced {
                     self.run_traced(command, args, upstream)
@@ -341,7 +341,7 @@ impl Queue {
             );
             entered = Some(span.entered());
         });
-        // SAFETY: as the caller promises.
+        // SAFETY: it is this command's turn, and its memory is valid until it has finished (R12, R26).
         let outcome = unsafe { command.run(args, upstream) };
         quietly(&mut || drop(entered.take()));
         outcome

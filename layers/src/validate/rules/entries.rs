@@ -12,7 +12,7 @@ unsafe fn checked<T: Copy + PartialEq>(
     place: *const T,
     call: impl FnOnce() -> i32,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: `place` is NULL or readable.
     let was = unsafe { before(place) };
     let code = call();
     // SAFETY: as above.
@@ -46,7 +46,7 @@ impl Layer for Rules {
                 format!("{alive} is alive when the driver is closed"),
             );
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         unsafe { next.close(driver) }
     }
 
@@ -57,7 +57,7 @@ impl Layer for Rules {
         device: u32,
         properties: *mut sys::otr_device_properties,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe {
             self.within_struct(properties, |properties| {
                 next.device_properties(driver, device, properties)
@@ -73,7 +73,7 @@ impl Layer for Rules {
         size: u64,
         address: *mut u64,
     ) -> i32 {
-        // SAFETY: the caller's promise; the output was written on success.
+        // SAFETY: R7: the host's own arguments, handed on; the output was written on success.
         unsafe {
             let code = checked(self, "memory_alloc", address, || {
                 next.memory_alloc(driver, device, size, address)
@@ -97,7 +97,7 @@ impl Layer for Rules {
             .get(&address)
             .is_some_and(|m| !m.usable);
         let code = self.give_back(next, "memory_free", address, || {
-            // SAFETY: the caller's promise.
+            // SAFETY: R12: the host frees memory only after its work; the call is handed on.
             unsafe { next.memory_free(driver, address) }
         });
         if reserved && code == Code::OK.0 {
@@ -117,7 +117,7 @@ impl Layer for Rules {
         params: *const sys::otr_queue_params,
         queue: *mut *mut sys::otr_queue,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe {
             checked(self, "queue_create", queue, || {
                 next.queue_create(driver, device, params, queue)
@@ -157,7 +157,7 @@ impl Layer for Rules {
 
     unsafe fn queue_destroy(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
         let known = self.books.lock().queues.remove(&queue.addr());
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         let code = unsafe { next.queue_destroy(queue) };
         let Some(known) = known else { return code };
         let mut books = self.books.lock();
@@ -172,7 +172,7 @@ impl Layer for Rules {
 
     unsafe fn queue_query(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
         let seen = self.seen(queue.addr());
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.queue_query(queue) };
         if let Some(seen) = seen
             && !self.recording("queue_query", &seen, code)
@@ -188,7 +188,7 @@ impl Layer for Rules {
         if let Some(seen) = &seen {
             seen.book.lock().taking += 1;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.queue_synchronize(queue) };
         let Some(seen) = seen else { return code };
         let waited = !self.recording("queue_synchronize", &seen, code);
@@ -222,7 +222,7 @@ impl Layer for Rules {
         event: *mut sys::otr_drv_event,
     ) -> i32 {
         self.submit(queue.addr(), "queue_wait_event", &[], || {
-            // SAFETY: the caller's promise.
+            // SAFETY: R7: the host's own arguments, handed on.
             let wait = || unsafe { next.queue_wait_event(queue, event) };
             let (code, asked) = self.ask(event.addr(), wait);
             let Some(asked) = asked.filter(|_| code == Code::OK.0) else {
@@ -250,7 +250,7 @@ impl Layer for Rules {
         flags: u32,
         event: *mut *mut sys::otr_drv_event,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe {
             checked(self, "event_create", event, || {
                 next.event_create(driver, device, flags, event)
@@ -275,7 +275,7 @@ impl Layer for Rules {
 
     unsafe fn event_destroy(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
         let known = self.books.lock().events.remove(&event.addr());
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         let code = unsafe { next.event_destroy(event) };
         if let (true, Some(known)) = (code != Code::OK.0, known) {
             self.books.lock().events.insert(event.addr(), known);
@@ -294,7 +294,7 @@ impl Layer for Rules {
             let record = books.events.get_mut(&event.addr());
             let record = record.map(Event::record_begins);
             drop(books);
-            // SAFETY: the caller's promise.
+            // SAFETY: R7: the host's own arguments, handed on.
             let code = unsafe { next.event_record(event, queue) };
             let mut books = self.books.lock();
             let state = (code == Code::OK.0).then(|| books.recorded_on(queue.addr()));
@@ -306,7 +306,7 @@ impl Layer for Rules {
     }
 
     unsafe fn event_query(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let (code, asked) = self.ask(event.addr(), || unsafe { next.event_query(event) });
         let Some(asked) = asked else { return code };
         let judged = match Code(code) {
@@ -322,7 +322,7 @@ impl Layer for Rules {
     }
 
     unsafe fn event_synchronize(&self, next: &Next, event: *mut sys::otr_drv_event) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let (code, asked) = self.ask(event.addr(), || unsafe { next.event_synchronize(event) });
         let judged = !matches!(Code(code), Code::CAPTURE | Code::WOULD_DEADLOCK);
         if let Some(asked) = asked.filter(|_| judged) {
@@ -357,7 +357,7 @@ impl Layer for Rules {
             return self.refuse(Code::INVALID_ARGUMENT, "R26", text);
         }
         let code = self.submit(queue.addr(), "copy", &[(dst, size), (src, size)], || {
-            // SAFETY: the caller's promise.
+            // SAFETY: R26: both ranges stay valid until the copy has finished.
             unsafe { next.copy(queue, dst, src, size, kind) }
         });
         let known = (1..=4).contains(&kind);
@@ -385,7 +385,7 @@ impl Layer for Rules {
             return code;
         }
         let code = self.submit(queue.addr(), "fill", &[(dst, size)], || {
-            // SAFETY: the caller's promise.
+            // SAFETY: R7: the host's own arguments, handed on.
             unsafe { next.fill(queue, dst, size, pattern, pattern_size) }
         });
         let good = matches!(pattern_size, 1 | 2 | 4 | 8 | 16);
@@ -408,7 +408,7 @@ impl Layer for Rules {
         user: *mut c_void,
     ) -> i32 {
         let Some(function) = function else {
-            // SAFETY: the caller's promise.
+            // SAFETY: R27: the function is called exactly once, with what was given for it.
             return unsafe { next.host_call(queue, None, user) };
         };
         let place = {
@@ -421,7 +421,8 @@ impl Layer for Rules {
             let place = place.as_ref().map(|(number, book)| (*number, book));
             let call = (function, user);
             let (function, user) = self.calls.make(call, place, self.driver, &self.sink);
-            // SAFETY: the caller's promise; the data is kept until the driver is closed.
+            // SAFETY: R27: the function is called exactly once; its data is kept until the driver is
+            // closed.
             let code = unsafe { next.host_call(queue, function, user) };
             if code != Code::OK.0 {
                 self.calls.refused(user);
@@ -437,10 +438,10 @@ impl Layer for Rules {
         kernel: *mut sys::otr_kernel,
         launch: *const sys::otr_launch,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the memory of a launch is the host's to keep live; the call is handed on.
         let (what, ranges) = unsafe { launched(launch) };
         self.submit(queue.addr(), &what, &ranges, || {
-            // SAFETY: the caller's promise.
+            // SAFETY: R7: the memory of a launch is the host's to keep live; the call is handed on.
             unsafe { next.kernel_launch(queue, kernel, launch) }
         })
     }
@@ -453,13 +454,13 @@ impl Layer for Rules {
     ) -> i32 {
         let used = self.books.lock().graphs.get(&graph.addr()).cloned();
         self.submit_used(queue.addr(), used.as_deref().unwrap_or_default(), || {
-            // SAFETY: the caller's promise.
+            // SAFETY: R31: the host keeps what the commands name valid; the call is handed on.
             unsafe { next.graph_launch(queue, graph) }
         })
     }
 
     unsafe fn graph_record_begin(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.graph_record_begin(queue) };
         let mut books = self.books.lock();
         if code == Code::OK.0 && !books.record_begin(queue.addr()) {
@@ -476,7 +477,7 @@ impl Layer for Rules {
         queue: *mut sys::otr_queue,
         graph: *mut *mut sys::otr_drv_graph,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.graph_record_end(queue, graph) };
         // After a failure the recording is lost, too (R32), but for one that this queue has only joined.
         let used = self.books.lock().record_end(queue.addr());
@@ -498,7 +499,7 @@ impl Layer for Rules {
         graph: *mut sys::otr_drv_graph,
         from: *mut sys::otr_drv_graph,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.graph_update(graph, from) };
         let mut books = self.books.lock();
         if let (Code::OK, Some(used)) = (Code(code), books.graphs.get(&from.addr()).cloned()) {
@@ -509,7 +510,7 @@ impl Layer for Rules {
 
     unsafe fn graph_destroy(&self, next: &Next, graph: *mut sys::otr_drv_graph) -> i32 {
         let known = self.books.lock().graphs.remove(&graph.addr());
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         let code = self.forget(graph, || unsafe { next.graph_destroy(graph) });
         if let (true, Some(known)) = (code != Code::OK.0, known) {
             self.books.lock().graphs.insert(graph.addr(), known);
@@ -524,7 +525,7 @@ impl Layer for Rules {
         device: u32,
         bytes: *mut u64,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.virtual_granularity(driver, device, bytes) };
         let least = self.alignments.get(device as usize).copied().unwrap_or(1);
         // SAFETY: written on success, if it is not NULL.
@@ -547,7 +548,7 @@ impl Layer for Rules {
         alignment: u64,
         address: *mut u64,
     ) -> i32 {
-        // SAFETY: the caller's promise; the output was written on success.
+        // SAFETY: R7: the host's own arguments, handed on; the output was written on success.
         unsafe {
             let code = checked(self, "reserve", address, || {
                 next.virtual_reserve(driver, device, size, alignment, address)
@@ -572,7 +573,7 @@ impl Layer for Rules {
             books.mapped.range(address..end).next().is_some()
         };
         let memory = self.forget_memory(address);
-        // SAFETY: the caller's promise.
+        // SAFETY: R40: the host unmaps only after the work that uses the range; the call is handed on.
         let code = unsafe { next.virtual_release(driver, address, size) };
         if code != Code::OK.0 {
             self.restore_memory(address, memory);
@@ -591,7 +592,7 @@ impl Layer for Rules {
         size: u64,
         physical: *mut *mut sys::otr_physical,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.virtual_create(driver, device, size, physical) };
         if code == Code::OK.0 {
             // SAFETY: written on success.
@@ -606,7 +607,7 @@ impl Layer for Rules {
         driver: *mut sys::otr_driver,
         physical: *mut sys::otr_physical,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         self.forget(physical, || unsafe {
             next.virtual_destroy(driver, physical)
         })
@@ -620,7 +621,7 @@ impl Layer for Rules {
         physical: *const *mut sys::otr_physical,
         count: u32,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.virtual_map(driver, address, physical, count) };
         if code != Code::OK.0 || physical.is_null() {
             return code;
@@ -643,7 +644,7 @@ impl Layer for Rules {
         if let Err(code) = self.unused(next, &format!("unmap at {address:#x}"), unfinished) {
             return code;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: R40: the host unmaps only after the work that uses the range; the call is handed on.
         let code = unsafe { next.virtual_unmap(driver, address, size) };
         if code == Code::OK.0 {
             let mut books = self.books.lock();
@@ -662,7 +663,7 @@ impl Layer for Rules {
         size: u64,
         pointer: *mut *mut c_void,
     ) -> i32 {
-        // SAFETY: the caller's promise; a pointer is as wide as an address.
+        // SAFETY: R7: the host's own arguments, handed on; a pointer is as wide as an address.
         unsafe {
             let code = next.pinned_alloc(driver, size, pointer);
             if code == Code::OK.0 {
@@ -679,7 +680,7 @@ impl Layer for Rules {
         pointer: *mut c_void,
     ) -> i32 {
         let address = pointer.addr() as u64;
-        // SAFETY: the caller's promise.
+        // SAFETY: R12: the host frees memory only after its work; the call is handed on.
         self.give_back(next, "pinned_free", address, || unsafe {
             next.pinned_free(driver, pointer)
         })
@@ -694,7 +695,7 @@ impl Layer for Rules {
         base: *mut u64,
     ) -> i32 {
         self.books.lock().imported = true;
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         unsafe { next.ipc_memory_import(driver, device, handle, base) }
     }
 
@@ -709,7 +710,7 @@ impl Layer for Rules {
         options: *const std::ffi::c_char,
         module: *mut *mut sys::otr_module,
     ) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let answer =
             unsafe { next.module_load(driver, device, format, code, size, options, module) };
         if answer == Code::OK.0 {
@@ -720,7 +721,7 @@ impl Layer for Rules {
     }
 
     unsafe fn module_unload(&self, next: &Next, module: *mut sys::otr_module) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         self.forget(module, || unsafe { next.module_unload(module) })
     }
 
@@ -733,7 +734,7 @@ impl Layer for Rules {
     ) -> i32 {
         // One at a time: two answers that cross would look as if the clock ran backwards.
         let mut books = self.books.lock();
-        // SAFETY: the caller's promise.
+        // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.device_time(driver, device, nanoseconds) };
         // SAFETY: written on success, if it is not NULL.
         if let (Code::OK, Some(time)) = (Code(code), unsafe { before(nanoseconds) }) {

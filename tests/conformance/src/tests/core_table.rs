@@ -147,7 +147,7 @@ fn another_major_is_refused(context: &Context) -> Verdict {
             !api.is_null(),
             "the table is written all the same, for major {major}"
         );
-        // SAFETY: the contract promises a table all the same.
+        // SAFETY: not NULL; a driver that refuses a major has written its table (otr_driver_get_api).
         let api = unsafe { prefix(api) };
         equal!(api.api_major, sys::OTR_DRIVER_API_MAJOR, "its own major");
     }
@@ -160,7 +160,7 @@ fn another_major_is_named(context: &Context) -> Verdict {
     let (code, api) = symbol.call(&host(77, 3));
     answers!(code, Code::VERSION, "otr_driver_get_api for major 77");
     check!(!api.is_null(), "the table is written all the same");
-    // SAFETY: the contract promises a table all the same.
+    // SAFETY: not NULL; a driver that refuses a major has written its table (otr_driver_get_api).
     let text = text(&unsafe { prefix(api) })?;
     check!(
         text.contains(&sys::OTR_DRIVER_API_MAJOR.to_string()),

@@ -91,7 +91,7 @@ macro_rules! unwinding {
         }
         type Escape = unsafe extern "C-unwind" fn($($type),*) $(-> $answer)?;
         type Plain = unsafe extern "C" fn($($type),*) $(-> $answer)?;
-        // SAFETY: the two types differ in whether the caller expects unwinding, which is what is tested.
+        // SAFETY: the two types differ only in whether the function may unwind, which is what is tested.
         unsafe { std::mem::transmute::<Escape, Plain>(escape) }
     }};
 }

@@ -45,7 +45,7 @@ pub(crate) fn table(name: &str) -> Option<&'static otr_host_api_t> {
 /// # Safety
 /// `status` is NULL or live; it is the function's.
 unsafe fn instead(status: Status, of: Code, other: fn() -> Status) -> Status {
-    // SAFETY: the caller's promise; the status is freed once.
+    // SAFETY: `status` is NULL or live, and this function frees it once (H1).
     unsafe {
         if otr_status_code(status) != of.0 {
             return status;
