@@ -1,12 +1,20 @@
-//! The allocator itself: locks, the device, and what to do when memory runs out.
+//! The allocator itself: locks, the device, and what to do when memory runs out. `docs/allocator.md`
+//! has a glossary of the words that are used here.
 //!
-//! Locks, taken in this order. The *growth* lock is held by whoever asks the device for memory, gives
-//! memory back, lends chunks or asks whether fences have passed. The *ledger's* guards the figures of
-//! all. An *arena's* lock guards its blocks, is held for some ten nanoseconds, and never over a call of
-//! the backend; nobody holds two. So an allocation that an arena can serve, and a free, never wait for
-//! the device nor for another stream, while two threads that both need more memory take turns: what one
-//! gets or gives back counts for the other. (The locks of the pending queues and the pools are leaves.)
-//! Nobody waits for a fence with any of them held.
+//! A thread takes the locks in this order:
+//!
+//! - The *growth* lock: held by the one thread that asks the device for memory, gives memory back,
+//!   lends chunks, or asks whether fences have passed.
+//! - The *ledger's* lock: guards the figures of the whole device.
+//! - An *arena's* lock: guards its blocks. It is held for some ten nanoseconds, and never over a call
+//!   of the backend. No thread holds two of them.
+//!
+//! The locks of the pending queues and of the pools are leaves. No thread waits for a fence while it
+//! holds a lock.
+//!
+//! So a free, and an allocation that an arena can serve, never wait for the device or for another
+//! stream. Two threads that both need more memory take turns: what one of them gets or gives back
+//! counts for the other.
 
 mod gates;
 mod graphs;
@@ -36,27 +44,30 @@ use crate::{
 
 /// A caching allocator over a [`Backend`].
 ///
-/// Memory belongs to the stream that it was allocated for: freed while that stream still works on it,
-/// it is handed out again at once, to that stream only, whose order keeps old and new use apart.
-/// [`record_stream`](Self::record_stream) announces a use on another stream: such memory is reused
-/// only after what that stream had been given at the time of [`free`](Self::free) has finished.
+/// Memory belongs to the stream for which it was allocated. It may be freed while that stream still
+/// works on it. It is then handed out again at once, but only to that stream, whose order keeps old and
+/// new use apart. [`record_stream`](Self::record_stream) announces a use on another stream: such memory
+/// is reused only after the work that this stream had been given until [`free`](Self::free) has
+/// finished.
 ///
-/// Over a device with virtual memory, streams have ranges of addresses into which memory is mapped in
-/// chunks. A large request that no free block can hold is met by idle chunks that lie apart, of its own
-/// stream or, with a wait inserted, of others: they are mapped once more, one behind the other. Only
-/// what is missing then is asked from the device. Over other devices, streams have segments.
+/// Over a device with virtual memory, each stream has ranges of addresses, into which chunks of memory
+/// are mapped. If no free block can hold a large request, it is met by idle chunks that lie apart:
+/// those of its own stream or, after a wait on the device, those of other streams. A view maps them
+/// once more, one after another. Only what is missing then comes from the device. Over other devices,
+/// streams have segments.
 ///
-/// When neither cache nor device can serve a request, these are tried in turn: giving back idle memory,
-/// after a fence behind the work of its stream; waiting for all pending frees, and giving back again;
-/// asking observers to release memory. Then it is an error.
+/// If neither the cache nor the device can serve a request, the allocator tries in turn: it gives back
+/// idle memory, after a fence behind the work of its stream; it waits for all pending frees and gives
+/// back again; it asks observers to release memory. Then the request fails.
 ///
-/// A private pool has memory that is not given back before the pool is released, and serves nobody else,
-/// but for what is free in it between replays of graphs, who [go inside](Self::pool_enter) to find it all
-/// there. A hold keeps one block out of reuse, whoever frees it: so a graph keeps the memory of others
+/// The memory of a private pool is given back only when the pool is released. It serves nobody else,
+/// with one exception: between replays of graphs, the free memory of their pool may be lent. Who
+/// replays [enters](Self::pool_enter) the pool, and then finds all of its memory there. A hold keeps
+/// one block from being reused, also after its owner has freed it: so a graph keeps memory of others
 /// that it uses.
 ///
-/// Dropping the allocator releases all private pools and gives idle memory back as
-/// [`empty_cache`](Self::empty_cache) does; memory still in use stays with whoever uses it.
+/// Dropping the allocator releases all private pools and gives idle memory back, as
+/// [`empty_cache`](Self::empty_cache) does. Memory that is in use stays with its user.
 pub struct Allocator<B: Backend> {
     backend: B,
     config: Arc<Config>,
@@ -163,7 +174,7 @@ impl<B: Backend> Allocator<B> {
         Ok(self.released(arena, release))
     }
 
-    /// Does what a release leaves to do. The arena is let go when others may see the block.
+    /// Completes a release. The arena is unlocked as soon as others may see the block.
     #[inline]
     fn released(&self, mut arena: MutexGuard<'_, Arena>, release: Release) -> Freed {
         match release {
@@ -185,7 +196,7 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Records a block that was handed out, in whose arena nothing else happens meanwhile.
+    /// Records a block that was handed out. Nothing else happens in its arena meanwhile.
     fn record_alloc(
         &self,
         owner: Owner,
@@ -203,7 +214,7 @@ impl<B: Backend> Allocator<B> {
         self.history.alloc(&block, context);
     }
 
-    /// Records that a block may be used again, if it was pending and is not any more.
+    /// Records that a block may be used again, if it was pending until now.
     fn record_completed(&self, arena: &Arena, block: u32) {
         if self.history.is_on()
             && let Some(block) = arena.if_reusable(block)
@@ -212,10 +223,10 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Announces that `stream` uses the memory at `address`, beside the stream that it was allocated
-    /// for: once freed, it is reused only after what `stream` had been given by then has finished. For
-    /// memory under a [`hold`](Self::hold), which may have been freed, that is by the end of its last
-    /// hold.
+    /// Announces that `stream`, too, uses the memory at `address`. Once the memory is freed, it is
+    /// reused only after the work that `stream` had been given until then has finished. Memory under a
+    /// [`hold`](Self::hold) may have been freed already; for it, the end of its last hold counts as the
+    /// free.
     ///
     /// # Errors
     /// Says why there is nothing at this address.
@@ -245,14 +256,14 @@ impl<B: Backend> Allocator<B> {
         arena.ok_or(FreeError::Unknown { address })
     }
 
-    /// Waits for pending frees, gives all idle memory back to the device, but for that of private
-    /// pools that are not released, and returns how many bytes that were.
+    /// Waits for pending frees, then gives all idle memory back to the device, except that of live
+    /// private pools. Returns how many bytes it gave back.
     pub fn empty_cache(&self) -> u64 {
         self.reclaim()
     }
 
-    /// Gives idle memory back until at most `keep` bytes of it stay cached, as far as whole pieces of
-    /// memory are idle, but for that of private pools; returns how many bytes that were.
+    /// Gives idle memory back until at most `keep` bytes of it stay cached; it gives back only whole
+    /// pieces of memory, and none of private pools. Returns how many bytes it gave back.
     pub fn trim(&self, keep: u64) -> u64 {
         let cached = {
             let mut ledger = self.ledger.lock();
@@ -265,7 +276,7 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// The figures of now.
+    /// The current figures.
     pub fn stats(&self) -> Stats {
         let mut ledger = self.ledger.lock();
         ledger.take_over(&self.sums());
@@ -286,8 +297,8 @@ impl<B: Backend> Allocator<B> {
         ledger.reset_accumulated();
     }
 
-    /// Sets the most bytes that may be held from the device; `u64::MAX` is no limit. What is held
-    /// already stays; below it, memory is given back as it becomes idle and more is needed.
+    /// Sets the most bytes that may be held from the device; `u64::MAX` is no limit. Memory that is
+    /// already held above the limit stays. As it becomes idle and more is needed, it is given back.
     pub fn set_limit(&self, bytes: u64) {
         self.ledger.lock().limit = bytes;
     }
@@ -312,8 +323,8 @@ impl<B: Backend> Allocator<B> {
         sums
     }
 
-    /// As [`sums`](Self::sums), and takes the credit of these quantities back. Also says which arenas
-    /// are somebody's.
+    /// As [`sums`](Self::sums), and takes back the credit of these quantities. Also returns the arenas
+    /// that have an owner.
     fn recall(&self, which: &[bool; QUANTITIES]) -> ([Sum; 2], Vec<ArenaId>) {
         let (mut sums, mut owned) = ([Sum::default(); 2], Vec::new());
         for mut arena in self.arenas.all() {
@@ -328,8 +339,8 @@ impl<B: Backend> Allocator<B> {
         (sums, owned)
     }
 
-    /// Raises the peaks, if an arena's counts may be above them, and hands out credit anew: of the
-    /// quantities that need it, since what others have left serves them at their next turn.
+    /// Raises the peaks if the counts of an arena may be above them, and hands out new credit: only of
+    /// the quantities that ran short. The credit that is left of the others serves their next turn.
     #[cold]
     #[inline(never)]
     fn settle(&self) {
@@ -366,7 +377,7 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Does what an arena left to do.
+    /// Does what an arena left to its caller.
     #[cold]
     fn go_on(&self, id: ArenaId, next: Next) {
         match next {

@@ -1,8 +1,8 @@
-//! The arithmetic of the allocator for one owner: finding, splitting and joining blocks, and counting.
+//! The arithmetic of the allocator for one owner: it finds, splits and joins blocks, and counts.
 //!
-//! An arena serves one stream, of the shared memory or of one private pool. It knows no device, no lock
-//! and no fence. Every call leaves it consistent, whatever it returns. It must never hand out a block
-//! that is not free.
+//! An arena serves one stream, in the shared memory or in one private pool. It knows no device, no lock and
+//! no fence. Every call leaves it consistent, also if it fails. It must never hand out a block that is not
+//! free.
 
 mod grow;
 mod holds;
@@ -25,7 +25,7 @@ use crate::segment::{Kind, Segments};
 use crate::tally::Tally;
 use crate::{Allocation, Config, FreeError, Freed, PoolId, StreamId};
 
-/// Whom an arena serves.
+/// The stream and pool that an arena serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     /// `None` is the memory that all share.
@@ -37,20 +37,21 @@ pub(crate) struct Owner {
 pub(crate) enum Release {
     /// It can be used again.
     Reusable(Freed),
-    /// It has notes, or its pool was released: the block, of which [`Arena::let_go`] comes next, before the arena
-    /// is let go. A hold of it that another thread gives back from then on finds it pending.
+    /// The block has notes, or its pool was released. The caller passes it to [`Arena::let_go`] before it unlocks
+    /// the arena. A hold that another thread gives back later finds the block pending.
     Pending(Freed, u32),
 }
 
-/// What the arena, which knows no fence, leaves to its caller.
+/// What the arena leaves to its caller, because it knows no fence.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing.
     Done,
-    /// [`Arena::pass`] for this block, once for each stream, behind all its work of now.
+    /// Call [`Arena::pass`] for this block once for each stream, when the present work of the stream
+    /// has finished.
     Wait { block: u32, streams: Vec<StreamId> },
-    /// [`Arena::retire`]: memory of a released pool is idle.
+    /// Retire the arena: memory of a released pool is idle.
     Retire,
 }
 
@@ -65,7 +66,7 @@ pub(crate) struct Part {
 pub(crate) struct Arena {
     /// As pieces of views name it.
     id: ArenaId,
-    /// `None`: nobody's; then it has no segments.
+    /// `None`: nobody's; the arena has no segments then.
     pub(crate) owner: Option<Owner>,
     /// Its pool was released: what becomes idle leaves.
     pub(crate) closed: bool,
@@ -120,7 +121,7 @@ impl Arena {
         self.id
     }
 
-    /// Serves somebody from now on, under this name. It has nothing.
+    /// Gives the empty arena to an owner, under this name.
     pub(crate) fn serve(&mut self, id: ArenaId, owner: Owner) {
         self.id = id;
         self.owner = Some(owner);
@@ -161,8 +162,8 @@ impl Arena {
         self.alloc_best(request)
     }
 
-    /// Serves a request from the smallest free block that fits, after all were joined: a block that is
-    /// split although its neighbours would have fitted better is what fragmentation begins with.
+    /// Serves a request from the smallest free block that fits. All blocks are joined before: fragmentation
+    /// begins when a block is split although a joined one would have fitted better.
     fn alloc_best(&mut self, request: &Request) -> Option<Allocation> {
         let class = request.class as usize;
         // The last block that is joined is mostly the one that fits: it is not listed only to be taken out.
@@ -207,7 +208,7 @@ impl Arena {
         }
     }
 
-    /// Makes a block that is in no list one in use, and cuts off what is not needed.
+    /// Marks a block that is in no list as in use, and cuts off what is not needed.
     fn hand_out(&mut self, id: u32, request: &Request) -> Allocation {
         let found = self.blocks[id].size;
         if found > request.size {
@@ -233,7 +234,7 @@ impl Arena {
         self.parts.iter().map(idle).sum()
     }
 
-    /// Whether a credit of a class is used up.
+    /// Whether the credit of a class is used up.
     #[inline]
     pub(crate) fn is_short(&self, class: Class) -> bool {
         self.parts[class as usize].tally.is_short()
@@ -304,14 +305,14 @@ impl Arena {
         }
     }
 
-    /// Makes a block free that is in no list, joined with its free neighbours.
+    /// Frees a block that is in no list, and joins it with its free neighbours.
     fn recycle(&mut self, id: u32) {
         let id = self.rejoin(id);
         self.list(id);
     }
 
-    /// Joins a block that is in no list with its free neighbours, and gives what it is then part of, which
-    /// must be listed or handed out next.
+    /// Joins a block that is in no list with its free neighbours. Returns the joined block, which the caller
+    /// must list or hand out next.
     fn rejoin(&mut self, mut id: u32) -> u32 {
         let before = self.blocks[id].before;
         let mut after = self.blocks[id].after;
@@ -356,8 +357,8 @@ impl Arena {
         part.lists.remove(&mut self.blocks, id);
     }
 
-    /// Cuts a block, which is in no list, after `size` bytes; gives the rest, which is in no list either
-    /// and in the same state.
+    /// Cuts a block that is in no list after `size` bytes. Returns the rest, which is in no list either, and in
+    /// the same state.
     fn split(&mut self, id: u32, size: u64) -> u32 {
         let block = &mut self.blocks[id];
         let rest = Block {
@@ -386,7 +387,7 @@ impl Arena {
         rest
     }
 
-    /// Makes two neighbours, which are in no list, one: the left one.
+    /// Joins two neighbours that are in no list; the left one remains.
     fn join(&mut self, left: u32, right: u32) {
         let Block {
             address,

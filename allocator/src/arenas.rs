@@ -1,8 +1,8 @@
-//! All arenas of an allocator: found by whom they serve, and by any address inside.
+//! All arenas of an allocator: found by their owner, and by any address inside.
 //!
-//! Each has a lock of its own, which is all that an allocation or a free takes. A thread remembers the
-//! arenas of some streams, and which it used last. An arena that has nothing is forgotten, and another owner
-//! gets its place: under another name, so that whoever still has the old one finds nobody.
+//! Each arena has its own lock, the only lock that an allocation or a free takes. A thread remembers
+//! the arenas of some streams, and which arena it used last. An arena without memory is forgotten, and
+//! another owner gets its place, under another name: who still has the old name finds no arena.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -15,8 +15,8 @@ use outrigger_locks::{Mutex, MutexGuard, Rank, RwLock};
 use crate::arena::{Arena, Owner};
 use crate::{Config, StreamId};
 
-/// Arenas that every allocator has. Of the others, shelf n has as many as there are before it, from
-/// `FIRST << n` on.
+/// The number of arenas that every allocator has. The others lie on shelves: shelf n begins at `FIRST
+/// << n`, and has as many arenas as there are before it.
 const FIRST: usize = 8;
 const SHELVES: usize = 28;
 
@@ -28,7 +28,7 @@ fn place(place: u32, config: &Arc<Config>) -> Place {
     CachePadded::new(Mutex::new(Rank::Arena, arena))
 }
 
-/// The name of an arena as long as it is one owner's.
+/// The name of an arena, valid as long as it has the same owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ArenaId {
     place: u32,
@@ -78,7 +78,7 @@ struct Route {
 #[derive(Default)]
 struct Names {
     by_owner: HashMap<Owner, ArenaId>,
-    /// As the last owners' arenas were called.
+    /// The names that the arenas of the last owners had.
     spare: Vec<ArenaId>,
 }
 
@@ -127,11 +127,11 @@ impl Arenas {
         &places[(at - first) as usize]
     }
 
-    /// Locks an arena that cannot have been forgotten: there is memory in it that is not free, or the caller
-    /// has the growth lock and knows that nobody has forgotten it since.
+    /// Locks an arena that cannot have been forgotten: it has memory that is not free, or the caller
+    /// holds the growth lock and knows that nobody has forgotten the arena.
     ///
     /// # Panics
-    /// If it was forgotten after all: what is at its place may be another's.
+    /// If it was forgotten after all: another owner may have its place.
     pub(crate) fn lock(&self, arena: ArenaId) -> MutexGuard<'_, Arena> {
         let locked = self.find(arena);
         locked.unwrap_or_else(|| panic!("{arena:?} was forgotten while it was in use"))
@@ -144,14 +144,14 @@ impl Arenas {
         (found.id() == arena && found.owner.is_some()).then_some(found)
     }
 
-    /// All arenas, each locked while the caller has it, one at a time: also those that are nobody's now,
-    /// whose figures go on to count.
+    /// All arenas, locked one at a time. Arenas without an owner are included, because their figures
+    /// still count.
     pub(crate) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, Arena>> {
         let places = 0..self.made.load(Ordering::Acquire) as u32;
         places.map(|place| self.place(place).lock())
     }
 
-    /// The names of those that are somebody's.
+    /// The names of the arenas that have an owner.
     pub(crate) fn ids(&self) -> Vec<ArenaId> {
         let owned = self.all().filter(|arena| arena.owner.is_some());
         owned.map(|arena| arena.id()).collect()
@@ -222,7 +222,7 @@ impl Arenas {
         arena
     }
 
-    /// Forgets an arena that has nothing; gives whom it served. Nobody may be about to grow it.
+    /// Forgets an arena without memory, and returns its owner. No thread may be about to grow it.
     pub(crate) fn forget_if_empty(&self, id: ArenaId) -> Option<Owner> {
         let mut names = self.names.lock();
         let mut arena = self.find(id)?;

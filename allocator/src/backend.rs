@@ -1,7 +1,7 @@
-//! What the allocator asks of a device: memory in segments, and fences on streams.
+//! What the allocator needs from a device: memory in segments, and fences on streams.
 //!
-//! A backend does what it is told and nothing else: it must never call back into the allocator, and it
-//! never caches, since everything that may be cached is cached above it.
+//! A backend does what it is asked and nothing else. It must never call back into the allocator. It
+//! never caches: the allocator above it does.
 
 /// Names a stream. The allocator only compares these numbers; what they mean is the backend's business.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -9,10 +9,14 @@ pub struct StreamId(pub u64);
 
 /// A source of segments and fences: one device, or pinned host memory.
 ///
-/// No method is called while the allocator's state is locked. [`segment_alloc`](Self::segment_alloc),
-/// [`segment_free`](Self::segment_free) and [`fence_done`](Self::fence_done) are called under the growth
-/// lock, and so is [`fence`](Self::fence) when one that failed is tried again, or for a segment of a
-/// released pool: they must not wait for anybody who allocates. [`fence_wait`](Self::fence_wait) may, and is called with no lock held, as are
+/// No method is called while an arena is locked.
+///
+/// These methods are called under the growth lock: [`segment_alloc`](Self::segment_alloc),
+/// [`segment_free`](Self::segment_free), [`fence_done`](Self::fence_done), and sometimes
+/// [`fence`](Self::fence) (to repeat one that failed, or for a segment of a released pool). They must
+/// not wait for a thread that allocates.
+///
+/// These are called without any lock: [`fence_wait`](Self::fence_wait), which may wait,
 /// [`fence_may_wait`](Self::fence_may_wait), [`memory_info`](Self::memory_info) and
 /// [`observe`](Self::observe).
 pub trait Backend: Send + Sync {
@@ -21,47 +25,47 @@ pub trait Backend: Send + Sync {
     /// A point in a stream: done once all work submitted before it has finished.
     type Fence: Send + Sync;
 
-    /// Allocates `size` bytes of device memory, aligned as the device wants it, and returns its
-    /// address. It may take long: other threads are served from the cache meanwhile.
+    /// Allocates `size` bytes of device memory, with the alignment of the device, and returns the
+    /// address. It may take long: the cache serves other threads meanwhile.
     fn segment_alloc(&self, size: u64) -> Result<u64, Self::Error>;
 
     /// Gives a segment back. All work on the segment's stream, and on every stream recorded on one of
-    /// its blocks, has finished. A device that fails here keeps the memory: nobody could do better.
+    /// its blocks, has finished. If the device fails here, it keeps the memory.
     fn segment_free(&self, address: u64);
 
-    /// The device's virtual memory, if it has some: then memory is taken from there, not in segments.
+    /// The device's virtual memory. If it has some, the allocator uses it instead of segments.
     fn virtual_memory(&self) -> Option<&dyn VirtualMemory<Error = Self::Error>> {
         None
     }
 
-    /// Makes later work of a stream wait for a fence, on the device. `false` if it cannot: then nothing
-    /// is assumed.
+    /// Makes later work of a stream wait for a fence, on the device. `false` if it cannot: the
+    /// allocator then does not rely on an order.
     fn order(&self, stream: StreamId, fence: &Self::Fence) -> bool {
         let _ = (stream, fence);
         false
     }
 
-    /// Asks others to release memory, since a request of so many bytes cannot be met. Whether anybody
-    /// did something. The allocator may be used from here.
+    /// Asks others to release memory, because a request of this size cannot be met. Returns whether any
+    /// of them released some. The allocator may be used from here.
     fn pressure(&self, needed: u64) -> bool {
         let _ = needed;
         false
     }
 
     /// Whether an error of [`segment_alloc`](Self::segment_alloc) says that the device has not enough
-    /// memory, so that giving back cached segments and trying again may help.
+    /// memory. The allocator then gives back cached memory and tries again.
     fn is_out_of_memory(&self, error: &Self::Error) -> bool;
 
-    /// Records a fence behind all work submitted to `stream` so far. For a stream that no longer
-    /// exists and whose work is finished, or whose order means nothing, this is a fence that is done.
-    /// After an error the memory that waits for this stream stays unused, and the allocator asks again.
+    /// Records a fence behind all work submitted to `stream` so far. If the stream no longer exists and
+    /// its work has finished, or if its order means nothing, the fence has passed already. After an
+    /// error the memory that waits for this stream stays unused, and the allocator asks again.
     ///
-    /// A stream's fences are asked in the order in which they were recorded: one that stays open holds
-    /// up the memory behind later ones.
+    /// The fences of a stream are asked in the order in which they were recorded: a fence that does not
+    /// pass holds up the memory behind later fences.
     fn fence(&self, stream: StreamId) -> Result<Self::Fence, Self::Error>;
 
-    /// As [`fence`](Self::fence), and can be waited for: where a stream's work is being captured, behind what
-    /// it was really given.
+    /// As [`fence`](Self::fence), but it can always be waited for: if the stream captures, the fence is
+    /// behind the work that was really submitted.
     fn submitted(&self, stream: StreamId) -> Result<Self::Fence, Self::Error> {
         self.fence(stream)
     }
@@ -69,34 +73,34 @@ pub trait Backend: Send + Sync {
     /// Whether the fence has passed; never waits. A fence of work that failed has passed.
     fn fence_done(&self, fence: &Self::Fence) -> bool;
 
-    /// Whether [`fence_wait`](Self::fence_wait) would come back without help of the caller. A fence
-    /// that stands for work that nobody has started, as of a stream whose work is being captured,
-    /// answers false: it is never waited for, only asked now and then whether it is done.
+    /// Whether [`fence_wait`](Self::fence_wait) would return without help of the caller. It answers
+    /// false for a fence whose work was not started, as on a stream that captures. The allocator never
+    /// waits for such a fence; it asks now and then whether the fence has passed.
     fn fence_may_wait(&self, fence: &Self::Fence) -> bool {
         let _ = fence;
         true
     }
 
-    /// Waits until [`fence_done`](Self::fence_done) would say so. Only called for fences that
-    /// [`fence_may_wait`](Self::fence_may_wait).
+    /// Waits until the fence has passed. Called only if [`fence_may_wait`](Self::fence_may_wait)
+    /// answered true.
     ///
     /// # Errors
-    /// The device cannot be waited for: the fence may not have passed.
+    /// The device cannot be waited for. The fence may not have passed.
     fn fence_wait(&self, fence: &Self::Fence) -> Result<(), Self::Error>;
 
-    /// Free and total bytes of the device, where it tells: for the text of an out-of-memory error.
+    /// Free and total bytes of the device, if it tells them, for the text of an out-of-memory error.
     fn memory_info(&self) -> Option<MemoryInfo> {
         None
     }
 
-    /// Hears of an event, on the thread that caused it. The allocator may be used from here.
+    /// Observes an event, on the thread that caused it. The allocator may be used from here.
     fn observe(&self, event: &Event) {
         let _ = event;
     }
 }
 
-/// Addresses and memory apart. What [`Backend`] says of locks holds for these calls as for
-/// [`Backend::segment_alloc`].
+/// Virtual memory: addresses and physical memory are separate. These calls are made under the same
+/// locks as [`Backend::segment_alloc`].
 pub trait VirtualMemory {
     /// Why the device refused.
     type Error;
@@ -104,31 +108,31 @@ pub trait VirtualMemory {
     /// Addresses and sizes are multiples of this many bytes, a power of two.
     fn granularity(&self) -> u64;
 
-    /// Bytes of addresses to reserve for one stream: more than the device has memory, so that they
-    /// suffice however they are used.
+    /// Bytes of addresses to reserve for one stream. They are more than the device has memory, so that
+    /// they always suffice.
     fn address_space(&self) -> u64;
 
     /// Reserves a range of addresses without memory.
     fn reserve(&self, size: u64, alignment: u64) -> Result<u64, Self::Error>;
 
-    /// Gives reserved addresses back, into which nothing is mapped.
+    /// Gives reserved addresses back. Nothing is mapped there.
     fn release(&self, address: u64, size: u64);
 
     /// Makes a piece of physical memory.
     fn create(&self, size: u64) -> Result<Physical, Self::Error>;
 
-    /// Gives physical memory up: it is the device's again once it is mapped nowhere.
+    /// Gives physical memory up. It goes back to the device when it is mapped nowhere.
     fn destroy(&self, physical: Physical);
 
-    /// Maps pieces of physical memory whole, one behind the other, from a reserved address on: all or
-    /// none. They may be mapped elsewhere, too.
+    /// Maps whole pieces of physical memory one after another, from a reserved address on: all of them
+    /// or none. They may also be mapped elsewhere.
     fn map(&self, address: u64, pieces: &[Physical]) -> Result<(), Self::Error>;
 
     /// Unmaps a range that starts and ends where pieces do. All work that uses it has finished.
     fn unmap(&self, address: u64, size: u64);
 
-    /// As [`unmap`](Self::unmap), and tells if the device refused: then all is mapped as before.
-    /// A device that never refuses need not say more than this.
+    /// As [`unmap`](Self::unmap), but returns an error if the device refused; everything is then mapped
+    /// as before. A device that never refuses needs only this default.
     fn try_unmap(&self, address: u64, size: u64) -> Result<(), Self::Error> {
         self.unmap(address, size);
         Ok(())
@@ -159,7 +163,7 @@ pub enum EventKind {
     OutOfMemory,
 }
 
-/// Something that observers want to hear of.
+/// An event for observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What happened.

@@ -1,11 +1,10 @@
-//! Memory of graphs' pools between replays: what is free there serves others, and is back before the next
-//! replay.
+//! Lends the free memory of graphs' pools between replays, and brings it back before the next replay.
 //!
-//! A chunk is lent as those of other arenas are, by a view that shows it. When a replay is about to begin, or
-//! a graph is to be recorded, chunks that are idle in the views come home, with waits on the device in both
-//! directions: nothing is mapped or unmapped. A chunk that is in use then stays with its user, whose arena
-//! it becomes part of, and another one takes its place: that takes calls of the driver, and a wait for the
-//! replays before.
+//! A chunk of a pool is lent as chunks of other arenas are: a view shows it. Before a replay begins, or
+//! a graph is recorded into the pool, idle chunks return home. The streams wait for each other on the
+//! device; nothing is mapped or unmapped. A chunk that is still in use stays with its user and becomes
+//! part of the user's arena. Another chunk takes its place in the pool: this takes calls of the driver,
+//! and a wait for the earlier replays.
 
 use std::collections::HashMap;
 
@@ -20,7 +19,7 @@ use crate::config::{Class, Request};
 use crate::segment::{Chunk, Piece};
 use crate::{AllocError, Backend, Event, EventKind, PoolError, PoolGate, PoolId, StreamId};
 
-/// Users of a pool that are remembered although they have finished.
+/// As many users of a pool are remembered, even after they have finished.
 const USERS_KEPT: usize = 8;
 
 impl<B: Backend> Allocator<B> {
@@ -32,12 +31,12 @@ impl<B: Backend> Allocator<B> {
         self.pools.lock().gate(pool)
     }
 
-    /// Goes inside a pool: until [`PoolGate::leave`] nothing of it is lent. With a `stream`, to give it work
-    /// that uses memory of the pool, whether or not it is free; without, to record a graph. All of the pool's
-    /// memory is there then.
+    /// Enters a pool: until [`PoolGate::leave`] the pool lends nothing. With a `stream`, the caller is
+    /// about to submit work to it that uses memory of the pool, free or not. Without one, it is about
+    /// to record a graph. On success all memory of the pool is there.
     ///
     /// # Errors
-    /// Out of memory, or what the device says: then nobody went inside.
+    /// Out of memory, or what the device answers: the caller has then not entered.
     pub fn pool_enter(
         &self,
         gate: &PoolGate,
@@ -53,8 +52,8 @@ impl<B: Backend> Allocator<B> {
         result
     }
 
-    /// As [`pool_enter`](Self::pool_enter), where nothing has to be done for it: it calls neither the device nor
-    /// those who are asked to release memory. False if something has to; then nobody went inside.
+    /// As [`pool_enter`](Self::pool_enter), if this needs no preparation: it calls neither the device
+    /// nor observers. Returns false if it does; the caller has then not entered.
     pub fn pool_try_enter(&self, gate: &PoolGate, stream: StreamId) -> bool {
         if gate.enter(Some(stream)) {
             gate.leave();
@@ -80,7 +79,7 @@ impl<B: Backend> Allocator<B> {
         stream.map_or(Ok(()), |stream| self.note_user(gate, stream))
     }
 
-    /// Makes a stream that works on a pool's memory wait for those that it came home from.
+    /// Makes a stream that works on a pool's memory wait for the streams that had borrowed it.
     pub(super) fn note_user(
         &self,
         gate: &PoolGate,
@@ -98,7 +97,7 @@ impl<B: Backend> Allocator<B> {
         Ok(())
     }
 
-    /// Waits for what a stream was given.
+    /// Waits for all work that a stream was given so far.
     fn wait_submitted(&self, stream: StreamId) -> Result<(), AllocError<B::Error>> {
         let fence = self.backend.submitted(stream);
         let fence = fence.map_err(AllocError::Backend)?;
@@ -110,8 +109,8 @@ impl<B: Backend> Allocator<B> {
         Ok(())
     }
 
-    /// Chunks that graphs' pools have free, for a request of another arena; of pools whose users have work
-    /// yet only with `may_wait`.
+    /// The idle chunks of graphs' pools, for a request of another arena. Pools whose users have
+    /// unfinished work are included only with `may_wait`.
     pub(super) fn offers_of_pools(&self, may_wait: bool) -> Vec<Offer> {
         let mut all = Vec::new();
         let gates = self.pools.lock().of_graphs();
@@ -146,7 +145,7 @@ impl<B: Backend> Allocator<B> {
         all
     }
 
-    /// Makes a stream wait for all that work on the pool of an arena, if it is one's.
+    /// If an arena is of a pool, makes a stream wait for all streams that work on this pool.
     pub(super) fn order_behind_users(&self, stream: StreamId, id: ArenaId) -> bool {
         let owner = self.arenas.lock(id).owner;
         let Some(pool) = owner.and_then(|owner| owner.pool) else {
@@ -159,7 +158,7 @@ impl<B: Backend> Allocator<B> {
         others.all(|user| self.order(stream, user))
     }
 
-    /// Brings all that a pool has lent home, or puts other memory in its place.
+    /// Brings all lent chunks of a pool home, or puts other memory in their place.
     pub(super) fn bring_home(&self, gate: &PoolGate) -> Result<(), AllocError<B::Error>> {
         if self.collect_guests(gate, false) {
             return Ok(());
@@ -180,8 +179,8 @@ impl<B: Backend> Allocator<B> {
         Err(self.out_of_memory(needed, StreamId(0)))
     }
 
-    /// Brings what is idle of a pool's lent chunks home; `at_once`, from streams without work alone, so that
-    /// nobody has to wait. Whether all are home.
+    /// Brings the lent chunks of a pool home that are idle. With `at_once`, only from streams without
+    /// unfinished work, so that nobody has to wait. Returns whether all chunks are home.
     fn collect_guests(&self, gate: &PoolGate, at_once: bool) -> bool {
         let growth = self.growth.lock();
         if !gate.is_lent() {
@@ -219,8 +218,9 @@ impl<B: Backend> Allocator<B> {
         all
     }
 
-    /// Gives the chunks of a pool that others use to those, so that their homes have no memory, after a wait
-    /// for the work on the pool. If the pool's memory is `leaving`, also those that views in use show.
+    /// Gives the chunks of a pool that others use to these users, after a wait for the work on the
+    /// pool. The homes of the chunks have no memory then. If the pool's memory is `leaving`, it also
+    /// gives away the chunks that views in use show.
     pub(super) fn evict(
         &self,
         memory: Memory<'_, B>,
@@ -271,8 +271,9 @@ impl<B: Backend> Allocator<B> {
         result
     }
 
-    /// Who has mapped chunks of a pool and uses them, by arena and home. If the pool's memory is `leaving`,
-    /// also who has mapped others in a view that is in use.
+    /// The arenas that have mapped chunks of a pool and use them, by arena and home of the chunk. If
+    /// the pool's memory is `leaving`, also the arenas that show other chunks of it in a view that is
+    /// in use.
     pub(super) fn heirs(
         &self,
         _: &MutexGuard<'_, ()>,
@@ -306,8 +307,8 @@ impl<B: Backend> Allocator<B> {
         heirs
     }
 
-    /// Makes a chunk, on which no work of its arena goes on, one of another arena, unless it is in use where
-    /// it is. Its home has no memory then.
+    /// Makes a chunk part of another arena, unless the chunk is in use at its home. No work of its
+    /// arena may use it. Its home has no memory then.
     pub(super) fn bequeath(
         &self,
         _: &MutexGuard<'_, ()>,
@@ -373,7 +374,7 @@ impl<B: Backend> Allocator<B> {
         Ok(Some(()))
     }
 
-    /// Maps a chunk where its heir has room, and nowhere else.
+    /// Maps a chunk where its heir has room, and ends its mapping at home.
     fn move_chunk(
         &self,
         memory: Memory<'_, B>,
@@ -401,8 +402,8 @@ impl<B: Backend> Allocator<B> {
         gates.iter().any(PoolGate::has_lent)
     }
 
-    /// Leaves the memory of a closed pool that others use to those. What cannot be had apart now goes with
-    /// the next [`empty_cache`](Self::empty_cache).
+    /// Leaves the memory of a closed pool that others use to these users. What cannot be separated now
+    /// goes with the next [`empty_cache`](Self::empty_cache).
     pub(super) fn part_from_guests(&self, pool: PoolId) {
         let Some(memory) = self.memory() else { return };
         let gate = self.pools.lock().kept_gate(pool);
@@ -418,8 +419,8 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// What a pool of graphs is about to take from the device: what it has lent and is idle comes home, and
-    /// others give back as much as they have idle.
+    /// Prepares the growth of a graph's pool: its lent chunks that are idle return home, and other
+    /// arenas give back as much idle memory as it needs.
     pub(super) fn before_growth(&self, owner: Owner, request: &Request) {
         let (Some(pool), Some(memory)) = (owner.pool, self.memory()) else {
             return;

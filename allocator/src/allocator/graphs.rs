@@ -1,8 +1,8 @@
-//! What execution graphs need: private pools for the memory that a replay touches again, and holds on
-//! the memory of others that it uses.
+//! What execution graphs need from the allocator: private pools, whose addresses a replay uses again;
+//! and holds, which keep other memory that a graph uses.
 //!
-//! A pool that is being released must never keep memory from the device for want of somebody to wait:
-//! what cannot go at once goes with the next free, growth or [`Allocator::empty_cache`].
+//! The release of a pool must never keep memory from the device because no thread waits: what cannot be
+//! given back at once goes with the next free, growth or [`Allocator::empty_cache`].
 
 use std::collections::HashMap;
 
@@ -21,12 +21,12 @@ use crate::{
 struct Pool {
     gate: PoolGate,
     references: u64,
-    /// Allocations on their way to the device and back: they began while the pool had references, and
-    /// end as if it still had.
+    /// Allocations that have left the lock to ask the device. They began while the pool had references,
+    /// and end as if it still had.
     pins: u64,
     arenas: Vec<ArenaId>,
     allocated: Gauge,
-    /// Its memory is away, or about to be: nothing is allocated.
+    /// Its memory is away, or about to be: nothing can be allocated.
     suspended: bool,
 }
 
@@ -57,7 +57,7 @@ impl Pools {
         Ok(record)
     }
 
-    /// Allows no allocation any more. Gives the pool's arenas.
+    /// Forbids further allocations. Returns the pool's arenas.
     pub(super) fn suspend(&mut self, pool: PoolId) -> Result<Vec<ArenaId>, PoolError> {
         let record = self.awake(pool)?;
         if record.pins > 0 {
@@ -114,7 +114,8 @@ impl Pools {
         record.map_or_else(Vec::new, |record| record.arenas.clone())
     }
 
-    /// Whether nobody refers to a pool any more that has arenas. One that has none is forgotten then.
+    /// Whether a pool has arenas, but no reference any more. A pool without references and arenas is
+    /// forgotten.
     fn is_released(&mut self, pool: PoolId) -> bool {
         let record = self.records.get(&pool);
         let released = record.filter(|record| record.references == 0 && record.pins == 0);
@@ -153,9 +154,10 @@ impl<B: Backend> Allocator<B> {
         Ok(())
     }
 
-    /// Gives a reference to a pool back. With the last one the pool is released: its idle memory goes
-    /// back to the device, after a fence behind the work of its streams, which is waited for; the rest
-    /// goes as its blocks are free and its streams have passed. Replays of graphs that use it have finished.
+    /// Gives a reference to a pool back. The last one releases the pool. Its idle memory goes back to
+    /// the device after a fence behind the work of its streams, which is waited for. The rest goes when
+    /// its blocks are free and its streams have passed. All replays of graphs that use the pool have
+    /// finished before.
     ///
     /// # Errors
     /// The pool was released or never made.
@@ -204,8 +206,8 @@ impl<B: Backend> Allocator<B> {
         released.into_iter().for_each(|pool| self.close(pool));
     }
 
-    /// Allocates at least `size` bytes for work on `stream` from memory of this pool alone. A size
-    /// of 0 gets the smallest block. [`free`](Self::free) takes it back to the pool.
+    /// Allocates at least `size` bytes for work on `stream`, only from memory of this pool. A size of 0
+    /// gets the smallest block. [`free`](Self::free) returns it to the pool.
     ///
     /// # Errors
     /// The pool was released or never made; or those of [`alloc`](Self::alloc).
@@ -269,7 +271,8 @@ impl<B: Backend> Allocator<B> {
         found.map_or_else(|| self.alloc_slow(&request, owner), Ok)
     }
 
-    /// Notes that an arena is of a pool. While the growth lock is held, no arena without memory is forgotten.
+    /// Notes that an arena belongs to a pool. While the growth lock is held, no arena without memory is
+    /// forgotten.
     pub(super) fn pool_has(&self, _: &MutexGuard<'_, ()>, pool: PoolId, id: ArenaId) {
         let mut pools = self.pools.lock();
         if let Some(record) = pools.records.get_mut(&pool)
@@ -321,9 +324,9 @@ impl<B: Backend> Allocator<B> {
         Some(stats)
     }
 
-    /// Keeps the block around any address out of reuse, whoever frees it, and returns where it starts.
-    /// Holds count: each needs its own [`unhold`](Self::unhold). A block that its owner has freed takes
-    /// further holds while it has one.
+    /// Keeps the block around any address from being reused, whoever frees it, and returns where it
+    /// starts. Holds are counted: each needs its own [`unhold`](Self::unhold). A block that its owner
+    /// has freed accepts further holds as long as it has one.
     ///
     /// # Errors
     /// The address is in memory that is free, or not held from the device.
@@ -331,10 +334,11 @@ impl<B: Backend> Allocator<B> {
         self.around(any_address)?.hold(any_address)
     }
 
-    /// Gives back a hold of the block that starts at `base`. Work that uses the block through this hold
-    /// is finished, or is on the stream that it was allocated for, or
-    /// [`record_stream`](Self::record_stream) was called for its stream, for which a freed block may
-    /// still be named: it is reused only after what that stream had been given by now has finished.
+    /// Gives back a hold of the block that starts at `base`. One of these is true of the work that used
+    /// the block through this hold: it has finished; it is on the stream for which the block was
+    /// allocated; or [`record_stream`](Self::record_stream) named its stream, which is possible for a
+    /// freed block, too. In the last case the block is reused only after the work that this stream had
+    /// been given until now has finished.
     ///
     /// # Errors
     /// The block has no hold, or the address is not where a block starts.

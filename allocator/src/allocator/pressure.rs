@@ -1,4 +1,4 @@
-//! What to do when an arena cannot serve a request: the ladder from asking the device to the error.
+//! What happens when an arena cannot serve a request: the steps from asking the device to the error.
 
 use outrigger_locks::MutexGuard;
 
@@ -8,7 +8,7 @@ use crate::arenas::ArenaId;
 use crate::config::{Class, Request};
 use crate::{AllocError, Allocation, Backend, Context, Event, EventKind, OutOfMemory, StreamId};
 
-/// As many labels does an out-of-memory error name.
+/// The number of labels that an out-of-memory error names.
 const HOLDERS: usize = 5;
 
 impl<B: Backend> Allocator<B> {
@@ -31,7 +31,7 @@ impl<B: Backend> Allocator<B> {
         found.ok_or_else(|| self.out_of_memory(request.requested, owner.stream))
     }
 
-    /// Gives idle memory back where more than the configured part of a limit would be held.
+    /// Gives idle memory back if more than the configured part of a limit would be held.
     fn collect(&self, needed: u64) {
         let (limit, reserved) = {
             let ledger = self.ledger.lock();
@@ -74,7 +74,8 @@ impl<B: Backend> Allocator<B> {
         Ok(None)
     }
 
-    /// Waits for all that is pending and gives all idle memory back. Returns how many bytes that were.
+    /// Waits for all pending blocks and gives all idle memory back. Returns how many bytes it gave
+    /// back.
     pub(super) fn reclaim(&self) -> u64 {
         let mut bytes = 0;
         // What passes may be the last that kept a chunk from home, and that waits for a fence, too.
@@ -89,13 +90,14 @@ impl<B: Backend> Allocator<B> {
         bytes
     }
 
-    /// Gives idle memory of the shared arenas back that is idle now, once the work of its streams has
-    /// finished: as much as is wanted, if there is so much. Returns how many bytes that were.
+    /// Gives memory of the shared arenas back that is idle now, once the work of its streams has
+    /// finished: up to `wanted` bytes. Returns how many bytes it gave back.
     pub(super) fn give_back(&self, wanted: u64) -> u64 {
         self.give_back_of(wanted, |_| true)
     }
 
-    /// As [`give_back`](Self::give_back), of streams without work alone, so that nobody waits.
+    /// As [`give_back`](Self::give_back), but only of streams without unfinished work, so that nobody
+    /// waits.
     pub(super) fn give_back_at_once(&self, wanted: u64) -> u64 {
         self.give_back_of(wanted, |stream| self.has_finished(stream))
     }
@@ -116,7 +118,8 @@ impl<B: Backend> Allocator<B> {
         self.wait_leaving()
     }
 
-    /// Sends idle chunks home that views of other arenas show. Whether there are any, idle or not.
+    /// Sends idle chunks home that views of other arenas show. Returns whether views show any chunks of
+    /// other arenas, idle or not.
     fn send_guests_home(&self) -> bool {
         let _growth = self.growth.lock();
         let mut any = false;
@@ -133,7 +136,7 @@ impl<B: Backend> Allocator<B> {
         any
     }
 
-    /// Whether what is idle in an arena may be the device's again.
+    /// Whether the idle memory of an arena may be given back to the device.
     fn gives_back(&self, id: ArenaId, of: impl Fn(StreamId) -> bool) -> bool {
         let (owner, closed) = {
             let arena = self.arenas.lock(id);

@@ -1,4 +1,5 @@
-//! Fences: blocks that wait for streams, chunks that come home, and memory that leaves.
+//! What waits for fences: blocks that are pending, chunks that return home, and memory that goes back
+//! to the device.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -52,9 +53,9 @@ impl<B: Backend> Allocator<B> {
         events.iter().map(|event| event.size).sum()
     }
 
-    /// Goes on with what waits for fences that have passed: blocks are reusable, chunks are home, and
-    /// memory leaves for the device. The growth lock keeps others from taking uses out of the queues
-    /// meanwhile: what is first stays first.
+    /// Continues what waits for fences that have passed: blocks become reusable, chunks are home, and
+    /// memory goes back to the device. The growth lock keeps other threads from taking uses out of the
+    /// queues meanwhile, so that the first use stays the first.
     pub(super) fn poll(&self, growth: &MutexGuard<'_, ()>) -> Vec<Event> {
         let mut events = Vec::new();
         if self.pending.lock().is_empty() {
@@ -129,7 +130,7 @@ impl<B: Backend> Allocator<B> {
         events
     }
 
-    /// Gives to the device what nobody uses any more.
+    /// Gives memory to the device that nobody uses any more.
     fn left(&self, id: ArenaId, leaving: Leaving) -> Option<Event> {
         let (event, class) = match leaving {
             Leaving::Segment(segment) => {
@@ -176,7 +177,7 @@ impl<B: Backend> Allocator<B> {
         Some(self.with_figures(event))
     }
 
-    /// An event with the figures of now, which is recorded.
+    /// Adds the current figures to an event, and records it.
     pub(super) fn with_figures(&self, event: Event) -> Event {
         if self.history.is_on() {
             let kind = match (event.kind, self.memory().is_some()) {
@@ -204,8 +205,9 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Joins what is free in all arenas, and gives the chunks that views in use have mapped, by arena and
-    /// home: those would not be the device's again. While the growth lock is held, no chunk is added.
+    /// Joins the free blocks of all arenas. Returns the chunks that views in use have mapped, by arena
+    /// and home: giving these up would not return memory to the device. While the growth lock is held,
+    /// no chunk is added.
     pub(super) fn settle_and_show(&self, _: &MutexGuard<'_, ()>) -> HashSet<(ArenaId, u64)> {
         let mut shown = HashSet::new();
         for mut arena in self.arenas.all() {
@@ -215,9 +217,9 @@ impl<B: Backend> Allocator<B> {
         shown
     }
 
-    /// Sends idle memory of an arena on its way to the device, up to a number of bytes, but for what is
-    /// `shown`; returns how many were sent. Views of it may stay only if nothing was. The growth lock
-    /// keeps chunks that leave out of new views.
+    /// Sends idle memory of an arena to the device, up to a number of bytes, except chunks that are
+    /// `shown`. Returns how many bytes it sent. If it sent any, the views of the arena must go too. The
+    /// growth lock keeps leaving chunks out of new views.
     pub(super) fn send_idle(
         &self,
         _: &MutexGuard<'_, ()>,
@@ -250,14 +252,14 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Sends all unused views on their way: what is still mapped somewhere does not go back to the device.
+    /// Sends all unused views off: memory that is still mapped somewhere does not go back to the device.
     pub(super) fn send_all_views(&self, growth: &MutexGuard<'_, ()>) {
         for id in self.arenas.ids() {
             self.send_views(growth, id, 0);
         }
     }
 
-    /// Sends unused views of an arena on their way: all of them, or those that are more than `most`.
+    /// Sends unused views of an arena off, until all its views have at most `most` places.
     pub(super) fn send_views(&self, _: &MutexGuard<'_, ()>, id: ArenaId, most: usize) {
         let mut arena = self.arenas.lock(id);
         let Some(owner) = arena.owner else {
@@ -277,16 +279,15 @@ impl<B: Backend> Allocator<B> {
         self.wait_for_stream(stream, &waiters);
     }
 
-    /// Sends chunks home that views of a stream have shown.
+    /// Sends chunks home that views of a stream have shown, behind the work of this stream.
     pub(super) fn send_home(&self, stream: StreamId, pieces: &[Piece]) {
         let home = |(arena, home, size)| Waiter::Home { arena, home, size };
         let waiters: Vec<Waiter> = homes(pieces).map(home).collect();
         self.wait_for_stream(stream, &waiters);
     }
 
-    /// Waits until all that is pending now is reusable or given back, but for what is behind fences that
-    /// cannot be waited for. Returns how many bytes were given back, or `None` if there was nothing to
-    /// wait for.
+    /// Waits until all that is pending now is reusable or given back, except what is behind fences that
+    /// cannot be waited for. Returns how many bytes it gave back; `None` if nothing was pending.
     pub(super) fn wait_pending(&self) -> Option<u64> {
         if self.pending.lock().is_empty() {
             return None;
@@ -303,7 +304,7 @@ impl<B: Backend> Allocator<B> {
         Some(bytes)
     }
 
-    /// Waits for what is on its way to the device, and returns how many bytes it got.
+    /// Waits for memory that leaves for the device. Returns how many bytes the device got.
     pub(super) fn wait_leaving(&self) -> u64 {
         let bytes = self.poll_and_tell();
         let fences = self.pending.lock().leaving_fences();

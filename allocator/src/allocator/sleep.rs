@@ -1,9 +1,9 @@
-//! Private pools whose memory is given back while their addresses and blocks stay.
+//! Gives the memory of a private pool back while its addresses and blocks stay.
 //!
-//! What the bytes were is the caller's business: it saves what is in use between [`pool_suspend`] and
-//! [`pool_page_out`], and restores it between [`pool_page_in`] and [`pool_resume`]. Whatever the device
-//! refuses, and at whichever call, a pool is either away or there: memory that cannot be unmapped stays
-//! mapped and goes on to count, and a pool whose memory cannot be had stays away.
+//! The caller keeps the contents: it saves what is in use between [`pool_suspend`] and [`pool_page_out`],
+//! and restores it between [`pool_page_in`] and [`pool_resume`]. If the device refuses a call, whichever it
+//! is, the pool is either away or there, never in between: memory that cannot be unmapped stays mapped and
+//! still counts as held; a pool that gets no memory stays away.
 //!
 //! [`pool_suspend`]: Allocator::pool_suspend
 //! [`pool_page_out`]: Allocator::pool_page_out
@@ -26,8 +26,8 @@ use crate::{
 pub(super) type Place = (ArenaId, Chunk, Class);
 
 impl<B: Backend> Allocator<B> {
-    /// Refuses allocations from a pool from now on, and gives the addresses in use with their bytes.
-    /// Frees go on. Work on the pool is the caller's business.
+    /// Refuses further allocations from a pool, and returns the addresses in use with their bytes. Frees
+    /// still work. The caller sees to it that no work uses the pool.
     ///
     /// # Errors
     /// The pool was released or never made, sleeps, or is being allocated from; or its memory is not
@@ -61,8 +61,8 @@ impl<B: Backend> Allocator<B> {
         arenas.any(|arena| !arena.in_use().is_empty())
     }
 
-    /// Gives the memory of a suspended pool back to the device, whose work on it has finished, or to those who
-    /// have mapped it. Returns how many bytes that were.
+    /// Gives the memory of a suspended pool back to the device, or to the arenas that have mapped it. All work
+    /// on it has finished. Returns how many bytes the pool gave up.
     ///
     /// # Errors
     /// The pool was released or never made, or is not suspended.
@@ -93,12 +93,12 @@ impl<B: Backend> Allocator<B> {
         Ok(bytes)
     }
 
-    /// Puts memory behind the addresses of a suspended pool again, with whatever contents. Where there is
-    /// none the cache gives back what it can, and observers are asked, as for any allocation.
+    /// Puts memory behind the addresses of a suspended pool again, with any contents. If there is none, the
+    /// cache gives back what it can and observers are asked, as for any allocation.
     ///
     /// # Errors
-    /// The pool was released or never made, or is not suspended; out of memory, or what the device says:
-    /// then it has as much memory as before.
+    /// The pool was released or never made, or is not suspended. Out of memory, or what the device answers:
+    /// the pool has then as much memory as before.
     pub fn pool_page_in(&self, pool: PoolId) -> Result<(), PoolAllocError<B::Error>> {
         let arenas = self.pools.lock().suspended(pool);
         let arenas = arenas.map_err(PoolAllocError::Pool)?;
@@ -128,7 +128,7 @@ impl<B: Backend> Allocator<B> {
         self.pools.lock().resume(pool)
     }
 
-    /// The chunks of arenas that have memory, or those that have none.
+    /// The chunks of arenas that have memory; with `away`, those that have none.
     pub(super) fn places(&self, arenas: &[ArenaId], away: bool) -> Vec<Place> {
         let arenas = arenas.iter().filter_map(|&id| self.arenas.find(id));
         let of = |arena: MutexGuard<'_, Arena>| {
@@ -140,7 +140,7 @@ impl<B: Backend> Allocator<B> {
         arenas.flat_map(of).collect()
     }
 
-    /// Gives a chunk back. `None`: it could not be unmapped, and stays.
+    /// Gives a chunk back. `None`: it could not be unmapped, and stays mapped.
     fn page_out(&self, memory: Memory<'_, B>, &(id, chunk, class): &Place) -> Option<Event> {
         if memory.try_unmap(chunk.home, chunk.size).is_err() {
             return None;
@@ -158,8 +158,8 @@ impl<B: Backend> Allocator<B> {
         event.map(|event| self.with_figures(event))
     }
 
-    /// Gives all chunks that are away memory: in the place of idle memory where there is some, and else as
-    /// any allocation has it. `false` if there is not enough.
+    /// Gives memory to all chunks that are away: idle memory of others first, then as for any allocation.
+    /// `false` if there is not enough.
     pub(super) fn page_in_somehow(
         &self,
         memory: Memory<'_, B>,

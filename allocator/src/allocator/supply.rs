@@ -1,7 +1,7 @@
-//! More memory for an arena: from the device, or by lending idle chunks.
+//! Gets more memory for an arena: by lending idle chunks, or from the device.
 //!
-//! All of it happens under the growth lock. Whatever the device refuses, at whichever call, leaves the
-//! arenas as they were.
+//! All of this happens under the growth lock. If the device refuses a call, whichever it is, the arenas stay
+//! as they were.
 
 use outrigger_locks::MutexGuard;
 
@@ -19,14 +19,14 @@ pub(super) type Memory<'a, B> = &'a dyn VirtualMemory<Error = <B as Backend>::Er
 pub(super) struct Need<'a, B: Backend> {
     pub(super) memory: Memory<'a, B>,
     pub(super) request: &'a Request,
-    /// Whose arena it is, and its name.
+    /// The owner of the arena, and the arena's name.
     pub(super) owner: Owner,
     pub(super) id: ArenaId,
     /// The device has refused before: every idle chunk counts.
     pub(super) tight: bool,
 }
 
-/// What the device gave, or why not; `None`: it has not enough memory.
+/// What the device gave, or why it did not; `None`: it has not enough memory.
 pub(super) type Supplied<T, E> = Result<Option<T>, AllocError<E>>;
 
 impl<B: Backend> Allocator<B> {
@@ -36,9 +36,9 @@ impl<B: Backend> Allocator<B> {
         memory.filter(|_| self.config.expandable())
     }
 
-    /// Serves a request that its arena could not serve, by memory that has become free meanwhile, by
-    /// lending, or by memory from the device. `tight`: the device has refused before, so every idle chunk
-    /// counts, and segments may be as small as the request.
+    /// Serves a request that its arena could not serve: by memory that has become free meanwhile, by lending,
+    /// or by memory from the device. `tight`: the device has refused before. Every idle chunk counts then, and
+    /// segments may be as small as the request.
     pub(super) fn supply(
         &self,
         request: &Request,
@@ -159,8 +159,8 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Maps more than is missing, as far as that is little: it serves the next requests without a call of
-    /// the driver.
+    /// Maps more than is missing, if the surplus is little: it serves the next requests without a call of the
+    /// driver.
     fn map_more(
         &self,
         need: &Need<'_, B>,
@@ -180,7 +180,7 @@ impl<B: Backend> Allocator<B> {
         self.map_new(need, plan, bytes, events)
     }
 
-    /// Where the arena can map `bytes` in one piece: in a span that it has, or in a new one.
+    /// Finds where the arena can map `bytes` in one piece: in a span that it has, or in a new one.
     pub(super) fn plan(
         &self,
         memory: Memory<'_, B>,
@@ -217,7 +217,7 @@ impl<B: Backend> Allocator<B> {
         Ok(plan(id))
     }
 
-    /// Takes chunks of `bytes` in all from the device and maps them where it was planned.
+    /// Takes chunks from the device, `bytes` together, and maps them at the planned place.
     pub(super) fn map_new(
         &self,
         need: &Need<'_, B>,
@@ -277,7 +277,7 @@ impl<B: Backend> Allocator<B> {
         Ok(Some(chunks))
     }
 
-    /// Gives addresses to an arena, which the driver must not have given to another.
+    /// Gives addresses to an arena. It is an error if the driver gave them to another arena before.
     pub(super) fn add_route(
         &self,
         address: u64,

@@ -1,18 +1,18 @@
-//! Memory that is idle for long goes back to the device.
+//! Gives memory back to the device that was idle for a long time.
 //!
-//! Somebody looks now and then, [`LOOKS`] times in the span that memory may be idle: what was not in use at
-//! any of these moments counts as idle. So the paths that allocate count nothing for this; memory that is
-//! used for a moment between two looks may be given back, and is had again when it is wanted.
+//! The caller looks [`LOOKS`] times in the period for which memory may be idle. Memory that was in use at none
+//! of these looks counts as idle. So the paths that allocate count nothing for this. Memory that is used only
+//! between two looks may be given back; it is allocated again when it is needed.
 
 use super::Allocator;
 use crate::Backend;
 use crate::config::Class;
 use crate::tally::Quantity;
 
-/// How often one looks in the span that memory may be idle.
+/// How many looks there are in the period for which memory may be idle.
 const LOOKS: usize = 4;
 
-/// What was in use when somebody looked, for [`Allocator::trim_idle`].
+/// What was in use at the latest looks, for [`Allocator::trim_idle`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdleWatch {
     /// Bytes in use at the last looks.
@@ -22,10 +22,10 @@ pub struct IdleWatch {
 }
 
 impl IdleWatch {
-    /// How often to look in the span that memory may be idle.
+    /// How many times to look in the period for which memory may be idle.
     pub const LOOKS: u32 = LOOKS as u32;
 
-    /// Takes a look; the most that was in use at the last looks, once there were enough.
+    /// Notes what is in use now. Returns the most that was in use at the latest looks, once there were enough.
     fn look(&mut self, in_use: u64) -> Option<u64> {
         self.seen[self.looks % LOOKS] = in_use;
         self.looks += 1;
@@ -35,9 +35,8 @@ impl IdleWatch {
 }
 
 impl<B: Backend> Allocator<B> {
-    /// Looks what is in use, and gives back what was not for as long as the watch reaches back: idle memory
-    /// of the shared arenas, as far as whole pieces are idle. Waits for the streams that it was of. Returns
-    /// how many bytes that were.
+    /// Notes what is in use now, and gives back what was idle at all looks of the watch: whole idle pieces of
+    /// the shared arenas. Waits for the streams of this memory. Returns how many bytes it gave back.
     pub fn trim_idle(&self, watch: &mut IdleWatch) -> u64 {
         let (held, in_use) = self.shared_bytes();
         match watch.look(in_use) {
@@ -46,7 +45,7 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Bytes that the shared arenas hold, and those in use of them.
+    /// The bytes that the shared arenas hold, and how many of them are in use.
     fn shared_bytes(&self) -> (u64, u64) {
         let (mut held, mut in_use) = (0, 0);
         for mut arena in self.arenas.all() {

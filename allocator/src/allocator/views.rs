@@ -1,11 +1,13 @@
-//! Lending: a request is met by idle chunks that lie apart, shown one behind the other by a view.
+//! Lending: a view shows idle chunks that lie apart one after another, and so meets a request.
 //!
-//! Chunks of the own stream need no wait, since the stream's order keeps old and new use apart at
-//! whichever address. Chunks that others have used need a wait of the stream behind their work so far, if
-//! there is any; small requests, which are not worth a wait, take only those of streams without work.
-//! Memory that waits for other streams needs a wait, too, and no view. Only what is missing then is
-//! taken from the device. All of this is for the shared memory: a pool's never borrows, and lends only
-//! between the replays of graphs.
+//! - Chunks of the stream itself need no wait: the stream's order keeps old and new use apart, at any address.
+//! - Chunks that another stream has used need a wait on the device for the work of that stream so far. Small
+//!   requests are not worth a wait; they take only chunks of streams without unfinished work.
+//! - Pending blocks of the arena need a wait, too, but no view.
+//! - Only what is missing then is taken from the device.
+//!
+//! All of this is for the shared memory. The arenas of a pool never borrow; they lend only between the
+//! replays of graphs.
 
 use std::sync::Arc;
 
@@ -19,24 +21,24 @@ use crate::config::{Class, Request};
 use crate::segment::{Piece, homes};
 use crate::{AllocError, Allocation, Backend, Event, Physical, StreamId};
 
-/// An arena keeps the mappings of unused views while all its views have at most this many places:
+/// An arena keeps unused views mapped while all its views together have at most this many places, because
 /// systems limit the mappings of a process.
 const SLOTS_MAX: usize = 2048;
 
-/// An idle chunk, and where it is idle.
+/// An idle chunk, with the arena in which it is idle.
 #[derive(Clone, Copy)]
 pub(super) struct Offer {
     /// The arena that may use it now.
     holder: ArenaId,
-    /// The stream of that arena, which may still work on it.
+    /// The stream of that arena. It may still work on the chunk.
     stream: StreamId,
     piece: Piece,
-    /// Where a view of the holder shows it; `None`: it is at home.
+    /// Its address in a view of the holder; `None`: it is idle at home.
     shown: Option<u64>,
 }
 
 impl Offer {
-    /// Whether another one follows it where they are idle.
+    /// Whether `next` follows it directly at the place where both are idle.
     fn precedes(&self, next: &Self) -> bool {
         let follows = match (self.shown, next.shown) {
             (None, None) => self.piece.precedes(&next.piece),
@@ -48,8 +50,8 @@ impl Offer {
 }
 
 impl<B: Backend> Allocator<B> {
-    /// Serves a request by idle chunks, if that takes less from the device than mapping behind what
-    /// the arena has.
+    /// Serves a request by idle chunks, if this takes less memory from the device than growing a span of the
+    /// arena.
     pub(super) fn lend(
         &self,
         growth: &MutexGuard<'_, ()>,
@@ -119,7 +121,7 @@ impl<B: Backend> Allocator<B> {
         self.show(growth, need, &pieces)
     }
 
-    /// Takes offered chunks, if they are still idle, and makes the stream wait for who has used them.
+    /// Takes the offered chunks that are still idle, and makes the stream wait for the streams that used them.
     fn take(&self, stream: StreamId, offers: &[Offer]) -> Vec<Piece> {
         // Out of use first: what their streams are given from here on does not touch them.
         let mut idle: Vec<&[Offer]> = Vec::new();
@@ -161,7 +163,7 @@ impl<B: Backend> Allocator<B> {
         taken
     }
 
-    /// Lent chunks, which nobody works on but their own streams, are home at once.
+    /// Returns lent chunks to their arenas at once. Only the streams of these arenas have used them.
     pub(super) fn come_home(&self, pieces: &[Piece]) {
         for (id, home, size) in homes(pieces) {
             let mut arena = self.arenas.lock(id);
@@ -172,7 +174,7 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Takes new chunks from the device, which are lent at once.
+    /// Takes new chunks from the device, for a view: they are lent from the start.
     fn take_new(
         &self,
         need: &Need<'_, B>,
@@ -192,7 +194,7 @@ impl<B: Backend> Allocator<B> {
         Ok(Some(pieces.collect()))
     }
 
-    /// Maps lent pieces one behind the other.
+    /// Maps lent pieces one after another as a new view, and serves the request there.
     fn show(
         &self,
         growth: &MutexGuard<'_, ()>,
@@ -237,7 +239,7 @@ impl<B: Backend> Allocator<B> {
         Ok(Some(found))
     }
 
-    /// Serves a request by a hole of a view that shows chunks of other arenas, if all are offered.
+    /// Serves a request by a hole of a view that shows chunks of other arenas, if all these chunks are offered.
     fn reuse_with_guests(
         &self,
         id: ArenaId,
@@ -276,8 +278,8 @@ impl<B: Backend> Allocator<B> {
         Some(arena.fill_hole(hole, &pieces, request))
     }
 
-    /// Serves a request by memory of its own arena that waits for other streams: the arena's stream
-    /// waits for them in its stead.
+    /// Serves a request by pending blocks of its own arena: the arena's stream waits on the device for the
+    /// streams for which these blocks are pending.
     fn overtake(&self, id: ArenaId, request: &Request, owner: Owner) -> Option<Allocation> {
         while self.overtake_oldest(id, owner.stream) {
             let found = self.arenas.lock(id).alloc(request);
@@ -288,8 +290,8 @@ impl<B: Backend> Allocator<B> {
         None
     }
 
-    /// Makes the stream of an arena wait for what the arena's oldest pending block waits for; that block
-    /// and all before it can be used again. `false` if there is none, or the stream cannot.
+    /// Makes the stream of an arena wait for the fence of the arena's oldest pending block. This block and all
+    /// before it can then be used again. `false` if there is none, or the stream cannot wait.
     fn overtake_oldest(&self, id: ArenaId, stream: StreamId) -> bool {
         let oldest = self.pending.lock().oldest_of(id);
         let Some((other, fence)) = oldest else {
@@ -309,9 +311,9 @@ impl<B: Backend> Allocator<B> {
         true
     }
 
-    /// What is idle in the other shared arenas. Of streams that have work yet nothing without `may_wait`;
-    /// and with it first what was idle all the time since this was asked last. Only if that is less than
-    /// needed, all of it, and also what waits there for other streams: theirs wait for those then.
+    /// The idle chunks of the other shared arenas. Streams with unfinished work offer chunks only with
+    /// `may_wait`: first the chunks that have been idle since this was asked last. If these are not enough, they
+    /// offer all idle chunks, and also their pending blocks, for which the stream of each arena then waits.
     fn offers_of_others(&self, need: &Need<'_, B>, may_wait: bool) -> Vec<Offer> {
         let mut all = Vec::new();
         for again in [false, true] {
@@ -351,13 +353,13 @@ impl<B: Backend> Allocator<B> {
         all
     }
 
-    /// Whether a stream has done all that it was given.
+    /// Whether a stream has finished all its work.
     pub(super) fn has_finished(&self, stream: StreamId) -> bool {
         let fence = self.backend.fence(stream);
         fence.is_ok_and(|fence| self.backend.fence_done(&fence))
     }
 
-    /// Makes a stream wait for all that another has been given.
+    /// Makes a stream wait on the device for all work that another stream has been given so far.
     pub(super) fn order(&self, stream: StreamId, other: StreamId) -> bool {
         let Ok(fence) = self.backend.fence(other).map(Arc::new) else {
             return false;
@@ -379,7 +381,7 @@ fn take_out(holder: &mut Arena, run: &[Offer]) -> bool {
     }
 }
 
-/// The idle chunks of an arena, and those of others in its views.
+/// The idle chunks of an arena, and the idle chunks of other arenas in its views.
 pub(super) fn offers(arena: &mut Arena, stream: StreamId) -> Vec<Offer> {
     let holder = arena.id();
     let guests = arena.idle_guests();
@@ -410,8 +412,8 @@ fn bytes(offers: &[Offer]) -> u64 {
     offers.iter().map(|offer| offer.piece.chunk.size).sum()
 }
 
-/// Offers that meet a request, or all if they do not: in their order, but for the last one, which is the
-/// smallest that does.
+/// The offers that meet a request, in their order; the last one is the smallest that is large enough. All
+/// offers, if together they are too small.
 fn choose(offers: &[Offer], request: &Request) -> Vec<Offer> {
     let size = |offer: &Offer| offer.piece.chunk.size;
     let largest = offers.iter().map(size).max().unwrap_or(0);

@@ -1,7 +1,7 @@
-//! Memory that comes from the device and goes back: whole segments, and chunks in spans of addresses.
+//! Memory that comes from the device and goes back to it: whole segments, and chunks in spans of addresses.
 //!
-//! The caller talks to the device; between a plan and its end nobody else may grow the same arena, while
-//! others may allocate from it and free.
+//! The caller talks to the device. Between a plan and its end no other thread may grow the same arena; other
+//! threads may still allocate from it and free.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::config::{Class, Request};
 use crate::segment::{Chunk, Kind, Segment, Span, Starts};
 use crate::{Allocation, Event, EventKind};
 
-/// Where memory has to be mapped.
+/// A plan: where memory must be mapped.
 #[derive(Debug)]
 pub(crate) struct Growth {
     segment: u32,
@@ -82,8 +82,8 @@ impl Arena {
         first
     }
 
-    /// Where `need` bytes can be had in one piece by mapping the least; with `extend`, behind a free
-    /// block that has some of them, which is kept from others.
+    /// Plans where the least has to be mapped to get `need` bytes in one piece. With `extend`, this may be behind
+    /// a free block that has some of them; the block is then kept from others.
     pub(crate) fn plan(
         &mut self,
         class: Class,
@@ -104,7 +104,7 @@ impl Arena {
         growth.map_or(need.next_multiple_of(granularity), |growth| growth.missing)
     }
 
-    /// What [`plan`](Self::plan) decides.
+    /// The decision of [`plan`](Self::plan).
     fn find_room(&self, class: Class, need: u64, granularity: u64, extend: bool) -> Option<Growth> {
         let mut best: Option<Growth> = None;
         for segment in self.segments.ids() {
@@ -151,21 +151,21 @@ impl Arena {
         self.tally(class).lost(size);
     }
 
-    /// The reverse of [`keep`](Self::keep), joined with free neighbours.
+    /// Reverses [`keep`](Self::keep), and joins the block with its free neighbours.
     pub(super) fn give(&mut self, id: u32) {
         let (class, size) = (self.blocks[id].class, self.blocks[id].size);
         self.tally(class).gained(size);
         self.recycle(id);
     }
 
-    /// Nothing was mapped.
+    /// Ends a plan for which nothing was mapped.
     pub(crate) fn give_up(&mut self, growth: &Growth) {
         if growth.head != NONE {
             self.give(growth.head);
         }
     }
 
-    /// Chunks were mapped from the start of the hole on: they serve the request that they are for.
+    /// Ends a plan for which chunks were mapped from the start of the hole on: they serve their request.
     pub(crate) fn grown(
         &mut self,
         growth: &Growth,
@@ -193,7 +193,7 @@ impl Arena {
         Allocation { address, size }
     }
 
-    /// Chunks were mapped from the start of the hole on: they are lent.
+    /// Ends a plan for which chunks were mapped from the start of the hole on: they are lent.
     pub(crate) fn grown_lent(&mut self, growth: &Growth, chunks: &[Chunk]) {
         self.fill(growth, chunks);
     }
@@ -215,9 +215,9 @@ impl Arena {
         block
     }
 
-    /// Takes what is idle out of use, up to a number of bytes: it leaves once what the stream has been
-    /// given has finished. Views of chunks that leave must leave, too; chunks that are `shown` by views
-    /// in use, by arena and home, stay. Gives the bytes as well.
+    /// Takes idle memory out of use, up to a number of bytes: it leaves when the present work of the stream has
+    /// finished. Views of chunks that leave must leave, too. Chunks that are `shown` by views in use (by arena
+    /// and home) stay. Also returns the bytes.
     pub(crate) fn leave(
         &mut self,
         most: u64,
@@ -252,7 +252,7 @@ impl Arena {
         (leaving, sent)
     }
 
-    /// What left is the device's again: a segment.
+    /// Forgets a segment that is the device's again.
     pub(crate) fn segment_left(&mut self, id: u32) -> Option<(u64, u64, Class)> {
         let segment = self.segments.remove(id)?;
         self.index.remove(&self.blocks, segment.first);
@@ -261,7 +261,7 @@ impl Arena {
         Some((segment.address, segment.size, segment.class))
     }
 
-    /// What left is the device's again: a chunk, which must be unmapped at its home.
+    /// Forgets a chunk that is the device's again. The caller must unmap it at its home.
     pub(crate) fn chunk_left(&mut self, home: u64) -> Option<(Chunk, Class)> {
         let mut block = self.index.get(&self.blocks, home);
         let segment = self.segments.around(home)?;
@@ -290,7 +290,7 @@ impl Arena {
         Some((chunk, self.blocks[block].class))
     }
 
-    /// Forgets the spans that have no memory; gives their addresses and sizes.
+    /// Forgets the spans that have no memory. Returns their addresses and sizes.
     pub(crate) fn take_empty_spans(&mut self) -> Vec<(u64, u64)> {
         let empty = |&id: &u32| {
             let span = self.segments[id].span();

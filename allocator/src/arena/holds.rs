@@ -1,14 +1,14 @@
-//! What keeps a block that its owner frees: holds, and streams that were recorded on it.
+//! What keeps a block after its owner has freed it: holds, and streams that were recorded on it.
 //!
-//! Both are notes beside the block, which carries one bit that says that there are some. A freed block
-//! waits for its holds first, then for its streams: their fences are taken when the last hold goes, so
-//! that they are behind all work that was announced until then. A block with notes must never be free.
+//! Both are notes beside the block; one bit in the block says that it has notes. A freed block waits for its
+//! holds first, and then for its streams. The fences of the streams are taken when the last hold goes, so they
+//! are behind all work that was announced until then. A block with notes must never be free.
 
 use super::{Arena, Next};
 use crate::block::{NONE, State};
 use crate::{FreeError, StreamId};
 
-/// What is known of a block beside its record.
+/// What is noted of a block beside its record.
 #[derive(Default)]
 pub(super) struct Note {
     streams: Vec<StreamId>,
@@ -16,7 +16,7 @@ pub(super) struct Note {
 }
 
 impl Arena {
-    /// Notes that a stream uses a block, beside the one that it was allocated for.
+    /// Notes that a stream uses a block that was allocated for another stream.
     pub(crate) fn record(&mut self, address: u64, stream: StreamId) -> Result<(), FreeError> {
         let id = self.index.get(&self.blocks, address);
         if id == NONE || !self.is_kept(id) {
@@ -45,7 +45,7 @@ impl Arena {
         Ok(block.address)
     }
 
-    /// Gives back a hold of the block at an address; gives the block, too.
+    /// Gives back a hold of the block at an address. Also returns the block.
     pub(crate) fn unhold(&mut self, base: u64) -> Result<(Next, u32), FreeError> {
         let id = self.index.get(&self.blocks, base);
         let note = self.notes.get_mut(&id).filter(|note| note.holds > 0);
@@ -59,7 +59,7 @@ impl Arena {
         Ok((self.let_go(id), id))
     }
 
-    /// Goes on with a pending block, whose holds or streams may be gone.
+    /// Continues with a pending block, whose holds or streams may be gone.
     pub(crate) fn let_go(&mut self, id: u32) -> Next {
         if self.blocks[id].noted {
             if self.notes.get(&id).is_some_and(|note| note.holds > 0) {

@@ -1,10 +1,10 @@
-//! Idle chunks that serve elsewhere: views show chunks once more, one behind the other, so that a request
-//! is met by memory that lies apart.
+//! Lending within an arena: a view shows idle chunks a second time, one after another, so that memory
+//! that lies apart meets one request.
 //!
-//! A view is a segment like others: blocks are cut from it and joined. Its pieces are *lent* at home. A
-//! piece that lies whole in a free block can be taken out again: its place in the view becomes a hole,
-//! which keeps its mapping and serves the next request that finds the same chunks idle. A chunk must
-//! never be free at two places.
+//! A view is a segment like others: blocks are cut from it and joined. While it shows a chunk, the
+//! chunk is *lent* at home. A piece of the view that lies whole in a free block can be taken out again.
+//! Its place in the view then becomes a hole. The hole keeps its mapping and serves the next request
+//! that finds the same chunks idle. A chunk must never be free at two places.
 
 use std::cell::Cell;
 
@@ -15,12 +15,12 @@ use crate::block::{Block, NONE, State};
 use crate::config::{Class, Request};
 use crate::segment::{Chunk, Kind, Piece, Slot, View, homes};
 
-/// Holes that are looked at for one request: those that are left are larger than need be.
+/// As many holes are tried for one request. The ones after them are larger than the request needs.
 const HOLES_TRIED: usize = 16;
 
 impl Arena {
-    /// The chunks of this arena that lie whole in free blocks at home, by block, those of larger blocks
-    /// first. Quick blocks are not looked at.
+    /// The chunks of this arena that lie whole in free blocks at home, by block, larger blocks first.
+    /// Quick blocks are not included.
     pub(crate) fn idle_chunks(&self) -> Vec<&[Chunk]> {
         let mut runs = Vec::new();
         for class in [Class::Large, Class::Small] {
@@ -48,8 +48,8 @@ impl Arena {
         self.views.iter().any(guests)
     }
 
-    /// The places of views with pieces of other arenas that lie whole in free blocks.
-    /// [`settle_all`](Self::settle_all) comes before.
+    /// The places of views that show chunks of other arenas and lie whole in free blocks. The caller
+    /// has called [`settle_all`](Self::settle_all).
     pub(crate) fn idle_guests(&mut self) -> Vec<Slot> {
         let mut guests = Vec::new();
         for segment in std::mem::take(&mut self.lingering) {
@@ -67,7 +67,7 @@ impl Arena {
         guests
     }
 
-    /// Takes idle pieces of other arenas, of those that are meant, out of its views. They are lent at home still.
+    /// Takes idle pieces of the selected other arenas out of its views. At home they are still lent.
     pub(crate) fn take_guests(&mut self, of: impl Fn(ArenaId) -> bool) -> Vec<Piece> {
         self.settle_all();
         let mut guests = self.idle_guests();
@@ -86,7 +86,7 @@ impl Arena {
         self.away.is_empty() && !chunks.any(|chunk| self.is_lent(chunk.home))
     }
 
-    /// The places of a view whose pieces lie whole in free blocks.
+    /// The places of a view that lie whole in free blocks.
     fn idle_slots(&self, segment: u32) -> Vec<Slot> {
         let mut slots = Vec::new();
         let Some(view) = self.segments[segment].view() else {
@@ -103,8 +103,8 @@ impl Arena {
         slots
     }
 
-    /// Takes idle chunks out of use that lie one behind the other from this home on. `false` if they do not
-    /// lie in one free block.
+    /// Lends the idle chunks that follow each other from this home on. `false` if they do not lie in
+    /// one free block.
     pub(crate) fn lend(&mut self, home: u64, size: u64) -> bool {
         self.carve(home, size).is_some()
     }
@@ -130,14 +130,14 @@ impl Arena {
         Some(id)
     }
 
-    /// Makes a kept block free whose neighbours are not.
+    /// Frees a kept block whose neighbours are not free.
     fn give_apart(&mut self, id: u32) {
         let (class, size) = (self.blocks[id].class, self.blocks[id].size);
         self.tally(class).gained(size);
         self.list(id);
     }
 
-    /// Lent chunks of this arena, one behind the other from this home on, are free again.
+    /// Frees the lent chunks of this arena that follow each other from this home on.
     pub(crate) fn come_home(&mut self, home: u64, size: u64) {
         let mut from = home;
         while from < home + size {
@@ -150,8 +150,8 @@ impl Arena {
         }
     }
 
-    /// The lent block that starts at an address and has at most so many bytes: a part of what was lent
-    /// together.
+    /// The lent block that starts at an address and has at most `most` bytes. It is cut from what was
+    /// lent together.
     pub(super) fn part_lent(&mut self, from: u64, most: u64) -> Option<u32> {
         let mut id = self.around(from)?;
         debug_assert!(self.blocks[id].state == State::Lent);
@@ -170,8 +170,8 @@ impl Arena {
         block.is_some_and(|block| block.state == State::Lent)
     }
 
-    /// Makes places of a view that follow each other a hole, so that their pieces can be used elsewhere.
-    /// `false` if they do not lie in one free block.
+    /// Turns places of a view that follow each other into a hole, so that their pieces can be used
+    /// elsewhere. `false` if they do not lie in one free block.
     pub(crate) fn empty(&mut self, address: u64, size: u64) -> bool {
         let Some(mut id) = self.carve(address, size) else {
             return false;
@@ -203,8 +203,8 @@ impl Arena {
         self.holes[class as usize].remove(&(size, id));
     }
 
-    /// Joins all quick blocks with their neighbours, and takes idle pieces of this arena home from its
-    /// views.
+    /// Joins all quick blocks with their neighbours, and returns idle chunks of this arena home from
+    /// its views.
     pub(crate) fn settle_all(&mut self) {
         for class in [Class::Small, Class::Large] {
             self.settle_quick(class);
@@ -238,7 +238,7 @@ impl Arena {
         }
     }
 
-    /// Adds a view over pieces that were lent for it, and serves the request that it was made for.
+    /// Adds a view over pieces that were lent for it, and serves its request.
     pub(crate) fn add_view(
         &mut self,
         address: u64,
@@ -266,7 +266,7 @@ impl Arena {
         self.hand_out_shown(block, request)
     }
 
-    /// Makes the start of a shown range a block in use.
+    /// Marks the start of a shown range as a block in use.
     fn hand_out_shown(&mut self, id: u32, request: &Request) -> Allocation {
         if self.blocks[id].size > request.size {
             let rest = self.split(id, request.size);
@@ -283,8 +283,8 @@ impl Arena {
         Allocation { address, size }
     }
 
-    /// A hole that can meet a request with pieces which are all `available`, a small one before a larger
-    /// one: the hole, and the pieces.
+    /// Finds a hole whose first pieces meet a request and are all `available`, smaller holes first.
+    /// Returns the hole and these pieces.
     pub(crate) fn fitting_hole(
         &self,
         request: &Request,
@@ -306,14 +306,14 @@ impl Arena {
         })
     }
 
-    /// Whether a hole could meet a request if all the pieces of others in it were to be had.
+    /// Whether a hole could meet a request if all its pieces of other arenas were available.
     pub(crate) fn may_fit_guests(&self, request: &Request) -> bool {
         let is_idle = self.idle();
         let available = |piece: &Piece| piece.arena != self.id || is_idle(&piece.chunk);
         self.fitting_hole(request, available).is_some()
     }
 
-    /// Serves a request by a hole, all of whose pieces that are needed are idle chunks of this arena.
+    /// Serves a request by a hole whose needed pieces are all idle chunks of this arena.
     pub(crate) fn reuse_view(&mut self, request: &Request) -> Option<Allocation> {
         let is_idle = self.idle();
         let own = |piece: &Piece| piece.arena == self.id && is_idle(&piece.chunk);
@@ -325,7 +325,8 @@ impl Arena {
         Some(self.fill_hole(hole, &pieces, request))
     }
 
-    /// Tells whether chunks are idle at home; of those that follow each other, only the first is looked up.
+    /// Returns a function that tells whether a chunk is idle at home. For chunks that follow each
+    /// other, it looks up only the first.
     fn idle(&self) -> impl Fn(&Chunk) -> bool {
         let around = Cell::new((0, 0));
         move |chunk| {
@@ -365,7 +366,7 @@ impl Arena {
         self.hand_out_shown(hole, request)
     }
 
-    /// The chunks at the places of views in use, also where a place is a hole: by arena and home.
+    /// The chunks at all places of views in use, holes included: by arena and home.
     pub(crate) fn shown(&self) -> impl Iterator<Item = (ArenaId, u64)> {
         let in_use = self.views.iter().filter(|&&view| !self.is_unused(view));
         let views = in_use.filter_map(|&view| self.segments[view].view());
@@ -390,7 +391,7 @@ impl Arena {
         })
     }
 
-    /// A piece of views has another home from now on.
+    /// Notes that a piece of views has another home now.
     pub(crate) fn rename_piece(&mut self, from: &Piece, to: &Piece) {
         for &id in &self.views {
             let Some(view) = self.segments[id].view_mut() else {
@@ -415,8 +416,8 @@ impl Arena {
         first.is_whole() && first.state == State::Unmapped
     }
 
-    /// Unused views, those used longest ago: as many as keep the places of all views below a number.
-    /// They are on their way to be unmapped then.
+    /// Takes unused views out, the one used longest ago first, until all views together have at most
+    /// `most` places. The caller unmaps them later.
     pub(crate) fn retire_views(&mut self, most: usize) -> Vec<u32> {
         let view = |id: u32| self.segments[id].view();
         let slots = |id| view(id).map_or(0, |view| view.slots.len());
@@ -442,7 +443,7 @@ impl Arena {
         unused
     }
 
-    /// A view left: its address and size, to be unmapped and released.
+    /// Forgets a view that left. Returns its address and size, which the caller unmaps and releases.
     pub(crate) fn view_left(&mut self, id: u32) -> Option<(u64, u64)> {
         self.views.retain(|&other| other != id);
         self.touched.retain(|&other| other != id);

@@ -1,6 +1,6 @@
-//! The arena as others see it: the block around an address, and pictures of everything.
+//! What others see of an arena: the block around an address, and pictures of everything.
 //!
-//! It must never change anything.
+//! This module must never change the arena.
 
 use super::Arena;
 use crate::block::{NONE, State};
@@ -45,7 +45,7 @@ impl Arena {
         })
     }
 
-    /// What is behind the block in use around an address.
+    /// The memory behind the block in use around an address.
     pub(crate) fn backing(&self, address: u64) -> Option<(BlockInfo, Backing)> {
         let here = |block: &BlockInfo| !block.free && !block.asleep;
         let info = self.lookup(address).filter(here)?;
@@ -73,7 +73,7 @@ impl Arena {
         Some((info, backing))
     }
 
-    /// All memory that blocks can be in: the mapped parts of spans, segments, and views in use. Those
+    /// All memory in which blocks can lie: the mapped parts of spans, segments, and views in use. Views
     /// have no memory of their own.
     pub(crate) fn picture(&self) -> Vec<SegmentInfo> {
         let mut all: Vec<SegmentInfo> = Vec::new();

@@ -1,7 +1,8 @@
-//! Memory that is away: blocks and addresses stay as they are, chunks are the device's again, or others'.
+//! Memory that is away: its blocks and addresses stay as they are, but its chunks belong to the device
+//! or to another arena.
 //!
-//! An arena that sleeps must never hand out a block; frees are arithmetic, and go on. In one that is awake
-//! a chunk that is away is lent.
+//! An arena that sleeps must never hand out a block. Frees still work: they are arithmetic. In an arena
+//! that is awake, the block of a chunk that is away counts as lent.
 
 use super::Arena;
 use crate::Physical;
@@ -10,7 +11,7 @@ use crate::config::Class;
 use crate::segment::{Chunk, Kind};
 
 impl Arena {
-    /// Whether all of its memory could be away: it is mapped chunk by chunk, at home.
+    /// Whether all of its memory could be given away: it is mapped chunk by chunk, at home.
     pub(crate) fn can_sleep(&self) -> bool {
         let mut kinds = self.segments.ids().map(|id| &self.segments[id].kind);
         kinds.all(|kind| matches!(kind, Kind::Span(_)))
@@ -21,12 +22,12 @@ impl Arena {
         self.asleep
     }
 
-    /// From now on it sleeps, or is awake.
+    /// Puts it to sleep, or wakes it.
     pub(crate) fn set_asleep(&mut self, asleep: bool) {
         self.asleep = asleep;
     }
 
-    /// The addresses that somebody uses, joined where they touch, with their bytes.
+    /// The addresses in use, with their bytes. Neighbours are joined.
     pub(crate) fn in_use(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for id in self.segments.ids() {
@@ -49,7 +50,7 @@ impl Arena {
         runs
     }
 
-    /// Its chunks that have memory, or those that have none, with what they serve.
+    /// Its chunks that have memory, or those that have none, with their classes.
     pub(crate) fn chunks_away(&self, away: bool) -> Vec<(Chunk, Class)> {
         let spans = self.segments.ids().filter_map(|id| {
             let segment = &self.segments[id];
@@ -61,7 +62,7 @@ impl Arena {
             .collect()
     }
 
-    /// A chunk has no memory any more.
+    /// Notes that a chunk has no memory any more.
     pub(crate) fn went_away(&mut self, chunk: &Chunk) {
         if self.away.insert(chunk.home) {
             self.reserved -= chunk.size;
@@ -71,7 +72,8 @@ impl Arena {
         }
     }
 
-    /// A chunk has memory again, which is mapped at its home. If it was lent, it is free.
+    /// Notes that a chunk has memory again, which is mapped at its home. If it was lent, it is free
+    /// now.
     pub(crate) fn came_back(&mut self, chunk: &Chunk, physical: Physical) {
         if !self.forget_away(chunk.home) {
             return;
@@ -101,7 +103,7 @@ impl Arena {
         self.away.contains(&home)
     }
 
-    /// The chunk at a home is no more, or not away any more; whether it was away.
+    /// Notes that the chunk at a home is gone, or is no longer away. Returns whether it was away.
     pub(super) fn forget_away(&mut self, home: u64) -> bool {
         self.away.remove(&home)
     }
