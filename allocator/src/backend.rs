@@ -9,7 +9,7 @@ pub struct StreamId(pub u64);
 
 /// A source of segments and fences: one device, or pinned host memory.
 ///
-/// No method is called while an arena is locked.
+/// No method is called under a lock of the allocator other than the growth lock.
 ///
 /// These methods are called under the growth lock: [`segment_alloc`](Self::segment_alloc),
 /// [`segment_free`](Self::segment_free), [`fence_done`](Self::fence_done), and sometimes

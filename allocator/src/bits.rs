@@ -1,7 +1,7 @@
 //! A set of small numbers that answers "the largest member up to n" in a few steps.
 //!
-//! Level 0 has a bit per number, each further level a bit per word of the level below that is not zero.
-//! It must never be asked for a number that is not below its limit.
+//! Level 0 has one bit per number. Each higher level has one bit for each word of the level below, set
+//! if that word is not zero. The set must never be asked for a number at or above its limit.
 
 /// Enough for any 60-bit number.
 const LEVELS: usize = 10;
@@ -30,7 +30,7 @@ impl BitTree {
         }
     }
 
-    /// Whether it was not there before.
+    /// Adds a number. Returns whether it is new.
     #[inline]
     pub(crate) fn insert(&mut self, mut number: u64) -> bool {
         let mut new = None;

@@ -1,7 +1,7 @@
-//! Blocks: the pieces that segments are cut into, and the store that holds their records.
+//! Blocks, the pieces into which segments are cut, and the store of their records.
 //!
-//! Records refer to each other by 32-bit ids. An id is used again after its record was removed: the
-//! arena must forget it first.
+//! Records refer to each other by 32-bit ids. An id is used again when its record was removed: the
+//! arena must forget it before.
 
 use std::ops::{Index, IndexMut};
 
@@ -15,7 +15,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) enum State {
     /// Joined with its free neighbours, in a list for best fit.
     Free,
-    /// Free as it is, in a list for requests of just its size.
+    /// Free and not joined, in a list for requests of exactly its size.
     Quick,
     /// In use.
     Allocated,
@@ -25,8 +25,8 @@ pub(crate) enum State {
     Lent,
     /// Memory on its way to the device.
     Leaving,
-    /// What the last piece of a view has beyond the block before it, with which it is free again: blocks
-    /// of others there would keep the view's chunks from home.
+    /// The end of a view's last piece, behind the block that the view serves. It becomes free together
+    /// with this block: another block there would keep the view's chunks from home.
     Tail,
     /// Addresses without memory.
     Unmapped,
@@ -42,8 +42,8 @@ pub(crate) struct Block {
     /// The neighbours in the segment, by address.
     pub(crate) before: u32,
     pub(crate) after: u32,
-    /// The neighbours in the free list, if free; `up` counts the recorded streams that must still pass,
-    /// if pending; `down` is the next spare record, if there is no block.
+    /// If free, the neighbours in the free list. If pending, `up` counts the recorded streams that must
+    /// still pass. In a spare record, `down` is the next spare record.
     pub(crate) up: u32,
     pub(crate) down: u32,
     pub(crate) segment: u32,
@@ -73,7 +73,7 @@ impl Block {
         }
     }
 
-    /// Has no neighbours: it is its segment.
+    /// Whether it has no neighbours: it fills its segment.
     pub(crate) fn is_whole(&self) -> bool {
         self.before == NONE && self.after == NONE
     }

@@ -1,7 +1,7 @@
-//! The policy's numbers: rounding, segment sizes, splitting, the limit; and their text form.
+//! The numbers of the policy (rounding, segment sizes, splitting, the limit) and their text form.
 //!
-//! Every decision that depends on a size is made here and is pure arithmetic. A `Config` is checked
-//! when it is made: nothing behind it checks again.
+//! Every decision that depends on a size is made here, by pure arithmetic. A `Config` is checked when
+//! it is made; no later code checks it again.
 
 use std::time::Duration;
 
@@ -14,23 +14,23 @@ const MIB: u64 = 1 << 20;
 pub(crate) const SMALL_MAX: u64 = MIB;
 /// Segments that serve a single request are rounded up to this.
 const OWN_SEGMENT_ROUNDING: u64 = 2 * MIB;
-/// Chunks of physical memory are at least this, and at least this share of what is held, up to a limit:
-/// smaller ones are idle more often, larger ones take fewer calls of the driver.
+/// A chunk of physical memory has at least this size, and at least this share of what is held, up to a
+/// limit. Smaller chunks are idle more often; larger ones need fewer calls of the driver.
 const CHUNK: u64 = 2 * MIB;
 const CHUNK_SHARE: u64 = 1024;
 const CHUNK_MAX: u64 = 32 * MIB;
-/// Growth may have this share of what is held beyond what is needed.
+/// Growth may take more than is needed, up to this share of what is held.
 const SURPLUS_SHARE: u64 = 128;
 /// A view must save this share of a request.
 const LENDING_SHARE: u64 = 16;
-/// No device is asked for more than this at once: 256 TiB, more than any has.
+/// The largest request: 256 TiB, more than any device has.
 const REQUEST_MAX: u64 = 1 << 48;
 
 /// The fewest bytes that `roundup_power2_divisions` rounds, for each division.
 const DIVIDED: u64 = 512;
 
-/// Options of PyTorch's allocators that have no counterpart here: naming one is answered as such, not
-/// as a misspelling.
+/// Options of PyTorch's allocators that have no counterpart here. Their error says so, instead of
+/// calling them misspelled.
 const FOREIGN: [&str; 9] = [
     "backend",
     "graph_capture_record_stream_reuse",
@@ -77,7 +77,7 @@ pub enum ConfigError {
     /// No option has this name.
     #[error("no allocator option is called `{0}`; there are {OPTIONS}")]
     Unknown(String),
-    /// PyTorch's allocators have this option, this one has not.
+    /// PyTorch's allocators have this option; this allocator has not.
     #[error(
         "`{0}` is an option of PyTorch's allocators that Outrigger's does not have; it has {OPTIONS}"
     )]
@@ -133,7 +133,7 @@ impl Config {
     /// | `large_segment_size_mb` | MiB | 20 | segments for blocks below half of it; at least 4 |
     /// | `rounding` | bytes | 512 | block sizes are multiples of this; a power of two from 64 to 65536 |
     ///
-    /// Those that PyTorch has mean what they mean in `PYTORCH_ALLOC_CONF`.
+    /// An option that PyTorch has too means the same as in `PYTORCH_ALLOC_CONF`.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         for item in text
@@ -176,7 +176,8 @@ impl Config {
         self.limit
     }
 
-    /// The policy for a device that has so many bytes of memory: its limit is the lower of both.
+    /// The policy for a device with `total` bytes of memory. Its limit is the lower one of the two
+    /// limits.
     #[must_use]
     pub fn for_device(self, total: u64) -> Self {
         if self.fraction >= 1.0 {
@@ -192,7 +193,7 @@ impl Config {
         self.stream_waits
     }
 
-    /// Whether what is free in the pools of graphs may serve others between replays.
+    /// Whether the free memory of graphs' pools may serve others between replays.
     pub(crate) fn lends_graph_pools(&self) -> bool {
         self.lend_graph_pools
     }
@@ -202,7 +203,7 @@ impl Config {
         self.trim_after
     }
 
-    /// Bytes of a limit from which on idle memory is given back; `None`: when the limit is reached.
+    /// The bytes held from which on idle memory is given back; `None`: only when the limit is reached.
     pub(crate) fn collects_above(&self, limit: u64) -> Option<u64> {
         let part = (self.gc_threshold < 1.0 && limit != u64::MAX).then_some(self.gc_threshold);
         part.map(|part| (limit as f64 * part) as u64)
@@ -321,8 +322,8 @@ impl Config {
         size.next_multiple_of((1 << size.ilog2()) / self.divisions)
     }
 
-    /// The sizes of a new segment for this request, in the order in which to try them: the one that
-    /// leaves room for others, then one that just fits, for a device that has not more to give.
+    /// The sizes of a new segment for this request, in the order in which to try them: first one that
+    /// leaves room for other requests, then one that just fits, for a device that has no more.
     pub(crate) fn segment_sizes(&self, request: &Request) -> [u64; 2] {
         let roomy = match request.class {
             Class::Small => self.small_segment_size,
@@ -357,8 +358,8 @@ impl Config {
         }
     }
 
-    /// How many bytes idle chunks must save a request of `size` bytes for that to pay. `tight`: the
-    /// device has refused before.
+    /// How many bytes idle chunks must save for a request of `size` bytes, for lending to pay. `tight`:
+    /// the device has refused before.
     pub(crate) fn saving(&self, size: u64, tight: bool) -> u64 {
         if tight {
             1
@@ -367,7 +368,7 @@ impl Config {
         }
     }
 
-    /// How large chunks for a class are where `reserved` bytes are held.
+    /// The size of chunks of a class while `reserved` bytes are held.
     fn chunk(class: Class, reserved: u64, granularity: u64) -> u64 {
         let least = match class {
             Class::Small => CHUNK,
@@ -382,13 +383,13 @@ impl Config {
         bytes.next_multiple_of(Self::chunk(class, reserved + bytes, granularity))
     }
 
-    /// Whether memory that nobody asked for may be held where `reserved` bytes are.
+    /// Whether `bytes` that nobody asked for may be held beside `reserved` bytes.
     pub(crate) fn is_little(bytes: u64, reserved: u64) -> bool {
         bytes <= reserved / SURPLUS_SHARE
     }
 
-    /// The sizes of chunks that make up `bytes`, a multiple of the granularity, where `reserved` are
-    /// held already.
+    /// The sizes of the chunks that make up `bytes`, a multiple of the granularity, while `reserved`
+    /// bytes are held.
     pub(crate) fn chunks(class: Class, bytes: u64, reserved: u64, granularity: u64) -> Vec<u64> {
         let most = Self::chunk(class, reserved + bytes, granularity);
         let whole = (bytes / most) as usize;
@@ -437,8 +438,8 @@ fn mib(
         })
 }
 
-/// Which kind of segment a block is cut from. Small and large blocks never share a segment, so that a
-/// long-lived small block cannot keep a large segment.
+/// The size class of a block. Small and large blocks never share a segment, so that a small block that
+/// lives long cannot keep a large segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Small = 0,

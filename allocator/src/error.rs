@@ -1,6 +1,6 @@
-//! What can go wrong, told so that a user can act on it.
+//! Errors, with texts on which a user can act.
 //!
-//! Errors carry the numbers apart from the text: whoever shows them may choose other words.
+//! An error carries its numbers beside the text, so that other code may show it in other words.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use crate::PoolId;
 
-/// Why an allocation failed. The allocator's state is as if it had not been asked for, except that
-/// cached segments were given back.
+/// Why an allocation failed. The allocator is as it was before, except that cached segments were given
+/// back.
 #[derive(Debug, Error)]
 pub enum AllocError<E> {
     /// Neither the cache nor the device nor the limit could serve the request, after cached segments
@@ -19,8 +19,8 @@ pub enum AllocError<E> {
     /// The device failed in another way than by being out of memory.
     #[error("{0}")]
     Backend(E),
-    /// The device returned memory that runs over the end of the address space or overlaps memory that
-    /// it returned before: its driver is broken.
+    /// The device returned memory that exceeds the address space, or that overlaps memory of an earlier
+    /// call: its driver is wrong.
     #[error(
         "the driver returned {size} bytes at {address:#x}, which overlap memory that it returned \
          before or leave the address space"
@@ -39,7 +39,7 @@ pub enum PoolAllocError<E> {
     /// There is no such pool any more, or never was. Nothing was changed.
     #[error("{0}")]
     Pool(PoolError),
-    /// What any allocation may fail for.
+    /// As for any allocation.
     #[error("{0}")]
     Alloc(AllocError<E>),
 }
@@ -76,7 +76,7 @@ pub enum PoolError {
         /// What was given.
         pool: PoolId,
     },
-    /// Its memory and its addresses cannot be had apart.
+    /// Its memory cannot be separated from its addresses.
     #[error(
         "memory pool {pool} cannot sleep: that takes a driver with virtual memory, and \
          expandable_segments in OUTRIGGER_ALLOC not set to False"
@@ -105,7 +105,7 @@ pub struct OutOfMemory {
     pub reserved: u64,
     /// In use by callers.
     pub allocated: u64,
-    /// Held, but not in use, in blocks that were too small or belong to other streams or pools.
+    /// Held, but not in use: in blocks that are too small, or that belong to other streams or pools.
     pub free: u64,
     /// The largest of these blocks.
     pub largest_free_block: u64,
@@ -113,7 +113,7 @@ pub struct OutOfMemory {
     pub limit: u64,
     /// What the device itself says, if it says anything.
     pub device: Option<crate::MemoryInfo>,
-    /// The labels that hold most, the largest first; empty where nobody asked for labels.
+    /// The labels that hold most, the largest first; empty if nobody asked for labels.
     pub holders: Vec<crate::Holder>,
 }
 

@@ -1,7 +1,7 @@
-//! Who uses the memory of a private pool at which moment: replays come and go, and between them what is free
-//! there may serve others.
+//! Notes who uses the memory of a private pool now: replays enter and leave, and between them the
+//! pool's free memory may serve others.
 //!
-//! This is bookkeeping alone: it must never call the device nor wait, and its lock is held for some
+//! A gate is bookkeeping only. It must never call the device, and never wait; its lock is held for some
 //! nanoseconds.
 
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use outrigger_locks::{Mutex, Rank};
 
 use crate::{PoolId, StreamId};
 
-/// A pool, as those know it who replay what was recorded with its memory. Clones are the same gate.
+/// The gate of a pool, for those who replay what was recorded with its memory. Clones are the same
+/// gate.
 #[derive(Clone, Debug)]
 pub struct PoolGate {
     pool: PoolId,
@@ -19,14 +20,14 @@ pub struct PoolGate {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Its free memory may be lent while nobody is inside.
+    /// The pool's free memory may be lent while nobody is inside.
     open: bool,
     inside: u32,
-    /// Memory may be lent now, or was once.
+    /// `lent`: memory may be lent now. `has_lent`: memory was lent at some time.
     lent: bool,
     has_lent: bool,
     users: Vec<User>,
-    /// Streams that memory has come home from, which later users wait for.
+    /// Streams that had borrowed memory and returned it. Later users wait for them.
     borrowers: Vec<StreamId>,
 }
 
@@ -34,7 +35,7 @@ struct State {
 #[derive(Debug)]
 struct User {
     stream: StreamId,
-    /// Behind all borrowers.
+    /// It waits for all borrowers.
     ordered: bool,
 }
 
@@ -50,13 +51,13 @@ impl PoolGate {
         self.pool
     }
 
-    /// From now on what is free in the pool may be lent while nobody is inside.
+    /// Allows the pool's free memory to be lent while nobody is inside.
     pub fn open(&self) {
         self.state.lock().open = true;
     }
 
-    /// Goes inside; with a stream, as one that works on the memory. Whether something must be done before
-    /// that: memory must come home, or borrowers be waited for.
+    /// Enters; a stream is noted as one that works on the memory. Returns whether something must be
+    /// done first: memory must come home, or borrowers must be waited for.
     pub(crate) fn enter(&self, stream: Option<StreamId>) -> bool {
         let mut state = self.state.lock();
         state.inside += 1;
@@ -67,17 +68,18 @@ impl PoolGate {
         state.lent || behind
     }
 
-    /// Leaves: whatever works on the memory was submitted.
+    /// Leaves. All work on the memory was submitted.
     pub fn leave(&self) {
         self.state.lock().inside -= 1;
     }
 
-    /// Notes that a stream works on the memory. Whether it must wait for borrowers first.
+    /// Notes that a stream works on the memory. Returns whether it must wait for borrowers first.
     pub(crate) fn note(&self, stream: StreamId) -> bool {
         self.state.lock().note(stream)
     }
 
-    /// Lends from now on, unless somebody is inside or the pool lends nothing.
+    /// Notes that memory is lent. Returns false, and notes nothing, if somebody is inside or the pool
+    /// lends nothing.
     pub(crate) fn lend(&self) -> bool {
         let mut state = self.state.lock();
         let lends = state.open && state.inside == 0;
@@ -86,33 +88,33 @@ impl PoolGate {
         lends
     }
 
-    /// Whether it may be that memory is lent.
+    /// Whether memory may be lent now.
     pub(crate) fn is_lent(&self) -> bool {
         self.state.lock().lent
     }
 
-    /// Whether others may have mapped memory of it.
+    /// Whether other arenas may have mapped memory of the pool.
     pub(crate) fn has_lent(&self) -> bool {
         self.state.lock().has_lent
     }
 
-    /// Whether graphs use it or are being recorded with it.
+    /// Whether graphs use the pool or are being recorded into it.
     pub(crate) fn is_of_graphs(&self) -> bool {
         let state = self.state.lock();
         state.open || state.inside > 0
     }
 
-    /// Memory is missing.
+    /// Notes that memory is missing.
     pub(crate) fn lacks(&self) {
         self.state.lock().lent = true;
     }
 
-    /// All memory is home.
+    /// Notes that all memory is home.
     pub(crate) fn all_home(&self) {
         self.state.lock().lent = false;
     }
 
-    /// Whether somebody is inside beside the one who asks.
+    /// Whether somebody other than the caller is inside.
     pub(crate) fn is_shared(&self) -> bool {
         self.state.lock().inside > 1
     }
@@ -122,12 +124,13 @@ impl PoolGate {
         self.state.lock().users().collect()
     }
 
-    /// The streams that memory has come home from.
+    /// The streams that had borrowed memory and returned it.
     pub(crate) fn borrowers(&self) -> Vec<StreamId> {
         self.state.lock().borrowers.clone()
     }
 
-    /// Memory comes home from this stream, behind whose work only these users are.
+    /// Notes that memory comes home from a borrower. Of the users, only those in `ordered` wait for its
+    /// work.
     pub(crate) fn comes_from(&self, borrower: StreamId, ordered: &[StreamId]) {
         let mut state = self.state.lock();
         if !state.borrowers.contains(&borrower) {
@@ -138,7 +141,7 @@ impl PoolGate {
         }
     }
 
-    /// All borrowers have finished; whoever says so is inside, so that none came since.
+    /// Notes that all borrowers have finished. The caller is inside, so there is no new borrower.
     pub(crate) fn no_borrowers(&self) {
         let mut state = self.state.lock();
         state.borrowers.clear();
@@ -147,7 +150,7 @@ impl PoolGate {
         }
     }
 
-    /// A stream waits for all borrowers.
+    /// Notes that a stream waits for all borrowers.
     pub(crate) fn ordered(&self, stream: StreamId) {
         let mut state = self.state.lock();
         let mut users = state.users.iter_mut();
@@ -156,8 +159,8 @@ impl PoolGate {
         }
     }
 
-    /// These streams have finished what they were given; nothing comes home meanwhile, and nobody goes
-    /// inside.
+    /// Notes that these streams have finished their work. No memory comes home meanwhile, and nobody
+    /// enters.
     pub(crate) fn finished(&self, streams: &[StreamId]) {
         let mut state = self.state.lock();
         state.borrowers.retain(|stream| !streams.contains(stream));

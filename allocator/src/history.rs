@@ -1,10 +1,10 @@
-//! What an allocator records of its life, when a host wants to know: a ring of the last events, who
-//! holds the live blocks, and a trace that can be replayed.
+//! What an allocator records if a host asks for it: a ring of the latest events, who holds the live
+//! blocks, and a trace that can be replayed.
 //!
-//! Off, it costs its caller one relaxed load per operation. On, it takes a lock that is a leaf: no code
-//! of a host runs under it but the sink of a trace. What a host captured is given back to it outside of
-//! all locks, as [`context`](History::context) must be called. It must never change what the allocator
-//! does.
+//! While it is off, it costs one relaxed load per operation. While it is on, it takes a lock that is a
+//! leaf; of the host's code only the sink of a trace runs under it. [`context`](History::context) is
+//! called outside of all locks, and contexts are given back to the host outside of all locks. The
+//! history must never change what the allocator does.
 
 mod context;
 mod label;
@@ -47,7 +47,7 @@ pub enum HistoryKind {
     Alloc,
     /// Its owner gave a block back.
     FreeRequested,
-    /// A block that was given back may be used again: no hold and no recorded stream is in the way.
+    /// A block that was given back may be used again: no hold and no recorded stream keeps it any more.
     FreeCompleted,
     /// The device gave a segment, or addresses were reserved for one.
     SegmentAlloc,
@@ -88,11 +88,11 @@ pub struct HistoryEntry {
     pub time_ns: u64,
     /// The label under which the block was allocated; of other events the label of the thread.
     pub label: Option<Label>,
-    /// Where the block was allocated or given back, if a host captures that.
+    /// The place where the block was allocated or given back, if a host captures it.
     pub context: Option<Context>,
 }
 
-/// What is known of a live block beside its place.
+/// What is noted of a live block.
 #[derive(Clone, Debug, Default)]
 pub struct BlockNote {
     /// The label under which it was allocated.
@@ -179,19 +179,19 @@ impl History {
         Self::default()
     }
 
-    /// Whether anything is recorded: if not, nothing else of this type need be called.
+    /// Whether anything is recorded. If not, the caller need not call anything else of this type.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed) != 0
     }
 
-    /// Captures the context of an allocation, if a host wants that. Called with no lock held.
+    /// Captures the context of an allocation, if a host asked for it. Called without any lock.
     #[cold]
     pub fn context(&self) -> Option<Context> {
         self.capture(CONTEXT)
     }
 
-    /// Captures the context of a free, if a host wants that. Called with no lock held.
+    /// Captures the context of a free, if a host asked for it. Called without any lock.
     #[cold]
     pub fn context_of_free(&self) -> Option<Context> {
         self.capture(CONTEXT_OF_FREES)
@@ -216,7 +216,8 @@ impl History {
         Context::capture(&source?)
     }
 
-    /// A block was handed out. Called in the order in which blocks of this place come and go.
+    /// Records that a block was handed out. For one address, calls come in the order of allocations and
+    /// frees.
     #[cold]
     pub fn alloc(&self, block: &Recorded, context: Option<Context>) {
         let note = BlockNote {
@@ -240,8 +241,8 @@ impl History {
         }
     }
 
-    /// The owner gave a block back, whose `requested` bytes need not be known; `reusable` says that it may be handed out again already, so that no
-    /// [`free_completed`](Self::free_completed) follows.
+    /// Records that the owner gave a block back. Its `requested` bytes need not be known. `reusable`:
+    /// it may be handed out again at once, so no [`free_completed`](Self::free_completed) follows.
     #[cold]
     pub fn free(&self, block: &Recorded, reusable: bool, context: Option<Context>) {
         let mut state = self.state.lock();
@@ -262,13 +263,13 @@ impl History {
         }
     }
 
-    /// A block that was given back before may be handed out again.
+    /// Records that a block that was given back before may be handed out again.
     #[cold]
     pub fn free_completed(&self, block: &Recorded) {
         self.state.lock().complete(self, block);
     }
 
-    /// Another stream uses the block at `address`.
+    /// Records that another stream uses the block at `address`.
     #[cold]
     pub fn record_stream(&self, address: u64, stream: StreamId) {
         let mut state = self.state.lock();
@@ -280,7 +281,7 @@ impl History {
         }
     }
 
-    /// Something happened to a segment.
+    /// Records an event of a segment.
     #[cold]
     pub fn segment(&self, kind: HistoryKind, segment: &Recorded) {
         let note = BlockNote {
@@ -290,7 +291,7 @@ impl History {
         self.state.lock().push(self, kind, segment, note);
     }
 
-    /// A request could not be met; `device_free` is what the device says it has left.
+    /// Records that a request could not be met. `device_free` is what the device says that it has left.
     #[cold]
     pub fn out_of_memory(&self, requested: u64, stream: StreamId, device_free: u64) {
         let block = Recorded {
@@ -326,13 +327,13 @@ impl History {
         holders
     }
 
-    /// What is known of the block that starts at `address`, if it was allocated while this was on.
+    /// What is noted of the block that starts at `address`, if it was allocated while this was on.
     pub fn note(&self, address: u64) -> Option<BlockNote> {
         let state = self.state.lock();
         state.live.get(&address).map(|live| live.note.clone())
     }
 
-    /// What is known of all blocks that were allocated while this was on, by address.
+    /// What is noted of all live blocks that were allocated while this was on, by address.
     pub fn notes(&self) -> HashMap<u64, BlockNote> {
         let state = self.state.lock();
         let notes = state.live.iter();
@@ -346,8 +347,8 @@ impl History {
         self.state.lock().ring.iter().cloned().collect()
     }
 
-    /// Starts the ring, empty, or goes on with other options; `None` stops it and forgets its events.
-    /// Blocks that are live already have no note.
+    /// Starts an empty ring, or continues the ring with other options; `None` stops it and forgets its
+    /// events. Blocks that are live already have no notes.
     pub fn record(&self, options: Option<HistoryOptions>) {
         let mut state = self.state.lock();
         let mut on = self.on.load(Ordering::Relaxed);
@@ -392,19 +393,19 @@ impl History {
         self.on.load(Ordering::Relaxed) & RING != 0
     }
 
-    /// Keeps the labels of live blocks from now on, for [`top_holders`](Self::top_holders), also where
-    /// neither ring nor trace is on.
+    /// Keeps the labels of live blocks from now on, for [`top_holders`](Self::top_holders), even if
+    /// neither the ring nor a trace is on.
     pub fn keep_labels(&self) {
         self.on.fetch_or(LABELS, Ordering::Relaxed);
     }
 
-    /// Records a trace from now on, `about` something. Blocks that are live already are not in it. The
-    /// sink is written to with locks of the allocator held, in large pieces: it must not allocate from
-    /// this allocator, and should not wait.
+    /// Records a trace from now on. `about` goes into its header. Blocks that are live already are not
+    /// in it. The sink gets large pieces, under locks of the allocator: it must not allocate from this
+    /// allocator, and should not wait.
     ///
     /// # Errors
-    /// The sink's, for what is written at once; or the one of the sink of a recording that was on
-    /// before: it ends here.
+    /// The sink's error, for what is written at once. Or the error of the sink of an earlier recording,
+    /// which ends here.
     pub fn start_trace(&self, sink: Box<dyn Write + Send>, about: &str) -> io::Result<()> {
         self.swap_trace(Some(Recorder::new(sink, about)?))
     }
@@ -433,7 +434,7 @@ impl History {
         before.map_or(Ok(()), Recorder::finish)
     }
 
-    /// Notes in the trace that a step begins, or whatever `label` says: the device is idle here.
+    /// Notes in the trace that a step begins, with `label` as its name. The device is idle here.
     pub fn mark(&self, label: &str) {
         if let Some(recorder) = &mut self.state.lock().recorder {
             recorder.mark(label);
@@ -474,7 +475,7 @@ impl State {
         self.dead.extend(context);
     }
 
-    /// Without a source nobody comes by later to give contexts back.
+    /// Without a source no later call would give the contexts back.
     fn forget_contexts(&mut self) {
         let notes = self.live.values_mut().map(|live| &mut live.note.context);
         let entries = self.ring.iter_mut().map(|entry| &mut entry.context);
@@ -482,7 +483,7 @@ impl State {
             .extend(notes.chain(entries).filter_map(Option::take));
     }
 
-    /// Sets what is on. Returns the notes that nobody keeps up any more.
+    /// Sets what is on. Returns the notes that are no longer kept up.
     #[must_use]
     fn set_on(&mut self, history: &History, on: u32) -> HashMap<u64, Live> {
         // Labels may be switched on by another thread, without the lock; they never go off.

@@ -1,8 +1,8 @@
-//! Blocks by where they start: a hash table of ids, open addressing, linear probing, no tombstones.
+//! Blocks by their start: a hash table of ids with open addressing, linear probing and no tombstones.
 //!
-//! Keys stand in the blocks' records, so that a slot takes 4 bytes. Addresses are chosen by drivers, not
-//! by attackers: one multiplication spreads them. It grows, never shrinks, and must never be more than
-//! half full.
+//! The keys are in the records of the blocks, so a slot takes 4 bytes. One multiplication spreads the
+//! addresses, because drivers choose them, not attackers. The table grows and never shrinks. It must
+//! never be more than half full.
 
 use crate::block::{Blocks, NONE};
 
@@ -26,7 +26,7 @@ impl Index {
         }
     }
 
-    /// Where an address belongs: the upper bits of its product with 2^64 divided by the golden ratio.
+    /// The slot of an address: the upper bits of its product with 2^64 divided by the golden ratio.
     #[inline]
     fn home(&self, address: u64) -> usize {
         (address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift) as usize

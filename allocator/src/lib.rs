@@ -1,21 +1,23 @@
 //! Turns segments of device memory into cached, stream-aware allocations.
 //!
-//! The layers, each of which knows only those above it in this list:
+//! The floors; each knows only those above it in this list:
 //!
 //! - `bits`: a set of numbers, for lookups in constant time;
 //! - `config`: the policy's numbers;
 //! - `tally`, `stats`: what is counted, and exact peaks over arenas that do not wait for each other;
-//! - `block`, `index`, `lists`, `quick`: blocks, by address, by size for best fit, and by just their size;
-//! - `segment`: ranges of addresses and what is mapped into them, findable by any address inside;
-//! - `arena`: pure arithmetic for one stream of the shared memory or of a private pool: splitting,
-//!   coalescing, growing, lending, holds. It knows no device and no lock;
-//! - `arenas`: all arenas, by whom they serve and by address;
-//! - `pending`: freed blocks that recorded streams may still touch, and memory that leaves;
-//! - `gate`: who uses a pool's memory at which moment;
+//! - `block`, `index`, `lists`, `quick`: blocks, by address, by size for best fit, and by their exact size;
+//! - `segment`: ranges of addresses and what is mapped into them, found by any address inside;
+//! - `arena`: pure arithmetic for one stream, in the shared memory or in a private pool: splitting,
+//!   joining, growing, lending, holds. It knows no device and no lock;
+//! - `arenas`: all arenas, by owner and by address;
+//! - `pending`: freed blocks that recorded streams may still use, and memory that leaves;
+//! - `gate`: who uses a pool's memory now;
 //! - `allocator`: locks, the device, and what to do when memory runs out.
 //!
-//! It must never touch the memory that it manages, know what a stream is, or depend on another crate
-//! of Outrigger, but for the locks.
+//! `docs/allocator.md` explains the policy, and has a glossary.
+//!
+//! The crate must never touch the memory that it manages, know what a stream is, or depend on another
+//! crate of Outrigger except the locks.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used))]

@@ -1,9 +1,9 @@
 //! Free blocks of one arena and class, ready for best fit.
 //!
-//! Sizes fall into bins: 64 to an octave, so that a bin's sizes differ by less than 1.6 %, and below
-//! 128 times the rounding a bin holds one size only. A bin is a list in the order of sizes, the latest
-//! first among equals, whose memory is warmest. Finding the best fit looks at two words of bits, and
-//! walks a list only in the bin of the request itself.
+//! Sizes fall into bins, 64 per octave, so the sizes of a bin differ by less than 1.6 %. Below 128
+//! times the rounding, a bin holds only one size. A bin is a list in the order of sizes; of equal sizes
+//! the latest comes first, because its memory is warmest. Finding the best fit looks at two words of
+//! bits, and walks a list only in the bin of the request itself.
 
 use crate::block::{Blocks, NONE};
 

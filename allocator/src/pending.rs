@@ -1,7 +1,8 @@
-//! Freed blocks, and memory on its way to the device, that wait for streams, in a queue per stream.
+//! What waits for streams, in one queue per stream: freed blocks, chunks that return home, and memory
+//! that leaves for the device.
 //!
-//! A stream's fences pass in the order in which they were recorded, so that only the first of a queue
-//! is asked. This is bookkeeping alone: it must never call the device, and never waits.
+//! The fences of a stream pass in the order in which they were recorded, so only the first of a queue
+//! is asked. This is bookkeeping only: it must never call the device, and never wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ pub(crate) enum Waiter {
         /// Its block.
         block: u32,
     },
-    /// Chunks that another arena's view has shown, to be free at their home, where they follow each other.
+    /// Chunks that a view has shown, and that become free at home, where they follow each other.
     Home {
         /// Whose they are.
         arena: ArenaId,
@@ -36,10 +37,10 @@ pub(crate) enum Waiter {
 /// A waiter for one stream.
 pub(crate) struct Use<F> {
     pub(crate) waiter: Waiter,
-    /// Behind the last work that may touch it. `None` if the device could not record one: a later one
-    /// does as well.
+    /// A fence behind the last work that may touch it. `None` if the device could not record one; a
+    /// later fence serves as well.
     pub(crate) fence: Option<Arc<F>>,
-    /// Its fence is such a later one: fences of uses behind it may have been recorded before.
+    /// Its fence is such a later one. Later uses in the queue may have earlier fences.
     late: bool,
 }
 
@@ -60,7 +61,7 @@ struct Queue<F> {
     unfenced: usize, // uses without a fence
 }
 
-/// The queues. A stream that nothing waits for has none, since streams come and go.
+/// The queues. A stream for which nothing waits has none, because streams come and go.
 pub(crate) struct Pending<F> {
     queues: Vec<Queue<F>>,
     retiring: Vec<ArenaId>, // arenas of released pools with idle memory
@@ -141,13 +142,13 @@ impl<F> Pending<F> {
         self.fences_of(|_| true)
     }
 
-    /// The fences that memory waits for which leaves.
+    /// The fences for which leaving memory waits.
     pub(crate) fn leaving_fences(&self) -> Vec<Arc<F>> {
         self.fences_of(|waiter| matches!(waiter, Waiter::Leaving(..)))
     }
 
-    /// The chunks of arenas that wait before they are home: their arena, home and bytes, and the streams that
-    /// they wait for.
+    /// The chunks of arenas that are on their way home: arena, home and bytes, and the stream for which
+    /// they wait.
     pub(crate) fn homes(&self, arenas: &[ArenaId]) -> Vec<((ArenaId, u64, u64), StreamId)> {
         let uses = self.queues.iter().flat_map(|queue| {
             let stream = queue.stream;
@@ -162,7 +163,7 @@ impl<F> Pending<F> {
         homes.collect()
     }
 
-    /// A chunk that waits, with others or alone, has another home from now on.
+    /// Notes that a waiting chunk, alone or among others, has another home now.
     pub(crate) fn rename_home(&mut self, from: (ArenaId, u64), to: (ArenaId, u64), bytes: u64) {
         for queue in &mut self.queues {
             let place = queue.uses.iter().position(|entry| match entry.waiter {
@@ -206,7 +207,8 @@ impl<F> Pending<F> {
         }
     }
 
-    /// The oldest block of an arena that waits behind a fence, and that fence's stream. It stays.
+    /// The fence of the oldest block of an arena that waits behind one, and the stream of this fence.
+    /// The block stays in its queue.
     pub(crate) fn oldest_of(&self, arena: ArenaId) -> Option<(StreamId, Arc<F>)> {
         self.queues.iter().find_map(|queue| {
             let mut uses = queue.uses.iter();
@@ -217,8 +219,8 @@ impl<F> Pending<F> {
         })
     }
 
-    /// Takes the blocks of an arena out of a stream's queue that wait behind this fence or an earlier
-    /// one, with their fences, which are the device's to drop.
+    /// Takes the blocks of an arena that wait behind this fence or an earlier one out of a stream's
+    /// queue. Also returns their fences, which the caller drops without a lock.
     pub(crate) fn take_behind(
         &mut self,
         stream: StreamId,
@@ -267,7 +269,7 @@ impl<F> Pending<F> {
         self.queues.is_empty() && self.retiring.is_empty()
     }
 
-    /// Idle memory of an arena is to leave.
+    /// Notes that idle memory of an arena is to leave.
     pub(crate) fn retire(&mut self, arena: ArenaId) {
         if !self.retiring.contains(&arena) {
             self.retiring.push(arena);

@@ -1,12 +1,12 @@
 //! Names and figures of private pools, as callers see them.
 //!
-//! Plain data; it must never refer back into the allocator.
+//! This is plain data. It must never refer back into the allocator.
 
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// Names a private pool of one allocator. No number is given twice. The memory that all share, where
-/// this stands in an `Option`, is `None`.
+/// The name of a private pool of one allocator. No number is given twice. In an `Option`, `None` is the
+/// memory that all share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(NonZeroU64);
 

@@ -1,13 +1,12 @@
-//! Free blocks that wait, as they are, for a request of just their size.
+//! Quick blocks: free blocks that are kept unjoined for a request of exactly their size.
 //!
-//! Programs ask for the same sizes again and again: taking such a block back and handing it out needs no
-//! joining and no splitting. What stands here is joined with its neighbours only when another size is
-//! wanted and nothing else fits: the arena must then empty these lists before it says that it has no
-//! memory.
+//! Programs ask for the same sizes again and again. A quick block can be freed and handed out without
+//! joining or splitting. It is joined with its neighbours only if another size is requested and nothing
+//! else fits: the arena must empty these lists before it says that it has no memory.
 
 use crate::block::{Blocks, NONE};
 
-/// Sizes that are remembered; beyond it, emptying the lists forgets all.
+/// The number of sizes that are remembered. If there are more, emptying the lists forgets all of them.
 const SIZES_MAX: usize = 1 << 12;
 
 #[derive(Clone, Copy)]
@@ -29,7 +28,7 @@ pub(crate) struct Quick {
     shift: u32,       // 64 - log2(slots)
     sizes: usize,
     blocks: usize,
-    /// Slots that have got blocks since the lists were emptied: what emptying them has to look at.
+    /// Slots that got blocks since the lists were emptied last. Emptying looks only at these.
     filled: Vec<u32>,
 }
 
@@ -54,7 +53,7 @@ impl Quick {
         at
     }
 
-    /// Takes the block of just this size that came last.
+    /// Takes the block of exactly this size that came last.
     #[inline]
     pub(crate) fn pop(&mut self, blocks: &Blocks, size: u64) -> Option<u32> {
         if self.blocks == 0 {

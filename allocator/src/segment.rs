@@ -1,8 +1,8 @@
-//! Segments: ranges of addresses that blocks are cut from, findable by any address inside.
+//! Segments: the ranges of addresses from which blocks are cut, found by any address inside.
 //!
-//! A segment is one piece that the device gave, or a span of reserved addresses with chunks of memory
-//! mapped into it, or a view: chunks of spans shown once more, one behind the other. It must never look
-//! into blocks beyond knowing where they start.
+//! A segment is one of three things: a piece of memory that the device gave whole; a span of reserved
+//! addresses, into which chunks of memory are mapped; or a view, which shows chunks of spans a second
+//! time, one after another. This module must never look into blocks, except for where they start.
 
 use crate::Physical;
 use crate::arenas::ArenaId;
@@ -16,8 +16,8 @@ pub(crate) struct Segment {
     /// Bytes of addresses.
     pub(crate) size: u64,
     pub(crate) class: Class,
-    /// The block at the segment's start; it never changes, since the left one of two blocks that are
-    /// joined stays.
+    /// The block at the segment's start. It never changes, because of two blocks that are joined the
+    /// left one stays.
     pub(crate) first: u32,
     /// Where blocks start.
     pub(crate) starts: Starts,
@@ -66,7 +66,8 @@ impl Piece {
     }
 }
 
-/// Where pieces are at home, those together that follow each other there: the arena, the address, the bytes.
+/// The homes of pieces, as arena, address and bytes. Pieces that follow each other at home are one
+/// entry.
 pub(crate) fn homes(pieces: &[Piece]) -> impl Iterator<Item = (ArenaId, u64, u64)> {
     let runs = pieces.chunk_by(Piece::precedes);
     runs.map(|run| {
@@ -93,14 +94,14 @@ pub(crate) struct View {
     pub(crate) leaving: bool,
     /// Shows chunks of other arenas.
     pub(crate) guests: bool,
-    /// Blocks in it were freed since its idle pieces were looked for.
+    /// Blocks in it were freed since its idle pieces were looked up last.
     pub(crate) touched: bool,
-    /// Pieces of others were idle in it.
+    /// Pieces of other arenas were idle in it.
     pub(crate) lingers: bool,
 }
 
 impl View {
-    /// The places that lie whole between two addresses.
+    /// The places that lie wholly between two addresses.
     pub(crate) fn within(&self, from: u64, to: u64) -> &[Slot] {
         let first = self.slots.partition_point(|slot| slot.address < from);
         let rest = &self.slots[first..];
@@ -140,7 +141,7 @@ impl Segment {
 }
 
 impl Span {
-    /// The chunks that lie whole between two addresses.
+    /// The chunks that lie wholly between two addresses.
     pub(crate) fn within(&self, from: u64, to: u64) -> &[Chunk] {
         let first = self.chunks.partition_point(|chunk| chunk.home < from);
         let rest = &self.chunks[first..];
@@ -152,14 +153,14 @@ impl Span {
         &rest[..rest.partition_point(lies_within)]
     }
 
-    /// Adds chunks that lie one behind the other.
+    /// Adds chunks that follow each other.
     pub(crate) fn insert(&mut self, chunks: &[Chunk]) {
         let Some(first) = chunks.first() else { return };
         let at = self.chunks.partition_point(|chunk| chunk.home < first.home);
         self.chunks.splice(at..at, chunks.iter().copied());
     }
 
-    /// Takes out the chunks that lie whole between two addresses.
+    /// Takes out the chunks that lie wholly between two addresses.
     pub(crate) fn remove(&mut self, from: u64, to: u64) -> Vec<Chunk> {
         let first = self.chunks.partition_point(|chunk| chunk.home < from);
         let count = self.within(from, to).len();
@@ -169,9 +170,9 @@ impl Span {
 
 /// The blocks of a segment by where they start, as offsets from the segment's start.
 ///
-/// Offsets fall into places: 64 KiB in a segment of small blocks, 16 MiB in one of large blocks. Each place
-/// knows the first block that starts in it, from where the others are found: most blocks come and go without
-/// a change here.
+/// Offsets fall into places of 64 KiB in a segment of small blocks, and of 16 MiB in one of large
+/// blocks. Each place knows the first block that starts in it; the others are found from there. So most
+/// blocks come and go without a change here.
 pub(crate) struct Starts {
     shift: u32, // log2 of a place's size
     used: BitTree,
@@ -190,7 +191,7 @@ impl Starts {
         }
     }
 
-    /// A block starts at an offset.
+    /// Notes that a block starts at an offset.
     #[inline]
     pub(crate) fn insert(&mut self, blocks: &Blocks, offset: u64, id: u32) {
         let place = (offset >> self.shift) as usize;
@@ -206,8 +207,8 @@ impl Starts {
         }
     }
 
-    /// The block at an offset is no more; `after` comes behind it, or is [`NONE`], and starts
-    /// `size` bytes later.
+    /// Notes that the block at an offset is gone. `after` is the block that starts `size` bytes later,
+    /// or [`NONE`].
     #[inline]
     pub(crate) fn remove(&mut self, offset: u64, id: u32, after: u32, size: u64) {
         let place = offset >> self.shift;

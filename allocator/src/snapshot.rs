@@ -1,6 +1,6 @@
-//! Pictures of the allocator's state that callers keep: of one block, and of everything.
+//! Pictures of the allocator's state that callers may keep: of one block, and of everything.
 //!
-//! Plain data, copied out under the lock; it must never refer back into the allocator.
+//! This is plain data, copied under the lock. It must never refer back into the allocator.
 
 use crate::{Physical, PoolId, StreamId};
 
@@ -43,7 +43,8 @@ pub struct BlockInfo {
     pub asleep: bool,
 }
 
-/// The memory behind a block, for who shares it with others: it stays so while the block is in use.
+/// The memory behind a block, for sharing it with other processes. It does not change while the block
+/// is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// A segment of the device, that starts here.
@@ -51,7 +52,7 @@ pub enum Backing {
         /// Where it starts.
         address: u64,
     },
-    /// Physical memory, mapped one behind the other.
+    /// Pieces of physical memory, mapped one after another.
     Pieces {
         /// Where the first one is mapped.
         address: u64,
@@ -69,7 +70,7 @@ pub enum BlockState {
     Allocated,
     /// Freed, but held, or a recorded stream may still touch it.
     Pending,
-    /// Whole pages that serve a view, or are on their way back to the device.
+    /// Whole chunks that a view uses, or that leave for the device.
     Lent,
 }
 

@@ -1,4 +1,5 @@
-//! Figures with PyTorch's names and meanings, and the ledger that makes them from what arenas count.
+//! Figures with PyTorch's names and meanings, and the ledger that makes them from the counts of the
+//! arenas.
 
 use crate::config::Class;
 use crate::tally::{Count, QUANTITIES, Quantity, Tally};
@@ -59,16 +60,16 @@ pub struct Stats {
     pub unmaps: u64,
     /// Large requests that were met by idle memory that lies apart, mapped once more.
     pub views: u64,
-    /// Large requests that were met so without mapping anything, as the mappings were there.
+    /// Large requests that were met by a view that was mapped already.
     pub view_reuses: u64,
-    /// Times that a stream was made to wait for another, so that memory could be used before the other
-    /// had finished with it.
+    /// Times that a stream was made to wait on the device for another, so that memory could be reused
+    /// before the other had finished with it.
     pub stream_waits: u64,
     /// Times that the calling thread had to wait for a stream.
     pub host_waits: u64,
     /// Allocations that had to give back cached memory and ask the device again.
     pub alloc_retries: u64,
-    /// Allocations that failed for want of memory.
+    /// Allocations that failed because memory was short.
     pub ooms: u64,
     /// Times that all pending frees were waited for.
     pub sync_all_streams: u64,
@@ -253,11 +254,11 @@ impl Sum {
 pub(crate) struct Ledger {
     classes: [Gauges; 2],
     all: Gauges,
-    /// Of the active bytes, those of pools that sleep: the device has not given them.
+    /// The active bytes that belong to sleeping pools: they are not held from the device.
     asleep: u64,
     /// The most bytes that may be held.
     pub(crate) limit: u64,
-    /// Counters, of which only those stand here that nobody else keeps.
+    /// The counters that no other type keeps.
     pub(crate) counts: Stats,
 }
 
@@ -272,7 +273,7 @@ impl Ledger {
         }
     }
 
-    /// The device gave memory.
+    /// Counts memory that the device gave.
     pub(crate) fn reserve(&mut self, class: Class, bytes: u64, pieces: u64) {
         for gauges in [&mut self.classes[class as usize], &mut self.all] {
             gauges.reserved_bytes.add(bytes);
@@ -281,7 +282,7 @@ impl Ledger {
         self.counts.device_allocs += pieces;
     }
 
-    /// The device has memory back.
+    /// Counts memory that went back to the device.
     pub(crate) fn release(&mut self, class: Class, bytes: u64) {
         for gauges in [&mut self.classes[class as usize], &mut self.all] {
             gauges.reserved_bytes.sub(bytes);
@@ -298,7 +299,7 @@ impl Ledger {
         self.all.allocated_bytes.current()
     }
 
-    /// Bytes that are held, and neither in use nor pending.
+    /// Bytes that are held, but neither in use nor pending.
     pub(crate) fn cached(&self) -> u64 {
         // Each arena's sleeping bytes are some of its active ones, read with them.
         let there = self.all.active_bytes.current() - self.asleep;
@@ -321,8 +322,9 @@ impl Ledger {
         self.asleep = both.asleep_bytes;
     }
 
-    /// The credit of a class's tally where `arenas` have tallies: for each quantity, half of what can be
-    /// had goes to those that are `short` of it, whose number is given, and the rest to all.
+    /// The credit of one arena for a class, if there are `arenas` arenas. Of each quantity, one half of
+    /// what is available goes to the arenas that are `short` of it, whose `numbers` are given; the
+    /// other half goes to all.
     pub(crate) fn credit(
         &self,
         class: Class,

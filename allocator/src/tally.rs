@@ -1,12 +1,14 @@
-//! What an arena counts at every allocation, and how the peaks of a whole device stay exact although
-//! no arena knows the others.
+//! What an arena counts at every allocation. It keeps the peaks of a whole device exact, although no
+//! arena knows the others.
 //!
-//! Each quantity of an arena has a *credit*: how much it may still rise before the sum over all arenas
-//! might exceed the peak known so far. Rising consumes credit, falling restores it, and both touch
-//! nothing but the arena. Only when a credit falls below zero are all arenas asked: the peak is
-//! raised if the sum says so, and what is left below it is handed out anew: half of it to who ran short.
+//! Each quantity of an arena has *credit*: how much the quantity may still rise before the sum over all
+//! arenas could exceed the known peak. Rising uses credit up, falling restores it, and both touch only
+//! the arena. When a credit falls below zero, all arenas are added up. The peak is raised if the sum is
+//! higher, and the room below it is handed out as new credit, half of it to the arenas that ran short.
 //! So a peak is exact for operations that follow each other, and below the peak no arena waits for
-//! another. What is free has no credit: it is added up when somebody asks, or a peak is raised.
+//! another.
+//!
+//! Free bytes have no credit. They are added up when a peak is raised, or when the statistics are read.
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,26 +75,26 @@ impl Tally {
         self.credit[quantity as usize] += amount as i64;
     }
 
-    /// Bytes are free that were not there, or were not to be had.
+    /// Counts bytes that became free: they are new, or were not available before.
     #[inline]
     pub(crate) fn gained(&mut self, bytes: u64) {
         self.idle_bytes.add(bytes);
     }
 
-    /// Free bytes are not to be had any more.
+    /// Counts free bytes that are no longer available.
     #[inline]
     pub(crate) fn lost(&mut self, bytes: u64) {
         self.idle_bytes.current -= bytes;
         self.low = self.low.min(self.idle_bytes.current);
     }
 
-    /// There is one free block more.
+    /// Counts one more free block.
     #[inline]
     pub(crate) fn listed(&mut self) {
         self.idle_blocks.add(1);
     }
 
-    /// There is one free block less.
+    /// Counts one less free block.
     #[inline]
     pub(crate) fn unlisted(&mut self) {
         self.idle_blocks.current -= 1;
@@ -104,20 +106,20 @@ impl Tally {
         (self.idle_bytes, self.idle_blocks)
     }
 
-    /// A block that was free is in use.
+    /// Counts a free block that is now in use.
     #[inline]
     pub(crate) fn used(&mut self, size: u64, requested: u64) {
         self.lost(size);
         self.obtained(size, requested);
     }
 
-    /// Bytes that were free all the time since this was asked last.
+    /// The bytes that have been free ever since this was asked last.
     pub(crate) fn spare(&mut self) -> u64 {
         let idle = self.idle_bytes.current;
         std::mem::replace(&mut self.low, idle).min(idle)
     }
 
-    /// A block in use is free.
+    /// Counts a block in use that is now free.
     #[inline]
     pub(crate) fn freed(&mut self, size: u64, requested: u64) {
         self.sub(Quantity::Bytes, size);
@@ -126,7 +128,7 @@ impl Tally {
         self.gained(size);
     }
 
-    /// A block is in use whose memory is another's.
+    /// Counts a block in use whose memory counts for another arena.
     #[inline]
     pub(crate) fn obtained(&mut self, size: u64, requested: u64) {
         self.add(Quantity::Bytes, size);
@@ -134,14 +136,14 @@ impl Tally {
         self.add(Quantity::Blocks, 1);
     }
 
-    /// A block in use is freed, but not yet reusable.
+    /// Counts a block in use that was freed, but is not reusable yet.
     pub(crate) fn retained(&mut self, size: u64, requested: u64) {
         self.sub(Quantity::Requested, requested);
         self.pending_bytes += size;
         self.pending_blocks += 1;
     }
 
-    /// A pending block is not pending any more: [`freed`](Self::freed) comes next, with nothing
+    /// Counts a block that is no longer pending. [`freed`](Self::freed) comes next, with nothing
     /// requested.
     pub(crate) fn passed(&mut self, size: u64) {
         self.pending_bytes -= size;

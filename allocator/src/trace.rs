@@ -1,4 +1,5 @@
-//! Recorded traces of allocations, as text: what a program asked for, without what any allocator did.
+//! Recorded traces of allocations, as text: what a program asked for, independent of what an allocator
+//! did.
 //!
 //! ```text
 //! # alloctrace v1; name=resnet50; anything else about the run
@@ -10,11 +11,11 @@
 //! # oom 68719476736 0     a request that nobody could serve: bytes and stream
 //! ```
 //!
-//! A line is an operation; its fields are parted by one space. An id is used once and never again. A
-//! line that begins with `#` and is neither of the two above is a comment: so a reader that knows
-//! nothing of labels reads a trace with labels, too. The first line is the header and always a comment.
+//! A line is one operation; one space separates its fields. An id is used only once. A line that begins
+//! with `#` and is neither of the two above is a comment, so a reader that does not know labels can
+//! still read a trace with labels. The first line is the header, and always a comment.
 //!
-//! This module must never know an allocator: it is used to feed one and to record one.
+//! This module must never know an allocator: it feeds one, and it records one.
 
 mod error;
 mod ids;
@@ -72,8 +73,8 @@ pub enum Op {
     },
 }
 
-/// A whole trace in memory, ready to be replayed: ids are numbered anew from 0 in the order of the
-/// allocations, so that an array can stand for a map.
+/// A whole trace in memory, ready to be replayed. Its ids are numbered from 0 in the order of the
+/// allocations, so that a replay can use an array instead of a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// The first line without its `#`; empty if there is none.

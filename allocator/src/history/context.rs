@@ -1,7 +1,7 @@
 //! Contexts: what a host wants to remember of the place where memory was allocated, such as a stack.
 //!
-//! The host's functions may take locks of its own (an interpreter's, say) that other threads hold while
-//! they allocate: they must never be called with a lock of the allocator held.
+//! The host's functions may take its own locks, such as an interpreter's, which other threads hold
+//! while they allocate. So these functions must never be called under a lock of the allocator.
 
 use std::fmt;
 use std::sync::Arc;
@@ -58,7 +58,8 @@ impl Context {
         self.0.token
     }
 
-    /// The same for contexts of one source that have the same number, and for no others that are alive.
+    /// A key: equal for contexts of one source with the same number, and different for all others that
+    /// are alive.
     pub fn identity(&self) -> (usize, u64) {
         (Arc::as_ptr(&self.0.source).addr(), self.0.token)
     }

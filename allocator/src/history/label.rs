@@ -1,7 +1,7 @@
 //! Labels: names that a thread gives to the memory that it allocates, such as "optimizer" or "layer 7".
 //!
-//! A name is interned once and is a number from then on. It must never be asked for where nothing is
-//! recorded: the stack is a thread's own, and costs nobody else anything.
+//! A name is interned once; from then on it is a number. Each thread has its own stack of labels, which
+//! costs other threads nothing. Code must never ask for a label while nothing is recorded.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ use std::sync::{Arc, LazyLock};
 
 use outrigger_locks::{Rank, RwLock};
 
-/// A name, interned for the life of the process: meant for some thousand different ones, not for one
-/// per allocation.
+/// A name, interned for the life of the process. It is meant for some thousand different names, not for
+/// one per allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(u32);
 

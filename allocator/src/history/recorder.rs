@@ -1,7 +1,7 @@
 //! Records what happens as a trace (see [`crate::trace`]), to be replayed or looked at.
 //!
-//! It is called with locks held: it gathers lines and hands large pieces to the sink, whose first
-//! failure ends the recording and is kept for whoever stops it.
+//! It is called under locks: it gathers lines and passes large pieces to the sink. The first failure of
+//! the sink ends the recording; the call that stops the recording returns it.
 
 use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
@@ -25,7 +25,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Writes the header at once, so that a sink that takes nothing is found out early.
+    /// Writes the header at once, so that a sink that fails is noticed early.
     pub(super) fn new(sink: Box<dyn Write + Send>, about: &str) -> io::Result<Self> {
         Ok(Self {
             writer: Writer::new(BufWriter::with_capacity(PIECE, sink), about)?,

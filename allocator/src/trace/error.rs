@@ -1,6 +1,6 @@
-//! What can be wrong with a trace, and the text that says so.
+//! Errors of traces, and their texts.
 //!
-//! It must never lose the line: an error without it is useless in a file of a million lines.
+//! An error must never lose the line number: without it, it is useless in a file of a million lines.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ pub struct TraceError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It begins with no letter that means something.
+    /// It begins with no known letter.
     UnknownOperation(String),
     /// A field is not there.
     Missing {

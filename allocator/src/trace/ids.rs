@@ -1,7 +1,7 @@
 //! Which ids a trace has used, and which of them are still allocated: two bits for each.
 //!
-//! Ids mostly count up, so neighbours share a page and the last page is remembered; scattered ones cost
-//! a page of 64 bytes each, never more. It must never grow with the value of an id.
+//! Ids mostly count up, so neighbours share a page, and the last page is remembered. A scattered id
+//! costs one page of 64 bytes. The set must never grow with the value of an id.
 
 use std::collections::HashMap;
 

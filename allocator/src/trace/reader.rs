@@ -1,7 +1,7 @@
 //! Reads a trace line by line: an iterator that checks what it reads.
 //!
-//! Every error names its line, and what would have been right. It must never hold more of the input
-//! than one line, nor pass on a free that no allocation precedes.
+//! Every error names its line and says what would have been right. The reader must never hold more than
+//! one line of the input, and never return a free without an allocation before it.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read};
