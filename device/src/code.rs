@@ -1,5 +1,5 @@
-//! The codes that both contracts share. A newtype over the integer of `base.h`, never an enum: a newer
-//! driver may answer with a number that this version does not know.
+//! The codes that both contracts share: a newtype over the integer of `base.h`. It must never be an
+//! enum, because a newer driver may answer with a number that this version does not know.
 
 use std::fmt;
 

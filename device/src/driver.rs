@@ -1,5 +1,5 @@
-//! An open driver and what belongs to it as a whole: devices, memory, and the making of queues, events
-//! and kernels. It adds ownership and errors to the table, no policy.
+//! An open driver and what belongs to it as a whole: devices, memory, and the creation of queues,
+//! events and kernels. It adds ownership and errors to the table, but no policy.
 
 use std::ffi::{CStr, c_void};
 use std::fmt;

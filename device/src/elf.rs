@@ -1,5 +1,5 @@
-//! Says why a file cannot be a shared library of this machine, from the first bytes of its ELF header.
-//! Only for messages: whether a file loads is the dynamic loader's decision.
+//! Says why a file cannot be a shared library of this machine, by the first bytes of its ELF header.
+//! This is only for messages: the dynamic loader decides whether a file loads.
 
 use std::fs::File;
 use std::io::Read;

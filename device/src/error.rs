@@ -1,5 +1,5 @@
-//! The error of this layer: what a driver, the loader or this crate refused, and for failed work which
-//! command it was. It reports; it never decides what to do about it.
+//! The error of this crate: what a driver, the loader or the crate itself refused, and for failed work
+//! which command failed. It reports, and never decides what to do.
 
 use std::fmt;
 

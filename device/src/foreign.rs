@@ -1,6 +1,5 @@
-//! Calls of C functions that a host gave. Nothing may unwind out of one (R27, H4): what does so all the same
-//! ends the process there, before anything of ours is unwound. Exceptions of C++ leave no other choice, for
-//! Rust cannot catch them.
+//! Calls of C functions of a host. Such a function must not unwind (R27, H4). If it does, the process
+//! ends there, before any frame of ours is unwound: Rust cannot catch exceptions of C++.
 
 /// A C function, as one that may unwind.
 pub trait Foreign {

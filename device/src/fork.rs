@@ -1,5 +1,5 @@
 //! Knows whether this process was forked after a driver had been opened. Threads and device handles do
-//! not survive a fork, so every call in such a child is refused instead of hanging in it.
+//! not survive a fork, so every call in such a child is refused instead of hanging.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};

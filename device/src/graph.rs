@@ -1,5 +1,5 @@
-//! Native graphs of a driver: commands that a queue records and the driver replays as one. Whether they
-//! are used is decided above; here they are owned, and their errors told.
+//! Native graphs of a driver: commands that a queue records, and that the driver replays as one. This
+//! module owns them and reports their errors; the crates above decide whether to use them.
 
 use std::fmt;
 use std::ptr::NonNull;

@@ -1,5 +1,5 @@
-//! Memory and events that processes share, by handles that are plain bytes. How the bytes get to the other
-//! process, and when both are done with what they stand for, is the caller's business.
+//! Memory and events that processes share, by handles that are plain bytes. The caller passes the bytes
+//! to the other process, and knows when both processes have finished with the memory or event.
 
 use crate::fork::refuse_fork;
 use crate::table::entry;

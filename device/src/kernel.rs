@@ -1,5 +1,5 @@
-//! Kernels and operators of a driver: what a queue launches. It loads and releases; which kernel serves
-//! an operator is decided above.
+//! Kernels and operators of a driver, which a queue launches. This module loads and releases them; the
+//! crates above decide which kernel serves an operator.
 
 use std::ffi::c_void;
 use std::fmt;

@@ -1,7 +1,7 @@
-//! The driver contract: its bindings, the loading of drivers, and drivers, queues, events, kernels
-//! and graphs as owned Rust values. With it comes the built-in driver `host`.
+//! The driver contract in Rust: its bindings, the loading of drivers, and drivers, queues, events,
+//! kernels and graphs as owned values. The crate also has the built-in driver `host`.
 //!
-//! This is the only layer that calls a driver. It reports what a driver answers and decides nothing:
+//! This is the only crate that calls a driver. It reports what a driver answers, and decides nothing:
 //! caching, streams, operators and fallbacks are above it.
 //!
 //! ```

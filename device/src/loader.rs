@@ -1,5 +1,5 @@
 //! Finds and opens drivers, and says for every candidate why it was taken or refused. A broken driver
-//! is an entry of the report: never a crash, and never an empty list without a reason.
+//! is an entry of the report. It must never be a crash, or an empty list without a reason.
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::path::{Path, PathBuf};

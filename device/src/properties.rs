@@ -1,4 +1,4 @@
-//! What a driver says of a device, as an owned Rust struct.
+//! The properties of a device, as an owned Rust struct.
 
 use crate::sys;
 

@@ -1,5 +1,5 @@
-//! In-order queues of a device. Thin on purpose: a submission is one call through the table, and only a
-//! failure costs more.
+//! In-order queues of a device. The module is thin on purpose: a submission is one call through the
+//! table, and only a failure costs more.
 
 use std::ffi::{CStr, c_void};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! An open driver as its table and handle, with what keeps its functions in memory: what a `Driver` is
-//! made of, and what a layer wraps. It closes the driver once and decides nothing else.
+//! An open driver as its table and handle, with the owner that keeps its functions in memory. A
+//! `Driver` is made of it, and a layer wraps it. It closes the driver once, and decides nothing else.
 
 use std::any::Any;
 use std::ffi::CStr;

@@ -1,5 +1,5 @@
-//! What the loader tried, and why each candidate was taken or refused. Data and its two texts (for
-//! people and as JSON); it decides nothing.
+//! The report of the loader: what it tried, and why each candidate was taken or refused. This is data
+//! with two texts, one for people and one in JSON. It decides nothing.
 
 use std::fmt;
 use std::path::PathBuf;

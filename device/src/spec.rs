@@ -1,5 +1,5 @@
-//! How a person names a driver: `name-or-path?key=value&key=value`. Parses and keeps the text; whether
-//! the driver exists and knows its options is found out later.
+//! The specification by which a person names a driver: `name-or-path?key=value&key=value`. This module
+//! parses and keeps the text. Whether the driver exists and knows its options shows when it is loaded.
 
 use std::ffi::CString;
 use std::fmt;

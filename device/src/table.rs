@@ -1,5 +1,6 @@
-//! A driver's function table, checked once. Reads no further than the sizes that the driver wrote, and
-//! hands out a table only if everything mandatory is in it. After that no call looks for holes again.
+//! A driver's function table, checked once. The check reads no further than the sizes that the driver
+//! wrote, and returns a table only if all mandatory entries are in it. No later call looks for missing
+//! entries again.
 
 use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, offset_of};

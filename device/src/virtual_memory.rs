@@ -1,5 +1,5 @@
-//! Virtual memory of a driver: ranges of addresses, physical memory, and mappings. The order in which
-//! they are used is the caller's business; nothing is freed by itself, as with all memory here.
+//! Virtual memory of a driver: ranges of addresses, physical memory, and mappings. The caller uses them
+//! in the right order. As with all memory in this crate, nothing is freed automatically.
 
 use std::num::NonZeroUsize;
 

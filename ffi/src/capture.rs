@@ -1,5 +1,5 @@
-//! Kernels and host functions of the caller's own, pools, and capture: what a stream takes beside
-//! operators, and how it records instead of running.
+//! Kernels and host functions of the host, and capture: a stream records its work instead of running
+//! it.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -20,18 +20,18 @@ pub struct otr_kernel_call_t {
     pub struct_size: usize,
     /// NULL
     pub next: *const c_void,
-    /// What runs, on a thread of the driver's choice.
+    /// The function that runs, on a thread of the driver's choice.
     pub function: otr_host_kernel_fn,
-    /// Its argument block, which is copied.
+    /// Its argument block. The call copies it.
     pub args: *const c_void,
     /// The bytes of the block.
     pub args_size: u32,
-    /// Estimated time in nanoseconds, 0 if unknown: what runs in parallel is decided by it.
+    /// Estimated time in nanoseconds, 0 if unknown. It decides what runs in parallel.
     pub cost_ns: u32,
     /// Its name, for failures and pictures. Lives as long as the process; or NULL.
     pub label: *const c_char,
-    /// Where in the block device addresses stand, in bytes, each a multiple of 8. A graph keeps their
-    /// memory alive, and can bind other memory in its place.
+    /// The offsets of device addresses in the block, in bytes, each a multiple of 8. A graph keeps the
+    /// memory of these addresses alive, and can bind other memory in its place.
     pub address_offsets: *const u32,
     /// How many there are.
     pub address_count: u32,
@@ -39,9 +39,9 @@ pub struct otr_kernel_call_t {
     pub reserved: u32,
 }
 
-/// A host function of a stream or graph. `bias`: add it to an address of this device to reach its
-/// bytes. `upstream`: the failure of the work before it, else OTR_OK; then it only cleans up. It must
-/// not call back into Outrigger. Any other result than OTR_OK makes the stream fail.
+/// A host function of a stream or graph. `bias`: add it to an address of this device to reach the
+/// bytes. `upstream`: OTR_OK, or the failure of the work before it; after a failure the function only
+/// cleans up. It must not call back into Outrigger. Any result other than OTR_OK makes the stream fail.
 pub type otr_host_node_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, bias: i64, upstream: i32) -> i32>;
 
@@ -56,16 +56,16 @@ pub struct otr_host_node_t {
     pub struct_size: usize,
     /// NULL
     pub next: *const c_void,
-    /// What is called.
+    /// The function.
     pub function: otr_host_node_fn,
-    /// What it is given.
+    /// Its argument.
     pub user: *mut c_void,
-    /// Called once with `user`, when the function will not be called again; or NULL. Not called if the
-    /// call that takes this struct fails.
+    /// Called once with `user` when the function will not be called again; or NULL. It is not called if
+    /// the call that takes this struct fails.
     pub destroy: otr_destroy_fn,
     /// Its name, copied; or NULL.
     pub label: *const c_char,
-    /// Addresses within allocations that it reads: a graph keeps them alive.
+    /// Addresses within allocations that it reads. A graph keeps these allocations alive.
     pub reads: *const u64,
     /// Addresses within allocations that it writes, or reads and writes.
     pub writes: *const u64,
@@ -86,12 +86,12 @@ pub const OTR_CAPTURE_ACTIVE: u32 = 1;
 /// A stream captures, and a call in the capture has failed.
 pub const OTR_CAPTURE_FAILED: u32 = 2;
 
-/// Capture mode: waiting for the whole device is refused on threads that record. Nothing that other
-/// threads do can break a capture, so that this is no different from OTR_CAPTURE_THREAD_LOCAL.
+/// Capture mode: waiting for the whole device is refused on threads that record. Other threads cannot
+/// break a capture, so this is the same as OTR_CAPTURE_THREAD_LOCAL.
 pub const OTR_CAPTURE_GLOBAL: u32 = 0;
 /// Capture mode: waiting for the whole device is refused on threads that record.
 pub const OTR_CAPTURE_THREAD_LOCAL: u32 = 1;
-/// Capture mode: waiting for the whole device leaves capturing streams out.
+/// Capture mode: waiting for the whole device does not wait for capturing streams.
 pub const OTR_CAPTURE_RELAXED: u32 = 2;
 
 /// What is known of a stream's capture. Set `struct_size` before the call.
@@ -179,7 +179,7 @@ api! {
         })
     }
 
-    /// Calls a host function in stream order: once; where the stream captures, at every replay.
+    /// Calls a host function in stream order: once, or at every replay if the stream captures.
     fn otr_host_node(stream: otr_stream_t, node: *const otr_host_node_t) {
         with_host_node(node, |node| {
             let stream = hooks::stream(stream)?;
@@ -188,30 +188,30 @@ api! {
         })
     }
 
-    /// Begins a capture: work of this stream is recorded, not run, until otr_capture_end; so is work of
-    /// streams that wait for an event that was recorded in the capture. `mode` is OTR_CAPTURE_*. Memory
-    /// that is allocated on these streams comes from `pool`, or with 0 from a pool of the graph's own.
-    /// The first call that fails in a capture makes it fail.
+    /// Begins a capture: until otr_capture_end the work of this stream is recorded, not run. A stream
+    /// that waits for an event that was recorded in the capture joins it. `mode` is OTR_CAPTURE_*.
+    /// Memory that is allocated on these streams comes from `pool`; if it is 0, from a pool of the
+    /// graph's own. The first call that fails in a capture makes the capture fail.
     fn otr_capture_begin(stream: otr_stream_t, mode: u32, pool: otr_pool_t) {
         let pool = optional_pool(pool)?;
         hooks::stream(stream)?.capture_begin(CaptureMode::from_raw(mode)?, pool.as_deref())
     }
 
     /// Ends the capture that was begun on this stream. Fails with the first failure of a call in the
-    /// capture, or OTR_ERR_CAPTURE if work of another stream was not joined: the capture has then
-    /// ended all the same, its streams are usable, and its memory is given back.
+    /// capture, or with OTR_ERR_CAPTURE if work of another stream was not joined. The capture has ended
+    /// then, too: its streams are usable, and its memory is given back.
     fn otr_capture_end(stream: otr_stream_t, graph: *mut otr_graph_t) {
         let out = Out::new(graph, "graph")?;
         out.set(hooks::stream(stream)?.capture_end()?.id());
         Ok(())
     }
 
-    /// Makes a capture fail for a reason of the caller's, which otr_capture_end then reports.
+    /// Makes a capture fail. otr_capture_end then reports the caller's reason.
     fn otr_capture_abort(stream: otr_stream_t, reason: *const c_char) {
         hooks::stream(stream)?.capture_abort(text(reason, "reason")?)
     }
 
-    /// What was recorded so far, to look at: it cannot be instantiated.
+    /// A graph of what was recorded so far, to look at. It cannot be instantiated.
     fn otr_capture_partial(stream: otr_stream_t, graph: *mut otr_graph_t) {
         let out = Out::new(graph, "graph")?;
         out.set(hooks::stream(stream)?.capture_partial()?.id());
@@ -233,8 +233,8 @@ api! {
         Ok(())
     }
 
-    /// Nodes that this stream records from here on carry this text, until the next one; NULL ends it.
-    /// Without a capture it does nothing.
+    /// Labels the nodes that this stream records from here on, until the next label; NULL ends it. If
+    /// the stream does not capture, the call does nothing.
     fn otr_capture_label(stream: otr_stream_t, label: *const c_char) {
         let label = if label.is_null() { "" } else { text(label, "label")? };
         hooks::stream(stream)?.capture_label(label);

@@ -11,10 +11,10 @@ use crate::guard::{null, slice};
 use crate::otr_stream_t;
 
 api! {
-    /// Copies `size` bytes in stream order. Addresses are device addresses of the stream's device or
-    /// host pointers, as `kind` says. Host memory stays valid and untouched until the copy has
-    /// finished; device ranges must lie in live allocations (H22), and source and destination must not
-    /// overlap. 0 bytes are fine, and then addresses are not looked at.
+    /// Copies `size` bytes in stream order. `kind` says which addresses are device addresses of the
+    /// stream's device, and which are host pointers. The host keeps its memory valid and untouched
+    /// until the copy has finished. Device ranges must lie in live allocations (H22). Source and
+    /// destination must not overlap. A size of 0 is allowed with any addresses.
     fn otr_copy(stream: otr_stream_t, dst: u64, src: u64, size: u64, kind: u32) {
         let kind = CopyKind::from_raw(kind).ok_or_else(|| {
             let text = format!("copy kind {kind} is unknown: it is one of OTR_COPY_*, 1 to 4");
@@ -26,15 +26,15 @@ api! {
         unsafe { stream.copy(dst, src, size, kind) }
     }
 
-    /// Copies `size` bytes between live allocations of two devices, of any drivers. The stream is of
-    /// one of the two, and the copy is in its order; where the drivers offer no better way, the call
-    /// waits and copies through the host.
+    /// Copies `size` bytes between live allocations of two devices, of any drivers. The stream belongs
+    /// to one of the two devices, and the copy is in its order. If the drivers have no better way, the
+    /// call waits and copies through the host.
     fn otr_copy_peer(stream: otr_stream_t, dst: u64, src: u64, size: u64) {
         // SAFETY: the order of uses and frees is the host's to see to (H23).
         unsafe { hooks::stream(stream)?.copy_peer(dst, src, size) }
     }
 
-    /// As otr_copy_peer, between addresses of two devices that are named.
+    /// As otr_copy_peer, but the call names the device of each address.
     fn otr_copy_peer_on(
         stream: otr_stream_t,
         dst_device: u32,
@@ -62,11 +62,11 @@ api! {
         unsafe { stream.fill(dst, size, pattern) }
     }
 
-    /// Runs a function on the host in stream order, on a thread of the library's choice: exactly once, or
-    /// where the stream captures, at every replay; after a failure of the work before it, too, which it is
-    /// told. It must not call the library. Any other result than OTR_OK makes the stream fail with it.
-    /// `user` is the host's to keep until then; otr_host_node tells when that is. If this call fails, the
-    /// function does not run.
+    /// Runs a function on the host in stream order, on a thread of the library's choice: exactly once,
+    /// or at every replay if the stream captures. It also runs after a failure of the work before it,
+    /// and is given this failure. It must not call the library. Any result other than OTR_OK makes the
+    /// stream fail with it. The host keeps `user` valid until the function has run for the last time;
+    /// otr_host_node tells when that is. If this call fails, the function does not run.
     fn otr_host_call(stream: otr_stream_t, function: otr_host_fn, user: *mut c_void) {
         let function = function.ok_or_else(|| null("function"))?;
         let stream = hooks::stream(stream)?;

@@ -1,5 +1,5 @@
-//! Logs and traces for hosts that have no `tracing` subscriber of their own: `OUTRIGGER_LOG` and
-//! Chrome JSON files that Perfetto opens. Off, they cost a load per event.
+//! Logs and traces for hosts without a `tracing` subscriber of their own: `OUTRIGGER_LOG`, and files in
+//! Chrome's JSON format, which Perfetto opens. While they are off, they cost one load per event.
 
 use std::ffi::c_char;
 use std::fs::File;
@@ -60,9 +60,9 @@ fn set(switch: &TraceSwitch, layer: TraceLayer) -> Result<()> {
 }
 
 api! {
-    /// Starts writing what happens to a file in Chrome's JSON format, which Perfetto opens, until
-    /// otr_trace_end: fallbacks, what drivers log, and what the built-in driver runs (operators, copies,
-    /// fills, host calls, by stream). The layer `trace` draws what any driver runs.
+    /// Writes a trace to a file in Chrome's JSON format, which Perfetto opens, until otr_trace_end. The
+    /// trace holds fallbacks, the log of the drivers, and the work of the built-in driver by stream
+    /// (operators, copies, fills, host calls). For the work of any other driver use the layer `trace`.
     fn otr_trace_begin(path: *const c_char) {
         let path = text(path, "path")?;
         let mut running = RUNNING.lock();

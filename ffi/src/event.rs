@@ -10,9 +10,9 @@ use crate::{otr_event_t, otr_stream_t};
 pub const OTR_EVENT_TIMED: u32 = 1;
 
 api! {
-    /// Makes an event for streams of a device, the caller's until otr_event_destroy. `flags` is 0 or
-    /// OTR_EVENT_TIMED. Until it is recorded it counts as passed. OTR_ERR_UNSUPPORTED for a timed one of
-    /// a device that has no timestamps.
+    /// Makes an event for streams of a device. It is the caller's until otr_event_destroy. `flags` is 0
+    /// or OTR_EVENT_TIMED. Until it is recorded, it counts as passed. OTR_ERR_UNSUPPORTED for a timed
+    /// event of a device without timestamps.
     fn otr_event_create(device: u32, flags: u32, event: *mut otr_event_t) {
         let out = Out::new(event, "event")?;
         if flags & !OTR_EVENT_TIMED != 0 {
@@ -25,13 +25,14 @@ api! {
         Ok(())
     }
 
-    /// Destroys an event without waiting. What waits for it goes on waiting.
+    /// Destroys an event without waiting. Streams that wait for it still do.
     fn otr_event_destroy(event: otr_event_t) {
         hooks::destroy_event(event)
     }
 
-    /// Moves an event to the end of the work submitted to a stream of its device so far. Waits that were
-    /// made before keep the old point. Where the stream captures it becomes a point of the capture.
+    /// Moves an event to the end of the work that was submitted to a stream of its device so far.
+    /// Earlier waits keep the old point. If the stream captures, the event becomes a point of the
+    /// capture.
     fn otr_event_record(event: otr_event_t, stream: otr_stream_t) {
         let event = hooks::event(event)?;
         event.record(&*hooks::stream(stream)?)

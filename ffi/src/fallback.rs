@@ -1,4 +1,4 @@
-//! Accounting of operators that a framework's adapter ran on the CPU.
+//! Counts operators that a framework's adapter ran on the CPU.
 
 use std::ffi::c_char;
 
@@ -9,7 +9,7 @@ use crate::guard::{Out, string, text};
 
 /// Fallbacks are counted.
 pub const OTR_FALLBACK_SILENT: u32 = 0;
-/// Fallbacks are counted, and the first of each operator is worth a warning.
+/// Fallbacks are counted, and otr_fallback_begin asks for a warning at the first one of each operator.
 pub const OTR_FALLBACK_WARN: u32 = 1;
 /// Fallbacks are refused.
 pub const OTR_FALLBACK_ERROR: u32 = 2;
@@ -22,29 +22,29 @@ const _: () = assert!(
 );
 
 api! {
-    /// Asks leave to run an operator on the CPU. Sets `first_warning` to 1 if the adapter should warn
-    /// its user. Fails with OTR_ERR_UNSUPPORTED where OUTRIGGER_FALLBACK=error.
+    /// Asks for permission to run an operator on the CPU. Sets `first_warning` to 1 if the adapter
+    /// should warn its user. Fails with OTR_ERR_UNSUPPORTED in the mode OTR_FALLBACK_ERROR.
     fn otr_fallback_begin(operator_name: *const c_char, first_warning: *mut u32) {
         let out = Out::new(first_warning, "first_warning")?;
         out.set(hooks::fallback_begin(text(operator_name, "operator_name")?)?.into());
         Ok(())
     }
 
-    /// Counts a fallback that has run: how long it took, staging included, and how many bytes were
-    /// copied between device and host for it.
+    /// Counts a fallback that has run: its time with all staging, and the bytes that were copied
+    /// between device and host for it.
     fn otr_fallback_end(operator_name: *const c_char, nanoseconds: u64, staged_bytes: u64) {
         hooks::fallback_end(text(operator_name, "operator_name")?, nanoseconds, staged_bytes);
         Ok(())
     }
 
-    /// Sets the mode for the whole process, in place of that of the variable OUTRIGGER_FALLBACK:
-    /// OTR_FALLBACK_SILENT, _WARN or _ERROR.
+    /// Sets the mode of the whole process: OTR_FALLBACK_SILENT, _WARN or _ERROR. It replaces the mode
+    /// of the variable OUTRIGGER_FALLBACK.
     fn otr_fallback_set_mode(mode: u32) {
         hooks::set_fallback_mode(FallbackMode::from_number(mode)?);
         Ok(())
     }
 
-    /// The mode in force.
+    /// The present mode.
     fn otr_fallback_mode(mode: *mut u32) {
         let out = Out::new(mode, "mode")?;
         out.set(hooks::fallback_mode() as u32);

@@ -6,8 +6,8 @@ use crate::guard::Out;
 use crate::otr_generator_t;
 
 api! {
-    /// Makes a generator for a device, the caller's until otr_generator_destroy. Its outputs are those of
-    /// Philox 4x32-10: a seed, and the number of 128-bit outputs that were drawn.
+    /// Makes a generator for a device. It is the caller's until otr_generator_destroy. Its outputs are
+    /// those of Philox 4x32-10. Its state is a seed, and the number of 128-bit outputs that were drawn.
     fn otr_generator_create(device: u32, generator: *mut otr_generator_t) {
         let out = Out::new(generator, "generator")?;
         out.set(hooks::create_generator(device)?.id());
@@ -32,7 +32,7 @@ api! {
         Ok(())
     }
 
-    /// Seed and offset (in 128-bit outputs) of what comes next.
+    /// The seed, and the offset of the next output (in 128-bit outputs).
     fn otr_generator_state(generator: otr_generator_t, seed: *mut u64, offset: *mut u64) {
         let (seed_out, offset_out) = (Out::new(seed, "seed")?, Out::new(offset, "offset")?);
         let (seed, offset) = hooks::generator(generator)?.state();
@@ -41,13 +41,13 @@ api! {
         Ok(())
     }
 
-    /// Sets what comes next: the 128-bit output number `offset` of the sequence of `seed`.
+    /// Sets the next output: the 128-bit output number `offset` in the sequence of `seed`.
     fn otr_generator_set_state(generator: otr_generator_t, seed: u64, offset: u64) {
         hooks::generator(generator)?.set_state(seed, offset);
         Ok(())
     }
 
-    /// Takes the next `count` 128-bit outputs (four 32-bit numbers each): gives the seed, and the
+    /// Reserves the next `count` 128-bit outputs (four 32-bit numbers each). Returns the seed, and the
     /// offset at which they start.
     fn otr_generator_reserve(
         generator: otr_generator_t,

@@ -1,4 +1,4 @@
-//! Graphs: looking at them, naming what replays may change, and building them node by node.
+//! Graphs: inspecting them, naming what replays may change, and building them node by node.
 
 use std::ffi::{c_char, c_void};
 
@@ -13,19 +13,20 @@ use crate::operator::with_call;
 use crate::pool::optional_pool;
 use crate::{otr_graph_t, otr_node_t, otr_operator_id_t, otr_pool_t};
 
-/// A conditional node that runs its first body if the predicate is not 0, else its second one if there
-/// is one.
+/// A conditional node that runs its first body if the predicate is not 0; otherwise its second body, if
+/// there is one.
 pub const OTR_GRAPH_IF: u32 = 1;
-/// A conditional node that runs its body again and again, as long as the predicate is not 0.
+/// A conditional node that repeats its body as long as the predicate is not 0.
 pub const OTR_GRAPH_WHILE: u32 = 2;
-/// A conditional node that runs the body whose number is the predicate; none if there is none.
+/// A conditional node that runs the body whose number is the predicate; if there is none, it runs
+/// nothing.
 pub const OTR_GRAPH_SWITCH: u32 = 3;
 
 /// A graph in the language of Graphviz.
 pub const OTR_GRAPH_DOT: u32 = 1;
 /// A graph's nodes and buffers as JSON.
 pub const OTR_GRAPH_JSON: u32 = 2;
-/// A picture of a graph.
+/// A picture of a graph, as SVG.
 pub const OTR_GRAPH_SVG: u32 = 3;
 
 /// Figures of a graph. Set `struct_size` before the call.
@@ -42,7 +43,7 @@ pub struct otr_graph_info_t {
     pub nodes: u32,
     /// Edges.
     pub edges: u32,
-    /// 1 for what a capture had recorded at some moment: it can be looked at only.
+    /// 1 for a graph of otr_capture_partial, which cannot be instantiated; else 0.
     pub partial: u32,
 }
 
@@ -57,9 +58,9 @@ fn node_list<'a>(array: *const otr_node_t, count: u32) -> Result<&'a [otr_node_t
 }
 
 api! {
-    /// Makes an empty graph, to be built node by node. A node runs after those in its `deps`, which are
-    /// nodes of the same graph. Memory of otr_graph_add_alloc comes from `pool`, or with 0 from a pool
-    /// of the graph's own.
+    /// Makes an empty graph, to be built node by node. A node runs after the nodes in its `deps`, which
+    /// are nodes of the same graph. Memory of otr_graph_add_alloc comes from `pool`; if it is 0, from a
+    /// pool of the graph's own.
     fn otr_graph_create(device: u32, pool: otr_pool_t, graph: *mut otr_graph_t) {
         let out = Out::new(graph, "graph")?;
         let pool = optional_pool(pool)?;
@@ -106,8 +107,8 @@ api! {
         Ok(())
     }
 
-    /// Gives memory that nodes use a name, before the graph is instantiated: replays may then use other
-    /// memory in its place (otr_graph_bind). The range lies in one live allocation.
+    /// Names memory that nodes use, before the graph is instantiated. Replays may then use other memory
+    /// in its place (otr_graph_bind). The range lies in one live allocation.
     fn otr_graph_name_buffer(
         graph: otr_graph_t,
         name: *const c_char,
@@ -117,8 +118,7 @@ api! {
         hooks::graph(graph)?.name_buffer(text(name, "name")?, address, size)
     }
 
-    /// Gives a scalar of an operator's node a name, before the graph is instantiated
-    /// (otr_graph_bind_scalar).
+    /// Names a scalar of an operator's node, before the graph is instantiated (otr_graph_bind_scalar).
     fn otr_graph_name_scalar(
         graph: otr_graph_t,
         name: *const c_char,
@@ -161,7 +161,7 @@ api! {
         Ok(())
     }
 
-    /// Adds a copy; see otr_copy. Host memory stays valid as long as the graph is replayed.
+    /// Adds a copy; see otr_copy. The host keeps its memory valid as long as the graph is replayed.
     fn otr_graph_add_copy(
         graph: otr_graph_t,
         deps: *const otr_node_t,
@@ -218,7 +218,7 @@ api! {
         Ok(())
     }
 
-    /// Adds a node that does nothing but join edges.
+    /// Adds a node that only joins edges.
     fn otr_graph_add_empty(
         graph: otr_graph_t,
         deps: *const otr_node_t,
@@ -230,7 +230,7 @@ api! {
         Ok(())
     }
 
-    /// Copies all nodes of another graph in. `node` runs after all of them.
+    /// Adds copies of all nodes of another graph. `node` runs after all of them.
     fn otr_graph_add_child(
         graph: otr_graph_t,
         deps: *const otr_node_t,
@@ -268,8 +268,8 @@ api! {
         Ok(())
     }
 
-    /// Adds an allocation from the graph's pool, and gives its address. It may be memory that another
-    /// node has freed: then it runs after that node.
+    /// Adds an allocation from the graph's pool, and returns its address. If the memory is memory that
+    /// another node frees, the new node runs after that node.
     fn otr_graph_add_alloc(
         graph: otr_graph_t,
         deps: *const otr_node_t,
@@ -285,7 +285,7 @@ api! {
         Ok(())
     }
 
-    /// Adds the end of an allocation of otr_graph_add_alloc: later nodes must not use it.
+    /// Adds the free of an allocation of otr_graph_add_alloc. Later nodes must not use the memory.
     fn otr_graph_add_free(
         graph: otr_graph_t,
         deps: *const otr_node_t,

@@ -14,15 +14,15 @@ use crate::{otr_graph_exec_t, otr_graph_t, otr_stream_t};
 pub const OTR_GRAPH_SERIAL: u32 = 1;
 /// Replays go through the driver's queue node by node.
 pub const OTR_GRAPH_SUBMIT: u32 = 2;
-/// Replays are launches of a graph of the driver's own. OTR_ERR_UNSUPPORTED where it has none.
+/// Replays are launches of a graph of the driver. OTR_ERR_UNSUPPORTED if the driver has no graphs.
 pub const OTR_GRAPH_NATIVE: u32 = 4;
 
-/// A replay is one launch of a host kernel that runs all nodes: a host call where the driver takes no host functions
-/// and the host sees its memory.
+/// A replay is one launch of a host kernel that runs all nodes. If the driver takes no host functions
+/// but the host sees its memory, a host call takes the place of the kernel.
 pub const OTR_GRAPH_MODE_LAUNCH: u32 = 1;
 /// A replay goes through the driver's queue node by node.
 pub const OTR_GRAPH_MODE_SUBMIT: u32 = 3;
-/// A replay is one launch of a graph of the driver's own.
+/// A replay is one launch of a graph of the driver.
 pub const OTR_GRAPH_MODE_NATIVE: u32 = 4;
 
 /// Figures of an executable graph. Set `struct_size` before the call.
@@ -39,11 +39,11 @@ pub struct otr_graph_exec_info_t {
     pub estimated_ns: u64,
     /// Nodes that run.
     pub nodes: u32,
-    /// Nodes that were dropped, since nobody sees their results.
+    /// Nodes that were dropped, because nobody sees their results.
     pub dropped: u32,
     /// Parts that run one after the other.
     pub levels: u32,
-    /// Those of them that run on several threads.
+    /// Parts of these that run on several threads.
     pub parallel_levels: u32,
     /// OTR_GRAPH_MODE_*
     pub mode: u32,
@@ -52,8 +52,9 @@ pub struct otr_graph_exec_info_t {
 }
 
 api! {
-    /// Makes a graph executable. `flags` is 0 or of OTR_GRAPH_SERIAL, and OTR_GRAPH_SUBMIT or
-    /// OTR_GRAPH_NATIVE. Without either of these the way that costs least is taken.
+    /// Makes a graph executable. `flags` is 0, or combines OTR_GRAPH_SERIAL and at most one of
+    /// OTR_GRAPH_SUBMIT and OTR_GRAPH_NATIVE. Without these two the library chooses how replays reach
+    /// the device.
     fn otr_graph_instantiate(graph: otr_graph_t, flags: u32, exec: *mut otr_graph_exec_t) {
         let out = Out::new(exec, "exec")?;
         if flags & !(OTR_GRAPH_SERIAL | OTR_GRAPH_SUBMIT | OTR_GRAPH_NATIVE) != 0 {
@@ -74,34 +75,34 @@ api! {
         Ok(())
     }
 
-    /// Destroys an executable graph without waiting: replays that were submitted still run, and what
-    /// they use is given back afterwards.
+    /// Destroys an executable graph without waiting. Submitted replays still run; what they use is
+    /// given back afterwards.
     fn otr_graph_exec_destroy(exec: otr_graph_exec_t) {
         hooks::destroy_graph_exec(exec)
     }
 
     /// Replays a graph in stream order, and returns at once. Replays of one executable graph run in the
-    /// order of these calls, on whatever streams. What its pool had free since the last replay may
-    /// have served other allocations: where one is still in use, the call waits for earlier replays
-    /// and takes other memory for the graph. OTR_ERR_OUT_OF_MEMORY if there is none.
+    /// order of these calls, on any streams. Since the last replay, other allocations may have used
+    /// free memory of its pool. If one of them is still in use, the call waits for earlier replays and
+    /// takes other memory for the graph. OTR_ERR_OUT_OF_MEMORY if there is none.
     fn otr_graph_replay(exec: otr_graph_exec_t, stream: otr_stream_t) {
         hooks::graph_exec(exec)?.replay(&*hooks::stream(stream)?)
     }
 
-    /// The slot of a name, for otr_graph_bind. OTR_ERR_NOT_FOUND.
+    /// The slot of a name, for otr_graph_bind. OTR_ERR_NOT_FOUND if the graph has no such name.
     fn otr_graph_slot(exec: otr_graph_exec_t, name: *const c_char, slot: *mut u32) {
         let out = Out::new(slot, "slot")?;
         out.set(hooks::graph_exec(exec)?.slot(text(name, "name")?)?);
         Ok(())
     }
 
-    /// Puts other memory in place of a named buffer, for later replays: without a copy, and without
-    /// recording anew. The memory is kept alive until other memory takes its place.
+    /// Binds other memory in place of a named buffer, for later replays. Nothing is copied or recorded
+    /// again. The graph keeps the memory alive until other memory takes its place.
     fn otr_graph_bind(exec: otr_graph_exec_t, slot: u32, address: u64) {
         hooks::graph_exec(exec)?.bind(slot, address)
     }
 
-    /// Puts another number in place of a named one, for later replays.
+    /// Binds another number in place of a named one, for later replays.
     fn otr_graph_bind_scalar(exec: otr_graph_exec_t, slot: u32, value: *const otr_scalar_t) {
         // SAFETY: H6: NULL, or valid for the call.
         let value = unsafe { value.as_ref() }.ok_or_else(|| null("value"))?;
@@ -109,9 +110,9 @@ api! {
         hooks::graph_exec(exec)?.bind_scalar(slot, value)
     }
 
-    /// Takes over addresses and numbers of another graph of the same shape: same kinds of nodes, same
-    /// operators, same edges. OTR_ERR_INVALID_ARGUMENT names the first node that differs, and nothing
-    /// has changed then. Bindings go back to what that graph recorded.
+    /// Takes over the addresses and numbers of another graph of the same shape: the same kinds of
+    /// nodes, operators and edges. Bindings go back to what that graph recorded. If a node differs,
+    /// OTR_ERR_INVALID_ARGUMENT names the first one, and nothing has changed.
     fn otr_graph_update(exec: otr_graph_exec_t, graph: otr_graph_t) {
         let graph = hooks::graph(graph)?;
         hooks::graph_exec(exec)?.update(&graph)
@@ -140,9 +141,9 @@ api! {
         Ok(())
     }
 
-    /// Replays once, timing each node, and waits. The result is JSON: `total_ns`, and `nodes` with `id`,
-    /// `label`, `scope`, `ns`; as a file it opens in Perfetto (`traceEvents`). Free it with
-    /// otr_string_free. OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
+    /// Replays once, measures the time of each node, and waits. The result is JSON: `total_ns`, and
+    /// `nodes` with `id`, `label`, `scope`, `ns`. As a file it opens in Perfetto (`traceEvents`). Free
+    /// it with otr_string_free. OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
     fn otr_graph_profile(exec: otr_graph_exec_t, stream: otr_stream_t, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         let stream = hooks::stream(stream)?;
@@ -150,10 +151,10 @@ api! {
         Ok(())
     }
 
-    /// Compares the time of a replay with that of submitting its nodes one by one, the best of some rounds
-    /// each, and waits. The result is JSON: `nodes`, `replay_ns`, `node_by_node_ns`, `slower`. Memory is as
-    /// it was before; host functions are called, and random numbers are drawn, in every round. Free it
-    /// with otr_string_free.
+    /// Compares the time of a replay with that of submitting its nodes one by one, and waits. Each time
+    /// is the best of some rounds. The result is JSON: `nodes`, `replay_ns`, `node_by_node_ns`,
+    /// `slower`. Memory is restored afterwards. Every round calls host functions and draws random
+    /// numbers. Free the result with otr_string_free.
     fn otr_graph_cost(exec: otr_graph_exec_t, stream: otr_stream_t, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         let stream = hooks::stream(stream)?;
@@ -161,9 +162,9 @@ api! {
         Ok(())
     }
 
-    /// Runs the nodes in the order in which they were recorded, then as a replay does, from the same
-    /// contents of memory, and waits. Fails with the first node whose result differs;
-    /// OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
+    /// Runs the nodes in the order in which they were recorded, and then as a replay does, both from
+    /// the same contents of memory. Waits. Fails if a result differs, and names the first node that
+    /// differs. OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
     fn otr_graph_check(exec: otr_graph_exec_t, stream: otr_stream_t) {
         let stream = hooks::stream(stream)?;
         hooks::graph_exec(exec)?.check(&stream)

@@ -1,5 +1,5 @@
-//! The one door of the C ABI: the macro that declares exports, with the panic guard in it, and the
-//! checks of pointers that C hosts pass.
+//! The one door of the C ABI: the macro that declares exports and contains the panic guard, and the
+//! checks of pointers that hosts pass.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -53,7 +53,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> *mut otr_status_t {
     ))
 }
 
-/// Where an output goes: checked before anything is done, written when all has succeeded.
+/// The place of an output: checked before anything is done, written when everything has succeeded.
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T> Out<T> {
@@ -69,7 +69,7 @@ impl<T> Out<T> {
     }
 }
 
-/// An output struct that starts with its `struct_size`: no more is written than the caller has.
+/// An output struct that starts with its `struct_size`. No byte beyond this size is written (H9).
 pub(crate) struct OutStruct<T: Sized> {
     to: NonNull<T>,
     size: usize,
@@ -106,7 +106,7 @@ impl<T> OutStruct<T> {
     }
 }
 
-/// A string of the caller.
+/// A string of the host.
 pub(crate) fn c_str<'a>(pointer: *const c_char, name: &str) -> Result<&'a CStr> {
     if pointer.is_null() {
         return Err(null(name));
@@ -115,14 +115,14 @@ pub(crate) fn c_str<'a>(pointer: *const c_char, name: &str) -> Result<&'a CStr> 
     Ok(unsafe { CStr::from_ptr(pointer) })
 }
 
-/// A string of the caller that must be UTF-8.
+/// A string of the host that must be UTF-8 (H7).
 pub(crate) fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a str> {
     c_str(pointer, name)?
         .to_str()
         .map_err(|_| Error::new(Code::INVALID_ARGUMENT, format!("{name} is not valid UTF-8")))
 }
 
-/// An array of the caller; NULL is fine where it has no elements.
+/// An array of the host. It may be NULL if it has no elements (H6).
 #[inline]
 pub(crate) fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -> Result<&'a [T]> {
     if count == 0 {
@@ -135,8 +135,8 @@ pub(crate) fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -> Resul
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// Checks the size of a struct that the caller has filled. A struct that has grown since version 1.0 names
-/// its size of then as `first`, and its later members are read only where `size` covers them (rule H9).
+/// Checks the size of a struct that the host has filled (H9). If the struct has grown since version
+/// 1.0, `first` is its size in that version; later members are read only if `size` covers them.
 #[inline]
 pub(crate) fn struct_size(size: usize, first: usize, name: &str) -> Result<()> {
     if size >= first {
@@ -148,7 +148,7 @@ pub(crate) fn struct_size(size: usize, first: usize, name: &str) -> Result<()> {
     ))
 }
 
-/// Checks the members of a struct that have no meaning yet (rule H10).
+/// Checks the members of a struct that have no meaning yet (H10).
 #[inline]
 pub(crate) fn unused(next: *const c_void, reserved: u32, name: &str) -> Result<()> {
     if next.is_null() && reserved == 0 {
@@ -160,7 +160,7 @@ pub(crate) fn unused(next: *const c_void, reserved: u32, name: &str) -> Result<(
     ))
 }
 
-/// A string for the caller, who frees it with `otr_string_free`.
+/// A string for the host, who frees it with `otr_string_free`.
 pub(crate) fn string(value: String) -> *mut c_char {
     let mut bytes = value.into_bytes();
     bytes.retain(|byte| *byte != 0);

@@ -1,4 +1,4 @@
-//! What is recorded of a device's memory over time: events, labels, contexts of allocations, traces.
+//! Records of a device's memory over time: events, labels, contexts of allocations, traces.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
@@ -14,26 +14,28 @@ use crate::guard::{Out, null, string, struct_size, text, unused};
 /// Frees are given a context as well, not only allocations.
 pub const OTR_HISTORY_CONTEXT_OF_FREES: u32 = 1;
 
-/// Takes one frame of a context: called by otr_context_frames_fn, for the innermost frame first. `file`
+/// Takes one frame of a context. otr_context_frames_fn calls it, for the innermost frame first. `file`
 /// and `name` are copied; NULL is "". `line` counts from 1; 0 if unknown.
 pub type otr_frame_fn = Option<
     unsafe extern "C" fn(frames: *mut c_void, file: *const c_char, line: u32, name: *const c_char),
 >;
 
-/// Captures where the calling thread is, as a number of the host's. 0 is nothing, and is not released.
+/// Captures the place of the calling thread, as a number of the host's choice. 0 means nothing, and is
+/// not released.
 pub type otr_context_capture_fn = Option<unsafe extern "C" fn(user: *mut c_void) -> u64>;
 
-/// Nothing refers to a context any more. Called once for each that was captured, from any thread.
+/// Releases a context to which nothing refers any more. Called once for each that was captured, from
+/// any thread.
 pub type otr_context_release_fn = Option<unsafe extern "C" fn(user: *mut c_void, context: u64)>;
 
-/// Tells the frames of a context: calls `frame(frames, ...)` for each.
+/// Lists the frames of a context: calls `frame(frames, ...)` for each.
 pub type otr_context_frames_fn = Option<
     unsafe extern "C" fn(user: *mut c_void, context: u64, frame: otr_frame_fn, frames: *mut c_void),
 >;
 
 /// What otr_memory_history_start keeps. The functions are called outside of all locks of the runtime,
-/// from any thread, until `release` was called for each context that was captured. They must not throw.
-/// What `capture` itself allocates has no context.
+/// from any thread, until `release` was called for each captured context. They must not throw. Memory
+/// that `capture` itself allocates has no context.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct otr_history_options_t {
@@ -158,9 +160,9 @@ fn checked(given: &otr_history_options_t) -> Result<HistoryOptions> {
 }
 
 api! {
-    /// Starts to keep what happens to the memory of a device, or of OTR_HOST_MEMORY, for
-    /// otr_memory_snapshot; or goes on, with other options. Blocks that are live already have neither label
-    /// nor context.
+    /// Keeps the events of the memory of a device, or of OTR_HOST_MEMORY, from now on, for
+    /// otr_memory_snapshot. If they are kept already, the options change. Blocks that are live already
+    /// have neither label nor context.
     fn otr_memory_history_start(device: u32, options: *const otr_history_options_t) {
         let memory = Memory::of(device)?;
         // SAFETY: H6: NULL, or valid for the call.
@@ -174,7 +176,7 @@ api! {
         Ok(())
     }
 
-    /// Stops to keep what happens, and forgets what was kept: contexts are released.
+    /// Stops to keep events and forgets all that were kept. Their contexts are released.
     fn otr_memory_history_stop(device: u32) {
         match Memory::of(device)? {
             Memory::Device(device) => device.stop_memory_history(),
@@ -183,7 +185,7 @@ api! {
         Ok(())
     }
 
-    /// Forgets the events that were kept so far, and goes on.
+    /// Forgets the events that were kept so far, and continues.
     fn otr_memory_history_clear(device: u32) {
         match Memory::of(device)? {
             Memory::Device(device) => device.clear_memory_history(),
@@ -192,9 +194,9 @@ api! {
         Ok(())
     }
 
-    /// Gives this label to what the calling thread allocates from now on, on any device, until
-    /// otr_memory_label_pop. Labels nest, and are told in snapshots, by otr_memory_pointer_info, and in
-    /// the text of OTR_ERR_OUT_OF_MEMORY. The name is kept for the life of the process.
+    /// Labels what the calling thread allocates on any device, until otr_memory_label_pop. Labels nest.
+    /// They appear in snapshots, in otr_memory_pointer_info, and in the text of OTR_ERR_OUT_OF_MEMORY.
+    /// The name is kept for the life of the process.
     fn otr_memory_label_push(label: *const c_char) {
         hooks::push_label(text(label, "label")?);
         Ok(())
@@ -205,10 +207,10 @@ api! {
         hooks::pop_label()
     }
 
-    /// The labels that hold most memory in use, of a device or of OTR_HOST_MEMORY, the largest first, at
-    /// most `count`, as JSON: a list of {"label", "bytes", "blocks"}, where the label null stands for
-    /// memory without one. Knows what was allocated since the first label, the start of the history or of
-    /// a trace. Free it with otr_string_free.
+    /// The labels that hold most memory in use of a device, or of OTR_HOST_MEMORY: at most `count`, the
+    /// largest first, as a JSON list of {"label", "bytes", "blocks"}. The label null stands for memory
+    /// without a label. The list covers memory that was allocated since the first label, the start of
+    /// the history, or the start of a trace. Free it with otr_string_free.
     fn otr_memory_holders(device: u32, count: u32, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         let count = count as usize;
@@ -230,22 +232,22 @@ api! {
         Ok(())
     }
 
-    /// Writes what is allocated and freed on a device from now on to a file, in the text format that
-    /// `outrigger replay` and `outrigger memory` read. What is live already is not in it. A trace of the
-    /// device that is being written ends. OTR_ERR_INVALID_ARGUMENT if the file cannot be written.
+    /// Writes all allocations and frees of a device to a file from now on, in the text format that
+    /// `outrigger memory` reads. Memory that is live already is not in it. If a trace of the device is
+    /// being written already, it ends. OTR_ERR_INVALID_ARGUMENT if the file cannot be written.
     fn otr_memory_trace_start(device: u32, path: *const c_char) {
         let path = text(path, "path")?;
         hooks::runtime()?.device(device)?.start_memory_trace(Path::new(path))
     }
 
-    /// Ends the trace of a device, if one is being written; to be called before the process ends.
-    /// OTR_ERR_INVALID_ARGUMENT if some of it could not be written: the file ends before that.
+    /// Ends the trace of a device, if one is being written. Call it before the process ends.
+    /// OTR_ERR_INVALID_ARGUMENT if a part could not be written; the file ends before this part.
     fn otr_memory_trace_stop(device: u32) {
         hooks::runtime()?.device(device)?.stop_memory_trace()
     }
 
-    /// Notes in the trace that a step begins, under this name. Waits for the device, since replays take
-    /// it to be idle there.
+    /// Notes in the trace that a step begins, under this name. Waits for the device, because a trace
+    /// says that the device is idle there.
     fn otr_memory_trace_mark(device: u32, label: *const c_char) {
         let label = text(label, "label")?;
         hooks::runtime()?.device(device)?.mark_memory_trace(label)

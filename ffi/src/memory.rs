@@ -1,4 +1,4 @@
-//! Device memory, cached and ordered by streams: what a host allocates, how much that is, and limits.
+//! Device memory, cached and reused in stream order: allocation, statistics, limits.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
@@ -11,10 +11,10 @@ use outrigger_hooks::{ClassStats, Code, Error, Label, Stat, Stats};
 use crate::guard::{Out, OutStruct, string, text};
 use crate::{otr_pool_t, otr_stream_t};
 
-/// All devices, where a call takes one device or all.
+/// All devices, for a call that takes one device or all.
 pub const OTR_ALL_DEVICES: u32 = 0xffff_ffff;
 
-/// Pinned host memory, where a call takes it in place of a device.
+/// Pinned host memory, for a call that takes it instead of a device.
 pub const OTR_HOST_MEMORY: u32 = 0xffff_fffe;
 
 /// What is known of an address within an allocation. Set `struct_size` before the call.
@@ -35,7 +35,7 @@ pub struct otr_pointer_info_t {
     pub reserved: u32,
     /// Bytes that were asked for.
     pub requested: u64,
-    /// The pool that it is of; 0 for the memory that all share, and for a pool whose handle was given up.
+    /// Its pool; 0 for the memory that all share, and for a pool whose handle was given up.
     pub pool: otr_pool_t,
     /// The number of the pool within its device, as snapshots name it; 0 for the memory that all share.
     pub pool_number: u64,
@@ -153,11 +153,12 @@ pub struct otr_memory_stats_t {
     pub maps: u64,
     /// Times that memory was unmapped.
     pub unmaps: u64,
-    /// Large requests that were met by idle memory that lies apart, mapped once more.
+    /// Large requests that were met by idle memory that lies apart, which was mapped a second time.
     pub views: u64,
-    /// Large requests that were met so without mapping anything.
+    /// Large requests that were met by such memory that was mapped already.
     pub view_reuses: u64,
-    /// Times that a stream was made to wait for another, to use memory that the other had freed.
+    /// Times that a stream was made to wait on the device for another, to use memory that the other had
+    /// freed.
     pub stream_waits: u64,
     /// Times that a thread had to wait for a stream.
     pub host_waits: u64,
@@ -207,9 +208,9 @@ impl From<&Stats> for otr_memory_stats_t {
 }
 
 api! {
-    /// Hands out at least `size` bytes of a device, in the order of `stream`: memory that was freed
-    /// may be handed out again while the work before the free is still running on that stream.
-    /// 0 bytes are address 0. OTR_ERR_OUT_OF_MEMORY says where the memory is.
+    /// Allocates at least `size` bytes of a device, in the order of `stream`: freed memory may be
+    /// handed out again while the work before its free still runs on that stream. For 0 bytes the
+    /// address is 0. The text of OTR_ERR_OUT_OF_MEMORY says where the memory is.
     fn otr_memory_alloc(device: u32, size: u64, stream: otr_stream_t, address: *mut u64) {
         let out = Out::new(address, "address")?;
         out.set(hooks::runtime()?.device(device)?.alloc(size, stream)?);
@@ -226,9 +227,9 @@ api! {
         hooks::runtime()?.device(device)?.free(address)
     }
 
-    /// Says that work of another stream uses an allocation: after it is freed it is reused only when
-    /// what that stream had been given by then has finished. The allocation is of the stream's device, if
-    /// that has one at the address.
+    /// Says that work of another stream uses an allocation. Once it is freed, it is reused only after
+    /// the work that this stream had been given until then has finished. If the stream's device has an
+    /// allocation at the address, this one is meant.
     fn otr_memory_record_stream(address: u64, stream: otr_stream_t) {
         hooks::runtime()?.record_stream(address, stream)
     }
@@ -238,14 +239,14 @@ api! {
         hooks::runtime()?.device(device)?.record_stream(address, stream)
     }
 
-    /// What is known of any address within an allocation. OTR_ERR_NOT_FOUND: it is in none.
+    /// What is known of an address. OTR_ERR_NOT_FOUND if it lies in no allocation.
     fn otr_memory_pointer_info(address: u64, info: *mut otr_pointer_info_t) {
         let out = OutStruct::new(info, "info")?;
         out.set(&hooks::runtime()?.pointer_info(address)?.into());
         Ok(())
     }
 
-    /// What is known of any address within an allocation of a device. OTR_ERR_NOT_FOUND: it is in none.
+    /// What is known of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation.
     fn otr_memory_pointer_info_on(device: u32, address: u64, info: *mut otr_pointer_info_t) {
         let out = OutStruct::new(info, "info")?;
         let known = hooks::runtime()?.device(device)?.pointer_info(address);
@@ -257,9 +258,10 @@ api! {
         Ok(())
     }
 
-    /// The allocation around an address as a text that other processes of the same user turn into memory
-    /// of theirs, which reaches all of its bytes. It must be kept until all of them have closed it. Free
-    /// the text with otr_string_free. OTR_ERR_UNSUPPORTED if the driver shares no memory.
+    /// Exports the allocation around an address as a text. Other processes of the same user pass the
+    /// text to otr_memory_import, and then reach all bytes of the allocation. Keep the allocation until
+    /// all of them have closed it. Free the text with otr_string_free. OTR_ERR_UNSUPPORTED if the
+    /// driver shares no memory.
     fn otr_memory_export(address: u64, exported: *mut *mut c_char) {
         let out = Out::new(exported, "exported")?;
         out.set(string(hooks::runtime()?.export_memory(address)?));
@@ -273,11 +275,12 @@ api! {
         Ok(())
     }
 
-    /// Makes an allocation that another process has exported memory of a device, and gives its address
-    /// and its bytes. The work of the two processes is ordered by them. It can be used as any memory,
-    /// but not captured, and is given back by otr_memory_close. OTR_ERR_INVALID_HANDLE for a text of
-    /// another driver, and for what is no such text; OTR_ERR_NOT_FOUND if the exporter has given the
-    /// memory up; OTR_ERR_UNSUPPORTED if the driver shares none, or not within one process.
+    /// Imports an allocation that another process has exported, as memory of a device. Returns its
+    /// address and its size. It can be used as any memory, but graphs cannot capture it.
+    /// otr_memory_close gives it back. The two processes order their work themselves.
+    /// OTR_ERR_INVALID_HANDLE for a text of another driver, and for any other text; OTR_ERR_NOT_FOUND
+    /// if the exporter has given the memory up; OTR_ERR_UNSUPPORTED if the driver shares no memory, or
+    /// none within one process.
     fn otr_memory_import(
         device: u32,
         exported: *const c_char,
@@ -292,21 +295,21 @@ api! {
         Ok(())
     }
 
-    /// Gives imported memory back, by the address that otr_memory_import gave. Waits for the work of
-    /// the device.
+    /// Gives imported memory back, by the address of otr_memory_import. Waits for all work of the
+    /// device.
     fn otr_memory_close(device: u32, address: u64) {
         hooks::runtime()?.device(device)?.close_memory(address)
     }
 
-    /// Gives all cached memory that is not in use back to the driver, but for that of live pools.
+    /// Gives all idle memory of the cache back to the driver, except that of live pools.
     fn otr_memory_empty_cache(device: u32) {
         hooks::runtime()?.device(device)?.empty_cache();
         Ok(())
     }
 
-    /// Gives cached memory that is not in use back to the driver until at most `keep` bytes of it stay,
-    /// as far as whole pieces of memory are idle, but for that of live pools. Waits for the streams that
-    /// it was of. `released` gets how many bytes; NULL if that does not matter.
+    /// Gives idle memory of the cache back to the driver until at most `keep` bytes of it stay. It
+    /// gives back only whole pieces of memory, and none of live pools. Waits for the streams of this
+    /// memory. `released` gets the number of bytes; it may be NULL.
     fn otr_memory_trim(device: u32, keep: u64, released: *mut u64) {
         let bytes = hooks::runtime()?.device(device)?.trim_cache(keep);
         if let Ok(out) = Out::new(released, "released") {
@@ -332,28 +335,28 @@ api! {
         Ok(())
     }
 
-    /// Starts all peaks anew from the current values.
+    /// Resets all peaks to the current values.
     fn otr_memory_reset_peak(device: u32) {
         hooks::runtime()?.device(device)?.reset_peak_memory();
         Ok(())
     }
 
-    /// Starts all accumulated counts anew from 0.
+    /// Resets all accumulated counts to 0.
     fn otr_memory_reset_accumulated(device: u32) {
         hooks::runtime()?.device(device)?.reset_accumulated_memory();
         Ok(())
     }
 
-    /// Statistics of a device's memory as JSON: one flat object under the names of PyTorch's memory_stats,
-    /// such as "allocated_bytes.all.current". Free it with otr_string_free.
+    /// Statistics of a device's memory as JSON: one flat object with the names of PyTorch's
+    /// memory_stats, such as "allocated_bytes.all.current". Free it with otr_string_free.
     fn otr_memory_stats_json(device: u32, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         out.set(string(hooks::runtime()?.device(device)?.memory_stats_json()));
         Ok(())
     }
 
-    /// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit. What is held
-    /// already stays: below the limit, memory is given back as it becomes idle and more is needed.
+    /// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit. Memory that
+    /// is already held above the limit stays. As it becomes idle and more is needed, it is given back.
     fn otr_memory_set_limit(device: u32, bytes: u64) {
         hooks::runtime()?.device(device)?.set_memory_limit(bytes);
         Ok(())
@@ -394,11 +397,11 @@ api! {
         Ok(())
     }
 
-    /// All segments of a device, or of OTR_ALL_DEVICES, with their blocks and the events that were kept
-    /// (otr_memory_history_start), as JSON under the names of PyTorch's memory snapshots: "segments",
-    /// "device_traces" (a list per device), "allocator_settings"; of all devices also "host_segments" and
-    /// "host_traces", which are of pinned memory. Blocks and events also have their "label". Free it with
-    /// otr_string_free.
+    /// All segments of a device, or of OTR_ALL_DEVICES, with their blocks, and the events that were
+    /// kept (otr_memory_history_start). The result is JSON with the names of PyTorch's memory
+    /// snapshots: "segments", "device_traces" (a list per device) and "allocator_settings". For all
+    /// devices it also has "host_segments" and "host_traces" of pinned memory. Blocks and events also
+    /// have their "label". Free it with otr_string_free.
     fn otr_memory_snapshot(device: u32, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         let device = (device != OTR_ALL_DEVICES).then_some(device);
@@ -407,7 +410,7 @@ api! {
     }
 }
 
-/// The name of a label as a C string that is never freed: labels are few, and their names live as long
+/// The name of a label as a C string that is never freed. Labels are few, and their names live as long
 /// as the process, too.
 fn label_text(label: Label) -> *const c_char {
     static TEXTS: LazyLock<Mutex<HashMap<Label, &'static CString>>> = LazyLock::new(Mutex::default);

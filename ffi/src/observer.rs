@@ -32,7 +32,7 @@ const _: () = assert!(
         && ObservationKinds::FALLBACK.0 == OTR_OBSERVE_FALLBACK
 );
 
-/// One thing that happened. Lives as long as the observer's call.
+/// One event. It lives as long as the observer's call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct otr_observation_t {
@@ -54,11 +54,11 @@ pub struct otr_observation_t {
     pub name: *const c_char,
     /// How long a fallback took.
     pub nanoseconds: u64,
-    /// The text of the error where a request could not be met; else "".
+    /// The text of the error if a request could not be met; else "".
     pub text: *const c_char,
-    /// Bytes that the device has left where a request could not be met, as far as it tells; else 0.
+    /// If a request could not be met: bytes that the device has left, if it tells them; else 0.
     pub device_free: u64,
-    /// Bytes that the device has in all, likewise.
+    /// If a request could not be met: bytes that the device has in all, if it tells them; else 0.
     pub device_total: u64,
 }
 
@@ -66,10 +66,11 @@ pub struct otr_observation_t {
 pub type otr_observer_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, observation: *const otr_observation_t)>;
 
-/// Asked to release memory: `needed` bytes of a device cannot be had, though caches were given back and
-/// pending frees waited for. Returns 0 if it released nothing; else the allocation is tried once more.
-/// Called on the thread that allocates, outside of all locks of the runtime; it may call the runtime, and
-/// allocate, where what cannot be had is an error. It must not throw.
+/// Asked to release memory: a device has no `needed` bytes, although caches were given back and pending
+/// frees were waited for. Returns 0 if it released nothing; otherwise the allocation is tried once
+/// more. Called on the thread that allocates, outside of all locks of the runtime. It may call the
+/// runtime and may allocate; an allocation of its own that cannot be met is an error. It must not
+/// throw.
 pub type otr_pressure_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, device: u32, needed: u64) -> u32>;
 
@@ -82,9 +83,9 @@ unsafe impl Send for User {}
 unsafe impl Sync for User {}
 
 api! {
-    /// Has a function called for every event of the given kinds (OTR_OBSERVE_*, or-ed), from any
-    /// thread, until the observer is removed. `user` is the host's to keep until otr_observer_remove has
-    /// returned.
+    /// Adds an observer: `function` is called for every event of the given kinds (OTR_OBSERVE_*,
+    /// or-ed), from any thread, until the observer is removed. The host keeps `user` valid until
+    /// otr_observer_remove has returned.
     fn otr_observer_add(
         kinds: u32,
         function: otr_observer_fn,
@@ -124,8 +125,8 @@ api! {
         Ok(())
     }
 
-    /// Has a function called when an allocation of any device is about to fail, until the observer is
-    /// removed by otr_observer_remove.
+    /// Adds an observer of memory pressure: `function` is called when an allocation on any device is
+    /// about to fail, until otr_observer_remove.
     fn otr_observer_add_pressure(
         function: otr_pressure_fn,
         user: *mut c_void,
@@ -142,8 +143,9 @@ api! {
         Ok(())
     }
 
-    /// Removes an observer. When it returns, no call of it is running and none will start: it waits for those
-    /// that are running. OTR_ERR_BUSY from within an observer, if a call of the one to be removed is running.
+    /// Removes an observer, and waits for its running calls. After the return none is running, and none
+    /// will start. OTR_ERR_BUSY from within an observer, if a call of the observer to be removed is
+    /// running.
     fn otr_observer_remove(observer: otr_observer_t) {
         hooks::remove_observer(observer)
     }

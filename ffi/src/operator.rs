@@ -16,7 +16,7 @@ pub const OTR_OPERANDS_MAX: usize = 64;
 
 /// Runs `body` over parts of a range.
 pub type otr_parallel_body_fn = extern "C" fn(context: *mut c_void, begin: i64, end: i64);
-/// Splits a range into parts of at least `grain`, runs `body` on each, from any threads, and returns
+/// Splits a range into parts of at least `grain`, runs `body` on each part, on any threads, and returns
 /// when all have run.
 pub type otr_parallel_for_fn = Option<
     extern "C" fn(
@@ -57,7 +57,7 @@ fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
     Ok(())
 }
 
-/// A number as the header has it.
+/// A number in the form of the header.
 #[inline]
 pub(crate) fn scalar(scalar: &otr_scalar_t) -> Result<Scalar> {
     unused(std::ptr::null(), scalar.reserved, "scalar")?;
@@ -138,10 +138,10 @@ api! {
         Ok(())
     }
 
-    /// Runs an operator in stream order and returns at once. Operands lie in live memory of the stream's
-    /// device; `name` of the call is ignored, and the call is not looked at after the return.
+    /// Runs an operator in stream order and returns at once. The operands lie in live memory of the
+    /// stream's device. `name` of the call is ignored. The call may be freed after the return.
     /// OTR_ERR_INVALID_ARGUMENT if operands or scalars do not fit the operator; OTR_ERR_UNSUPPORTED if
-    /// there is no kernel for these arguments; nothing was done in both cases. An index out of bounds
+    /// there is no kernel for these arguments. In both cases nothing was done. An index out of bounds
     /// shows when the work runs: the stream fails with OTR_ERR_OUT_OF_RANGE.
     fn otr_operator_call(
         stream: otr_stream_t,
@@ -155,14 +155,14 @@ api! {
         })
     }
 
-    /// Lends the threads of a framework to host kernels, for the whole process; NULL goes back to the
-    /// built-in pool. Work that runs already goes on as it began.
+    /// Lets host kernels use the threads of a framework, in the whole process; NULL returns to the
+    /// built-in pool of threads. Work that runs already continues as it began.
     fn otr_set_parallel_for(function: otr_parallel_for_fn) {
         parallel::set(function);
         Ok(())
     }
 
-    /// The number of threads of the built-in pool, for the whole process; 0: as many as cores.
+    /// Sets the number of threads of the built-in pool, for the whole process; 0: as many as cores.
     fn otr_set_threads(threads: u32) {
         parallel::set_threads(threads as usize);
         Ok(())

@@ -1,4 +1,5 @@
-//! Pinned host memory: cached, and reused only after the streams recorded on it have passed.
+//! Pinned host memory. It is cached, and reused only after the streams that were recorded on it have
+//! passed.
 
 use std::ffi::{c_char, c_void};
 
@@ -8,7 +9,7 @@ use crate::guard::{Out, OutStruct, string};
 use crate::{otr_memory_stats_t, otr_stream_t};
 
 api! {
-    /// Hands out at least `size` bytes of pinned host memory. 0 bytes are NULL.
+    /// Allocates at least `size` bytes of pinned host memory. For 0 bytes the pointer is NULL.
     fn otr_host_alloc(size: u64, pointer: *mut *mut c_void) {
         let out = Out::new(pointer, "pointer")?;
         out.set(hooks::host_memory()?.alloc(size)?);
@@ -20,7 +21,7 @@ api! {
         hooks::host_memory()?.free(pointer)
     }
 
-    /// Says that work of a stream uses pinned memory, as an asynchronous copy does.
+    /// Says that work of a stream, such as an asynchronous copy, uses pinned memory.
     fn otr_host_record_stream(pointer: *mut c_void, stream: otr_stream_t) {
         hooks::host_memory()?.record_stream(pointer, stream)
     }
@@ -32,7 +33,7 @@ api! {
         Ok(())
     }
 
-    /// Gives all cached pinned memory that is not in use back.
+    /// Gives all idle pinned memory of the cache back.
     fn otr_host_empty_cache() {
         hooks::host_memory()?.empty_cache();
         Ok(())
@@ -53,13 +54,13 @@ api! {
         Ok(())
     }
 
-    /// Starts all peaks of pinned memory anew from the current values.
+    /// Resets all peaks of pinned memory to the current values.
     fn otr_host_reset_peak() {
         hooks::host_memory()?.reset_peak();
         Ok(())
     }
 
-    /// Starts all accumulated counts of pinned memory anew from 0.
+    /// Resets all accumulated counts of pinned memory to 0.
     fn otr_host_reset_accumulated() {
         hooks::host_memory()?.reset_accumulated();
         Ok(())

@@ -1,4 +1,4 @@
-//! Pools: memory apart from what all share, for graphs and for what a host allocates there.
+//! Pools: memory that is separate from what all share, for graphs and for allocations of a host.
 
 use std::ffi::c_char;
 
@@ -30,7 +30,7 @@ pub struct otr_pool_info_t {
     pub segments: u64,
     /// The most bytes that may be in use; UINT64_MAX if there is no limit.
     pub limit: u64,
-    /// Bytes that the device has got back while it sleeps, else 0.
+    /// While it sleeps, the bytes that the device has got back; else 0.
     pub asleep_bytes: u64,
     /// 1 while it sleeps, else 0.
     pub asleep: u32,
@@ -48,19 +48,19 @@ pub(crate) fn optional_pool(pool: otr_pool_t) -> Result<Option<hooks::Ref<hooks:
 }
 
 api! {
-    /// Makes a pool: memory of a device that serves only those who name it; but what is free in the
-    /// pool of an executable graph may serve others between its replays. Graphs can share a pool:
-    /// they may then use the same memory for what they need in between, so that their replays must not
-    /// overlap. A host can allocate there, too: what it has there since a graph was recorded may lie where
-    /// the graph works, and replays overwrite it.
+    /// Makes a pool: memory of a device that serves only those who name it. There is one exception: the
+    /// free memory of an executable graph's pool may serve others between replays. Graphs can share a
+    /// pool. They may then use the same memory for intermediate results, so their replays must not
+    /// overlap. A host can allocate in a pool, too. Memory that it allocates after a graph was recorded
+    /// may lie where the graph works; replays then overwrite it.
     fn otr_pool_create(device: u32, pool: *mut otr_pool_t) {
         let out = Out::new(pool, "pool")?;
         out.set(hooks::create_pool(device)?.id());
         Ok(())
     }
 
-    /// Gives the handle up. The memory goes back to the device with the last graph and the last
-    /// allocation that use it.
+    /// Gives the handle up. The memory goes back to the device when the last graph and the last
+    /// allocation that use it are gone.
     fn otr_pool_destroy(pool: otr_pool_t) {
         hooks::destroy_pool(pool)
     }
@@ -87,8 +87,8 @@ api! {
         Ok(())
     }
 
-    /// Hands out memory of a pool, whatever pool the calling thread uses; else as otr_memory_alloc.
-    /// otr_memory_free takes it back to the pool.
+    /// Allocates from a pool, whatever pool the calling thread uses; otherwise as otr_memory_alloc.
+    /// otr_memory_free returns the memory to the pool.
     fn otr_pool_alloc(pool: otr_pool_t, size: u64, stream: otr_stream_t, address: *mut u64) {
         let out = Out::new(address, "address")?;
         let pool = hooks::pool(pool)?;
@@ -96,35 +96,36 @@ api! {
         Ok(())
     }
 
-    /// From now on until otr_pool_end_use, what the calling thread allocates on the pool's device comes
-    /// from this pool: on any stream, or with a `stream` other than 0 on that one only. Uses nest, and
-    /// the innermost that fits an allocation decides; a stream that captures allocates from the pool of
-    /// its graph all the same. The pool lives at least until then.
+    /// Until otr_pool_end_use, the calling thread allocates from this pool on the pool's device: on any
+    /// stream, or only on `stream` if it is not 0. Uses nest; the innermost one that fits an allocation
+    /// decides. A stream that captures always allocates from the pool of its graph. The pool lives at
+    /// least until otr_pool_end_use.
     fn otr_pool_begin_use(pool: otr_pool_t, stream: otr_stream_t) {
         hooks::begin_pool_use(pool, stream)
     }
 
-    /// Ends the last use that the calling thread has begun, which must be of this pool. Memory that was
-    /// allocated stays the pool's.
+    /// Ends the use that the calling thread has begun last. It must be of this pool. Memory that was
+    /// allocated stays in the pool.
     fn otr_pool_end_use(pool: otr_pool_t) {
         hooks::end_pool_use(pool)
     }
 
-    /// Limits the bytes of a pool that may be in use, rounded up; UINT64_MAX lifts the limit. What is in
-    /// use stays. A request beyond it is OTR_ERR_OUT_OF_MEMORY, after observers of pressure were asked.
+    /// Limits the bytes of a pool that may be in use, rounded up; UINT64_MAX lifts the limit. Memory in
+    /// use stays. A request beyond the limit is OTR_ERR_OUT_OF_MEMORY, after observers of pressure were
+    /// asked.
     fn otr_pool_set_limit(pool: otr_pool_t, bytes: u64) {
         hooks::pool(pool)?.set_limit(bytes);
         Ok(())
     }
 
-    /// Puts a pool to sleep: what is in use of it moves to memory of the host, and the device gets the
-    /// pool's memory back. Waits for all work of all devices; nobody may submit work on the pool's memory
-    /// during the call, be it by replays. Then, until otr_pool_wake, allocations from the pool, replays of
-    /// graphs, copies and operators that use its memory are OTR_ERR_BUSY; frees go on. `released` gets how
-    /// many bytes the device has got back, 0 if the pool slept already; NULL if that does not matter.
-    /// OTR_ERR_UNSUPPORTED on a driver without virtual memory, OTR_ERR_CAPTURE while a graph is recorded into
-    /// the pool, OTR_ERR_BUSY while another thread allocates from it, puts it to sleep or wakes it. Where it
-    /// fails the pool is as it was.
+    /// Puts a pool to sleep: its memory in use is copied to the host, and the device gets the pool's
+    /// memory back. Waits for all work of all devices. During the call nobody may submit work on the
+    /// pool's memory, not even by replays. Until otr_pool_wake, allocations from the pool are
+    /// OTR_ERR_BUSY, and so are replays, copies and operators that use its memory. Frees still work.
+    /// `released` gets the number of bytes that the device has got back, 0 if the pool slept already;
+    /// it may be NULL. OTR_ERR_UNSUPPORTED on a driver without virtual memory; OTR_ERR_CAPTURE while a
+    /// graph is recorded into the pool; OTR_ERR_BUSY while another thread allocates from it, puts it to
+    /// sleep or wakes it. If the call fails, the pool is as it was.
     fn otr_pool_sleep(pool: otr_pool_t, released: *mut u64) {
         let bytes = hooks::pool(pool)?.sleep()?;
         if let Ok(out) = Out::new(released, "released") {
@@ -133,14 +134,15 @@ api! {
         Ok(())
     }
 
-    /// Brings the memory of a pool back to its addresses, with what it has held. OTR_ERR_OUT_OF_MEMORY,
-    /// after caches were given back and observers of pressure were asked; where it fails the pool still
-    /// sleeps, and nothing is lost. A pool that is awake stays so.
+    /// Brings the memory of a pool back to its addresses, with its contents. If there is not enough
+    /// memory, caches are given back and observers of pressure are asked; then it is
+    /// OTR_ERR_OUT_OF_MEMORY. If the call fails, the pool still sleeps, and nothing is lost. For a pool
+    /// that is awake it does nothing.
     fn otr_pool_wake(pool: otr_pool_t) {
         hooks::pool(pool)?.wake()
     }
 
-    /// The segments of a pool and their blocks as JSON, as otr_memory_snapshot writes them, without
+    /// The segments of a pool and their blocks, as JSON in the form of otr_memory_snapshot, without
     /// events. Free it with otr_string_free.
     fn otr_pool_snapshot(pool: otr_pool_t, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;

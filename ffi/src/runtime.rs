@@ -51,9 +51,10 @@ pub extern "C" fn otr_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// All functions as a table, for hosts that load the library at run time: this is the one symbol that
-/// they look up. Lives as long as the process. A host goes on only if `api_major` is its
-/// OTR_HOST_API_MAJOR; an entry is there if it lies within `struct_size` (OTR_HOST_API_HAS).
+/// All functions as a table, for hosts that load the library at run time: they look up only this
+/// symbol. The table lives as long as the process. A host continues only if `api_major` is its own
+/// OTR_HOST_API_MAJOR. The table has an entry if the entry lies within `struct_size`
+/// (OTR_HOST_API_HAS).
 #[unsafe(no_mangle)]
 pub extern "C" fn otr_host_api() -> *const otr_host_api_t {
     &raw const HOST_API
@@ -61,9 +62,9 @@ pub extern "C" fn otr_host_api() -> *const otr_host_api_t {
 
 api! {
     /// Makes the runtime ready: reads the environment and loads the drivers of OUTRIGGER_DRIVER
-    /// ("name-or-path?key=value&...", several separated by commas; "host" by default). Any other call
-    /// does it when it needs it. Fails if there is no device at all, with the reason for each driver.
-    /// Where OUTRIGGER_LOG is set, this is also what starts the log.
+    /// ("name-or-path?key=value&...", several separated by commas; "host" by default). It also starts
+    /// the log if OUTRIGGER_LOG is set. Any other call that needs the runtime does the same. Fails if
+    /// there is no device at all, with the reason for each driver.
     fn otr_runtime_init() {
         if std::env::var_os("OUTRIGGER_LOG").is_some() {
             crate::diagnostics::install()?;
@@ -71,14 +72,14 @@ api! {
         hooks::runtime()?.device(0).map(drop)
     }
 
-    /// Loads one more driver, or several separated by commas, and adds the devices behind those that are
-    /// there; drivers are never unloaded. OTR_ERR_LOAD with the reason for each that was refused; the devices
-    /// of the others were added.
+    /// Loads one more driver, or several separated by commas. Their devices get the next numbers.
+    /// Drivers are never unloaded. If a driver is refused, OTR_ERR_LOAD gives the reason for each; the
+    /// devices of the others were added.
     fn otr_driver_load(spec: *const c_char) {
         hooks::runtime()?.load(text(spec, "spec")?).map(drop)
     }
 
-    /// What was tried so far, what was taken, what was refused and why, as JSON.
+    /// The drivers that were tried so far, as JSON: which were taken, and which were refused and why.
     /// Free it with otr_string_free.
     fn otr_load_report(json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
@@ -127,9 +128,9 @@ api! {
         hooks::set_current_device(device)
     }
 
-    /// Waits for all work submitted to any stream of a device. Reports the first failure, and clears those
-    /// of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device, unless that is in
-    /// mode OTR_CAPTURE_RELAXED.
+    /// Waits for all work submitted to any stream of a device. Reports the first failure, and clears
+    /// the failures of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device,
+    /// unless the capture has the mode OTR_CAPTURE_RELAXED.
     fn otr_device_synchronize(device: u32) {
         hooks::runtime()?.device(device)?.synchronize()
     }

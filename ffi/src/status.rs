@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char};
 
 use outrigger_hooks::{Code, Error};
 
-/// Why a call failed. NULL stands for success wherever a status is passed.
+/// Why a call failed. A status of NULL means success.
 pub struct otr_status_t {
     code: i32,
     message: CString,

@@ -13,26 +13,25 @@ api! {
         Ok(())
     }
 
-    /// The next stream in turn of a device's pool, which belongs to the runtime. A lower priority
-    /// number is more urgent; it is clamped to the device's range.
+    /// The next stream of a device's pool of streams, in turn. It belongs to the runtime (H12). A lower
+    /// priority number is more urgent; it is clamped to the device's range.
     fn otr_stream_from_pool(device: u32, priority: i32, stream: *mut otr_stream_t) {
         let out = Out::new(stream, "stream")?;
         out.set(hooks::runtime()?.device(device)?.pool_stream(priority)?.id());
         Ok(())
     }
 
-    /// Makes a stream, the caller's until otr_stream_destroy. A lower priority number is more urgent; it
-    /// is clamped to the device's range (otr_device_info). OTR_ERR_OUT_OF_HOST_MEMORY if there is no room
-    /// for another one.
+    /// Makes a stream. It is the caller's until otr_stream_destroy. A lower priority number is more
+    /// urgent; it is clamped to the device's range (otr_device_info). OTR_ERR_OUT_OF_HOST_MEMORY if
+    /// there is no room for another stream.
     fn otr_stream_create(device: u32, priority: i32, stream: *mut otr_stream_t) {
         let out = Out::new(stream, "stream")?;
         out.set(hooks::create_stream(device, priority)?.id());
         Ok(())
     }
 
-    /// Destroys a stream without waiting: work that was submitted still runs, and memory that was
-    /// allocated on it can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the
-    /// runtime.
+    /// Destroys a stream without waiting. Submitted work still runs; memory that was allocated on the
+    /// stream can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the runtime.
     fn otr_stream_destroy(stream: otr_stream_t) {
         hooks::destroy_stream(stream)
     }
@@ -44,7 +43,7 @@ api! {
         Ok(())
     }
 
-    /// The priority of a stream, as it was clamped; a lower number is more urgent.
+    /// The clamped priority of a stream. A lower number is more urgent.
     fn otr_stream_priority(stream: otr_stream_t, priority: *mut i32) {
         let out = Out::new(priority, "priority")?;
         out.set(hooks::stream(stream)?.priority());
@@ -63,30 +62,31 @@ api! {
         hooks::set_current_stream(stream)
     }
 
-    /// Sets `finished` to 1 if all work submitted before has finished, else to 0. Never waits.
-    /// Fails with the first failure of the stream's work, which stays; with OTR_ERR_CAPTURE while it
-    /// captures.
+    /// Sets `finished` to 1 if all work submitted before has finished, else to 0. Never waits. Fails
+    /// with the first failure of the stream's work, and does not clear it. OTR_ERR_CAPTURE while the
+    /// stream captures.
     fn otr_stream_query(stream: otr_stream_t, finished: *mut u32) {
         let out = Out::new(finished, "finished")?;
         out.set(hooks::stream(stream)?.query()?.into());
         Ok(())
     }
 
-    /// Waits for all work submitted before. Fails with the first failure of the stream's work, which
-    /// is thereby cleared: the stream takes work again. OTR_ERR_CAPTURE while it captures.
+    /// Waits for all work submitted before. Fails with the first failure of the stream's work, and
+    /// clears it: the stream takes work again. OTR_ERR_CAPTURE while the stream captures.
     fn otr_stream_synchronize(stream: otr_stream_t) {
         hooks::stream(stream)?.synchronize()
     }
 
-    /// Sees to it that what was submitted starts by itself. Waiting does it too. While the stream
-    /// captures it does nothing.
+    /// Starts the submitted work if the driver holds it back. Waiting does this, too. While the stream
+    /// captures, the call does nothing.
     fn otr_stream_flush(stream: otr_stream_t) {
         hooks::stream(stream)?.flush()
     }
 
-    /// Lets later work of a stream start after the point at which an event was last recorded, also
-    /// on another device. Does not wait, unless the event is of another driver. A failure that the event
-    /// carries fails the stream, not this call. While the event's stream captures, the stream joins.
+    /// Makes later work of a stream start after the point at which an event was recorded last, also on
+    /// another device. The call does not wait, unless the event is of another driver. If the event
+    /// carries a failure, the stream fails, not this call. If the event is a point of a capture, the
+    /// stream joins the capture.
     fn otr_stream_wait_event(stream: otr_stream_t, event: otr_event_t) {
         let event = hooks::event(event)?;
         hooks::stream(stream)?.wait_event(event)

@@ -1,9 +1,10 @@
-//! Events of other processes. What an event is exported as is a board: a page that the processes share, on
-//! which the exporter says how often the event was recorded, and which of these points have passed, and how.
-//! Who imports it reads, and never writes.
+//! Events of other processes. An event is exported as a *board*: a page that the processes share. On it
+//! the exporter writes how often the event was recorded, which of these points have passed, and with
+//! which outcome. The importer only reads it.
 //!
-//! A point is passed by a command in the exporter's queue. Waiting for one in an importer's queue is a host
-//! call on a queue of its own, which blocks one thread until the point has passed or the exporter has ended.
+//! A command in the exporter's queue passes a point. An importer's queue waits for a point by a host
+//! call on a separate queue, which blocks one thread until the point has passed or the exporter has
+//! ended.
 
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;

@@ -1,5 +1,5 @@
-//! What a queue executes: the kinds of commands and how each of them runs. A command knows its own
-//! operands only; order, dependencies and failures are the queue's.
+//! The kinds of commands, and how each of them runs. A command knows only its own operands; the queue
+//! knows order, dependencies and failures.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};

@@ -1,5 +1,5 @@
-//! An opened host driver: its devices, what is alive of it, and the entries of the table that concern it
-//! as a whole. Work is not its business.
+//! An open host driver: its devices, its live objects, and the entries of the table that concern it as
+//! a whole. It knows nothing of work.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};

@@ -1,5 +1,5 @@
-//! Events: the entries of the table, over copies of points. An event is a queue and a value of its
-//! counter; it holds nothing that a queue would have to know of.
+//! Events: the entries of the table. An event is a copy of a point: a queue and a value of its counter.
+//! It holds nothing that a queue would have to know.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};

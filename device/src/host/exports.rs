@@ -1,11 +1,13 @@
-//! Memory and events of other processes: handles, which are plain bytes, and the files that they lead to. It
-//! never maps anything and never trusts a handle: what it says has to stand in the exporter's ledger too.
+//! Memory and events of other processes: handles, which are plain bytes, and the files to which they
+//! lead. This module never maps anything, and never trusts a handle: the exporter's ledger must contain
+//! the same bytes.
 //!
-//! A handle names the exporting process and two files that it has open: one with the memory, or the board of
-//! the event, and its ledger. The ledger holds a copy of each handle that is good, random token included. An import reads
-//! the copy through `/proc`, which lets processes of the same user do so, and takes the handle if both
-//! are equal. What was freed is no longer there; a process that has ended has no files; and of one that
-//! has its number by now, no ledger has this token.
+//! A handle names the exporting process and two files that this process has open: the ledger, and the
+//! memory or the board of the event. The ledger holds a copy of each valid handle, with its random
+//! token. An import reads the copy through `/proc`, which processes of the same user may do, and
+//! accepts the handle if both are equal. The handle of freed memory is no longer in the ledger. A
+//! process that has ended has no files. If another process has its number now, that process has no
+//! ledger with this token.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

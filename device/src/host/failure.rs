@@ -1,5 +1,5 @@
 //! The failures of a queue's timeline: from which point to which point its work counts as failed, and
-//! why. What has failed once stays on record, since an event may be asked for it at any later time.
+//! why. A failure stays on record, because an event may be asked for it at any later time.
 
 use std::ffi::{CStr, c_char};
 

@@ -1,5 +1,5 @@
-//! What goes wrong inside of the driver, and how it crosses the C boundary: as a code, with the text
-//! kept for `last_error` of the same thread. Nothing unwinds past here.
+//! Failures inside of the driver, and how they cross the C boundary: as a code, with the text kept for
+//! `last_error` of the same thread. Nothing unwinds beyond this module.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};

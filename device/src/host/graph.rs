@@ -1,8 +1,8 @@
-//! Graphs: commands that were kept instead of run, and are run together whenever the graph is launched.
+//! Graphs: commands that were kept instead of run. Each launch of the graph runs them together.
 //!
-//! A launch is one command of its queue. What it runs is shared and never written, so that an update
-//! replaces it for later launches and a destroyed graph ends with its last one. How commands get here is
-//! the recording's business.
+//! A launch is one command of its queue. The commands that it runs are shared and never changed. So an
+//! update replaces them only for later launches, and they live until the last launch of a destroyed
+//! graph. `recording` brings the commands here.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

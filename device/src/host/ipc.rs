@@ -1,5 +1,5 @@
-//! The entries of the group `ipc`: which memory or event a handle is made of, and where it comes to in this
-//! process. What a handle says is not their business.
+//! The entries of the group `ipc`: which memory or event is exported, and where an import goes in this
+//! process. `exports` knows what a handle contains.
 
 use super::driver::{Host, give, writable};
 use super::event::{Event, event};

@@ -1,5 +1,6 @@
-//! The memory of a device: one range of addresses, whose first part is given out in granules of 64 KiB
-//! and whose rest is for what is mapped. Knows which bytes are whose, and never touches what is in them.
+//! The memory of a device: one range of addresses. Its first part is allocated in granules of 64 KiB;
+//! the rest is for mapped memory. This module knows which bytes belong to whom, and never touches their
+//! contents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,15 +1,17 @@
-//! The built-in driver `host`: devices whose memory is memory of this process and whose queues run on
-//! its threads. It is reached through the same table as any other driver, and nothing above knows it.
+//! The built-in driver `host`: the memory of its devices is memory of this process, and its queues run
+//! on threads of this process. It is called through the same table as any other driver; no code above
+//! can tell the difference.
 //!
 //! It has two faces. On `unified` a device address is a host pointer. On `discrete` the device's range
 //! of addresses is reserved and empty, so that a host access faults as it would on a device across a
 //! bus, and the driver reaches the bytes through a second mapping: the bias.
 //!
-//! Options: `devices=N` (2), `memory=BYTES` of each (half of the physical memory), `face=unified` or
-//! `discrete`, `graphs=none` or `native`, `operators=none` or `native`, `virtual_memory=auto`, `on` or
-//! `off`. Native graphs and operators are there to test what stands above them: one launch of a host kernel
-//! that runs all nodes is cheaper, and Outrigger's own operators are faster. Virtual memory is there by
-//! itself where shared memory can have huge pages, and else costs bandwidth.
+//! Options: `devices=N` (2), `memory=BYTES` of each device (half of the physical memory),
+//! `face=unified` or `discrete`, `graphs=none` or `native`, `operators=none` or `native`,
+//! `virtual_memory=auto`, `on` or `off`. Native graphs and operators exist to test the code above them:
+//! one launch of a host kernel that runs all nodes is cheaper, and Outrigger's own operators are
+//! faster. With `auto`, virtual memory is on if shared memory can have huge pages; without huge pages
+//! it costs bandwidth.
 
 mod board;
 mod command;

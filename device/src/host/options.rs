@@ -1,5 +1,5 @@
-//! The options of `open`: parsed in full before anything is reserved, so that a typing error names
-//! itself instead of giving a device that nobody asked for.
+//! The options of `open`. All of them are parsed before anything is reserved, so that a typing error is
+//! reported instead of giving a device that nobody asked for.
 
 use super::fault::Fault;
 use super::memory::GRANULE;

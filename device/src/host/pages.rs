@@ -1,11 +1,12 @@
-//! The pages behind a device's memory: a file without a name, which may be mapped at any number of
-//! addresses, and the ranges of addresses that its parts are mapped to. Calls the system and keeps no
-//! books: who owns which part is decided above.
+//! The pages behind a device's memory: a file without a name, which can be mapped at any number of
+//! addresses, and the ranges of addresses to which its parts are mapped. This module calls the system
+//! and keeps no books; the callers know who owns which part.
 //!
-//! Shared memory gets small pages from most kernels (`shmem_enabled` is `never` by default), which cost
-//! about a quarter of the bandwidth and four times the time of the first touch. A process that may mount
-//! asks for a file system of its own with huge pages, attached nowhere and gone with the file. Others get
-//! a memfd, which has huge pages where the system's administrator lets shared memory have them.
+//! Most kernels give shared memory small pages (`shmem_enabled` is `never` by default). Small pages
+//! cost about a quarter of the bandwidth, and a first touch takes four times as long. A process that
+//! may mount makes its own file system with huge pages; it is attached nowhere, and ends with the file.
+//! Other processes get a memfd, which has huge pages if the administrator allows them for shared
+//! memory.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

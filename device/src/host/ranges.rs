@@ -1,5 +1,5 @@
-//! A range of numbers, given out in parts: addresses, or offsets in a file. First fit, with the holes
-//! joined again. It knows nothing of what the numbers stand for.
+//! Allocates parts of a range of numbers, such as addresses or offsets in a file. It uses the first
+//! fit, and joins free neighbours. It does not know what the numbers mean.
 
 use std::collections::BTreeMap;
 

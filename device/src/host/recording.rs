@@ -1,8 +1,9 @@
-//! Recordings: which queues keep what they are given, and how their work is joined again (R31 to R33).
+//! Recordings: which queues keep their commands instead of running them, and how their work is joined
+//! again (R31 to R33).
 //!
-//! A recording has one list of commands, in the order of the calls. Since a queue can only wait for what
-//! was recorded before, that order respects all waits. What each queue waits for is counted only to find
-//! out at the end whether everything was joined.
+//! A recording has one list of commands, in the order of the calls. A queue can only wait for what was
+//! recorded before, so this order respects all waits. The waits of each queue are counted only to find
+//! out at the end whether all work was joined.
 //!
 //! A recording is locked before the recorder of a queue, never after.
 

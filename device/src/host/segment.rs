@@ -1,7 +1,7 @@
-//! The memory of a queue's commands: a chain of segments that one side writes and the other reads. A
-//! segment that was read is written again, so that a queue in steady state never allocates.
+//! The memory of a queue's commands: a chain of segments that one thread writes and another reads. A
+//! segment that was read is written again, so a queue in a steady state never allocates.
 //!
-//! Only cursors live here. Who may move them, and when a record may be read, is decided by the queue:
+//! This module has only the cursors. The queue decides who may move them and when a record may be read:
 //! one writer at a time, one reader at a time, and the reader never past what was published to it.
 
 use std::alloc::{Layout, alloc, dealloc};

@@ -1,5 +1,5 @@
-//! Queues and kernels: the entries of the table. They check what can be checked cheaply (R7) and turn
-//! device addresses into host pointers; the queue does the rest.
+//! Queues and kernels: the entries of the table. They make the cheap checks (R7) and turn device
+//! addresses into host pointers; the queue does the rest.
 
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;

@@ -1,6 +1,6 @@
-//! The primitives by which the threads of a queue meet. `tests/model` compiles the same sources with a
-//! model checker's primitives in place of these, so that what is checked is what runs. Nothing but names
-//! stands here; what no model runs uses the standard ones.
+//! The synchronization primitives of a queue's threads. `tests/model` compiles the same sources with
+//! the primitives of a model checker in place of these, so the checked code is the code that runs. This
+//! module has only names. Code that no model runs uses the standard primitives.
 
 pub(super) use std::hint::spin_loop;
 #[cfg(not(outrigger_tsan))]

@@ -1,6 +1,6 @@
-//! One thread that sees to it that nothing sits forever: it looks at all queues once a millisecond and
-//! wakes the worker of one whose work has been lying since its last look. When nothing is left it sleeps
-//! until a submission finds it asleep, so that an idle process has no timer. It never runs any work.
+//! One thread that keeps work from waiting for ever. It looks at all queues once a millisecond, and
+//! wakes the worker of each queue whose work has not moved since its last look. When no work is left,
+//! it sleeps until a submission wakes it, so an idle process has no timer. It never runs any work.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};

@@ -1,5 +1,5 @@
-//! The entries of the group `virtual_memory`. They check what can be checked cheaply (R7); which device
-//! is meant follows from the address or the object, and the rest is the device's.
+//! The entries of the group `virtual_memory`. They make the cheap checks (R7), and find the device by
+//! the address or the object; the device does the rest.
 
 use super::driver::{Device, Host, give, writable};
 use super::exports::Kind;

@@ -1,9 +1,9 @@
-//! The threads behind the queues: a worker for each queue that needs one. It only decides when a queue
-//! runs; how is the queue's.
+//! The threads behind the queues: one worker for each queue that needs one. A worker decides only when
+//! its queue runs; the queue decides how.
 //!
-//! A worker starts when it is first woken: by a flush, a host call, a query that answers "not yet", a
-//! backlog, enough estimated work, or the ticker. It goes when it has had nothing to do for ten seconds,
-//! or its queue is retired and done.
+//! A worker starts when it is woken for the first time: by a flush, a host call, a query that answers
+//! "not yet", a backlog, enough estimated work, or the ticker. It ends when it had nothing to do for
+//! ten seconds, or when its queue is retired and done.
 
 use std::time::Duration;
 

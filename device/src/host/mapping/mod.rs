@@ -1,10 +1,10 @@
 //! The virtual memory of a device: reserved ranges, physical objects, and which object is mapped where.
-//! It keeps the books and has the system map; it never touches what is in the memory.
+//! It keeps the books and lets the system map; it never touches the contents of memory.
 //!
-//! Objects are parts of the device's file, so that one can be mapped at several addresses. The
-//! granularity is a huge page of 2 MiB: smaller objects could not have one, and each mapping takes one
-//! of the some 65,000 that the kernel allows a process (`vm.max_map_count`), which at 64 KiB each would
-//! end at 4 GiB. A process may have half of them in mapped objects: 64 GiB of the smallest.
+//! Objects are parts of the device's file, so one object can be mapped at several addresses. The
+//! granularity is 2 MiB, a huge page. Smaller objects could not have huge pages. They would also use up
+//! the mappings of the process: the kernel allows some 65,000 (`vm.max_map_count`), which at 64 KiB
+//! each are 4 GiB. Mapped objects may use half of these mappings, which at 2 MiB each are 64 GiB.
 
 mod state;
 

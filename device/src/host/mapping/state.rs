@@ -1,5 +1,5 @@
-//! The books of a device's virtual memory: which ranges are reserved, which objects there are, and what
-//! is mapped where. It maps nothing itself.
+//! The books of a device's virtual memory: which ranges are reserved, which objects exist, and what is
+//! mapped where. This module maps nothing itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;

@@ -1,5 +1,5 @@
-//! What a device's virtual memory does by itself: undone mappings, the end of objects, imports. Reachable
-//! is what the kernel says.
+//! Tests of a device's virtual memory alone: mappings that are undone, the end of objects, imports. The
+//! kernel says which memory can be reached.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,4 +1,4 @@
-//! A call of an operator, as the host gave it.
+//! Reads a call of an operator, in the form in which the host passed it.
 
 use std::ffi::CStr;
 use std::mem::offset_of;

@@ -1,5 +1,5 @@
-//! The kernels of the operators, and their argument blocks. They hold host pointers, so there is no bias; what
-//! they reach was checked when the launch was submitted.
+//! The kernels of the operators, and their argument blocks. A block holds host pointers, so there is no
+//! bias. The memory that a kernel reaches was checked when the launch was submitted.
 
 use std::ffi::{CStr, c_void};
 

@@ -1,9 +1,9 @@
-//! The group `operators`, where the option `operators=native` asks for it: `add` and `mm` of f32, as a
-//! vendor's library would bring them. They are there to test what stands above; the kernels of Outrigger
-//! are faster, and serve every other call.
+//! The group `operators`, present with the option `operators=native`: `add` and `mm` of f32, as a
+//! vendor's library would have them. They exist to test the code above. Outrigger's own kernels are
+//! faster, and serve every other call.
 //!
-//! What is prepared is how the operands lie. A launch adds their addresses and the scalars, and is the
-//! argument block of a kernel from then on, so that no command holds on to the operator.
+//! `prepare` keeps the layout of the operands. A launch adds their addresses and the scalars, and
+//! becomes the argument block of a kernel. So no command refers to the prepared operator.
 
 mod call;
 mod kernels;

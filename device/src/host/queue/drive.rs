@@ -1,8 +1,9 @@
-//! How a queue's work gets done: who waits runs it, up to the point that is needed, and on other queues
-//! what has to come before; who cannot run it parks until the one who does has come far enough.
+//! How the work of a queue is run. A thread that waits for a point runs the work up to this point
+//! itself, and on other queues the work that must come before. If another thread is running the queue,
+//! the waiting thread parks until that thread has reached the point.
 //!
-//! A thread never waits for an executor lock and never holds two. It never runs past a wait whose point
-//! has not passed.
+//! A thread never waits for an executor lock, and never holds two. It never runs past a wait whose
+//! point has not passed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! A queue: submissions are written down, and whoever waits runs them ("defer, then help"). A worker is
-//! woken only where nobody may be waiting: see `worker`.
+//! A queue: submissions are stored, and the thread that waits for them runs them ("defer, then help").
+//! A worker is woken only if perhaps no thread waits: see `worker`.
 //!
 //! A queue is a timeline. `submitted` and `completed` count commands from the beginning and never go
 //! back, so a point of its work is a number, and an event a copy of it. Queues therefore live as long

@@ -1,4 +1,4 @@
-//! Many threads at one queue, where the calls of the table alone meet too seldom.
+//! Tests with many threads on one queue: calls through the table alone rarely collide.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
