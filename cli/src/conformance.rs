@@ -1,7 +1,7 @@
-//! `outrigger conformance`: runs the conformance suite on a driver and says what came of it. It shows and
+//! `outrigger conformance`: runs the conformance suite on a driver and reports the result. It shows and
 //! writes what the suite's crate finds; it judges nothing itself.
 //!
-//! The hidden commands are the other side: the processes in which single tests run.
+//! The hidden commands are the processes in which single tests run.
 
 mod progress;
 

@@ -1,6 +1,6 @@
-//! `outrigger`, the command line: parses it, and says what went wrong. Each command is a module.
+//! The command `outrigger`: parses the command line and reports errors. Each command is a module.
 //!
-//! It must never print anywhere else than here and in the command that was asked for.
+//! Only this module and the chosen command may print.
 
 mod conformance;
 mod info;

@@ -1,8 +1,9 @@
-//! `outrigger memory FILE`: from a trace or a snapshot to a page that a browser opens without a network.
+//! `outrigger memory FILE`: makes a page for a browser from a trace or a snapshot. The page needs no
+//! network.
 //!
 //! A file is read into a *story*: what was allocated, mapped and freed, in order. A trace has no
-//! addresses, so it is replayed through the real allocator over a simulated device first. The page is
-//! made from the story alone. Nothing of this must ever touch a real device.
+//! addresses, so it is first replayed through the real allocator over a simulated device. The page is
+//! made only from the story. This code must never touch a real device.
 
 mod device;
 mod input;

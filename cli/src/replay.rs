@@ -1,5 +1,6 @@
-//! `outrigger replay`: runs a recording of driver calls on any driver, compares, and shrinks what fails.
-//! Attempts of a shrink run in processes of their own, since a driver that fails may crash or hang.
+//! `outrigger replay`: runs a recording of driver calls on any driver, compares the results, and
+//! shrinks a recording that fails. Each attempt of a shrink runs in its own process, because a driver
+//! that fails may crash or hang.
 
 use std::fmt::Write as _;
 use std::fs::File;

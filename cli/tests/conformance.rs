@@ -1,7 +1,8 @@
-//! `outrigger conformance` and `outrigger verify` as a vendor runs them, on drivers that crash, hang and
-//! lie. What the tests of the suite find is for the suite; here it is what becomes of their outcomes.
+//! `outrigger conformance` and `outrigger verify` as a vendor runs them, on drivers that crash, hang
+//! and lie. The suite's own tests check what its tests find; here we check what the command does with
+//! their outcomes.
 //!
-//! It must never depend on hardware: the drivers are made here, of the C template.
+//! These tests must never depend on hardware: they make the drivers themselves, from the C template.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

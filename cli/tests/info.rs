@@ -1,6 +1,6 @@
 //! `outrigger info` as a user runs it.
 //!
-//! It must never depend on hardware: the driver is the built-in one.
+//! These tests must never depend on hardware: the driver is the built-in one.
 
 use std::process::{Command, Output};
 

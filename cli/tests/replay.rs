@@ -1,4 +1,5 @@
-//! `outrigger replay` as a user runs it: the same, another, and the smallest recording that still fails.
+//! `outrigger replay` as a user runs it: on the same driver, on another driver, and down to the
+//! smallest recording that still fails.
 //!
 //! The driver that fails is the built-in one with faults: every copy moves half of its bytes.
 

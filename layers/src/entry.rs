@@ -1,5 +1,5 @@
-//! Names of the entries, and a gate through which all of them pass: what a layer needs that treats many
-//! entries alike.
+//! Names of the entries, and a gate through which all of them pass: for layers that treat many entries
+//! alike.
 
 use std::ffi::{CString, c_char, c_void};
 

@@ -1,5 +1,5 @@
-//! The text of a thread's most recent failed call of a layered driver, as `last_error` gives it (R5).
-//! One per thread for all layers: what fails is asked for its text before the thread calls again.
+//! The text of a thread's most recent failed call of a layered driver, for `last_error` (R5). There is
+//! one per thread for all layers: a host asks for the text before the thread calls again.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};

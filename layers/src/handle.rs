@@ -1,6 +1,5 @@
-//! Handles of a layered driver: each stands for a handle of the driver below, and knows its layer, so
-//! that an entry finds it without a search. A handle that is none of ours is never looked into further
-//! than its first word.
+//! Handles of a layered driver. Each stands for a handle of the driver below and knows its layer, so an
+//! entry finds the layer without a search. Of a handle that is not ours, only the first word is read.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! What a layer is: one method for each entry of the table, which hands the call on unless the layer
-//! says otherwise. And the driver below, as a layer calls it.
+//! The trait of a layer: one method for each entry of the table, which passes the call on unless the
+//! layer overrides it. And the driver below, as a layer calls it.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 

@@ -1,9 +1,8 @@
-//! Layers: what stands between Outrigger and a driver, with a driver's table on both sides. A layer sees
-//! every call and may answer it, change it or hand it on.
+//! Layers stand between Outrigger and a driver, with a driver's table on both sides. A layer sees every
+//! call, and may answer it, change it or pass it on.
 //!
-//! This crate holds the machinery that makes a [`Layer`] a driver ([`layered`]), which also serves
-//! libraries that export a driver of their own ([`open_with`]). A driver without a layer is not touched
-//! by any of it.
+//! This crate makes a driver of a [`Layer`] ([`layered`]). Libraries that export such a driver use
+//! [`open_with`]. A driver without a layer runs none of this code.
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 

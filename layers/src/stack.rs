@@ -1,5 +1,5 @@
-//! Which layers a person asks for, in the words of `OUTRIGGER_LAYERS`: `validate,record:FILE,...`, the
-//! outermost first. Parses, and puts them over drivers.
+//! Parses the value of `OUTRIGGER_LAYERS` (`validate,record:FILE,...`, the outermost first), and puts
+//! these layers over drivers.
 
 use std::collections::HashMap;
 use std::fmt;

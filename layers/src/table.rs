@@ -1,5 +1,5 @@
-//! Makes layered drivers: the table with the shape of the driver below, its handle, and the `open` of a
-//! library that exports one.
+//! Makes layered drivers: a table with the shape of the table below, its handle, and `open` for a
+//! library that exports such a driver.
 
 use std::ffi::CStr;
 use std::fmt;

@@ -1,5 +1,6 @@
-//! The functions of a layered table. Each finds the layer by its first handle, turns handles into those
-//! of the driver below and what that made into handles of its own, and keeps panics in.
+//! The functions of a layered table. Each finds the layer by its first handle, and turns handles into
+//! those of the driver below. It wraps new objects of the driver below into handles of the layer. No
+//! panic leaves it.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;

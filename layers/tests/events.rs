@@ -1,5 +1,5 @@
-//! What `validate` keeps of events that several threads record and ask at once: no driver that is right is
-//! blamed for an answer that another thread has changed meanwhile.
+//! `validate` and events that several threads record and query at the same time: a correct driver is
+//! never blamed for an answer that another thread has changed meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

@@ -1,5 +1,5 @@
-//! The machinery: a driver under layers does what it does without, and what a layer changes, hides or
-//! breaks is seen above it, and only that.
+//! The machinery of layers: a driver under layers behaves as it does without them, except for what a
+//! layer changes, hides or breaks.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::{null, null_mut};

@@ -1,5 +1,5 @@
-//! What `validate` keeps of queues: nothing is held against a host or a driver that is right, where another
-//! thread is about to be told, or where a handle is used again.
+//! `validate` and queues: a correct host or driver is never blamed, even if another thread is about to
+//! get a failure, or if a handle is used again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};

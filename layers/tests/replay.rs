@@ -1,5 +1,5 @@
-//! Recordings: what a driver did is replayed and compared, a bug that was recorded is found again and
-//! shrunk, and a file of a process that was killed can be read.
+//! Recordings: the calls of a driver are replayed and compared, a recorded bug is found again and
+//! shrunk, and the file of a process that was killed can be read.
 
 use std::ffi::c_void;
 use std::fs::File;

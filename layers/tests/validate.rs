@@ -1,5 +1,5 @@
-//! The layer `validate`: silent over a host and a driver that keep the rules, and each rule that it can see
-//! is named when one of them breaks it.
+//! The layer `validate`: it reports nothing while host and driver keep the rules; when one of them
+//! breaks a rule that it can see, it names the rule.
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What a thread holds. Each rank is a bit, since no rank is taken twice at a time.
+//! The ranks that a thread holds. Each rank is a bit, because no thread holds a rank twice.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;

@@ -1,12 +1,17 @@
-//! Locks with ranks: a thread takes them in one order, and holds none over a call that may come back.
+//! Locks with ranks: every thread takes them in the same order, and holds none over a call that may
+//! call back.
 //!
-//! [`Rank`] lists every lock above the drivers, the outermost first. There are two kinds. A *turn* lets one
-//! thread at a time give work or requests for memory to a driver: it may be held over calls of the driver,
-//! also over those that wait. A *lock* guards data: it is held over neither. Over a call of the host (an
-//! observer, a function that gives user data back) a thread holds nothing at all.
+//! [`Rank`] lists every lock above the drivers, the outermost first. There are two kinds:
 //!
-//! Builds with debug assertions check all of it and panic with the names of both sides; other builds check
-//! nothing, and pay nothing. This crate must never decide anything: it only says what was done wrong.
+//! - A *turn* lets one thread at a time submit work to a driver, or ask it for memory. It may be held
+//!   over calls of the driver, also over calls that wait.
+//! - A *lock* guards data. It is never held over a call of the driver, and never over a wait.
+//!
+//! Over a call of the host (an observer, or a function that gives user data back) a thread holds
+//! neither.
+//!
+//! Builds with debug assertions check all of this, and panic with the names of both sides. Other builds
+//! check nothing and pay nothing. This crate must never decide anything: it only reports violations.
 
 #![forbid(unsafe_code)]
 

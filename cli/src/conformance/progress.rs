@@ -1,5 +1,5 @@
-//! What a person sees while the suite runs: on a terminal a bar with counts and the time left, elsewhere a
-//! plain line now and then. Failures are named as they come. Nothing else is written here.
+//! Shows the progress of a run: on a terminal a bar with counts and the time left, elsewhere a plain
+//! line now and then. It names failures when they occur. It writes nothing else.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
-//! A device that exists only as numbers: traces are replayed over it to see what the allocator does.
+//! A simulated device without memory: traces are replayed over it to see what the allocator does.
 //!
-//! Work of a stream ends a fixed number of operations after it was submitted, or at a mark, where the
-//! device is idle. It must never hand out memory beyond its capacity, nor an address twice.
+//! Work of a stream ends a fixed number of operations after its submission, or at a mark, where the
+//! device is idle. The device must never allocate beyond its capacity, and never return an address
+//! twice.
 
 use std::collections::HashMap;
 

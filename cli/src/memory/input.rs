@@ -1,6 +1,6 @@
-//! Tells traces and snapshots apart by what is in them, and reads them.
+//! Tells traces and snapshots apart by their contents, and reads them.
 //!
-//! It must never trust a file: nothing in it is run, and what is wrong is named.
+//! It must never trust a file: it runs nothing in it, and names what is wrong.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -1,8 +1,10 @@
-//! Packs a story into one HTML file: markup, style, programs and data, nothing from a network.
+//! Packs a story into one HTML file with markup, style, programs and data. It needs nothing from a
+//! network.
 //!
-//! The data are columns of whole numbers, each number as few bytes as it needs, compressed together and
-//! written as base64; `page/data.js` is the other half of this. Columns hold differences where
-//! neighbours are alike. A page must never contain text of the input that a browser could take for markup.
+//! The data are columns of whole numbers. Each number takes as few bytes as it needs; the columns are
+//! compressed together and written as base64. A column whose neighbours are alike holds differences.
+//! `page/data.js` reads this form. A page must never contain text of the input that a browser could
+//! take for markup.
 
 use std::io::Write;
 

@@ -1,9 +1,9 @@
 //! Reads pickles as plain data: numbers, texts, lists, tuples and dictionaries.
 //!
-//! A pickle is a program for a small stack machine. The instructions that make data are carried out
-//! here; those that would import, call or build anything are refused by name, so nothing in a file can
-//! ever run. Values are kept in one table and refer to each other by number, because PyTorch shares
-//! one captured stack among thousands of events. The instructions are those of protocols 2 to 5, as
+//! A pickle is a program for a small stack machine. This module executes the instructions that make
+//! data. It refuses, by name, those that would import, call or build anything, so nothing in a file can
+//! ever run. Values are in one table and refer to each other by number, because PyTorch shares one
+//! captured stack among thousands of events. The instructions are those of protocols 2 to 5, as
 //! Python's module `pickletools` documents them.
 
 mod value;

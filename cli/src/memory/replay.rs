@@ -1,7 +1,7 @@
-//! Replays a trace through the real allocator over a simulated device, and writes down what happens.
+//! Replays a trace through the real allocator over a simulated device, and records the events.
 //!
-//! A request that fails is a mark in the picture, not an error: how a program runs out of memory is
-//! what one wants to see. It must never ask for what the trace does not ask for.
+//! A request that fails is a mark in the picture, not an error: users want to see how a program runs
+//! out of memory. The replay must never make a request that is not in the trace.
 
 use std::collections::HashMap;
 

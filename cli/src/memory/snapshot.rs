@@ -1,9 +1,9 @@
-//! Snapshots of memory as PyTorch writes them, and as Outrigger does with the same names: what is held
-//! now, and the last events before.
+//! Snapshots of memory, as PyTorch writes them and as Outrigger writes them with the same names: what
+//! is held now, and the latest events.
 //!
-//! The history begins somewhere in the life of the program. What it frees and never allocated, and what
-//! is held now and was never allocated in it, must have been there before: it is operation 0. This
-//! module must never need a field that only one of the writers has.
+//! The history begins somewhere in the life of the program. Some memory is freed in it or held now, but
+//! was not allocated in it. This memory was there before; it gets operation 0. This module must never
+//! need a field that only one of the writers has.
 
 mod form;
 

@@ -1,7 +1,8 @@
-//! What happened to memory, in order: the one form that all inputs become and the page is made from.
+//! The story: what happened to memory, in order. All inputs are read into this form, and the page is
+//! made from it.
 //!
-//! Time is counted in operations of the input, from 1; what was there before is operation 0. An
-//! operation may cause several events. A story must never free what it did not tell of before.
+//! Time is counted in operations of the input, from 1. Memory that was there before has operation 0. An
+//! operation may cause several events. A story must never free what it has not allocated before.
 
 use std::collections::{BTreeMap, HashMap};
 

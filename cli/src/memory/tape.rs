@@ -1,8 +1,8 @@
-//! Gives every piece of memory a place in the picture: a tape without holes, on which nothing moves
-//! while it exists.
+//! Gives every piece of memory a place in the picture: a tape without gaps, on which a piece keeps its
+//! place while it exists.
 //!
-//! Addresses would not do: they are terabytes apart, and an allocator that takes and gives back segments
-//! never sees the same one twice. It must never place two pieces that exist together over each other.
+//! Addresses cannot serve as places: they are terabytes apart, and a segment that was given back never
+//! gets the same address again. Two pieces that exist at the same time must never overlap on the tape.
 
 use std::collections::BTreeMap;
 

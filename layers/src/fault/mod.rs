@@ -1,5 +1,5 @@
-//! The layer `fault`: a driver that fails where it is told to. Every fault but a silent torn copy is one
-//! that a correct driver may have, so that what breaks above is a defect above.
+//! The layer `fault`: the driver fails where it is told to. A correct driver may have each of these
+//! faults, except a silent torn copy. So what breaks above the layer is a defect above the layer.
 
 mod spec;
 

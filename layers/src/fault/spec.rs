@@ -1,4 +1,5 @@
-//! The language of faults: `WHEN=WHAT` separated by `&`. Parses, and says what is wrong with a text.
+//! The language of faults: `WHEN=WHAT`, separated by `&`. This module parses it, and says what is wrong
+//! with a text.
 
 use outrigger_device::{Code, Error, Result};
 

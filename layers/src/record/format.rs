@@ -1,5 +1,5 @@
-//! The file of a recording: records with length and checksum, one behind the other, so that what was
-//! written before a process was killed can be read. The reader trusts nothing and never panics.
+//! The file of a recording: records with length and checksum, one after another. So the records that
+//! were written before a process was killed can be read. The reader trusts nothing and never panics.
 //!
 //! A file is `OTRCALLS`, then records: the length of the body (u32), its CRC-32 (u32), the body. All numbers
 //! are little-endian. The body begins with its kind. The first record is the header.

@@ -1,5 +1,5 @@
-//! Host functions by their place in the file that they were loaded from: what a recording can say of
-//! them. Finding one again means to trust the recording, and is done only when asked for.
+//! Host functions by their place in the file from which they were loaded: this is how a recording names
+//! them. To find one again means to trust the recording, so it is done only on request.
 
 use std::ffi::{CStr, CString, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;

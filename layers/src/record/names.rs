@@ -1,5 +1,5 @@
-//! Which object or memory a handle or an address belongs to, as a number that means the same in another
-//! process. Numbers are never used again.
+//! Numbers for the objects and the memory to which handles and addresses belong. A number means the
+//! same in another process. Numbers are never used again.
 
 use std::collections::{BTreeMap, HashMap};
 

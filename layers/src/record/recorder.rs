@@ -1,5 +1,5 @@
-//! The layer `record`: writes each call when it begins and when it returns, host memory of copies when
-//! they run, and the outcomes of host calls.
+//! The layer `record`: writes each call when it begins and when it returns, the host memory of copies
+//! when they run, and the outcomes of host calls.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_void};

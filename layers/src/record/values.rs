@@ -1,5 +1,5 @@
-//! What is written of each argument: handles and addresses by name, what pointers lead to by value. It
-//! reads what the contract lets a driver read, and nothing else.
+//! How arguments are written: handles and addresses by name, the targets of pointers by value. This
+//! module reads only what the contract lets a driver read.
 
 use std::ffi::{CStr, c_char, c_void};
 

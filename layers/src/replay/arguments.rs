@@ -1,5 +1,6 @@
-//! Arguments of a recorded call as the driver under replay takes them: objects and addresses by what stands
-//! for them there, structs rebuilt. What cannot be rebuilt is a reason to skip the call, never a guess.
+//! Rebuilds the arguments of a recorded call for the driver under replay: its own objects and
+//! addresses, and new structs. If an argument cannot be rebuilt, the call is skipped; nothing is
+//! guessed.
 
 use std::any::Any;
 use std::cell::Cell;

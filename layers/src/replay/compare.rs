@@ -1,4 +1,4 @@
-//! What differs between two runs of a recording, or between a run and what was recorded.
+//! Finds differences between two runs of a recording, or between a run and the recorded results.
 
 use std::fmt;
 

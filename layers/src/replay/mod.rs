@@ -1,9 +1,9 @@
-//! Replays recordings of calls on any driver, compares, and shrinks what fails.
+//! Replays recordings of calls on any driver, compares the results, and shrinks recordings that fail.
 //!
-//! Calls run one after the other on one thread, in the order in which they began. Host memory is the player's
-//! own: a copy from host memory reads the bytes that were recorded, and what a copy to host memory gave is
-//! looked at when the recorded host could first know that it was there. A host call returns the outcome
-//! that was recorded.
+//! Calls run one after another on one thread, in the order in which they began. The player has its own
+//! host memory: a copy from host memory reads the recorded bytes. The result of a copy to host memory
+//! is compared at the moment when the recorded host could first know that it had arrived. A host call
+//! returns the recorded outcome.
 
 mod arguments;
 mod compare;

@@ -1,5 +1,6 @@
-//! Runs the calls of a recording on a driver, one after the other on one thread. Host memory, host calls and
-//! the waiting that a correct host does are its own; what the driver answers is reported and not judged.
+//! Runs the calls of a recording on a driver, one after another on one thread. The player has its own
+//! host memory and host calls, and waits as a correct host does. It reports what the driver answers,
+//! and does not judge it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{c_char, c_void};

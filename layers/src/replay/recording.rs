@@ -1,4 +1,5 @@
-//! A recording in memory: its calls with all that is known of them, to be replayed, cut and written again.
+//! A recording in memory: its calls with all that is known of them. It can be replayed, cut and written
+//! again.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};

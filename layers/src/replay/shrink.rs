@@ -1,5 +1,6 @@
-//! Reduces a recording that fails to a small one that still fails: delta debugging (Zeller and Hildebrandt,
-//! 2002) over its calls, where a call that goes takes with it those that need what it made.
+//! Reduces a recording that fails to a small one that still fails, by delta debugging (Zeller and
+//! Hildebrandt, 2002) over its calls. When a call is removed, the calls that need its results are
+//! removed too.
 
 use std::collections::{HashMap, HashSet};
 

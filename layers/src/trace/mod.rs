@@ -1,8 +1,8 @@
 //! The layer `trace`: a timeline of calls, queues and memory that opens in ui.perfetto.dev.
 //!
-//! Calls stand on their threads. What queues do is seen by a host call behind each command, on any driver: a
-//! command begins where the one before it ended, or where it was submitted. Commands of graphs are not seen
-//! one by one: a launch of a graph is one piece of work.
+//! Calls are on the tracks of their threads. A host call behind each command shows the work of the
+//! queues, on any driver: a command begins where the one before it ended, or when it was submitted.
+//! Commands of graphs are not shown one by one: a launch of a graph is one piece of work.
 
 mod writer;
 

@@ -1,5 +1,5 @@
-//! A file of the events of a timeline: one JSON object a line, in an array that may end
-//! anywhere, so that the trace of a process that was killed opens too.
+//! Writes the events of a timeline into a file: one JSON object per line, in an array that
+//! may end anywhere. So the trace of a process that was killed opens, too.
 
 use std::cell::Cell;
 use std::fs::File;

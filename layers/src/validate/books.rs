@@ -1,5 +1,6 @@
-//! What `validate` knows of a driver: which memory, queues and events are alive, which work uses what, and how
-//! far it is known to have come. It calls nobody and judges nothing.
+//! The state of a driver as `validate` knows it: which memory, queues and events are alive, which work
+//! uses what, and how much of the work is known to have finished. This module makes no calls and judges
+//! nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Host calls under `validate`: each stands between the driver and the host's function, and sees when, how
-//! often and with what the driver calls it.
+//! Host calls under `validate`: each stands between the driver and the host's function. It sees when
+//! and how often the driver calls it, and with which failure.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;

@@ -1,5 +1,6 @@
-//! What `validate` keeps of an event, which several threads may record and ask at once. It counts records, so
-//! that only an answer is judged of which it is sure what the driver answered about.
+//! The state of an event under `validate`. Several threads may record and query an event at the same
+//! time. This module counts the records, and judges an answer only if it knows about which record the
+//! driver answered.
 
 use super::books::{Behind, Point};
 

@@ -1,4 +1,4 @@
-//! What `validate` finds, and where it goes: which side broke which rule, and how.
+//! The findings of `validate` and where they go. A finding says which side broke which rule, and how.
 
 use std::fmt;
 use std::io::Write;

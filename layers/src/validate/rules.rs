@@ -1,5 +1,6 @@
-//! The layer `validate`: checks the calls of the host before they reach the driver, and the answers of the
-//! driver before they reach the host. What would be undefined is refused; all else goes on as it came.
+//! The layer `validate`: checks the calls of the host before they reach the driver, and the answers of
+//! the driver before they reach the host. A call that would be undefined is refused; every other call
+//! is passed on unchanged.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! What `validate` sees of a call by the thread that it is on: it comes from a host call (R27), or uses an
-//! object that another thread destroys (R8); and whether a host call is within a submission (R17).
+//! What `validate` knows of a call by its thread: whether it comes from a host call (R27), whether it
+//! uses an object that another thread destroys (R8), and whether a host call runs within a submission
+//! (R17).
 
 use std::cell::Cell;
 

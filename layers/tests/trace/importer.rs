@@ -1,5 +1,5 @@
-//! What a reader makes of trace events, by the rules of Perfetto's importer of JSON, as strict as any of its
-//! versions. Where that would leave something out, or count an error and go on, this panics.
+//! Reads trace events by the rules of Perfetto's JSON importer, as strictly as any of its versions. If
+//! the importer would leave something out, or count an error and continue, this reader panics.
 
 use std::collections::HashMap;
 

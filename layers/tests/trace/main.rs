@@ -1,5 +1,5 @@
-//! The layer `trace`: the timeline is what Perfetto reads, with every piece of work in its place and every
-//! arrow whole.
+//! The layer `trace`: Perfetto can read the timeline, every piece of work is in its place, and every
+//! arrow is complete.
 
 mod importer;
 

@@ -1,6 +1,6 @@
-//! Pickles that Python wrote, and some that nobody should.
+//! Pickles that Python wrote, and pickles that nobody should write.
 //!
-//! The bytes of good ones are those of `pickle.dumps`; they must never be made by the code under test.
+//! The bytes of good ones come from `pickle.dumps`. The code under test must never make them.
 
 use serde::Deserialize;
 

@@ -1,7 +1,7 @@
-//! Hands the values of a pickle to serde.
+//! Passes the values of a pickle to serde.
 //!
-//! A value may contain itself: the depth is limited, and what nobody asks for is not looked into. This
-//! must never copy a text that the receiver only compares.
+//! A value may contain itself, so the depth is limited, and values that nobody asks for are skipped.
+//! This module must never copy a text that the receiver only compares.
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;

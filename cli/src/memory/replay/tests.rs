@@ -1,6 +1,6 @@
-//! What is told of a replay, against the allocator's own books.
+//! Compares the story of a replay with the allocator's own figures.
 //!
-//! It must never depend on where the allocator puts what.
+//! The tests must never depend on where the allocator places a block.
 
 use outrigger_allocator::trace::{Trace, Writer};
 use outrigger_allocator::{StreamId, VirtualMemory};

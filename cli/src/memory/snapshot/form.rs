@@ -1,7 +1,7 @@
-//! The fields of a snapshot that matter here, read from JSON or from a pickle alike.
+//! The fields of a snapshot that matter here, read from JSON or from a pickle.
 //!
-//! Fields that are missing have a default, unknown ones are skipped. Of a captured stack only the one
-//! frame that names the block is kept: a history holds millions of frames. Nothing here must decide
+//! Missing fields have a default; unknown fields are skipped. Of a captured stack only the frame that
+//! names the block is kept, because a history holds millions of frames. This module must never decide
 //! what the fields mean together.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The entries that `validate` looks at, each with its rules.
+//! The entries that `validate` checks, each with its rules.
 
 use super::*;
 
