@@ -1,9 +1,10 @@
-//! Random sequences of calls of the C ABI, with handles and addresses that are live, stale, of another kind
-//! and made up. Whatever comes, a call answers: nothing is written on failure, every failure has a code and
-//! a text, none is a defect of the library, and when all has been given back nothing is in use.
+//! Random sequences of calls of the C ABI, with handles and addresses that are live, stale, of another
+//! kind, and invented. Every call must answer: it writes nothing on failure, every failure has a code
+//! and a text, no failure is a defect of the library, and nothing is in use when everything was given
+//! back.
 //!
-//! What the contract leaves to the host is kept to: operands lie in live memory, work of other streams on
-//! memory is waited for before it is freed, and loops in graphs end.
+//! The sequences keep what the contract leaves to the host: operands lie in live memory, work of other
+//! streams on memory is waited for before the memory is freed, and loops in graphs end.
 
 #![no_main]
 

@@ -1,6 +1,7 @@
-//! Any bytes as a recording of driver calls: the reader answers with records or says which is damaged; it
-//! never panics. With a first byte of 1 the rest is cut into bodies that get right lengths and checksums,
-//! since chance alone does not get past those; what is read then is written again, and must be the same.
+//! Any bytes as a recording of driver calls: the reader returns records, or says which one is damaged;
+//! it never panics. If the first byte is 1, the rest is cut into bodies that get correct lengths and
+//! checksums, because random bytes would not get past these. The records are then written again, and
+//! must be the same.
 
 #![no_main]
 

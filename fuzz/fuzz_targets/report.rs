@@ -1,6 +1,6 @@
-//! Any text as a report of the conformance suite: the verifier accepts it or says why not; it never panics.
-//! What it accepts, it accepts when it is written again. The hashes would keep all but the first checks from random
-//! input, and so a forged report is tried as well.
+//! Any text as a report of the conformance suite: the verifier accepts it or says why not; it never
+//! panics. If it accepts a report, it also accepts the same report written again. Because of the
+//! hashes, random input reaches only the first checks, so a forged report is tried as well.
 
 #![no_main]
 

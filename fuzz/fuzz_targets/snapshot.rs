@@ -1,5 +1,6 @@
-//! Any bytes as a memory snapshot, pickled by PyTorch or as JSON: the reader of the command line answers
-//! with the story of a device or says what is wrong; it never panics, and never runs what a pickle says.
+//! Any bytes as a memory snapshot, pickled by PyTorch or in JSON: the reader of the command line
+//! returns the story of a device, or says what is wrong. It never panics, and never runs the program of
+//! a pickle.
 
 #![no_main]
 

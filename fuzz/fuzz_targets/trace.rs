@@ -1,5 +1,5 @@
-//! Any bytes as a memory trace: the reader answers with operations or says which line is wrong; it never
-//! panics, and what it accepts is consistent.
+//! Any bytes as a memory trace: the reader returns operations, or says which line is wrong. It never
+//! panics, and the operations that it returns are consistent.
 
 #![no_main]
 

@@ -113,14 +113,14 @@ typedef struct otr_status otr_status_t;
 // A stream captures, and a call in the capture has failed.
 #define OTR_CAPTURE_FAILED 2
 
-// Capture mode: waiting for the whole device is refused on threads that record. Nothing that other
-// threads do can break a capture, so that this is no different from OTR_CAPTURE_THREAD_LOCAL.
+// Capture mode: waiting for the whole device is refused on threads that record. Other threads cannot
+// break a capture, so this is the same as OTR_CAPTURE_THREAD_LOCAL.
 #define OTR_CAPTURE_GLOBAL 0
 
 // Capture mode: waiting for the whole device is refused on threads that record.
 #define OTR_CAPTURE_THREAD_LOCAL 1
 
-// Capture mode: waiting for the whole device leaves capturing streams out.
+// Capture mode: waiting for the whole device does not wait for capturing streams.
 #define OTR_CAPTURE_RELAXED 2
 
 // The event can be used with otr_event_elapsed.
@@ -129,20 +129,21 @@ typedef struct otr_status otr_status_t;
 // Fallbacks are counted.
 #define OTR_FALLBACK_SILENT 0
 
-// Fallbacks are counted, and the first of each operator is worth a warning.
+// Fallbacks are counted, and otr_fallback_begin asks for a warning at the first one of each operator.
 #define OTR_FALLBACK_WARN 1
 
 // Fallbacks are refused.
 #define OTR_FALLBACK_ERROR 2
 
-// A conditional node that runs its first body if the predicate is not 0, else its second one if there
-// is one.
+// A conditional node that runs its first body if the predicate is not 0; otherwise its second body, if
+// there is one.
 #define OTR_GRAPH_IF 1
 
-// A conditional node that runs its body again and again, as long as the predicate is not 0.
+// A conditional node that repeats its body as long as the predicate is not 0.
 #define OTR_GRAPH_WHILE 2
 
-// A conditional node that runs the body whose number is the predicate; none if there is none.
+// A conditional node that runs the body whose number is the predicate; if there is none, it runs
+// nothing.
 #define OTR_GRAPH_SWITCH 3
 
 // A graph in the language of Graphviz.
@@ -151,7 +152,7 @@ typedef struct otr_status otr_status_t;
 // A graph's nodes and buffers as JSON.
 #define OTR_GRAPH_JSON 2
 
-// A picture of a graph.
+// A picture of a graph, as SVG.
 #define OTR_GRAPH_SVG 3
 
 // Replays never use more than one thread.
@@ -160,26 +161,26 @@ typedef struct otr_status otr_status_t;
 // Replays go through the driver's queue node by node.
 #define OTR_GRAPH_SUBMIT 2
 
-// Replays are launches of a graph of the driver's own. OTR_ERR_UNSUPPORTED where it has none.
+// Replays are launches of a graph of the driver. OTR_ERR_UNSUPPORTED if the driver has no graphs.
 #define OTR_GRAPH_NATIVE 4
 
-// A replay is one launch of a host kernel that runs all nodes: a host call where the driver takes no host functions
-// and the host sees its memory.
+// A replay is one launch of a host kernel that runs all nodes. If the driver takes no host functions
+// but the host sees its memory, a host call takes the place of the kernel.
 #define OTR_GRAPH_MODE_LAUNCH 1
 
 // A replay goes through the driver's queue node by node.
 #define OTR_GRAPH_MODE_SUBMIT 3
 
-// A replay is one launch of a graph of the driver's own.
+// A replay is one launch of a graph of the driver.
 #define OTR_GRAPH_MODE_NATIVE 4
 
 // Frees are given a context as well, not only allocations.
 #define OTR_HISTORY_CONTEXT_OF_FREES 1
 
-// All devices, where a call takes one device or all.
+// All devices, for a call that takes one device or all.
 #define OTR_ALL_DEVICES 4294967295
 
-// Pinned host memory, where a call takes it in place of a device.
+// Pinned host memory, for a call that takes it instead of a device.
 #define OTR_HOST_MEMORY 4294967294
 
 // Memory was handed out.
@@ -218,18 +219,18 @@ typedef struct {
   size_t struct_size;
   // NULL
   const void *next;
-  // What runs, on a thread of the driver's choice.
+  // The function that runs, on a thread of the driver's choice.
   otr_host_kernel_fn function;
-  // Its argument block, which is copied.
+  // Its argument block. The call copies it.
   const void *args;
   // The bytes of the block.
   uint32_t args_size;
-  // Estimated time in nanoseconds, 0 if unknown: what runs in parallel is decided by it.
+  // Estimated time in nanoseconds, 0 if unknown. It decides what runs in parallel.
   uint32_t cost_ns;
   // Its name, for failures and pictures. Lives as long as the process; or NULL.
   const char *label;
-  // Where in the block device addresses stand, in bytes, each a multiple of 8. A graph keeps their
-  // memory alive, and can bind other memory in its place.
+  // The offsets of device addresses in the block, in bytes, each a multiple of 8. A graph keeps the
+  // memory of these addresses alive, and can bind other memory in its place.
   const uint32_t *address_offsets;
   // How many there are.
   uint32_t address_count;
@@ -237,9 +238,9 @@ typedef struct {
   uint32_t reserved;
 } otr_kernel_call_t;
 
-// A host function of a stream or graph. `bias`: add it to an address of this device to reach its
-// bytes. `upstream`: the failure of the work before it, else OTR_OK; then it only cleans up. It must
-// not call back into Outrigger. Any other result than OTR_OK makes the stream fail.
+// A host function of a stream or graph. `bias`: add it to an address of this device to reach the
+// bytes. `upstream`: OTR_OK, or the failure of the work before it; after a failure the function only
+// cleans up. It must not call back into Outrigger. Any result other than OTR_OK makes the stream fail.
 typedef int32_t (*otr_host_node_fn)(void *user, int64_t bias, int32_t upstream);
 
 // Gives user data back.
@@ -251,16 +252,16 @@ typedef struct {
   size_t struct_size;
   // NULL
   const void *next;
-  // What is called.
+  // The function.
   otr_host_node_fn function;
-  // What it is given.
+  // Its argument.
   void *user;
-  // Called once with `user`, when the function will not be called again; or NULL. Not called if the
-  // call that takes this struct fails.
+  // Called once with `user` when the function will not be called again; or NULL. It is not called if
+  // the call that takes this struct fails.
   otr_destroy_fn destroy;
   // Its name, copied; or NULL.
   const char *label;
-  // Addresses within allocations that it reads: a graph keeps them alive.
+  // Addresses within allocations that it reads. A graph keeps these allocations alive.
   const uint64_t *reads;
   // Addresses within allocations that it writes, or reads and writes.
   const uint64_t *writes;
@@ -314,7 +315,7 @@ typedef struct {
   uint32_t nodes;
   // Edges.
   uint32_t edges;
-  // 1 for what a capture had recorded at some moment: it can be looked at only.
+  // 1 for a graph of otr_capture_partial, which cannot be instantiated; else 0.
   uint32_t partial;
 } otr_graph_info_t;
 
@@ -339,11 +340,11 @@ typedef struct {
   uint64_t estimated_ns;
   // Nodes that run.
   uint32_t nodes;
-  // Nodes that were dropped, since nobody sees their results.
+  // Nodes that were dropped, because nobody sees their results.
   uint32_t dropped;
   // Parts that run one after the other.
   uint32_t levels;
-  // Those of them that run on several threads.
+  // Parts of these that run on several threads.
   uint32_t parallel_levels;
   // OTR_GRAPH_MODE_*
   uint32_t mode;
@@ -351,22 +352,24 @@ typedef struct {
   uint32_t reserved;
 } otr_graph_exec_info_t;
 
-// Captures where the calling thread is, as a number of the host's. 0 is nothing, and is not released.
+// Captures the place of the calling thread, as a number of the host's choice. 0 means nothing, and is
+// not released.
 typedef uint64_t (*otr_context_capture_fn)(void *user);
 
-// Nothing refers to a context any more. Called once for each that was captured, from any thread.
+// Releases a context to which nothing refers any more. Called once for each that was captured, from
+// any thread.
 typedef void (*otr_context_release_fn)(void *user, uint64_t context);
 
-// Takes one frame of a context: called by otr_context_frames_fn, for the innermost frame first. `file`
+// Takes one frame of a context. otr_context_frames_fn calls it, for the innermost frame first. `file`
 // and `name` are copied; NULL is "". `line` counts from 1; 0 if unknown.
 typedef void (*otr_frame_fn)(void *frames, const char *file, uint32_t line, const char *name);
 
-// Tells the frames of a context: calls `frame(frames, ...)` for each.
+// Lists the frames of a context: calls `frame(frames, ...)` for each.
 typedef void (*otr_context_frames_fn)(void *user, uint64_t context, otr_frame_fn frame, void *frames);
 
 // What otr_memory_history_start keeps. The functions are called outside of all locks of the runtime,
-// from any thread, until `release` was called for each context that was captured. They must not throw.
-// What `capture` itself allocates has no context.
+// from any thread, until `release` was called for each captured context. They must not throw. Memory
+// that `capture` itself allocates has no context.
 typedef struct {
   // sizeof(otr_history_options_t)
   size_t struct_size;
@@ -402,7 +405,7 @@ typedef struct {
   uint32_t reserved;
   // Bytes that were asked for.
   uint64_t requested;
-  // The pool that it is of; 0 for the memory that all share, and for a pool whose handle was given up.
+  // Its pool; 0 for the memory that all share, and for a pool whose handle was given up.
   otr_pool_t pool;
   // The number of the pool within its device, as snapshots name it; 0 for the memory that all share.
   uint64_t pool_number;
@@ -481,11 +484,12 @@ typedef struct {
   uint64_t maps;
   // Times that memory was unmapped.
   uint64_t unmaps;
-  // Large requests that were met by idle memory that lies apart, mapped once more.
+  // Large requests that were met by idle memory that lies apart, which was mapped a second time.
   uint64_t views;
-  // Large requests that were met so without mapping anything.
+  // Large requests that were met by such memory that was mapped already.
   uint64_t view_reuses;
-  // Times that a stream was made to wait for another, to use memory that the other had freed.
+  // Times that a stream was made to wait on the device for another, to use memory that the other had
+  // freed.
   uint64_t stream_waits;
   // Times that a thread had to wait for a stream.
   uint64_t host_waits;
@@ -495,7 +499,7 @@ typedef struct {
   otr_class_stats_t large;
 } otr_memory_stats_t;
 
-// One thing that happened. Lives as long as the observer's call.
+// One event. It lives as long as the observer's call.
 typedef struct {
   // sizeof(otr_observation_t), of the library
   size_t struct_size;
@@ -515,11 +519,11 @@ typedef struct {
   const char *name;
   // How long a fallback took.
   uint64_t nanoseconds;
-  // The text of the error where a request could not be met; else "".
+  // The text of the error if a request could not be met; else "".
   const char *text;
-  // Bytes that the device has left where a request could not be met, as far as it tells; else 0.
+  // If a request could not be met: bytes that the device has left, if it tells them; else 0.
   uint64_t device_free;
-  // Bytes that the device has in all, likewise.
+  // If a request could not be met: bytes that the device has in all, if it tells them; else 0.
   uint64_t device_total;
 } otr_observation_t;
 
@@ -529,16 +533,17 @@ typedef void (*otr_observer_fn)(void *user, const otr_observation_t *observation
 // An observer: a generational id, never 0.
 typedef uint64_t otr_observer_t;
 
-// Asked to release memory: `needed` bytes of a device cannot be had, though caches were given back and
-// pending frees waited for. Returns 0 if it released nothing; else the allocation is tried once more.
-// Called on the thread that allocates, outside of all locks of the runtime; it may call the runtime, and
-// allocate, where what cannot be had is an error. It must not throw.
+// Asked to release memory: a device has no `needed` bytes, although caches were given back and pending
+// frees were waited for. Returns 0 if it released nothing; otherwise the allocation is tried once
+// more. Called on the thread that allocates, outside of all locks of the runtime. It may call the
+// runtime and may allocate; an allocation of its own that cannot be met is an error. It must not
+// throw.
 typedef uint32_t (*otr_pressure_fn)(void *user, uint32_t device, uint64_t needed);
 
 // Runs `body` over parts of a range.
 typedef void (*otr_parallel_body_fn)(void *context, int64_t begin, int64_t end);
 
-// Splits a range into parts of at least `grain`, runs `body` on each, from any threads, and returns
+// Splits a range into parts of at least `grain`, runs `body` on each part, on any threads, and returns
 // when all have run.
 typedef void (*otr_parallel_for_fn)(int64_t begin,
                                     int64_t end,
@@ -566,7 +571,7 @@ typedef struct {
   uint64_t segments;
   // The most bytes that may be in use; UINT64_MAX if there is no limit.
   uint64_t limit;
-  // Bytes that the device has got back while it sleeps, else 0.
+  // While it sleeps, the bytes that the device has got back; else 0.
   uint64_t asleep_bytes;
   // 1 while it sleeps, else 0.
   uint32_t asleep;
@@ -867,31 +872,31 @@ extern "C" {
 // runs none and its memory is not visible to the host.
 otr_status_t *otr_kernel_launch(otr_stream_t stream, const otr_kernel_call_t *call);
 
-// Calls a host function in stream order: once; where the stream captures, at every replay.
+// Calls a host function in stream order: once, or at every replay if the stream captures.
 otr_status_t *otr_host_node(otr_stream_t stream, const otr_host_node_t *node);
 
-// Begins a capture: work of this stream is recorded, not run, until otr_capture_end; so is work of
-// streams that wait for an event that was recorded in the capture. `mode` is OTR_CAPTURE_*. Memory
-// that is allocated on these streams comes from `pool`, or with 0 from a pool of the graph's own.
-// The first call that fails in a capture makes it fail.
+// Begins a capture: until otr_capture_end the work of this stream is recorded, not run. A stream
+// that waits for an event that was recorded in the capture joins it. `mode` is OTR_CAPTURE_*.
+// Memory that is allocated on these streams comes from `pool`; if it is 0, from a pool of the
+// graph's own. The first call that fails in a capture makes the capture fail.
 otr_status_t *otr_capture_begin(otr_stream_t stream, uint32_t mode, otr_pool_t pool);
 
 // Ends the capture that was begun on this stream. Fails with the first failure of a call in the
-// capture, or OTR_ERR_CAPTURE if work of another stream was not joined: the capture has then
-// ended all the same, its streams are usable, and its memory is given back.
+// capture, or with OTR_ERR_CAPTURE if work of another stream was not joined. The capture has ended
+// then, too: its streams are usable, and its memory is given back.
 otr_status_t *otr_capture_end(otr_stream_t stream, otr_graph_t *graph);
 
-// Makes a capture fail for a reason of the caller's, which otr_capture_end then reports.
+// Makes a capture fail. otr_capture_end then reports the caller's reason.
 otr_status_t *otr_capture_abort(otr_stream_t stream, const char *reason);
 
-// What was recorded so far, to look at: it cannot be instantiated.
+// A graph of what was recorded so far, to look at. It cannot be instantiated.
 otr_status_t *otr_capture_partial(otr_stream_t stream, otr_graph_t *graph);
 
 // What is known of a stream's capture.
 otr_status_t *otr_capture_info(otr_stream_t stream, otr_capture_info_t *info);
 
-// Nodes that this stream records from here on carry this text, until the next one; NULL ends it.
-// Without a capture it does nothing.
+// Labels the nodes that this stream records from here on, until the next label; NULL ends it. If
+// the stream does not capture, the call does nothing.
 otr_status_t *otr_capture_label(otr_stream_t stream, const char *label);
 
 // Records a conditional node; see otr_graph_add_conditional.
@@ -902,22 +907,22 @@ otr_status_t *otr_capture_conditional(otr_stream_t stream,
                                       const otr_graph_t *bodies,
                                       uint32_t body_count);
 
-// Copies `size` bytes in stream order. Addresses are device addresses of the stream's device or
-// host pointers, as `kind` says. Host memory stays valid and untouched until the copy has
-// finished; device ranges must lie in live allocations (H22), and source and destination must not
-// overlap. 0 bytes are fine, and then addresses are not looked at.
+// Copies `size` bytes in stream order. `kind` says which addresses are device addresses of the
+// stream's device, and which are host pointers. The host keeps its memory valid and untouched
+// until the copy has finished. Device ranges must lie in live allocations (H22). Source and
+// destination must not overlap. A size of 0 is allowed with any addresses.
 otr_status_t *otr_copy(otr_stream_t stream,
                        uint64_t dst,
                        uint64_t src,
                        uint64_t size,
                        uint32_t kind);
 
-// Copies `size` bytes between live allocations of two devices, of any drivers. The stream is of
-// one of the two, and the copy is in its order; where the drivers offer no better way, the call
-// waits and copies through the host.
+// Copies `size` bytes between live allocations of two devices, of any drivers. The stream belongs
+// to one of the two devices, and the copy is in its order. If the drivers have no better way, the
+// call waits and copies through the host.
 otr_status_t *otr_copy_peer(otr_stream_t stream, uint64_t dst, uint64_t src, uint64_t size);
 
-// As otr_copy_peer, between addresses of two devices that are named.
+// As otr_copy_peer, but the call names the device of each address.
 otr_status_t *otr_copy_peer_on(otr_stream_t stream,
                                uint32_t dst_device,
                                uint64_t dst,
@@ -933,33 +938,32 @@ otr_status_t *otr_fill(otr_stream_t stream,
                        const void *pattern,
                        uint32_t pattern_size);
 
-// Runs a function on the host in stream order, on a thread of the library's choice: exactly once, or
-// where the stream captures, at every replay; after a failure of the work before it, too, which it is
-// told. It must not call the library. Any other result than OTR_OK makes the stream fail with it.
-// `user` is the host's to keep until then; otr_host_node tells when that is. If this call fails, the
-// function does not run.
-otr_status_t *otr_host_call(otr_stream_t stream,
-                            otr_host_fn function,
-                            void *user);
+// Runs a function on the host in stream order, on a thread of the library's choice: exactly once,
+// or at every replay if the stream captures. It also runs after a failure of the work before it,
+// and is given this failure. It must not call the library. Any result other than OTR_OK makes the
+// stream fail with it. The host keeps `user` valid until the function has run for the last time;
+// otr_host_node tells when that is. If this call fails, the function does not run.
+otr_status_t *otr_host_call(otr_stream_t stream, otr_host_fn function, void *user);
 
-// Starts writing what happens to a file in Chrome's JSON format, which Perfetto opens, until
-// otr_trace_end: fallbacks, what drivers log, and what the built-in driver runs (operators, copies,
-// fills, host calls, by stream). The layer `trace` draws what any driver runs.
+// Writes a trace to a file in Chrome's JSON format, which Perfetto opens, until otr_trace_end. The
+// trace holds fallbacks, the log of the drivers, and the work of the built-in driver by stream
+// (operators, copies, fills, host calls). For the work of any other driver use the layer `trace`.
 otr_status_t *otr_trace_begin(const char *path);
 
 // Ends the trace and closes its file.
 otr_status_t *otr_trace_end(void);
 
-// Makes an event for streams of a device, the caller's until otr_event_destroy. `flags` is 0 or
-// OTR_EVENT_TIMED. Until it is recorded it counts as passed. OTR_ERR_UNSUPPORTED for a timed one of
-// a device that has no timestamps.
+// Makes an event for streams of a device. It is the caller's until otr_event_destroy. `flags` is 0
+// or OTR_EVENT_TIMED. Until it is recorded, it counts as passed. OTR_ERR_UNSUPPORTED for a timed
+// event of a device without timestamps.
 otr_status_t *otr_event_create(uint32_t device, uint32_t flags, otr_event_t *event);
 
-// Destroys an event without waiting. What waits for it goes on waiting.
+// Destroys an event without waiting. Streams that wait for it still do.
 otr_status_t *otr_event_destroy(otr_event_t event);
 
-// Moves an event to the end of the work submitted to a stream of its device so far. Waits that were
-// made before keep the old point. Where the stream captures it becomes a point of the capture.
+// Moves an event to the end of the work that was submitted to a stream of its device so far.
+// Earlier waits keep the old point. If the stream captures, the event becomes a point of the
+// capture.
 otr_status_t *otr_event_record(otr_event_t event, otr_stream_t stream);
 
 // Sets `finished` to 1 if the work before an event has finished, else to 0. Never waits.
@@ -974,21 +978,21 @@ otr_status_t *otr_event_synchronize(otr_event_t event);
 // Milliseconds between two events that were made with OTR_EVENT_TIMED and have passed.
 otr_status_t *otr_event_elapsed(otr_event_t start, otr_event_t end, double *milliseconds);
 
-// Asks leave to run an operator on the CPU. Sets `first_warning` to 1 if the adapter should warn
-// its user. Fails with OTR_ERR_UNSUPPORTED where OUTRIGGER_FALLBACK=error.
+// Asks for permission to run an operator on the CPU. Sets `first_warning` to 1 if the adapter
+// should warn its user. Fails with OTR_ERR_UNSUPPORTED in the mode OTR_FALLBACK_ERROR.
 otr_status_t *otr_fallback_begin(const char *operator_name, uint32_t *first_warning);
 
-// Counts a fallback that has run: how long it took, staging included, and how many bytes were
-// copied between device and host for it.
+// Counts a fallback that has run: its time with all staging, and the bytes that were copied
+// between device and host for it.
 otr_status_t *otr_fallback_end(const char *operator_name,
                                uint64_t nanoseconds,
                                uint64_t staged_bytes);
 
-// Sets the mode for the whole process, in place of that of the variable OUTRIGGER_FALLBACK:
-// OTR_FALLBACK_SILENT, _WARN or _ERROR.
+// Sets the mode of the whole process: OTR_FALLBACK_SILENT, _WARN or _ERROR. It replaces the mode
+// of the variable OUTRIGGER_FALLBACK.
 otr_status_t *otr_fallback_set_mode(uint32_t mode);
 
-// The mode in force.
+// The present mode.
 otr_status_t *otr_fallback_mode(uint32_t *mode);
 
 // All operators that fell back, the most expensive first, as JSON:
@@ -998,10 +1002,9 @@ otr_status_t *otr_fallback_report(char **json);
 // Forgets all counts.
 otr_status_t *otr_fallback_reset(void);
 
-// Makes a generator for a device, the caller's until otr_generator_destroy. Its outputs are those of
-// Philox 4x32-10: a seed, and the number of 128-bit outputs that were drawn.
-otr_status_t *otr_generator_create(uint32_t device,
-                                   otr_generator_t *generator);
+// Makes a generator for a device. It is the caller's until otr_generator_destroy. Its outputs are
+// those of Philox 4x32-10. Its state is a seed, and the number of 128-bit outputs that were drawn.
+otr_status_t *otr_generator_create(uint32_t device, otr_generator_t *generator);
 
 // The default generator of a device. It belongs to the runtime.
 otr_status_t *otr_generator_default(uint32_t device, otr_generator_t *generator);
@@ -1012,22 +1015,22 @@ otr_status_t *otr_generator_destroy(otr_generator_t generator);
 // Seeds a generator and goes back to the start of its sequence.
 otr_status_t *otr_generator_seed(otr_generator_t generator, uint64_t seed);
 
-// Seed and offset (in 128-bit outputs) of what comes next.
+// The seed, and the offset of the next output (in 128-bit outputs).
 otr_status_t *otr_generator_state(otr_generator_t generator, uint64_t *seed, uint64_t *offset);
 
-// Sets what comes next: the 128-bit output number `offset` of the sequence of `seed`.
+// Sets the next output: the 128-bit output number `offset` in the sequence of `seed`.
 otr_status_t *otr_generator_set_state(otr_generator_t generator, uint64_t seed, uint64_t offset);
 
-// Takes the next `count` 128-bit outputs (four 32-bit numbers each): gives the seed, and the
+// Reserves the next `count` 128-bit outputs (four 32-bit numbers each). Returns the seed, and the
 // offset at which they start.
 otr_status_t *otr_generator_reserve(otr_generator_t generator,
                                     uint64_t count,
                                     uint64_t *seed,
                                     uint64_t *offset);
 
-// Makes an empty graph, to be built node by node. A node runs after those in its `deps`, which are
-// nodes of the same graph. Memory of otr_graph_add_alloc comes from `pool`, or with 0 from a pool
-// of the graph's own.
+// Makes an empty graph, to be built node by node. A node runs after the nodes in its `deps`, which
+// are nodes of the same graph. Memory of otr_graph_add_alloc comes from `pool`; if it is 0, from a
+// pool of the graph's own.
 otr_status_t *otr_graph_create(uint32_t device, otr_pool_t pool, otr_graph_t *graph);
 
 // Destroys a graph. What was instantiated from it lives on.
@@ -1039,15 +1042,14 @@ otr_status_t *otr_graph_info(otr_graph_t graph, otr_graph_info_t *info);
 // The graph as text: OTR_GRAPH_DOT, _JSON or _SVG. Free it with otr_string_free.
 otr_status_t *otr_graph_dump(otr_graph_t graph, uint32_t format, char **text);
 
-// Gives memory that nodes use a name, before the graph is instantiated: replays may then use other
-// memory in its place (otr_graph_bind). The range lies in one live allocation.
+// Names memory that nodes use, before the graph is instantiated. Replays may then use other memory
+// in its place (otr_graph_bind). The range lies in one live allocation.
 otr_status_t *otr_graph_name_buffer(otr_graph_t graph,
                                     const char *name,
                                     uint64_t address,
                                     uint64_t size);
 
-// Gives a scalar of an operator's node a name, before the graph is instantiated
-// (otr_graph_bind_scalar).
+// Names a scalar of an operator's node, before the graph is instantiated (otr_graph_bind_scalar).
 otr_status_t *otr_graph_name_scalar(otr_graph_t graph,
                                     const char *name,
                                     otr_node_t node,
@@ -1068,7 +1070,7 @@ otr_status_t *otr_graph_add_operator(otr_graph_t graph,
                                      const otr_operator_call_t *call,
                                      otr_node_t *node);
 
-// Adds a copy; see otr_copy. Host memory stays valid as long as the graph is replayed.
+// Adds a copy; see otr_copy. The host keeps its memory valid as long as the graph is replayed.
 otr_status_t *otr_graph_add_copy(otr_graph_t graph,
                                  const otr_node_t *deps,
                                  uint32_t dep_count,
@@ -1095,13 +1097,13 @@ otr_status_t *otr_graph_add_host(otr_graph_t graph,
                                  const otr_host_node_t *host,
                                  otr_node_t *node);
 
-// Adds a node that does nothing but join edges.
+// Adds a node that only joins edges.
 otr_status_t *otr_graph_add_empty(otr_graph_t graph,
                                   const otr_node_t *deps,
                                   uint32_t dep_count,
                                   otr_node_t *node);
 
-// Copies all nodes of another graph in. `node` runs after all of them.
+// Adds copies of all nodes of another graph. `node` runs after all of them.
 otr_status_t *otr_graph_add_child(otr_graph_t graph,
                                   const otr_node_t *deps,
                                   uint32_t dep_count,
@@ -1121,8 +1123,8 @@ otr_status_t *otr_graph_add_conditional(otr_graph_t graph,
                                         uint32_t body_count,
                                         otr_node_t *node);
 
-// Adds an allocation from the graph's pool, and gives its address. It may be memory that another
-// node has freed: then it runs after that node.
+// Adds an allocation from the graph's pool, and returns its address. If the memory is memory that
+// another node frees, the new node runs after that node.
 otr_status_t *otr_graph_add_alloc(otr_graph_t graph,
                                   const otr_node_t *deps,
                                   uint32_t dep_count,
@@ -1130,109 +1132,105 @@ otr_status_t *otr_graph_add_alloc(otr_graph_t graph,
                                   uint64_t *address,
                                   otr_node_t *node);
 
-// Adds the end of an allocation of otr_graph_add_alloc: later nodes must not use it.
+// Adds the free of an allocation of otr_graph_add_alloc. Later nodes must not use the memory.
 otr_status_t *otr_graph_add_free(otr_graph_t graph,
                                  const otr_node_t *deps,
                                  uint32_t dep_count,
                                  uint64_t address,
                                  otr_node_t *node);
 
-// Makes a graph executable. `flags` is 0 or of OTR_GRAPH_SERIAL, and OTR_GRAPH_SUBMIT or
-// OTR_GRAPH_NATIVE. Without either of these the way that costs least is taken.
+// Makes a graph executable. `flags` is 0, or combines OTR_GRAPH_SERIAL and at most one of
+// OTR_GRAPH_SUBMIT and OTR_GRAPH_NATIVE. Without these two the library chooses how replays reach
+// the device.
 otr_status_t *otr_graph_instantiate(otr_graph_t graph, uint32_t flags, otr_graph_exec_t *exec);
 
-// Destroys an executable graph without waiting: replays that were submitted still run, and what
-// they use is given back afterwards.
+// Destroys an executable graph without waiting. Submitted replays still run; what they use is
+// given back afterwards.
 otr_status_t *otr_graph_exec_destroy(otr_graph_exec_t exec);
 
 // Replays a graph in stream order, and returns at once. Replays of one executable graph run in the
-// order of these calls, on whatever streams. What its pool had free since the last replay may
-// have served other allocations: where one is still in use, the call waits for earlier replays
-// and takes other memory for the graph. OTR_ERR_OUT_OF_MEMORY if there is none.
+// order of these calls, on any streams. Since the last replay, other allocations may have used
+// free memory of its pool. If one of them is still in use, the call waits for earlier replays and
+// takes other memory for the graph. OTR_ERR_OUT_OF_MEMORY if there is none.
 otr_status_t *otr_graph_replay(otr_graph_exec_t exec, otr_stream_t stream);
 
-// The slot of a name, for otr_graph_bind. OTR_ERR_NOT_FOUND.
+// The slot of a name, for otr_graph_bind. OTR_ERR_NOT_FOUND if the graph has no such name.
 otr_status_t *otr_graph_slot(otr_graph_exec_t exec, const char *name, uint32_t *slot);
 
-// Puts other memory in place of a named buffer, for later replays: without a copy, and without
-// recording anew. The memory is kept alive until other memory takes its place.
+// Binds other memory in place of a named buffer, for later replays. Nothing is copied or recorded
+// again. The graph keeps the memory alive until other memory takes its place.
 otr_status_t *otr_graph_bind(otr_graph_exec_t exec, uint32_t slot, uint64_t address);
 
-// Puts another number in place of a named one, for later replays.
+// Binds another number in place of a named one, for later replays.
 otr_status_t *otr_graph_bind_scalar(otr_graph_exec_t exec,
                                     uint32_t slot,
                                     const otr_scalar_t *value);
 
-// Takes over addresses and numbers of another graph of the same shape: same kinds of nodes, same
-// operators, same edges. OTR_ERR_INVALID_ARGUMENT names the first node that differs, and nothing
-// has changed then. Bindings go back to what that graph recorded.
+// Takes over the addresses and numbers of another graph of the same shape: the same kinds of
+// nodes, operators and edges. Bindings go back to what that graph recorded. If a node differs,
+// OTR_ERR_INVALID_ARGUMENT names the first one, and nothing has changed.
 otr_status_t *otr_graph_update(otr_graph_exec_t exec, otr_graph_t graph);
 
 // Figures of an executable graph.
 otr_status_t *otr_graph_exec_info(otr_graph_exec_t exec, otr_graph_exec_info_t *info);
 
-// Replays once, timing each node, and waits. The result is JSON: `total_ns`, and `nodes` with `id`,
-// `label`, `scope`, `ns`; as a file it opens in Perfetto (`traceEvents`). Free it with
-// otr_string_free. OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
+// Replays once, measures the time of each node, and waits. The result is JSON: `total_ns`, and
+// `nodes` with `id`, `label`, `scope`, `ns`. As a file it opens in Perfetto (`traceEvents`). Free
+// it with otr_string_free. OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
 otr_status_t *otr_graph_profile(otr_graph_exec_t exec, otr_stream_t stream, char **json);
 
-// Compares the time of a replay with that of submitting its nodes one by one, the best of some rounds
-// each, and waits. The result is JSON: `nodes`, `replay_ns`, `node_by_node_ns`, `slower`. Memory is as
-// it was before; host functions are called, and random numbers are drawn, in every round. Free it
-// with otr_string_free.
-otr_status_t *otr_graph_cost(otr_graph_exec_t exec,
-                             otr_stream_t stream,
-                             char **json);
+// Compares the time of a replay with that of submitting its nodes one by one, and waits. Each time
+// is the best of some rounds. The result is JSON: `nodes`, `replay_ns`, `node_by_node_ns`,
+// `slower`. Memory is restored afterwards. Every round calls host functions and draws random
+// numbers. Free the result with otr_string_free.
+otr_status_t *otr_graph_cost(otr_graph_exec_t exec, otr_stream_t stream, char **json);
 
-// Runs the nodes in the order in which they were recorded, then as a replay does, from the same
-// contents of memory, and waits. Fails with the first node whose result differs;
-// OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
+// Runs the nodes in the order in which they were recorded, and then as a replay does, both from
+// the same contents of memory. Waits. Fails if a result differs, and names the first node that
+// differs. OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
 otr_status_t *otr_graph_check(otr_graph_exec_t exec, otr_stream_t stream);
 
-// Starts to keep what happens to the memory of a device, or of OTR_HOST_MEMORY, for
-// otr_memory_snapshot; or goes on, with other options. Blocks that are live already have neither label
-// nor context.
-otr_status_t *otr_memory_history_start(uint32_t device,
-                                       const otr_history_options_t *options);
+// Keeps the events of the memory of a device, or of OTR_HOST_MEMORY, from now on, for
+// otr_memory_snapshot. If they are kept already, the options change. Blocks that are live already
+// have neither label nor context.
+otr_status_t *otr_memory_history_start(uint32_t device, const otr_history_options_t *options);
 
-// Stops to keep what happens, and forgets what was kept: contexts are released.
+// Stops to keep events and forgets all that were kept. Their contexts are released.
 otr_status_t *otr_memory_history_stop(uint32_t device);
 
-// Forgets the events that were kept so far, and goes on.
+// Forgets the events that were kept so far, and continues.
 otr_status_t *otr_memory_history_clear(uint32_t device);
 
-// Gives this label to what the calling thread allocates from now on, on any device, until
-// otr_memory_label_pop. Labels nest, and are told in snapshots, by otr_memory_pointer_info, and in
-// the text of OTR_ERR_OUT_OF_MEMORY. The name is kept for the life of the process.
+// Labels what the calling thread allocates on any device, until otr_memory_label_pop. Labels nest.
+// They appear in snapshots, in otr_memory_pointer_info, and in the text of OTR_ERR_OUT_OF_MEMORY.
+// The name is kept for the life of the process.
 otr_status_t *otr_memory_label_push(const char *label);
 
 // Goes back to the label before the last otr_memory_label_push of the calling thread.
 otr_status_t *otr_memory_label_pop(void);
 
-// The labels that hold most memory in use, of a device or of OTR_HOST_MEMORY, the largest first, at
-// most `count`, as JSON: a list of {"label", "bytes", "blocks"}, where the label null stands for
-// memory without one. Knows what was allocated since the first label, the start of the history or of
-// a trace. Free it with otr_string_free.
-otr_status_t *otr_memory_holders(uint32_t device,
-                                 uint32_t count,
-                                 char **json);
+// The labels that hold most memory in use of a device, or of OTR_HOST_MEMORY: at most `count`, the
+// largest first, as a JSON list of {"label", "bytes", "blocks"}. The label null stands for memory
+// without a label. The list covers memory that was allocated since the first label, the start of
+// the history, or the start of a trace. Free it with otr_string_free.
+otr_status_t *otr_memory_holders(uint32_t device, uint32_t count, char **json);
 
-// Writes what is allocated and freed on a device from now on to a file, in the text format that
-// `outrigger replay` and `outrigger memory` read. What is live already is not in it. A trace of the
-// device that is being written ends. OTR_ERR_INVALID_ARGUMENT if the file cannot be written.
+// Writes all allocations and frees of a device to a file from now on, in the text format that
+// `outrigger memory` reads. Memory that is live already is not in it. If a trace of the device is
+// being written already, it ends. OTR_ERR_INVALID_ARGUMENT if the file cannot be written.
 otr_status_t *otr_memory_trace_start(uint32_t device, const char *path);
 
-// Ends the trace of a device, if one is being written; to be called before the process ends.
-// OTR_ERR_INVALID_ARGUMENT if some of it could not be written: the file ends before that.
+// Ends the trace of a device, if one is being written. Call it before the process ends.
+// OTR_ERR_INVALID_ARGUMENT if a part could not be written; the file ends before this part.
 otr_status_t *otr_memory_trace_stop(uint32_t device);
 
-// Notes in the trace that a step begins, under this name. Waits for the device, since replays take
-// it to be idle there.
+// Notes in the trace that a step begins, under this name. Waits for the device, because a trace
+// says that the device is idle there.
 otr_status_t *otr_memory_trace_mark(uint32_t device, const char *label);
 
-// Hands out at least `size` bytes of a device, in the order of `stream`: memory that was freed
-// may be handed out again while the work before the free is still running on that stream.
-// 0 bytes are address 0. OTR_ERR_OUT_OF_MEMORY says where the memory is.
+// Allocates at least `size` bytes of a device, in the order of `stream`: freed memory may be
+// handed out again while the work before its free still runs on that stream. For 0 bytes the
+// address is 0. The text of OTR_ERR_OUT_OF_MEMORY says where the memory is.
 otr_status_t *otr_memory_alloc(uint32_t device,
                                uint64_t size,
                                otr_stream_t stream,
@@ -1244,51 +1242,52 @@ otr_status_t *otr_memory_free(uint64_t address);
 // Frees an allocation of a device, at any time: it is reused in stream order. 0 is ignored.
 otr_status_t *otr_memory_free_on(uint32_t device, uint64_t address);
 
-// Says that work of another stream uses an allocation: after it is freed it is reused only when
-// what that stream had been given by then has finished. The allocation is of the stream's device, if
-// that has one at the address.
-otr_status_t *otr_memory_record_stream(uint64_t address,
-                                       otr_stream_t stream);
+// Says that work of another stream uses an allocation. Once it is freed, it is reused only after
+// the work that this stream had been given until then has finished. If the stream's device has an
+// allocation at the address, this one is meant.
+otr_status_t *otr_memory_record_stream(uint64_t address, otr_stream_t stream);
 
 // As otr_memory_record_stream, for an allocation of a device.
 otr_status_t *otr_memory_record_stream_on(uint32_t device, uint64_t address, otr_stream_t stream);
 
-// What is known of any address within an allocation. OTR_ERR_NOT_FOUND: it is in none.
+// What is known of an address. OTR_ERR_NOT_FOUND if it lies in no allocation.
 otr_status_t *otr_memory_pointer_info(uint64_t address, otr_pointer_info_t *info);
 
-// What is known of any address within an allocation of a device. OTR_ERR_NOT_FOUND: it is in none.
+// What is known of an address of a device. OTR_ERR_NOT_FOUND if it lies in no allocation.
 otr_status_t *otr_memory_pointer_info_on(uint32_t device,
                                          uint64_t address,
                                          otr_pointer_info_t *info);
 
-// The allocation around an address as a text that other processes of the same user turn into memory
-// of theirs, which reaches all of its bytes. It must be kept until all of them have closed it. Free
-// the text with otr_string_free. OTR_ERR_UNSUPPORTED if the driver shares no memory.
+// Exports the allocation around an address as a text. Other processes of the same user pass the
+// text to otr_memory_import, and then reach all bytes of the allocation. Keep the allocation until
+// all of them have closed it. Free the text with otr_string_free. OTR_ERR_UNSUPPORTED if the
+// driver shares no memory.
 otr_status_t *otr_memory_export(uint64_t address, char **exported);
 
 // As otr_memory_export, of an allocation of a device.
 otr_status_t *otr_memory_export_on(uint32_t device, uint64_t address, char **exported);
 
-// Makes an allocation that another process has exported memory of a device, and gives its address
-// and its bytes. The work of the two processes is ordered by them. It can be used as any memory,
-// but not captured, and is given back by otr_memory_close. OTR_ERR_INVALID_HANDLE for a text of
-// another driver, and for what is no such text; OTR_ERR_NOT_FOUND if the exporter has given the
-// memory up; OTR_ERR_UNSUPPORTED if the driver shares none, or not within one process.
+// Imports an allocation that another process has exported, as memory of a device. Returns its
+// address and its size. It can be used as any memory, but graphs cannot capture it.
+// otr_memory_close gives it back. The two processes order their work themselves.
+// OTR_ERR_INVALID_HANDLE for a text of another driver, and for any other text; OTR_ERR_NOT_FOUND
+// if the exporter has given the memory up; OTR_ERR_UNSUPPORTED if the driver shares no memory, or
+// none within one process.
 otr_status_t *otr_memory_import(uint32_t device,
                                 const char *exported,
                                 uint64_t *address,
                                 uint64_t *size);
 
-// Gives imported memory back, by the address that otr_memory_import gave. Waits for the work of
-// the device.
+// Gives imported memory back, by the address of otr_memory_import. Waits for all work of the
+// device.
 otr_status_t *otr_memory_close(uint32_t device, uint64_t address);
 
-// Gives all cached memory that is not in use back to the driver, but for that of live pools.
+// Gives all idle memory of the cache back to the driver, except that of live pools.
 otr_status_t *otr_memory_empty_cache(uint32_t device);
 
-// Gives cached memory that is not in use back to the driver until at most `keep` bytes of it stay,
-// as far as whole pieces of memory are idle, but for that of live pools. Waits for the streams that
-// it was of. `released` gets how many bytes; NULL if that does not matter.
+// Gives idle memory of the cache back to the driver until at most `keep` bytes of it stay. It
+// gives back only whole pieces of memory, and none of live pools. Waits for the streams of this
+// memory. `released` gets the number of bytes; it may be NULL.
 otr_status_t *otr_memory_trim(uint32_t device, uint64_t keep, uint64_t *released);
 
 // Free and total bytes of a device.
@@ -1297,19 +1296,18 @@ otr_status_t *otr_memory_info(uint32_t device, uint64_t *free_bytes, uint64_t *t
 // Statistics of a device's memory.
 otr_status_t *otr_memory_stats(uint32_t device, otr_memory_stats_t *stats);
 
-// Starts all peaks anew from the current values.
+// Resets all peaks to the current values.
 otr_status_t *otr_memory_reset_peak(uint32_t device);
 
-// Starts all accumulated counts anew from 0.
+// Resets all accumulated counts to 0.
 otr_status_t *otr_memory_reset_accumulated(uint32_t device);
 
-// Statistics of a device's memory as JSON: one flat object under the names of PyTorch's memory_stats,
-// such as "allocated_bytes.all.current". Free it with otr_string_free.
-otr_status_t *otr_memory_stats_json(uint32_t device,
-                                    char **json);
+// Statistics of a device's memory as JSON: one flat object with the names of PyTorch's
+// memory_stats, such as "allocated_bytes.all.current". Free it with otr_string_free.
+otr_status_t *otr_memory_stats_json(uint32_t device, char **json);
 
-// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit. What is held
-// already stays: below the limit, memory is given back as it becomes idle and more is needed.
+// Limits the bytes that the cache may take from a device; UINT64_MAX lifts the limit. Memory that
+// is already held above the limit stays. As it becomes idle and more is needed, it is given back.
 otr_status_t *otr_memory_set_limit(uint32_t device, uint64_t bytes);
 
 // The most bytes that the cache may take from a device; UINT64_MAX if there is no limit.
@@ -1328,65 +1326,65 @@ otr_status_t *otr_memory_set_process_limit(uint64_t bytes);
 // limit.
 otr_status_t *otr_memory_process_info(uint64_t *held_bytes, uint64_t *limit_bytes);
 
-// All segments of a device, or of OTR_ALL_DEVICES, with their blocks and the events that were kept
-// (otr_memory_history_start), as JSON under the names of PyTorch's memory snapshots: "segments",
-// "device_traces" (a list per device), "allocator_settings"; of all devices also "host_segments" and
-// "host_traces", which are of pinned memory. Blocks and events also have their "label". Free it with
-// otr_string_free.
-otr_status_t *otr_memory_snapshot(uint32_t device,
-                                  char **json);
+// All segments of a device, or of OTR_ALL_DEVICES, with their blocks, and the events that were
+// kept (otr_memory_history_start). The result is JSON with the names of PyTorch's memory
+// snapshots: "segments", "device_traces" (a list per device) and "allocator_settings". For all
+// devices it also has "host_segments" and "host_traces" of pinned memory. Blocks and events also
+// have their "label". Free it with otr_string_free.
+otr_status_t *otr_memory_snapshot(uint32_t device, char **json);
 
-// Has a function called for every event of the given kinds (OTR_OBSERVE_*, or-ed), from any
-// thread, until the observer is removed. `user` is the host's to keep until otr_observer_remove has
-// returned.
+// Adds an observer: `function` is called for every event of the given kinds (OTR_OBSERVE_*,
+// or-ed), from any thread, until the observer is removed. The host keeps `user` valid until
+// otr_observer_remove has returned.
 otr_status_t *otr_observer_add(uint32_t kinds,
                                otr_observer_fn function,
                                void *user,
                                otr_observer_t *observer);
 
-// Has a function called when an allocation of any device is about to fail, until the observer is
-// removed by otr_observer_remove.
+// Adds an observer of memory pressure: `function` is called when an allocation on any device is
+// about to fail, until otr_observer_remove.
 otr_status_t *otr_observer_add_pressure(otr_pressure_fn function,
                                         void *user,
                                         otr_observer_t *observer);
 
-// Removes an observer. When it returns, no call of it is running and none will start: it waits for those
-// that are running. OTR_ERR_BUSY from within an observer, if a call of the one to be removed is running.
+// Removes an observer, and waits for its running calls. After the return none is running, and none
+// will start. OTR_ERR_BUSY from within an observer, if a call of the observer to be removed is
+// running.
 otr_status_t *otr_observer_remove(otr_observer_t observer);
 
 // The number of an operator, the same for the life of the process. docs/operators.md lists names,
 // operands and scalars. OTR_ERR_NOT_FOUND if the library has none of this name.
 otr_status_t *otr_operator_find(const char *name, otr_operator_id_t *operator_id);
 
-// Runs an operator in stream order and returns at once. Operands lie in live memory of the stream's
-// device; `name` of the call is ignored, and the call is not looked at after the return.
+// Runs an operator in stream order and returns at once. The operands lie in live memory of the
+// stream's device. `name` of the call is ignored. The call may be freed after the return.
 // OTR_ERR_INVALID_ARGUMENT if operands or scalars do not fit the operator; OTR_ERR_UNSUPPORTED if
-// there is no kernel for these arguments; nothing was done in both cases. An index out of bounds
+// there is no kernel for these arguments. In both cases nothing was done. An index out of bounds
 // shows when the work runs: the stream fails with OTR_ERR_OUT_OF_RANGE.
 otr_status_t *otr_operator_call(otr_stream_t stream,
                                 otr_operator_id_t operator_id,
                                 const otr_operator_call_t *call);
 
-// Lends the threads of a framework to host kernels, for the whole process; NULL goes back to the
-// built-in pool. Work that runs already goes on as it began.
+// Lets host kernels use the threads of a framework, in the whole process; NULL returns to the
+// built-in pool of threads. Work that runs already continues as it began.
 otr_status_t *otr_set_parallel_for(otr_parallel_for_fn function);
 
-// The number of threads of the built-in pool, for the whole process; 0: as many as cores.
+// Sets the number of threads of the built-in pool, for the whole process; 0: as many as cores.
 otr_status_t *otr_set_threads(uint32_t threads);
 
-// Hands out at least `size` bytes of pinned host memory. 0 bytes are NULL.
+// Allocates at least `size` bytes of pinned host memory. For 0 bytes the pointer is NULL.
 otr_status_t *otr_host_alloc(uint64_t size, void **pointer);
 
 // Frees pinned memory, at any time. NULL is ignored.
 otr_status_t *otr_host_free(void *pointer);
 
-// Says that work of a stream uses pinned memory, as an asynchronous copy does.
+// Says that work of a stream, such as an asynchronous copy, uses pinned memory.
 otr_status_t *otr_host_record_stream(void *pointer, otr_stream_t stream);
 
 // Sets `yes` to 1 if a pointer lies within live pinned memory of this runtime, else to 0.
 otr_status_t *otr_host_is_pinned(const void *pointer, uint32_t *yes);
 
-// Gives all cached pinned memory that is not in use back.
+// Gives all idle pinned memory of the cache back.
 otr_status_t *otr_host_empty_cache(void);
 
 // Statistics of pinned memory.
@@ -1396,91 +1394,92 @@ otr_status_t *otr_host_stats(otr_memory_stats_t *stats);
 // otr_string_free.
 otr_status_t *otr_host_stats_json(char **json);
 
-// Starts all peaks of pinned memory anew from the current values.
+// Resets all peaks of pinned memory to the current values.
 otr_status_t *otr_host_reset_peak(void);
 
-// Starts all accumulated counts of pinned memory anew from 0.
+// Resets all accumulated counts of pinned memory to 0.
 otr_status_t *otr_host_reset_accumulated(void);
 
 // Limits the bytes of pinned memory that are held, in use or cached; UINT64_MAX lifts the limit.
 otr_status_t *otr_host_set_limit(uint64_t bytes);
 
-// Makes a pool: memory of a device that serves only those who name it; but what is free in the
-// pool of an executable graph may serve others between its replays. Graphs can share a pool:
-// they may then use the same memory for what they need in between, so that their replays must not
-// overlap. A host can allocate there, too: what it has there since a graph was recorded may lie where
-// the graph works, and replays overwrite it.
-otr_status_t *otr_pool_create(uint32_t device,
-                              otr_pool_t *pool);
+// Makes a pool: memory of a device that serves only those who name it. There is one exception: the
+// free memory of an executable graph's pool may serve others between replays. Graphs can share a
+// pool. They may then use the same memory for intermediate results, so their replays must not
+// overlap. A host can allocate in a pool, too. Memory that it allocates after a graph was recorded
+// may lie where the graph works; replays then overwrite it.
+otr_status_t *otr_pool_create(uint32_t device, otr_pool_t *pool);
 
-// Gives the handle up. The memory goes back to the device with the last graph and the last
-// allocation that use it.
+// Gives the handle up. The memory goes back to the device when the last graph and the last
+// allocation that use it are gone.
 otr_status_t *otr_pool_destroy(otr_pool_t pool);
 
 // What a pool holds now.
 otr_status_t *otr_pool_info(otr_pool_t pool, otr_pool_info_t *info);
 
-// Hands out memory of a pool, whatever pool the calling thread uses; else as otr_memory_alloc.
-// otr_memory_free takes it back to the pool.
+// Allocates from a pool, whatever pool the calling thread uses; otherwise as otr_memory_alloc.
+// otr_memory_free returns the memory to the pool.
 otr_status_t *otr_pool_alloc(otr_pool_t pool,
                              uint64_t size,
                              otr_stream_t stream,
                              uint64_t *address);
 
-// From now on until otr_pool_end_use, what the calling thread allocates on the pool's device comes
-// from this pool: on any stream, or with a `stream` other than 0 on that one only. Uses nest, and
-// the innermost that fits an allocation decides; a stream that captures allocates from the pool of
-// its graph all the same. The pool lives at least until then.
+// Until otr_pool_end_use, the calling thread allocates from this pool on the pool's device: on any
+// stream, or only on `stream` if it is not 0. Uses nest; the innermost one that fits an allocation
+// decides. A stream that captures always allocates from the pool of its graph. The pool lives at
+// least until otr_pool_end_use.
 otr_status_t *otr_pool_begin_use(otr_pool_t pool, otr_stream_t stream);
 
-// Ends the last use that the calling thread has begun, which must be of this pool. Memory that was
-// allocated stays the pool's.
+// Ends the use that the calling thread has begun last. It must be of this pool. Memory that was
+// allocated stays in the pool.
 otr_status_t *otr_pool_end_use(otr_pool_t pool);
 
-// Limits the bytes of a pool that may be in use, rounded up; UINT64_MAX lifts the limit. What is in
-// use stays. A request beyond it is OTR_ERR_OUT_OF_MEMORY, after observers of pressure were asked.
+// Limits the bytes of a pool that may be in use, rounded up; UINT64_MAX lifts the limit. Memory in
+// use stays. A request beyond the limit is OTR_ERR_OUT_OF_MEMORY, after observers of pressure were
+// asked.
 otr_status_t *otr_pool_set_limit(otr_pool_t pool, uint64_t bytes);
 
-// Puts a pool to sleep: what is in use of it moves to memory of the host, and the device gets the
-// pool's memory back. Waits for all work of all devices; nobody may submit work on the pool's memory
-// during the call, be it by replays. Then, until otr_pool_wake, allocations from the pool, replays of
-// graphs, copies and operators that use its memory are OTR_ERR_BUSY; frees go on. `released` gets how
-// many bytes the device has got back, 0 if the pool slept already; NULL if that does not matter.
-// OTR_ERR_UNSUPPORTED on a driver without virtual memory, OTR_ERR_CAPTURE while a graph is recorded into
-// the pool, OTR_ERR_BUSY while another thread allocates from it, puts it to sleep or wakes it. Where it
-// fails the pool is as it was.
-otr_status_t *otr_pool_sleep(otr_pool_t pool,
-                             uint64_t *released);
+// Puts a pool to sleep: its memory in use is copied to the host, and the device gets the pool's
+// memory back. Waits for all work of all devices. During the call nobody may submit work on the
+// pool's memory, not even by replays. Until otr_pool_wake, allocations from the pool are
+// OTR_ERR_BUSY, and so are replays, copies and operators that use its memory. Frees still work.
+// `released` gets the number of bytes that the device has got back, 0 if the pool slept already;
+// it may be NULL. OTR_ERR_UNSUPPORTED on a driver without virtual memory; OTR_ERR_CAPTURE while a
+// graph is recorded into the pool; OTR_ERR_BUSY while another thread allocates from it, puts it to
+// sleep or wakes it. If the call fails, the pool is as it was.
+otr_status_t *otr_pool_sleep(otr_pool_t pool, uint64_t *released);
 
-// Brings the memory of a pool back to its addresses, with what it has held. OTR_ERR_OUT_OF_MEMORY,
-// after caches were given back and observers of pressure were asked; where it fails the pool still
-// sleeps, and nothing is lost. A pool that is awake stays so.
+// Brings the memory of a pool back to its addresses, with its contents. If there is not enough
+// memory, caches are given back and observers of pressure are asked; then it is
+// OTR_ERR_OUT_OF_MEMORY. If the call fails, the pool still sleeps, and nothing is lost. For a pool
+// that is awake it does nothing.
 otr_status_t *otr_pool_wake(otr_pool_t pool);
 
-// The segments of a pool and their blocks as JSON, as otr_memory_snapshot writes them, without
+// The segments of a pool and their blocks, as JSON in the form of otr_memory_snapshot, without
 // events. Free it with otr_string_free.
 otr_status_t *otr_pool_snapshot(otr_pool_t pool, char **json);
 
 // The version of Outrigger, such as "0.1.0". Lives as long as the process.
 const char *otr_version(void);
 
-// All functions as a table, for hosts that load the library at run time: this is the one symbol that
-// they look up. Lives as long as the process. A host goes on only if `api_major` is its
-// OTR_HOST_API_MAJOR; an entry is there if it lies within `struct_size` (OTR_HOST_API_HAS).
+// All functions as a table, for hosts that load the library at run time: they look up only this
+// symbol. The table lives as long as the process. A host continues only if `api_major` is its own
+// OTR_HOST_API_MAJOR. The table has an entry if the entry lies within `struct_size`
+// (OTR_HOST_API_HAS).
 const otr_host_api_t *otr_host_api(void);
 
 // Makes the runtime ready: reads the environment and loads the drivers of OUTRIGGER_DRIVER
-// ("name-or-path?key=value&...", several separated by commas; "host" by default). Any other call
-// does it when it needs it. Fails if there is no device at all, with the reason for each driver.
-// Where OUTRIGGER_LOG is set, this is also what starts the log.
+// ("name-or-path?key=value&...", several separated by commas; "host" by default). It also starts
+// the log if OUTRIGGER_LOG is set. Any other call that needs the runtime does the same. Fails if
+// there is no device at all, with the reason for each driver.
 otr_status_t *otr_runtime_init(void);
 
-// Loads one more driver, or several separated by commas, and adds the devices behind those that are
-// there; drivers are never unloaded. OTR_ERR_LOAD with the reason for each that was refused; the devices
-// of the others were added.
+// Loads one more driver, or several separated by commas. Their devices get the next numbers.
+// Drivers are never unloaded. If a driver is refused, OTR_ERR_LOAD gives the reason for each; the
+// devices of the others were added.
 otr_status_t *otr_driver_load(const char *spec);
 
-// What was tried so far, what was taken, what was refused and why, as JSON.
+// The drivers that were tried so far, as JSON: which were taken, and which were refused and why.
 // Free it with otr_string_free.
 otr_status_t *otr_load_report(char **json);
 
@@ -1496,9 +1495,9 @@ otr_status_t *otr_device_current(uint32_t *device);
 // Makes a device the current one of this thread.
 otr_status_t *otr_device_set_current(uint32_t device);
 
-// Waits for all work submitted to any stream of a device. Reports the first failure, and clears those
-// of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device, unless that is in
-// mode OTR_CAPTURE_RELAXED.
+// Waits for all work submitted to any stream of a device. Reports the first failure, and clears
+// the failures of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device,
+// unless the capture has the mode OTR_CAPTURE_RELAXED.
 otr_status_t *otr_device_synchronize(uint32_t device);
 
 // The code of a status: OTR_OK for NULL.
@@ -1540,26 +1539,23 @@ void otr_string_free(char *string);
 // The default stream of a device. It belongs to the runtime (H12): the same at every call.
 otr_status_t *otr_stream_default(uint32_t device, otr_stream_t *stream);
 
-// The next stream in turn of a device's pool, which belongs to the runtime. A lower priority
-// number is more urgent; it is clamped to the device's range.
+// The next stream of a device's pool of streams, in turn. It belongs to the runtime (H12). A lower
+// priority number is more urgent; it is clamped to the device's range.
 otr_status_t *otr_stream_from_pool(uint32_t device, int32_t priority, otr_stream_t *stream);
 
-// Makes a stream, the caller's until otr_stream_destroy. A lower priority number is more urgent; it
-// is clamped to the device's range (otr_device_info). OTR_ERR_OUT_OF_HOST_MEMORY if there is no room
-// for another one.
-otr_status_t *otr_stream_create(uint32_t device,
-                                int32_t priority,
-                                otr_stream_t *stream);
+// Makes a stream. It is the caller's until otr_stream_destroy. A lower priority number is more
+// urgent; it is clamped to the device's range (otr_device_info). OTR_ERR_OUT_OF_HOST_MEMORY if
+// there is no room for another stream.
+otr_status_t *otr_stream_create(uint32_t device, int32_t priority, otr_stream_t *stream);
 
-// Destroys a stream without waiting: work that was submitted still runs, and memory that was
-// allocated on it can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the
-// runtime.
+// Destroys a stream without waiting. Submitted work still runs; memory that was allocated on the
+// stream can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the runtime.
 otr_status_t *otr_stream_destroy(otr_stream_t stream);
 
 // The device of a stream.
 otr_status_t *otr_stream_device(otr_stream_t stream, uint32_t *device);
 
-// The priority of a stream, as it was clamped; a lower number is more urgent.
+// The clamped priority of a stream. A lower number is more urgent.
 otr_status_t *otr_stream_priority(otr_stream_t stream, int32_t *priority);
 
 // The current stream of this thread on a device: its default stream until one is set.
@@ -1568,22 +1564,23 @@ otr_status_t *otr_stream_current(uint32_t device, otr_stream_t *stream);
 // Makes a stream the current one of this thread on its device. The current device stays.
 otr_status_t *otr_stream_set_current(otr_stream_t stream);
 
-// Sets `finished` to 1 if all work submitted before has finished, else to 0. Never waits.
-// Fails with the first failure of the stream's work, which stays; with OTR_ERR_CAPTURE while it
-// captures.
+// Sets `finished` to 1 if all work submitted before has finished, else to 0. Never waits. Fails
+// with the first failure of the stream's work, and does not clear it. OTR_ERR_CAPTURE while the
+// stream captures.
 otr_status_t *otr_stream_query(otr_stream_t stream, uint32_t *finished);
 
-// Waits for all work submitted before. Fails with the first failure of the stream's work, which
-// is thereby cleared: the stream takes work again. OTR_ERR_CAPTURE while it captures.
+// Waits for all work submitted before. Fails with the first failure of the stream's work, and
+// clears it: the stream takes work again. OTR_ERR_CAPTURE while the stream captures.
 otr_status_t *otr_stream_synchronize(otr_stream_t stream);
 
-// Sees to it that what was submitted starts by itself. Waiting does it too. While the stream
-// captures it does nothing.
+// Starts the submitted work if the driver holds it back. Waiting does this, too. While the stream
+// captures, the call does nothing.
 otr_status_t *otr_stream_flush(otr_stream_t stream);
 
-// Lets later work of a stream start after the point at which an event was last recorded, also
-// on another device. Does not wait, unless the event is of another driver. A failure that the event
-// carries fails the stream, not this call. While the event's stream captures, the stream joins.
+// Makes later work of a stream start after the point at which an event was recorded last, also on
+// another device. The call does not wait, unless the event is of another driver. If the event
+// carries a failure, the stream fails, not this call. If the event is a point of a capture, the
+// stream joins the capture.
 otr_status_t *otr_stream_wait_event(otr_stream_t stream, otr_event_t event);
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
-//! `cargo xtask abi`: compares the two contracts, as the headers declare them and a C compiler lays them
-//! out, with the baseline `tests/abi/baseline.txt`. What is new is fine; what changed or went is not, since
-//! hosts and drivers that were compiled before would break. `--accept` takes the present as the baseline.
+//! `cargo xtask abi`: compares the two contracts, as the headers declare them and a C compiler lays
+//! them out, with the baseline `tests/abi/baseline.txt`. Additions are accepted. Changes and removals
+//! are refused, because they would break hosts and drivers that were compiled before. `--accept` makes
+//! the present state the baseline.
 
 mod header;
 

@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: runs suites of the folder benches/ and shows their tables. The suites measure;
-//! this only prepares and passes on.
+//! this module only prepares them.
 
 mod alloc;
 mod layers;

@@ -1,5 +1,5 @@
-//! The project's Python environment, `.venv` at the root: made on first use, and again when what it is
-//! made of has changed. A problem of a fresh machine is named with what to install.
+//! The project's Python environment, `.venv` at the root. It is made on first use, and again when its
+//! requirements have changed. If a new machine lacks something, the message says what to install.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

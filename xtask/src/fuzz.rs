@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: builds the targets of fuzz/ with the instrumentation that libFuzzer needs, on the
-//! stable compiler, and lets each look for inputs that break something for some seconds, from the committed
-//! corpus on. `cargo +nightly fuzz run TARGET` does the same with the address sanitizer. What a run finds
-//! new stays out of the repository, but where `--keep` is given.
+//! `cargo xtask fuzz`: builds the targets of fuzz/ on the stable compiler, with the instrumentation
+//! that libFuzzer needs. Each target then searches for inputs that break something for some seconds,
+//! from the committed corpus on. `cargo +nightly fuzz run TARGET` does the same with the address
+//! sanitizer. New inputs of a run stay out of the repository, unless `--keep` is given.
 
 use std::fs;
 use std::path::PathBuf;

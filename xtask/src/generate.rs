@@ -1,5 +1,5 @@
-//! `cargo xtask gen`: makes the generated sources anew, or with `--check` only compares. They are
-//! committed, so that a plain `cargo build` needs no generator. The generators are pinned in
+//! `cargo xtask gen`: regenerates the generated sources; with `--check` it only compares. They are
+//! committed, so a plain `cargo build` needs no generator. The generators are pinned in
 //! xtask/Cargo.toml, behind the feature `gen`.
 
 use std::fs;

@@ -1,9 +1,10 @@
-//! The suite `hosts`: unpacks the archive of `cargo xtask dist` into an empty folder, builds its examples
-//! with every compiler that a host may use, through CMake and pkg-config, and runs them; then runs hosts in
-//! C and C++ under sanitizers. It must never look at the repository for what the archive should hold.
+//! The suite `hosts`. It unpacks the archive of `cargo xtask dist` into an empty folder, builds its
+//! examples with every compiler that a host may use, through CMake and pkg-config, and runs them. Then
+//! it runs hosts in C and C++ under sanitizers. It must never use files of the repository that the
+//! archive should contain.
 //!
-//! The library itself is built without sanitizers: what is covered is the hosts, the C++ headers that they
-//! include, and what the library hands them or is handed.
+//! The library itself is built without sanitizers. They cover the hosts, the C++ headers that these
+//! include, and the memory that passes between host and library.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The chores of the project: `cargo xtask --help` lists them. Parses the command line, and nothing else:
-//! each chore is a module.
+//! The chores of the project: `cargo xtask --help` lists them. This module only parses the command
+//! line; each chore is a module.
 
 #![allow(
     clippy::print_stdout,

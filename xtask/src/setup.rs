@@ -1,6 +1,6 @@
-//! What a chore needs from the machine: looked for before any work, installed by name where that is
-//! allowed. Where it is not, the chore stops with the one command that helps. It asks only for what the
-//! chore names, and never removes or upgrades anything.
+//! What a chore needs from the machine. This is checked before any work, and what is missing is
+//! installed by name, if that is allowed. If not, the chore stops with the one command that helps. Only
+//! what the chore names is installed; nothing is ever removed or upgraded.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Runs the commands that a chore is made of: shows what is going on and how long it took, keeps the
-//! output in a log, and shows its end when a command fails. It decides nothing about outcomes.
+//! Runs the commands of a chore. It shows which command runs and how long it took, keeps the output in
+//! a log, and shows the end of the log when a command fails. It decides nothing about outcomes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, IsTerminal};

@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: builds the program of tests/soak and lets it call the host contract at random, from
-//! eight threads, with faults injected unless told otherwise. What it does follows from its seed, which is printed; a failure
-//! comes with the command that repeats it.
+//! `cargo xtask soak`: builds the program of tests/soak and runs it. It calls the host contract at
+//! random from eight threads, by default with injected faults. All choices follow from its seed, which
+//! is printed. A failure prints the command that repeats it.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

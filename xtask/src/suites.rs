@@ -1,5 +1,5 @@
-//! `cargo xtask test`: runs the jobs of the chosen suites and adds up what they say. A job that cannot run
-//! at all counts as one failure, never as nothing.
+//! `cargo xtask test`: runs the jobs of the chosen suites and adds up their results. A job that cannot
+//! run at all counts as one failure, never as nothing.
 
 mod conformance;
 mod counts;

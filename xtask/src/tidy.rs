@@ -1,5 +1,5 @@
-//! `cargo xtask tidy`: checks the invariants that ARCHITECTURE.md states and the compiler does not know.
-//! It reads only files that git knows or would add, and changes nothing.
+//! `cargo xtask tidy`: checks the invariants of ARCHITECTURE.md that the compiler does not know. It
+//! reads only files that git knows or would add, and changes nothing.
 
 mod floors;
 mod layers;

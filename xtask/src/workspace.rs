@@ -1,4 +1,4 @@
-//! Where things of the project lie: the one place that knows paths. It never creates anything.
+//! The paths of the project. No other module knows them. This module never creates anything.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

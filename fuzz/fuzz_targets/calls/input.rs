@@ -1,4 +1,4 @@
-//! Arguments from bytes. When the bytes are used up all are 0.
+//! Makes arguments from bytes. When the bytes are used up, all arguments are 0.
 
 use super::world::World;
 

@@ -1,5 +1,5 @@
-//! The interpreter: each byte picks a call, those behind it its arguments. It must never make a call that
-//! the contract calls the host's fault.
+//! The interpreter: each byte chooses a call, and the bytes behind it are its arguments. It must never
+//! make a call that the contract calls the host's fault.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,

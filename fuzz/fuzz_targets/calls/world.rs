@@ -1,5 +1,5 @@
-//! What a sequence of calls has made, and the functions of the host that it gave to the library. It must
-//! never leave anything behind for the next sequence: libFuzzer plays millions in one process.
+//! The objects that a sequence of calls has made, and the host functions that it passed to the library.
+//! It must never leave anything for the next sequence: libFuzzer runs millions in one process.
 
 #![allow(
     clippy::undocumented_unsafe_blocks,

@@ -1,6 +1,6 @@
-//! What the headers of the contracts declare: numbers, structs with their members, and signatures. Reads
-//! only the C that these headers are written in, and must never skip what it does not understand: that is
-//! an error.
+//! Reads what the headers of the contracts declare: numbers, structs with their members, and
+//! signatures. It reads only the C that these headers use. It must never skip what it does not
+//! understand: that is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! The suite `alloc`: builds its program, benches/alloc, and PyTorch's own allocator as a peer, and runs
-//! them. It measures nothing itself.
+//! The suite `alloc`: builds its program, benches/alloc, and PyTorch's own allocator as a peer, and
+//! runs both. It measures nothing itself.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
-//! The suite `layers`: counts the instructions of calls of the C ABI, with the layers built in and off, and in a
-//! build without them. Instructions and not time, since those are the same on every run.
+//! The suite `layers`: counts the instructions of calls of the C ABI, with the layers built in and off,
+//! and in a build without layers. It counts instructions because, unlike times, they are the same in
+//! every run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

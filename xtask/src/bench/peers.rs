@@ -1,6 +1,6 @@
-//! What Outrigger is measured against: fetched by name from Debian and PyPI into a cache below the target
-//! folder. Nothing is installed into the system or into the project's environment, and a peer that cannot
-//! be had is an error of that peer alone.
+//! The peers that Outrigger is measured against. They are fetched by name from Debian and PyPI into a
+//! cache below the target folder. Nothing is installed into the system or into the project's
+//! environment. A peer that cannot be fetched is an error of this peer alone.
 
 use std::ffi::OsStr;
 use std::fs;

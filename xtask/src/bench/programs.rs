@@ -1,5 +1,5 @@
-//! The programs that suites measure: compiles them, fetches what they need, and writes down for benches/
-//! how each of the suites `stream` and `graph` is started, or why it cannot be.
+//! The programs that suites measure: compiles them, fetches what they need, and writes for benches/ how
+//! each program of the suites `stream` and `graph` is started, or why it cannot be started.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
-//! Prints the Rust bindings of `driver.h`. A program of its own, behind the feature `gen`, so that only
-//! those who regenerate build bindgen and need libclang. Started by `cargo xtask gen`; never by
-//! a person.
+//! Prints the Rust bindings of `driver.h`. It is a separate program behind the feature `gen`, so that
+//! only those who regenerate build bindgen and need libclang. `cargo xtask gen` starts it, never a
+//! person.
 
 // Standard output is this program's result, read by the process that started it.
 #![allow(clippy::print_stdout)]

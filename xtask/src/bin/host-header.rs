@@ -1,11 +1,11 @@
-//! Prints `outrigger.h`, made from ffi/ as ffi/cbindgen.toml says; or with `--table`, `ffi/src/table.rs`,
-//! the table of all functions. A program of its own, behind the feature `gen`, so that only those who
-//! regenerate build cbindgen. Started by `cargo xtask gen`; never by a person. It must never change the
-//! order of the entries that the table has: what is new goes to its end.
+//! Prints `outrigger.h`, made from ffi/ as ffi/cbindgen.toml says; with `--table` it prints
+//! `ffi/src/table.rs`, the table of all functions. It is a separate program behind the feature `gen`,
+//! so that only those who regenerate build cbindgen. `cargo xtask gen` starts it, never a person. It
+//! must never change the order of the table's entries: new entries go to its end.
 //!
-//! The exports are declared by the macro `api!`, which cbindgen would have to ask an unstable compiler
-//! to expand, with all dependencies built again. This program writes the signatures that the macro makes
-//! into copies of the sources instead; tests/ compares the header with the exports of the real library.
+//! The macro `api!` declares the exports. To expand it, cbindgen would need an unstable compiler and
+//! would build all dependencies again. Instead, this program writes the signatures that the macro makes
+//! into copies of the sources. tests/ compares the header with the exports of the real library.
 
 // Standard output is this program's result, read by the process that started it.
 #![allow(clippy::print_stdout)]

@@ -1,6 +1,6 @@
-//! The licences of what is linked into the library and the command line, from what Cargo knows and from
-//! the files that the packages bring. It must never leave a package out silently: one without a licence
-//! is an error.
+//! The licences of all packages that are linked into the library and the command line, from Cargo's
+//! metadata and from the files of the packages. It must never leave a package out silently: a package
+//! without a licence is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! The conformance suite on every driver that needs no hardware. Each must pass all of it, and its report
-//! must stand up to `outrigger verify`. What was not judged is never counted as passed.
+//! The conformance suite on every driver that needs no hardware. Each driver must pass all of it, and
+//! `outrigger verify` must accept the report. A test without a verdict is never counted as passed.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! What a suite counted, and how that is read from the output of the programs that run tests. What was
-//! skipped keeps its reason: it is never counted as passed.
+//! The counts of a suite, read from the output of the programs that run its tests. A skipped test keeps
+//! its reason, and is never counted as passed.
 
 use std::collections::BTreeMap;
 

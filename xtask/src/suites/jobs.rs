@@ -1,5 +1,5 @@
-//! The jobs of a test run: which there are, what they need from the machine, which belong to which run,
-//! and how they are dealt to the parts of a run. It runs nothing.
+//! The jobs of a test run: which jobs exist, what they need from the machine, which run has which jobs,
+//! and how jobs are distributed over the parts of a run. This module runs nothing.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;

@@ -1,6 +1,6 @@
-//! The conformance suite on drivers and hosts that are wrong on purpose. Each must be caught by a test of a
-//! rule that it breaks, and the same library without a defect must pass, within the same limits in time.
-//! Which tests catch which mutant is printed: it is what the suite is worth.
+//! The conformance suite on drivers and hosts that are wrong on purpose. A test of a rule that the
+//! mutant breaks must catch it. The same library without a defect must pass within the same time
+//! limits. The run prints which tests caught which mutant: this shows what the suite is worth.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! What earlier runs have passed, so that `--resume` need not run it again: one file for each job, with the
-//! fingerprint of all sources that it ran on. A failure is never kept.
+//! The jobs that earlier runs have passed, so that `--resume` need not run them again: one file for
+//! each job, with the fingerprint of all sources on which it ran. A failure is never kept.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};

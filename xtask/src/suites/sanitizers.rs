@@ -1,6 +1,6 @@
-//! The Rust tests of the crates that threads share, under a sanitizer, with the stable compiler and in a
-//! build of their own. For the thread sanitizer std is compiled with it too: it would blame std's own locks
-//! otherwise. Nothing is suppressed.
+//! The Rust tests of the crates that threads share, under a sanitizer, with the stable compiler and in
+//! a separate build. The thread sanitizer also instruments std; otherwise it would report std's own
+//! locks. Nothing is suppressed.
 
 use super::LIMIT;
 use super::counts::Counts;

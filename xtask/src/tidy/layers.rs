@@ -1,5 +1,5 @@
-//! The order of the layers: a crate depends only on crates below it. Cargo refuses cycles; this refuses
-//! the first step of one, and layers that are jumped in the wrong direction.
+//! Checks the order of the crates: a crate depends only on crates below it. Cargo refuses cycles; this
+//! check refuses every dependency in the wrong direction.
 
 use anyhow::{Context, ensure};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Rules that are seen in the text of one file: its length, its head, and words that must not stand there.
+//! Rules that the text of one file shows: its length, its head, and words that must not be in it.
 
 use super::Source;
 use crate::generate;

@@ -1,4 +1,4 @@
-//! docs/environment.md lists exactly the environment variables that the code knows.
+//! Checks that docs/environment.md lists exactly the environment variables that the code knows.
 
 use std::collections::BTreeSet;
 
