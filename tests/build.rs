@@ -1,5 +1,6 @@
-//! Builds what the tests load: the C template by its own Makefile, as a vendor does; the broken drivers
-//! of `drivers/`, one library for each defect; the C++ hosts of both faces; and the examples of hosts.
+//! Builds what the tests load: the C template by its own Makefile, as a vendor builds it; the broken
+//! drivers of `drivers/`, one library for each defect; the C++ hosts of both faces; and the examples of
+//! hosts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

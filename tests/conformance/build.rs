@@ -1,4 +1,5 @@
-//! Gives the suite a hash of its own sources, so that a report says which tests were meant by their ids.
+//! Gives the suite a hash of its own sources, so that a report says which versions of the tests its ids
+//! mean.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
-//! The C ABI as tests of graphs call it: statuses become results, outputs become values. It calls
-//! Outrigger and checks that calls succeed or fail as said; what they do is for the tests to check.
+//! The C ABI for the tests of graphs: statuses become results, and outputs become values. It checks
+//! that calls succeed or fail as expected; the tests check what the calls do.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,5 +1,5 @@
-//! What the tests of this package share: the libraries that its build script made, a limit in time for
-//! every test, and gates that hold a queue back. Nothing here asserts anything about Outrigger itself.
+//! What the tests of this package share: the libraries that its build script made, a time limit for
+//! every test, and gates that hold a queue back. This crate asserts nothing about Outrigger itself.
 
 pub mod abi;
 

@@ -1,5 +1,6 @@
-//! Two drivers that have given the same address: a call without a device refuses the number and names both
-//! devices, and a call with the device means the memory of that one. A process of its own, for its drivers.
+//! Two drivers that return the same address. A call without a device refuses the address and names both
+//! devices; a call with a device means the memory of that device. The tests have their own process
+//! because of their drivers.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

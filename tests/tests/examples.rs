@@ -1,4 +1,4 @@
-//! The examples of hosts, compiled as they stand and run: each returns 0 if it computed what it should.
+//! The examples of hosts, compiled unchanged and run: each returns 0 if its results are right.
 
 use std::ffi::{CString, c_char, c_int};
 

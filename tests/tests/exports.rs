@@ -1,5 +1,5 @@
-//! What the built library exports: every function of the C ABI goes through the panic guard, nothing
-//! else leaks out, and the header declares exactly what the library has.
+//! The exports of the built library: every function of the C ABI goes through the panic guard, nothing
+//! else is exported, and the header declares exactly what the library has.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The graph part of the C ABI called out of order: what captures, events, graphs and executable graphs
-//! refuse. Each call fails as documented, writes nothing, and leaves what it was called on usable.
+//! The graph part of the C ABI, called in the wrong order: what captures, events, graphs and executable
+//! graphs refuse. Each call fails as documented, writes nothing, and leaves its object usable.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,5 +1,5 @@
-//! Every function of the graph part of the C ABI with handles that are not of live things of its kind,
-//! and with missing pointers: each call says what is wrong, writes nothing, and changes nothing.
+//! Every function of the graph part of the C ABI, with stale handles, handles of another kind, and
+//! missing pointers: each call says what is wrong, writes nothing, and changes nothing.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,5 +1,6 @@
-//! Graphs that end while they are used: by replays that are held back, by streams that are gone, by
-//! threads that know nothing of each other; and ten thousand of them, which leave nothing behind.
+//! Graphs that are destroyed while they are in use: by replays that are held back, by streams that are
+//! gone, and by threads that know nothing of each other. And ten thousand graphs, which leave nothing
+//! behind.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,5 +1,6 @@
-//! What a graph's pool has free between replays serves others: replays compute what they should, and so do
-//! those who have used the memory meanwhile, whoever is first and however the graph is replayed.
+//! Between replays, the free memory of a graph's pool serves others. Replays compute the right results,
+//! and so does the work that has used the memory meanwhile, whichever comes first and however the graph
+//! is replayed.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

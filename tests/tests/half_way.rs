@@ -1,5 +1,5 @@
-//! A replay that a driver refuses in the middle: what it has submitted runs, and is waited for. A program of its
-//! own, since the driver is one that fails.
+//! A replay that a driver refuses in the middle: the work that was submitted runs, and is waited for.
+//! This is a separate program, because its driver fails.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,5 +1,5 @@
-//! The headers as hosts compile them: every one alone, by gcc and clang, in every standard that they are
-//! written for, with all warnings; and hosts in C and C++ that are built against the library that Cargo
+//! The headers as hosts compile them: each one alone, by gcc and clang, in every standard for which it
+//! is written, with all warnings. And hosts in C and C++ that are built against the library that Cargo
 //! made, one of them against headers of version 0.1.
 
 use std::path::{Path, PathBuf};

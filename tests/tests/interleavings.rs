@@ -1,5 +1,6 @@
-//! Legal calls that other threads or the host's own callbacks come in between: nothing hangs, nothing that is in
-//! use goes away, and each call succeeds or says why not. Every test fails after a limit instead of hanging.
+//! Legal calls between which other threads, or callbacks of the host, make their own calls: nothing
+//! hangs, nothing that is in use goes away, and each call succeeds or says why not. Every test fails
+//! after a time limit instead of hanging.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

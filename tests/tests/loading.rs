@@ -1,5 +1,5 @@
-//! Loading drivers that are broken: each is refused with a text that names what is wrong and what would
-//! be right, and the process stays usable. Checked on the text that a person reads.
+//! Loading broken drivers: each is refused with a text that says what is wrong and what would be right,
+//! and the process stays usable. The tests check the text that a person reads.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
-//! The memory API through the C ABI: pools that a host allocates into, limits, observers that release
-//! memory, statistics; each with right and wrong use. Devices of each driver under test.
+//! The memory API through the C ABI: pools in which a host allocates, limits, observers that release
+//! memory, statistics; each with right and wrong use. The tests run on devices of each driver under
+//! test.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,5 +1,5 @@
-//! What is recorded of memory through the C ABI: labels, the ring of events, contexts of allocations,
-//! traces that are replayed, snapshots. Devices of each driver under test.
+//! Records of memory through the C ABI: labels, the ring of events, contexts of allocations, traces
+//! that are replayed, snapshots. The tests run on devices of each driver under test.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,5 +1,5 @@
-//! Memory that two processes share, through the C ABI. The other process is this test program once more,
-//! started for the one test that imports.
+//! Memory that two processes share, through the C ABI. The other process is this test program, started
+//! again for the one test that imports.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,5 +1,6 @@
 //! Pools that sleep, through the C ABI: contents and addresses come back, the device has the memory
-//! meanwhile, and whoever uses it is refused. Both faces of `host` with virtual memory, and a driver without.
+//! meanwhile, and calls that use it are refused. The tests run on both faces of `host` with virtual
+//! memory, and on a driver without it.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

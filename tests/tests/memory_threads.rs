@@ -1,5 +1,5 @@
-//! Threads that share devices for long: what they hold stays their own, and the memory of the devices does
-//! not grow. `OUTRIGGER_TEST_SECONDS` says for how long, 2 by default.
+//! Threads that share devices for a long time: their memory keeps its contents, and the memory of the
+//! devices does not grow. `OUTRIGGER_TEST_SECONDS` says for how long, 2 by default.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

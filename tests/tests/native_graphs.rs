@@ -1,5 +1,5 @@
-//! Graphs that are replayed as graphs of the driver's own, through the C ABI, on `host` with such graphs:
-//! unified and discrete.
+//! Graphs that are replayed as graphs of the driver, through the C ABI, on both faces of `host` with
+//! `graphs=native`.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,5 +1,5 @@
-//! Operators and kernels of a host, through the C ABI: operands that no memory could hold, and ever new
-//! kernels. Devices of each driver under test.
+//! Operators and kernels of a host, through the C ABI: operands that no memory could hold, and many
+//! different kernels. The tests run on devices of each driver under test.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

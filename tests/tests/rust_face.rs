@@ -1,6 +1,6 @@
-//! The Rust face as hosts of version 0.1 were compiled against it: every function with its whole type, and
-//! every value that they name. What changes or goes does not compile any more; additions do not matter.
-//! A change here is a break of Rust hosts, and wants a new minor version while the major one is 0.
+//! The Rust interface as hosts of version 0.1 use it: every function with its whole type, and every
+//! value that they name. A change or a removal does not compile any more; additions do not matter. A
+//! change of this file breaks Rust hosts, and needs a new minor version while the major version is 0.
 
 #![expect(
     clippy::type_complexity,

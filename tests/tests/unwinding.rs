@@ -1,5 +1,6 @@
-//! H4: what leaves a function of the host. One of a C++ host ends the process where the library called it;
-//! the faces in C++ and Rust catch what is thrown, and say what has become of it.
+//! H4: exceptions and panics that leave a function of the host. One that leaves a function of a C++ host
+//! ends the process where the library called the function. The interfaces in C++ and Rust catch what is
+//! thrown, and report it.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

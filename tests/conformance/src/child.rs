@@ -1,5 +1,5 @@
-//! The process of one test: what it says to the runner, and how it ends. It opens drivers; the runner
-//! never does more than look at one.
+//! The process of one test: what it tells the runner, and how it ends. Only this process opens drivers
+//! for tests.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

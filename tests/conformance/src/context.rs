@@ -1,4 +1,5 @@
-//! What a test gets: the driver under test, chance with a seed, and ways to say more than pass or fail.
+//! What a test gets: the driver under test, random numbers with a seed, and ways to report more than
+//! pass or fail.
 
 use std::cell::RefCell;
 use std::fmt::Debug;

@@ -1,5 +1,6 @@
-//! A vendor's file of expectations: which tests are known to fail, or are not to be run, and why, until
-//! when. An exception never makes a driver conformant; it only keeps a known failure from hiding new ones.
+//! A vendor's expectations file: which tests are known to fail or are not to be run, why, and until
+//! when. An exception never makes a driver conformant. It only keeps a known failure from hiding new
+//! ones.
 
 use std::path::Path;
 

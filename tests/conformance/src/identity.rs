@@ -1,5 +1,5 @@
-//! Who was tested by what: the suite with its hash, and the driver with its file, its devices and what it
-//! declares. The driver is looked at in a process of its own, since it may crash when it is opened.
+//! The identity of the suite (its hash) and of the driver (its file, its devices and what it declares).
+//! A separate process inspects the driver, because it may crash when it is opened.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

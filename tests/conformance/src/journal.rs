@@ -1,5 +1,5 @@
-//! The journal of a run: a file with a line for its head and one for each test that has ended, written as
-//! they end. A run that was killed goes on where the journal ends.
+//! The journal of a run: a file with one line for its head, and one for each test, written when the
+//! test ends. A run that was killed continues where the journal ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -1,5 +1,5 @@
-//! The report as JUnit XML, for the build servers that read it. Crashes and timeouts are errors there, and
-//! what was not judged is skipped with its reason: never a pass.
+//! The report as JUnit XML, for build servers. Crashes and timeouts are errors there. A test without a
+//! verdict is skipped with its reason; it is never a pass.
 
 use std::time::Duration;
 

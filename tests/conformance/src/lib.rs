@@ -1,9 +1,9 @@
-//! The conformance suite: tests of the driver contract and of the host contract, what runs them, and
-//! what is said of a run.
+//! The conformance suite: tests of the driver contract and of the host contract, the runner, and the
+//! reports.
 //!
-//! A test is a function with a stable id that names the numbered rules of `driver.h` (`R..`) or
-//! `outrigger.h` (`H..`) which it checks. It must never rely on what the contract does not promise, and
-//! never see the state of another test: each runs in a process of its own.
+//! A test is a function with a stable id. It names the numbered rules of `driver.h` (`R..`) or
+//! `outrigger.h` (`H..`) that it checks. It must never rely on what the contract does not promise, and
+//! never see the state of another test: each runs in its own process.
 
 mod child;
 mod context;

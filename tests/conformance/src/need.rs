@@ -1,4 +1,4 @@
-//! Capabilities: what a driver may leave out, and how one sees that it declares them.
+//! Capabilities: what a driver may leave out, and how the suite sees that a driver declares them.
 
 use std::ffi::c_void;
 use std::mem::offset_of;

@@ -1,4 +1,4 @@
-//! The report as one HTML page: markup, style, program and data in one file, nothing from a network. The
+//! The report as one HTML page: markup, style, program and data in one file that needs no network. The
 //! page must never take text of a driver for markup.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! One process for one test: starts it, listens to it, and ends it with all that it started. Whatever a
-//! driver does in there, the runner goes on.
+//! One process for one test: starts it, reads its messages, and ends it with all processes that it
+//! started. Whatever the driver does there, the runner continues.
 
 use std::io::{PipeReader, Read};
 use std::os::fd::OwnedFd;

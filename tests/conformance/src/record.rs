@@ -1,4 +1,4 @@
-//! What is kept of each test that was run, and how often each outcome occurred.
+//! The record of each test that was run, and how often each outcome occurred.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! What is said of a run: its head, its records, and what follows from them. Reports are made of nothing
-//! else, so that each can be made again from the JSON one.
+//! The report of a run: its head, its records, and what follows from them. All forms of the report are
+//! made from these alone, so each can be made again from the JSON form.
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;

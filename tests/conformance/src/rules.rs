@@ -1,5 +1,5 @@
-//! The numbered rules, as the headers state them: `R1` and on of `driver.h`, `H1` and on of
-//! `outrigger.h`. They are read from the texts, so that a rule cannot exist here and not there.
+//! The numbered rules of the headers: `R1` and on of `driver.h`, `H1` and on of `outrigger.h`. They are
+//! read from the texts of the headers, so a rule cannot exist only here.
 
 /// A numbered rule of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
-//! The chain of hashes over a run: each record's link is the hash of the link before it and of the
-//! record, and the first is that of the run's head. What was cut off, changed, moved or taken from
-//! another run no longer fits. It shows what happened to a file; it does not prove who made it.
+//! The chain of hashes over a run. The first link is the hash of the run's head; the link of each
+//! record is the hash of the link before it and of the record. A record that was cut off, changed,
+//! moved or taken from another run no longer fits. The chain shows what happened to a file; it does not
+//! prove who made it.
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};

@@ -1,4 +1,4 @@
-//! Which tests of the suite a run is about.
+//! Selects the tests of a run.
 
 use globset::{Glob, GlobMatcher};
 use serde::{Deserialize, Serialize};

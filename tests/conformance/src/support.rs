@@ -1,4 +1,4 @@
-//! What tests hold queues back with. Nothing here asserts anything.
+//! Tools by which tests hold queues back. This module asserts nothing.
 
 use std::sync::{Arc, Condvar, Mutex};
 

@@ -1,5 +1,5 @@
-//! Where to begin with many failures: the rules of which the largest share of the tests failed. One defect fails
-//! tests of many rules, and most of those of its own.
+//! Where to begin when many tests fail: the rules of which the largest share of the tests failed. One
+//! defect fails tests of many rules, but most tests of the rule that it breaks.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What a test is, and the list of all of them. The macro `tests!` makes a module's part of the list.
+//! The type of a test, and the list of all tests. The macro `tests!` makes a module's part of the list.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What a test says in the end: nothing, or what was wrong and where. The macros `check!`, `equal!` and
-//! `fails!` make the messages, so that all of them say what was expected and what was found.
+//! The verdict of a test: nothing, or what was wrong and where. The macros `check!`, `equal!` and
+//! `fails!` make the messages, so that each message says what was expected and what was found.
 
 use std::any::Any;
 use std::error::Error as StdError;

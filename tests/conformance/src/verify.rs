@@ -1,6 +1,6 @@
-//! Checks a report without running anything: that it is whole, that nothing in it was changed or taken
-//! from another run, and that what it concludes follows from its records. It cannot tell who made it: who
-//! can write a report can also compute its hashes.
+//! Checks a report without running anything: it must be whole, nothing in it may be changed or taken
+//! from another run, and its conclusion must follow from its records. The check cannot tell who made
+//! the report, because who writes a report can also compute its hashes.
 
 use std::collections::BTreeMap;
 

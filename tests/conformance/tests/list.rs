@@ -1,4 +1,4 @@
-//! The list of tests holds together: ids, rules in both directions, and capabilities.
+//! The list of tests is consistent: ids, rules in both directions, and capabilities.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Host calls with something around them, and what mutants remember of queues. Holds no defect itself.
+//! Wraps host calls, and keeps what mutants remember of queues. This module has no defect itself.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;

@@ -1,4 +1,4 @@
-//! Defects of `otr_driver_get_api`, which knows no options: the environment names them.
+//! Defects of `otr_driver_get_api`. It has no options, so the environment names the defect.
 
 use outrigger_device::{Code, sys};
 use outrigger_layers::fail;

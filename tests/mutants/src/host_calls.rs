@@ -1,5 +1,5 @@
-//! Defects of host calls: whether, when, where and with what they are called, and what becomes of their
-//! outcome.
+//! Defects of host calls: whether, when, where and with which arguments they are called, and what
+//! becomes of their outcome.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

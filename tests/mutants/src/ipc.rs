@@ -1,4 +1,4 @@
-//! Defects of memory and events that other processes reach.
+//! Defects of memory and events of other processes.
 
 use std::collections::HashSet;
 

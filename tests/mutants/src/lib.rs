@@ -1,10 +1,11 @@
-//! Drivers that are wrong on purpose. The library `liboutrigger_mutants.so` is the built-in driver `host`
-//! with one defect, which the option `mutant=NAME` chooses, and for defects of its entry the environment;
-//! the conformance suite has to catch each of them. A mutant must have its one defect and no other: without
-//! one the library is a correct driver.
+//! Drivers that are wrong on purpose. The library `liboutrigger_mutants.so` is the built-in driver
+//! `host` with one defect. The option `mutant=NAME` chooses the defect; for defects of
+//! `otr_driver_get_api`, the environment does. The conformance suite has to catch each mutant. A mutant
+//! must have its one defect and no other; without a defect the library is a correct driver.
 //!
-//! It has all groups that `host` can have: two discrete devices of 64 MiB with graphs, operators and virtual
-//! memory of their own. Options of `host` can be given besides, but for those that change the table.
+//! The library has all groups that `host` can have: two discrete devices of 64 MiB with native graphs
+//! and operators, and with virtual memory. It accepts the options of `host`, except those that change
+//! the table.
 
 mod calls;
 mod commands;

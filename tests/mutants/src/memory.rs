@@ -1,4 +1,4 @@
-//! Defects of device memory: addresses, alignment, accounts, and running out.
+//! Defects of device memory: addresses, alignment, figures, and running out.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};

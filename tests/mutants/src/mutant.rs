@@ -1,5 +1,5 @@
-//! What a mutant is, and the macros in which mutants are written. They give names and signatures, no
-//! behaviour.
+//! The type of a mutant, and the macros by which mutants are written. The macros give names and
+//! signatures, but no behaviour.
 
 use std::fmt;
 

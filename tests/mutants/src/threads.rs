@@ -1,5 +1,4 @@
-//! Defects of what belongs to whom: devices and memory that belong to a thread, and events that belong to a
-//! queue.
+//! Defects of ownership: devices and memory that belong to a thread, and events that belong to a queue.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
-//! What a vendor does with a driver that is wrong somewhere in a long run: the run is recorded on the mutant,
-//! replayed on it and on a driver that is right, and shrunk to the few calls that show the defect.
+//! What a vendor does with a driver that goes wrong somewhere in a long run: records the run on the
+//! mutant, replays it on the mutant and on a correct driver, and shrinks it to the few calls that show
+//! the defect.
 
 use std::ffi::CString;
 use std::fs::File;

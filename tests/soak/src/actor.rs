@@ -1,5 +1,5 @@
-//! One thread of the soak: its random numbers, and what it alone has. It picks actions by their weights
-//! until the round ends.
+//! One thread of the soak, with its random numbers and its own objects. It chooses actions by their
+//! weights until the round ends.
 
 use std::sync::{Arc, PoisonError};
 

@@ -1,6 +1,7 @@
 //! Functions of the host that the library runs in stream order, and their data. They never call the
-//! library (H16). They notice when they are called after their data was given back, twice at a time, or
-//! more often than they may be. What was handed out is not used again before its round has ended well.
+//! library (H16). They notice if they are called after their data was given back, twice at the same
+//! time, or too often. Data that was handed out is not used again before its round has ended without a
+//! failure.
 
 use std::ffi::c_void;
 use std::ptr::null;

@@ -1,6 +1,6 @@
-//! The library as a C host sees it: the table of `otr_host_api`, and the one way to call an entry. Each
-//! call is seen by the watchdog, counted, and judged by the rules of outcomes (H1 to H4). What breaks a
-//! rule is a problem, which is told at once and makes the soak fail.
+//! The library as a C host sees it: the table of `otr_host_api`, and the one way to call an entry. The
+//! watchdog sees each call. Each call is counted, and judged by the rules of outcomes (H1 to H4). A
+//! broken rule is reported at once and makes the soak fail.
 
 use std::cell::Cell;
 use std::collections::HashMap;

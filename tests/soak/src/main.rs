@@ -1,11 +1,11 @@
-//! The soak: threads make random calls of the host contract, over drivers that fail now and then, with the
-//! layer `validate` between, until the time is up. Every call has to return, with an outcome that the
-//! contract knows; what is in use has to keep what was written there; and at the end nothing may be left.
+//! The soak: until the time is up, threads make random calls of the host contract, over drivers that
+//! sometimes fail, with the layer `validate` in between. Every call has to return, with an outcome of
+//! the contract. Memory in use has to keep its contents. At the end nothing may be left.
 //!
-//! It is a host like any other: it takes all functions from `otr_host_api`, and keeps to what the contract
-//! leaves to the host. Whatever the contract says is checked is done wrong on purpose, too. Each scene (see
-//! [`scene`]) is a process of its own, so that a crash is an outcome. The same seed with `--threads 1`
-//! and `--steps` makes the same calls.
+//! The soak is a host like any other: it takes all functions from `otr_host_api`, and keeps the rules
+//! that the contract leaves to the host. It breaks rules that the library checks on purpose, too. Each
+//! scene (see [`scene`]) is a separate process, so that a crash is an outcome. The same seed with
+//! `--threads 1` and `--steps` makes the same calls.
 
 mod actions;
 mod actor;

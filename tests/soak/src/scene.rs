@@ -1,5 +1,5 @@
-//! A scene: drivers and faults, in a process of its own. Rounds follow each other in it: threads act on a
-//! world of their own, then all is given back, and nothing may be left.
+//! A scene: drivers and faults, in a separate process. It consists of rounds: threads act on a world of
+//! their own, then everything is given back, and nothing may be left.
 
 use std::io::{BufRead, Write};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The watchdog: every call of the library returns in time, or the process ends with the names of the
-//! calls that do not. It must never need a lock that a call holds.
+//! The watchdog: if a call of the library does not return in time, the process ends and names the call.
+//! The watchdog must never need a lock that a call holds.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};

@@ -1,5 +1,5 @@
-//! What the threads share: everything that was made and not given back, on shelves. A shelf's lock is held
-//! to look and to take, never over a call of the library.
+//! What the threads share: shelves with all objects that were created and not given back. The lock of a
+//! shelf is held only to look and to take, never over a call of the library.
 //!
 //! What the contract leaves to the host is kept to by how things are shelved:
 //! - Memory belongs to its home stream, and whoever submits work on it holds it meanwhile, so that it is

@@ -1,4 +1,4 @@
-//! One work of a program as one call of the C ABI: on a stream, which may capture, or as a node.
+//! One act of a program as one call of the C ABI: on a stream, which may capture, or as a node.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null;

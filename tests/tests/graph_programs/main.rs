@@ -1,7 +1,7 @@
-//! Random programs of streams, events, memory, kernels, host functions, conditionals and child graphs:
-//! what a plain sequential model computes is what they compute eagerly, captured and replayed, and
-//! built node by node; with every flag, with buffers and numbers bound anew, updated, and on three
-//! drivers in one runtime. A failing program is shrunk, and its seed is printed.
+//! Random programs of streams, events, memory, kernels, host functions, conditionals and child graphs.
+//! They must compute what a plain sequential model computes: eagerly, captured and replayed, and built
+//! node by node; with every flag, with other buffers and numbers bound, after updates, and on three
+//! drivers in one runtime. A program that fails is shrunk, and its seed is printed.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,

@@ -1,4 +1,4 @@
-//! The model: a program run one act after the other, by plain Rust on vectors.
+//! The model: runs a program one act after another, in plain Rust on vectors.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! Random programs, and what they mean: a list of acts on numbered buffers, run one after the other by
-//! plain Rust. Nothing here knows of streams that run or of graphs.
+//! Random programs and their meaning: a list of acts on numbered buffers, which plain Rust runs one
+//! after another. This module knows nothing of running streams or of graphs.
 
 use std::collections::BTreeSet;
 

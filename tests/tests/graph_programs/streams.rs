@@ -1,5 +1,5 @@
-//! Programs on streams: run at once, or captured. What acts on the same buffer is ordered by events,
-//! and nothing else is.
+//! Programs on streams: run at once, or captured. Events order the acts on the same buffer, and nothing
+//! else.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::AtomicI64;

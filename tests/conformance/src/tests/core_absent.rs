@@ -1,6 +1,6 @@
-//! What holds with an optional part of the contract and without it: the mandatory part does its work, and
-//! what is not there is refused with the code that says so. Valid on every driver, so that none passes for
-//! having nothing to test.
+//! What holds with an optional part of the contract and without it: the mandatory part works, and a
+//! missing part is refused with the documented code. These tests run on every driver, so no driver
+//! passes because nothing was tested.
 
 use std::mem::offset_of;
 

@@ -1,4 +1,4 @@
-//! R1, R3, R4, R9 and R14: the number of devices, and what is said of each.
+//! R1, R3, R4, R9 and R14: the number of devices, and the properties of each.
 
 use std::ffi::CStr;
 use std::mem::offset_of;

@@ -1,4 +1,5 @@
-//! R4 to R6: error texts, to whom they belong and how long they last, and that nothing is printed.
+//! R4 to R6: error texts, to which thread they belong and how long they last, and that nothing is
+//! printed.
 
 use std::ffi::CStr;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! R17 and R27: host calls are called exactly once, in order, with the right arguments, and what they
-//! return is the outcome.
+//! R17 and R27: host calls are called exactly once, in order, with the right arguments. Their result is
+//! the outcome of the command.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! R8, R10, R11 and R30: who owns what, what may go when, and many threads at once.
+//! R8, R10, R11 and R30: who owns what, when objects may be destroyed, and many threads at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

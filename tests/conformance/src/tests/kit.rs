@@ -1,8 +1,8 @@
-//! What the tests of the driver contract share: a driver with memory that is given back at the end, host
-//! memory for copies, and short ways to say what a queue does. Nothing here decides whether a driver is
-//! right, but for what is left behind.
+//! What the tests of the driver contract share: a driver whose memory is given back at the end, host
+//! memory for copies, and short calls for what a queue does. This module does not decide whether a
+//! driver is right, except for what is left behind.
 //!
-//! A test that fails leaves its memory alone: its work may still run, and its process ends anyway.
+//! A test that fails does not free its memory: its work may still run, and its process ends anyway.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,5 @@
-//! R42 to R44: memory and events that two processes share. The other process does what it is told on its standard
-//! input, one line at a time, and answers on its standard output.
+//! R42 to R44: memory and events that two processes share. The other process reads commands from its
+//! standard input, one per line, and answers on its standard output.
 
 pub(super) mod events;
 

@@ -1,4 +1,4 @@
-//! R37 to R41: reserved addresses, physical memory, and what is mapped where, with work running beside it.
+//! R37 to R41: reserved addresses, physical memory, and what is mapped where, while other work runs.
 
 use std::ffi::c_void;
 

@@ -1,6 +1,6 @@
-//! Operators against references in f64, with limits on the normalized error of each dtype, and sentinels around
-//! what is written: through the C ABI of the host side, by whatever runs them there, and in the driver's own
-//! library.
+//! Operators against references in f64, with limits on the normalized error of each dtype, and with
+//! sentinels around the outputs. They run through the C ABI of the host side, whichever kernels it
+//! uses, and in the driver's own library.
 
 mod dimensions;
 mod elementwise;

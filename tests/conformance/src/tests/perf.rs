@@ -1,5 +1,5 @@
-//! Figures of a driver: what copies, fills, launches, events and operators take, against what the device declares.
-//! Nothing here fails for being slow.
+//! Figures of a driver: the times of copies, fills, launches, events and operators, beside what the
+//! device declares. No test here fails because it is slow.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
 //! Random programs of several queues, events, copies, fills, host calls and failures, against a model
-//! that runs them one command after the other. A failing program is made as small as it still fails.
+//! that runs one command after another. A program that fails is made as small as possible while it
+//! still fails.
 //!
-//! Each queue works on its own memory, and events order the only memory that all of them share; so the
-//! outcome does not depend on the order in which the driver runs what is not ordered.
+//! Each queue works on its own memory, and events order the only memory that all queues share. So the
+//! outcome does not depend on the order of commands that are not ordered.
 
 use outrigger_device::{Code, CopyKind, Event, Queue};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! The driver's table as a host in C has it: for calls that the wrappers of this project would not make.
+//! The driver's table as a C host sees it, for calls that the wrappers of this project would not make.
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::{null, null_mut};

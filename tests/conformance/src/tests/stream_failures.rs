@@ -1,4 +1,5 @@
-//! R20, R23 and R24: what a failed command does to its queue, to events, and to whoever waits.
+//! R20, R23 and R24: what a failed command does to its queue, to events, and to queues and threads that
+//! wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,9 @@
-//! R16, R21 and R24: each kind of command behind each other that it depends on, in one queue and in two
-//! that an event orders. On hardware, each pair is another way through copy engines and compute units.
+//! R16, R21 and R24: pairs of commands of all kinds, of which the second depends on the first, in one
+//! queue and in two queues that an event orders. On hardware, each pair takes another way through copy
+//! engines and compute units.
 //!
-//! The commands work on two blocks of device memory, A and B, and two of host memory, X and Y. Pairs that
-//! have nothing in common are left out.
+//! The commands work on two blocks of device memory, A and B, and on two of host memory, X and Y. Pairs
+//! without common memory are left out.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! R8, R16 to R19: what queues say of themselves, that they work by themselves and apart from each other,
-//! and that they take all the work they are given.
+//! R8, R16 to R19: what queues answer, that they make progress without help and independently of each
+//! other, and that they take all the work they are given.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};

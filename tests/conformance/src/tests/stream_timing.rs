@@ -1,4 +1,4 @@
-//! R19 and R21 for the group `timing`: timestamps of events, and the clock of a device; and what a driver
+//! R19 and R21 for the group `timing`: timestamps of events, the clock of a device, and what a driver
 //! without the group answers.
 
 use std::ptr::null_mut;

@@ -1,5 +1,5 @@
-//! Many threads, many queues, little memory, long runs: what goes wrong only under load. Each run takes
-//! seconds, and its choices follow the seed.
+//! Many threads, many queues, little memory, long runs: defects that show only under load. Each run
+//! takes seconds, and its choices follow the seed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

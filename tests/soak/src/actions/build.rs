@@ -1,4 +1,5 @@
-//! Graphs that are built node by node. Nodes with memory follow each other; others hang anywhere.
+//! Graphs that are built node by node. Nodes with memory follow each other; other nodes depend on any
+//! nodes.
 
 use std::sync::atomic::AtomicBool;
 

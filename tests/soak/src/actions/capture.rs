@@ -1,5 +1,6 @@
-//! Captures with memory, by one thread each, on streams that others look at, join to their captures, fail
-//! and destroy meanwhile. A recipe is a number: the same one records the same nodes with other memory.
+//! Captures with memory, by one thread each. Meanwhile other threads query these streams, join them to
+//! their captures, make them fail and destroy them. A recipe is a number: the same number records the
+//! same nodes with other memory.
 
 use std::ptr::null;
 use std::sync::atomic::AtomicBool;

@@ -1,5 +1,6 @@
-//! Captures that nobody coordinates: any thread begins and ends them on any of these streams, joins streams
-//! to them, and destroys streams that record. None of it has memory, but for what is never freed before.
+//! Captures that nobody coordinates: any thread begins and ends them on any of these streams, joins
+//! streams to them, and destroys streams that record. They use only memory that is not freed before the
+//! round ends.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

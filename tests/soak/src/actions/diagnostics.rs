@@ -1,4 +1,4 @@
-//! Histories with contexts, labels, traces of memory and of everything.
+//! Histories with contexts, labels, traces of memory, and traces of everything.
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};

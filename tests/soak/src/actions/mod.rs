@@ -1,5 +1,6 @@
-//! What threads do, by groups: each file has a table of its actions with their weights. An action makes one
-//! call or a few that belong together, and keeps to what the contract leaves to the host.
+//! The actions of threads, in groups: each file has a table of its actions with their weights. An
+//! action makes one call, or a few that belong together. It keeps the rules that the contract leaves to
+//! the host.
 
 pub(crate) mod build;
 pub(crate) mod capture;

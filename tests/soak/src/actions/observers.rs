@@ -1,5 +1,5 @@
-//! Observers that call the library: they ask about whatever is being worked on, and allocate. Others are
-//! asked for memory, and free some. They are removed while they run on other threads.
+//! Observers that call the library: some query objects that are in use, and allocate. Others are asked
+//! for memory, and free some. They are removed while they run on other threads.
 
 use std::cell::Cell;
 use std::ffi::c_void;

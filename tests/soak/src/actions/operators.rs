@@ -1,4 +1,4 @@
-//! Operators on blocks of one home stream; and what looks them up and gives them threads.
+//! Operators on blocks of one home stream, and the calls that look operators up and set their threads.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null;

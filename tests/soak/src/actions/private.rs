@@ -1,5 +1,6 @@
-//! What one thread alone uses, so that it knows what must come out: memory that keeps what was written
-//! there, and graphs whose replays give what they compute. Memory that two were handed shows here.
+//! Objects that only one thread uses, so that it knows the right results: memory that must keep what
+//! was written there, and graphs whose replays must compute known values. Memory that was handed out
+//! twice shows here.
 
 use std::sync::Arc;
 

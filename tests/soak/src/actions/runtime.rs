@@ -1,4 +1,4 @@
-//! The runtime itself: its drivers, its devices, and waiting for all of one.
+//! The runtime itself: its drivers, its devices, and waiting for a whole device.
 
 use std::ffi::CStr;
 

@@ -1,4 +1,4 @@
-//! Memory of two processes: what is exported here, and what another process has exported.
+//! Memory of two processes: exports of this process, and imports from another process.
 
 use std::ffi::CString;
 

@@ -1,4 +1,4 @@
-//! Streams: made, asked, waited for, and destroyed while others use them.
+//! Streams: created, queried, waited for, and destroyed while other threads use them.
 
 use super::{Action, action};
 use crate::actor::Actor;

@@ -1,5 +1,5 @@
-//! Every entry that can be misused is misused: with handles that are none, with NULL where something is
-//! needed, with numbers that mean nothing. Each of these calls must fail, and break nothing.
+//! Misuses every entry that can be misused: with invalid handles, with NULL where a pointer is needed,
+//! and with numbers that mean nothing. Each of these calls must fail, and break nothing.
 
 use std::ptr::{null, null_mut};
 

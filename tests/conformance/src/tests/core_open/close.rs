@@ -1,4 +1,4 @@
-//! R12: closing a driver, with and without things left alive.
+//! R12: closing a driver, with and without live objects.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! R33: what would wait, and what leads out of a recording.
+//! R33: a recording refuses calls that would wait, and calls that lead out of it.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! What a host is told of memory, and how much of it may be held: statistics, facts of an address, limits,
-//! snapshots, and what gives cached memory back.
+//! What a host can learn of memory and how it limits it: statistics, facts of an address, limits,
+//! snapshots, and calls that give cached memory back.
 
 use std::collections::BTreeMap;
 

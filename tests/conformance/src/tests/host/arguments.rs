@@ -1,5 +1,5 @@
-//! H1 to H12 and H30: what entries answer to NULL, to ids that are none, to devices, flags and structs that
-//! make no sense.
+//! H1 to H12 and H30: how entries answer to NULL, to invalid ids, and to devices, flags and structs
+//! that make no sense.
 
 pub(in crate::tests) mod handle;
 pub(in crate::tests) mod range;

@@ -1,5 +1,5 @@
-//! What is above the driver while the driver is made to fail, by the layer `fault`: the failure is told once,
-//! nothing is half done, and what comes after works.
+//! The host side while the layer `fault` makes the driver fail: the failure is reported once, nothing
+//! is half done, and later calls work.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

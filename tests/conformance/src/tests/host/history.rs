@@ -1,4 +1,4 @@
-//! What is recorded of memory over time: labels, the ring of events, contexts of the host, and traces.
+//! Records of memory over time: labels, the ring of events, contexts of the host, and traces.
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What captures and graphs tell of themselves.
+//! What a host can learn of captures and graphs.
 
 pub(in crate::tests) mod replays;
 

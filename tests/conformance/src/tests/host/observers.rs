@@ -1,5 +1,5 @@
-//! Observers of memory and of fallbacks, those that release memory before a request fails, and the account
-//! of what ran elsewhere.
+//! Observers of memory and of fallbacks, observers that release memory before a request fails, and the
+//! counts of fallbacks.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

@@ -1,5 +1,5 @@
-//! Operators over the C ABI, by the driver's own library or by host kernels: whose they are, what is refused,
-//! and how calls of a stream follow each other.
+//! Operators over the C ABI, by the driver's own library or by host kernels: which of the two runs,
+//! what is refused, and the order of a stream's calls.
 
 use outrigger_device::sys::{otr_operator_call_t, otr_tensor_t};
 use outrigger_device::{Code, DType};

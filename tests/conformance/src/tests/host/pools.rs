@@ -1,4 +1,4 @@
-//! Pools: memory apart from what all share, for threads and graphs, with limits.
+//! Pools: memory that is separate from what all share, for threads and graphs, with limits.
 
 pub(in crate::tests) mod asleep;
 

@@ -1,5 +1,5 @@
-//! The runtime itself: its start, versions and drivers, what a status tells, devices, priorities, timed
-//! events, generators, traces, and the threads of host kernels.
+//! The runtime itself: its start, versions and drivers, the contents of a status, devices, priorities,
+//! timed events, generators, traces, and the threads of host kernels.
 
 use std::ffi::c_void;
 use std::ptr::null;

@@ -1,6 +1,6 @@
-//! H4: what leaves a function of the host ends the process where the library called it. Each test lets a
-//! panic out of one function, in a process of its own; nothing of it may come back to the caller, as an
-//! outcome or as a panic.
+//! H4: a panic that leaves a function of the host ends the process where the library called the
+//! function. Each test lets a panic out of one function, in its own process. The call must not return
+//! to the caller, with an outcome or with a panic.
 
 use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;

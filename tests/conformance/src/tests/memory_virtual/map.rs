@@ -1,4 +1,4 @@
-//! R39 to R41: what is mapped where, what is refused, and work beside it.
+//! R39 to R41: what is mapped where, what is refused, and other work that runs meanwhile.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! R29, R38 and R39: physical memory, what it counts for, and when it goes.
+//! R29, R38 and R39: physical memory, how it is counted, and when it goes back.
 
 use super::*;
 

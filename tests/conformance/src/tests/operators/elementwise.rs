@@ -1,4 +1,4 @@
-//! Operators that do the same to each element: of one input, of two, and conversions.
+//! Elementwise operators: of one input, of two inputs, and conversions.
 
 use outrigger_device::DType;
 

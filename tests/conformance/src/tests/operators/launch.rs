@@ -1,4 +1,4 @@
-//! R45 to R47, and what holds for all commands: operators as work of queues.
+//! R45 to R47: operators as work of queues, with the rules that hold for all commands.
 
 use outrigger_device::{Code, Operator};
 

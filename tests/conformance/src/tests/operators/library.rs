@@ -1,5 +1,5 @@
-//! R45 to R47: the driver's own library of operators, without anything of Outrigger's above it. Which of them
-//! a driver has is its own choice: those that it takes are judged.
+//! R45 to R47: the driver's own library of operators, without Outrigger's code above it. A driver
+//! chooses which operators it has; only those are judged.
 
 use std::cell::Cell;
 

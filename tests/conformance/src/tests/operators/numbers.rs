@@ -1,4 +1,4 @@
-//! Numbers of the dtypes: as they are in memory, and how close a result has to be to a reference in f64.
+//! Numbers of the dtypes: their form in memory, and how close a result must be to a reference in f64.
 
 use outrigger_device::DType;
 

@@ -1,4 +1,4 @@
-//! Tensors in memory that has sentinels around them, and who runs operators over them.
+//! Tensors in memory with sentinels around them, and the two ways to run operators on them.
 
 use std::ffi::CString;
 use std::ptr::null;

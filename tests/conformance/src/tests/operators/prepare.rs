@@ -1,4 +1,5 @@
-//! R45 and R7: which operators there are, and what the entries answer to arguments that make no sense.
+//! R45 and R7: which operators the driver has, and how the entries answer to arguments that make no
+//! sense.
 
 use std::ptr::{null, null_mut};
 

@@ -1,5 +1,5 @@
-//! Hosts that are wrong on purpose: the table of the real library with one defect in it. Each entry that is
-//! named here stands before the real one, which it calls.
+//! Hosts that are wrong on purpose: the table of the real library with one defect in it. Each entry in
+//! this file replaces the real one, and calls it.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};

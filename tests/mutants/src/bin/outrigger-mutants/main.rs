@@ -1,7 +1,7 @@
-//! The mutants as a program. Without arguments it lists them, one JSON object in a line: name, what is wrong,
-//! the rules it breaks, and whether it is a host. With `conformance` it runs the tests of the suite on the
-//! built-in driver through the host that the environment names; drivers are libraries, which the command
-//! line `outrigger` takes.
+//! The mutants as a program. Without arguments it lists them, one JSON object per line: name, what is
+//! wrong, the rules that it breaks, and whether it is a host. With `conformance` it runs the tests of
+//! the suite on the built-in driver, through the host that the environment names. Mutants of drivers
+//! are libraries; the command `outrigger` runs the suite on them.
 
 mod hosts;
 

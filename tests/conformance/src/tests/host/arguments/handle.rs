@@ -1,4 +1,4 @@
-//! H5: ids that are none: 0, stale ones, those of another kind, and garbage.
+//! H5: invalid ids: 0, stale ids, ids of another kind, and garbage.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! H7 to H12 and H30: devices, flags, strings and structs that make no sense, and what is handed out.
+//! H7 to H12 and H30: devices, flags, strings and structs that make no sense, and the ownership of
+//! results.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Conditional nodes: what a number in device memory decides when they run.
+//! Conditional nodes: when they run, a number in device memory decides what they do.
 
 use super::*;
 

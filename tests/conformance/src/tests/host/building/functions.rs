@@ -1,4 +1,4 @@
-//! Host functions of streams and graphs, which are called in order and whose data is given back.
+//! Host functions of streams and graphs: they are called in order, and their data is given back.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 

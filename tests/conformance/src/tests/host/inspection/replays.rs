@@ -1,5 +1,5 @@
-//! Executable graphs: what they tell, the numbers that replays may change, and replays that are timed and
-//! checked.
+//! Executable graphs: their figures, the numbers that replays may change, and replays that are timed
+//! and checked.
 
 use outrigger_device::sys::otr_scalar_t;
 

@@ -1,4 +1,4 @@
-//! Pools that sleep: their memory goes back to the device, and comes back with what it has held.
+//! Pools that sleep: their memory goes back to the device, and returns with its contents.
 
 use super::*;
 
