@@ -1,12 +1,24 @@
 //! The order of all locks.
 
-/// Which lock it is. A thread that holds one takes only those that stand below it in this list.
-///
-/// The list is in the order of nesting: what is held longest stands first. The names are those of the things
-/// that the locks guard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Rank {
+/// Declares the ranks, and the list that a set of ranks is read with.
+macro_rules! ranks {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// Which lock it is. A thread that holds one takes only those that stand below it in this list.
+        ///
+        /// The list is in the order of nesting: the lock that is held longest stands first. A rank has the name of
+        /// what its lock guards.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Rank {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        #[cfg(debug_assertions)]
+        const ORDER: &[Rank] = &[$(Rank::$name),*];
+    };
+}
+
+ranks! {
     // Turns: also held over calls of the driver that may wait.
     /// Drivers are loaded.
     Loading,
@@ -96,8 +108,6 @@ pub enum Rank {
 
 #[cfg(debug_assertions)]
 impl Rank {
-    const ALL: u32 = Self::FreeSlots as u32 + 1;
-
     /// Whether it may be held over a call of the driver.
     pub(crate) fn is_turn(self) -> bool {
         self <= Self::Growth
@@ -105,55 +115,17 @@ impl Rank {
 
     /// Its place in a set of ranks.
     pub(crate) fn bit(self) -> u64 {
-        const { assert!(Rank::ALL <= u64::BITS, "a set of ranks is 64 bits") };
+        const {
+            assert!(
+                ORDER.len() <= u64::BITS as usize,
+                "a set of ranks is 64 bits"
+            )
+        };
         1 << self as u8
     }
 
     /// The one of a set that comes last.
     pub(crate) fn last_of(set: u64) -> Option<Self> {
-        const ORDER: [Rank; Rank::ALL as usize] = [
-            Rank::Loading,
-            Rank::ExecTurn,
-            Rank::Growth,
-            Rank::LoadReport,
-            Rank::Exec,
-            Rank::Capture,
-            Rank::Graph,
-            Rank::CapturePlace,
-            Rank::Captures,
-            Rank::CapturedMark,
-            Rank::PoolSleep,
-            Rank::PoolHandles,
-            Rank::Resources,
-            Rank::Observers,
-            Rank::ObserverCalls,
-            Rank::AllTimelines,
-            Rank::Timelines,
-            Rank::Caches,
-            Rank::PoolStreams,
-            Rank::Retired,
-            Rank::DriverOperators,
-            Rank::EndedOperators,
-            Rank::Fallbacks,
-            Rank::Generator,
-            Rank::FreeEvents,
-            Rank::FailedOperator,
-            Rank::FailedNode,
-            Rank::Imports,
-            Rank::HeldBytes,
-            Rank::PinnedPages,
-            Rank::Ledger,
-            Rank::ArenaNames,
-            Rank::Arena,
-            Rank::Routes,
-            Rank::Pools,
-            Rank::Gate,
-            Rank::Pending,
-            Rank::Histories,
-            Rank::History,
-            Rank::Labels,
-            Rank::FreeSlots,
-        ];
         ORDER.get(set.checked_ilog2()? as usize).copied()
     }
 }
