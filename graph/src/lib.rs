@@ -2,28 +2,31 @@
 //!
 //! # The life of a graph
 //!
-//! 1. **Capture.** `capture` puts a [`Stream`] into a [`Captures`] list; from then on each call on the stream goes to
-//!    `record`, which turns it into a stored command (`data`): a host kernel with its argument block, or an operator
-//!    of the driver. `buffers` finds the memory that the block names and holds it. The [`Recorder`] turns the order of
-//!    streams and events into edges of a [`Dag`]. A [`Graph`] that is built node by node goes through `record`, too.
-//! 2. **Instantiate.** [`GraphExec::new`] decides how replays reach the device (`exec`, `mode_of`), has
-//!    [`Dag::schedule`] drop dead nodes and lay the rest out in segments, and makes a `program` of it: one flat array
-//!    of kernels and argument blocks, with the places that a replay may change.
-//! 3. **Replay.** [`GraphExec::replay`] takes a turn, goes inside the pools of the graph's memory, and gives the
-//!    stream one launch that runs the whole program (`launch`), each node (`submit`), or one launch of a graph of the
-//!    driver's own (`native`). Bindings (`exec/bind`) and random numbers travel with the replay as patches.
-//! 4. **Update.** [`GraphExec::update`] takes over another graph of the same shape; replays that were submitted keep
-//!    the old program.
+//! 1. **Capture.** [`Stream::begin_capture`] makes a [`Capture`], lists it in the device's [`Captures`], and gives the
+//!    stream a place in it. From then on each call on the stream goes to `capture/calls`, which has `record` turn it into a
+//!    stored command (`data`): a host kernel with its argument block, or an operator of the driver. `buffers` finds the
+//!    allocation of each operand, and holds those that are not of the graph's pool. The [`Recorder`] turns the order of
+//!    streams and events into edges of a [`Dag`]. [`Stream::end_capture`] makes a [`Graph`] of all that. A [`Graph`] that is
+//!    built node by node goes through `record`, too.
+//! 2. **Instantiate.** [`GraphExec::new`] decides how replays reach the device (`mode_of`), has [`Dag::schedule`] drop dead
+//!    nodes and lay the rest out in segments, and makes a `program` of it: one flat array of kernels and argument blocks,
+//!    with the places that a replay may change. A native replay has the driver record its own graph here.
+//! 3. **Replay.** [`GraphExec::replay`] takes a turn, enters the pools of the graph's memory, and gives the stream one
+//!    launch that runs the whole program (`launch`), each node (`submit`), or one launch of a graph of the driver's own
+//!    (`native`). Bindings (`exec/bind`) and random numbers go with the replay as patches.
+//! 4. **Update.** [`GraphExec::update`] takes over another graph of the same shape. Replays that were submitted keep the old
+//!    program.
 //! 5. **Look.** `inspect` profiles a replay, compares its cost with eager work, and checks its results.
-//! 6. **Destroy.** Dropping a [`GraphExec`] waits for nothing: program, memory and host functions go through
-//!    [`Device::retire`] and are given back when the last replay has finished.
+//! 6. **Destroy.** Dropping a [`Graph`] or a [`GraphExec`] waits for nothing. An exec lives on without its graph. Its program
+//!    goes through [`Device::retire`] and is given back when the last replay has finished; bound buffers are let go behind
+//!    that replay. Memory and host functions are given back when neither the graph nor an exec needs them.
 //!
 //! # Floors
 //!
-//! `dag`, `dump`, `recorder` and `schedule` are arithmetic over nodes and edges: generic over what a node does (`C`),
-//! they know no device, no memory and no function pointer, and forbid `unsafe`. A node depends only on nodes that were
-//! added before it, so that a graph has no cycles and its numbering is an order in which it can run. All else is above
-//! them, and sees devices and streams through the trait [`Device`] and the type [`Stream`] alone.
+//! `dag`, `dump`, `recorder` and `schedule` are arithmetic over nodes and edges: generic over what a node does (`C`), they
+//! know no device, no memory and no function pointer, and forbid `unsafe`. A node depends only on nodes that were added
+//! before it, so that a graph has no cycles and its numbering is an order in which it can run. The other modules see devices
+//! through the trait [`Device`], and streams as a [`Timeline`] with a queue and, above it, a [`Stream`] that may capture.
 
 mod buffers;
 mod call;
