@@ -95,9 +95,10 @@ int main(int argc, char **argv) {
     otr_string_free(picture);
   }
 
-  /* What replays may change has a name. Node 0 is the first sum, its scalar 0 the factor. */
+  /* What replays may change has a name. Nodes are numbered as they were recorded, scalars as they were passed. */
+  enum { FIRST_SUM = 0, FACTOR = 0 };
   CHECK(otr_graph_name_buffer(graph, "x", x, COUNT * sizeof(float)));
-  CHECK(otr_graph_name_scalar(graph, "factor", 0, 0));
+  CHECK(otr_graph_name_scalar(graph, "factor", FIRST_SUM, FACTOR));
   otr_graph_exec_t exec = 0;
   CHECK(otr_graph_instantiate(graph, NO_FLAGS, &exec));
   CHECK(otr_graph_destroy(graph)); /* the executable graph lives on */

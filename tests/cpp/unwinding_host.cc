@@ -13,6 +13,9 @@
 
 namespace {
 
+constexpr std::uint32_t kDevice = 0, kNoFlags = 0;
+constexpr std::int32_t kPriority = 0;
+constexpr otr_pool_t kNoPool = 0;
 constexpr std::uint64_t kBytes = 1 << 20;
 
 [[noreturn]] void fail() { throw std::runtime_error("a host function failed"); }
@@ -37,13 +40,13 @@ void must(otr_status_t* status) {
 
 otr_stream_t stream() {
   otr_stream_t stream = 0;
-  must(otr_stream_create(0, 0, &stream));
+  must(otr_stream_create(kDevice, kPriority, &stream));
   return stream;
 }
 
 std::uint64_t memory(otr_stream_t on, std::uint64_t size = kBytes) {
   std::uint64_t address = 0;
-  otr_status_free(otr_memory_alloc(0, size, on, &address));
+  otr_status_free(otr_memory_alloc(kDevice, size, on, &address));
   return address;
 }
 
@@ -75,7 +78,7 @@ void keep_history(otr_context_capture_fn capture, otr_context_release_fn release
   options.capture = capture;
   options.release = release;
   options.frames = frames;
-  must(otr_memory_history_start(0, &options));
+  must(otr_memory_history_start(kDevice, &options));
 }
 
 // What a capture of this stream was made of, ready to run.
@@ -113,24 +116,24 @@ void run(const char* name) {
     must(otr_kernel_launch(on, &what));
     otr_status_free(otr_stream_synchronize(on));
   } else if (is("replayed_call") || is("submitted_call") || is("native_call")) {
-    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, 0));
+    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, kNoPool));
     must(otr_host_call(on, call, nullptr));
-    replay(on, is("replayed_call") ? 0 : is("submitted_call") ? OTR_GRAPH_SUBMIT : OTR_GRAPH_NATIVE);
+    replay(on, is("replayed_call") ? kNoFlags : is("submitted_call") ? OTR_GRAPH_SUBMIT : OTR_GRAPH_NATIVE);
   } else if (is("replayed_node") || is("submitted_node") || is("native_node")) {
     const auto what = host(node, nullptr);
-    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, 0));
+    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, kNoPool));
     must(otr_host_node(on, &what));
-    replay(on, is("replayed_node") ? 0 : is("submitted_node") ? OTR_GRAPH_SUBMIT : OTR_GRAPH_NATIVE);
+    replay(on, is("replayed_node") ? kNoFlags : is("submitted_node") ? OTR_GRAPH_SUBMIT : OTR_GRAPH_NATIVE);
   } else if (is("replayed_kernel")) {
     const auto what = launch();
-    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, 0));
+    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, kNoPool));
     must(otr_kernel_launch(on, &what));
-    replay(on, 0);
+    replay(on, kNoFlags);
   } else if (is("destroy_of_graph")) {
     const auto what = host(passes, destroy);
-    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, 0));
+    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, kNoPool));
     must(otr_host_node(on, &what));
-    must(otr_graph_exec_destroy(captured(on, 0)));
+    must(otr_graph_exec_destroy(captured(on, kNoFlags)));
   } else if (is("observer")) {
     observe(OTR_OBSERVE_ALLOC);
     memory(on);
@@ -145,7 +148,7 @@ void run(const char* name) {
     otr_status_free(otr_memory_free(memory(on)));
     observe(OTR_OBSERVE_SEGMENT_FREE);
     otr_status_free(otr_stream_synchronize(on));
-    otr_status_free(otr_memory_empty_cache(0));
+    otr_status_free(otr_memory_empty_cache(kDevice));
   } else if (is("observer_of_failures")) {
     observe(OTR_OBSERVE_OUT_OF_MEMORY);
     memory(on, UINT64_C(1) << 50);
@@ -157,7 +160,7 @@ void run(const char* name) {
   } else if (is("pressure")) {
     otr_observer_t id = 0;
     must(otr_observer_add_pressure(pressure, nullptr, &id));
-    must(otr_memory_set_limit(0, kBytes));
+    must(otr_memory_set_limit(kDevice, kBytes));
     memory(on, 4 * kBytes);
   } else if (is("context_capture")) {
     keep_history(capture, nullptr, nullptr);
@@ -165,20 +168,20 @@ void run(const char* name) {
   } else if (is("context_release")) {
     keep_history(captures, release, nullptr);
     otr_status_free(otr_memory_free(memory(on)));
-    otr_status_free(otr_memory_history_stop(0));
+    otr_status_free(otr_memory_history_stop(kDevice));
   } else if (is("context_frames")) {
     keep_history(captures, nullptr, frames);
     memory(on);
     char* json = nullptr;
-    otr_status_free(otr_memory_snapshot(0, &json));
+    otr_status_free(otr_memory_snapshot(kDevice, &json));
   } else if (is("parallel_for")) {
     must(otr_set_threads(4));
     must(otr_set_parallel_for(parallel));
     const auto address = memory(on, 64 * kBytes);
     const std::uint8_t byte = 1;
-    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, 0));
+    must(otr_capture_begin(on, OTR_CAPTURE_GLOBAL, kNoPool));
     must(otr_fill(on, address, 64 * kBytes, &byte, 1));
-    replay(on, 0);
+    replay(on, kNoFlags);
   } else {
     std::exit(5);
   }
@@ -195,7 +198,7 @@ bool face() {
     return false;
   };
   const auto throws = [](std::int32_t) -> std::int32_t { fail(); };
-  const auto on = otr::Stream::create(otr::Device(0));
+  const auto on = otr::Stream::create(otr::Device(kDevice));
   on.host(throws);
   if (!failed(on)) return false;
   auto capture = otr::Capture::begin(on);
