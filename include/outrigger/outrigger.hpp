@@ -15,7 +15,8 @@
 //            otr::Result, as std::expected of C++23. What is marked noexcept cannot fail.
 // Threads    As in C: objects may be used from any thread. Moving or destroying one while another
 //            thread uses it is the host's fault.
-// In C       What has no class here is called as in C, with the `id()` of the objects.
+// In C       What has no class here is called as in C, with the `id()` of the objects; `sized` makes the structs
+//            and `take` the strings of such calls.
 
 #ifndef OUTRIGGER_HPP
 #define OUTRIGGER_HPP

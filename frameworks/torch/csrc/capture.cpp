@@ -11,8 +11,7 @@ namespace outrigger {
 namespace {
 
 otr_capture_info_t capture_of(otr_stream_t stream) {
-  otr_capture_info_t info = {};
-  info.struct_size = sizeof(info);
+  auto info = otr::sized<otr_capture_info_t>();
   check(otr_capture_info(stream, &info));
   return info;
 }
@@ -84,8 +83,7 @@ void keep_in_capture(otr_stream_t stream, std::shared_ptr<const void> object) {
   auto keeper = std::make_unique<Keeper>();
   keeper->capture = info.id;
   keeper->objects.push_back(std::move(object));
-  otr_host_node_t node = {};
-  node.struct_size = sizeof(node);
+  auto node = otr::sized<otr_host_node_t>();
   node.function = &do_nothing;
   node.user = keeper.get();
   node.destroy = &destroy_keeper;

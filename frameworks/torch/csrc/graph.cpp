@@ -96,13 +96,6 @@ void destroy(otr_graph_t graph, otr_graph_exec_t exec) {
   }
 }
 
-std::string take_text(otr_status_t* status, char** text) {
-  check(status);
-  std::string result(*text);
-  otr_string_free(*text);
-  return result;
-}
-
 struct Pools {
   std::mutex lock;
   std::map<std::pair<c10::MempoolId_t, c10::DeviceIndex>, std::weak_ptr<Pool>> live;
@@ -337,8 +330,7 @@ c10::MempoolId_t Graph::pool() const {
 otr_pool_info_t Graph::pool_info() const {
   const std::lock_guard<std::mutex> lock(lock_);
   expect_graph("describe the pool of");
-  otr_pool_info_t info = {};
-  info.struct_size = sizeof(info);
+  auto info = otr::sized<otr_pool_info_t>();
   check(otr_pool_info(pool_->handle(), &info));
   return info;
 }
@@ -359,8 +351,7 @@ std::string Graph::dump(uint32_t format) const {
   TORCH_CHECK(
       graph_ != 0, "outrigger: the graph is gone since it is executable: make it with keep_graph=True, or call "
       "enable_debug_mode() before the capture");
-  char* text = nullptr;
-  return take_text(otr_graph_dump(graph_, format, &text), &text);
+  return text_from([&](char** text) { return otr_graph_dump(graph_, format, text); });
 }
 
 void Graph::debug_dump(const std::string& path) const {
@@ -415,14 +406,12 @@ void Graph::update(const Graph& other) {
 
 std::string Graph::profile() {
   const otr_graph_exec_t exec = ready("profile");
-  char* text = nullptr;
-  return take_text(otr_graph_profile(exec, current_stream(device_), &text), &text);
+  return text_from([&](char** text) { return otr_graph_profile(exec, current_stream(device_), text); });
 }
 
 std::string Graph::cost() {
   const otr_graph_exec_t exec = ready("tell the cost of");
-  char* text = nullptr;
-  return take_text(otr_graph_cost(exec, current_stream(device_), &text), &text);
+  return text_from([&](char** text) { return otr_graph_cost(exec, current_stream(device_), text); });
 }
 
 void Graph::check_replay() {
@@ -434,16 +423,14 @@ otr_graph_info_t Graph::info() const {
   const std::lock_guard<std::mutex> lock(lock_);
   expect_graph("describe");
   TORCH_CHECK(graph_ != 0, "outrigger: the graph is gone since it is executable");
-  otr_graph_info_t info = {};
-  info.struct_size = sizeof(info);
+  auto info = otr::sized<otr_graph_info_t>();
   check(otr_graph_info(graph_, &info));
   return info;
 }
 
 otr_graph_exec_info_t Graph::exec_info() {
   const otr_graph_exec_t exec = ready("describe");
-  otr_graph_exec_info_t info = {};
-  info.struct_size = sizeof(info);
+  auto info = otr::sized<otr_graph_exec_info_t>();
   check(otr_graph_exec_info(exec, &info));
   return info;
 }

@@ -99,8 +99,7 @@ struct Concatenate {
     }
     const otr_tensor_t output = written_operand(out);
     const otr_scalar_t at = number(at::maybe_wrap_dim(dim, out.dim()));
-    otr_operator_call_t call = {};
-    call.struct_size = sizeof(call);
+    auto call = otr::sized<otr_operator_call_t>();
     call.inputs = inputs.data();
     call.outputs = &output;
     call.scalars = &at;

@@ -79,8 +79,7 @@ bool run(
     }
     out.push_back(written_operand(tensor));
   }
-  otr_operator_call_t call = {};
-  call.struct_size = sizeof(call);
+  auto call = otr::sized<otr_operator_call_t>();
   call.inputs = in.data();
   call.outputs = out.data();
   call.scalars = scalars.begin();

@@ -98,8 +98,7 @@ void free_device_memory(void* address) noexcept {
 
 c10::CachingDeviceAllocator::DeviceStats device_stats(c10::DeviceIndex device) {
   check_device(device);
-  otr_memory_stats_t from = {};
-  from.struct_size = sizeof(from);
+  auto from = otr::sized<otr_memory_stats_t>();
   check(otr_memory_stats(static_cast<uint32_t>(device), &from));
   c10::CachingDeviceAllocator::DeviceStats to;
   const auto& small = from.small;
@@ -200,8 +199,7 @@ void PinnedAllocator::empty_cache() {
 }
 
 at::HostStats PinnedAllocator::get_stats() {
-  otr_memory_stats_t from = {};
-  from.struct_size = sizeof(from);
+  auto from = otr::sized<otr_memory_stats_t>();
   check(otr_host_stats(&from));
   at::HostStats to;
   to.active_requests = stat(from.active);

@@ -35,16 +35,6 @@ uint32_t only_device(PyObject* arguments) {
   return device_or_host(index);
 }
 
-/// Makes a call that hands out a string, and gives that to Python.
-template <class Call>
-PyObject* string_from(const Call& body) {
-  char* text = nullptr;
-  call([&] { return body(&text); });
-  PyObject* result = PyUnicode_FromString(text);
-  otr_string_free(text);
-  return result;
-}
-
 // ---- figures and limits ---------------------------------------------------------------------------
 
 PyObject* stats_json(PyObject* arguments) {
@@ -117,8 +107,7 @@ PyObject* holders(PyObject* arguments) {
 PyObject* pointer_info(PyObject* arguments) {
   Number address = 0;
   parse(arguments, "K", &address);
-  otr_pointer_info_t info = {};
-  info.struct_size = sizeof(info);
+  auto info = otr::sized<otr_pointer_info_t>();
   otr_status_t* status = otr_memory_pointer_info(address, &info);
   if (otr_status_code(status) == OTR_ERR_NOT_FOUND) {
     otr_status_free(status);
@@ -294,8 +283,7 @@ PyObject* pool_set_limit(PyObject* arguments) {
 
 PyObject* pool_info(PyObject* arguments) {
   const otr_pool_t pool = pool_and_device(arguments);
-  otr_pool_info_t info = {};
-  info.struct_size = sizeof(info);
+  auto info = otr::sized<otr_pool_info_t>();
   call([&] { return otr_pool_info(pool, &info); });
   return Py_BuildValue(
       "{s:K,s:K,s:K,s:K,s:K,s:K,s:I,s:N}", "number", static_cast<Number>(info.number), "reserved_bytes",

@@ -39,16 +39,6 @@ c10::DeviceIndex device_argument(PyObject* arguments) {
   return checked(index);
 }
 
-/// Makes a call that hands out a string, and gives that to Python.
-template <class Call>
-PyObject* string_from(const Call& body) {
-  char* text = nullptr;
-  call([&] { return body(&text); });
-  PyObject* result = PyUnicode_FromString(text);
-  otr_string_free(text);
-  return result;
-}
-
 // ---- the package and its devices ----------------------------------------------------------------
 
 PyObject* activate(PyObject*) {

@@ -97,8 +97,7 @@ struct Hooks : Base {
     return is_pinned(data);
   }
   at::Device getDeviceFromPtr(void* data) const override {
-    otr_pointer_info_t info = {};
-    info.struct_size = sizeof(info);
+    auto info = otr::sized<otr_pointer_info_t>();
     check(otr_memory_pointer_info(address_of(data), &info));
     return {T, static_cast<c10::DeviceIndex>(info.device)};
   }

@@ -85,8 +85,7 @@ struct MTIAHooks final : Hooks<c10::DeviceType::MTIA, at::MTIAHooksInterface> {
     allocator_of(kType)->resetPeakStats(index);
   }
   PyObject* memoryStats(Device index) const override {
-    otr_memory_stats_t stats = {};
-    stats.struct_size = sizeof(stats);
+    auto stats = otr::sized<otr_memory_stats_t>();
     check_device(index);
     check(otr_memory_stats(static_cast<uint32_t>(index), &stats));
     using Number = unsigned long long;

@@ -42,6 +42,15 @@ inline const char* text_of(PyObject* object) {
   return text;
 }
 
+/// Makes a call that hands out a string, and gives that to Python.
+template <class Call>
+PyObject* string_from(const Call& body) {
+  char* text = nullptr;
+  call([&] { return body(&text); });
+  const std::string result = otr::take(text);
+  return PyUnicode_FromStringAndSize(result.data(), static_cast<Py_ssize_t>(result.size()));
+}
+
 /// The result of a function that returns nothing.
 inline PyObject* none() {
   Py_RETURN_NONE;

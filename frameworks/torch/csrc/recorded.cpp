@@ -504,8 +504,7 @@ class Recording {
     for (size_t i = 1; i < arguments.size(); ++i) {
       offsets.push_back(static_cast<uint32_t>(i * sizeof(uint64_t)));
     }
-    otr_kernel_call_t node = {};
-    node.struct_size = sizeof(node);
+    auto node = otr::sized<otr_kernel_call_t>();
     node.function = &run_node;
     node.args = arguments.data();
     node.args_size = static_cast<uint32_t>(arguments.size() * sizeof(uint64_t));

@@ -137,8 +137,7 @@ c10::Stream torch_stream(otr_stream_t stream, c10::Device device) {
 
 otr_device_info_t device_info(c10::DeviceIndex device) {
   check_device(device);
-  otr_device_info_t info = {};
-  info.struct_size = sizeof(info);
+  auto info = otr::sized<otr_device_info_t>();
   check(otr_device_info(static_cast<uint32_t>(device), &info));
   return info;
 }

@@ -1,6 +1,9 @@
 //! The C ABI as torch sees it: statuses become torch errors, dtypes and streams are translated.
 //! Everything here is on the hot path of every operator: no strings, no allocation, no locks unless a
 //! call failed. It must never know a dispatch key.
+//!
+//! Of the C++ face it takes what fits torch: structs with their size, and strings. Failures are torch's errors
+//! instead of `otr::Error`, handles travel through torch as pointers, and destructors warn.
 #pragma once
 
 #include <ATen/core/TensorBase.h>
@@ -8,6 +11,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/core/Stream.h>
 #include <c10/util/Exception.h>
+#include <outrigger/cpp/result.hpp>
 #include <outrigger/outrigger.h>
 
 #include <cstdint>
@@ -24,6 +28,14 @@ inline void check(otr_status_t* status) {
   if (C10_UNLIKELY(status != nullptr)) {
     raise(status);
   }
+}
+
+/// Makes a call that hands out a string.
+template <class Call>
+std::string text_from(const Call& call) {
+  char* text = nullptr;
+  check(call(&text));
+  return otr::take(text);
 }
 
 /// What a failed status says: message, operator and stream. The status stays the caller's.

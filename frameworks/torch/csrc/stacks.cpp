@@ -61,8 +61,7 @@ void tell(void*, uint64_t context, otr_frame_fn frame, void* frames) noexcept {
 }  // namespace
 
 otr_history_options_t history_options(uint64_t entries, Stacks stacks, bool of_frees) {
-  otr_history_options_t options = {};
-  options.struct_size = sizeof(options);
+  auto options = otr::sized<otr_history_options_t>();
   options.entries = entries;
   if (stacks != Stacks::kNone) {
     options.flags = of_frees ? OTR_HISTORY_CONTEXT_OF_FREES : 0;

@@ -329,7 +329,7 @@ class StreamRef {
   Outcome<> host(std::function<std::int32_t(std::int32_t upstream)> function,
                  const char* label = nullptr) const {
     auto owner = std::make_unique<detail::HostFunction>(detail::HostFunction{std::move(function)});
-    auto node = detail::sized<otr_host_node_t>();
+    auto node = sized<otr_host_node_t>();
     node.function = &detail::HostFunction::call;
     node.destroy = &detail::HostFunction::destroy;
     node.user = owner.get();

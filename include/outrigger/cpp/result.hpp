@@ -115,6 +115,20 @@ template <class T = void>
 using Outcome = T;
 #endif
 
+/// A struct with its size set and nothing else, as the C functions want it.
+template <class T>
+T sized() noexcept {
+  T value{};
+  value.struct_size = sizeof value;
+  return value;
+}
+
+/// A string that a C function handed out; frees it.
+inline std::string take(char* text) {
+  const std::unique_ptr<char, void (*)(char*)> owner(text, &otr_string_free);
+  return text == nullptr ? std::string() : std::string(text);
+}
+
 namespace detail {
 
 /// The outcome of a call that has nothing to hand out.
@@ -141,26 +155,12 @@ auto done(otr_status_t* status, Make&& make) -> Outcome<decltype(make())> {
 /// Drops what a destructor has nobody to tell.
 inline void ignore(otr_status_t* status) noexcept { otr_status_free(status); }
 
-/// A string that the library handed out.
-inline std::string take(char* text) {
-  const std::unique_ptr<char, void (*)(char*)> owner(text, &otr_string_free);
-  return text == nullptr ? std::string() : std::string(text);
-}
-
 /// A call that hands out a string.
 template <class Call>
 Outcome<std::string> text_of(Call&& call) {
   char* text = nullptr;
   otr_status_t* const status = call(&text);
   return done(status, [text] { return take(text); });
-}
-
-/// A struct with its size set, as the library wants it.
-template <class T>
-T sized() noexcept {
-  T value{};
-  value.struct_size = sizeof value;
-  return value;
 }
 
 /// A call that fills a struct.
