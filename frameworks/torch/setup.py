@@ -29,7 +29,7 @@ SOURCES = sorted(str(path.relative_to(HERE)) for path in (HERE / "csrc").glob("*
 
 
 def folder(variable: str, default: Path, needed: str) -> Path:
-    """The folder named by an environment variable, checked to hold what is needed from it."""
+    """The folder that an environment variable names; it must contain what is needed from it."""
     path = Path(os.environ.get(variable, default)).resolve()
     if not (path / needed).exists():
         sys.exit(
@@ -51,7 +51,7 @@ def compiler() -> list[str]:
 
 
 def is_current(target: Path) -> bool:
-    """Whether an object file is newer than all that it was compiled from, as the compiler listed it."""
+    """Whether an object file is newer than all of its sources, as the compiler listed them."""
     listing = target.with_suffix(".d")
     if not target.exists() or not listing.exists():
         return False
@@ -61,7 +61,7 @@ def is_current(target: Path) -> bool:
 
 
 class BuildShim(build_ext):
-    """Compiles the sources side by side, skipping what is newer than its sources, then links."""
+    """Compiles the sources in parallel, except those whose object files are up to date, then links."""
 
     def build_extension(self, ext: Extension) -> None:
         import torch

@@ -1,5 +1,6 @@
-//! Scaled dot product attention, forward and backward, by the CPU's flash kernel over the device's bytes,
-//! counted as a fallback. Cases that it does not cover are decomposed by torch into products and softmax.
+//! Scaled dot product attention, forward and backward. The CPU's flash kernel runs over the device's
+//! bytes, and is counted as a fallback. Torch decomposes the cases that this kernel does not cover into
+//! products and softmax.
 
 #include "register.h"
 

@@ -1,5 +1,6 @@
-//! The owner of a graph's host memory is a host node that does nothing: the runtime destroys its data when
-//! neither the graph nor anything made from it can run again, which is exactly how long the memory must live.
+//! A host node that does nothing owns a graph's host memory. The runtime destroys the data of the node
+//! when neither the graph nor anything made from it can run again. The memory must live exactly until
+//! then.
 
 #include "capture.h"
 

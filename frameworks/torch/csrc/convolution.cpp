@@ -1,5 +1,6 @@
-//! Convolution, forward and backward. It runs on the CPU over the device's bytes and is counted as a
-//! fallback: torch's boxed fallback cannot reach the CPU kernels, whose choice stands above the dispatcher.
+//! Convolution, forward and backward. It runs on the CPU over the device's bytes, and is counted as a
+//! fallback. Torch's boxed fallback cannot reach these CPU kernels, because torch chooses them above
+//! the dispatcher.
 
 #include "register.h"
 

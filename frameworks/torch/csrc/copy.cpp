@@ -1,6 +1,6 @@
-//! Copies in all directions, in stream order, `non_blocking` honoured; and values read by the host.
-//! It must never read or write device memory on the calling thread before the stream has reached it,
-//! and never let pageable memory of the caller be read after the call.
+//! Copies in all directions, in stream order, with `non_blocking`; and values that the host reads. It
+//! must never read or write device memory on the calling thread before the stream has reached this
+//! point. It must never read pageable memory of the caller after the call.
 
 #include "register.h"
 

@@ -1,4 +1,4 @@
-//! How an elementwise call is put together from torch's iterator.
+//! Builds an elementwise call from torch's iterator.
 
 #include "elementwise.h"
 

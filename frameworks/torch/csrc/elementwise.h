@@ -1,6 +1,6 @@
-//! The kernel of elementwise operators: operands as torch's iterator has checked them go to the native
-//! operator of a name, numbers among the arguments with them. It must never allocate on the way, but
-//! for a CPU scalar that has no other form.
+//! The kernel of elementwise operators. It passes operands that torch's iterator has checked, and
+//! numbers among the arguments, to the native operator of a name. It must never allocate, except for a
+//! CPU scalar that has no other form.
 #pragma once
 
 #include "structured.h"

@@ -1,5 +1,5 @@
-//! Tensors made, resized, given another storage, and filled. It must never make a tensor on a device
-//! other than the one asked for.
+//! Creates, resizes and fills tensors, and gives them another storage. It must never create a tensor on
+//! a device other than the requested one.
 
 #include "register.h"
 

@@ -1,5 +1,5 @@
 //! The boxed CPU fallback: arguments become CPU tensors, the CPU kernel runs, results become device
-//! tensors. It must never guess a device: it comes from the arguments, and they must agree.
+//! tensors. It must never guess a device: the arguments give it, and they must agree.
 
 #include "fallback.h"
 

@@ -1,5 +1,5 @@
-//! Running an operator on the CPU, for any operator, in the order of the stream, and counted.
-//! It must never run before the work queued on the device, and never silently when the mode forbids it.
+//! Runs any operator on the CPU, in stream order, and counts it. It must never run before the work that
+//! was submitted to the device, and never if the mode forbids it.
 #pragma once
 
 #include "host.h"

@@ -1,5 +1,5 @@
 //! Generators over the runtime's Philox state, and the 16-byte state tensor that torch passes around.
-//! It must never be reached without the generator's mutex by torch's rules, except to read.
+//! By torch's rules callers hold the generator's mutex, except to read.
 
 #include "generator.h"
 

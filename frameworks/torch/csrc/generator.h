@@ -1,5 +1,5 @@
-//! Random generators of a device: torch's handle on the runtime's Philox (seed, offset) state.
-//! It must never hold random state of its own: the runtime's is the only one.
+//! Random generators of a device: torch's handle of the runtime's Philox state (seed, offset). It must
+//! never hold random state of its own: the only state is the runtime's.
 #pragma once
 
 #include "runtime.h"

@@ -1,4 +1,4 @@
-//! Calls of the C ABI from Python: without the GIL, and with failures thrown once it is held again.
+//! Calls of the C ABI from Python: without the GIL. Failures are thrown when the GIL is held again.
 #pragma once
 
 #include <Python.h>

@@ -1,5 +1,5 @@
-//! Captures, replays and pools over the C ABI. What can wait or call back into Python (ending a capture,
-//! destroying what it held) happens outside of the lock.
+//! Captures, replays and pools over the C ABI. A call that can wait or call back into Python (the end
+//! of a capture, the release of what it held) is made outside of the lock.
 
 #include "graph.h"
 

@@ -1,6 +1,7 @@
-//! One graph as torch uses it: captured on a stream, made executable, replayed, reset; with a memory pool
-//! that graphs share by its id. The same class serves `torch.accelerator.Graph`, `torch.mtia.MTIAGraph` and
-//! `torch_outrigger.graphs`. It must never hold its lock while it waits, or needs the interpreter.
+//! One graph as torch uses it: captured on a stream, instantiated, replayed, reset. It has a memory
+//! pool, which graphs share by its id. The same class serves `torch.accelerator.Graph`,
+//! `torch.mtia.MTIAGraph` and `torch_outrigger.graphs`. It must never hold its lock while it waits or
+//! needs the interpreter.
 #pragma once
 
 #include "runtime.h"

@@ -1,5 +1,6 @@
-//! Graphs in Python: a capsule owns a `Graph`, functions take it first. They run without the GIL.
-//! They must never look into tensors: `torch_outrigger.graphs` passes addresses and sizes that it has checked.
+//! Graphs in Python: a capsule owns a `Graph` and is the first argument of the functions. They run
+//! without the GIL. They must never look into tensors: `torch_outrigger.graphs` passes addresses and
+//! sizes that it has checked.
 
 #include "graph_module.h"
 

@@ -1,4 +1,4 @@
-//! The tasks of held.h as host calls. Their functions must never throw: they are called by the runtime.
+//! The tasks of held.h as host calls. Their functions must never throw, because the runtime calls them.
 
 #include "held.h"
 

@@ -1,5 +1,5 @@
-//! CPU tensors over device memory, staging where the host cannot see it, and results born on the device.
-//! It must never copy between host and device where the memory is host-visible.
+//! CPU tensors over device memory, staging if the host cannot see it, and results that are allocated on
+//! the device. It must never copy between host and device if the memory is host-visible.
 
 #include "host.h"
 

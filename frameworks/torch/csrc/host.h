@@ -1,10 +1,10 @@
 //! Device memory on the host's side: CPU tensors over the bytes of device tensors, and back.
 //!
 //! A `HostScope` lives for one operator that runs on the CPU. It shows device tensors as CPU tensors:
-//! over the very same bytes where the host can see them, through one staging copy per storage where it
-//! cannot. While it lives, CPU tensors made by this thread are born in device memory (if host-visible),
-//! so that results become device tensors without a copy.
-//! It must never show bytes before the work queued on them has run.
+//! over the same bytes if the host can see them, otherwise through one staging copy per storage. While
+//! it lives, this thread allocates CPU tensors in device memory (if it is host-visible), so that
+//! results become device tensors without a copy. It must never show bytes before the work that was
+//! submitted on them has run.
 #pragma once
 
 #include "memory.h"

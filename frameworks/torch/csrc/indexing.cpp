@@ -1,4 +1,4 @@
-//! Reading by index, putting together, and ranges.
+//! Reading by index, concatenation, and ranges.
 
 #include "register.h"
 #include "structured.h"

@@ -1,5 +1,5 @@
-//! The parts of operator calls that are off the hot path, and calls on whole tensors.
-//! It must never fall back to the CPU by itself: callers decide what "no kernel" means to them.
+//! The parts of operator calls that are not on the hot path, and calls on whole tensors. It must never
+//! fall back to the CPU: callers decide what to do without a kernel.
 
 #include "kernel.h"
 

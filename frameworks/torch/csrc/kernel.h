@@ -1,5 +1,5 @@
-//! Calls of native operators: a call is put together on the stack and handed over, nothing is allocated.
-//! It must never decide what an operator means: names, operands and numbers stand in docs/operators.md.
+//! Calls of native operators: a call is built on the stack and passed on; nothing is allocated. It must
+//! never decide what an operator means: docs/operators.md has names, operands and numbers.
 #pragma once
 
 #include "memory.h"

@@ -1,5 +1,5 @@
-//! The device allocator, the pinned host allocator, and tensors made over them.
-//! It must never wait for a stream: reuse of memory is in stream order, which the runtime sees to.
+//! The device allocator, the pinned host allocator, and tensors over their memory. It must never wait
+//! for a stream: the runtime reuses memory in stream order.
 
 #include "memory.h"
 

@@ -1,5 +1,5 @@
 //! Device memory as torch sees it: the allocator of each device type, the pinned host allocator, and
-//! tensors made over them without a device guard. It must never touch the bytes of device memory.
+//! tensors over their memory without a device guard. It must never touch the bytes of device memory.
 #pragma once
 
 #include "runtime.h"

@@ -1,5 +1,6 @@
-//! Memory in Python: figures, allocations outside of tensors, history, labels, traces, and pools, which a
-//! capsule owns. It must never keep the GIL over a call of the runtime that can wait or call back.
+//! Memory in Python: figures, allocations outside of tensors, history, labels, traces, and pools, each
+//! owned by a capsule. It must never hold the GIL over a call of the runtime that can wait or call
+//! back.
 
 #include "memory_module.h"
 

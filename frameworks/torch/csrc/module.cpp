@@ -1,8 +1,8 @@
-//! `torch_outrigger._C`: what the Python package asks of the runtime and of the shim.
+//! `torch_outrigger._C`: the functions of the runtime and of the shim that the Python package calls.
 //!
-//! Plain CPython: arguments are parsed, the C ABI is called without the GIL, a failure becomes the
-//! Python exception that torch makes of it. It must never let a C++ exception leave a function here;
-//! `bound` sees to that for all of them.
+//! This is plain CPython: it parses arguments, calls the C ABI without the GIL, and turns a failure
+//! into the Python exception that torch makes of it. A C++ exception must never leave a function here;
+//! `bound` catches it for all of them.
 
 #include <Python.h>
 

@@ -1,5 +1,5 @@
-//! Observers of the runtime that are Python functions. They must never let a Python exception or the
-//! GIL's rules reach the runtime.
+//! Observers of the runtime that are Python functions. A Python exception must never reach the runtime,
+//! and the runtime need not know of the GIL.
 #pragma once
 
 #include <Python.h>

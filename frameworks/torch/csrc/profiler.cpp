@@ -1,5 +1,6 @@
-//! Events for torch's profiler (`use_device="outrigger"`): recorded around each operator on the current stream,
-//! and read when the profile ends. It must never record into a capture, where an event has no time.
+//! Events for torch's profiler (`use_device="outrigger"`). They are recorded around each operator on
+//! the current stream, and read when the profile ends. It must never record into a capture, because an
+//! event has no time there.
 
 #include "profiler.h"
 

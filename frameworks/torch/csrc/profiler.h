@@ -1,4 +1,4 @@
-//! What torch's profiler asks of a device: the times of its events.
+//! What torch's profiler needs from a device: the times of its events.
 #pragma once
 
 namespace outrigger {

@@ -1,5 +1,5 @@
-//! Functions of `torch_outrigger._C`: arguments are parsed, exceptions translated.
-//! It must never let a C++ exception reach the interpreter; `bound` sees to that for all of them.
+//! For the functions of `torch_outrigger._C`: parses arguments and translates exceptions. A C++
+//! exception must never reach the interpreter; `bound` catches it for all of them.
 #pragma once
 
 #include <Python.h>

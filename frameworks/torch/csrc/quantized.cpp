@@ -1,6 +1,6 @@
-//! Quantized tensors: their bytes are in device memory, scale and zero point with the quantizer on the host.
-//! Arithmetic on them runs on the CPU; this file only names torch's own views for them. It must never make a
-//! quantized tensor without its quantizer.
+//! Quantized tensors: their bytes are in device memory; the quantizer with scale and zero point is on
+//! the host. Arithmetic on them runs on the CPU; this file only registers torch's own views for them.
+//! It must never make a quantized tensor without its quantizer.
 
 #include "register.h"
 

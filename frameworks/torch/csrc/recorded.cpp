@@ -1,7 +1,8 @@
-//! How a call of a CPU kernel becomes a node: what it needs is put into a `Recorded` call, which the graph
-//! owns, and the addresses of its tensors into the node's arguments, where the graph holds and rebinds them.
-//! A replay makes CPU tensors over those bytes, runs the CPU's kernel, and copies its results to where the
-//! capture has put the results. It takes no lock, needs no interpreter, and shares nothing between replays.
+//! How a call of a CPU kernel becomes a node. What the call needs is put into a `Recorded` call, which
+//! the graph owns. The addresses of its tensors are put into the node's arguments, where the graph
+//! holds and rebinds them. A replay makes CPU tensors over these bytes, runs the CPU kernel, and copies
+//! the results to the place of the results in the capture. It takes no lock, needs no interpreter, and
+//! shares nothing with other replays.
 
 #include "recorded.h"
 

@@ -1,5 +1,5 @@
-//! The CPU fallback while a graph is being recorded: the operator becomes a node of the graph.
-//! It must never run the operator, and never leave a value of the capture baked into the node.
+//! The CPU fallback while a graph is recorded: the operator becomes a node of the graph. It must never
+//! run the operator, and never store a value of the capture in the node.
 #pragma once
 
 #include "runtime.h"

@@ -1,5 +1,5 @@
-//! Cells of recurrent networks. Torch has kernels for them on some devices only, none on the CPU; here
-//! they are made of other operators, which run on the device.
+//! Cells of recurrent networks. Torch has kernels for them on some devices, but not on the CPU. Here
+//! they are composed of other operators, which run on the device.
 
 #include "register.h"
 

@@ -1,5 +1,5 @@
-//! What each file of operators registers. The same functions serve both dispatch keys: a kernel finds
-//! its device from its arguments.
+//! The registration functions of all operator files. The same functions serve both dispatch keys: a
+//! kernel finds its device by its arguments.
 #pragma once
 
 #include <torch/library.h>

@@ -1,5 +1,5 @@
-//! Translation between the C ABI and torch that is off the hot path: errors, devices, streams, threads.
-//! It must never let a C++ exception cross into the runtime.
+//! The parts of the translation between the C ABI and torch that are not on the hot path: errors,
+//! devices, streams, threads. A C++ exception must never reach the runtime.
 
 #include "runtime.h"
 

@@ -1,9 +1,9 @@
-//! The C ABI as torch sees it: statuses become torch errors, dtypes and streams are translated.
-//! Everything here is on the hot path of every operator: no strings, no allocation, no locks unless a
-//! call failed. It must never know a dispatch key.
+//! The C ABI for the shim: statuses become torch errors, dtypes and streams are translated. Everything
+//! here is on the hot path of every operator: no strings, no allocation and no locks unless a call
+//! failed. It must never know a dispatch key.
 //!
-//! Of the C++ face it takes what fits torch: structs with their size, and strings. Failures are torch's errors
-//! instead of `otr::Error`, handles travel through torch as pointers, and destructors warn.
+//! Of the C++ face (outrigger.hpp) it takes what fits torch: structs with their size, and strings. Failures are
+//! torch's errors instead of `otr::Error`, handles travel through torch as pointers, and destructors warn.
 #pragma once
 
 #include <ATen/core/TensorBase.h>

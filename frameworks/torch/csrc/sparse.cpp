@@ -1,5 +1,5 @@
-//! Sparse tensors: COO and the compressed layouts, over indices and values in device memory.
-//! Arithmetic on them runs on the CPU; this file only takes tensors apart and puts them together.
+//! Sparse tensors: COO and the compressed layouts, over indices and values in device memory. Arithmetic
+//! on them runs on the CPU; this file only takes tensors apart and builds them.
 
 #include "sparse.h"
 

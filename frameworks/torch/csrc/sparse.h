@@ -1,5 +1,5 @@
-//! Sparse tensors on the way to the CPU and back: their dense members travel, the shell is remade.
-//! It must never densify.
+//! Moves sparse tensors to the CPU and back: it moves their dense members, and makes a new sparse
+//! tensor of them. It must never densify.
 #pragma once
 
 #include "host.h"

@@ -1,5 +1,5 @@
-//! Stacks as torch gathers them, which costs some microseconds each and takes the GIL for Python's part. A
-//! stack is told only when a snapshot is written.
+//! Stacks as torch gathers them. This costs some microseconds per stack, and takes the GIL for Python
+//! frames. A stack is turned into text only when a snapshot is written.
 
 #include "stacks.h"
 

@@ -1,5 +1,5 @@
-//! Stacks of Python (and C++) frames, as the places where memory was allocated. They must never keep the
-//! interpreter from ending, nor be told with a lock of the runtime held.
+//! Stacks of Python (and C++) frames: the places where memory was allocated. They must never keep the
+//! interpreter from ending, and never be turned into text under a lock of the runtime.
 #pragma once
 
 #include "runtime.h"

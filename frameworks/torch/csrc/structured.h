@@ -1,9 +1,9 @@
 //! Structured operators: one kernel serves the functional, in-place and out= variants.
 //!
-//! Torch's own meta functions decide promotion, broadcasting, checks and the layout of the output; here
-//! the output is allocated and the native kernel called. Where there is none, the variant as a whole
-//! runs on the CPU. A kernel is a type with `static bool run(Meta&, const Arguments&...)` that answers
-//! whether it has done the work; it must never leave an output half written when it says no.
+//! Torch's own meta functions decide promotion, broadcasting, checks and the layout of the output. This
+//! file allocates the output and calls the native kernel. If there is none, the whole variant runs on
+//! the CPU. A kernel is a type with `static bool run(Meta&, const Arguments&...)`, which returns
+//! whether it has done the work. It must never leave an output half written when it returns false.
 #pragma once
 
 #include "fallback.h"

@@ -1,5 +1,5 @@
-//! Operators that only make another tensor over the same storage. Torch's own implementations serve
-//! every device; they only have to be named for ours. It must never touch memory.
+//! Operators that only make another tensor over the same storage. Torch's own implementations work on
+//! every device, and are only registered for ours. It must never touch memory.
 
 #include "register.h"
 

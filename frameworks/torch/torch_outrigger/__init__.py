@@ -1,11 +1,11 @@
 """Outrigger devices in PyTorch.
 
-`import torch` loads this package by itself (entry point `torch.backends`); `import torch_outrigger`
-does where torch's autoload is switched off. It must never make `import torch` fail, and never load a
-driver: that is left to the first use of a device.
+`import torch` loads this package automatically (entry point `torch.backends`). If torch's autoload is off,
+`import torch_outrigger` loads it. It must never make `import torch` fail, and never load a driver: the first
+use of a device does that.
 
-`torch.outrigger` is the device's module, as `torch.cuda` is CUDA's. What is the same for all device
-types that are served (fallbacks, traces, drivers, observers) is here too: see `_runtime`.
+`torch.outrigger` is the device's module, as `torch.cuda` is CUDA's. The functions that are the same for all
+device types (fallbacks, traces, drivers, observers) are here too: see `_runtime`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _error: Exception | None = None
 
 
 def autoload() -> None:
-    """Registers the device types with torch, once. A problem is warned of and kept for `load_error`."""
+    """Registers the device types with torch, once. A problem is a warning, and is kept for `load_error`."""
     global _loaded, _error
     with _lock:
         if _loaded:
@@ -47,7 +47,7 @@ def autoload() -> None:
 
 
 def load_error() -> Exception | None:
-    """What went wrong when the package was loaded, or None."""
+    """The error of loading the package, or None."""
     return _error
 
 

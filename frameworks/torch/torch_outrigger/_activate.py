@@ -1,4 +1,4 @@
-"""Makes the device types known to torch: the C++ side first, then what only Python can register.
+"""Registers the device types with torch: the C++ side first, then what only Python can register.
 
 It must never start the runtime. It runs once, at the end of `import torch`.
 """
@@ -13,7 +13,7 @@ from . import _C
 
 
 def activate() -> None:
-    """Registers what OUTRIGGER_TORCH chooses. Raises ValueError if it makes no sense."""
+    """Registers the device types that OUTRIGGER_TORCH names. Raises ValueError if its value makes no sense."""
     outrigger, _mtia = _C.activate()
     if not outrigger:
         return

@@ -1,6 +1,6 @@
 """Functions and modules whose forward and backward passes are graphs.
 
-It must never capture what a function does besides: only its tensors go in and out.
+Only the tensors of a function go in and out. It must never capture other effects of the function.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Passes:
 
 
 class _Replayed(torch.autograd.Function):
-    """One call: copies in, replays forward; and in the backward pass the same the other way round."""
+    """One call: copies the inputs in and replays the forward graph; the backward pass does the same for gradients."""
 
     @staticmethod
     def forward(ctx: Any, passes: _Passes, copied: int, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -67,14 +67,14 @@ def make_graphed_callables(
     pool: tuple[int, int] | None = None,
     capture_error_mode: str = "global",
 ) -> Any:
-    """Functions or modules with the passes of each captured as two graphs, for use in larger models.
+    """Captures the forward and the backward pass of functions or modules as two graphs each, for use in larger models.
 
     callables: one function or `nn.Module`, or several, in the order in which they will be called. A module
     is changed in place: its `forward` replays while its training mode is the one of the capture.
     sample_args: the arguments of one call (for several: a tuple of such), tensors only, with the shapes
     and `requires_grad` of later calls. They are kept, and later arguments are copied into them.
-    num_warmup_iters: eager passes before the capture.
-    allow_unused_input: inputs may be without gradient.
+    num_warmup_iters: the number of eager passes before the capture.
+    allow_unused_input: inputs may have no gradient.
     pool: shares the memory of other graphs.
 
     Results are overwritten by the next call.
@@ -123,7 +123,7 @@ def make_graphed_callables(
 
 
 def _surface(function: Function, sample: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """All tensors that a pass depends on and gives gradients for: arguments, then parameters."""
+    """All tensors on which a pass depends and for which it computes gradients: arguments, then parameters."""
     leaves = pytree.tree_leaves(sample)
     if not all(isinstance(leaf, Tensor) for leaf in leaves):
         raise TypeError("sample_args must be made of tensors only")
@@ -139,7 +139,7 @@ def _surface(function: Function, sample: tuple[Any, ...]) -> tuple[Tensor, ...]:
 def _gradients(
     outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...], grads: tuple[Tensor | None, ...], allow_unused: bool
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of outputs that have one, for inputs that want one."""
+    """The gradients for inputs that require one, from the outputs that have one."""
     pairs = [(o, grad) for o, grad in zip(outputs, grads, strict=True) if o.requires_grad]
     wanted = tuple(i for i in inputs if i.requires_grad)
     if not pairs or not wanted:
@@ -150,7 +150,7 @@ def _gradients(
 
 
 def _replace(function: Function, passes: _Passes, sample: tuple[Any, ...]) -> Function:
-    """The function that replays; a module gets it as its `forward`."""
+    """The function that replays. A module gets it as its `forward`."""
     copied = len(pytree.tree_leaves(sample))
     rest = passes.inputs[copied:]
 

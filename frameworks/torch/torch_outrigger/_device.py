@@ -158,7 +158,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _default_generators() -> tuple[torch.Generator, ...]:
-    """The default generator of each device. Asked anew each time, as drivers can bring more devices."""
+    """The default generator of each device. They are looked up each time, because drivers can add devices."""
     _lazy_init()
     return tuple(_C.default_generator(index) for index in range(device_count()))
 
@@ -167,7 +167,7 @@ def _default_generators() -> tuple[torch.Generator, ...]:
 
 
 def init() -> None:
-    """Starts the runtime now instead of at the first use. RuntimeError says why there is no device."""
+    """Starts the runtime now instead of at the first use. If there is no device, RuntimeError says why."""
     _lazy_init()
 
 
@@ -188,7 +188,7 @@ def set_device(device: DeviceLike) -> None:
 
 
 class device(contextlib.ContextDecorator):
-    """Makes a device the current one for as long as the context lasts. None changes nothing."""
+    """Makes a device the current one within the context. None changes nothing."""
 
     def __init__(self, device: DeviceLike) -> None:
         self.idx = None if device is None else device_index(device)
@@ -204,7 +204,7 @@ class device(contextlib.ContextDecorator):
 
 
 class device_of(device):
-    """Makes the device of a tensor or storage the current one; that of another type changes nothing."""
+    """Makes the device of a tensor or storage the current one. A device of another type changes nothing."""
 
     def __init__(self, obj: Any) -> None:
         super().__init__(obj.device if obj.device.type == "outrigger" else None)
@@ -262,7 +262,7 @@ def current_stream(device: DeviceLike = None) -> torch.Stream:
 
 
 def default_stream(device: DeviceLike = None) -> torch.Stream:
-    """The stream that is a device's current one until another is set."""
+    """The default stream of a device: the current one until another is set."""
     index = device_index(device)
     return torch.Stream(stream_id=0, device_index=index, device_type=torch._C._autograd.DeviceType.PrivateUse1.value)
 
@@ -274,7 +274,7 @@ def set_stream(stream: torch.Stream | None) -> None:
 
 
 def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
-    """A context with this stream, and its device, as current one. None changes nothing."""
+    """A context in which this stream and its device are the current ones. None changes nothing."""
     return contextlib.nullcontext() if stream is None else stream
 
 
@@ -287,5 +287,5 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether operators take bfloat16: always, as those without a kernel run on the CPU."""
+    """Whether operators accept bfloat16. They always do: an operator without a kernel runs on the CPU."""
     return True

@@ -1,8 +1,8 @@
-"""The device as torch.compile knows devices: what Dynamo asks of it.
+"""The device for torch.compile: the interface that Dynamo uses.
 
-Dynamo has no hook for this, and `import torch` must not import it: the interface is put in when the module that
-holds them has been imported. It must never start the runtime: Dynamo asks every interface whether its device is
-there, for programs that compile for the CPU alone too.
+Dynamo has no hook for this, and `import torch` must not import Dynamo. So the interface is added when Dynamo's module
+of interfaces has been imported. It must never start the runtime: Dynamo asks every interface whether its device is
+available, also in programs that compile only for the CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MODULE = "torch._dynamo.device_interface"
 
 
 def _interface(base: type) -> type:
-    """The interface, as a class over Dynamo's."""
+    """The interface, as a subclass of Dynamo's."""
     from . import _device
     from ._lifetime import is_initialized
 

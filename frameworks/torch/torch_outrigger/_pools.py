@@ -1,7 +1,7 @@
 """Pools of memory that a host chooses: `torch.cuda.MemPool` for these devices, and pools that sleep.
 
-A pool is one name for memory of any device; graphs can be captured into it by its id. It must never outlive
-its last user: memory in use stays with whoever uses it.
+A pool has one name for memory of all devices; graphs can be captured into it by its id. It must never outlive its
+last user: memory in use stays with its user.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _NO_LIMIT = 2**64 - 1
 
 
 class MemPool:
-    """A pool of memory, which `use_mem_pool` makes this thread allocate from.
+    """A pool of memory. Within `use_mem_pool` this thread allocates from it.
 
-    allocator, use_on_oom and no_split are `torch.cuda.MemPool`'s, and have no counterpart here.
+    `torch.cuda.MemPool` also has allocator, use_on_oom and no_split; they have no counterpart here.
     """
 
     def __init__(self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False) -> None:
@@ -59,8 +59,8 @@ class MemPool:
         return [one for one in segments if numbers.get(one["device"]) == one["segment_pool_id"][1] != 0]
 
     def sleep(self) -> int:
-        """Moves what is in use of it to memory of the host, gives its memory back to the devices, and tells
-        how many bytes those got. Waits for all work.
+        """Copies its memory in use to the host, gives its memory back to the devices, and returns how many bytes
+        the devices got. Waits for all work.
 
         Until `wake` its tensors must not be used: operators, copies and graphs that would are refused as far
         as the runtime sees it. NotImplementedError on a device without virtual memory. What fails leaves the
@@ -69,7 +69,7 @@ class MemPool:
         return sum(_C.pool_sleep(self._pool, index) for index in _C.pool_devices(self._pool))
 
     def wake(self) -> None:
-        """Brings its memory back, to the same addresses and with the same contents.
+        """Brings its memory back, at the same addresses and with the same contents.
 
         torch.OutOfMemoryError if there is not enough: then it still sleeps, and nothing is lost.
         """
@@ -88,7 +88,7 @@ class MemPool:
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: DeviceLike = None) -> Iterator[None]:
     """Makes this thread allocate from a pool on a device (the current one) in the context; autograd's threads
-    go on as before. A stream that captures allocates from the pool of its graph all the same."""
+    do not. A stream that captures always allocates from the pool of its graph."""
     index = device_index(device)
     _C.pool_begin_use(pool._pool, index)
     try:

@@ -57,14 +57,14 @@ def reset_fallback_report() -> None:
 
 
 def fallback_mode() -> str:
-    """What is done when an operator has no kernel on the device: "silent", "warn" or "error"."""
+    """What happens if an operator has no kernel on the device: "silent", "warn" or "error"."""
     return _FALLBACK_MODES[_C.fallback_mode()]
 
 
 def set_fallback_mode(mode: str) -> None:
-    """Sets what is done when an operator has no kernel on the device, for the whole process.
+    """Sets what happens if an operator has no kernel on the device, for the whole process.
 
-    "silent" runs it on the CPU, "warn" warns at an operator's first time, "error" refuses.
+    "silent" runs it on the CPU, "warn" also warns at the first run of each operator, "error" refuses it.
     """
     if mode not in _FALLBACK_MODES:
         raise ValueError(f"fallback mode {mode!r} is not one of {', '.join(_FALLBACK_MODES)}")
@@ -72,7 +72,7 @@ def set_fallback_mode(mode: str) -> None:
 
 
 def load_driver(spec: str | os.PathLike[str]) -> None:
-    """Loads one more driver and adds its devices behind those that there are.
+    """Loads one more driver. Its devices get the next numbers.
 
     `spec` is a path or a built-in name, with options: `"host?face=discrete&devices=2"`.
     """
@@ -80,14 +80,14 @@ def load_driver(spec: str | os.PathLike[str]) -> None:
 
 
 def load_report() -> Any:
-    """Which drivers were tried, which taken, which refused and why."""
+    """The drivers that were tried: which were taken, and which were refused and why."""
     return json.loads(_C.load_report())
 
 
 def set_threads(threads: int) -> None:
-    """Sets the threads of the library's own pool; 0 is as many as there are cores.
+    """Sets the number of threads of the library's own pool; 0 means as many as there are cores.
 
-    Kernels on the host run on torch's threads while torch is loaded: `torch.set_num_threads` is for them.
+    While torch is loaded, host kernels run on torch's threads: use `torch.set_num_threads` for them.
     """
     if threads < 0:
         raise ValueError(f"the number of threads must not be negative: {threads}")
@@ -96,10 +96,10 @@ def set_threads(threads: int) -> None:
 
 @contextlib.contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Writes what happens meanwhile to a file that Perfetto and chrome://tracing open.
+    """Writes a trace to a file that Perfetto and chrome://tracing open.
 
-    That is fallbacks, what drivers log, and what the built-in driver runs; the layer `trace` of
-    `OUTRIGGER_LAYERS` draws what any driver runs.
+    It contains fallbacks, the log of the drivers, and the work of the built-in driver. For the work of any other
+    driver use the layer `trace` of `OUTRIGGER_LAYERS`.
     """
     _C.trace_begin(os.fspath(path))
     try:
@@ -110,7 +110,7 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One event that an observer is told of."""
+    """One event for an observer."""
 
     kind: str
     """One of "alloc", "free", "segment_alloc", "segment_free", "out_of_memory", "fallback"."""
@@ -134,7 +134,7 @@ class MemoryObserver:
         self._number: int | None = number
 
     def remove(self) -> None:
-        """Ends the calls; none is running when this returns. A second time does nothing."""
+        """Ends the calls. None is running when this returns. A second call does nothing."""
         number, self._number = self._number, None
         if number is not None:
             _observers.discard(self)
@@ -153,7 +153,7 @@ _observers: set[MemoryObserver] = set()
 def observe(function: Callable[[Observation], object], kinds: list[str] | tuple[str, ...] = tuple(_KINDS)) -> MemoryObserver:
     """Calls `function` for every event of these kinds, on the thread that caused it.
 
-    An exception of it goes to `sys.unraisablehook`. Events that it causes itself are not told.
+    An exception of `function` goes to `sys.unraisablehook`. Events that it causes itself are not reported.
     """
     unknown = [kind for kind in kinds if kind not in _KINDS]
     if unknown or not kinds:
@@ -173,6 +173,6 @@ def observe(function: Callable[[Observation], object], kinds: list[str] | tuple[
 
 @atexit.register
 def _remove_observers() -> None:
-    """Nothing calls into Python once it shuts down."""
+    """Removes all observers, so that nothing calls into Python after it shuts down."""
     for observer in list(_observers):
         observer.remove()

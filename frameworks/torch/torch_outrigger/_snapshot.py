@@ -1,8 +1,8 @@
 """Snapshots of memory in the format of PyTorch's memory snapshots, which its tools and viewer read.
 
-The runtime's own JSON has nearly that format. What differs is that idle memory can be in use at a second
-address: there the blocks are, while it counts where it was first. PyTorch knows no such thing, so each piece
-of memory is shown once here, where it is in use. It must never depend on which device types are served.
+The runtime's own JSON has nearly this format. But there idle memory can be in use at a second address: its blocks
+are at this address, while it counts at its first one. PyTorch's format has nothing for this, so here each piece of
+memory is shown once, where it is in use. This module must never depend on which device types are served.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Snapshot = dict[str, Any]
 
 
 def take(path: str | None = None, skip_actions: Iterable[str] = ()) -> Snapshot:
-    """The snapshot of all devices and of pinned memory; also pickled to a file if there is a `path`.
+    """The snapshot of all devices and of pinned memory. With a `path` it is also pickled to a file.
 
-    Memory that is on its way from one place to another, which work that still runs may use, is left out.
+    It leaves out memory that moves from one place to another while running work may still use it.
     """
     snapshot = _as_torch(json.loads(_C.memory_snapshot()), frozenset(skip_actions))
     if path is not None:
@@ -39,7 +39,7 @@ def _as_torch(snapshot: Snapshot, skipped: frozenset[str]) -> Snapshot:
 
 
 def _parts(segment: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What of a segment is in its own memory: a segment for each run of blocks that are not lent."""
+    """The parts of a segment that use their own memory: one segment for each run of blocks that are not lent."""
     shared = {key: value for key, value in segment.items() if key not in ("is_view", "blocks", "segment_pool_id")}
     shared["segment_pool_id"] = tuple(segment["segment_pool_id"])
     run: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
 """The typed storage classes that torch looks for in a device's module, such as `torch.outrigger.FloatStorage`.
 
-They are torch's own legacy: only for old pickles and code that names them. They must never hold behaviour.
+They are a legacy of torch, only for old pickles and for code that names them. They must never have behaviour.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _ClassProperty:
 
 
 class _DeviceStorage(_LegacyStorage):
-    """What all of them share: memory of a device cannot be made from a buffer or shared by name."""
+    """What all of them share: device memory cannot be made from a buffer, or shared by name."""
 
     @classmethod
     def from_buffer(cls, *_args: Any, **_kwargs: Any) -> Any:
@@ -42,7 +42,7 @@ class _DeviceStorage(_LegacyStorage):
 
 
 def storage_classes(module: str) -> dict[str, type]:
-    """A class for each dtype that has one, by its name. `module` is what torch finds the device by."""
+    """The storage classes by name, one for each dtype that has one. Torch finds the device by `module`."""
     return {
         name: type(
             name,

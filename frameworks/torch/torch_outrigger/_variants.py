@@ -1,7 +1,7 @@
 """A function as a bounded set of graphs, one for each combination of shapes that it meets.
 
-It must never replay a graph for arguments other than those that it was captured with: everything that
-decides what the function does with its arguments is part of the key.
+It must never replay a graph for arguments of another kind than those of its capture: everything that decides what
+the function does with its arguments is part of the key.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _View:
 
 @dataclass
 class _Variant:
-    """The graph of one key, and how its results are found."""
+    """The graph of one key, and where its results are."""
 
     graph: Graph
     bound: dict[str, int]
@@ -54,9 +54,9 @@ class _Variant:
 class Variants:
     """A function whose work is captured per combination of shapes, dtypes and strides of its arguments.
 
-    The first call with a combination runs eagerly, the second captures, and from then on each is a replay
-    over the tensors of the call, which are not copied. Results are copies of the caller's own, and without
-    gradient history: what wants gradients calls `backward` within the function. All graphs share one pool.
+    The first call with a combination runs eagerly, and the second one captures. From then on each call is a replay
+    over the tensors of the call, which are not copied. Results are copies that belong to the caller, without
+    gradient history: a function that needs gradients calls `backward` itself. All graphs share one pool.
 
     The function must do the same for the same shapes: apart from its tensor arguments, everything it reads
     (weights, buffers) must stay in its place, and what it does on the host happens at the first two calls
@@ -79,7 +79,8 @@ class Variants:
         self._counts = {"eager": 0, "captures": 0, "replays": 0, "evictions": 0}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function, as a graph if it is worth one. TypeError for arguments that make no key."""
+        """Calls the function, by a graph if there is one or if it is worth one. TypeError if no key can be made of the
+        arguments."""
         leaves, structure = pytree.tree_flatten((args, kwargs))
         key = (structure, torch.is_grad_enabled(), _autocast(), *_key_of(leaves))
         device = next((leaf.device.index for leaf in leaves if isinstance(leaf, Tensor)), None)
@@ -137,7 +138,7 @@ class Variants:
         return pytree.tree_unflatten(results, variant.structure)
 
     def reset(self) -> None:
-        """Gives back all graphs and their memory. Later calls start anew."""
+        """Gives back all graphs and their memory. Later calls start again."""
         with self._lock:
             for variant in self._variants.values():
                 variant.graph.reset()
@@ -169,14 +170,14 @@ def variants(function: Callable[..., Any] | None = None, *, max_graphs: int = 8)
 
 
 def _autocast() -> tuple[bool, torch.dtype] | None:
-    """What autocast is set to."""
+    """The settings of autocast."""
     kind = torch.accelerator.current_accelerator().type
     return (True, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
 
 
 def _key_of(leaves: list[Any]) -> list[Hashable]:
-    """What decides which graph serves these arguments: layouts of tensors, which of them are the same,
-    and all other values."""
+    """The key that selects the graph for these arguments: the layouts of tensors, which of them are the same, and
+    all other values."""
     key: list[Hashable] = []
     first: dict[int, int] = {}
     for number, leaf in enumerate(leaves):
@@ -202,7 +203,7 @@ def _without_history(tensor: Tensor) -> Tensor:
 
 
 def _kept(result: Any, leaves: list[Any]) -> Any:
-    """What is kept of a result of the capture, to find that of each replay."""
+    """What is kept of a result of the capture, to find the result of each replay."""
     if not isinstance(result, Tensor):
         return result
     for number, leaf in enumerate(leaves):

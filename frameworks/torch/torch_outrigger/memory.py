@@ -1,6 +1,6 @@
 """Memory of a device: what is used, what the cache holds, its limits, its history, pools.
 
-Names and meanings are those of `torch.cuda.memory`; what PyTorch does not have stands at the end. This must
+Names and meanings are those of `torch.cuda.memory`; what PyTorch does not have is at the end. This module must
 never count anything itself: the figures are the runtime's.
 """
 
@@ -102,12 +102,12 @@ def max_memory_reserved(device: DeviceLike = None) -> int:
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
-    """Starts all peaks anew from the current values."""
+    """Resets all peaks to the current values."""
     torch.accelerator.reset_peak_memory_stats(device_index(device))
 
 
 def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
-    """Starts all accumulated counts anew from 0."""
+    """Resets all accumulated counts to 0."""
     torch.accelerator.reset_accumulated_memory_stats(device_index(device))
 
 
@@ -125,8 +125,8 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
 def host_memory_stats() -> dict[str, Any]:
     """Statistics of pinned memory under the names of `torch.cuda.host_memory_stats`.
 
-    "allocations" and "allocated_bytes" are of what is held of the system, "active_requests" and
-    "active_bytes" of what of that is in use. Times are not measured.
+    "allocations" and "allocated_bytes" count memory that is held from the system; "active_requests" and
+    "active_bytes" count the part of it that is in use. Times are not measured.
     """
     if not is_initialized():
         return collections.OrderedDict()
@@ -153,13 +153,13 @@ def host_memory_stats_as_nested_dict() -> dict[str, Any]:
 
 
 def reset_peak_host_memory_stats() -> None:
-    """Starts the peaks of pinned memory anew from the current values."""
+    """Resets the peaks of pinned memory to the current values."""
     _lazy_init()
     _C.host_reset_peak()
 
 
 def reset_accumulated_host_memory_stats() -> None:
-    """Starts the accumulated counts of pinned memory anew from 0."""
+    """Resets the accumulated counts of pinned memory to 0."""
     _lazy_init()
     _C.host_reset_accumulated()
 
@@ -227,8 +227,8 @@ def caching_allocator_delete(mem_ptr: int) -> None:
 
 
 def attach_out_of_memory_observer(observer: Callable[[int, int, int, int], object]) -> None:
-    """Calls a function when a request cannot be met, before the error is raised, in place of the function
-    before: with the device, the bytes asked for, and those that the device has in all and has left."""
+    """Calls a function when a request cannot be met, before the error is raised. It replaces an earlier function.
+    Its arguments are the device, the requested bytes, and the device's total and free bytes."""
     _lazy_init()
     _C.attach_out_of_memory_observer(observer)
 
@@ -257,15 +257,15 @@ def _record_memory_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Keeps where memory was allocated, and with "all" what happened to it, for `_snapshot`.
+    """Keeps the places where memory was allocated, and with "all" also its events, for `_snapshot`.
 
-    enabled: None ends it, "state" keeps the stacks of live memory, "all" also the last events.
-    context: None keeps no stacks, "all" also those of frees, others those of allocations.
-    stacks: "all" has C++ frames as well, which cost more.
+    enabled: None ends it; "state" keeps the stacks of live memory; "all" also keeps the latest events.
+    context: None keeps no stacks; "all" keeps those of allocations and frees; other values those of allocations.
+    stacks: "all" also has C++ frames, which cost more.
     max_entries: the most events for each device.
-    device: of one device only; all by default.
+    device: only this device; all by default.
     skip_actions: events that `_snapshot` leaves out.
-    record_pinned_host_memory: of pinned memory, too; record_cuda: of the devices (the name is PyTorch's).
+    record_pinned_host_memory: pinned memory, too; record_cuda: the devices (the name is PyTorch's).
     """
     global _skipped
     _lazy_init()
@@ -340,7 +340,7 @@ _metadata = _Metadata()
 
 
 def _set_memory_metadata(metadata: str | dict[str, Any]) -> None:
-    """Names what this thread allocates from now on, in place of the name before; "" ends that."""
+    """Labels what this thread allocates from now on; the label replaces an earlier one, and "" ends it."""
     text = json.dumps(metadata, separators=(",", ":")) if isinstance(metadata, dict) else metadata
     if _metadata.text:
         _C.label_pop()
@@ -351,14 +351,14 @@ def _set_memory_metadata(metadata: str | dict[str, Any]) -> None:
 
 
 def _get_memory_metadata() -> str:
-    """The name that `_set_memory_metadata` has given on this thread."""
+    """The label that `_set_memory_metadata` has set on this thread."""
     return _metadata.text
 
 
 @contextlib.contextmanager
 def label(name: str) -> Iterator[None]:
-    """Names what this thread allocates in the context, on any device: names nest, and are told in snapshots,
-    `memory_holders`, and by errors when memory runs out. Autograd's threads have names of their own."""
+    """Labels what this thread allocates in the context, on any device. Labels nest. They appear in snapshots, in
+    `memory_holders`, and in the error when memory runs out. Autograd's threads have labels of their own."""
     _C.label_push(name)
     try:
         yield
@@ -376,14 +376,14 @@ def memory_holders(device: DeviceLike = None, count: int = 10) -> list[dict[str,
 
 
 def trim_cache(keep: int = 0, device: DeviceLike = None) -> int:
-    """Gives memory that is cached but not used back to a device until at most `keep` bytes of it are left,
-    and tells how many it was."""
+    """Gives memory that is cached but not used back to a device until at most `keep` bytes of it are left.
+    Returns how many bytes it gave back."""
     return _C.memory_trim(device_index(device), keep)
 
 
 class memory_trace:
-    """A context that writes what is allocated and freed on a device to a file, which `outrigger memory`
-    draws and the benchmarks replay."""
+    """A context that writes all allocations and frees on a device to a file. `outrigger memory` draws the file, and
+    the benchmarks replay it."""
 
     def __init__(self, path: str, device: DeviceLike = None) -> None:
         self._path = path
