@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "outrigger",
     version,
-    about = "Looks into Outrigger: its memory, its devices"
+    about = "Shows drivers, devices and memory; tests drivers and replays their calls"
 )]
 struct Cli {
     #[command(subcommand)]

@@ -135,7 +135,7 @@ fn run_once(
     if uncertain > 0 && options.against.is_none() {
         let _ = writeln!(
             text,
-            "{uncertain} copies were not compared: they may read what work that was not replayed wrote"
+            "{uncertain} copies were not compared: they may read results of work that was not replayed"
         );
     }
     let _ = match &difference {
@@ -203,7 +203,7 @@ fn shrink_into(options: &Options, recording: &Recording, out: &Path) -> anyhow::
     let first = attempts.outcome(recording)?;
     if first == Outcome::Same {
         bail!(
-            "nothing to shrink: on {} the recording gives what it should",
+            "nothing to shrink: on {} the recording gives the right results",
             options.driver
         );
     }
@@ -287,7 +287,7 @@ impl Attempts<'_> {
         if !status.success() {
             ensure!(
                 status.code().is_none(),
-                "an attempt could not be made: replay {} without --shrink says why",
+                "an attempt could not be made: replay {} without --shrink to see why",
                 self.out.display()
             );
             return Ok(Outcome::Crash(status.to_string()));

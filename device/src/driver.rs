@@ -12,8 +12,8 @@ use crate::{Code, DeviceProperties, Error, Event, Queue, Result, sys};
 
 /// An open driver with at least one device.
 ///
-/// Cheap to clone. The library stays loaded and the driver open until the last clone, queue, event and
-/// kernel is gone; memory is the exception, it is freed by hand before that.
+/// It is cheap to clone. The library stays loaded and the driver open until the last clone, queue,
+/// event and kernel is gone. Memory is the exception: the caller frees it before that.
 #[derive(Clone)]
 pub struct Driver(Arc<Inner>);
 
@@ -119,7 +119,7 @@ impl Driver {
             return Err(Error::new(
                 Code::INTERNAL,
                 format!(
-                    "the driver {} gave the address 0, which R13 excludes",
+                    "the driver {} returned the address 0, which R13 forbids",
                     self.name()
                 ),
             ));
@@ -216,9 +216,9 @@ impl Driver {
         Event::create(self, device, timing)
     }
 
-    /// The table and the handle, for calls that the wrappers do not let through, such as wrong ones in
-    /// a conformance test. The table holds what the driver's own size covers, and zero behind it; its
-    /// groups are the driver's own and end where their `struct_size` says.
+    /// The table and the handle, for calls that the wrappers do not allow, such as wrong calls in a
+    /// conformance test. The table holds what the driver's `struct_size` covers, and zeros behind it.
+    /// Its groups are the driver's own, and end where their `struct_size` says.
     pub fn raw(&self) -> (&sys::otr_driver_api, *mut sys::otr_driver) {
         (self.0.raw.api(), self.handle())
     }
@@ -348,7 +348,7 @@ impl Pinned<'_> {
         if pointer.is_null() {
             return Err(Error::new(
                 Code::INTERNAL,
-                "the driver gave NULL for pinned memory",
+                "the driver returned NULL for pinned memory",
             ));
         }
         Ok(pointer)

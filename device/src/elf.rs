@@ -50,7 +50,7 @@ fn explain(head: &[u8]) -> Option<String> {
     }
     if !head.starts_with(b"\x7fELF") {
         return Some(
-            "it is no ELF file; a driver is a shared library (gcc -shared -fPIC)".to_owned(),
+            "it is not an ELF file; a driver is a shared library (gcc -shared -fPIC)".to_owned(),
         );
     }
     let &[

@@ -7,7 +7,7 @@ use crate::fork::{forked, refuse_fork};
 use crate::table::entry;
 use crate::{Code, Driver, Error, Queue, Result, sys};
 
-/// A point in the work of a queue, once it was recorded. One that was not counts as finished (R22).
+/// A point in the work of a queue, once it was recorded. Before that it counts as finished (R22).
 pub struct Event {
     handle: NonNull<sys::otr_drv_event>,
     device: u32,
@@ -138,8 +138,8 @@ impl Event {
         self.driver.check_query(unsafe { query(self.raw()) })
     }
 
-    /// Whether the work before the event's point is over, well or not. Of a device that is lost nobody knows, so
-    /// that it never is there.
+    /// Whether the work before the event's point is over, with or without a failure. On a lost device
+    /// nobody knows, so the answer is always no.
     pub fn is_over(&self) -> bool {
         self.query()
             .unwrap_or_else(|error| error.code() != Code::DEVICE_LOST)

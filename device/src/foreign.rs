@@ -37,7 +37,7 @@ macro_rules! foreign_call {
     }};
 }
 
-/// Ends the process where it is dropped: by unwinding, since a call that returns forgets it.
+/// Ends the process when it is dropped. Only unwinding drops it: a call that returns forgets it.
 #[derive(Debug)]
 pub struct EndOfUnwinding;
 
@@ -48,7 +48,7 @@ impl Drop for EndOfUnwinding {
     }
 }
 
-/// Panics, and cannot unwind: the text is told as that of any panic, and the process ends.
+/// Panics and cannot unwind: the text is shown like that of any panic, and the process ends.
 extern "C" fn end() {
     panic!(
         "an exception or a panic left a function of the host: catch it there (rule H4 of outrigger.h)"

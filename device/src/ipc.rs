@@ -47,7 +47,7 @@ impl Ipc<'_> {
         Ok(IpcHandle(handle.bytes))
     }
 
-    /// Makes another process's allocation memory of a device here, and gives its start.
+    /// Imports another process's allocation as memory of a device, and returns its start.
     ///
     /// # Errors
     /// `INVALID_HANDLE` for bytes that are no such handle; `NOT_FOUND` where the exporter has freed it;
@@ -64,7 +64,7 @@ impl Ipc<'_> {
         if base == 0 {
             return Err(Error::new(
                 Code::INTERNAL,
-                "the driver imported memory at the address 0, which R13 excludes",
+                "the driver imported memory at the address 0, which R13 forbids",
             ));
         }
         Ok(base)
@@ -150,7 +150,7 @@ impl Ipc<'_> {
         Ok(IpcHandle(handle.bytes))
     }
 
-    /// Another process's event, to be queried and waited for; the other process records it.
+    /// Imports another process's event, to query it and wait for it. The other process records it.
     ///
     /// # Errors
     /// As of [`memory_import`](Self::memory_import); `UNSUPPORTED` where the driver shares none.

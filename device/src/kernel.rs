@@ -173,7 +173,7 @@ impl Operators<'_> {
             ))),
             None => Err(Error::new(
                 Code::INTERNAL,
-                "the driver gave NULL for an operator",
+                "the driver returned NULL for an operator",
             )),
         }
     }

@@ -11,13 +11,13 @@ use crate::fork::forked;
 use crate::table::{Table, entry};
 use crate::{Code, Error, Result, sys};
 
-/// What a driver's functions lie in, as a library: dropped after the driver was closed.
+/// The owner of a driver's functions, such as a library. It is dropped after the driver was closed.
 pub(crate) type Owner = Box<dyn Any + Send + Sync>;
 
 /// An open driver by its table and handle. It is closed when this is dropped, if it was not before.
 ///
-/// The table is a checked copy: entries behind a smaller `struct_size` are NULL in it, and in each group
-/// that the accessors give, all but the optional entries are set.
+/// The table is a checked copy: entries behind a smaller `struct_size` are NULL in it. In each group
+/// that the accessors return, all entries are set, except optional ones.
 pub struct RawDriver {
     table: Table,
     handle: NonNull<sys::otr_driver>,
@@ -110,7 +110,7 @@ impl RawDriver {
         let Some(handle) = NonNull::new(handle) else {
             return Err(Error::new(
                 Code::LOAD,
-                "its `open` answered OTR_OK but gave no driver (NULL)",
+                "its `open` answered OTR_OK but returned no driver (NULL)",
             ));
         };
         Ok(Self {
@@ -176,7 +176,7 @@ impl RawDriver {
         Code(unsafe { close(self.handle.as_ptr()) })
     }
 
-    /// Notes that the handle was closed by a call of the table itself: nobody closes it again.
+    /// Notes that a call of the table itself has closed the handle, so that nobody closes it again.
     pub fn set_closed(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }

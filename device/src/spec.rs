@@ -68,7 +68,7 @@ impl FromStr for DriverSpec {
             Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(
-                    "`{text}` is no driver specification: {what}; the form is \
+                    "`{text}` is not a driver specification: {what}; the form is \
                      NAME-OR-PATH?KEY=VALUE&KEY=VALUE, as host?devices=2&face=discrete"
                 ),
             ))
@@ -102,7 +102,7 @@ impl FromStr for DriverSpec {
             match pair.split_once('=') {
                 Some(("", _)) => return refuse("an option has no key"),
                 Some((key, _)) if options.iter().any(|(known, _)| known == key) => {
-                    return refuse(&format!("the option `{key}` stands there twice"));
+                    return refuse(&format!("the option `{key}` is given twice"));
                 }
                 Some((key, value)) => options.push((key.to_owned(), value.to_owned())),
                 None => return refuse(&format!("the option `{pair}` has no `=`")),
@@ -151,7 +151,7 @@ mod tests {
             ("?a=1", "the name is empty"),
             ("host?devices", "`devices` has no `=`"),
             ("host?=1", "no key"),
-            ("host?a=1&a=2", "`a` stands there twice"),
+            ("host?a=1&a=2", "`a` is given twice"),
             ("ho st", "letters, digits"),
             ("a\0", "NUL"),
         ] {

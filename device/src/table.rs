@@ -28,8 +28,8 @@ pub(crate) struct Table {
     pub(crate) version: String,
 }
 
-/// The function of a table's entry. Mandatory entries were found at load, so that the error is never
-/// seen; it stands here because a plain branch is cheaper to trust than an unchecked read.
+/// The function of a table's entry. Mandatory entries were checked at load, so the error never occurs.
+/// The check stays because a plain branch is easier to trust than an unchecked read.
 macro_rules! entry {
     ($table:expr, $name:ident) => {
         match $table.$name {
@@ -83,7 +83,7 @@ impl Table {
     pub(crate) unsafe fn read(table: *const sys::otr_driver_api) -> Result<Self> {
         if table.is_null() {
             return Err(refuse(
-                "otr_driver_get_api gave no table (NULL) although it answered OTR_OK",
+                "otr_driver_get_api answered OTR_OK but returned no table (NULL)",
             ));
         }
         if !table.is_aligned() {

@@ -8,7 +8,7 @@ use crate::table::entry;
 use crate::{Code, Driver, Error, Result, sys};
 
 impl Driver {
-    /// Addresses and memory apart; `None` if the driver has no virtual memory.
+    /// Virtual memory: addresses and memory are separate. `None` if the driver has none.
     pub fn virtual_memory(&self) -> Option<VirtualMemory<'_>> {
         self.table()
             .virtual_memory
@@ -38,8 +38,12 @@ impl Physical {
 
     /// What the driver gave; `INTERNAL` if it was NULL.
     pub(crate) fn from_handle(handle: *mut sys::otr_physical) -> Result<Self> {
-        Self::from_raw(handle.expose_provenance() as u64)
-            .ok_or_else(|| Error::new(Code::INTERNAL, "the driver gave NULL for physical memory"))
+        Self::from_raw(handle.expose_provenance() as u64).ok_or_else(|| {
+            Error::new(
+                Code::INTERNAL,
+                "the driver returned NULL for physical memory",
+            )
+        })
     }
 
     pub(crate) fn handle(self) -> *mut sys::otr_physical {
@@ -79,7 +83,7 @@ impl VirtualMemory<'_> {
         Err(Error::new(
             Code::INTERNAL,
             format!(
-                "the driver {} has a granularity of {bytes} bytes, which is no power of two (R37)",
+                "the driver {} has a granularity of {bytes} bytes, which is not a power of two (R37)",
                 self.driver.name()
             ),
         ))
@@ -102,13 +106,13 @@ impl VirtualMemory<'_> {
         if address == 0 {
             return Err(Error::new(
                 Code::INTERNAL,
-                "the driver reserved the address 0, which R13 excludes",
+                "the driver reserved the address 0, which R13 forbids",
             ));
         }
         Ok(address)
     }
 
-    /// Gives the whole of a reserved range back, in which nothing is mapped.
+    /// Gives a whole reserved range back. Nothing is mapped in it.
     ///
     /// # Errors
     /// `BUSY` while something is mapped in it; `INVALID_ARGUMENT` for what is no reserved range.
@@ -151,7 +155,7 @@ impl VirtualMemory<'_> {
             .check(unsafe { destroy(self.driver.handle(), physical.handle()) })
     }
 
-    /// Maps all of each object, one behind the other, from `address` on; all of them or none.
+    /// Maps whole objects one after another, from `address` on: all of them or none.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for no objects, and where the range is not in one reservation of the device or

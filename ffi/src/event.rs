@@ -18,7 +18,7 @@ api! {
         if flags & !OTR_EVENT_TIMED != 0 {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
-                format!("event flags {flags:#x} are unknown: 0 or OTR_EVENT_TIMED"),
+                format!("event flags {flags:#x} are unknown: use 0 or OTR_EVENT_TIMED"),
             ));
         }
         out.set(hooks::create_event(device, flags & OTR_EVENT_TIMED != 0)?.id());

@@ -61,7 +61,7 @@ api! {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(
-                    "flags {flags:#x} are unknown: they are of OTR_GRAPH_SERIAL, OTR_GRAPH_SUBMIT and \
+                    "flags {flags:#x} are unknown: known are OTR_GRAPH_SERIAL, OTR_GRAPH_SUBMIT and \
                      OTR_GRAPH_NATIVE"
                 ),
             ));

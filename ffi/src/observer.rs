@@ -97,7 +97,7 @@ api! {
         if kinds == 0 || kinds & !ObservationKinds::ALL.0 != 0 {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
-                format!("kinds {kinds:#x} is not an or of OTR_OBSERVE_*"),
+                format!("kinds {kinds:#x} is not a combination of OTR_OBSERVE_*"),
             ));
         }
         let user = User(user);

@@ -145,7 +145,7 @@ fn parse_one(word: &str) -> Result<Kind> {
         _ => Err(Error::new(
             Code::INVALID_ARGUMENT,
             format!(
-                "`{word}` is no layer; there are validate, validate:FILE, record:FILE, trace:FILE and fault:SPEC"
+                "`{word}` is not a layer; there are validate, validate:FILE, record:FILE, trace:FILE and fault:SPEC"
             ),
         )),
     }
@@ -162,9 +162,9 @@ mod tests {
         assert_eq!(stack.to_string(), text.replace(", ", ","));
         assert!(Stack::parse("").unwrap().is_empty() && Stack::parse(" , ").unwrap().is_empty());
         for (text, what) in [
-            ("validates", "`validates` is no layer"),
-            ("record", "`record` is no layer"),
-            ("trace:", "`trace:` is no layer"),
+            ("validates", "`validates` is not a layer"),
+            ("record", "`record` is not a layer"),
+            ("trace:", "`trace:` is not a layer"),
             ("validate,fault:x", "the fault `x`"),
         ] {
             let error = Stack::parse(text).unwrap_err().to_string();

@@ -32,7 +32,7 @@ pub fn layered(driver: Driver, layer: impl Layer) -> Result<Driver> {
         Error::new(
             Code::BUSY,
             format!(
-                "the driver {} is in use: a layer is put over it before anything is made",
+                "the driver {} is in use: put a layer over it before anything is created",
                 driver.name()
             ),
         )
@@ -69,7 +69,7 @@ unsafe extern "C" fn open_again(
         || {
             fail(
                 Code::UNSUPPORTED,
-                "a layer is put over a driver that is open: open the driver below once more",
+                "a layer is put over an open driver: open the driver below again",
             )
         },
         || None,

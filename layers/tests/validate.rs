@@ -669,7 +669,7 @@ fn destroying_what_another_thread_uses_is_named_and_refused() {
         .collect::<Vec<_>>();
     assert_eq!(
         found,
-        ["R8: host: event_destroy of what a call of event_query uses on another thread"]
+        ["R8: host: event_destroy of an object that a call of event_query uses on another thread"]
     );
 }
 

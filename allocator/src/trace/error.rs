@@ -74,13 +74,13 @@ impl fmt::Display for Problem {
         match self {
             Self::UnknownOperation(text) => write!(
                 f,
-                "{text:?} is no operation: a line is `a <id> <bytes> <stream>`, `f <id>`, \
+                "{text:?} is not an operation: a line is `a <id> <bytes> <stream>`, `f <id>`, \
                  `r <id> <stream>`, `m <label>`, or a comment that begins with `#`"
             ),
             Self::Missing { field, form } => write!(f, "{field} is missing: the line is `{form}`"),
             Self::NoNumber { field, text, form } => write!(
                 f,
-                "{text:?} stands where {field} should: the line is `{form}`, with one space \
+                "{text:?} is in the place of {field}: the line is `{form}`, with one space \
                  between whole decimal numbers"
             ),
             Self::TooLarge { field, text } => {

@@ -59,7 +59,7 @@ fn parse(mut input: impl BufRead) -> anyhow::Result<Input> {
             let mut bytes = Vec::new();
             input.read_to_end(&mut bytes)?;
             let snapshot =
-                pickle::from_slice(&bytes).context("is a pickle, but no snapshot of memory")?;
+                pickle::from_slice(&bytes).context("is a pickle, but not a snapshot of memory")?;
             Ok(Input::Snapshot(Box::new(snapshot)))
         }
         Some(b'#' | b'a' | b'm') => Ok(Input::Trace(Trace::load(input)?)),

@@ -191,7 +191,7 @@ impl<'a> Machine<'a> {
                 | b'Q'
                 | 0x82..=0x84 => {
                     return Err(Error(
-                        "it would make an object, and only plain data is read".to_owned(),
+                        "it would make an object; only plain data is read".to_owned(),
                     ));
                 }
                 other => return Err(Error(format!("instruction {other:#04x} is not known"))),
@@ -261,7 +261,9 @@ impl<'a> Machine<'a> {
     fn dict(&mut self) -> Result<&mut Vec<(u32, u32)>, Error> {
         match self.top()? {
             Value::Dict(pairs) => Ok(pairs),
-            _ => Err(Error("items are put into what is no dictionary".to_owned())),
+            _ => Err(Error(
+                "it adds items to a value that is not a dictionary".to_owned(),
+            )),
         }
     }
 
@@ -293,7 +295,7 @@ impl<'a> Machine<'a> {
 }
 
 fn underflow() -> Error {
-    Error("it takes more from the stack than there is".to_owned())
+    Error("it takes more values than the stack has".to_owned())
 }
 
 /// A whole number of up to eight bytes with a sign, or of 64 bits without.

@@ -52,7 +52,7 @@ fn size(text: &str) -> Result<u64, String> {
         "MiB" | "M" => 20,
         "GiB" | "G" => 30,
         "TiB" | "T" => 40,
-        unit => return Err(format!("{unit} is no unit: use KiB, MiB, GiB or TiB")),
+        unit => return Err(format!("{unit} is not a unit: use KiB, MiB, GiB or TiB")),
     };
     let number: u64 = digits
         .trim()

@@ -103,15 +103,16 @@ impl Board {
         self.words().recorded.load(Ordering::Acquire)
     }
 
-    /// How a point has passed; `None` if it has not. The point 0, of no record, has passed well. Of one
-    /// that is so old that its place was used again it says what the newer one has.
+    /// The outcome of a point; `None` if it has not passed. The point 0 means "never recorded", and has
+    /// passed without a failure. For a point so old that its place was used again, this is the outcome
+    /// of the newer one.
     fn outcome(&self, point: u64) -> Option<Code> {
         let slot = self.slot(point);
         (slot.number.load(Ordering::Acquire) >= point)
             .then(|| Code(slot.code.load(Ordering::Relaxed) as i32))
     }
 
-    /// Says that a point has passed, and wakes who waits.
+    /// Notes that a point has passed, and wakes those who wait.
     pub(super) fn pass(&self, point: u64, code: Code) {
         let slot = self.slot(point);
         slot.code.store(code.0 as u32, Ordering::Relaxed);
@@ -123,13 +124,13 @@ impl Board {
     }
 }
 
-/// What the exporter has of an exported event.
+/// The exporter's side of an exported event.
 #[derive(Debug)]
 pub(super) struct Exported {
     board: Arc<Board>,
     /// The file of the board, which importers find by its descriptor.
     part: Part,
-    /// By which the ledger knows it.
+    /// Its name in the ledger.
     name: u64,
     recording: Mutex<()>,
 }
@@ -162,12 +163,12 @@ impl Exported {
         host.exports.export((Kind::Event, self.name), &self.part)
     }
 
-    /// Makes the handle worthless. Points that are open still pass.
+    /// Makes the handle invalid. Open points still pass.
     pub(super) fn forget(&self, host: &Host) {
         host.exports.forget(Kind::Event, self.name);
     }
 
-    /// Whether importers know of no record.
+    /// Whether no record has reached the importers yet.
     pub(super) fn is_blank(&self) -> bool {
         self.board.newest() == 0
     }
@@ -179,7 +180,7 @@ impl Exported {
         Ok(())
     }
 
-    /// Lets the importers see where the event was recorded without them.
+    /// Shows the importers a point that was recorded before the export.
     pub(super) fn follow(&self, host: &Arc<Host>, at: &Point<Queue>) -> Result<(), Fault> {
         let _recording = self.recording.lock();
         let Some((queue, place)) = at.read() else {
@@ -246,7 +247,7 @@ impl Imported {
         let gone = |why: &str| {
             Fault::new(
                 Code::NOT_FOUND,
-                format!("the process that exported the event cannot be watched: {why}"),
+                format!("the exporting process of the event cannot be watched: {why}"),
             )
         };
         if part.size != Board::SIZE {
@@ -278,7 +279,7 @@ impl Imported {
         if queue.recorder().active() {
             return Err(Fault::new(
                 Code::CAPTURE,
-                "a wait for an event of another process: wait for it before the recording begins",
+                "a wait for an event of another process cannot be recorded: wait before the recording begins",
             ));
         }
         let user = Box::into_raw(Box::new((Arc::clone(&self.0), point)));

@@ -265,7 +265,7 @@ pub(super) unsafe extern "C" fn time(
         let stamp = stamp.lock();
         let Some((queue, value)) = event.point("the time")? else {
             return Err(Fault::argument(
-                "the event was never recorded, so that it has no time",
+                "the event was never recorded, so it has no time",
             ));
         };
         match queue.query(value)? {

@@ -199,7 +199,7 @@ impl Exports {
             Fault::new(
                 Code::NOT_FOUND,
                 format!(
-                    "what process {} exported, of {} bytes, is not there any more: {why}",
+                    "what process {} exported, of {} bytes, is gone: {why}",
                     fields.process, fields.size
                 ),
             )

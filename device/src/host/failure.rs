@@ -55,7 +55,7 @@ impl Failure {
 #[derive(Debug)]
 struct Interval {
     first: u64,
-    /// While the failure has not been cleared: how far the queue has come under it.
+    /// Until the failure is cleared: the point that the queue has reached since.
     last: u64,
     failure: Failure,
 }
@@ -63,8 +63,9 @@ struct Interval {
 /// All failures of a timeline.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    /// How often a failure began or was cleared: odd while one is open, that is, not cleared. One number,
-    /// so that who looks at it sees both at the same moment; a timeline without any costs one load.
+    /// How often a failure began or was cleared. It is odd while a failure is open, that is, not
+    /// cleared. As one number it shows both facts of the same moment. A timeline without failures costs
+    /// one load.
     turns: AtomicUsize,
     /// By their ends, and only the newest may be open.
     list: Mutex<Vec<Interval>>,

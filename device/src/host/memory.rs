@@ -16,12 +16,13 @@ use super::pages::{HUGE, Huge, Pages, Part, Span, huge_pages};
 use super::ranges::Ranges;
 use crate::Code;
 
-/// What addresses are given out in, in bytes. Coarse: the allocator above asks for large segments.
+/// Addresses are allocated in multiples of this, in bytes. It is coarse, because the allocator above
+/// asks for large segments.
 pub(super) const GRANULE: u64 = 64 << 10;
-/// Addresses to map at, in multiples of the memory: every stream of a host may want a range as large as
-/// the device. They cost nothing.
+/// Addresses for mappings, in multiples of the memory: every stream of a host may reserve a range as
+/// large as the device. Addresses cost nothing.
 const ADDRESSES: u64 = 256;
-/// Of them at most, in bytes, for all devices of a driver: a quarter of what a process has.
+/// The most of these addresses, in bytes, for all devices of a driver: a quarter of what a process has.
 const MOST_ADDRESSES: u64 = 1 << 45;
 /// Room in the file for objects, in multiples of the memory, so that holes never stop one.
 const OFFSETS: u64 = 64;
@@ -31,15 +32,16 @@ const OFFSETS: u64 = 64;
 pub(super) struct Memory {
     /// Where device addresses lie: `plain` bytes of allocations, and what `mapping` gives out.
     device: Span,
-    /// Where the host reaches the same bytes, if not there. Kept for the addresses only.
+    /// The addresses at which the host reaches the same bytes, if these differ. Kept only to keep the
+    /// addresses reserved.
     _alias: Option<Span>,
     /// `alias` minus `device`; 0 on the unified face.
     bias: i64,
     /// Bytes of address space for allocations; twice the memory, so that holes rarely stop one.
     plain: u64,
     quota: Arc<Quota>,
-    /// Behind what is mapped. Allocations lie there too, at their offset in the device's range, where
-    /// `in_file`; or they are memory of this process alone.
+    /// The pages behind mapped memory. If `in_file`, allocations lie there, too, at their offset in the
+    /// device's range; otherwise they are private memory of this process.
     pages: Arc<Pages>,
     in_file: bool,
     /// The allocations, by offset.

@@ -60,7 +60,7 @@ impl Pages {
         self.file.as_fd()
     }
 
-    /// Maps bytes of the file at an address, in place of what is there.
+    /// Maps bytes of the file at an address, and replaces what is mapped there.
     ///
     /// # Safety
     /// The range belongs to the caller, and nobody uses what is mapped there.
@@ -84,8 +84,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Gives the memory of a part back; its bytes are 0 from here on. Memory that cannot be given back
-    /// stays, which costs memory and breaks nothing.
+    /// Gives the memory of a part back; its bytes are 0 from then on. Memory that cannot be given back
+    /// stays allocated; this wastes memory, but breaks nothing.
     pub(super) fn discard(&self, offset: u64, size: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if let Err(error) = fallocate(&self.file, flags, offset, size) {

@@ -87,7 +87,7 @@ impl Recorder {
         self.active.store(false, Ordering::Relaxed);
     }
 
-    /// Refuses a call that a queue does not take while it records.
+    /// Refuses a call that a recording queue does not accept.
     #[inline]
     pub(super) fn refuse(&self, what: &str) -> Result<(), Fault> {
         if self.active() {
@@ -161,7 +161,8 @@ impl State {
         own
     }
 
-    /// How many queues were given work that the first one does not wait for, or were destroyed.
+    /// The number of queues that have work for which the first queue does not wait, or that were
+    /// destroyed.
     fn unjoined(&self) -> usize {
         let seen = |member: &Member, place: usize| member.seen.get(place).copied().unwrap_or(0);
         let open = |&place: &usize| {
@@ -190,7 +191,7 @@ impl Mark {
         !self.recording.over.load(Ordering::Acquire)
     }
 
-    /// Lets what the queue is given next come after this point. A queue that does not record joins.
+    /// Orders later work of the queue behind this point. A queue that does not record joins.
     #[cold]
     fn wait(&self, queue: &'static Queue) -> Result<(), Fault> {
         let mut state = self.recording.state.lock();
@@ -230,14 +231,16 @@ impl Marked {
         *place = mark;
     }
 
-    /// Refuses a look at a point of a recording that goes on. Of one that is over, the event counts as
-    /// never recorded.
+    /// Refuses a call that looks at a point of a running recording. If the recording is over, the event
+    /// counts as never recorded.
     #[cold]
     pub(super) fn refuse(&self, what: &str) -> Result<(), Fault> {
         match &*self.mark.lock() {
             Some(mark) if mark.live() => Err(Fault::new(
                 Code::CAPTURE,
-                format!("{what} of an event that is a point of a recording, which does not run"),
+                format!(
+                    "{what} of an event that is a point of a recording: recorded work does not run"
+                ),
             )),
             _ => Ok(()),
         }
@@ -294,6 +297,6 @@ pub(super) fn end(queue: &'static Queue) -> Result<Body, Fault> {
 fn refusal(what: &str) -> Fault {
     Fault::new(
         Code::CAPTURE,
-        format!("{what} on a queue that records: nothing of it runs before the graph is launched"),
+        format!("{what} on a queue that records: its work runs only when the graph is launched"),
     )
 }

@@ -12,15 +12,15 @@ use super::sync::{
     AtomicBool, Condvar, MODEL, Mutex, Ordering, fence, spawn, spin_loop, yield_now,
 };
 
-/// How long a worker without work stays.
+/// How long a worker without work lives.
 const LINGER: Duration = Duration::from_secs(10);
-/// Turns in which a worker looks for more work before it sleeps, some microseconds.
+/// How many times a worker looks for more work before it sleeps: some microseconds.
 const SPINS: u32 = if MODEL { 1 } else { 200 };
 
 /// The worker of one queue.
 #[derive(Default)]
 pub(super) struct Worker {
-    /// Whether a thread is looking at the queue, or was told to. Cleared by that thread before its last
+    /// Whether a thread looks at the queue, or was asked to. This thread clears it before its last
     /// look.
     awake: AtomicBool,
     state: Mutex<State>,
@@ -58,8 +58,8 @@ impl Worker {
         self.state.lock().phase = Phase::Live;
     }
 
-    /// Ends a life of the queue: it is released as soon as its work has finished. `false` if that has
-    /// been said before.
+    /// Ends the present life of the queue: it is released as soon as its work has finished. `false` if
+    /// it was retired before.
     pub(super) fn retire(&self, queue: &'static Queue) -> bool {
         let mut state = self.state.lock();
         if state.phase != Phase::Live {
@@ -142,8 +142,8 @@ impl Worker {
         }
     }
 
-    /// Sleeps until there may be work; `false` if the thread is to end. Work that is there already
-    /// keeps it awake if it `looks` for any, or has been handed back what it left behind.
+    /// Sleeps until there may be work; `false` if the thread is to end. Pending work keeps it awake if
+    /// it `looks` for work, or if work that it had left was handed back.
     fn sleep(&self, queue: &'static Queue, looks: bool) -> bool {
         let mut state = self.state.lock();
         self.awake.store(false, Ordering::Relaxed);

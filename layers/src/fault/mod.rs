@@ -103,7 +103,7 @@ impl Gate for Calls {
             What::Refuse(code) => Err(fail(
                 code,
                 format!(
-                    "call {count} of {} fails: a fault was asked for",
+                    "call {count} of {} fails: this fault was requested",
                     entry.name()
                 ),
             )),
@@ -126,7 +126,7 @@ impl Gate for Calls {
 fn lost() -> i32 {
     fail(
         Code::DEVICE_LOST,
-        "the device is lost: a fault was asked for",
+        "the device is lost: this fault was requested",
     )
 }
 
@@ -220,7 +220,7 @@ impl Limits {
 fn out_of_memory(text: String) -> i32 {
     fail(
         Code::OUT_OF_MEMORY,
-        format!("{text}: a fault was asked for"),
+        format!("{text}: this fault was requested"),
     )
 }
 

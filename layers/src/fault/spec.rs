@@ -106,7 +106,7 @@ impl Rule {
                 When::Percent(percent.ok_or("more than 100 of a hundred")?),
             )
         } else {
-            return Err(format!("`{when}` is no option and names no call"));
+            return Err(format!("`{when}` is neither an option nor a call"));
         };
         let entry = match name {
             "any" => None,
@@ -124,7 +124,7 @@ impl Rule {
         let submits = self.entry.is_none_or(Entry::submits);
         match self.what {
             What::Later(_) | What::Delay(_) if !submits => {
-                Err("only what puts work into a queue can fail or finish later".to_owned())
+                Err("only an entry that submits work can fail or finish later".to_owned())
             }
             What::Torn(_) if self.entry != Some(Entry::copy) => {
                 Err("only a copy can be torn".to_owned())
@@ -143,7 +143,7 @@ impl What {
             Some(("delay", time)) => number(time).map(Self::Delay),
             Some(("torn", "OK")) => Ok(Self::Torn(Code::OK)),
             Some(("torn", name)) => failure(name).map(Self::Torn),
-            Some((word, _)) => Err(format!("`{word}` is nothing that can happen")),
+            Some((word, _)) => Err(format!("`{word}` is not a known fault")),
         }
     }
 }

@@ -43,7 +43,7 @@ impl Things {
                 .get(id)
                 .map(|base| base.wrapping_add(*offset))
                 .ok_or("memory of it was not made"),
-            _ => Err("it has an address in no memory of the driver"),
+            _ => Err("it has an address that is not in memory of the driver"),
         }
     }
 }

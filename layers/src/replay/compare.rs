@@ -55,7 +55,7 @@ impl fmt::Display for Difference {
         match &self.kind {
             DifferenceKind::Code(expected, found) => write!(
                 f,
-                "{} was expected, and it answered {}",
+                "{} was expected, but it answered {}",
                 Code(*expected).name(),
                 Code(*found).name()
             ),

@@ -112,9 +112,12 @@ struct Player {
 /// # Errors
 /// `BUSY` if the driver is in use. What the driver answers to the calls is in the result.
 pub fn replay(recording: &Recording, driver: Driver, options: ReplayOptions) -> Result<Run> {
-    let raw = driver
-        .into_raw()
-        .map_err(|_| Error::new(Code::BUSY, "a driver that is in use cannot be replayed on"))?;
+    let raw = driver.into_raw().map_err(|_| {
+        Error::new(
+            Code::BUSY,
+            "a recording cannot be replayed on a driver that is in use",
+        )
+    })?;
     let handle = raw.handle().expose_provenance() as u64;
     let mut player = Player {
         next: Next::new(raw),
@@ -432,11 +435,12 @@ impl Player {
             return self.call(step, frame);
         }
         if !self.options.host_functions {
-            return Err("it is a host function, and those are not run unless asked for");
+            return Err("it is a host function; these run only with --host-functions");
         }
         let place = step.arguments.get(3).and_then(Place::from_value);
         let function = place.and_then(|place| place.find());
-        let function = function.ok_or("the file of its host function is not there, or another")?;
+        let function =
+            function.ok_or("the file of its host function is missing, or is another one")?;
         let [driver, device, _, _, _, options, module] = &step.arguments[..] else {
             return Err("it is incomplete");
         };

@@ -138,7 +138,7 @@ unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
             && upstream == Code::OK.0
         {
             let text = format!(
-                "host call {number} of queue {queue} was told that all is well, after {:?}",
+                "host call {number} of queue {queue} was called with OK, after {:?}",
                 Code(code)
             );
             drop(book);
@@ -146,7 +146,8 @@ unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
         }
     }
     if submitting(call.driver) {
-        let text = "a host call was called within a submission, which so waits for it".to_owned();
+        let text =
+            "a host call was called within a submission, which thereby waits for it".to_owned();
         report(Side::Driver, "R17", text);
     }
     // SAFETY: the host's function and its data, as the host asked for.
@@ -154,7 +155,7 @@ unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
         (call.function)(call.user, upstream)
     });
     if code == Code::NOT_READY.0 {
-        let text = "a host call returned OTR_NOT_READY, which is no outcome".to_owned();
+        let text = "a host call returned OTR_NOT_READY, which is not an outcome".to_owned();
         report(Side::Host, "R27", text);
     }
     if let Some(place) = &call.place {

@@ -337,7 +337,7 @@ impl Rules {
         if handle == 0 {
             self.driver(
                 "R4",
-                format!("{kind} is NULL although its making succeeded"),
+                format!("{kind} is NULL although it was created with OK"),
             );
             return;
         }
@@ -346,7 +346,7 @@ impl Rules {
         let twice = books.others.insert(handle, (kind, number, size)).is_some();
         drop(books);
         if twice {
-            self.driver("R10", format!("{kind} has the handle of one that is alive"));
+            self.driver("R10", format!("{kind} has the handle of a live one"));
         }
     }
 

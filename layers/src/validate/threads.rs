@@ -111,7 +111,7 @@ impl Gate for Threads {
         if let Some((.., other)) = calls.uses.iter().find(used).copied() {
             drop(calls);
             let text = format!(
-                "{} of what a call of {} uses on another thread",
+                "{} of an object that a call of {} uses on another thread",
                 entry.name(),
                 other.name()
             );

@@ -39,7 +39,7 @@ impl<'t, 'a> Reader<'t, 'a> {
     fn value(self) -> Result<&'t Value<'a>, Error> {
         if self.depth > DEEPEST {
             return Err(Error(format!(
-                "values are within values more than {DEEPEST} times, or within themselves"
+                "values are nested more than {DEEPEST} deep, or contain themselves"
             )));
         }
         // The machine refers only to values that it has made.

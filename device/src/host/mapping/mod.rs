@@ -116,7 +116,7 @@ impl Mapping {
             Some(reserved) if reserved == size => {}
             Some(reserved) => {
                 return Err(Fault::argument(format!(
-                    "{size} bytes at {address:#x} are released, and {reserved} were reserved there"
+                    "release of {size} bytes at {address:#x}, where {reserved} were reserved"
                 )));
             }
             None => {
@@ -223,7 +223,7 @@ impl Mapping {
         let before = state.mapped.range(..address + size).next_back();
         if let Some((at, there)) = before.filter(|(at, there)| *at + there.size > address) {
             return Err(Fault::argument(format!(
-                "an object of {} bytes is mapped at {at:#x}, in the way of {size} bytes at {address:#x}",
+                "an object of {} bytes is mapped at {at:#x}, within the {size} bytes at {address:#x}",
                 there.size
             )));
         }

@@ -117,7 +117,7 @@ pub(super) fn count(objects: usize) -> Result<(), Fault> {
             Fault::new(
                 Code::OUT_OF_HOST_MEMORY,
                 format!(
-                    "{objects} objects more than the {mapped} that are mapped would be over the {most} of \
+                    "{objects} more objects beside the {mapped} mapped ones would exceed the {most} of \
                      this process: create larger ones, or raise vm.max_map_count"
                 ),
             )

@@ -16,14 +16,15 @@ use super::super::sync::{MODEL, Ordering, fence, spin_loop, yield_now};
 use super::Queue;
 use crate::Code;
 
-/// From this estimated cost on, waiters are looked after before a command is run.
+/// Before a command of at least this estimated cost, parked threads are woken if their point has
+/// passed.
 const LONG_COMMAND: u64 = 2_000;
-/// How long a submitter puts up with a queue that does not move before it goes on without it: the
-/// command in the way may be a host call that waits for this very thread.
+/// How long a submitter waits for a full queue that makes no progress before it continues: the command
+/// at the head may be a host call that waits for this very thread.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// Turns of a waiter before it lets other threads run, about two microseconds.
+/// How many times a waiting thread spins before it yields: about two microseconds.
 const SPINS: u32 = if MODEL { 1 } else { 60 };
-/// How long a waiter then tries before it parks: a wake-up later costs about as much.
+/// How long a waiting thread then yields before it parks. A later wake-up costs about as much.
 const YIELDS: Duration = if MODEL {
     Duration::ZERO
 } else {
@@ -43,21 +44,21 @@ enum Step {
     Left,
 }
 
-/// What a thread is after that drives a queue.
+/// Why a thread drives a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Errand {
-    /// It needs the point, and runs whatever comes before.
+    /// It needs the point, and runs everything before it.
     Wait,
-    /// It is the worker: as `Wait`, but it lets go of its queue when somebody waits. That thread then
-    /// runs the rest itself, and finds it done the moment that it is.
+    /// It is the worker. As `Wait`, but it leaves its queue when another thread waits: that thread runs
+    /// the rest itself, and so notices the end at once.
     Work,
-    /// It submits, and only helps: it runs no host call, since that may wait for what the thread does
-    /// next; and it gives up where nothing moves.
+    /// It submits, and only helps. It runs no host call, because the host call may wait for what this
+    /// thread does next. It gives up if nothing moves.
     Help,
 }
 
 impl Queue {
-    /// Waits until the point has passed, and runs what has to.
+    /// Waits until the point has passed, and runs what must come before.
     #[inline]
     pub(super) fn reach(&'static self, point: u64) -> Result<(), Fault> {
         if self.passed(point) {
@@ -70,13 +71,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Whether the worker has left work behind for a thread that waits, which has not handed it back.
+    /// Whether the worker has left work to a waiting thread, and that thread has not handed it back.
     pub(in super::super) fn left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Leaves the queue to a thread that waits, if there is one still. It hands back what it does not
-    /// need.
+    /// Leaves the queue to a waiting thread, if there still is one. That thread hands back the work
+    /// that it does not need.
     #[cold]
     fn leave(&self) -> bool {
         self.left.store(true, Ordering::Relaxed);
@@ -99,13 +100,14 @@ impl Queue {
         }
     }
 
-    /// Runs all that was submitted so far, as the worker. `false` if another thread goes on with it.
+    /// Runs all work that was submitted so far, as the worker. `false` if another thread continues with
+    /// it.
     pub(in super::super) fn run_pending(&'static self) -> bool {
         self.drive(self.tail(), Errand::Work)
     }
 
-    /// Runs this queue up to a point, and of other queues what has to come before. `false` if it has
-    /// not come so far, which does not happen to who waits.
+    /// Runs this queue up to a point, and the work of other queues that must come before. `false` if it
+    /// did not reach the point; this cannot happen with `Wait`.
     pub(super) fn drive(&'static self, point: u64, errand: Errand) -> bool {
         let (mut queue, mut goal) = (self, point);
         // The queues that wait for the one at hand. Kept here and not on the stack: chains of waits
@@ -146,14 +148,15 @@ impl Queue {
         }
     }
 
-    /// Runs this queue up to a point unless another thread is executing, which then comes there too.
+    /// Runs this queue up to a point, unless another thread is executing it. That thread reaches the
+    /// point, too.
     pub(super) fn try_drive(&'static self, point: u64) {
         // However far it came, whoever executes next goes on from there.
         let _ = self.advance(point, Errand::Help);
     }
 
-    /// Waits while another thread executes: until the point has passed or that thread has let go. A
-    /// helper answers `false` when nothing has moved for as long as it is patient.
+    /// Waits while another thread executes: until the point has passed or that thread has stopped. A
+    /// helper returns `false` if nothing has moved for as long as its patience lasts.
     fn park(&self, point: u64, errand: Errand) -> bool {
         let ready = || self.passed(point) || !self.executor.is_locked();
         if errand == Errand::Wait && self.take_over(ready) {
@@ -180,7 +183,7 @@ impl Queue {
         }
     }
 
-    /// Tries for a moment to go on in place of the thread that executes.
+    /// Tries for a moment to take over from the thread that executes.
     fn take_over(&self, ready: impl Fn() -> bool) -> bool {
         self.takers.fetch_add(1, Ordering::Relaxed);
         let mut turns = 0;

@@ -32,20 +32,20 @@ use drive::Errand;
 
 /// Pending commands at which the worker is woken.
 pub(super) const WAKE_BACKLOG: u64 = if MODEL { 4 } else { 256 };
-/// Pending commands at which a submitter helps before it goes on.
+/// Pending commands at which a submitter helps before it continues.
 const HELP_BACKLOG: u64 = if MODEL { 4 } else { 1024 };
-/// Estimated work, in nanoseconds, that has to be pending already for a submission to wake the worker.
-/// The submission itself does not count: who submits one thing and waits for it runs it himself, and
-/// would pay for a wake-up that helps nobody.
+/// Estimated work, in nanoseconds, that must be pending already for a submission to wake the worker.
+/// The submission itself does not count: a thread that submits one command and waits for it runs it
+/// itself, and a wake-up would only cost time.
 const WAKE_PENDING: u64 = 30_000;
-/// Estimated cost of one command from which on it wakes the worker at once, in nanoseconds: then a
-/// wake-up, some microseconds, is lost in it.
+/// A command of at least this estimated cost, in nanoseconds, wakes the worker at once. The wake-up
+/// takes some microseconds, which do not matter then.
 const WAKE_AT_ONCE: u64 = 500_000;
 
 static POOL: parking_lot::Mutex<Vec<&'static Queue>> = parking_lot::Mutex::new(Vec::new());
 static NUMBERS: Count = Count::new(1);
 
-/// A number on which nothing depends that threads do together.
+/// A number on which no cooperation between threads depends.
 type Count = std::sync::atomic::AtomicU64;
 
 /// An in-order queue of a host device.
@@ -53,9 +53,9 @@ pub(super) struct Queue {
     producer: CachePadded<Mutex<Producer>>,
     /// Commands that were submitted; written under `producer`.
     submitted: CachePadded<AtomicU64>,
-    /// At which `submitted` the next submitter looks at the backlog. A hint.
+    /// The value of `submitted` at which the next submitter checks the backlog. A hint.
     look_at: AtomicU64,
-    /// What `completed` was when a submitter helped in vain.
+    /// The value of `completed` when a submitter helped without success.
     stuck_at: AtomicU64,
     recorder: Recorder,
     /// Commands that have finished; written under `executor`.
@@ -90,8 +90,8 @@ impl Backlog {
     }
 }
 
-/// Who the queue belongs to at the moment. Set before its handle is given out, and valid until it is
-/// released, which is after its last command has finished.
+/// The present owner of the queue. It is set before the handle is given out, and valid until the queue
+/// is released, after its last command has finished.
 struct Life {
     number: Count,
     device: AtomicPtr<Device>,
@@ -104,7 +104,7 @@ struct Life {
 
 struct Producer {
     writer: Writer,
-    /// Submissions of the host since the queue was made: what a failure is reported by.
+    /// Submissions of the host since the queue was created. Failures are reported by this number.
     submissions: u64,
     /// Estimated cost of what was submitted since `counted`, in nanoseconds.
     cost: u64,
@@ -259,9 +259,9 @@ impl Queue {
         self.passed(self.tail())
     }
 
-    /// What has not finished. Others submit and execute meanwhile, so that the order counts: a command
-    /// completes after its submission was seen, and who reads `completed` first, with Acquire, therefore
-    /// reads a `submitted` that is no smaller.
+    /// The unfinished work. Other threads submit and execute meanwhile, so the order of the two reads
+    /// matters. A command completes after its submission was seen. So a thread that reads `completed`
+    /// first, with Acquire, reads a `submitted` that is not smaller.
     fn backlog(&self) -> Backlog {
         let completed = self.completed.load(Ordering::Acquire);
         let submitted = self.tail();

@@ -43,7 +43,7 @@ impl Layer for Rules {
             self.report(
                 Side::Host,
                 "R10",
-                format!("{alive} is alive when the driver is closed"),
+                format!("{alive} is still alive when the driver is closed"),
             );
         }
         // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
@@ -146,10 +146,7 @@ impl Layer for Rules {
             let twice = books.queues.insert(handle.addr(), queue).is_some();
             drop(books);
             if twice {
-                self.driver(
-                    "R10",
-                    "a queue has the handle of one that is alive".to_owned(),
-                );
+                self.driver("R10", "a queue has the handle of a live queue".to_owned());
             }
         }
         code
@@ -264,10 +261,7 @@ impl Layer for Rules {
             let twice = books.events.insert(handle.addr(), event).is_some();
             drop(books);
             if twice {
-                self.driver(
-                    "R10",
-                    "an event has the handle of one that is alive".to_owned(),
-                );
+                self.driver("R10", "an event has the handle of a live event".to_owned());
             }
         }
         code
