@@ -22,7 +22,7 @@ use outrigger_conformance::{Tier, run_helper, run_test};
 
 use progress::Progress;
 
-/// The exit code of a run that could not be made as it was asked for.
+/// The exit code if the run could not be made as requested.
 const USAGE: u8 = 2;
 
 /// What to run, and what to write.
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// Only tests that name one of these rules, as `R16,R20`
     #[arg(long, value_delimiter = ',')]
     rules: Vec<String>,
-    /// Ends the run after so many failures; its report is not whole then
+    /// Ends the run after this many failures; its report is then incomplete
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     max_failures: Option<u32>,
     /// The seed of all random choices [default: a random one]
@@ -49,22 +49,22 @@ pub(crate) struct Options {
     /// How many tests run at a time [default: the number of cores]
     #[arg(long)]
     jobs: Option<usize>,
-    /// Stretches every limit in time, for simulators and slow machines
+    /// Multiplies every time limit, for simulators and slow machines
     #[arg(long, default_value_t = 1.0, value_parser = factor)]
     limit_factor: f64,
     /// Lists the tests with their rules, and runs none
     #[arg(long)]
     list: bool,
-    /// The file that says which tests are known to fail (TOML; see docs/conformance.md)
+    /// The expectations file: which tests are known to fail (TOML; see docs/conformance.md)
     #[arg(long)]
     expect: Option<PathBuf>,
-    /// Fails also for tests that pass unexpectedly and for exceptions that have expired
+    /// Also fails for unexpected passes and for expectations that have expired
     #[arg(long, requires = "expect")]
     verify_xfail: bool,
     /// Where to keep the journal of the run [default: a file in the system's temporary folder]
     #[arg(long)]
     journal: Option<PathBuf>,
-    /// Goes on with the run of this journal: its driver, tests and seed
+    /// Continues the run of this journal, with its driver, tests and seed
     #[arg(long, conflicts_with_all = ["driver", "tier", "filter", "rules", "seed", "journal", "limit_factor"])]
     resume: Option<PathBuf>,
     /// Writes the report as JSON, for `outrigger verify`
@@ -108,7 +108,7 @@ fn factor(text: &str) -> Result<f64, String> {
 /// Runs the suite.
 ///
 /// # Errors
-/// What kept the run from being made, or a report from being written.
+/// Why the run could not be made, or a report not be written.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let selection = Selection {
         tiers: options.tier.clone(),
@@ -196,7 +196,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The hidden command that is one test.
+/// The hidden command that runs one test.
 ///
 /// # Errors
 /// If it was started by anything else than a run.
@@ -206,7 +206,7 @@ pub(crate) fn test(inner: &Inner) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The hidden command that is the second process of a test.
+/// The hidden command that runs the second process of a test.
 ///
 /// # Errors
 /// What the helper says.

@@ -33,11 +33,11 @@ enum Command {
     ConformanceTest(conformance::Inner),
     #[command(name = outrigger_conformance::HELPER_COMMAND, hide = true)]
     ConformanceHelper(conformance::Inner),
-    /// Lists the drivers, what they offer, and their devices
+    /// Lists drivers, their optional groups, and their devices
     Info(info::Options),
     /// Draws a trace or a snapshot of memory as one HTML page
     Memory(memory::Options),
-    /// Runs a recording of driver calls on any driver, and shrinks what fails
+    /// Runs a recording of driver calls on any driver, and shrinks a recording that fails
     Replay(replay::Options),
 }
 

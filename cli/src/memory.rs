@@ -24,7 +24,7 @@ use clap::Args;
 use input::Input;
 use story::{Figures, Story};
 
-/// What to draw, and where to.
+/// What to draw, and where to write it.
 #[derive(Args)]
 pub(crate) struct Options {
     /// A trace of allocations (text, also compressed by zstd), or a snapshot: JSON, or a pickle as
@@ -112,7 +112,7 @@ fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
 }
 
-/// Hands the page to the program that the desktop opens pages with.
+/// Opens the page with the desktop's program for pages.
 fn open(page: &Path) -> anyhow::Result<()> {
     let page = fs::canonicalize(page)?;
     let program = if cfg!(target_os = "macos") {

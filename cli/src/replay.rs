@@ -25,24 +25,24 @@ pub(crate) struct Options {
     /// The driver: a name or a path, with options as in host?devices=1
     #[arg(long, env = "OUTRIGGER_DRIVER", default_value = "host")]
     driver: String,
-    /// A driver that is right: its results are expected, instead of those that were recorded
+    /// A driver that is right: the replay is compared with its results instead of the recorded ones
     #[arg(long)]
     against: Option<String>,
-    /// Writes the smallest recording that still fails into this file. Compares with a driver that is right,
-    /// the built-in one unless --against names another
+    /// Writes the smallest recording that still fails into this file. Compares with the driver of
+    /// --against, by default the built-in one
     #[arg(long, value_name = "OUT")]
     shrink: Option<PathBuf>,
-    /// Runs host kernels by their place in the file that they were loaded from, which is loaded for it.
-    /// Only for recordings that you trust: they name the code that runs
+    /// Runs host kernels, by loading the files from which they came. Only for recordings that you
+    /// trust: they name the code that runs
     #[arg(long)]
     host_functions: bool,
     /// Seconds after which an attempt of --shrink counts as hanging
     #[arg(long, default_value_t = 20)]
     timeout: u64,
-    /// How often an attempt of --shrink has to fail: more than once for a failure that comes and goes
+    /// How many times in a row an attempt of --shrink has to fail; more than 1 for a failure that comes and goes
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// One line of JSON for the process that shrinks
+    /// Writes one line of JSON for the process that shrinks
     #[arg(long, hide = true)]
     probe: bool,
 }

@@ -25,7 +25,7 @@ pub fn fail(code: Code, text: impl Into<String>) -> i32 {
     code.0
 }
 
-/// Runs the body of an entry. Where it fails and has set no text, `text` gives it.
+/// Runs the body of an entry. If it fails without setting a text, `text` gives one.
 #[inline]
 pub(crate) fn answer(body: impl FnOnce() -> i32, text: impl FnOnce() -> Option<CString>) -> i32 {
     OWN.set(false);

@@ -75,7 +75,7 @@ impl Argument for *mut *mut c_void {}
 impl Argument for *mut sys::otr_device_properties {}
 impl Argument for *mut sys::otr_ipc_handle {}
 
-/// One handle. Its memory is never given back, only used again: a stale handle is read safely.
+/// One handle. Its memory is never given back, only used again, so a stale handle can be read safely.
 #[repr(C)]
 pub(crate) struct Handle {
     /// The tag of the kind, mixed with the address; 0 while the handle stands for nothing.
@@ -100,7 +100,8 @@ unsafe impl Send for Handle {}
 
 /// Handles that stand for nothing, oldest first.
 static SPARE: Mutex<VecDeque<&'static Handle>> = Mutex::new(VecDeque::new());
-/// So many are kept back, so that a handle that was just given up does not soon mean something else.
+/// As many free handles are kept back, so that a handle that was just given up does not soon mean
+/// another object.
 const KEPT_BACK: usize = 256;
 
 impl Handle {
@@ -141,7 +142,8 @@ impl Handle {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// The handle behind a pointer; `None` for NULL, and for what is none of this kind.
+    /// The handle behind a pointer; `None` for NULL, and for a pointer that is not a handle of this
+    /// kind.
     ///
     /// # Safety
     /// It is NULL, or at least 8 bytes can be read there, and nobody destroys it meanwhile.
@@ -194,7 +196,7 @@ impl Handle {
             .outside()
     }
 
-    /// Lets the handle stand for nothing, after its object was destroyed.
+    /// Frees the handle after its object was destroyed.
     pub(crate) fn retire(&'static self) {
         self.tag.store(0, Ordering::Release);
         // SAFETY: the tag is gone, and the host makes no other call with an object that it destroyed.

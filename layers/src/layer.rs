@@ -100,24 +100,24 @@ macro_rules! layer {
         /// A layer over a driver: one method for each entry, with the signature of the contract and the
         /// driver below as `next`.
         ///
-        /// Handles are those of the driver below, and what the method writes as a new handle is one of
-        /// the driver below too: what the host holds instead is made around it. A method that is not
-        /// overridden hands the call on. Methods run on any thread and at the same time (R8), and return
-        /// a code; one that fails by itself gives its text with [`fail`], and else the text of the
-        /// driver below goes out.
+        /// Handles are those of the driver below. A new handle that a method writes is one of the
+        /// driver below, too; the handle of the host is made around it. A method that is not overridden
+        /// passes the call on. Methods run on any thread and at the same time (R8), and return a code.
+        /// A method that fails by itself gives its text with [`fail`]; otherwise the host gets the text
+        /// of the driver below.
         ///
-        /// A NULL or foreign handle in first place never comes here: which layer would it be? It is
-        /// answered with `INVALID_HANDLE`. In any other place it is handed on as it is.
+        /// A NULL or foreign handle in first place never reaches a method, because it names no layer:
+        /// it is answered with `INVALID_HANDLE`. In any other place it is passed on unchanged.
         #[allow(clippy::too_many_arguments, reason = "the arguments are those of the contract")]
         pub trait Layer: Send + Sync + 'static {
-            /// Whether the host is not to see a group, by its name in the table (`graph`), or an optional
-            /// entry (`queue_flush`, `graph.update`, `pinned_memory.pin`). Asked once.
+            /// Whether to hide a group, by its name in the table (`graph`), or an optional entry
+            /// (`queue_flush`, `graph.update`, `pinned_memory.pin`) from the host. Asked once.
             fn hides(&self, what: &str) -> bool {
                 let _ = what;
                 false
             }
 
-            /// The text for a call that failed without a text of the layer's own; `None` is NULL.
+            /// The text for a call that failed without a text of the layer; `None` is NULL.
             fn error_text(&self, next: &Next) -> Option<CString> {
                 next.last_error()
             }

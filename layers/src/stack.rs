@@ -79,7 +79,8 @@ impl Stack {
     /// Puts the layers over a driver; without layers it stays as it is.
     ///
     /// # Errors
-    /// What a layer cannot do, as a file that cannot be made; the driver is closed then.
+    /// A layer cannot be made, for instance because its file cannot be created; the driver is closed
+    /// then.
     pub fn apply(&self, driver: Driver) -> Result<Driver> {
         let mut driver = driver;
         // The innermost first.

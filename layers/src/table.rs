@@ -13,7 +13,7 @@ use crate::handle::Handle;
 use crate::layer::{Layer, Next};
 use crate::{fail, thunks};
 
-/// A driver with a layer over it: what each of its handles leads to.
+/// A driver with a layer over it. Each of its handles leads here.
 pub(crate) struct Layered {
     // Before the driver below: what a layer holds of it goes first.
     pub(crate) layer: Box<dyn Layer>,
@@ -22,7 +22,7 @@ pub(crate) struct Layered {
     pub(crate) next: Next,
 }
 
-/// Puts a layer over an open driver. What it answers is what the host gets from now on.
+/// Puts a layer over an open driver. From now on the host gets the answers of the layer.
 ///
 /// # Errors
 /// `BUSY` while clones, queues, events or kernels of the driver live; `LOAD` if the layered driver does
@@ -80,8 +80,8 @@ unsafe extern "C" fn open_again(
 pub type OpenFn =
     unsafe extern "C" fn(*const sys::otr_open_params, *mut *mut sys::otr_driver) -> i32;
 
-/// Serves `open` of a library that exports a layered driver: `make` gives the driver below and the layer,
-/// by the options of the contract (`key=value,key=value`, or empty).
+/// Implements `open` for a library that exports a layered driver. `make` returns the driver below and
+/// the layer for the options of the contract (`key=value,key=value`, or empty).
 ///
 /// # Safety
 /// `params` is NULL or a struct of the size that it states, and `place` NULL or writable.

@@ -45,7 +45,8 @@ enum Suite {
     Eager,
     /// Launches, events and hops between streams through the C ABI, against OpenCL on the CPU
     Stream,
-    /// Capture, replay, rebinding and update of graphs, against what else replays graphs on the CPU
+    /// Capture, replay, rebinding and update of graphs, against other libraries that replay graphs on
+    /// the CPU
     Graph,
     /// The allocator on recorded traces, against PyTorch's and others
     Alloc,
@@ -66,7 +67,7 @@ impl Suite {
     }
 }
 
-/// Measures; the exit status says whether the measuring worked, not whether the bars were met.
+/// Runs the measurements. The exit status says whether they worked, not whether the bars were met.
 ///
 /// # Errors
 /// If something cannot be prepared or Python not started. A peer that cannot be prepared is no error: it is

@@ -23,11 +23,11 @@ pub(crate) struct Options {
     /// The device in PyTorch
     #[arg(long, default_value = "outrigger")]
     device: Device,
-    /// Training steps of each model; fewer than the default leave out the demand on accuracy
+    /// Training steps of each model; with fewer than the default, accuracy is not checked
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     steps: Option<u32>,
-    /// Instead of the demo, train its models for so long with changing shapes, two streams and graphs, and
-    /// tell how much more memory was held than in use, and whether that grew
+    /// Instead of the demo, train its models for this long with changing shapes, two streams and
+    /// graphs. Shows how much more memory was held than in use, and whether that grew
     #[arg(long, value_name = "SECONDS", conflicts_with = "steps")]
     memory: Option<u32>,
 }

@@ -20,10 +20,10 @@ pub(crate) struct Options {
     /// Targets; all of them if none is named
     #[arg(value_parser = TARGETS)]
     targets: Vec<String>,
-    /// For how long each
+    /// Seconds for each target
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// Add the inputs that reach something new to the corpus, as few as will do
+    /// Add inputs that reach new code to the corpus, as few as possible
     #[arg(long)]
     keep: bool,
 }

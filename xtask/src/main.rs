@@ -50,19 +50,20 @@ enum Chore {
     Test(suites::Options),
     /// Measure, against peers in the same run
     Bench(bench::Options),
-    /// Make the generated sources anew: driver bindings and headers
+    /// Regenerate the generated sources: driver bindings and headers
     Gen(generate::Options),
     /// Pack library, headers, command line and examples into an archive for C and C++ hosts
     Dist(dist::Options),
-    /// Look for inputs that break readers or the C ABI
+    /// Search for inputs that break readers or the C ABI
     Fuzz(fuzz::Options),
-    /// Call the host contract at random from many threads, with faults injected
+    /// Call the host contract at random from many threads, with injected faults
     Soak(soak::Options),
     /// Compare the binary interface of both contracts with the baseline
     Abi(abi::Options),
     /// Check the invariants that ARCHITECTURE.md states
     Tidy,
-    /// Run the project's Python, with torch_outrigger importable: `cargo xtask python -- -c 'import torch'`
+    /// Run the project's Python, which can import torch_outrigger: `cargo xtask python -- -c 'import
+    /// torch'`
     Python(python::Options),
 }
 

@@ -14,13 +14,13 @@ use crate::workspace::Workspace;
 /// How to soak.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// For how long
+    /// Seconds
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// What all choices follow from; another one each time if none is given
+    /// The seed of all choices; a new one each time by default
     #[arg(long)]
     seed: Option<u64>,
-    /// Over drivers that do not fail
+    /// Use drivers that do not fail
     #[arg(long)]
     no_faults: bool,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Options {
 /// From how many threads it calls.
 const THREADS: &str = "8";
 
-/// So much longer than it was told a run may take, before it counts as one that hangs.
+/// A run that takes this much longer than requested counts as hanging.
 const GRACE: Duration = Duration::from_secs(120);
 
 /// Soaks as the options say.

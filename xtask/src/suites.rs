@@ -37,13 +37,13 @@ use summary::{Row, Summary};
 pub(crate) struct Options {
     /// Suites; all if none is named
     suites: Vec<Suite>,
-    /// Everything on every kind of device, with the long runs
+    /// Run everything on every kind of device, with the long runs
     #[arg(long)]
     all: bool,
-    /// Run one part of several, which take about as long
+    /// Run one of several parts, which all take about the same time
     #[arg(long, value_name = "K/N")]
     shard: Option<Shard>,
-    /// Leave out what has passed with the same sources
+    /// Leave out jobs that have passed with the same sources
     #[arg(long)]
     resume: bool,
 }

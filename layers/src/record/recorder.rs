@@ -18,7 +18,7 @@ use super::values::{Argument, slice};
 use crate::entries::entries;
 use crate::{Entry, Layer, Next};
 
-/// The layer that records a driver into a file, which is made anew.
+/// The layer that records a driver into a new file. An old file is replaced.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if the file cannot be made.
@@ -69,7 +69,7 @@ struct Shared {
 }
 
 struct Output {
-    /// `None` after a write that failed: what comes then would have no beginning.
+    /// `None` after a write that failed: later records would have no beginning.
     writer: Option<Writer<File>>,
     calls: u64,
 }
@@ -148,7 +148,8 @@ enum Gone {
 }
 
 impl Recorder {
-    /// Forgets what the call gives back: its handle or address may be given out again at once.
+    /// Forgets the object or memory that the call gives back: its handle or address may be used again
+    /// at once.
     fn forget(&self, entry: Entry, words: &[u64]) -> Gone {
         let mut names = self.shared.names.lock();
         let mut object = |word: u64| match names.remove_object(word as usize) {
@@ -351,7 +352,7 @@ struct Hooks {
     shared: Arc<Shared>,
     /// How many graphs are being recorded.
     recordings: AtomicUsize,
-    /// Hooks of work that may run again, as it is kept in a graph: until the driver is closed.
+    /// Hooks of work that is kept in a graph and may run again. They live until the driver is closed.
     kept: Mutex<Vec<Kept>>,
 }
 

@@ -19,8 +19,8 @@ use crate::{Entry, Next};
 /// How a recording is replayed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplayOptions {
-    /// Whether host functions that were launched as kernels run, found by their place in a file, which is
-    /// loaded for it. Only for recordings that you trust: they name the code that runs.
+    /// Whether to run host functions that were launched as kernels. They are found by their place in a
+    /// file, which is loaded. Only for recordings that you trust: they name the code that runs.
     pub host_functions: bool,
     /// Whether new memory gets a value, so that runs on two drivers can be compared.
     pub define_memory: bool,
@@ -172,7 +172,7 @@ impl Player {
         Ok(code)
     }
 
-    /// Asks again where the recorded host got its answer later than this one.
+    /// Repeats a query if the recorded host got its answer later than this one.
     fn again(&mut self, step: &Step, frame: &mut Frame, code: i32) -> Result<i32, Skip> {
         const LONGEST: Duration = Duration::from_secs(2);
         let asks = matches!(step.entry, Entry::queue_query | Entry::event_query);
@@ -188,7 +188,7 @@ impl Player {
         Ok(code)
     }
 
-    /// Waits where a host has to before it takes something back (R12).
+    /// Waits as a host has to before it frees something (R12).
     fn before(&mut self, entry: Entry) {
         if matches!(
             entry,
@@ -534,7 +534,7 @@ impl Player {
         }
     }
 
-    /// Looks at what is left, gives everything back, and closes the driver.
+    /// Compares what is left, gives everything back, and closes the driver.
     fn finish(mut self) -> Run {
         let driver = self.next.raw().handle();
         let queues = self

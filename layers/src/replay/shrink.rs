@@ -8,7 +8,7 @@ use super::recording::{Recording, Step};
 use crate::Entry;
 use crate::record::Value;
 
-/// The smallest recording that was found for which `fails` still holds. No single call can be left out of it.
+/// Finds a small recording for which `fails` still holds. No single call can be left out of it.
 ///
 /// `fails` is asked for smaller and smaller recordings; it holds for the one that is given. Where the failure
 /// needs only one queue, only one is left, so that no accident of order between queues is mistaken for it.
@@ -21,7 +21,7 @@ pub fn shrink(recording: &Recording, mut fails: impl FnMut(&Recording) -> bool) 
     without_calls(&start, &mut fails)
 }
 
-/// The recording with all work of each device on its first queue; `None` if that is no other.
+/// The recording with all work of each device on its first queue; `None` if that changes nothing.
 fn on_one_queue(recording: &Recording) -> Option<Recording> {
     let mut first: HashMap<&Value, u32> = HashMap::new();
     let mut instead: HashMap<u32, u32> = HashMap::new();
@@ -119,7 +119,7 @@ fn needs(steps: &[Step]) -> Vec<Vec<usize>> {
     needs
 }
 
-/// What is left of `kept` without `gone` and all that needs something of it.
+/// `kept` without `gone`, and without all calls that need results of `gone`.
 fn closed(kept: &[usize], gone: &HashSet<usize>, needs: &[Vec<usize>]) -> Vec<usize> {
     let mut left: HashSet<usize> = kept
         .iter()

@@ -25,7 +25,7 @@ use writer::Timeline;
 /// What the slices of this layer are.
 const KIND: &str = "driver";
 
-/// The layer that writes the timeline of a driver into a file, which is made anew.
+/// The layer that writes the timeline of a driver into a new file. An old file is replaced.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if the file cannot be made.

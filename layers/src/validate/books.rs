@@ -34,7 +34,7 @@ pub(super) struct Point {
 }
 
 impl CallBook {
-    /// The failure that is there for sure: not while more than `own` synchronizes run.
+    /// The failure that is certain: none while more than `own` synchronizes run.
     pub(super) fn failure_beside(&self, own: u32) -> Option<(u64, i32)> {
         self.failure.filter(|_| self.taking <= own)
     }
@@ -60,7 +60,7 @@ pub(super) struct Queue {
     /// The number of the recording that it began or has joined.
     pub(super) recording: Option<u32>,
     pub(super) calls: Arc<Mutex<CallBook>>,
-    /// Held while work is handed to the driver, so that ours and the driver's order are the same.
+    /// Held while work is passed to the driver, so that our order equals the driver's.
     pub(super) order: Arc<Mutex<()>>,
 }
 

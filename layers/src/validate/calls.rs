@@ -39,7 +39,7 @@ unsafe impl Send for HostCall {}
 // SAFETY: as above.
 unsafe impl Sync for HostCall {}
 
-/// Host calls, kept for a while after they ran, since a driver that is wrong may call them again.
+/// Host calls. They are kept for a while after they ran, because a wrong driver may call them again.
 #[derive(Default)]
 pub(super) struct HostCalls(Mutex<VecDeque<Arc<HostCall>>>);
 

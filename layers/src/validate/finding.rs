@@ -49,7 +49,7 @@ pub fn to_tracing() -> Sink {
     })
 }
 
-/// Findings as lines of a file, which is made anew, and as `tracing` events.
+/// Findings as lines of a new file, and as `tracing` events. An old file is replaced.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if the file cannot be made.

@@ -95,7 +95,7 @@ impl Rules {
         })
     }
 
-    /// Hands work to the driver and counts it, with the memory that it uses.
+    /// Passes work to the driver and counts it, with the memory that it uses.
     fn submit(
         &self,
         queue: usize,
@@ -359,7 +359,7 @@ impl Rules {
         code
     }
 
-    /// Lets the driver write a struct of the size that stands in it, and no further (R1).
+    /// Lets the driver write a struct, and checks that it writes no further than the size in it (R1).
     ///
     /// # Safety
     /// NULL, or a struct that begins with its size.

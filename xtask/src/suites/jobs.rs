@@ -16,11 +16,11 @@ pub(super) enum Suite {
     Fmt,
     /// Clippy, with warnings denied
     Clippy,
-    /// Generated sources are what the generators make
+    /// The committed generated sources equal a fresh generation
     Gen,
     /// The invariants of ARCHITECTURE.md
     Tidy,
-    /// The binary interface of both contracts is what its baseline says
+    /// The binary interface of both contracts equals the baseline
     Abi,
     /// Everything in Rust, with hosts in C and C++
     Rust,
