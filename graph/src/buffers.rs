@@ -1,4 +1,4 @@
-//! Which buffers a graph uses: addresses are looked up once, what is not the graph's own is held.
+//! The buffers that a graph uses. Each address is looked up once, and memory that is not of the graph's pool is held.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use crate::dag::{Buffer, BufferId};
 use crate::data::{Resources, buffer};
 use crate::{Error, Result};
 
-/// What is known of addresses while a graph is recorded or built.
+/// What is known about addresses while a graph is recorded or built.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BufferMap {
     by_base: HashMap<u64, BufferId>,
     by_address: HashMap<u64, BufferId>,
-    /// Buffers that were freed since.
+    /// Buffers whose allocation has been freed.
     ended: HashSet<BufferId>,
-    /// Bases of live allocations that were made for this graph.
+    /// Bases of live allocations from the graph's pool.
     own: HashSet<u64>,
 }
 
 impl BufferMap {
-    /// An allocation was made for this graph.
+    /// Notes an allocation from the graph's pool.
     pub(crate) fn allocated(&mut self, base: u64) {
         self.own.insert(base);
     }
 
-    /// The buffer of another graph's allocation in this one, if it is used here already; else it is what
-    /// `add` gives. One allocation is one buffer: who writes is then seen to write for who reads.
+    /// The buffer of an allocation that another graph uses: the one that this graph has for it, else what `add` gives.
+    /// An allocation has one buffer, so that a writer and a reader of it are seen to use the same memory.
     pub(crate) fn adopt(&mut self, base: u64, add: impl FnOnce() -> BufferId) -> BufferId {
         *self.by_base.entry(base).or_insert_with(add)
     }
 
-    /// An allocation ends. Gives its buffer if the graph has made it and uses it.
+    /// Notes that an allocation is freed. Returns its buffer if the graph made the allocation and uses it.
     pub(crate) fn freed(&mut self, base: u64) -> Option<BufferId> {
         let own = self.own.remove(&base);
         let buffer = self.by_base.remove(&base)?;
@@ -41,7 +41,7 @@ impl BufferMap {
     }
 }
 
-/// Finds buffers for one command.
+/// Finds the buffers of one command.
 pub(crate) struct Resolver<'a> {
     pub(crate) map: &'a mut BufferMap,
     pub(crate) resources: &'a Arc<Resources>,
@@ -49,7 +49,7 @@ pub(crate) struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    /// The buffer around an address.
+    /// The buffer that contains an address.
     pub(crate) fn resolve(&mut self, address: u64) -> Result<BufferId> {
         let map = &mut *self.map;
         if let Some(&found) = map.by_address.get(&address)
@@ -84,13 +84,13 @@ impl Resolver<'_> {
         Ok(id)
     }
 
-    /// The buffer here of a buffer of another graph that this one keeps, whoever has freed it.
+    /// The buffer of memory that another graph uses, whose resources this graph keeps.
     pub(crate) fn adopt(&mut self, buffer: &Buffer) -> BufferId {
         let (map, add) = (&mut *self.map, &mut *self.add);
         map.adopt(buffer.address, || add(*buffer))
     }
 
-    /// Keeps memory of the graph's pool that an operator works in.
+    /// Keeps a block of the graph's pool that an operator uses as workspace.
     pub(crate) fn own_block(&mut self, address: u64) {
         self.resources.own_block(address);
     }

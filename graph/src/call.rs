@@ -1,16 +1,17 @@
-//! Operator calls in a flat store: what a scalar is changed in, and what is planned again.
+//! Operator calls in one flat array. A node keeps its call so that another scalar can be bound, and so that a driver's
+//! operator can be launched.
 
 use outrigger_device::DType;
 use outrigger_ops::{Call, OperatorId, Scalar, Tensor};
 
-/// Where a call lies in the store.
+/// The place of a call in the array.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredCall {
     first: u32,
 }
 
-// In words: operator, counts of inputs, outputs and scalars; each tensor as address, dtype, rank, sizes,
-// strides; each scalar as 1 for a float, else 0, and its bits.
+// A call is stored as words: the operator, then the counts of inputs, outputs and scalars. Each tensor follows as
+// address, dtype, rank, sizes and strides; each scalar as 1 for a float or 0 for an integer, and its bits.
 const HEAD: usize = 4;
 
 impl StoredCall {
@@ -38,20 +39,20 @@ impl StoredCall {
         Self { first }
     }
 
-    /// The same call, where the store was put behind so many words.
+    /// The same call after its array was appended to another one of `by` words.
     pub(crate) fn moved(self, by: u32) -> Self {
         Self {
             first: self.first + by,
         }
     }
 
-    /// Which operator it calls.
+    /// The operator that the call is of.
     pub(crate) fn operator(self, calls: &[u64]) -> OperatorId {
         OperatorId::from_index(calls[self.first as usize] as u32)
             .unwrap_or_else(|| unreachable!("stored from an operator"))
     }
 
-    /// Runs `with` on the call as it was stored.
+    /// Runs `with` on the stored call.
     pub(crate) fn with<R>(self, calls: &[u64], with: impl FnOnce(OperatorId, &Call<'_>) -> R) -> R {
         let mut rest = &calls[self.first as usize..];
         let mut take = |count: usize| {

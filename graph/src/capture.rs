@@ -1,9 +1,9 @@
 //! Capture: a stream records its work instead of running it.
 //!
-//! A capture belongs to the stream that began it and to the streams that joined it by waiting for its
-//! events. Its state is its own: what other threads do on other streams cannot break it. The first
-//! call that fails inside a capture makes it fail; its end then reports that call, and leaves the
-//! streams and the memory as if it had never begun.
+//! A capture belongs to the stream that began it, and to the streams that joined it by waiting for its events. What
+//! other threads do on other streams cannot break it. The first call that fails inside a capture makes the capture
+//! fail. The end of the capture reports that call, and leaves the streams and the memory as if the capture had never
+//! begun.
 
 mod calls;
 mod captures;
@@ -27,11 +27,11 @@ use crate::recorder::{Lane, Mark, Recorder};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
 
-/// What a capturing thread may do beside recording.
+/// What a thread may do while it captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// Waiting for the whole device is refused. As nothing that other threads do can break a capture,
-    /// there is no difference to [`ThreadLocal`](Self::ThreadLocal).
+    /// Waiting for the whole device is refused on threads that record. Other threads cannot break a capture, so this is
+    /// the same as [`ThreadLocal`](Self::ThreadLocal).
     Global,
     /// Waiting for the whole device is refused on threads that record.
     ThreadLocal,
@@ -59,12 +59,12 @@ impl CaptureMode {
     }
 }
 
-/// What is known of a stream's capture.
+/// Figures of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureInfo {
     /// The number of the capture, from 1.
     pub id: u64,
-    /// What a thread may do meanwhile.
+    /// What a thread may do while it captures.
     pub mode: CaptureMode,
     /// Whether a call in it has failed.
     pub failed: bool,
@@ -74,18 +74,18 @@ pub struct CaptureInfo {
     pub streams: u32,
 }
 
-/// Whether a capture has ended. It holds nothing of the capture: whoever keeps one may be in the middle
-/// of freeing memory, and must not become the last owner of the capture's pool there.
+/// Whether a capture has ended. This keeps nothing of the capture alive: whoever has one may be freeing memory, and
+/// must not become the last owner of the capture's pool at that moment.
 #[derive(Clone, Debug, Default)]
 pub struct CaptureEnd(Arc<AtomicBool>);
 
 impl CaptureEnd {
-    /// Whether it has.
+    /// Whether the capture has ended.
     pub fn passed(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Ends the capture; whether it had ended before.
+    /// Ends the capture. Returns whether it had ended before.
     fn pass(&self) -> bool {
         self.0.swap(true, Ordering::AcqRel)
     }
@@ -97,12 +97,12 @@ pub struct Capture {
     mode: CaptureMode,
     inside: Inside,
     end: CaptureEnd,
-    /// Where the device lists it.
+    /// The list of the device's captures, which has this one.
     listed: &'static Captures,
     state: Mutex<State>,
 }
 
-/// The pool of a capture, none of whose memory serves others meanwhile.
+/// The pool of a capture, entered: none of its memory is lent out.
 struct Inside(Arc<PoolRef>);
 
 impl Inside {
@@ -143,7 +143,7 @@ impl std::fmt::Debug for Capture {
     }
 }
 
-/// A stream, as graphs see it: its timeline, and its place in a capture.
+/// A stream, as graphs see it: its timeline, and its place in a capture if it has one.
 #[derive(Debug)]
 pub struct Stream {
     timeline: Timeline,
@@ -169,7 +169,7 @@ impl Deref for Stream {
     }
 }
 
-/// A stream's place in a capture. Asking whether there is one costs a load.
+/// The place of a stream in a capture. To ask whether it has one costs one load.
 #[derive(Debug)]
 struct CaptureSlot {
     active: AtomicBool,
@@ -197,7 +197,7 @@ impl CaptureSlot {
     }
 }
 
-/// An event's point in a capture.
+/// The point of a capture that an event was recorded at, if any.
 #[derive(Debug)]
 pub struct CapturedMark {
     active: AtomicBool,
@@ -220,7 +220,7 @@ impl CapturedMark {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// The event was recorded outside of captures.
+    /// Notes that the event was recorded outside of captures.
     pub fn clear(&self) {
         let mut mark = self.mark.lock();
         self.active.store(false, Ordering::Relaxed);
@@ -233,7 +233,7 @@ impl CapturedMark {
             .map(|(capture, mark)| (capture.upgrade(), mark.clone()))
     }
 
-    /// Why the event cannot be asked or waited for by the host.
+    /// The error for a host that queries the event or waits for it.
     pub fn refusal(&self, what: &str) -> Error {
         let error = error(format!(
             "{what} of an event that was recorded in a capture: it has no point in time; record it again \
@@ -246,7 +246,7 @@ impl CapturedMark {
     }
 }
 
-/// An error of captures.
+/// The error `CAPTURE` with a text.
 fn error(text: impl Into<String>) -> Error {
     Error::new(Code::CAPTURE, text)
 }
@@ -256,7 +256,7 @@ impl Capture {
         self.end.passed()
     }
 
-    /// Makes the capture fail if this thread has recorded into it.
+    /// Makes the capture fail, if the calling thread has recorded into it.
     fn fail_here(&self, error: &Error) {
         let mut state = self.state.lock();
         if state.threads.contains(&thread::current().id()) {
@@ -267,11 +267,11 @@ impl Capture {
     fn with<R>(self: &Arc<Self>, call: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
         let mut state = self.state.lock();
         if self.ended() {
-            return Err(error("the capture has ended meanwhile"));
+            return Err(error("another thread has ended the capture"));
         }
         if let Some(first) = &state.failed {
             return Err(error(format!(
-                "the capture has failed before, end it first; what failed: {first}"
+                "the capture has failed before, end it first; the first failure: {first}"
             )));
         }
         let thread = thread::current().id();
@@ -279,14 +279,14 @@ impl Capture {
             state.threads.push(thread);
         }
         call(&mut state).inspect_err(|error| {
-            // What is unsupported the host does in another way.
+            // After UNSUPPORTED the host runs the operator in another way (H29), so the capture goes on.
             if error.code() != Code::UNSUPPORTED {
                 state.failed.get_or_insert_with(|| error.clone());
             }
         })
     }
 
-    /// An allocation of the capture's pool is about to be freed.
+    /// Notes that an allocation of the capture's pool is about to be freed.
     pub fn freed(&self, base: u64) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -345,8 +345,7 @@ impl Stream {
     /// Waits for all work submitted before.
     ///
     /// # Errors
-    /// The first failure of the stream's work, which is thereby cleared: the stream takes work again;
-    /// `CAPTURE` while it captures.
+    /// The first failure of the stream's work. The stream takes work again then. `CAPTURE` if the stream captures.
     pub fn synchronize(&self) -> Result<()> {
         if self.is_capturing() {
             return Err(self.refuse_capturing("a wait"));
@@ -364,13 +363,13 @@ impl Stream {
         })
     }
 
-    /// Why the stream cannot be waited for or asked: also the capture fails, if this thread is one of
-    /// those that record it.
+    /// The error for a call that would wait for the stream or query it. The capture fails too, if the calling thread
+    /// has recorded into it.
     #[cold]
     pub fn refuse_capturing(&self, what: &str) -> Error {
         let error = error(format!(
-            "{what} while the stream captures: its work is recorded, not run, so that there is nothing to \
-             wait for; end the capture and replay the graph first, or move the call out of the capture"
+            "{what} while the stream captures: its work is recorded, not run, so there is nothing to wait \
+             for; end the capture and replay the graph first, or move the call out of the capture"
         ))
         .on_stream(self.id());
         if let Some((capture, _)) = self.slot.get() {
@@ -379,7 +378,7 @@ impl Stream {
         error
     }
 
-    /// A call that fails before it can be recorded makes the stream's capture fail, if there is one.
+    /// Makes the stream's capture fail, if there is one, for a call that failed before it could be recorded.
     #[cold]
     pub fn not_recorded(&self, error: Error) -> Error {
         if let Some((capture, _)) = self.slot.get() {
@@ -389,14 +388,14 @@ impl Stream {
         error
     }
 
-    /// The capture whose end frees wait for, if the stream captures.
+    /// The end of the stream's capture, if there is one. Frees are put off until it has passed.
     pub fn captured_by(&self) -> Option<CaptureEnd> {
         let place = self.slot.place.lock();
         place.as_ref().map(|(capture, _)| capture.end.clone())
     }
 
-    /// Begins a capture on this stream. Memory that is allocated on its streams comes from `pool`, or
-    /// from a pool of its own.
+    /// Begins a capture on this stream. Memory that is allocated on the capture's streams comes from `pool`, or from a
+    /// pool of the capture's own.
     ///
     /// # Errors
     /// `CAPTURE` if the stream is capturing; `INVALID_ARGUMENT` for a pool of another device.
@@ -445,12 +444,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Ends the capture that was begun on this stream, and gives its graph.
+    /// Ends the capture that was begun on this stream, and returns its graph.
     ///
     /// # Errors
-    /// The first failure of a call in the capture, or `CAPTURE` if work of another stream was not
-    /// joined: the capture has ended all the same, and its memory is given back. `INVALID_ARGUMENT` if
-    /// the stream has not begun one.
+    /// The first failure of a call in the capture, or `CAPTURE` if work of another stream was not joined. In both cases
+    /// the capture has ended, and its memory is given back. `INVALID_ARGUMENT` if the stream has not begun a capture.
     pub fn end_capture(&self) -> Result<Graph> {
         let (capture, lane) = self.place()?;
         if lane != 0 {
@@ -508,7 +506,7 @@ impl Stream {
         ))
     }
 
-    /// Makes the capture fail, for a reason of the host's.
+    /// Makes the capture fail, for a reason that the host gives.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the stream is not capturing.
@@ -519,7 +517,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What was recorded so far, to look at: it cannot be instantiated.
+    /// What was recorded so far, as a graph that can be inspected, but not instantiated.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the stream is not capturing.
@@ -536,7 +534,7 @@ impl Stream {
         Ok(Graph::over(data, state.map.clone(), true))
     }
 
-    /// The stream's capture; `None` if it has none.
+    /// Figures of the stream's capture; `None` if the stream does not capture.
     pub fn capture_info(&self) -> Option<CaptureInfo> {
         let (capture, _) = self.slot.get()?;
         let state = capture.state.lock();
@@ -549,8 +547,8 @@ impl Stream {
         })
     }
 
-    /// Nodes that this stream records from here on carry this text, until the next one; an empty text
-    /// ends it. Without a capture it does nothing.
+    /// Sets the text of the nodes that this stream records from here on. An empty text ends it. Does nothing if the
+    /// stream does not capture.
     pub fn capture_label(&self, label: &str) {
         if let Some((capture, lane)) = self.slot.get()
             && let Some(lane) = capture.state.lock().lanes.get_mut(lane as usize)

@@ -12,7 +12,7 @@ pub type NodeId = u32;
 /// A buffer's number within its graph.
 pub type BufferId = u32;
 
-/// What kind of work a node is: for pictures, and for what may be dropped.
+/// What kind of work a node is. Pictures show it, and a schedule drops only nodes of kinds that run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A kernel.
@@ -23,13 +23,13 @@ pub enum Kind {
     Fill,
     /// A function on the host.
     Host,
-    /// Nothing: it joins edges.
+    /// No work: the node joins edges.
     Empty,
-    /// Memory begins to be used.
+    /// No work: memory is in use from here on.
     Alloc,
-    /// Memory ends to be used.
+    /// No work: memory is free from here on.
     Free,
-    /// Bodies that run or not, by a predicate on the device.
+    /// Bodies, of which a predicate on the device chooses what runs.
     Conditional,
 }
 
@@ -68,37 +68,37 @@ pub struct Buffer {
 /// How a node uses a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Which one.
+    /// The buffer.
     pub buffer: BufferId,
-    /// Whether it may read.
+    /// Whether the node may read it.
     pub reads: bool,
-    /// Whether it may write.
+    /// Whether the node may write it.
     pub writes: bool,
 }
 
-/// What a node is, when it is added.
+/// A node without its place in a graph.
 #[derive(Clone, Debug)]
 pub struct NodeSpec<C> {
-    /// What kind of work.
+    /// The kind of work.
     pub kind: Kind,
-    /// What it is called: an operator, mostly.
+    /// The name of the work: mostly that of an operator.
     pub label: Cow<'static, str>,
-    /// What a recorder said it belongs to, or nothing.
+    /// The text that was set for the stream while the node was recorded, if any.
     pub scope: Option<std::sync::Arc<str>>,
     /// Estimated time in nanoseconds; 0 if unknown.
     pub cost_ns: u32,
-    /// It does more than write to the buffers that it names, so that it is never dropped.
+    /// Whether the node does more than write to the buffers that it names. Such a node is never dropped.
     pub effects: bool,
-    /// What it does.
+    /// The work.
     pub command: C,
 }
 
 /// A node of a graph.
 #[derive(Clone, Debug)]
 pub struct Node<C> {
-    /// What it is.
+    /// What the node is and does.
     pub spec: NodeSpec<C>,
-    /// The lane that recorded it: a stream, mostly.
+    /// The lane that recorded the node: mostly a stream.
     pub lane: u32,
     deps: Range<u32>,
     accesses: Range<u32>,
@@ -124,10 +124,10 @@ impl<C> Default for Dag<C> {
     }
 }
 
-/// The first place at which two graphs are not of the same shape.
+/// The first place at which two graphs differ in shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The node, by its number in both.
+    /// The number of the node in both graphs.
     pub node: NodeId,
     /// What differs.
     pub what: String,
@@ -146,8 +146,7 @@ impl<C> Dag<C> {
         (self.buffers.len() - 1) as BufferId
     }
 
-    /// Adds a node that runs after `deps`. `None` if one of them is not a node of this graph yet, or
-    /// a buffer is unknown: then nothing was added.
+    /// Adds a node that runs after `deps`. Returns `None`, and adds nothing, if one of `deps` or a buffer is unknown.
     pub fn add(
         &mut self,
         lane: u32,
@@ -177,7 +176,7 @@ impl<C> Dag<C> {
         self.nodes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -192,14 +191,14 @@ impl<C> Dag<C> {
         self.nodes.get(id as usize)
     }
 
-    /// A node's command, to be changed.
+    /// The command of a node, to be changed.
     pub fn command_mut(&mut self, id: NodeId) -> Option<&mut C> {
         self.nodes
             .get_mut(id as usize)
             .map(|node| &mut node.spec.command)
     }
 
-    /// All nodes, in order.
+    /// All nodes, in the order in which they were added.
     pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node<C>)> + ExactSizeIterator {
         let nodes = self.nodes.iter().enumerate();
         nodes.map(|(index, node)| (index as NodeId, node))
@@ -210,7 +209,7 @@ impl<C> Dag<C> {
         &self.deps[node.deps.start as usize..node.deps.end as usize]
     }
 
-    /// How a node uses buffers.
+    /// The buffers that a node uses, and how.
     pub fn accesses(&self, node: &Node<C>) -> &[Access] {
         &self.accesses[node.accesses.start as usize..node.accesses.end as usize]
     }
@@ -220,15 +219,14 @@ impl<C> Dag<C> {
         &self.buffers
     }
 
-    /// Says that a buffer was freed within the graph.
+    /// Notes that a buffer is allocated and freed within the graph.
     pub fn set_transient(&mut self, buffer: BufferId) {
         if let Some(buffer) = self.buffers.get_mut(buffer as usize) {
             buffer.transient = true;
         }
     }
 
-    /// Whether each node uses buffers as in a graph of the same shape, so that one schedule serves
-    /// both.
+    /// Whether the nodes of a graph of the same shape use buffers in the same way, so that one schedule serves both.
     pub fn same_use(&self, other: &Self) -> bool {
         let alike = |(a, b): (&Node<C>, &Node<C>)| {
             a.spec.effects == b.spec.effects && self.accesses(a) == other.accesses(b)
@@ -245,8 +243,7 @@ impl<C> Dag<C> {
             && transient(self) == transient(other)
     }
 
-    /// Whether `other` has the same nodes with the same edges; `alike` compares two commands and says
-    /// what differs.
+    /// Checks that `other` has the same nodes with the same edges. `alike` compares two commands and says what differs.
     ///
     /// # Errors
     /// The first difference.

@@ -1,9 +1,9 @@
-//! What a graph of this runtime holds: nodes with their argument blocks in one store, where addresses
-//! and random numbers stand in it, and the resources that keep the memory alive.
+//! The contents of a graph: its nodes, their argument blocks in one store, the words of the store that hold addresses
+//! and random numbers, and the resources that keep memory alive.
 //!
-//! A step is a host kernel with its argument block, whatever it does: operators bring theirs, copies,
-//! fills and host functions have one of `steps`. It must never hold an address whose memory is not held
-//! by the resources or by the pool.
+//! The work of a node is a host kernel with its argument block, or an operator of the driver. Operators of the host
+//! bring a kernel each; the kernels of copies, fills and host functions are those of `steps`. Each address in the store
+//! lies in memory that the resources hold, or that is of the graph's pool.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -30,34 +30,35 @@ pub(crate) struct Command {
     pub(crate) words: Range<u32>,
     /// The size of the block in bytes.
     pub(crate) size: u32,
-    /// The operator call that it was planned from, in the store of calls.
+    /// The operator call that the block was made from, in the store of calls.
     pub(crate) call: Option<StoredCall>,
-    /// An address could not be told from a number: its memory cannot be bound anew.
+    /// Whether words of the block may be addresses that are not known as such. Other memory cannot be bound in place of
+    /// what they name.
     pub(crate) fixed: bool,
 }
 
-/// How it is done.
+/// The work of a node.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     /// Nothing runs.
     None,
     /// A host kernel.
     Kernel(KernelFn),
-    /// An operator of the driver, with its workspace.
+    /// An operator of the driver, with the address of its workspace.
     Operator(Arc<Prepared>, u64),
-    /// Bodies by a predicate: the index into [`GraphData::bodies`].
+    /// A conditional node: the index of its bodies in [`Store::bodies`].
     Conditional(usize),
 }
 
-/// Where a device address stands in the store, and which one it was when recorded.
+/// A word of the store that is a device address, and the address that was recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AddressWord {
     pub(crate) word: u32,
     pub(crate) address: u64,
 }
 
-/// Where a node's random numbers stand in the store: its seed, and its offset from where the graph's
-/// numbers begin.
+/// The words of the store that are the seed and the offset of a node's random numbers. `relative` is the offset from
+/// where the graph's numbers begin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DrawWord {
     pub(crate) seed: u32,
@@ -66,47 +67,47 @@ pub(crate) struct DrawWord {
     pub(crate) generator: u32,
 }
 
-/// Where random numbers come from.
+/// A source of random numbers.
 pub trait Generator: fmt::Debug + Send + Sync {
-    /// The id, as C hosts hold it.
+    /// The id of the generator in the C ABI.
     fn id(&self) -> u64;
 
-    /// Takes the next `count` 128-bit outputs: gives the seed, and the offset at which they start.
+    /// Takes the next `count` 128-bit outputs. Returns the seed, and the offset of the first one.
     fn reserve_now(&self, count: u64) -> (u64, u64);
 }
 
-/// A generator that the graph draws from, and how much one replay takes.
+/// A generator that the graph draws from, and how many numbers one replay takes.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawn {
     pub(crate) generator: Arc<dyn Generator>,
-    /// What stands for the seed while the graph is recorded.
+    /// The number that stands in place of the seed while the graph is recorded.
     pub(crate) token: u64,
-    /// 128-bit outputs of one replay.
+    /// The count of 128-bit outputs that one replay takes.
     pub(crate) count: u64,
 }
 
-/// What has a name.
+/// A thing with a name.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) what: NamedThing,
 }
 
-/// Something that replays may change.
+/// A thing that replays may change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NamedThing {
     Buffer { address: u64, size: u64 },
     Scalar { node: NodeId, index: u32 },
 }
 
-/// How a predicate chooses.
+/// How the predicate of a conditional node chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionalKind {
     /// The first body if the predicate is not 0, else the second one if there is one.
     If,
-    /// The body again and again, as long as the predicate is not 0.
+    /// The body, again and again while the predicate is not 0.
     While,
-    /// The body whose number is the predicate; none if there is no such body.
+    /// The body whose number is the predicate; no body if there is none of that number.
     Switch,
 }
 
@@ -128,14 +129,14 @@ impl ConditionalKind {
     }
 }
 
-/// Bodies of a conditional node.
+/// The bodies of a conditional node.
 #[derive(Clone, Debug)]
 pub(crate) struct Bodies {
     pub(crate) graphs: Vec<Arc<GraphData>>,
 }
 
-/// Memory and host functions that a graph keeps alive. Dropping gives them back, so that it happens
-/// only when no replay can be running.
+/// Memory and host functions that a graph keeps alive. Dropping gives them back, so it must wait until no replay can be
+/// running.
 #[derive(Debug)]
 pub(crate) struct Resources {
     pub(crate) device: &'static dyn Device,
@@ -147,12 +148,12 @@ pub(crate) struct Resources {
 struct Kept {
     /// Bases of allocations that are held.
     holds: Vec<u64>,
-    /// Blocks of the pool that the builder allocated and nobody freed.
+    /// Blocks of the pool that the graph allocated, and that no node has freed.
     blocks: Vec<u64>,
     users: Vec<User>,
 }
 
-/// A function that gives user data of a host function back.
+/// A function of the host that gives the user data of a host function back.
 pub type DestroyFn = unsafe extern "C" fn(*mut c_void);
 
 /// User data of a host function.
@@ -178,7 +179,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Refuses if memory that the graph uses is of a pool that sleeps, its own included.
+    /// Refuses if the graph's pool sleeps, or the pool of any memory that the graph holds.
     pub(crate) fn check_awake(&self) -> Result<()> {
         if self.device.is_asleep(self.pool.pool()) {
             return Err(Error::new(
@@ -193,7 +194,7 @@ impl Resources {
         holds.try_for_each(|base| self.device.check_awake(base))
     }
 
-    /// Takes over user data of a host function.
+    /// Takes ownership of the user data of a host function.
     pub(crate) fn own(&self, user: *mut c_void, destroy: Option<DestroyFn>) {
         if let Some(destroy) = destroy {
             let user = user as usize;
@@ -201,12 +202,12 @@ impl Resources {
         }
     }
 
-    /// Takes over a block of the pool.
+    /// Takes ownership of a block of the pool.
     pub(crate) fn own_block(&self, address: u64) {
         self.kept.lock().blocks.push(address);
     }
 
-    /// Whether the block was owned; it no longer is.
+    /// Gives ownership of a block up. Returns whether the graph owned it.
     pub(crate) fn disown_block(&self, address: u64) -> bool {
         let blocks = &mut self.kept.lock().blocks;
         let place = blocks.iter().position(|&block| block == address);
@@ -225,27 +226,27 @@ impl Drop for Resources {
         }
         for user in kept.users.drain(..) {
             calls_host("the function that gives user data of a host function back");
-            // SAFETY: the host's promise when it handed the data over: `destroy` may be called with it,
-            // once, from any thread, when no replay uses it any more.
+            // SAFETY: `otr_destroy_fn`: the host takes its user data back once, from any thread, when the
+            // function will not be called again. Resources are dropped after the last replay has finished.
             unsafe { foreign_call!(user.destroy, user.user as *mut c_void) };
         }
     }
 }
 
-/// Nodes with all that they need.
+/// Nodes with all that they need to run.
 #[derive(Clone, Debug)]
 pub(crate) struct GraphData {
     pub(crate) graph: Dag<Command>,
     pub(crate) store: Store,
     pub(crate) names: Vec<Named>,
     pub(crate) resources: Arc<Resources>,
-    /// Of graphs whose nodes were copied in. Not within the resources: graphs may be copied into each
-    /// other, and into themselves.
+    /// The resources of graphs that were copied in as children. They are not part of `resources`, because graphs may
+    /// be copied into each other, and into themselves.
     pub(crate) others: Vec<Arc<Resources>>,
 }
 
 impl GraphData {
-    /// The gates of the pools whose memory the nodes may use, which lend it between replays from now on.
+    /// The gates of the pools whose memory the nodes may use. From now on these pools may lend memory between replays.
     pub(crate) fn gates(&self) -> Vec<PoolGate> {
         let mut gates: HashMap<PoolId, PoolGate> = HashMap::new();
         self.add_gates(&mut gates);
@@ -256,7 +257,7 @@ impl GraphData {
     fn add_gates(&self, gates: &mut HashMap<PoolId, PoolGate>) {
         for resources in std::iter::once(&self.resources).chain(&self.others) {
             let pool = &resources.pool;
-            // One that never served anybody has nothing that a node could use.
+            // A pool that never gave out memory has none that a node could use.
             if pool.stats().allocated_peak > 0 {
                 gates.insert(pool.pool(), pool.gate().clone());
             }
@@ -266,7 +267,7 @@ impl GraphData {
     }
 }
 
-/// What is stored beside the nodes while a graph is recorded or built.
+/// What is stored beside the nodes of a graph.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     pub(crate) words: Vec<u64>,
@@ -277,7 +278,7 @@ pub(crate) struct Store {
     pub(crate) bodies: Vec<Bodies>,
 }
 
-/// A command that was stored, with what a node says of it.
+/// A stored command, with what its node says about it.
 pub(crate) struct Stored {
     pub(crate) kind: Kind,
     pub(crate) label: Cow<'static, str>,
@@ -299,8 +300,8 @@ impl Stored {
     }
 }
 
-/// How far apart the buffers of a call are moved to see where their addresses stand: more than any
-/// allocation is long, and a multiple of every alignment.
+/// The distance, as a power of two, by which the buffers of a call are moved to find their addresses in its block. It
+/// is larger than any allocation, and a multiple of every alignment.
 const SHIFT: u32 = 46;
 
 impl Store {
@@ -325,7 +326,7 @@ impl Store {
         first..self.words.len() as u32
     }
 
-    /// Draws as much from a generator as another graph does. Gives its index.
+    /// Adds what another graph draws from a generator to what this one draws. Returns the generator's index here.
     pub(crate) fn adopt(&mut self, other: &Drawn) -> u32 {
         let same = |one: &Drawn| one.generator.id() == other.generator.id();
         let index = match self.drawn.iter().position(same) {
@@ -345,9 +346,9 @@ impl Store {
         self.addresses.push(AddressWord { word, address });
     }
 
-    /// Plans an operator call and stores its block. `buffers` gives the buffer of each operand (inputs,
-    /// then outputs; `None` for one without memory): it is planned once more with each buffer moved, and
-    /// the words that moved along are its addresses. Kernels pack their blocks as they like.
+    /// Plans an operator call and stores its block. `buffers` has the buffer of each operand: inputs, then outputs;
+    /// `None` for one without memory. Only a kernel knows the layout of its block, so the call is planned once more
+    /// with each buffer moved by another distance: the words that moved by such a distance are addresses.
     pub(crate) fn operator(
         &mut self,
         id: OperatorId,
@@ -396,8 +397,8 @@ impl Store {
         })
     }
 
-    /// Finds where a call's seed and offset stand, if they are of a generator that this graph draws
-    /// from.
+    /// Finds the words of the block that are the call's seed and offset, if they are of a generator that this graph
+    /// draws from.
     fn draw(
         &mut self,
         id: OperatorId,
@@ -430,7 +431,7 @@ impl Store {
         let seed = differing(plan, &other(!token, relative)?, id)?;
         let offset = differing(plan, &other(token, !relative)?, id)?;
         match (&seed[..], &offset[..]) {
-            ([], []) => Ok(()), // without elements nothing is drawn
+            ([], []) => Ok(()), // a call without elements draws nothing
             ([seed], [offset]) => {
                 self.draws.push(DrawWord {
                     seed: first + seed.0,
@@ -442,26 +443,26 @@ impl Store {
             }
             _ => Err(Error::new(
                 Code::INTERNAL,
-                "where the kernel keeps its seed could not be found",
+                "the places of the seed and the offset in the argument block could not be found",
             )
             .in_operator(id.name().to_string_lossy())),
         }
     }
 }
 
-/// By how much the operands of a buffer are moved: by its place among the buffers of the call.
+/// The distance by which the operands of a buffer are moved; another one for each buffer of the call.
 fn shift_of(buffers: &[Option<BufferId>], buffer: BufferId) -> u64 {
     let place = buffers.iter().position(|&one| one == Some(buffer));
     (place.unwrap_or(0) as u64 + 1) << SHIFT
 }
 
-/// The words in which the blocks of two plans of one call differ: number, before, after.
+/// The words in which the blocks of two plans of one call differ: number, value in `plan`, value in `other`.
 fn differing(plan: &Plan, other: &Plan, id: OperatorId) -> Result<Vec<(u32, u64, u64)>> {
     let (a, b) = (plan.args(), other.args());
     if a.len() != b.len() || !std::ptr::fn_addr_eq(plan.kernel, other.kernel) {
         return Err(Error::new(
             Code::INTERNAL,
-            "the kernel depends on where its operands lie, so that it cannot be recorded",
+            "the choice of the kernel depends on the addresses of its operands, so the call cannot be recorded",
         )
         .in_operator(id.name().to_string_lossy()));
     }
@@ -473,7 +474,7 @@ fn differing(plan: &Plan, other: &Plan, id: OperatorId) -> Result<Vec<(u32, u64,
         .collect())
 }
 
-/// What a node that runs on a buffer may do with it.
+/// How a node uses a buffer.
 pub(crate) fn access(buffer: BufferId, reads: bool, writes: bool) -> Access {
     Access {
         buffer,
@@ -482,7 +483,7 @@ pub(crate) fn access(buffer: BufferId, reads: bool, writes: bool) -> Access {
     }
 }
 
-/// A buffer of a live allocation.
+/// The buffer of a live allocation.
 pub(crate) fn buffer(address: u64, size: u64) -> Buffer {
     Buffer {
         address,

@@ -1,4 +1,4 @@
-//! Pictures and listings of a graph: DOT for Graphviz, SVG that needs nothing, JSON for programs.
+//! A graph as text: DOT for Graphviz, SVG as a picture for any browser, JSON for programs.
 
 #![forbid(unsafe_code)]
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use crate::dag::{Dag, Kind, Node, NodeId};
 
-/// Sizes in the picture, in pixels.
+/// Sizes in the SVG picture, in pixels.
 const BOX: (usize, usize) = (150, 30);
 const GAP: (usize, usize) = (30, 30);
 
 impl<C> Dag<C> {
-    /// The graph in Graphviz's language. Nodes that a schedule drops are dashed.
+    /// The graph in the language of Graphviz. Nodes that a schedule drops are dashed.
     pub fn to_dot(&self, name: &str) -> String {
         let mut out = format!(
             "digraph {} {{\n  node [shape=box, style=filled, fontname=\"sans-serif\"];\n",
@@ -77,7 +77,7 @@ impl<C> Dag<C> {
         })
     }
 
-    /// The graph as a picture: time runs down, and nodes side by side may run at the same time.
+    /// The graph as an SVG picture. Time runs downwards, and nodes side by side may run at the same time.
     pub fn to_svg(&self) -> String {
         let dropped = self.schedule(1).dropped;
         let mut row_of = vec![0usize; self.len()];
@@ -147,7 +147,7 @@ impl<C> Dag<C> {
         out
     }
 
-    /// What a node is, in a line.
+    /// One line that describes a node.
     fn caption(&self, id: NodeId, node: &Node<C>) -> String {
         let spec = &node.spec;
         let mut text = format!("{id} {}", spec.label);
@@ -175,7 +175,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Text as XML can hold it: a character that it cannot hold at all becomes a question mark in a box.
+/// Escapes a text for XML. A character that XML cannot hold becomes U+FFFD.
 fn escaped(text: &str) -> String {
     let allowed =
         |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{fffd}' | '\u{10000}'..=char::MAX);

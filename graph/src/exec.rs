@@ -1,12 +1,12 @@
-//! Executable graphs: replays, bindings, updates, and their end.
+//! Executable graphs: replays, bindings, updates and destruction.
 //!
-//! Replays of one executable graph run in the order in which they were submitted, on whatever streams:
-//! one on another stream waits for the one before it. What a replay uses is given back only when the
-//! last replay has finished: a stream is noted as the last one before anything is submitted to it, so that
-//! a submission that fails half-way is waited for, too.
+//! Replays of one executable graph run in the order in which they were submitted, also on different streams: a replay
+//! waits for the one before it. What replays use is given back only after the last replay has finished. `State::last`
+//! names the stream of that replay, and is set before the first command is submitted. So a submission that fails
+//! half-way is waited for, too.
 //!
-//! Replays, bindings and updates take turns, which are held over calls of the driver, but never over a call of
-//! the host: memory is asked for before a turn, and given back after it.
+//! Replays, bindings and updates take turns. A turn is held over calls of the driver, but never over a call of the
+//! host. That is why memory is asked for before a turn, and given back after it.
 
 mod bind;
 
@@ -32,30 +32,30 @@ use crate::schedule::Schedule;
 use crate::submit;
 use crate::{Error, Result};
 
-/// How a graph is made executable.
+/// How a graph is instantiated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecFlags {
-    /// Never in parallel.
+    /// Replays use one thread.
     pub serial: bool,
-    /// Node by node through the driver's queue.
+    /// Replays go through the driver's queue node by node.
     pub submit: bool,
-    /// As a graph of the driver's own.
+    /// Replays are launches of a graph of the driver.
     pub native: bool,
 }
 
 /// How replays reach the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecMode {
-    /// As one launch of a host kernel that runs all nodes.
+    /// One launch of a host kernel, which runs all nodes.
     Launch,
-    /// Node by node through the driver's queue.
+    /// A command of the driver's queue for each node.
     Submit,
-    /// As one launch of a graph of the driver's own.
+    /// One launch of a graph of the driver.
     Native,
 }
 
 impl ExecMode {
-    /// Whether each node is a command of the driver, which then decides what runs at the same time.
+    /// Whether each node is a command of the driver. Then the driver decides what runs at the same time.
     fn by_node(self) -> bool {
         matches!(self, Self::Submit | Self::Native)
     }
@@ -66,17 +66,17 @@ impl ExecMode {
 pub struct ExecInfo {
     /// Nodes that run.
     pub nodes: u32,
-    /// Nodes that were dropped, since nobody sees their results.
+    /// Nodes that were dropped, because nobody sees their results.
     pub dropped: u32,
-    /// Parts that run one after the other.
+    /// Segments, which run one after the other.
     pub segments: u32,
-    /// Those of them that run on several threads.
+    /// Segments that run on several threads.
     pub parallel_segments: u32,
     /// Replays so far.
     pub replays: u64,
     /// Bytes that its pool holds.
     pub memory_bytes: u64,
-    /// Estimated time on one thread, in nanoseconds.
+    /// Estimated time of a replay on one thread, in nanoseconds.
     pub estimated_ns: u64,
     /// How replays reach the device.
     pub mode: ExecMode,
@@ -94,7 +94,7 @@ pub struct GraphExec {
     shown: Mutex<Shown>,
 }
 
-/// What can be asked at any time, also while a turn is held.
+/// A copy of what callers may ask for while another thread holds a turn.
 #[derive(Debug)]
 struct Shown {
     data: Arc<GraphData>,
@@ -117,22 +117,23 @@ struct State {
     data: Arc<GraphData>,
     schedule: Arc<Schedule>,
     program: Arc<Program>,
-    /// The driver's graph, in mode `Native`.
+    /// The driver's graph in mode `Native`.
     native: Option<Native>,
-    /// Of the pools whose memory the nodes use.
+    /// The gates of the pools whose memory the nodes use.
     gates: Arc<[PoolGate]>,
     slots: Vec<Slot>,
-    /// Bindings that submissions were not seen to have taken over, each with the first that has it.
+    /// Bindings that may not have been written into the blocks yet, each with the number of the first submission that
+    /// carries it.
     pending: Vec<(u64, Patch)>,
-    /// The stream of the latest submission, which may have failed half-way.
+    /// The stream of the latest submission, also if that failed half-way.
     last: Option<u64>,
-    /// Where failures of replays are noted, by stream.
+    /// By stream: where failures of replays are noted.
     reports: Vec<(u64, Arc<FailedOperator>)>,
-    /// Submissions of replays so far, also those that failed.
+    /// The number of replays that were submitted, also of those that failed.
     submissions: u64,
 }
 
-/// A turn of an executable graph, from inside the pools of its memory: nothing of that is elsewhere then.
+/// A turn of an executable graph, inside the pools of its memory: none of that memory is lent out.
 struct Turn<'a> {
     state: MutexGuard<'a, State>,
 }
@@ -155,8 +156,8 @@ impl GraphExec {
     /// Makes a graph executable.
     ///
     /// # Errors
-    /// `UNSUPPORTED` if the device can run it in no way, or not in the way asked for, or a named buffer
-    /// cannot be bound; `OUT_OF_HOST_MEMORY` if too many are alive.
+    /// `UNSUPPORTED` if the device cannot run it at all, or not in the way that `flags` ask for, or if a named buffer
+    /// cannot be bound; what the driver reports.
     pub fn new(graph: &Graph, flags: ExecFlags) -> Result<Self> {
         let data = graph.data()?;
         let device = data.resources.device;
@@ -168,8 +169,8 @@ impl GraphExec {
         check_slots(&data, &slots)?;
         let program = Program::new(&data, &schedule, threads, &slot_ranges(&slots), None)?;
         let native = match mode {
-            // SAFETY: nobody else has the program yet; the exec keeps data and program, and retires them
-            // together with the graph.
+            // SAFETY: no replay runs, because nobody else has the program yet. The exec keeps data and program, and
+            // retires them together with the driver's graph.
             ExecMode::Native => Some(unsafe { Native::new(device, &data, &schedule, &program) }?),
             _ => None,
         };
@@ -215,7 +216,7 @@ impl GraphExec {
         }
     }
 
-    /// Replays the graph in stream order. Returns at once.
+    /// Replays the graph in stream order, and returns without waiting for it.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for a stream of another device; `CAPTURE` if the stream captures; what the
@@ -228,7 +229,7 @@ impl GraphExec {
         Ok(())
     }
 
-    /// Takes a turn for work on a stream that uses the memory of the nodes.
+    /// Takes a turn, inside the pools, for work on a stream that uses the memory of the nodes.
     fn begin(&self, stream: &Stream) -> Result<Turn<'_>> {
         let state = self.turn.lock();
         state.order(stream)?;
@@ -243,8 +244,8 @@ impl GraphExec {
         Ok(Turn { state })
     }
 
-    /// As [`begin`](Self::begin), where memory has to come back into the pools first: the host may be asked to
-    /// release some, so that nothing is held meanwhile.
+    /// Does what [`begin`](Self::begin) does where lent memory has to come back into the pools first. The host may be
+    /// asked to release memory for that, so no turn is held meanwhile.
     #[cold]
     fn begin_outside(&self, stream: &Stream) -> Result<Turn<'_>> {
         let id = StreamId(stream.id());
@@ -262,13 +263,13 @@ impl GraphExec {
                 turn.state.order(stream)?;
                 return Ok(turn);
             }
-            // Another thread has updated the graph: other pools.
+            // Another thread has updated the graph, which uses other pools now.
             drop(state);
             gates.iter().for_each(PoolGate::leave);
         }
     }
 
-    /// Gives a replay to a stream.
+    /// Submits a replay to a stream.
     fn submit(&self, state: &mut State, stream: &Stream) -> Result<()> {
         state.last = Some(stream.id());
         state.submissions += 1;
@@ -302,16 +303,16 @@ impl GraphExec {
                 patches.for_each(|patch| block.push(patch));
                 let report = state_report(&mut state.reports, stream);
                 let cost = u32::try_from(state.schedule.cost_ns).unwrap_or(u32::MAX);
-                // SAFETY: the block is what `replay` expects; the exec keeps program and report until the
-                // launch has finished, and orders replays.
+                // SAFETY: the block is what `replay` expects. The exec keeps program and report until the launch has
+                // finished, and runs one replay at a time.
                 block.finish(report, |args| unsafe {
                     stream.launch_host(replay, args, cost, c"graph")
                 })?;
             }
             ExecMode::Submit => {
                 let patches: Vec<_> = patches.collect();
-                // SAFETY: blocks are read when their node is submitted, which this thread does. The graph
-                // keeps the memory of its nodes alive until the exec was retired.
+                // SAFETY: this turn is the only one that changes blocks or reads them: a node's block is read when the
+                // node is submitted. The graph keeps the memory of its nodes alive until the exec is retired.
                 unsafe {
                     state.program.patch(&patches);
                     state.program.applied.store(number, Ordering::Release);
@@ -320,10 +321,10 @@ impl GraphExec {
             }
             ExecMode::Native => {
                 let patches: Vec<_> = patches.collect();
-                // SAFETY: as above, for blocks that are read when their node is recorded.
+                // SAFETY: the condition of `Submit`, where a node's block is read when the node is recorded.
                 unsafe { state.renew(self.device, &patches, number) }?;
                 if let Some(native) = &state.native {
-                    // SAFETY: as above.
+                    // SAFETY: the graph keeps the memory of its nodes alive until the exec is retired.
                     unsafe { native.launch(stream) }?;
                 }
             }
@@ -336,7 +337,7 @@ impl GraphExec {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(
-                    "a graph of device {} on a stream of device {}",
+                    "a graph of device {} cannot be replayed on a stream of device {}",
                     self.device.index(),
                     stream.on().index()
                 ),
@@ -349,12 +350,12 @@ impl GraphExec {
         Ok(())
     }
 
-    /// Whether it has nodes that cannot be submitted one by one.
+    /// Whether the graph has conditional nodes, which cannot be submitted one by one.
     pub(super) fn has_conditionals(&self) -> bool {
         !self.shown.lock().data.store.bodies.is_empty()
     }
 
-    /// Whether all nodes can be run by the host, which operators of the driver's own cannot.
+    /// Refuses a graph with operators of the driver, which the host cannot run.
     pub(super) fn check_on_host(&self, what: &str) -> Result<()> {
         let data = Arc::clone(&self.shown.lock().data);
         let mut nodes = data.graph.nodes();
@@ -371,8 +372,8 @@ impl GraphExec {
         }
     }
 
-    /// Takes a turn in which replays are looked at, one after the other. Work that the stream was given before is
-    /// waited for outside of it.
+    /// Takes a turn in which replays are inspected one after the other. The work that the stream was given before is
+    /// waited for before the turn.
     pub(super) fn look<'a>(&'a self, stream: &'a Stream) -> Result<Look<'a>> {
         self.check_stream(stream)?;
         stream.synchronize()?;
@@ -385,8 +386,8 @@ impl GraphExec {
     }
 }
 
-/// A turn for several replays, each of which is waited for. Nobody else replays, binds or updates meanwhile,
-/// and nobody borrows the memory of the pools.
+/// A turn for several replays, each of which is waited for. Meanwhile no other thread replays, binds or updates, and
+/// the pools lend no memory.
 pub(super) struct Look<'a> {
     exec: &'a GraphExec,
     stream: &'a Stream,
@@ -394,7 +395,7 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Replays, and tells how long that took.
+    /// Replays, waits, and returns how long that took.
     pub(super) fn replay(&mut self) -> Result<Duration> {
         let begun = Instant::now();
         self.exec.submit(&mut self.turn.state, self.stream)?;
@@ -403,21 +404,20 @@ impl Look<'_> {
         Ok(begun.elapsed())
     }
 
-    /// Runs the nodes one by one through the driver's queue as the last replay was given them, and tells how long
-    /// that took.
+    /// Submits the nodes one by one with the changes of the last replay, waits, and returns how long that took.
     pub(super) fn node_by_node(&mut self) -> Result<Duration> {
         let state = &mut *self.turn.state;
         state.last = Some(self.stream.id());
         let begun = Instant::now();
-        // SAFETY: no replay is running: each of this turn was waited for, and none begins before it ends; the
-        // graph keeps the memory of its nodes alive.
+        // SAFETY: no replay is running: each replay of this turn was waited for, and no other one begins before the
+        // turn ends. The graph keeps the memory of its nodes alive.
         unsafe { submit::submit(self.stream, &state.data, &state.schedule, &state.program) }?;
         self.stream.synchronize()?;
         Ok(begun.elapsed())
     }
 
-    /// Runs `with` on the program and its data, on a thread of the driver, and waits for it. It is given what to
-    /// add to a device address to reach its bytes.
+    /// Runs `with` on a thread of the driver, and waits for it. `with` is given the program, its data, and what to add
+    /// to a device address to reach its bytes.
     pub(super) fn on_host<R: Send + Sync + 'static>(
         &mut self,
         with: impl FnOnce(&Program, &GraphData, i64) -> R + Send + 'static,
@@ -431,9 +431,10 @@ impl Look<'_> {
         state.last = Some(self.stream.id());
         self.stream.host_call_now(move |upstream| {
             upstream?;
-            // SAFETY: in order with replays, none of which is submitted before this was waited for.
+            // SAFETY: stream order: earlier replays have finished, and no later one is submitted before this call was
+            // waited for.
             unsafe { program.patch(&patches) };
-            // Whoever waits for the stream looks; nobody else ever does.
+            // The place is set once, and only the waiting thread reads it.
             let _ = to.set(with(&program, &data, bias));
             Ok(())
         })?;
@@ -449,7 +450,7 @@ fn mode_of(device: &dyn Device, data: &GraphData, flags: ExecFlags) -> Result<Ex
     if flags.native && flags.submit {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
-            "a graph is replayed node by node or as one of the driver's own, not both",
+            "replays go node by node or through a graph of the driver, not both",
         ));
     }
     let by_node = || {
@@ -478,7 +479,7 @@ fn mode_of(device: &dyn Device, data: &GraphData, flags: ExecFlags) -> Result<Ex
     }
 }
 
-/// The cheaper way for nodes that are commands of the driver.
+/// The cheaper way for nodes that are all commands of the driver.
 fn measured_mode(device: &dyn Device) -> ExecMode {
     if native::is_cheaper(device) {
         ExecMode::Native
@@ -487,19 +488,19 @@ fn measured_mode(device: &dyn Device) -> ExecMode {
     }
 }
 
-/// Where failures on a stream are noted, kept until the replays so far have finished.
+/// Where failures on a stream are noted. The place is kept until the replays so far have finished.
 fn state_report(
     reports: &mut Vec<(u64, Arc<FailedOperator>)>,
     stream: &Stream,
 ) -> *const FailedOperator {
-    /// Streams that are remembered: hosts that make ever new ones must not grow.
+    /// The number of streams that are remembered: a host that makes ever new streams must not grow without bound.
     const KEPT: usize = 32;
     let id = stream.id();
     if let Some((_, report)) = reports.iter().find(|(known, _)| *known == id) {
         return Arc::as_ptr(report);
     }
     if reports.len() == KEPT {
-        // The replays so far are in order before this stream.
+        // All replays so far come before this point of the stream.
         let old = Box::new(std::mem::take(reports));
         stream.on().retire(Some(id), old);
     }
@@ -508,8 +509,8 @@ fn state_report(
 }
 
 impl State {
-    /// Makes a stream wait for the latest replay, if that was on another one. Refuses where memory that the
-    /// replay would use is not there.
+    /// Makes a stream wait for the latest replay, if that was on another stream. Refuses if memory that a replay would
+    /// use sleeps.
     fn order(&self, stream: &Stream) -> Result<()> {
         if stream.on().any_asleep() {
             self.check_awake()?;
@@ -534,13 +535,13 @@ impl State {
         bound.try_for_each(|base| resources.device.check_awake(base))
     }
 
-    /// Records the driver's graph anew if patches change it.
+    /// Records the driver's graph again if patches change it.
     ///
     /// # Safety
-    /// As of [`Native::renew`].
+    /// The contract of [`Native::renew`].
     unsafe fn renew(&mut self, device: &dyn Device, patches: &[Patch], number: u64) -> Result<()> {
         if let Some(native) = self.native.as_mut().filter(|_| !patches.is_empty()) {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract is that of `Native::renew`, and no replay runs while blocks change.
             unsafe {
                 self.program.patch(patches);
                 native.renew(device, &self.data, &self.schedule, &self.program, self.last)?;

@@ -1,4 +1,4 @@
-//! Graphs: captured ones, and ones that are built node by node.
+//! Graphs, captured or built node by node.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::memory::{Device, PoolRef};
 use crate::record::{self, Condition, DriverNode, HostNode, KernelCall, Recorded};
 use crate::{Error, Result};
 
-/// Nodes and edges that can be looked at, added to, and instantiated.
+/// Nodes and edges that can be inspected, added to, and instantiated.
 #[derive(Debug)]
 pub struct Graph {
     partial: bool,
@@ -28,15 +28,15 @@ pub struct Graph {
 struct Inner {
     data: Arc<GraphData>,
     map: BufferMap,
-    /// What nodes of this graph have freed, by address, size and node: an allocation that gets the
-    /// memory again runs after that node.
+    /// Memory that nodes of this graph have freed: address, size and node. An allocation that gets the memory again
+    /// runs after that node.
     freed: Vec<(u64, u64, NodeId)>,
 }
 
 /// Figures of a graph.
 #[derive(Clone, Copy, Debug)]
 pub struct GraphInfo {
-    /// The device that it is for.
+    /// The device of the graph.
     pub device: u32,
     /// Nodes.
     pub nodes: u32,
@@ -44,18 +44,18 @@ pub struct GraphInfo {
     pub edges: u32,
     /// Bytes that its pool holds.
     pub memory_bytes: u64,
-    /// What was recorded before a capture failed: it can be looked at only.
+    /// Whether the graph is what a capture had recorded at some moment. Such a graph can be inspected, but not run.
     pub partial: bool,
 }
 
-/// How a graph is written down.
+/// The format of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpFormat {
     /// The language of Graphviz.
     Dot,
-    /// Nodes and buffers, for programs.
+    /// Nodes and buffers as JSON.
     Json,
-    /// A picture.
+    /// A picture as SVG.
     Svg,
 }
 
@@ -90,7 +90,7 @@ impl Graph {
         }
     }
 
-    /// Figures.
+    /// Figures of the graph.
     pub fn info(&self) -> GraphInfo {
         let data = &self.inner.lock().data;
         GraphInfo {
@@ -102,7 +102,7 @@ impl Graph {
         }
     }
 
-    /// The graph, written down under a name.
+    /// The graph in a format, under a name.
     pub fn dump(&self, name: &str, format: DumpFormat) -> String {
         let data = Arc::clone(&self.inner.lock().data);
         match format {
@@ -112,10 +112,10 @@ impl Graph {
         }
     }
 
-    /// The graph as it is now.
+    /// The contents of the graph as they are now.
     ///
     /// # Errors
-    /// `CAPTURE` for what a failed capture has left.
+    /// `CAPTURE` for a partial graph.
     pub(crate) fn data(&self) -> Result<Arc<GraphData>> {
         if self.partial {
             return Err(Error::new(
@@ -126,26 +126,26 @@ impl Graph {
         Ok(Arc::clone(&self.inner.lock().data))
     }
 
-    /// Whose graph it is, and the pool of its memory.
+    /// The device of the graph, and the pool of its memory.
     fn memory(&self) -> (&'static dyn Device, Arc<PoolRef>) {
         let resources = &self.inner.lock().data.resources;
         (resources.device, Arc::clone(&resources.pool))
     }
 
-    /// Gives a buffer a name: replays may put another one in its place.
+    /// Names a buffer, so that other memory can be bound in its place.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if the range is not in a live allocation, or the name is taken.
+    /// `INVALID_ARGUMENT` if the range is not in a live allocation, or the name is empty or taken.
     pub fn name_buffer(&self, name: &str, address: u64, size: u64) -> Result<()> {
         let device = self.inner.lock().data.resources.device;
         device.check_range(&"buffer", address, size)?;
         self.name(name, NamedThing::Buffer { address, size })
     }
 
-    /// Gives a number of an operator's node a name: replays may put another one in its place.
+    /// Names a scalar of an operator's node, so that another number can be bound in its place.
     ///
     /// # Errors
-    /// `NOT_FOUND` if there is no such node or number; `INVALID_ARGUMENT` if the name is taken.
+    /// `NOT_FOUND` if there is no such node or scalar; `INVALID_ARGUMENT` if the name is empty or taken.
     pub fn name_scalar(&self, name: &str, node: NodeId, index: u32) -> Result<()> {
         let data = Arc::clone(&self.inner.lock().data);
         let call = data
@@ -159,7 +159,7 @@ impl Graph {
                 match count {
                     None => format!("node {node} is not an operator of this graph"),
                     Some(count) => {
-                        format!("node {node} has {count} scalars, not one of number {index}")
+                        format!("node {node} has {count} scalars, and none of number {index}")
                     }
                 },
             ));
@@ -172,7 +172,7 @@ impl Graph {
         if name.is_empty() || inner.data.names.iter().any(|one| one.name == name) {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
-                format!("the name '{name}' is empty or taken: names of a graph differ"),
+                format!("the name '{name}' is empty or taken: the names of a graph must be unique"),
             ));
         }
         Arc::make_mut(&mut inner.data).names.push(Named {
@@ -199,7 +199,7 @@ impl Graph {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(
-                    "a node that runs after node {dep}: the graph has {} nodes so far",
+                    "a node cannot run after node {dep}: the graph has {} nodes so far",
                     data.graph.len()
                 ),
             ));
@@ -230,7 +230,7 @@ impl Graph {
     /// `INVALID_ARGUMENT` for unknown `deps` or addresses that are not in live memory.
     ///
     /// # Safety
-    /// The kernel may run with this block, on memory that its addresses name, at every replay.
+    /// At every replay the kernel may run with this block, on the memory that its addresses name.
     pub unsafe fn add_kernel(&self, deps: &[NodeId], call: &KernelCall<'_>) -> Result<NodeId> {
         self.add(deps, |_, store, buffers| {
             record::kernel(store, buffers, call)
@@ -243,7 +243,7 @@ impl Graph {
     /// As [`add_kernel`](Self::add_kernel); `UNSUPPORTED` if there is no kernel for these arguments.
     pub fn add_operator(&self, deps: &[NodeId], id: OperatorId, call: &Call<'_>) -> Result<NodeId> {
         let (_, pool) = self.memory();
-        // Without the lock: the driver is asked, and observers may be, to release memory.
+        // Not under the lock: this calls the driver, and may ask observers to release memory.
         let driver = DriverNode::find(id, call, &pool)?;
         self.add(deps, |_, store, buffers| {
             record::operator(store, buffers, id, call, driver)
@@ -287,10 +287,10 @@ impl Graph {
     /// Adds a host function.
     ///
     /// # Errors
-    /// As [`add_kernel`](Self::add_kernel); then `destroy` is not called.
+    /// Those of [`add_kernel`](Self::add_kernel). Then `destroy` is not called.
     ///
     /// # Safety
-    /// The function may be called with its user data at every replay, from any thread.
+    /// At every replay the function may be called with its user data, from any thread.
     pub unsafe fn add_host(&self, deps: &[NodeId], node: &HostNode<'_>) -> Result<NodeId> {
         let id = self.add(deps, |_, store, buffers| {
             record::host_node(store, buffers, node)
@@ -300,7 +300,7 @@ impl Graph {
         Ok(id)
     }
 
-    /// Adds a node that does nothing but join edges.
+    /// Adds a node without work, which joins edges.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for unknown `deps`.
@@ -310,10 +310,11 @@ impl Graph {
         })
     }
 
-    /// Adds a conditional node. The bodies are taken as they are now.
+    /// Adds a conditional node with copies of the bodies as they are now.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` that says what is wrong with predicate, bodies or `deps`.
+    /// `INVALID_ARGUMENT` that says what is wrong with predicate, bodies or `deps`; `UNSUPPORTED` for bodies that draw
+    /// random numbers or run operators of the driver.
     pub fn add_conditional(
         &self,
         deps: &[NodeId],
@@ -335,8 +336,8 @@ impl Graph {
         })
     }
 
-    /// Adds an allocation from the graph's pool. It may get memory that another node frees: then it
-    /// runs after that node. The memory is the graph's until a node frees it, or the graph ends.
+    /// Adds an allocation from the graph's pool. If it gets memory that another node frees, it runs after that node.
+    /// The graph owns the memory until a node frees it, or the graph ends.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`; `INVALID_ARGUMENT` for unknown `deps`.
@@ -363,7 +364,7 @@ impl Graph {
         Ok((id, block.address))
     }
 
-    /// Adds the end of an allocation of [`add_alloc`](Self::add_alloc): later nodes must not use it.
+    /// Adds the end of an allocation that [`add_alloc`](Self::add_alloc) made. Later nodes must not use it.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the address is not that of such an allocation, or for unknown `deps`.
@@ -391,8 +392,7 @@ impl Graph {
         Ok(id)
     }
 
-    /// Copies all nodes of another graph in, to run after `deps`. What is returned runs after all of
-    /// them.
+    /// Copies all nodes of another graph, to run after `deps`. The returned node runs after all of them.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for unknown `deps` or a graph of another device.
@@ -413,7 +413,7 @@ impl Graph {
     }
 }
 
-/// A copy's device ranges lie in live allocations.
+/// Checks that the device ranges of a copy lie in live allocations.
 fn check_copy(device: &dyn Device, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
     if kind.writes_device() {
         device.check_range(&"destination", dst, size)?;
@@ -424,14 +424,14 @@ fn check_copy(device: &dyn Device, dst: u64, src: u64, size: u64, kind: CopyKind
     Ok(())
 }
 
-/// The contents of graphs that can run.
+/// The contents of graphs, none of which is partial.
 pub(crate) fn whole(graphs: &[impl Deref<Target = Graph>]) -> Result<Vec<Arc<GraphData>>> {
     graphs.iter().map(|graph| graph.data()).collect()
 }
 
 impl GraphData {
-    /// Adds all nodes of another graph after a node of this one. Gives the nodes that nothing in the
-    /// other graph runs after.
+    /// Copies all nodes of another graph, to run after a node of this one. Returns those copies that no other copy runs
+    /// after.
     fn append(&mut self, other: &Self, map: &mut BufferMap, first: NodeId) -> Vec<NodeId> {
         for one in std::iter::once(&other.resources).chain(&other.others) {
             let known = |known: &Arc<Resources>| Arc::ptr_eq(known, one);
@@ -455,7 +455,7 @@ impl GraphData {
             .iter()
             .map(|drawn| self.store.adopt(drawn))
             .collect();
-        // Numbers of the child follow those that were drawn before.
+        // The child's numbers follow those that this graph draws before.
         let before: Vec<u64> = generators
             .iter()
             .zip(&other.store.drawn)
@@ -527,10 +527,10 @@ fn moved(command: &Command, words: u32, calls: u32, bodies: usize) -> Command {
     command
 }
 
-/// Whether a fill's size and pattern fit.
+/// Checks that the length of a fill's pattern is allowed and divides the size.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` that says what would fit.
+/// `INVALID_ARGUMENT` that says which lengths are allowed.
 pub fn check_pattern(size: u64, pattern: &[u8]) -> Result<()> {
     if matches!(pattern.len(), 1 | 2 | 4 | 8 | 16) && size.is_multiple_of(pattern.len() as u64) {
         return Ok(());

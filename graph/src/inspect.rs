@@ -1,5 +1,5 @@
-//! Looking at a replay: how long each node takes, and whether a replay does what the nodes do when they
-//! run one after the other.
+//! Inspection of replays: how long each node takes, what a replay costs, and whether a replay writes what its nodes
+//! write when they run one after the other.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -17,9 +17,9 @@ use crate::program::Program;
 use crate::{Error, Result};
 
 impl GraphExec {
-    /// Replays once, node by node, and tells how long each took, as JSON: `total_ns` and `nodes` with
-    /// `id`, `label`, `scope`, `ns`, in the order in which they ran. The same stands there once more as
-    /// `traceEvents`, a track for each recorded stream: written to a file it opens in Perfetto. Waits.
+    /// Replays once, node by node, waits, and returns as JSON how long each node took: `total_ns`, and `nodes` with
+    /// `id`, `label`, `scope` and `ns` in the order in which they ran. `traceEvents` has the same for Perfetto, with a
+    /// track for each recorded stream.
     ///
     /// # Errors
     /// Those of a replay; `UNSUPPORTED` if the host cannot reach the device's memory, or a node is an
@@ -30,7 +30,7 @@ impl GraphExec {
             let mut times = Vec::new();
             let start = Instant::now();
             let mut begun = Duration::ZERO;
-            // SAFETY: in order with replays, and the graph keeps its memory alive.
+            // SAFETY: stream order: no other replay runs now, and the graph keeps the memory of its nodes alive.
             let code = unsafe {
                 program.run_watched(bias, &mut |node, ended| {
                     let now = start.elapsed();
@@ -51,10 +51,10 @@ impl GraphExec {
         Ok(timed)
     }
 
-    /// Compares what a replay costs with submitting its nodes one by one, as eager work is: the best of
-    /// some rounds each, as JSON: `nodes`, `replay_ns`, `node_by_node_ns` (`null` for a graph with
-    /// conditional nodes), and `slower`, whether the replay is. Memory is as it was before; host
-    /// functions are called, and random numbers are drawn, in every round. Waits.
+    /// Compares what a replay costs with submitting its nodes one by one, as eager work does, and waits. Returns the
+    /// best of some rounds each, as JSON: `nodes`, `replay_ns`, `node_by_node_ns` (`null` for a graph with conditional
+    /// nodes), and `slower`, whether the replay takes more time. Each round calls host functions and draws random
+    /// numbers. The memory of the graph is restored afterwards.
     ///
     /// # Errors
     /// Those of a replay; `UNSUPPORTED` if the host cannot reach the device's memory.
@@ -62,7 +62,7 @@ impl GraphExec {
         const ROUNDS: usize = 5;
         let mut look = self.look(stream)?;
         let saved = look.on_host(|program, data, bias| {
-            // SAFETY: in order with replays, and the graph keeps its memory alive.
+            // SAFETY: stream order: no replay runs now, and the graph keeps its buffers alive.
             unsafe { Memory::new(data, bias, &program.bindings()).save() }
         })?;
         let times: Result<Vec<_>> = (0..ROUNDS)
@@ -73,7 +73,7 @@ impl GraphExec {
             })
             .collect();
         look.on_host(move |program, data, bias| {
-            // SAFETY: as above.
+            // SAFETY: stream order: no replay runs now, and the graph keeps its buffers alive.
             unsafe { Memory::new(data, bias, &program.bindings()).restore(&saved) }
         })?;
         drop(look);
@@ -90,17 +90,16 @@ impl GraphExec {
         }))
     }
 
-    /// Runs the graph in the order in which it was recorded and as a replay runs it, from the same
-    /// state of its memory, and compares what each node wrote. The state afterwards is that of one
-    /// replay. Host functions are called in both runs. Waits.
+    /// Runs the graph in recorded order and as a replay runs it, from the same state of its memory, and compares what
+    /// each node wrote. Waits. Afterwards the memory is as after one replay. Both runs call host functions.
     ///
     /// # Errors
-    /// `EXECUTION` that names the first node whose result differs; `UNSUPPORTED` as for a
-    /// [`profile`](Self::profile); those of a replay.
+    /// `EXECUTION` that names the first node whose result differs; `UNSUPPORTED` where [`profile`](Self::profile) has
+    /// it; those of a replay.
     pub fn check(&self, stream: &Stream) -> Result<()> {
         self.check_on_host("a check")?;
         let outcome = self.look(stream)?.on_host(|program, data, bias| {
-            // SAFETY: in order with replays, and the graph keeps its memory alive.
+            // SAFETY: stream order: no other replay runs now, and the graph keeps the memory of its nodes alive.
             unsafe { compare(program, data, bias) }
         })?;
         match outcome {
@@ -127,7 +126,7 @@ fn failed(code: i32, what: &str, stream: &Stream) -> Result<()> {
     }
 }
 
-/// When a node ran.
+/// The time at which a node ran.
 struct Timed {
     node: NodeId,
     /// Since the replay began.
@@ -178,14 +177,13 @@ enum Outcome {
 }
 
 /// # Safety
-/// As for [`Program::run`].
+/// The contract of [`Program::run`].
 unsafe fn compare(program: &Program, data: &GraphData, bias: i64) -> Outcome {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: no replay of the program is running.
     let memory = Memory::new(data, bias, &unsafe { program.bindings() });
     let mut recorded = HashMap::new();
     let mut replayed = HashMap::new();
-    // SAFETY: the caller's promise, for all of this: the graph keeps its buffers alive, and nothing else
-    // uses them now.
+    // SAFETY: this function's contract, for the whole block: the buffers are live, and nothing else uses them now.
     unsafe {
         let before = memory.save();
         let in_order = data.graph.nodes().map(|(id, _)| id);
@@ -208,7 +206,7 @@ unsafe fn compare(program: &Program, data: &GraphData, bias: i64) -> Outcome {
         else {
             return Outcome::Same;
         };
-        // Something differs: once more, step by step, to see where it begins.
+        // Something differs, so the steps run once more, one by one, to find the first node that differs.
         memory.restore(&before);
         program.run_watched(bias, &mut |node, ended| {
             if ended {
@@ -235,28 +233,28 @@ fn last_writer(graph: &Dag<Command>, buffer: u32) -> Option<NodeId> {
         .map(|(id, _)| id)
 }
 
-/// The bytes of a graph's buffers, and of what is bound in their place.
+/// The bytes of a graph's buffers, and of the memory that is bound in place of them.
 struct Memory<'a> {
     data: &'a GraphData,
     bias: i64,
     ranges: Vec<Range>,
 }
 
-/// Bytes of a buffer, or in its place.
+/// The bytes of a buffer, or of the memory that is bound in place of it.
 struct Range {
     buffer: u32,
     address: u64,
     size: u64,
-    /// Whether the contents after a replay are defined: not of memory that ends within the graph.
+    /// Whether the contents after a replay are defined. Those of memory that a node frees are not.
     seen: bool,
 }
 
 impl<'a> Memory<'a> {
-    /// `bindings` are addresses of now, each with address and size of what was recorded.
+    /// `bindings` are present addresses, each with the recorded address and size.
     fn new(data: &'a GraphData, bias: i64, bindings: &[(u64, (u64, u64))]) -> Self {
         let buffers = || (0..).zip(data.graph.buffers());
-        // Memory that was another buffer's before holds what that one left where nobody writes: also
-        // dead nodes leave something when they run.
+        // A buffer that shares memory with a transient one is not compared: where nobody writes, it holds what the
+        // transient one left, and in recorded order dead nodes leave something there, too.
         let transient = || data.graph.buffers().iter().filter(|one| one.transient);
         let recorded = buffers().map(|(buffer, one)| Range {
             buffer,
@@ -268,7 +266,7 @@ impl<'a> Memory<'a> {
         });
         let mut ranges: Vec<_> = recorded.collect();
         for &(now, (address, size)) in bindings {
-            // Each buffer that the name reaches into.
+            // Each buffer that overlaps the named range.
             let reached = buffers().filter(|(_, one)| {
                 address < one.address + one.size && one.address < address + size
             });
@@ -294,7 +292,7 @@ impl<'a> Memory<'a> {
             .iter()
             .map(|range| {
                 let (pointer, size) = self.pointer(range);
-                // SAFETY: the caller's promise.
+                // SAFETY: this function's contract: the buffers are live, and nobody writes to them.
                 unsafe { std::slice::from_raw_parts(pointer, size) }.to_vec()
             })
             .collect()
@@ -305,12 +303,13 @@ impl<'a> Memory<'a> {
     unsafe fn restore(&self, saved: &[Vec<u8>]) {
         for (range, bytes) in self.ranges.iter().zip(saved) {
             let (pointer, size) = self.pointer(range);
-            // SAFETY: the caller's promise; as many bytes as were saved.
+            // SAFETY: this function's contract: the buffers are live, and nobody else uses them. `bytes` has the
+            // size that was saved.
             unsafe { std::slice::from_raw_parts_mut(pointer, size) }.copy_from_slice(bytes);
         }
     }
 
-    /// A hash of all buffers that a node writes to.
+    /// A hash of all buffers that a node writes.
     ///
     /// # Safety
     /// The buffers are live and nobody writes to them.
@@ -326,7 +325,7 @@ impl<'a> Memory<'a> {
             let touched = |range: &&Range| written.contains(&range.buffer);
             for range in self.ranges.iter().filter(touched) {
                 let (pointer, size) = self.pointer(range);
-                // SAFETY: the caller's promise.
+                // SAFETY: this function's contract: the buffers are live, and nobody writes to them.
                 hasher.write(unsafe { std::slice::from_raw_parts(pointer, size) });
             }
         }

@@ -1,5 +1,5 @@
-//! Replays that are one launch of a host kernel: the kernel, and the block that carries what a replay
-//! changes. When a replay runs is the executable graph's business.
+//! Replays as one launch of a host kernel: the kernel, and the argument block that carries the patches of a replay.
+//! `exec` decides when a replay runs.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -9,10 +9,10 @@ use outrigger_ops::FailedOperator;
 
 use crate::program::{Patch, Program};
 
-/// The most words of a replay's block that are put together without memory from the heap.
+/// The most patches of a block that lies on the stack.
 const PATCHES: usize = 16;
 
-/// What a launch of a replay is given, before its patches.
+/// The first part of a replay's argument block. The patches follow it.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Header {
@@ -23,10 +23,11 @@ pub(super) struct Header {
 }
 
 /// # Safety
-/// `args` is a block that `GraphExec::replay` made, whose program and report are alive, and no other
-/// replay of the program is running.
+/// - `args` is a block of [`Block::finish`], whose program and report are alive.
+/// - The contract of [`Program::run`] holds for the program.
 pub(super) unsafe extern "C" fn replay(args: *const c_void, _size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise; a launch may have copied the block anywhere.
+    // SAFETY: this function's contract. A launch may have copied the block to any address (R30), so it is read
+    // unaligned.
     unsafe {
         let header = args.cast::<Header>().read_unaligned();
         let program = &*header.program;
@@ -43,7 +44,7 @@ pub(super) unsafe extern "C" fn replay(args: *const c_void, _size: u32, bias: i6
     }
 }
 
-/// Notes the name of the node that failed where its stream looks for it.
+/// Notes the name of the node that failed for the stream's errors.
 #[cold]
 fn report(program: &Program, report: &FailedOperator) {
     if let Some(label) = program.take_failed_label() {
@@ -51,7 +52,7 @@ fn report(program: &Program, report: &FailedOperator) {
     }
 }
 
-/// The argument block of a replay, on the stack while it is small.
+/// The argument block of a replay. It lies on the stack if it is small.
 pub(super) struct Block {
     header: Header,
     few: arrayvec::ArrayVec<Patch, PATCHES>,

@@ -1,4 +1,4 @@
-//! Execution graphs: captured from streams or built node by node, replayed as one.
+//! Execution graphs. A graph is captured from streams or built node by node, and replayed as one.
 //!
 //! # The life of a graph
 //!
@@ -16,7 +16,7 @@
 //!    (`native`). Bindings (`exec/bind`) and random numbers go with the replay as patches.
 //! 4. **Update.** [`GraphExec::update`] takes over another graph of the same shape. Replays that were submitted keep the old
 //!    program.
-//! 5. **Look.** `inspect` profiles a replay, compares its cost with eager work, and checks its results.
+//! 5. **Inspect.** `inspect` profiles a replay, compares its cost with eager work, and checks its results.
 //! 6. **Destroy.** Dropping a [`Graph`] or a [`GraphExec`] waits for nothing. An exec lives on without its graph. Its program
 //!    goes through [`Device::retire`] and is given back when the last replay has finished; bound buffers are let go behind
 //!    that replay. Memory and host functions are given back when neither the graph nor an exec needs them.

@@ -1,4 +1,4 @@
-//! The device of a graph, as graphs see it, and the pools of its memory.
+//! What a graph needs of its device, and the pools of a graph's memory.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// The number under which hosts know it.
     fn index(&self) -> u32;
 
-    /// What computes on it.
+    /// The door through which kernels and operators reach the driver.
     fn door(&self) -> &Door;
 
-    /// Whether the driver's own graphs were measured to be cheaper than submitting each node, once they were.
+    /// Whether launching a driver's graph is cheaper than submitting each node; empty until it was measured.
     fn native_cheaper(&self) -> &OnceLock<bool>;
 
     // ---- Memory --------------------------------------------------------------------------------
@@ -27,28 +27,28 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// `INVALID_ARGUMENT` that says why it does not; `BUSY` if the memory is of a pool that sleeps.
     fn check_range(&self, what: &dyn fmt::Display, address: u64, size: u64) -> Result<()>;
 
-    /// The block around an address.
+    /// The block that contains an address.
     fn lookup(&self, address: u64) -> Option<BlockInfo>;
 
-    /// Whether any pool of the device sleeps: asked before addresses are looked up.
+    /// Whether any pool of the device sleeps. Cheap: asked before addresses are looked up.
     fn any_asleep(&self) -> bool;
 
-    /// Refuses memory of a pool that sleeps.
+    /// Refuses an address whose memory is of a pool that sleeps.
     ///
     /// # Errors
     /// `BUSY` that names the pool.
     fn check_awake(&self, address: u64) -> Result<()>;
 
-    /// Keeps the allocation around an address alive, whoever frees it; gives its base.
+    /// Keeps the allocation that contains an address alive, whoever frees it, and returns its base.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the address is in no live allocation.
     fn hold(&self, address: u64) -> Result<u64>;
 
-    /// Gives a hold back.
+    /// Ends a [`hold`](Self::hold).
     fn unhold(&self, base: u64);
 
-    /// Says that work of a stream uses a held allocation.
+    /// Notes that work of a stream uses a held allocation.
     fn record_stream(&self, base: u64, stream: u64);
 
     /// Allocates from a pool, within its limit.
@@ -57,7 +57,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// `OUT_OF_MEMORY`; `BUSY` if the pool sleeps.
     fn alloc_in(&self, pool: &PoolRef, size: u64, stream: StreamId) -> Result<Allocation>;
 
-    /// Frees a block that a graph has allocated.
+    /// Frees a block that a graph allocated.
     fn free_block(&self, address: u64);
 
     /// Makes a pool.
@@ -72,11 +72,11 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Whether a pool sleeps, falls asleep or wakes.
     fn is_asleep(&self, pool: PoolId) -> bool;
 
-    /// Goes inside a pool for work on a stream, if all of its memory is there; see [`PoolGate`].
+    /// Enters a pool for work on a stream, if all of its memory is there; see [`PoolGate`].
     fn try_enter(&self, gate: &PoolGate, stream: StreamId) -> bool;
 
-    /// Goes inside a pool after its memory has come back. The host may be asked to release memory for that, so that
-    /// no lock is held over it.
+    /// Enters a pool after its lent memory has come back. The caller holds no lock, because the host may be asked to
+    /// release memory meanwhile.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`; what the driver reports.
@@ -87,33 +87,33 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// The id of the stream that work goes to unless another one is named.
     fn default_stream(&self) -> u64;
 
-    /// An event after all work that a stream has been given; `None` if that work is known to be done.
+    /// An event after all work that a stream was given; `None` if that work is known to have finished.
     ///
     /// # Errors
     /// What the driver reports.
     fn fence(&self, stream: u64) -> Result<Option<Arc<Event>>>;
 
-    /// Keeps something until the work of a stream so far has finished. Who calls it may hold a turn: nothing is given
-    /// back here, but by [`sweep_retired`](Self::sweep_retired).
+    /// Keeps an object until the work that a stream was given so far has finished. The caller may hold a turn:
+    /// this call drops nothing, only [`sweep_retired`](Self::sweep_retired) does.
     fn retire(&self, stream: Option<u64>, kept: Box<dyn Send>);
 
-    /// Gives back what was kept for work that has finished. Functions of the host may be called for that.
+    /// Drops what was kept for work that has finished. That may call functions of the host.
     fn sweep_retired(&self);
 }
 
-/// A reference to a pool: memory apart from what all share. A pool lives as long as somebody refers to it; then its
-/// memory goes back to the device, what is in use as soon as it is freed.
+/// A reference to a pool, which is memory apart from the memory that all share. A pool lives as long as a reference to
+/// it. Then its free memory goes back to the device at once, and the rest as soon as it is freed.
 #[derive(Debug)]
 pub struct PoolRef {
     device: &'static dyn Device,
     pool: PoolId,
     gate: PoolGate,
     limit: AtomicU64,
-    // Bytes of allocations in progress, while there is a limit.
+    // Bytes of allocations in progress; counted only while there is a limit.
     claimed: AtomicU64,
 }
 
-/// Bytes of a pool's limit that an allocation in progress may use.
+/// A part of a pool's limit, reserved for one allocation in progress.
 #[derive(Debug)]
 pub struct Claim<'a> {
     pool: &'a PoolRef,
@@ -139,7 +139,7 @@ impl PoolRef {
         })
     }
 
-    /// The pool that a host has named for `user`, or a new one.
+    /// The pool that a host named for `user`, or a new one.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for a pool of another device.
@@ -157,21 +157,21 @@ impl PoolRef {
         }
         Err(Error::new(
             Code::INVALID_ARGUMENT,
-            format!("a pool of device {theirs} for a {user} on device {ours}"),
+            format!("a {user} on device {ours} cannot use a pool of device {theirs}"),
         ))
     }
 
-    /// The device whose memory it is.
+    /// The device of the pool's memory.
     pub fn device(&self) -> &'static dyn Device {
         self.device
     }
 
-    /// Its number within the device.
+    /// The pool's number within the device.
     pub fn pool(&self) -> PoolId {
         self.pool
     }
 
-    /// Where those go inside who use its memory.
+    /// The gate that work enters before it uses the pool's memory.
     pub fn gate(&self) -> &PoolGate {
         &self.gate
     }
@@ -181,13 +181,13 @@ impl PoolRef {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Limits the bytes that may be in use, rounded up; `u64::MAX` lifts the limit. What is in use stays.
+    /// Limits the bytes that may be in use, rounded up; `u64::MAX` lifts the limit. Memory that is in use stays in use.
     /// Allocations in progress count as used.
     pub fn set_limit(&self, bytes: u64) {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Claims bytes for an allocation that may begin; `None` if the limit has no room for it.
+    /// Reserves bytes of the limit for one allocation; `None` if the limit has no room for it.
     pub fn claim(&self, bytes: u64) -> Option<Claim<'_>> {
         let limit = self.limit();
         if limit == u64::MAX {

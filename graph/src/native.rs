@@ -1,8 +1,8 @@
-//! Replays through a driver's own graphs: the nodes are recorded once, and a replay is one launch. What a
-//! replay changes is recorded anew, and taken over by an update where the driver has one.
+//! Replays through a driver's graphs. The nodes are recorded once, and a replay is one launch. When a replay changes
+//! something, the nodes are recorded again; the driver updates its graph if it can.
 //!
-//! It also measures, once for each device, whether that is cheaper than submitting the nodes. Nothing
-//! here waits for work of a stream.
+//! This file also measures, once for each device, whether that is cheaper than submitting the nodes. Nothing here waits
+//! for work of a stream.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::submit::{KernelSubmission, Submission, submissions};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
 
-/// A recorded graph, and the queue that records.
+/// A driver's graph, and the queue that records it.
 #[derive(Debug)]
 pub(super) struct Native {
-    /// Nothing ever runs on it.
+    /// Work is only recorded on this queue, and never runs on it.
     queue: Queue,
     recorded: Recorded,
 }
@@ -34,8 +34,8 @@ struct Recorded {
     calls: HostSteps,
 }
 
-/// What the host calls of a graph are given. Shared with the driver, which has the address of each: a box would
-/// claim to be the only way there.
+/// The user data of the host calls of a graph. `Arc`s, not boxes: the driver has the address of each, and a box would
+/// claim to be the only pointer to it.
 type HostSteps = Vec<Arc<HostStep>>;
 
 /// A node that runs as a host call.
@@ -47,19 +47,19 @@ struct HostStep {
 }
 
 /// # Safety
-/// `user` is a [`HostStep`] that is alive, and its memory is.
+/// `user` is a [`HostStep`] that is alive, and all memory that its block names is live.
 unsafe extern "C" fn call_step(user: *mut c_void, upstream: i32) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `user` is a live `HostStep`.
     let step = unsafe { &*user.cast::<HostStep>() };
     let args = step.block.as_ptr().cast();
     if steps::is_host(step.function) {
-        // SAFETY: the block of a host function, as just checked.
+        // SAFETY: `is_host`: the block is one of `host_block`. This function's contract: the memory is live.
         return unsafe { steps::call_host(step.function, args, step.bias, upstream) };
     }
     if upstream != Code::OK.0 {
         return upstream;
     }
-    // SAFETY: the block was made for this kernel.
+    // SAFETY: this function's contract: the memory is live. The block was made for this kernel.
     unsafe { (step.function)(args, step.block.len() as u32, step.bias) }
 }
 
@@ -70,7 +70,8 @@ impl Native {
     /// `UNSUPPORTED` if the driver has no graphs, or cannot record a node; what else it reports.
     ///
     /// # Safety
-    /// As of [`submissions`]; data and program are kept as long as this, and as its launches run.
+    /// - No replay changes the program's blocks meanwhile.
+    /// - The caller keeps `data` and `program` until the result was dropped and its launches have finished.
     pub(super) unsafe fn new(
         device: &dyn Device,
         data: &GraphData,
@@ -90,19 +91,19 @@ impl Native {
             .door()
             .driver()
             .queue_create(device.door().ordinal(), 0)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract is that of `record`.
         let recorded = unsafe { record(device, &queue, data, schedule, program) }?;
         Ok(Self { queue, recorded })
     }
 
-    /// Records the graph as its blocks are now, for later launches. Earlier ones, the last of which was
-    /// on stream `last`, keep what they had.
+    /// Records the graph again with the present blocks, for later launches. Earlier launches, the last of which was on
+    /// stream `last`, keep the old ones.
     ///
     /// # Errors
-    /// What the driver reports: nothing has changed then.
+    /// What the driver reports. Nothing has changed then.
     ///
     /// # Safety
-    /// As of [`new`](Self::new).
+    /// The contract of [`new`](Self::new).
     pub(super) unsafe fn renew(
         &mut self,
         device: &dyn Device,
@@ -111,7 +112,7 @@ impl Native {
         program: &Program,
         last: Option<u64>,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract is that of `record`.
         let mut new = unsafe { record(device, &self.queue, data, schedule, program) }?;
         let graphs = device.door().driver().native_graphs();
         let updates = graphs.is_some_and(|graphs| graphs.can_update());
@@ -127,19 +128,19 @@ impl Native {
         Ok(())
     }
 
-    /// Launches what was recorded.
+    /// Launches the driver's graph.
     ///
     /// # Safety
     /// All memory that the nodes name is live until the launch has finished.
     pub(super) unsafe fn launch(&self, stream: &Timeline) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract: the memory is live until the launch has finished.
         unsafe { stream.queue().launch_graph(&self.recorded.graph) }
             .map_err(|error| stream.failed(error))
     }
 }
 
 /// # Safety
-/// As of [`Native::new`].
+/// The contract of [`Native::new`].
 unsafe fn record(
     device: &dyn Device,
     queue: &Queue,
@@ -151,9 +152,9 @@ unsafe fn record(
     let graphs = device.door().driver().native_graphs().ok_or_else(missing)?;
     let mut calls = HostSteps::new();
     graphs.record_begin(queue)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: no replay changes the blocks meanwhile.
     let kept = unsafe { submissions(data, schedule, program) }
-        // SAFETY: as above.
+        // SAFETY: this function's contract is that of `keep`.
         .try_for_each(|one| unsafe { keep(device, queue, data, one, &mut calls) });
     let graph = graphs.record_end(queue);
     kept?;
@@ -164,7 +165,7 @@ unsafe fn record(
 /// Submits a node to a queue that records.
 ///
 /// # Safety
-/// As of [`Native::new`].
+/// The contract of [`Native::new`].
 unsafe fn keep(
     device: &dyn Device,
     queue: &Queue,
@@ -176,7 +177,8 @@ unsafe fn keep(
         if !steps::is_host(one.function)
             && let Some(kernel) = device.door().host_kernel(one.function)?
         {
-            // SAFETY: the block was made for this kernel; the graph keeps its memory alive.
+            // SAFETY: the block was made for this kernel. `data` keeps its memory alive until the last launch has
+            // finished.
             return Ok(unsafe { queue.launch(kernel, one.args, one.cost_ns, one.label) }?);
         }
         let bias = device.door().host_bias()?;
@@ -187,22 +189,22 @@ unsafe fn keep(
         });
         let user = Arc::as_ptr(&step).cast_mut().cast();
         calls.push(step);
-        // SAFETY: the step is kept as long as what is recorded.
+        // SAFETY: R31: `calls` keeps the step until the driver's graph is destroyed and its last launch has finished.
         Ok(unsafe { queue.host_call_raw(call_step, user) }?)
     };
-    // SAFETY: the graph keeps device ranges alive, by the caller's promise; host ranges are the
-    // recorder's.
+    // SAFETY: this function's contract: `data` keeps the device memory alive until the last launch has finished. The
+    // contract of `Graph::add_copy` keeps host ranges valid.
     unsafe { one.put(queue, data, Error::from, kernel) }
 }
 
-/// Nodes of the graph that is measured, and bytes that each of them fills.
+/// The number of nodes of the graph that is measured, and the bytes that each node fills.
 const NODES: u64 = 32;
 const FILLED: u64 = 64;
-/// Of so many tries the fastest counts.
+/// The number of tries, of which the fastest counts.
 const TRIES: u32 = 5;
 
-/// Whether a launch of a native graph takes less time than submitting its nodes; measured at first use.
-/// Only answered for a device whose driver has graphs; any failure counts as no.
+/// Whether launching a driver's graph takes less time than submitting its nodes. The first call measures it. The answer
+/// is no if the driver has no graphs, or the measurement fails.
 pub(super) fn is_cheaper(device: &dyn Device) -> bool {
     *device.native_cheaper().get_or_init(|| {
         if device.door().driver().native_graphs().is_none() {
@@ -223,18 +225,18 @@ pub(super) fn is_cheaper(device: &dyn Device) -> bool {
     })
 }
 
-/// How long a graph of small fills takes when launched, and when its nodes are submitted.
+/// The time of a graph of small fills: launched as a driver's graph, and submitted node by node.
 fn measure(door: &Door) -> outrigger_device::Result<(Duration, Duration)> {
     let driver = door.driver();
     let Some(graphs) = driver.native_graphs() else {
         return Ok((Duration::MAX, Duration::ZERO));
     };
-    // A queue of its own: streams of the host may capture, or have failed.
+    // A queue of its own, because streams of the host may capture or have failed.
     let queue = driver.queue_create(door.ordinal(), 0)?;
     let scratch = driver.memory_alloc(door.ordinal(), NODES * FILLED)?;
     let fills = || {
         (0..NODES).try_for_each(|node| {
-            // SAFETY: a part of the scratch memory, which is freed below, after its last use.
+            // SAFETY: a part of the scratch memory, which is freed below, after its last use (R12).
             unsafe { queue.fill(scratch + node * FILLED, FILLED, &[node as u8]) }
         })
     };
@@ -252,14 +254,14 @@ fn measure(door: &Door) -> outrigger_device::Result<(Duration, Duration)> {
         let graph = graphs.record_end(&queue);
         kept?;
         let graph = graph?;
-        // SAFETY: as for the fills.
+        // SAFETY: the fills are in the scratch memory, which is freed below, after its last use (R12).
         let launched = fastest(&|| unsafe { queue.launch_graph(&graph) })?;
         Ok((launched, fastest(&fills)?))
     })();
     let idle = queue.synchronize();
-    // A wait that fails by itself says nothing of the work: the memory stays then.
+    // If the wait itself fails, nobody knows whether the work has finished. Then the memory is not freed.
     if idle.is_ok() || matches!(queue.query(), Ok(true)) {
-        // SAFETY: nothing uses it any more.
+        // SAFETY: R12: the queue is idle, and nothing else uses the memory.
         unsafe { driver.memory_free(scratch) }?;
     }
     idle.and(measured)

@@ -1,8 +1,8 @@
-//! A graph made ready to run: a flat array of kernels with prebuilt argument blocks, and the places in
-//! them that a replay may change.
+//! A graph that is ready to run: a flat array of kernels with their argument blocks, and the words of the blocks that a
+//! replay may change.
 //!
-//! A program runs on one replay at a time: the executable graph orders them. That is why `run` may
-//! write to the argument blocks without a lock.
+//! One replay of a program runs at a time: the executable graph orders replays. That is why a replay may write to the
+//! argument blocks without a lock.
 
 pub(crate) mod conditional;
 
@@ -23,7 +23,7 @@ use crate::data::{GraphData, Work};
 use crate::schedule::{Region, Schedule};
 use crate::steps;
 
-/// How often a thread that has nothing to claim looks again before it lets others run.
+/// How often a thread without a chunk to claim looks again before it yields the processor.
 const SPINS: u32 = 1_000;
 
 /// A kernel and its argument block.
@@ -35,15 +35,14 @@ struct Step {
     node: NodeId,
 }
 
-/// A word of an argument block that follows a buffer: where it is, and how far into the buffer it
-/// points.
+/// A word of an argument block that is an address in a buffer, and its offset in the buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Relocation {
     word: *mut u64,
     offset: u64,
 }
 
-/// Words of argument blocks that follow a generator.
+/// The words of an argument block that follow a generator.
 struct DrawPlace {
     seed: *mut u64,
     offset: *mut u64,
@@ -51,11 +50,12 @@ struct DrawPlace {
     generator: u32,
 }
 
-/// What a replay changes before it runs: two numbers for one thing.
+/// One change that a replay makes to the argument blocks before it runs.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Patch {
-    /// 0 to the number of slots: a buffer; from [`Patch::GENERATOR`] on: a generator; then a word.
+    /// What changes. Below [`Patch::GENERATOR`]: the slot of a buffer, and `first` is its address. From there on: a
+    /// generator, and the numbers are seed and offset. From [`Patch::WORD`] on: a word, and `first` is its value.
     pub(crate) target: u64,
     pub(crate) first: u64,
     pub(crate) second: u64,
@@ -70,11 +70,11 @@ impl Patch {
 pub(crate) struct Program {
     steps: Vec<Step>,
     schedule: Arc<Schedule>,
-    /// Shared, as pointers into it are: a box would claim to be the only way there.
+    /// An `Arc`, not a box: other pointers into the words exist, and a box would claim to be the only one.
     words: Arc<[UnsafeCell<u64>]>,
-    /// By slot.
+    /// By slot: the words that follow its buffer.
     relocations: Vec<Vec<Relocation>>,
-    /// The address and size that each slot was recorded with.
+    /// The recorded address and size of the buffer of each slot.
     recorded: Vec<(u64, u64)>,
     draws: Vec<DrawPlace>,
     bodies: Vec<Vec<Program>>,
@@ -82,14 +82,14 @@ pub(crate) struct Program {
     threads: u32,
     pace: Pace,
     failed: Mutex<Option<NodeId>>,
-    /// The number of the latest replay whose patches were taken over.
+    /// The number of the latest replay whose patches were written.
     pub(crate) applied: AtomicU64,
 }
 
-// SAFETY: the pointers are into `words` and bodies of the same program, which are heap memory that does
-// not move; who may write there is decided by the executable graph, which runs one replay at a time.
+// SAFETY: the pointers lead into `words` and `bodies` of the same program, which lie on the heap and do not move. The
+// executable graph runs one replay at a time, so no two threads write to them at once.
 unsafe impl Send for Program {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: `words` are written only by a replay, and replays do not overlap.
 unsafe impl Sync for Program {}
 
 impl std::fmt::Debug for Program {
@@ -101,9 +101,9 @@ impl std::fmt::Debug for Program {
 }
 
 impl Program {
-    /// Makes a graph ready, in the order of a schedule. `slots` are the buffers that may be bound, by
-    /// address and size. `like` is the program of a graph with the same commands and the same schedule, if
-    /// there is one: then nothing but the blocks is looked at.
+    /// Makes a graph ready to run in the order of a schedule. `slots` are the address and size of each buffer that may
+    /// be bound. `like` is the program of a graph with the same commands and the same schedule, if there is one: its
+    /// steps are taken over, and only the argument blocks are new.
     pub(crate) fn new(
         data: &Arc<GraphData>,
         schedule: &Arc<Schedule>,
@@ -135,8 +135,8 @@ impl Program {
             let command = &node.spec.command;
             if let Work::Conditional(index) = command.work {
                 let pointer = place(command.words.start + conditional::BODIES);
-                // SAFETY: a word of this program that nobody runs yet. The vector's memory does not
-                // move when the vector of vectors does.
+                // SAFETY: a word of this program, which nobody runs yet. The bodies of one node do not move when the
+                // vector that holds their vector moves.
                 unsafe { pointer.write(bodies[index].as_ptr() as u64) };
             }
         }
@@ -188,7 +188,7 @@ impl Program {
         })
     }
 
-    /// The steps of this program over other blocks, which lie as its own do.
+    /// The steps of this program over the argument blocks of another one with the same layout.
     fn steps_over(&self, words: &[UnsafeCell<u64>]) -> Vec<Step> {
         let moved = |step: &Step| {
             let mut step = *step;
@@ -201,18 +201,17 @@ impl Program {
         self.steps.iter().map(moved).collect()
     }
 
-    /// The argument block of a node, as it is now.
+    /// The argument block of a node, with the changes of the latest replay.
     ///
     /// # Safety
-    /// No replay is running.
+    /// No replay is running, and none starts while the result is used.
     pub(crate) unsafe fn block(&self, words: std::ops::Range<u32>) -> &[u64] {
         let cells = &self.words[words.start as usize..words.end as usize];
-        // SAFETY: nobody writes meanwhile, by the caller's promise; a cell is laid out as its contents.
+        // SAFETY: this function's contract: nobody writes to the words meanwhile. A cell is laid out as its contents.
         unsafe { std::slice::from_raw_parts(cells.as_ptr().cast(), cells.len()) }
     }
 
-    /// Where each named buffer that steps use lies now, and the address and size that it was recorded
-    /// with.
+    /// The present address of each named buffer that steps use, and the address and size that were recorded.
     ///
     /// # Safety
     /// No replay is running.
@@ -221,17 +220,18 @@ impl Program {
         slots
             .filter_map(|(words, &recorded)| {
                 let first = words.first()?;
-                // SAFETY: a word of this program or of a body; nobody writes meanwhile.
+                // SAFETY: a word of this program or of one of its bodies. This function's contract: nobody writes to
+                // it.
                 let now = unsafe { first.word.read() };
                 Some((now.wrapping_sub(first.offset), recorded))
             })
             .collect()
     }
 
-    /// Changes what a replay was given.
+    /// Writes the changes of a replay into the argument blocks.
     ///
     /// # Safety
-    /// No other replay is running.
+    /// No other replay of the program is running.
     #[inline]
     pub(crate) unsafe fn patch(&self, patches: &[Patch]) {
         for patch in patches {
@@ -239,13 +239,13 @@ impl Program {
             match patch.target & !u64::from(u32::MAX) {
                 0 => {
                     for one in &self.relocations[index as usize] {
-                        // SAFETY: a word of this program; nobody else uses it now.
+                        // SAFETY: a word of this program or of a body. This function's contract: no replay uses it.
                         unsafe { one.word.write(patch.first.wrapping_add(one.offset)) };
                     }
                 }
                 Patch::GENERATOR => {
                     for draw in self.draws.iter().filter(|draw| draw.generator == index) {
-                        // SAFETY: as above.
+                        // SAFETY: words of this program. This function's contract: no replay uses them.
                         unsafe {
                             draw.seed.write(patch.first);
                             draw.offset.write(patch.second.wrapping_add(draw.relative));
@@ -253,22 +253,22 @@ impl Program {
                     }
                 }
                 _ => {
-                    // SAFETY: as above.
+                    // SAFETY: a word of this program. This function's contract: no replay uses it.
                     unsafe { self.words[index as usize].get().write(patch.first) };
                 }
             }
         }
     }
 
-    /// Runs all steps. The result is a code; [`Program::failed_label`] tells which node failed.
+    /// Runs all steps, and returns the code of the first failure. [`Program::take_failed_label`] names the node.
     ///
     /// # Safety
-    /// The memory that the steps name is live, where device addresses are moved by `bias`, and no other
-    /// replay of this program is running.
+    /// - The memory that the steps name is live, after `bias` was added to device addresses.
+    /// - No other replay of this program is running.
     #[inline]
     pub(crate) unsafe fn run(&self, bias: i64) -> i32 {
         if self.threads < 2 || !self.schedule.is_parallel() {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract: the memory is live, and no other replay is running.
             return unsafe { self.run_steps(&self.steps, bias, Code::OK.0) };
         }
         let team = self.pace.team();
@@ -276,28 +276,28 @@ impl Program {
         let mut code = Code::OK.0;
         if team {
             for region in &self.schedule.regions {
-                // SAFETY: the caller's promise.
+                // SAFETY: this function's contract: the memory is live, and no other replay is running.
                 code = unsafe { self.run_region(region, bias, code) };
             }
         } else {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract: the memory is live, and no other replay is running.
             code = unsafe { self.run_steps(&self.steps, bias, code) };
         }
         self.pace.note(team, begun.elapsed());
         code
     }
 
-    /// Runs one region, after a failure as `run_steps` does.
+    /// Runs one region. After a failure `upstream`, only its host functions are called.
     ///
     /// # Safety
-    /// As for [`Program::run`].
+    /// The contract of [`Program::run`].
     unsafe fn run_region(&self, region: &Region, bias: i64, upstream: i32) -> i32 {
         let schedule = &self.schedule;
         let (first, last) = (region.segments.start, region.segments.end - 1);
         let chunks = schedule.segments[first as usize].start..schedule.segments[last as usize].end;
         if !region.team {
             let steps = chunks.map(|chunk| self.steps_of(chunk));
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract is that of `run`, and `run_steps` needs no more.
             return steps.fold(upstream, |code, steps| unsafe {
                 self.run_steps(steps, bias, code)
             });
@@ -311,7 +311,7 @@ impl Program {
             done: CachePadded::new(AtomicU32::new(chunks.start)),
             code: AtomicI32::new(upstream),
         };
-        // Each part is one thread that looks for chunks until there are none; one alone does all.
+        // Each of these calls runs chunks until none is left. If only one thread comes, it runs all of them.
         parallel::for_range(0, i64::from(self.threads), 1, &|_, _| team.work());
         team.code.load(Ordering::Relaxed)
     }
@@ -321,18 +321,18 @@ impl Program {
         &self.steps[range.start as usize..range.end as usize]
     }
 
-    /// Runs steps in order. After a failure (`upstream` is one that happened before) only host
-    /// functions are called, with it.
+    /// Runs steps in order. After a failure, before these steps (`upstream`) or in one of them, only host functions are
+    /// called, and are told the failure.
     ///
     /// # Safety
-    /// As for [`Program::run`].
+    /// The contract of [`Program::run`].
     #[inline(never)] // inlined, the loop costs one instruction more for each step
     unsafe fn run_steps(&self, steps: &[Step], bias: i64, upstream: i32) -> i32 {
         let mut code = upstream;
         let mut rest = steps.iter();
         if code == Code::OK.0 {
             let failed = rest.find(|step| {
-                // SAFETY: the caller's promise; the block was made for this kernel.
+                // SAFETY: this function's contract: the memory is live. The block was made for this kernel.
                 code = unsafe { (step.function)(step.args, step.size, bias) };
                 code != Code::OK.0
             });
@@ -341,20 +341,20 @@ impl Program {
             };
             self.fail(failed.node);
         }
-        // SAFETY: as above.
+        // SAFETY: this function's contract is that of `run`, and `call_rest` needs no more.
         unsafe { call_rest(rest.as_slice(), bias, code) };
         code
     }
 
-    /// Runs all steps on this thread, in the order of the schedule, and tells each node's beginning and
-    /// end to `watch`.
+    /// Runs all steps on this thread, in the order of the schedule. Tells `watch` when each node begins (`false`) and
+    /// ends (`true`).
     ///
     /// # Safety
-    /// As for [`Program::run`].
+    /// The contract of [`Program::run`].
     pub(crate) unsafe fn run_watched(&self, bias: i64, watch: &mut dyn FnMut(NodeId, bool)) -> i32 {
         for step in &self.steps {
             watch(step.node, false);
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract: the memory is live. The block was made for this kernel.
             let code = unsafe { (step.function)(step.args, step.size, bias) };
             watch(step.node, true);
             if code != Code::OK.0 {
@@ -365,10 +365,10 @@ impl Program {
         Code::OK.0
     }
 
-    /// Runs nodes in the given order, also such that the schedule drops, and tells the end of each.
+    /// Runs nodes in the given order, also those that the schedule drops. Tells `ended` when each node ends.
     ///
     /// # Safety
-    /// As for [`Program::run`].
+    /// The contract of [`Program::run`].
     pub(crate) unsafe fn run_in_order(
         &self,
         nodes: impl Iterator<Item = NodeId>,
@@ -376,7 +376,7 @@ impl Program {
         ended: &mut dyn FnMut(NodeId),
     ) -> i32 {
         for step in nodes.filter_map(|id| step(&self.data, &self.words, id)) {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract: the memory is live. The block was made for this kernel.
             let code = unsafe { (step.function)(step.args, step.size, bias) };
             ended(step.node);
             if code != Code::OK.0 {
@@ -391,7 +391,7 @@ impl Program {
         self.failed.lock().get_or_insert(node);
     }
 
-    /// The name of the first node that failed since the last call: of a body, if it was one.
+    /// The name of the first node that failed since the last call. If the node was in a body, its name is given.
     #[cold]
     pub(crate) fn take_failed_label(&self) -> Option<CString> {
         let bodies = self.bodies.iter().flatten();
@@ -404,7 +404,7 @@ impl Program {
     }
 }
 
-/// A node as a step; `None` if nothing of it runs here.
+/// A node as a step; `None` if the node does not run in this program.
 fn step(data: &GraphData, words: &[UnsafeCell<u64>], id: NodeId) -> Option<Step> {
     let command = &data.graph.node(id)?.spec.command;
     let function = match command.work {
@@ -412,7 +412,7 @@ fn step(data: &GraphData, words: &[UnsafeCell<u64>], id: NodeId) -> Option<Step>
         Work::Conditional(_) => conditional::conditional,
         Work::None | Work::Operator(..) => return None,
     };
-    // A pointer to the whole block, not to its first word alone.
+    // A pointer that may reach the whole block: a pointer to its first word could not.
     let args = words
         .get(command.words.start as usize..)
         .filter(|rest| !rest.is_empty())
@@ -425,31 +425,31 @@ fn step(data: &GraphData, words: &[UnsafeCell<u64>], id: NodeId) -> Option<Step>
     })
 }
 
-/// Calls the host functions among steps that are not run.
+/// Calls the host functions among steps that do not run because of a failure.
 ///
 /// # Safety
-/// As for [`Program::run`].
+/// The contract of [`Program::run`].
 #[cold]
 unsafe fn call_rest(steps: &[Step], bias: i64, upstream: i32) {
     for step in steps.iter().filter(|step| steps::is_host(step.function)) {
-        // SAFETY: the block is of a host function, as just checked.
+        // SAFETY: `is_host`: the step has a block of `host_block`. This function's contract: it may be called.
         unsafe { steps::call_host(step.function, step.args, bias, upstream) };
     }
 }
 
-/// How long replays take with a team and alone. Estimates say where a team could pay; whether it does is
-/// seen: where other programs keep the processors busy, a thread that waits for a descheduled one loses
-/// more than a second one gains.
+/// How long replays take with a team and alone. Estimates say where a team could pay, and this measures whether it
+/// does. On busy processors it often does not: a thread that waits for a descheduled thread loses more than a second
+/// thread gains.
 #[derive(Default)]
 struct Pace {
-    /// Moving averages in nanoseconds; 0: not tried yet.
+    /// Moving averages in nanoseconds; 0 before the first run.
     team: AtomicU64,
     alone: AtomicU64,
     runs: AtomicU32,
 }
 
 impl Pace {
-    /// Whether the next run is a team's: the faster way, and now and then the other one.
+    /// Whether the next run uses a team. The faster way is taken, and the other one is tried from time to time.
     fn team(&self) -> bool {
         let (team, alone) = (
             self.team.load(Ordering::Relaxed),
@@ -475,25 +475,25 @@ impl Pace {
     }
 }
 
-/// Threads that run one region together. A chunk is claimed only when it can run at once, so that
-/// whoever holds one is running, and one thread alone can do all that nobody has claimed.
+/// Threads that run one region together. A thread claims a chunk only when the chunk can run at once. So whoever has
+/// claimed a chunk is running it, and one thread alone can run all chunks that nobody has claimed.
 struct Team<'a> {
     program: &'a Program,
     bias: i64,
     /// The first segment of the region.
     segment: u32,
-    /// The end of its chunks.
+    /// The end of the region's chunks.
     end: u32,
     /// The chunk that is claimed next.
     next: CachePadded<AtomicU32>,
-    /// The chunk up to which as many are done.
+    /// The first chunk of the region plus the number of chunks that are done.
     done: CachePadded<AtomicU32>,
     /// The first failure.
     code: AtomicI32,
 }
 
-/// Looks again soon; after some microseconds lets others run first. On a busy machine giving the
-/// processor away costs milliseconds, much more than chunks mostly take.
+/// Waits a moment: spins at first, and yields the processor after some microseconds. On a busy machine a yield costs
+/// milliseconds, much more than most chunks take.
 #[inline]
 fn wait(waits: &mut u32) {
     *waits += 1;
@@ -517,7 +517,7 @@ impl Team<'_> {
             while segments[segment].end <= chunk {
                 segment += 1;
             }
-            // Acquire: what those chunks have written lies before what this one reads.
+            // Acquire: this chunk sees what the chunks of the segments before it have written.
             if self.done.load(Ordering::Acquire) < segments[segment].start {
                 wait(&mut waits);
                 continue;
@@ -537,8 +537,8 @@ impl Team<'_> {
     fn run(&self, chunk: u32) {
         let steps = self.program.steps_of(chunk);
         let before = self.code.load(Ordering::Relaxed);
-        // SAFETY: `Program::run` was promised all of this, and has not returned yet. Each chunk is
-        // claimed once.
+        // SAFETY: the contract of `Program::run`, which waits for this team before it returns. `next` gives each chunk
+        // to one thread.
         let code = unsafe { self.program.run_steps(steps, self.bias, before) };
         if code != before {
             let (now, missed) = (Ordering::Relaxed, Ordering::Relaxed);

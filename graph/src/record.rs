@@ -1,4 +1,4 @@
-//! Turns calls of a stream into stored commands: what a capture and the explicit builder share.
+//! Turns calls into stored commands. Captures and graphs that are built node by node share this file.
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_void};
@@ -19,23 +19,23 @@ use crate::program::conditional;
 use crate::steps::{self, HostNodeFn};
 use crate::{Error, Result};
 
-/// A host kernel of the caller's own.
+/// A host kernel that the host brings.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelCall<'a> {
-    /// What runs, on a thread of the driver's choice.
+    /// The function, which runs on a thread of the driver's choice.
     pub function: KernelFn,
     /// Its argument block, which is copied.
     pub args: &'a [u8],
     /// Estimated time in nanoseconds; 0 if unknown.
     pub cost_ns: u32,
-    /// Its name, for failures and pictures.
+    /// The name of the kernel, for failures and pictures.
     pub label: &'static CStr,
-    /// Where in the block device addresses stand, in bytes; each is a multiple of 8.
+    /// The offsets in the block at which device addresses stand, in bytes; each is a multiple of 8.
     pub address_offsets: &'a [u32],
 }
 
 impl KernelCall<'_> {
-    /// The device addresses in the block.
+    /// The device addresses in the block, each with the number of its word.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an offset that is no multiple of 8 or beyond the block.
@@ -46,8 +46,8 @@ impl KernelCall<'_> {
             let word = word.and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
             let word = word.ok_or_else(|| {
                 let text = format!(
-                    "an address at byte {at} of an argument block of {} bytes: it is a multiple of 8 \
-                     within the block",
+                    "no address can stand at byte {at} of an argument block of {} bytes: its offset must be a \
+                     multiple of 8 within the block",
                     self.args.len()
                 );
                 Error::new(Code::INVALID_ARGUMENT, text)
@@ -61,13 +61,13 @@ impl KernelCall<'_> {
 /// A function that runs on the host at every replay.
 #[derive(Clone, Copy, Debug)]
 pub struct HostNode<'a> {
-    /// What runs.
+    /// The function.
     pub function: HostNodeFn,
-    /// What it is given.
+    /// The user data that the function is given.
     pub user: *mut c_void,
     /// Called once with `user` when the function will not be called again.
     pub destroy: Option<DestroyFn>,
-    /// Its name.
+    /// The name of the node; empty for a node without one.
     pub label: &'a str,
     /// Addresses within allocations that it reads.
     pub reads: &'a [u64],
@@ -77,8 +77,8 @@ pub struct HostNode<'a> {
     pub cost_ns: u32,
 }
 
-/// An operator of the driver that a node runs, with memory of the graph's pool to work in, which is given back unless
-/// the graph takes it.
+/// An operator of the driver for a node, with its workspace from the graph's pool. Dropping gives the workspace back,
+/// unless the graph took it.
 pub(crate) struct DriverNode {
     prepared: Arc<Prepared>,
     device: &'static dyn Device,
@@ -86,8 +86,8 @@ pub(crate) struct DriverNode {
 }
 
 impl DriverNode {
-    /// What the driver has for a call; `None` if it has nothing. Called before the graph is locked, since it calls the
-    /// driver.
+    /// What the driver has for a call; `None` if it has nothing. This calls the driver, so the caller has not locked
+    /// the graph.
     pub(crate) fn find(id: OperatorId, call: &Call<'_>, pool: &PoolRef) -> Result<Option<Self>> {
         let device = pool.device();
         let door = device.door();
@@ -119,8 +119,8 @@ impl DriverNode {
         }))
     }
 
-    /// Gives the operator and the address of its workspace, which the caller gives back from here on; 0 if it
-    /// needs none.
+    /// Returns the operator and the address of its workspace; 0 if it needs none. From here on the caller owns the
+    /// workspace.
     fn take(mut self) -> (Arc<Prepared>, u64) {
         let workspace = std::mem::take(&mut self.workspace);
         (Arc::clone(&self.prepared), workspace)
@@ -135,7 +135,7 @@ impl Drop for DriverNode {
     }
 }
 
-/// A command, and what it does to buffers.
+/// A command, and how it uses buffers.
 pub(crate) type Recorded = (Stored, Vec<Access>);
 
 fn stored(
@@ -160,12 +160,12 @@ fn stored(
     }
 }
 
-/// About how long moving so many bytes takes, in nanoseconds.
+/// A rough estimate of the time to move `size` bytes, in nanoseconds.
 fn move_cost(size: u64) -> u32 {
     u32::try_from(size / 8).unwrap_or(u32::MAX).max(20)
 }
 
-/// `driver` is what the driver has for the call, if it has something.
+/// Records an operator. `driver` is the driver's own operator for the call, if it has one.
 pub(crate) fn operator(
     store: &mut Store,
     buffers: &mut Resolver<'_>,
@@ -186,7 +186,7 @@ pub(crate) fn operator(
             .resolve(tensor.address)
             .map_err(|error| error.in_operator(name()))?;
         places.push(Some(buffer));
-        // Outputs may be read too: in-place operators do.
+        // Outputs count as read too, because operators that work in place read them.
         accesses.push(access(buffer, true, index >= call.inputs.len()));
     }
     if let Some(driver) = driver {
@@ -246,7 +246,7 @@ pub(crate) fn copy(
     }
     let mut stored = stored(Kind::Copy, "copy", steps::copy, words, 32);
     stored.cost_ns = move_cost(size);
-    // What goes to the host is seen there.
+    // The host sees the destination of a copy to the host, so such a copy is never dropped.
     stored.effects = size > 0 && !kind.writes_device();
     Ok((stored, accesses))
 }
@@ -290,7 +290,7 @@ pub(crate) fn host_node(
     let mut stored = stored(Kind::Host, label.to_owned(), steps::host_node, words, 16);
     stored.cost_ns = node.cost_ns;
     stored.effects = true;
-    // It knows its addresses by itself.
+    // The function knows its addresses, which the block does not show.
     stored.command.fixed = true;
     Ok((stored, accesses))
 }
@@ -326,13 +326,13 @@ pub(crate) fn conditional(
     let count = condition.bodies.len();
     if !right.contains(&count) {
         return invalid(format!(
-            "{count} bodies of a conditional node: {right:?} are right"
+            "a conditional node of this kind has {right:?} bodies, not {count}"
         ));
     }
     let known = [DType::BOOL, DType::U8, DType::I32, DType::I64];
     if !known.contains(&condition.dtype) {
         return invalid(format!(
-            "a predicate of {}: it is one number of bool, u8, i32 or i64",
+            "a predicate of {} is not supported: it must be one number of bool, u8, i32 or i64",
             condition.dtype
         ));
     }
@@ -402,7 +402,7 @@ pub(crate) fn conditional(
     Ok((stored, accesses))
 }
 
-/// The spec of a node that does nothing.
+/// The command of a node that does nothing.
 pub(crate) fn nothing(kind: Kind, label: impl Into<Cow<'static, str>>) -> Stored {
     let mut stored = stored(kind, label, steps::copy, 0..0, 0);
     stored.command.work = Work::None;

@@ -1,25 +1,25 @@
-//! Turns the order of streams and events into edges. A lane is a stream that records: each of its
-//! nodes runs after the one before it and after what its waits name. The recorder must never look at
-//! what a node does.
+//! Turns the order of streams and events into edges. A lane is a stream that records. Each node of a lane runs after
+//! the node before it and after the marks that the lane was made to wait for. The recorder never looks at what a node
+//! does.
 
 #![forbid(unsafe_code)]
 
 use crate::dag::{Access, BufferId, Dag, NodeId, NodeSpec};
 use crate::{Buffer, Node};
 
-/// A stream that records, by its place in the order in which streams joined.
+/// A stream that records, by its number in the order in which streams joined.
 pub type Lane = u32;
 
-/// A point in a recording: what an event holds.
+/// A point of a recording, as an event holds it: the nodes that come right before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mark(Vec<NodeId>);
 
-/// Work of a lane that the lane that ends the recording does not wait for.
+/// Work that the lane which ends the recording does not wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unjoined {
-    /// The lane.
+    /// The lane of the work.
     pub lane: Lane,
-    /// Its last node.
+    /// The last node of the lane.
     pub node: NodeId,
 }
 
@@ -27,12 +27,12 @@ pub struct Unjoined {
 #[derive(Debug)]
 pub struct Recorder<C> {
     graph: Dag<C>,
-    /// What the next node of each lane runs after.
+    /// For each lane, the nodes that its next node runs after.
     frontiers: Vec<Vec<NodeId>>,
 }
 
 impl<C> Default for Recorder<C> {
-    /// A recording with one lane, number 0: the one that begins and ends it.
+    /// A recording with lane 0 alone, which begins and ends the recording.
     fn default() -> Self {
         Self {
             graph: Dag::default(),
@@ -42,18 +42,18 @@ impl<C> Default for Recorder<C> {
 }
 
 impl<C> Recorder<C> {
-    /// Another stream joins: its first node runs after `mark`.
+    /// Adds a lane whose first node runs after `mark`.
     pub fn fork(&mut self, mark: &Mark) -> Lane {
         self.frontiers.push(mark.0.clone());
         (self.frontiers.len() - 1) as Lane
     }
 
-    /// How many streams have joined, the first included.
+    /// The number of lanes, lane 0 included.
     pub fn lanes(&self) -> u32 {
         self.frontiers.len() as u32
     }
 
-    /// Records a node. `None` if there is no such lane or buffer.
+    /// Records a node. Returns `None` if there is no such lane or buffer.
     pub fn record(&mut self, lane: Lane, spec: NodeSpec<C>, accesses: &[Access]) -> Option<NodeId> {
         let frontier = self.frontiers.get_mut(lane as usize)?;
         let id = self.graph.add(lane, spec, frontier, accesses)?;
@@ -62,7 +62,7 @@ impl<C> Recorder<C> {
         Some(id)
     }
 
-    /// The point after all that a lane has recorded.
+    /// The point after all nodes that a lane has recorded.
     pub fn mark(&self, lane: Lane) -> Mark {
         Mark(
             self.frontiers
@@ -72,7 +72,7 @@ impl<C> Recorder<C> {
         )
     }
 
-    /// What a lane records from here on runs after `mark`.
+    /// Makes the nodes that a lane records from here on run after `mark`.
     pub fn wait(&mut self, lane: Lane, mark: &Mark) {
         let Some(frontier) = self.frontiers.get_mut(lane as usize) else {
             return;
@@ -94,12 +94,12 @@ impl<C> Recorder<C> {
         self.graph.set_transient(buffer);
     }
 
-    /// What was recorded so far.
+    /// The graph so far.
     pub fn graph(&self) -> &Dag<C> {
         &self.graph
     }
 
-    /// Whether lane 0 waits for all that the others have recorded.
+    /// Checks that lane 0 waits for all nodes of the other lanes.
     ///
     /// # Errors
     /// The first lane whose work would be left behind.

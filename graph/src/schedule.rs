@@ -1,9 +1,8 @@
-//! The order in which a graph runs: flat, and in parallel only where that pays.
+//! The order in which a graph runs: one flat list, with parallel parts only where they pay.
 //!
-//! Dead nodes are dropped first. What is left falls into chains (runs of nodes of which each waits
-//! for the one before it only), and chains into levels: all chains of a level may run at the same
-//! time, once those of the levels before have finished. A level whose estimated work does not pay for
-//! a second thread joins its neighbours in one serial segment, in recorded order.
+//! Dead nodes are dropped first. The rest falls into chains: runs of nodes of which each waits only for the node before
+//! it. Chains fall into levels: the chains of a level may run at the same time, after those of the levels before. A
+//! level that does not pay for a second thread joins its neighbours in one serial segment, in recorded order.
 
 #![forbid(unsafe_code)]
 
@@ -12,23 +11,23 @@ use std::ops::Range;
 
 use crate::dag::{Dag, Kind, NodeId};
 
-/// Steps that one thread runs in one go: a range of [`Schedule::steps`].
+/// Steps that one thread runs one after the other: a range of [`Schedule::steps`].
 pub type Chunk = Range<u32>;
 
-/// Chunks that may run at the same time: a range of [`Schedule::chunks`]. A segment begins when the
-/// one before it has finished.
+/// Chunks that may run at the same time: a range of [`Schedule::chunks`]. A segment begins after the segment before it
+/// has finished.
 pub type Segment = Range<u32>;
 
-/// Segments that run on one thread, or that one team of threads runs together.
+/// Segments that one thread runs, or one team of threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
     /// A range of [`Schedule::segments`].
     pub segments: Range<u32>,
-    /// Whether several threads pay.
+    /// Whether a team of threads runs them, because that pays.
     pub team: bool,
 }
 
-/// What runs, in which order.
+/// What runs, and in which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Nodes, in an order that respects all edges.
@@ -39,23 +38,23 @@ pub struct Schedule {
     pub segments: Vec<Segment>,
     /// Ranges of segments.
     pub regions: Vec<Region>,
-    /// Nodes whose results nobody sees.
+    /// Nodes that are dropped, because nobody sees their results.
     pub dropped: Vec<NodeId>,
     /// Estimated time on one thread, in nanoseconds.
     pub cost_ns: u64,
 }
 
-/// What it costs to hand work to another thread that is already looking for some, in nanoseconds.
+/// The cost of handing work to a thread that is already looking for some, in nanoseconds.
 const HANDOFF_NS: u64 = 300;
-/// What a region has to gain before a second thread is woken for it.
+/// The gain that a region needs before a second thread is woken for it, in nanoseconds.
 const WAKE_NS: u64 = 15_000;
-/// What runs on one thread for so long ends a region: a team would wait for it, and kernels that share
-/// their own work among threads do that better alone.
+/// A serial part of this estimated time ends a region, in nanoseconds. A team would wait while it runs, and kernels
+/// that share their own work among threads do that better without a team.
 const SERIAL_NS: u64 = 20_000;
-/// What a node without an estimate is taken to cost.
+/// The cost of a node without an estimate, in nanoseconds.
 const UNKNOWN_NS: u64 = 100;
 
-/// Nodes of which each waits for the one before it only.
+/// Nodes of which each waits only for the node before it.
 struct Chain {
     nodes: Vec<NodeId>,
     level: u32,
@@ -70,7 +69,7 @@ impl Schedule {
 }
 
 impl<C> Dag<C> {
-    /// Flattens the graph for so many threads.
+    /// Lays the graph out for `threads` threads.
     pub fn schedule(&self, threads: u32) -> Schedule {
         let dead = self.dead();
         let mut chains = self.chains(&dead);
@@ -121,7 +120,7 @@ impl<C> Dag<C> {
                 serial.absorb(part);
                 continue;
             }
-            // One team runs what follows, up to a long serial part.
+            // One team runs the parts that follow, up to a long serial part.
             let mut team = vec![part];
             while parts
                 .front()
@@ -145,7 +144,7 @@ impl<C> Dag<C> {
         schedule
     }
 
-    /// Nodes that do nothing, or whose results are overwritten or freed unread.
+    /// Nodes whose results are overwritten or freed before anybody reads them.
     fn dead(&self) -> Vec<bool> {
         let mut needed: Vec<bool> = self
             .buffers()
@@ -212,7 +211,7 @@ impl<C> Dag<C> {
 }
 
 impl Schedule {
-    /// Adds a region of parts that run one after the other.
+    /// Adds a region. Its parts run one after the other.
     fn push_region(&mut self, parts: Vec<Part>, team: bool) {
         let first = self.segments.len() as u32;
         for part in parts {
@@ -224,7 +223,7 @@ impl Schedule {
         }
     }
 
-    /// Adds chunks that may run at the same time.
+    /// Adds a segment. Its chunks may run at the same time.
     fn push_segment(&mut self, chunks: Vec<Vec<NodeId>>) {
         let first = self.chunks.len() as u32;
         for mut nodes in chunks.into_iter().filter(|nodes| !nodes.is_empty()) {
@@ -239,17 +238,17 @@ impl Schedule {
     }
 }
 
-/// Chains of a level, or of several levels that run on one thread.
+/// The chains of a level, or of several levels that run on one thread.
 #[derive(Default)]
 struct Part {
     chunks: Vec<Vec<NodeId>>,
     cost: u64,
-    /// What it gains from several threads; 0 if it runs on one, as one chunk.
+    /// The time that several threads gain, in nanoseconds; 0 if the part runs on one thread, as one chunk.
     gain: u64,
 }
 
 impl Part {
-    /// Runs another part behind this one, both on one thread.
+    /// Appends another part. Both run on one thread then.
     fn absorb(&mut self, other: Self) {
         let mut chunks = self.chunks.drain(..).chain(other.chunks);
         let mut all = chunks.next().unwrap_or_default();
@@ -260,7 +259,7 @@ impl Part {
     }
 }
 
-/// What a level gains from running on so many threads, in nanoseconds; 0 if it does not pay.
+/// The time that a level gains from `threads` threads, in nanoseconds; 0 if they do not pay.
 fn gain(chains: &[Chain], level: &[usize], threads: u32) -> u64 {
     let costs = || level.iter().map(|&chain| chains[chain].cost);
     let total: u64 = costs().sum();

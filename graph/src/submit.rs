@@ -1,5 +1,5 @@
-//! Nodes as a driver's queue takes them: each read from its argument block, in the order of the schedule,
-//! and the replays that submit them one by one. It decides nothing about order, and changes no block.
+//! Nodes as commands of a driver's queue, and replays that submit them one by one. Each command is read from the node's
+//! argument block. This file changes neither the order of the schedule nor a block.
 
 use std::ffi::CStr;
 
@@ -15,7 +15,7 @@ use crate::steps;
 use crate::timeline::Timeline;
 use crate::{Error, Result};
 
-/// What a node gives to a queue.
+/// The command of a node for a queue.
 pub(super) enum Submission<'a> {
     Operator {
         prepared: &'a Prepared,
@@ -33,7 +33,7 @@ pub(super) enum Submission<'a> {
         size: u64,
         pattern: [u8; 16],
     },
-    /// A host kernel; a host function is one too.
+    /// A host kernel, which may be one that calls a host function.
     Kernel(KernelSubmission<'a>),
 }
 
@@ -46,11 +46,11 @@ pub(super) struct KernelSubmission<'a> {
 }
 
 impl Submission<'_> {
-    /// Submits it to a queue; how a host kernel runs there is `kernel`'s to say. Errors of the driver go
-    /// through `failed`.
+    /// Submits the command to a queue. `kernel` submits a host kernel, and `failed` turns errors of the driver into
+    /// errors of the caller.
     ///
     /// # Safety
-    /// Device ranges are live until the node has run; host ranges are the recorder's promise.
+    /// The ranges and the workspace that the command names are live until it has run.
     pub(super) unsafe fn put(
         self,
         queue: &Queue,
@@ -58,7 +58,7 @@ impl Submission<'_> {
         failed: impl FnOnce(outrigger_device::Error) -> Error,
         kernel: impl FnOnce(KernelSubmission<'_>) -> Result<()>,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract: all memory that the command names is live until it has run (R12, R26).
         let submitted = unsafe {
             match self {
                 Self::Operator {
@@ -90,7 +90,7 @@ impl Submission<'_> {
     }
 }
 
-/// The nodes of a graph that give something to a queue, in the order of the schedule.
+/// The commands of a graph, in the order of the schedule.
 ///
 /// # Safety
 /// No replay changes the program's blocks while the result is used.
@@ -102,7 +102,7 @@ pub(super) unsafe fn submissions<'a>(
     schedule.steps.iter().filter_map(move |&id| {
         let node = data.graph.node(id)?;
         let command = &node.spec.command;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract: no replay changes the blocks while they are read.
         let block = unsafe { program.block(command.words.clone()) };
         match (&command.work, node.spec.kind) {
             (Work::Operator(prepared, workspace), _) => Some(Submission::Operator {
@@ -139,21 +139,22 @@ pub(super) unsafe fn submissions<'a>(
 /// Submits all nodes to a stream, one by one.
 ///
 /// # Safety
-/// As of [`submissions`]; the graph keeps all memory that its nodes name alive until they have run.
+/// - No replay changes the program's blocks meanwhile.
+/// - All memory that the nodes name is live until they have run.
 pub(super) unsafe fn submit(
     stream: &Timeline,
     data: &GraphData,
     schedule: &Schedule,
     program: &Program,
 ) -> Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: no replay changes the blocks meanwhile.
     for one in unsafe { submissions(data, schedule, program) } {
-        // SAFETY: the graph keeps device ranges alive, by the caller's promise; host ranges are the
-        // recorder's. Blocks were made for their kernels.
+        // SAFETY: this function's contract: all memory that the nodes name is live until they have run. The block was
+        // made for this kernel.
         let kernel = |one: KernelSubmission<'_>| unsafe {
             stream.launch_host(one.function, one.args, one.cost_ns, one.label)
         };
-        // SAFETY: as above.
+        // SAFETY: this function's contract: all memory that the nodes name is live until they have run.
         unsafe { one.put(stream.queue(), data, |error| stream.failed(error), kernel) }?;
     }
     Ok(())

@@ -8,7 +8,7 @@ use outrigger_ops::{Door, Error, FailedOperator, KernelFn, Result};
 
 use crate::memory::Device;
 
-/// Where the work of a stream goes.
+/// The queue of a stream, with what its errors name: the id of the stream and the operator that failed.
 #[derive(Debug)]
 pub struct Timeline {
     id: u64,
@@ -36,7 +36,7 @@ impl Timeline {
         self.id
     }
 
-    /// The device that the work runs on.
+    /// The device of the queue.
     #[inline]
     pub fn on(&self) -> &'static dyn Device {
         self.device
@@ -48,12 +48,12 @@ impl Timeline {
         &self.queue
     }
 
-    /// Where a kernel that fails on the host is noted.
+    /// Where a kernel that fails on the host notes its name.
     pub fn failed_operator(&self) -> &Arc<FailedOperator> {
         &self.failed
     }
 
-    /// A failure that the queue reports, as one of the stream.
+    /// Turns a failure that the queue reports into an error that names the operator and the stream.
     #[cold]
     pub fn failed(&self, error: outrigger_device::Error) -> Error {
         self.failed.explain(error).on_stream(self.id)
@@ -62,7 +62,7 @@ impl Timeline {
     /// Waits for all work submitted before.
     ///
     /// # Errors
-    /// The first failure of that work, which is thereby cleared.
+    /// The first failure of that work. The queue takes work again then.
     pub fn synchronize_now(&self) -> Result<()> {
         self.queue.synchronize().map_err(|error| {
             let error = self.failed(error);
@@ -74,11 +74,11 @@ impl Timeline {
     /// Launches a host kernel; see [`outrigger_ops::Door::launch_host`].
     ///
     /// # Safety
-    /// As for [`outrigger_ops::Door::launch_host`].
+    /// The contract of [`outrigger_ops::Door::launch_host`].
     ///
     /// # Errors
     /// Those of [`outrigger_ops::Door::launch_host`].
-    #[inline(never)] // with its callees inlined, and once: what calls it has other things in its registers
+    #[inline(never)] // compiled once, with its callees inlined: its callers need their registers
     pub unsafe fn launch_host(
         &self,
         function: KernelFn,
@@ -86,7 +86,7 @@ impl Timeline {
         cost_ns: u32,
         label: &'static CStr,
     ) -> Result<()> {
-        // SAFETY: by this function's contract.
+        // SAFETY: this function's contract is that of `Door::launch_host`.
         unsafe {
             self.door
                 .launch_host(&self.queue, &self.failed, (function, args), cost_ns, label)
@@ -94,8 +94,8 @@ impl Timeline {
         .map_err(|error| error.on_stream(self.id))
     }
 
-    /// Runs a function on the host in queue order, exactly once. It gets the failure of the work before it, if any,
-    /// and its own failure makes the queue fail.
+    /// Runs a function on the host in queue order, exactly once. The function gets the failure of the work before it,
+    /// if any. If the function fails, the queue fails.
     ///
     /// # Errors
     /// What the driver reports; the function is dropped without having run.
@@ -108,7 +108,7 @@ impl Timeline {
             .map_err(|error| self.failed(error))
     }
 
-    /// An event after all work that the queue has been given.
+    /// An event after all work that the queue was given.
     ///
     /// # Errors
     /// What the driver reports.

@@ -1,5 +1,5 @@
-//! Calls of a stream that captures: each becomes a node, an edge, memory of the graph's pool, or random numbers that a
-//! replay draws.
+//! Calls of a stream that captures. Each call becomes a node, an edge, memory of the graph's pool, or random numbers
+//! that a replay draws.
 
 use std::ffi::c_void;
 use std::ops::Deref;
@@ -34,13 +34,13 @@ impl Stream {
     /// Records an operator.
     ///
     /// # Errors
-    /// `UNSUPPORTED` if there is no kernel for these arguments, which the capture survives; why the call cannot be
-    /// recorded, which it does not.
+    /// `UNSUPPORTED` if there is no kernel for these arguments; the capture goes on then. Any other error makes the
+    /// capture fail.
     #[cold]
     pub fn record_call(&self, id: OperatorId, call: &Call<'_>) -> Result<()> {
         let (capture, lane) = self.place()?;
         capture.with(|_| Ok(()))?;
-        // Without the lock: the driver is asked, and observers may be, to release memory.
+        // Not under the lock: this calls the driver, and may ask observers to release memory.
         let driver = DriverNode::find(id, call, capture.pool());
         capture
             .with(|state| {
@@ -52,7 +52,7 @@ impl Stream {
             .map_err(|error| error.on_stream(self.id()))
     }
 
-    /// Records a copy, whose device ranges lie in live allocations.
+    /// Records a copy. The caller has checked that its device ranges lie in live allocations.
     ///
     /// # Errors
     /// Why it cannot be recorded.
@@ -61,7 +61,7 @@ impl Stream {
         self.record(|_, store, buffers| record::copy(store, buffers, (dst, src, size, kind)))
     }
 
-    /// Records a fill of a range in a live allocation.
+    /// Records a fill. The caller has checked that its range lies in a live allocation.
     ///
     /// # Errors
     /// Why it cannot be recorded.
@@ -73,7 +73,7 @@ impl Stream {
     /// Records a host kernel.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an address that is not in live memory, or a wrong place of one.
+    /// `INVALID_ARGUMENT` for an address that is not in live memory, or an address offset that is wrong.
     #[cold]
     pub fn record_kernel(&self, call: &KernelCall<'_>) -> Result<()> {
         self.record(|_, store, buffers| record::kernel(store, buffers, call))
@@ -109,7 +109,8 @@ impl Stream {
     /// Records a conditional node whose bodies are graphs of their own.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if the stream is not capturing, or what is wrong with predicate or bodies.
+    /// `INVALID_ARGUMENT` if the stream is not capturing, or the predicate or a body is wrong; `UNSUPPORTED` for bodies
+    /// that draw random numbers or run operators of the driver.
     pub fn capture_conditional(
         &self,
         kind: ConditionalKind,
@@ -154,8 +155,8 @@ impl Stream {
         })
     }
 
-    /// A wait where the stream captures, or the event was recorded in a capture; `passed` asks the event. False if
-    /// neither is so any more.
+    /// A wait for an event, if the stream captures or the event was recorded in a capture. `passed` queries the event.
+    /// Returns false if neither is true any more: the caller waits in the usual way then.
     ///
     /// # Errors
     /// `CAPTURE` that says why there is nothing to wait for.
@@ -205,7 +206,7 @@ impl Stream {
         }
     }
 
-    /// Joins a capture, after a point of it.
+    /// Joins a capture. What this stream records runs after `mark`.
     fn join(self: &Arc<Self>, capture: &Arc<Capture>, mark: &Mark) -> Result<()> {
         let stream = Arc::clone(self);
         capture.with(|state| {
@@ -228,7 +229,7 @@ impl Stream {
         })
     }
 
-    /// Allocates from the pool of the capture.
+    /// Allocates from the pool of the stream's capture.
     #[cold]
     pub fn alloc_captured<T>(
         &self,
@@ -236,7 +237,7 @@ impl Stream {
     ) -> Result<T> {
         let (capture, _) = self.place()?;
         capture.with(|_| Ok(()))?;
-        // Without the lock: observers may be asked to release memory, and may use the capture for that.
+        // Not under the lock: observers may be asked to release memory, and may use the capture for that.
         let outcome = alloc(&capture.inside.0, StreamId(self.id()));
         let made = outcome.as_ref().ok().map(|(base, _)| *base);
         capture
@@ -252,8 +253,8 @@ impl Stream {
             })
     }
 
-    /// Reserves random numbers in the stream's capture; `None` if it has none. The seed is then a token that replays
-    /// put the real one in place of, and the offset counts from where the replay's numbers begin.
+    /// Reserves random numbers in the stream's capture; `None` if the stream does not capture. Returns a token, which
+    /// replays replace by the seed, and an offset from where the numbers of a replay begin.
     #[cold]
     pub fn reserve(
         &self,
@@ -282,7 +283,7 @@ impl Stream {
     }
 }
 
-/// A number that no seed is likely to be.
+/// A number that is very unlikely to be a seed.
 fn token(capture: u64, index: u64) -> u64 {
     let mixed = (capture << 8 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1

@@ -1,5 +1,5 @@
-//! The captures of a device that are in progress: who frees memory of one asks here, and who wants to wait for the
-//! whole device.
+//! The captures in progress on a device. A free of a capture's memory looks here, and so does a wait for the whole
+//! device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use outrigger_locks::{Mutex, Rank};
 use super::{Capture, CaptureMode, error};
 use crate::Result;
 
-/// The captures of a device that are in progress.
+/// The captures in progress on a device.
 #[derive(Debug)]
 pub struct Captures {
     count: AtomicU64,
@@ -27,7 +27,7 @@ impl Default for Captures {
 }
 
 impl Captures {
-    /// Whether there are any: asked on hot paths.
+    /// Whether there are any captures. Cheap: asked on hot paths.
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) != 0
@@ -45,13 +45,13 @@ impl Captures {
         self.count.store(list.len() as u64, Ordering::Relaxed);
     }
 
-    /// The captures that take their memory from a pool.
+    /// The capture that takes its memory from a pool.
     pub fn of_pool(&self, pool: outrigger_allocator::PoolId) -> Option<Arc<Capture>> {
         let list = self.list.lock();
         list.iter().find(|one| one.pool().pool() == pool).cloned()
     }
 
-    /// Refuses to wait for the whole device on a thread that records, unless its capture allows it.
+    /// Refuses to wait for the whole device on a thread that records, unless its capture is relaxed.
     pub fn refuse_wait(&self, what: &str) -> Result<()> {
         let list = self.list.lock().clone();
         let here = thread::current().id();
@@ -59,7 +59,7 @@ impl Captures {
             let mut state = capture.state.lock();
             if state.threads.contains(&here) {
                 let error = error(format!(
-                    "{what} on a thread that records a capture: recorded work does not run, so that it \
+                    "{what} on a thread that records a capture: recorded work does not run, so it \
                      cannot be waited for; move the call out of the capture, or capture in relaxed mode"
                 ));
                 state.failed.get_or_insert_with(|| error.clone());

@@ -1,5 +1,5 @@
-//! Names: what replays may change, and updates from another graph. A binding holds its memory until
-//! another one takes its place and the replays that used it have finished.
+//! Names of what replays may change, bindings of other memory and numbers to them, and updates from another graph. A
+//! binding holds its memory until another binding takes its place and the replays that used it have finished.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,12 +14,12 @@ use crate::memory::Device;
 use crate::program::{Patch, Program};
 use crate::{Error, Result};
 
-/// What has a name.
+/// A named buffer or scalar.
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) name: String,
     pub(super) what: NamedThing,
-    /// The base of the buffer that is bound in place of the recorded one, which is held.
+    /// The base of the allocation that is bound in place of the recorded one. It is held.
     pub(super) bound: Option<u64>,
     /// The number that is bound in place of the recorded one.
     pub(super) scalar: Option<Scalar>,
@@ -33,7 +33,7 @@ pub(super) fn slot_ranges(slots: &[Slot]) -> Vec<(u64, u64)> {
     slots.iter().map(range).collect()
 }
 
-/// Nodes whose addresses could not be told from numbers cannot follow a buffer.
+/// Refuses a named buffer that a node uses at addresses which are not known: those cannot be changed.
 pub(super) fn check_slots(data: &GraphData, slots: &[Slot]) -> Result<()> {
     for slot in slots {
         let NamedThing::Buffer { address, size } = slot.what else {
@@ -52,8 +52,8 @@ pub(super) fn check_slots(data: &GraphData, slots: &[Slot]) -> Result<()> {
                 return Err(Error::new(
                     Code::UNSUPPORTED,
                     format!(
-                        "'{}' cannot be bound: node {id} ({}) keeps its address by itself; copy into the \
-                         recorded buffer instead",
+                        "'{}' cannot be bound: node {id} ({}) uses it at an address that a replay cannot change; \
+                         copy into the recorded buffer instead",
                         slot.name, node.spec.label
                     ),
                 ));
@@ -64,8 +64,8 @@ pub(super) fn check_slots(data: &GraphData, slots: &[Slot]) -> Result<()> {
     bodies.try_for_each(|body| check_slots(body, slots))
 }
 
-/// What a name stands for in a graph of the same shape: the buffer whose addresses stand where the old
-/// one's stood. `None` if they are not of one buffer there.
+/// What a name stands for in a graph of the same shape: the buffer at the places where the addresses of the old one
+/// were recorded. `None` if the addresses at these places are not of one buffer.
 fn moved(slot: &Slot, from: &GraphData, to: &GraphData) -> Option<NamedThing> {
     let NamedThing::Buffer { address, size } = slot.what else {
         return Some(slot.what);
@@ -97,13 +97,13 @@ pub(super) fn slots_of(data: &GraphData) -> Vec<Slot> {
         .collect()
 }
 
-/// How far apart two buffers may be so that kernels find one aligned as the other.
+/// The distance between a buffer and the recorded one is a multiple of this, so that kernels find the same alignment.
 const ALIGNMENT: u64 = 16;
 
 impl GraphExec {
-    /// The number of a name.
+    /// The slot of a name.
     ///
-    /// # Errors
+    /// `NOT_FOUND` that lists the names that exist.
     /// `NOT_FOUND`, with the names that there are.
     pub fn slot(&self, name: &str) -> Result<u32> {
         let shown = self.shown.lock();
@@ -119,12 +119,12 @@ impl GraphExec {
         })
     }
 
-    /// Puts other memory in place of a named buffer, for later replays. It is kept alive until another
-    /// one takes its place.
+    /// Binds other memory in place of a named buffer, for later replays. The memory is kept alive until another binding
+    /// takes its place.
     ///
     /// # Errors
-    /// `NOT_FOUND` for an unknown slot or one of a number; `INVALID_ARGUMENT` if fewer bytes than the
-    /// buffer has are in a live allocation from there on, or it is aligned otherwise.
+    /// `NOT_FOUND` for an unknown slot or that of a scalar; `INVALID_ARGUMENT` if the buffer's size does not fit into
+    /// the live allocation behind `address`, or the alignment differs.
     pub fn bind(&self, slot: u32, address: u64) -> Result<()> {
         let (unbound, last, outcome) = self.bind_in_turn(slot, address)?;
         if let Some(base) = unbound {
@@ -133,7 +133,7 @@ impl GraphExec {
         outcome
     }
 
-    /// Gives the base of what is to be let go after the turn, and the last stream that may use that.
+    /// Returns the base of the allocation to unhold after the turn, the last stream that may use it, and the outcome.
     fn bind_in_turn(
         &self,
         slot: u32,
@@ -161,13 +161,13 @@ impl GraphExec {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(
-                    "the buffer for '{name}' at {address:#x} is aligned otherwise than the recorded one at \
-                     {recorded:#x}: their distance is a multiple of {ALIGNMENT}"
+                    "the buffer for '{name}' at {address:#x} has another alignment than the recorded one at \
+                     {recorded:#x}: their distance must be a multiple of {ALIGNMENT}"
                 ),
             ));
         }
         let base = device.hold(address)?;
-        // What was checked may have been freed since, and be another block; what is held stays as it is.
+        // Another thread may have freed what was checked, and another block may be there now. What is held stays.
         if let Err(error) = check() {
             return Ok((Some(base), state.last, Err(error)));
         }
@@ -180,11 +180,11 @@ impl GraphExec {
         Ok((old, state.last, Ok(())))
     }
 
-    /// Puts another number in place of a named one, for later replays.
+    /// Binds another number in place of a named scalar, for later replays.
     ///
     /// # Errors
-    /// `NOT_FOUND` for an unknown slot or one of a buffer; `UNSUPPORTED` if the operator has no kernel
-    /// for the number, or another one than was recorded.
+    /// `NOT_FOUND` for an unknown slot or that of a buffer; `UNSUPPORTED` if the operator has no kernel for the number,
+    /// or another kernel than was recorded.
     pub fn bind_scalar(&self, slot: u32, value: Scalar) -> Result<()> {
         let mut state = self.turn.lock();
         let state = &mut *state;
@@ -233,7 +233,8 @@ impl GraphExec {
         let addresses = |word: u32| data.store.addresses.iter().any(|one| one.word == word);
         let (first, recorded) = (command.words.start, &data.store.words);
         for (word, bytes) in (first..).zip(plan.args().as_chunks::<8>().0) {
-            // All words that ever differ are sent, so that a number can also go back.
+            // A word is also sent if an earlier replay may have changed it, so that a number can go back to the
+            // recorded one.
             let value = u64::from_ne_bytes(*bytes);
             let target = Patch::WORD | u64::from(word);
             let sent = state
@@ -252,11 +253,11 @@ impl GraphExec {
         Ok(())
     }
 
-    /// Takes over the nodes of another graph of the same shape: same kinds, operators and edges, with
-    /// other addresses and numbers. Bindings go back to what that graph recorded.
+    /// Takes the nodes of another graph of the same shape: the same kinds, operators and edges, with other addresses
+    /// and numbers. Bindings go back to what that graph recorded.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` that names the first node that differs: nothing has changed then.
+    /// `INVALID_ARGUMENT` that names the first node that differs. Nothing has changed then.
     pub fn update(&self, graph: &Graph) -> Result<()> {
         let (unbound, last) = self.take_over(graph.data()?)?;
         for base in unbound {
@@ -266,8 +267,7 @@ impl GraphExec {
         Ok(())
     }
 
-    /// Puts another graph in place of the one that is replayed. Gives the bases of what was bound, and the last
-    /// stream that may use those.
+    /// Replaces the graph that is replayed. Returns the bases of what was bound, and the last stream that may use it.
     fn take_over(&self, data: Arc<GraphData>) -> Result<(Vec<u64>, Option<u64>)> {
         let mut state = self.turn.lock();
         let state = &mut *state;
@@ -289,7 +289,7 @@ impl GraphExec {
             let moved = |slot: &Slot| {
                 let what = moved(slot, &state.data, &data).ok_or_else(|| {
                     differ(format!(
-                        "'{}' is not one buffer in it: name its buffers",
+                        "the addresses of '{}' are not in one buffer there: name its buffers",
                         slot.name
                     ))
                 })?;
@@ -363,7 +363,7 @@ impl State {
 fn no_slot(slot: u32, wanted: &str) -> Error {
     Error::new(
         Code::NOT_FOUND,
-        format!("slot {slot} is not of a named {wanted}"),
+        format!("slot {slot} is not that of a named {wanted}"),
     )
 }
 

@@ -1,4 +1,4 @@
-//! Conditional nodes: a kernel that reads a predicate and runs bodies, which are programs themselves.
+//! Conditional nodes: a kernel that reads a predicate and runs bodies. Each body is a program.
 
 use std::ffi::c_void;
 
@@ -8,12 +8,12 @@ use super::Program;
 use crate::data::ConditionalKind;
 use crate::steps::words;
 
-/// Where the predicate's address stands in a conditional's block.
+/// The word of a conditional's block that holds the predicate's address.
 pub(crate) const PREDICATE: u32 = 0;
-/// Where the pointer to the first body stands; the program puts it there.
+/// The word that holds the pointer to the first body. `Program::new` fills it in.
 pub(crate) const BODIES: u32 = 2;
 
-/// How often a body may run before the loop counts as endless.
+/// How often a body runs before the loop counts as endless and fails.
 const MOST_ROUNDS: u64 = 1 << 32;
 
 /// The block of a conditional, without the pointer to its bodies.
@@ -32,17 +32,19 @@ pub(crate) fn conditional_block(
 }
 
 /// # Safety
-/// `args` is a block of `conditional_block` with its bodies filled in; the predicate, moved by `bias`,
-/// lies in live memory, and the bodies may run.
+/// - `args` is a block of [`conditional_block`], with the pointer to its bodies filled in.
+/// - The predicate lies in live memory after `bias` was added to its address.
+/// - The contract of [`Program::run`] holds for each body.
 pub(crate) unsafe extern "C" fn conditional(args: *const c_void, _size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: a block of `conditional_block` has four words.
     let [predicate, kind, bodies, count] = unsafe { words::<4>(args) };
     let (dtype, kind) = (DType(kind as u32), kind >> 32);
-    // SAFETY: the program keeps its bodies in one slice of this length.
+    // SAFETY: `Program::new` wrote the pointer to a slice of `count` bodies, which the program keeps.
     let bodies = unsafe { std::slice::from_raw_parts(bodies as *const Program, count as usize) };
     let pointer = predicate.wrapping_add(bias as u64);
     let read = || {
-        // SAFETY: a live number of this type; the check of the dtype was made when it was recorded.
+        // SAFETY: this function's contract: the predicate is live. Its dtype and range were checked when it was
+        // recorded.
         unsafe {
             match dtype {
                 DType::I64 => (pointer as *const i64).read_unaligned(),
@@ -51,7 +53,7 @@ pub(crate) unsafe extern "C" fn conditional(args: *const c_void, _size: u32, bia
             }
         }
     };
-    // SAFETY: the bodies may run, by the caller's promise.
+    // SAFETY: this function's contract: that of `Program::run` holds for each body.
     let run = |body: &Program| unsafe { body.run(bias) };
     if kind == ConditionalKind::While as u64 {
         let Some(body) = bodies.first() else {
