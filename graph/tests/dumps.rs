@@ -1,4 +1,4 @@
-//! Dumps of random graphs with hostile labels are what their formats say: read back by a JSON parser,
+//! Dumps of random graphs with hostile labels are valid in their formats: read back by a JSON parser,
 //! an XML parser, and a reader of the part of Graphviz's language that is used.
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Memory by its address alone, where a host does not say of which device it is. Two drivers may give the same number:
-//! then the host is asked to say it.
+//! Calls that are given an address without a device. Two drivers may give the same number (H21): then the call is
+//! refused, and the host has to name the device.
 
 use outrigger_allocator::FreeError;
 use outrigger_device::Code;
@@ -9,7 +9,7 @@ use crate::memory::{PointerInfo, not_allocated, nowhere};
 use crate::{Device, Error, Result, Runtime};
 
 impl Runtime {
-    /// All devices, the current one first: memory mostly is of that one.
+    /// All devices, the current one first: most memory is of that one.
     fn by_likelihood(&self) -> impl Iterator<Item = &'static Device> {
         let current = self.device(current_device()).ok();
         let rest = self
@@ -18,7 +18,7 @@ impl Runtime {
         current.into_iter().chain(rest)
     }
 
-    /// What the one device answers that knows an address; `None` if none does.
+    /// Asks all devices about an address, and returns the one that knows it, with its answer; `None` if none does.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` that names two devices that know it.
@@ -40,7 +40,7 @@ impl Runtime {
         Ok(found)
     }
 
-    /// The one device that has an address in a live allocation.
+    /// The one device in whose live allocations an address lies.
     fn only_owner(&self, address: u64) -> Result<Option<&'static Device>> {
         let live = |device: &Device| {
             device
@@ -51,12 +51,12 @@ impl Runtime {
         Ok(self.only(address, live)?.map(|(device, _)| device))
     }
 
-    /// Frees an allocation of whichever device, at any time: it is reused in stream order. Address 0 is
-    /// ignored. [`Device::free`] is for those who know the device.
+    /// Frees an allocation of any device, at any time. It is reused in stream order. Address 0 is ignored. A caller who
+    /// knows the device uses [`Device::free`].
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` that says whether the address was never allocated or was freed before, or which
-    /// two devices have it.
+    /// `INVALID_ARGUMENT` that says whether the address was never allocated, was freed before, or is an address of two
+    /// devices.
     pub fn free(&self, address: u64) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -82,11 +82,11 @@ impl Runtime {
         ))
     }
 
-    /// Says that work of `stream` uses the allocation at `address`, of the stream's device or else of
-    /// another one; see [`Device::record_stream`].
+    /// Notes that work of `stream` uses the allocation at `address`: that of the stream's device, else that of another
+    /// device; see [`Device::record_stream`].
     ///
     /// # Errors
-    /// `NOT_FOUND` if no device has the address; `INVALID_ARGUMENT` if two others have it; `INVALID_HANDLE`.
+    /// `NOT_FOUND` if no device has the address; `INVALID_ARGUMENT` if two other devices have it; `INVALID_HANDLE`.
     pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -109,17 +109,17 @@ impl Runtime {
         owner.record(address, stream).map_err(not_allocated)
     }
 
-    /// What is known of an address within an allocation of any device. [`Device::pointer_info`] is for those
-    /// who know the device.
+    /// What is known of an address within an allocation of any device. A caller who knows the device uses
+    /// [`Device::pointer_info`].
     ///
     /// # Errors
-    /// `NOT_FOUND` if it is in no live allocation; `INVALID_ARGUMENT` if two devices have it.
+    /// `NOT_FOUND` if the address is in no live allocation; `INVALID_ARGUMENT` if two devices have it.
     pub fn pointer_info(&self, address: u64) -> Result<PointerInfo> {
         let known = self.only(address, |device| device.pointer_info(address))?;
         known.map(|(_, info)| info).ok_or_else(|| nowhere(address))
     }
 
-    /// The allocation around an address of whichever device as a text; see [`Device::export_memory`].
+    /// Exports the allocation that contains an address, of any device, as a text; see [`Device::export_memory`].
     ///
     /// # Errors
     /// Those of [`Device::export_memory`]; `INVALID_ARGUMENT` if two devices have the address.
@@ -131,7 +131,7 @@ impl Runtime {
     }
 }
 
-/// A number that two drivers have given for memory of theirs.
+/// The error for an address of two devices.
 #[cold]
 fn ambiguous(address: u64, first: &Device, second: &Device) -> Error {
     let (first, second) = (first.index(), second.index());

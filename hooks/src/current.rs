@@ -1,8 +1,8 @@
-//! The current device and stream of each thread, as numbers. It must never allocate: operators ask on every call.
+//! The current device and stream of each thread, as numbers. Nothing here allocates, because each operator call asks.
 
 use std::cell::Cell;
 
-/// How many devices a process may have: frameworks keep their numbers in signed bytes.
+/// The most devices of a process: frameworks keep device numbers in signed bytes.
 pub const MAX_DEVICES: usize = 128;
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! A device: its driver, its memory, what computes on it, and what is kept until its work has finished.
+//! A device: its driver, its memory, its door to operators, and what is kept until work has finished.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -31,7 +31,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes device `ordinal` of a driver known under `index`.
+    /// Opens device `ordinal` of a driver as the device with number `index`.
     pub(crate) fn open(
         index: u32,
         driver: &Driver,
@@ -49,8 +49,7 @@ impl Device {
             &config,
             properties.total_memory,
         );
-        // Leaked on purpose: streams, events and addresses that hosts hold refer to devices until the
-        // process ends.
+        // Leaked on purpose: streams, events and addresses that hosts hold refer to the device until the process ends.
         let device: &'static Self = Box::leak(Box::new(Self {
             index,
             door: Door::new(driver, ordinal, &properties),
@@ -73,7 +72,7 @@ impl Device {
         self.index
     }
 
-    /// Its number within its driver.
+    /// The device's number within its driver.
     pub fn ordinal(&self) -> u32 {
         self.door.ordinal()
     }
@@ -84,7 +83,7 @@ impl Device {
         self.door.driver()
     }
 
-    /// What the driver says of it.
+    /// The properties that the driver reports.
     pub fn properties(&self) -> &DeviceProperties {
         &self.properties
     }
@@ -92,8 +91,8 @@ impl Device {
     /// Waits for all work submitted to any stream of the device.
     ///
     /// # Errors
-    /// The first failure that one of the streams reports; the others are waited for all the same.
-    /// `CAPTURE` on a thread that records a capture on this device, unless that is in relaxed mode.
+    /// The first failure that one of the streams reports, after all streams were waited for. `CAPTURE` on a thread that
+    /// records a capture on this device, unless the capture is in relaxed mode.
     pub fn synchronize(&self) -> Result<()> {
         if self.captures.any() {
             self.captures.refuse_wait("a wait for the device")?;
@@ -103,7 +102,7 @@ impl Device {
             if stream.is_capturing() {
                 continue;
             }
-            // Another thread may begin a capture there by now: what was submitted before still ends.
+            // Another thread may begin a capture there now. What was submitted before still finishes.
             if !matches!(stream.queue().query(), Ok(true)) {
                 result = result.and(stream.synchronize_now());
             }
@@ -118,24 +117,24 @@ impl Device {
         &self.allocator
     }
 
-    /// What the memory of the device records of its life.
+    /// The history of the device's memory.
     #[inline]
     pub(crate) fn history(&self) -> &History {
         self.allocator.history()
     }
 
-    /// Memory of other processes.
+    /// Memory that was imported from other processes.
     pub(crate) fn imports(&self) -> &Imports {
         &self.imports
     }
 
-    /// What computes on the device.
+    /// The door through which kernels and operators reach the driver.
     #[inline]
     pub(crate) fn door(&self) -> &Door {
         &self.door
     }
 
-    /// Its pools that sleep.
+    /// The pools of the device that sleep.
     #[inline]
     pub(crate) fn sleeping(&self) -> &Sleeping {
         &self.allocator.backend().sleeping
@@ -155,8 +154,8 @@ impl Device {
         &self.native_cheaper
     }
 
-    /// Keeps something until the work of a stream so far has finished. Who calls it may hold a turn: nothing is
-    /// given back here, but by [`sweep_retired`](Self::sweep_retired).
+    /// Keeps an object until the work that a stream was given so far has finished. The caller may hold a turn: this
+    /// call drops nothing, only [`sweep_retired`](Self::sweep_retired) does.
     pub(crate) fn retire(&self, stream: Option<u64>, kept: Box<dyn Send>) {
         let behind = stream.map_or(Behind::Fences(Vec::new()), Behind::Stream);
         self.keep(behind, kept);
@@ -168,7 +167,7 @@ impl Device {
         self.retired.lock().push(Retired { behind, _kept });
     }
 
-    /// Takes fences, if there are none yet and the driver gives some.
+    /// Takes fences where there are none yet, if the driver can make events now.
     fn fenced(&self, behind: Behind) -> Behind {
         let fences = match &behind {
             Behind::Stream(stream) => {
@@ -178,16 +177,16 @@ impl Device {
             Behind::All => self.timelines.fences(),
             Behind::Fences(_) => return behind,
         };
-        // Where the driver gives none, a later one does as well.
+        // If the driver makes no event now, a later one serves as well, because it passes later.
         fences.map_or(behind, Behind::Fences)
     }
 
-    /// Gives back what was kept for work that has finished, and what streams need that nobody uses any more.
-    /// Functions of the host may be called for that.
+    /// Drops what was kept for work that has finished, and the queues of destroyed streams that are in no call. That
+    /// may call functions of the host.
     pub(crate) fn sweep_retired(&self) {
         self.timelines.settle();
         for operator in self.door.take_ended() {
-            // R47: launches may be running, on any stream.
+            // R47: launches of the operator may be running, on any stream.
             self.keep(Behind::All, Box::new(operator));
         }
         // Not under the lock: the driver is asked, and what is dropped may retire more.
@@ -247,7 +246,7 @@ impl Device {
         ))
     }
 
-    /// Refuses memory of a pool that sleeps. Only worth asking where some pool does.
+    /// Refuses an address whose memory is of a pool that sleeps. Callers ask only if some pool sleeps.
     ///
     /// # Errors
     /// `BUSY` that names the pool.
@@ -271,15 +270,14 @@ impl Device {
         )
     }
 
-    /// Gives all cached memory that is not in use back to the driver. Returns how many bytes.
+    /// Gives all cached memory that is not in use back to the driver. Returns the number of bytes.
     pub fn empty_cache(&self) -> u64 {
         self.sweep_retired();
         self.allocator.empty_cache()
     }
 
-    /// Gives cached memory that is not in use back to the driver until at most `keep` bytes stay cached,
-    /// as far as whole pieces of memory are idle. Waits for the streams that it was of. Returns how many
-    /// bytes.
+    /// Gives cached memory that is not in use back to the driver until at most `keep` bytes stay cached, as far as
+    /// whole segments or pieces are idle. Waits for the streams that used the memory. Returns the number of bytes.
     pub fn trim_cache(&self, keep: u64) -> u64 {
         self.sweep_retired();
         self.allocator.trim(keep)
@@ -296,20 +294,20 @@ impl limit::Cache for Device {
     }
 }
 
-/// What is kept until work has finished.
+/// An object that is kept until work has finished.
 struct Retired {
     behind: Behind,
-    /// Dropped with this.
+    /// Dropped when the work has finished.
     _kept: Box<dyn Send>,
 }
 
-/// Which work that is.
+/// The work that has to finish.
 enum Behind {
-    /// That of a stream, for which there is no fence yet.
+    /// The work of a stream, without a fence yet.
     Stream(u64),
-    /// That of all streams, likewise.
+    /// The work of all streams, without fences yet.
     All,
-    /// What lies before all of these.
+    /// The work before all of these events.
     Fences(Vec<Arc<Event>>),
 }
 

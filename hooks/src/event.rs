@@ -13,27 +13,27 @@ use outrigger_handles::{Kind, Lasting, LastingTable, Life, Resting};
 
 static TABLE: LastingTable<Event> = LastingTable::new(Kind::Event);
 
-/// Events between two lives, by device and whether they have times.
+/// Destroyed events that serve again, by device and whether they have timing.
 static FREE: LazyLock<Mutex<Free>> = LazyLock::new(|| Mutex::new(Rank::FreeEvents, Free::new()));
 
 type Free = HashMap<(u32, bool), Vec<Resting<Event>>>;
 
-/// An event of a device. Until it is recorded it counts as passed.
+/// An event of a device. An event that was never recorded counts as passed.
 #[derive(Debug)]
 pub struct Event {
     life: Life,
     device: &'static Device,
     timing: bool,
     inner: outrigger_device::Event,
-    /// Whether it was recorded in this life.
+    /// Whether it was recorded since it was created or created again.
     recorded: AtomicBool,
     state: State,
     captured: CapturedMark,
 }
 
-/// Counts recordings, with a bit for whether the latest one is known to have passed well: asking again
-/// then needs no driver. The count never goes back, so that what was learned of one recording is never
-/// taken for another.
+/// A count of recordings, and one bit: whether the latest recording is known to have passed without a failure. Then no
+/// query needs the driver. The count never goes back, so what was learned about one recording is never taken for
+/// another.
 #[derive(Debug, Default)]
 struct State(AtomicU64);
 
@@ -45,7 +45,7 @@ impl State {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Another recording, of which nothing is known.
+    /// Counts another recording, about which nothing is known.
     fn recorded(&self) {
         let next = |state: u64| Some((state | Self::PASSED) + 1);
         _ = self
@@ -53,14 +53,14 @@ impl State {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
     }
 
-    /// The recording that was the latest when `state` was loaded has passed.
+    /// Notes that the recording which was the latest when `state` was loaded has passed.
     fn passed(&self, state: u64) {
         let passed = state | Self::PASSED;
         let (done, missed) = (Ordering::AcqRel, Ordering::Relaxed);
         _ = self.0.compare_exchange(state, passed, done, missed);
     }
 
-    /// There is nothing to wait for.
+    /// Notes that there is nothing to wait for.
     fn clear(&self) {
         self.recorded();
         self.0.fetch_or(Self::PASSED, Ordering::AcqRel);
@@ -75,7 +75,7 @@ impl Lasting for Event {
 }
 
 impl Event {
-    /// The id, as C hosts hold it; 0 once it was destroyed.
+    /// The id in the C ABI; 0 after the event was destroyed.
     pub fn id(&self) -> u64 {
         self.life.id()
     }
@@ -86,14 +86,14 @@ impl Event {
         self.device
     }
 
-    /// The event of the driver; `None` where there is nothing to wait for.
+    /// The event of the driver; `None` if the latest recording is known to have passed.
     #[inline]
     fn inner(&self) -> Option<&outrigger_device::Event> {
         (self.state.load() & State::PASSED == 0).then_some(&self.inner)
     }
 
-    /// Moves the event to the end of the work submitted to `stream` so far. Waits that were made
-    /// before keep the old point.
+    /// Moves the event to the point after the work that `stream` was given so far. Waits that were made before keep the
+    /// old point.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the stream is of another device; what the driver reports.
@@ -125,7 +125,7 @@ impl Event {
         Ok(())
     }
 
-    /// True if the work before the event has finished. Never waits.
+    /// Whether the work before the event has finished. Never waits.
     ///
     /// # Errors
     /// The failure of that work; `CAPTURE` if it was recorded in a capture.
@@ -164,8 +164,8 @@ impl Event {
 }
 
 impl Stream {
-    /// Lets later work of this stream start after the point at which `event` was last recorded. Does
-    /// not wait, unless the event is of another driver: no driver can wait for another one's work.
+    /// Makes later work of this stream start after the point at which `event` was last recorded. Does not wait, unless
+    /// the event is of another driver: a driver cannot wait for work of another one.
     ///
     /// # Errors
     /// What the driver reports. A failure that the event carries fails the stream, not this call.
@@ -177,11 +177,11 @@ impl Stream {
         }
     }
 
-    /// As [`wait_event`](Self::wait_event), which never waits itself: `false` if the event is of another
-    /// driver, so that the host has to wait for it.
+    /// Does what [`wait_event`](Self::wait_event) does, but never waits itself. Returns `false` if the event is of
+    /// another driver, so that the host has to wait for it.
     ///
     /// # Errors
-    /// As [`wait_event`](Self::wait_event).
+    /// Those of [`wait_event`](Self::wait_event).
     #[inline]
     pub fn wait_event_on_device(&self, event: &Event) -> Result<bool> {
         if (self.is_capturing() || event.captured.active())
@@ -201,7 +201,7 @@ impl Stream {
 }
 
 impl Device {
-    /// Makes an event; with `timing` it can be used with [`elapsed_ms`].
+    /// Makes an event. With `timing` it can be used with [`elapsed_ms`].
     ///
     /// # Errors
     /// `UNSUPPORTED` for timing on a driver without timestamps; `OUT_OF_HOST_MEMORY` if too many are alive.
@@ -241,7 +241,7 @@ pub fn event(id: u64) -> Result<&'static Event> {
     Ok(TABLE.get(id)?)
 }
 
-/// Destroys an event without waiting. What waits for it goes on waiting.
+/// Destroys an event without waiting. Waits that were made for it stay in force.
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live event.
@@ -254,10 +254,10 @@ pub fn destroy_event(id: u64) -> Result<()> {
     Ok(())
 }
 
-/// Milliseconds between two events that were made with timing, recorded, and have passed.
+/// The milliseconds between two events that were made with timing, were recorded, and have passed.
 ///
 /// # Errors
-/// `NOT_READY` if one has not passed yet; `INVALID_ARGUMENT` if one has no time.
+/// `NOT_READY` if one of them has not passed yet; `INVALID_ARGUMENT` if one of them has no time.
 pub fn elapsed_ms(start: &Event, end: &Event) -> Result<f64> {
     let time = |event: &Event, which: &str| {
         if event.captured.active() {
@@ -266,7 +266,7 @@ pub fn elapsed_ms(start: &Event, end: &Event) -> Result<f64> {
         if !event.recorded.load(Ordering::Acquire) {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
-                format!("the {which} event was never recorded, so that it has no time"),
+                format!("the {which} event was never recorded, so it has no time"),
             ));
         }
         event.inner.time_ns()?.ok_or_else(|| {

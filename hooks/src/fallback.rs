@@ -1,5 +1,5 @@
-//! Accounting of operators that ran on the CPU because the device has no kernel for them: which, how
-//! often, how long, how many bytes were staged; and the switch that makes each one an error.
+//! Counts of operators that ran on the CPU because the device has no kernel for them: how often, how long, and how many
+//! bytes were staged. A mode makes each fallback an error.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,22 +16,22 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FallbackMode {
-    /// It is counted.
+    /// Fallbacks are counted.
     Silent = 0,
-    /// It is counted, and the first time of each operator is worth a warning.
+    /// Fallbacks are counted, and the first one of each operator is worth a warning.
     Warn = 1,
-    /// It is refused.
+    /// Fallbacks are refused.
     Error = 2,
 }
 
-/// What is known of one operator's fallbacks.
+/// Figures of one operator's fallbacks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FallbackEntry {
     /// The operator, as its framework calls it.
     pub operator: String,
     /// How often it fell back.
     pub calls: u64,
-    /// Time on the CPU, waiting for its stream and staging included.
+    /// Time on the CPU, with the wait for its stream and with staging.
     pub seconds: f64,
     /// Bytes copied between device and host for it.
     pub staged_bytes: u64,
@@ -60,7 +60,9 @@ impl FallbackMode {
             2 => Ok(Self::Error),
             _ => Err(Error::new(
                 Code::INVALID_ARGUMENT,
-                format!("fallback mode {number} is unknown: 0 silent, 1 warn, 2 error"),
+                format!(
+                    "fallback mode {number} is unknown: it is 0 (silent), 1 (warn) or 2 (error)"
+                ),
             )),
         }
     }
@@ -76,7 +78,7 @@ impl FallbackMode {
             "error" => Ok(Self::Error),
             _ => Err(Error::new(
                 Code::INVALID_ARGUMENT,
-                format!("OUTRIGGER_FALLBACK={word} is unknown: silent, warn or error"),
+                format!("OUTRIGGER_FALLBACK={word} is unknown: it is silent, warn or error"),
             )),
         }
     }
@@ -96,7 +98,8 @@ pub fn set_fallback_mode(mode: FallbackMode) {
     MODE.store(mode as u32, Ordering::Relaxed);
 }
 
-/// Asks leave to run `operator` on the CPU. True: mode `Warn`, and the operator was not seen before.
+/// Asks for permission to run `operator` on the CPU. Returns true if the caller should warn: in mode `Warn`, the first
+/// time for this operator.
 ///
 /// # Errors
 /// `UNSUPPORTED` in mode `Error`.
@@ -114,7 +117,7 @@ pub fn fallback_begin(operator: &str) -> Result<bool> {
         FallbackMode::Error => Err(Error::new(
             Code::UNSUPPORTED,
             "the device has no kernel for this operator with these arguments, and \
-             OUTRIGGER_FALLBACK=error forbids to run it on the CPU (warn or silent allow it)",
+             OUTRIGGER_FALLBACK=error forbids running it on the CPU (warn and silent allow it)",
         )
         .in_operator(operator)),
     }

@@ -1,6 +1,6 @@
-//! Random number generators: counters for Philox 4x32-10. A generator holds no numbers, only where
-//! the next ones start, so that results do not depend on how many threads or kernels draw them and
-//! a captured graph can advance it on every replay.
+//! Random number generators: counters for Philox 4x32-10. A generator holds no numbers, only the place where the next
+//! ones start. So results do not depend on the number of threads or kernels that draw them, and a captured graph can
+//! advance the generator at every replay.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +16,7 @@ static TABLE: Table<Generator> = Table::new(Kind::Generator);
 /// The default generator of each device.
 static DEFAULTS: [OnceLock<Ref<Generator>>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
-/// The seed of a generator that nobody has seeded: as in PyTorch.
+/// The seed of a generator that nobody has seeded: the one of PyTorch.
 const DEFAULT_SEED: u64 = 67_280_421_310_721;
 
 /// A generator of one device.
@@ -28,36 +28,36 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The id, as C hosts hold it.
+    /// The id in the C ABI.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The device that it belongs to.
+    /// The device of the generator.
     pub fn device(&self) -> &'static Device {
         self.device
     }
 
-    /// Seeds it and goes back to the start of the sequence.
+    /// Sets the seed, and goes back to the start of the sequence.
     pub fn seed(&self, seed: u64) {
         *self.state.lock() = (seed, 0);
     }
 
-    /// Seed and offset (in 128-bit outputs) of what comes next.
+    /// The seed, and the offset of the next numbers in 128-bit outputs.
     pub fn state(&self) -> (u64, u64) {
         *self.state.lock()
     }
 
-    /// Sets what comes next.
+    /// Sets the seed and the offset of the next numbers.
     pub fn set_state(&self, seed: u64, offset: u64) {
         *self.state.lock() = (seed, offset);
     }
 
-    /// Takes the next `count` 128-bit outputs (four 32-bit numbers each): returns the seed, and the
-    /// offset at which they start.
+    /// Takes the next `count` 128-bit outputs of four 32-bit numbers each. Returns the seed, and the offset of the
+    /// first output.
     ///
-    /// Where the current stream of this thread captures, what is returned stands for the numbers that
-    /// each replay reserves for itself.
+    /// If the current stream of this thread captures, the result stands for numbers that each replay reserves for
+    /// itself.
     pub fn reserve(&self, count: u64) -> (u64, u64) {
         if self.device.captures().any()
             && let Some(place) = self.reserve_captured(count)
@@ -67,7 +67,7 @@ impl Generator {
         self.reserve_now(count)
     }
 
-    /// Reserves in the capture of this thread's current stream; `None` without one.
+    /// Reserves in the capture of this thread's current stream; `None` if that stream does not capture.
     #[cold]
     fn reserve_captured(&self, count: u64) -> Option<(u64, u64)> {
         let chosen = chosen_stream(self.device.index()).map(|id| stream::stream(id).ok());
@@ -79,7 +79,7 @@ impl Generator {
         stream.reserve(self.id, kept, count)
     }
 
-    /// As [`reserve`](Self::reserve), captured or not.
+    /// Reserves now, whether the current stream captures or not.
     fn reserve_now(&self, count: u64) -> (u64, u64) {
         let mut state = self.state.lock();
         let start = *state;
@@ -88,7 +88,7 @@ impl Generator {
     }
 }
 
-/// A generator that a graph draws from, which keeps it.
+/// The generator of a graph, which keeps it alive.
 #[derive(Debug)]
 struct Drawn(Ref<Generator>);
 
@@ -141,8 +141,8 @@ pub fn generator(id: u64) -> Result<Ref<Generator>> {
 /// Destroys a generator.
 ///
 /// # Errors
-/// `INVALID_HANDLE` if the id is not of a live generator; `INVALID_ARGUMENT` for a device's default
-/// generator, which the runtime owns.
+/// `INVALID_HANDLE` if the id is not of a live generator; `INVALID_ARGUMENT` for the default generator of a device,
+/// which the runtime owns.
 pub fn destroy_generator(id: u64) -> Result<()> {
     if TABLE.get(id)?.device.default_generator().id == id {
         return Err(Error::new(

@@ -1,4 +1,4 @@
-//! Graphs by handle, and devices as graphs see them. How a graph lives is the business of `outrigger_graph`.
+//! Handles of graphs, and devices as graphs see them. `outrigger_graph` has the life of a graph.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -16,8 +16,8 @@ static GRAPHS: Table<Graph> = Table::new(Kind::Graph);
 static EXECS: Table<GraphExec> = Table::new(Kind::GraphExec);
 
 impl Stream {
-    /// Begins a capture on this stream. Memory that is allocated on its streams comes from `pool`, or
-    /// from a pool of its own.
+    /// Begins a capture on this stream. Memory that is allocated on the capture's streams comes from `pool`, or from a
+    /// pool of the capture's own.
     ///
     /// # Errors
     /// `CAPTURE` if the stream is capturing; `INVALID_ARGUMENT` for a pool of another device.
@@ -26,18 +26,17 @@ impl Stream {
         self.begin_capture(mode, pool, self.device().captures())
     }
 
-    /// Ends the capture that was begun on this stream, and gives its graph.
+    /// Ends the capture that was begun on this stream, and returns its graph.
     ///
     /// # Errors
-    /// The first failure of a call in the capture, or `CAPTURE` if work of another stream was not
-    /// joined: the capture has ended all the same, and its memory is given back. `INVALID_ARGUMENT` if
-    /// the stream has not begun one.
+    /// The first failure of a call in the capture, or `CAPTURE` if work of another stream was not joined. In both cases
+    /// the capture has ended, and its memory is given back. `INVALID_ARGUMENT` if the stream has not begun a capture.
     pub fn capture_end(&self) -> Result<Ref<Graph>> {
         let graph = self.end_capture()?;
         Ok(GRAPHS.insert(|_| graph)?)
     }
 
-    /// What was recorded so far, to look at: it cannot be instantiated.
+    /// What was recorded so far, as a graph that can be inspected, but not instantiated.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the stream is not capturing.
@@ -67,7 +66,7 @@ pub fn graph(id: u64) -> Result<Ref<Graph>> {
     Ok(GRAPHS.get(id)?)
 }
 
-/// Destroys a graph. What was instantiated from it lives on.
+/// Destroys a graph. Executable graphs that were instantiated from it live on.
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live graph.
@@ -76,7 +75,7 @@ pub fn destroy_graph(id: u64) -> Result<()> {
     Ok(())
 }
 
-/// Makes a graph executable.
+/// Instantiates a graph.
 ///
 /// # Errors
 /// Those of [`GraphExec::new`]; `OUT_OF_HOST_MEMORY` if too many are alive.
@@ -88,17 +87,17 @@ pub fn instantiate(graph: &Graph, flags: ExecFlags) -> Result<Ref<GraphExec>> {
 /// The executable graph with this id.
 ///
 /// # Errors
-/// `INVALID_HANDLE` if the id is not of a live one.
+/// `INVALID_HANDLE` if the id is not of a live executable graph.
 #[inline]
 pub fn graph_exec(id: u64) -> Result<Ref<GraphExec>> {
     Ok(EXECS.get(id)?)
 }
 
-/// Destroys an executable graph without waiting: replays that were submitted still run, and what they
-/// use is given back afterwards.
+/// Destroys an executable graph without waiting. Replays that were submitted still run, and what they use is given back
+/// afterwards.
 ///
 /// # Errors
-/// `INVALID_HANDLE` if the id is not of a live one.
+/// `INVALID_HANDLE` if the id is not of a live executable graph.
 pub fn destroy_graph_exec(id: u64) -> Result<()> {
     drop(EXECS.remove(id)?);
     Ok(())
@@ -142,7 +141,7 @@ impl outrigger_graph::Device for Device {
     }
 
     fn record_stream(&self, base: u64, stream: u64) {
-        // A block that cannot be recorded has been freed and reused by nobody: it is held.
+        // This cannot fail: the block is held, and a held block may be recorded even after the host has freed it.
         let _ = self.record(base, stream);
     }
 

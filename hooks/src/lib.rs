@@ -1,15 +1,15 @@
-//! The framework-neutral runtime that a host talks to: devices of all loaded drivers, current device
-//! and stream, memory, events, operators, generators, fallback accounting and observers.
+//! The runtime that a host talks to, for any framework: devices of all loaded drivers, the current device and stream,
+//! memory, events, operators, generators, counts of fallbacks, and observers.
 //!
-//! Everything above (the C ABI, the C++ bridge, the framework adapters) is a thin face of this crate;
-//! everything below (drivers, allocator, kernels) is reached through it only. It must never print and
-//! never call into a framework, except through what a host has registered: observers and host calls.
+//! The C ABI, the C++ bridge and the framework adapters stand above this crate and add no logic of their own. They
+//! reach drivers, allocator and kernels through this crate only. This crate never prints, and it calls no framework but
+//! through functions that a host has given it: observers, and functions that run in stream order.
 //!
-//! Streams, events and generators have ids: 64-bit generational handles, never 0 and never used
-//! again, that C hosts hold instead of pointers. A stale or foreign id is an error.
+//! Streams, events and generators have ids, which C hosts hold instead of pointers. An id is a 64-bit generational
+//! handle, never 0 and never used again. A stale or foreign id is an error.
 //!
-//! No lock is held over a call of the host or of the driver, nor over one that can wait: `outrigger_locks` has
-//! the order of all locks and checks this in tests.
+//! No lock is held over a call of the host or of the driver, nor over one that can wait. `outrigger_locks` has the
+//! order of all locks, and checks this in tests.
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 

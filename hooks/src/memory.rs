@@ -1,5 +1,5 @@
-//! Device memory over the caching allocator, with its accounting, and observers told of what happens.
-//! It must never give memory back to a driver while work that was submitted may still use it.
+//! Device memory: allocations over the caching allocator, figures, and what observers are told. Memory goes back to a
+//! driver only after all submitted work that may use it has finished.
 
 pub(crate) mod backend;
 pub(crate) mod history;
@@ -26,31 +26,30 @@ use crate::memory::limit::{process_memory_held, process_memory_limit};
 use crate::observer::{self, Observation, ObservationKinds};
 use crate::{Device, Error, Pool, Result, pool};
 
-/// What is known of an address in device memory.
+/// What is known of an address within an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PointerInfo {
-    /// Where the allocation starts.
+    /// The start of the allocation.
     pub base: u64,
-    /// Its usable size in bytes: what was asked for, rounded up.
+    /// The usable size in bytes: the requested size, rounded up.
     pub size: u64,
     /// Bytes that were asked for.
     pub requested: u64,
-    /// The stream that it was allocated on.
+    /// The stream that the allocation was made on.
     pub stream: u64,
     /// The device.
     pub device: u32,
-    /// The handle of the pool that it is of; 0 for the memory that all share, and for pools whose handle
-    /// was given up.
+    /// The handle of the allocation's pool; 0 for the memory that all share, and for pools whose handle was destroyed.
     pub pool: u64,
     /// The number of the pool within its device, as snapshots name it; 0 for the memory that all share.
     pub pool_number: u64,
-    /// The label under which it was allocated, where labels are kept.
+    /// The label under which the allocation was made, if labels are kept.
     pub label: Option<Label>,
 }
 
 impl Device {
-    /// Hands out at least `size` bytes, ordered for `stream`: memory that was freed may be handed out
-    /// again while the work before the free is still running on that stream. 0 bytes are address 0.
+    /// Hands out at least `size` bytes for work of `stream`. Memory that was freed on that stream may be handed out
+    /// while the work before the free is still running. The result for 0 bytes is address 0.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY` with a summary of where the memory is; `INVALID_HANDLE`, or
@@ -89,8 +88,7 @@ impl Device {
         Ok(allocation.address)
     }
 
-    /// Hands out memory of a pool, whatever pool the calling thread uses; else as
-    /// [`alloc`](Self::alloc).
+    /// Allocates from this pool, whatever pool the calling thread uses; otherwise as [`alloc`](Self::alloc).
     ///
     /// # Errors
     /// Those of [`alloc`](Self::alloc); `INVALID_ARGUMENT` for a pool of another device.
@@ -135,39 +133,39 @@ impl Device {
         };
         drop(claim);
         if pool.limit() != u64::MAX && pool.stats().allocated > pool.limit() {
-            // Rounded up, it is too much after all.
+            // Only now is the rounded size known, and it is more than the limit.
             self.free_block(found.address);
             return Err(self.pool_full(pool, size));
         }
         Ok(found)
     }
 
-    /// Makes room for an allocation that would fail; true if it is worth another try.
+    /// Asks other caches and the host to release memory. Returns true if another try may succeed.
     #[cold]
     fn relieve(&self, needed: u64) -> bool {
         self.allocator().backend().relieve(needed)
     }
 
-    /// Keeps the allocation around an address alive, whoever frees it; gives its base.
+    /// Keeps the allocation that contains an address alive, whoever frees it, and returns its base.
     pub(crate) fn hold(&self, address: u64) -> Result<u64> {
         self.allocator().hold(address).map_err(not_allocated)
     }
 
-    /// Gives a hold back.
+    /// Ends a [`hold`](Self::hold).
     pub(crate) fn unhold(&self, base: u64) {
         if let Err(error) = self.allocator().unhold(base) {
             tracing::error!(target: "outrigger::graph", %error, "memory was held less often than thought");
         }
     }
 
-    /// Frees a block that a graph has allocated.
+    /// Frees a block that a graph allocated.
     pub(crate) fn free_block(&self, address: u64) {
         if let Err(error) = self.allocator().free(address) {
             tracing::error!(target: "outrigger::graph", %error, "memory of a graph was freed by another");
         }
     }
 
-    /// Frees an address, also one of the pool of a capture, which then learns of it.
+    /// Frees an address. If it is of a pool that a capture uses, the capture is told.
     pub(crate) fn free_address(&self, address: u64) -> Result<Freed, FreeError> {
         if self.captures().any()
             && let Some(block) = self.allocator().lookup(address)
@@ -179,7 +177,7 @@ impl Device {
         self.allocator().free(address)
     }
 
-    /// The error of an allocation that failed; tells those who want to hear of it.
+    /// The error of an allocation that failed. Observers of out of memory are told.
     #[cold]
     pub(crate) fn alloc_failed(&self, error: AllocError<Error>) -> Error {
         let figures = match error {
@@ -193,7 +191,7 @@ impl Device {
         let mut text = format!("device {}: {figures}", self.index());
         if limit::in_the_way(figures.requested) {
             text += &format!(
-                " All devices of this process hold {} bytes of the {} that it may.",
+                " All devices of this process hold {} bytes together, and the limit of the process is {}.",
                 process_memory_held(),
                 process_memory_limit()
             );
@@ -209,13 +207,13 @@ impl Device {
         })
     }
 
-    /// The error of an allocation that the limit of its pool has no room for.
+    /// The error of an allocation that does not fit into the limit of its pool. Observers of out of memory are told.
     #[cold]
     fn pool_full(&self, pool: &PoolRef, size: u64) -> Error {
         let stats = pool.stats();
         let text = format!(
-            "device {}: out of memory: pool {} has {} bytes in use of the {} that it may, and {size} \
-             more were asked for",
+            "device {}: out of memory: pool {} has {} bytes in use, its limit is {}, and {size} more \
+             were requested",
             self.index(),
             pool.pool(),
             stats.allocated,
@@ -240,7 +238,7 @@ impl Device {
         Error::new(Code::OUT_OF_MEMORY, observation.text)
     }
 
-    /// Tells observers that memory was handed out or came back.
+    /// Tells observers that memory was handed out or freed.
     #[cold]
     fn tell(&self, kind: ObservationKinds, address: u64, size: u64) {
         let stats = self.allocator().stats();
@@ -255,7 +253,7 @@ impl Device {
         });
     }
 
-    /// Frees an allocation of this device, at any time: it is reused in stream order. Address 0 is ignored.
+    /// Frees an allocation of this device, at any time. It is reused in stream order. Address 0 is ignored.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` that says whether the address was never allocated or was freed before.
@@ -275,11 +273,11 @@ impl Device {
         }
     }
 
-    /// Says that work of another stream uses the allocation at `address`: after it is freed it is
-    /// reused only when what that stream had been given by then has finished. Address 0 is ignored.
+    /// Notes that work of another stream uses the allocation at `address`. After a free, the allocation is reused only
+    /// when the work that the stream was given by then has finished. Address 0 is ignored.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if the address is not one that was allocated; `INVALID_HANDLE`.
+    /// `INVALID_ARGUMENT` if the address is not that of an allocation; `INVALID_HANDLE`.
     pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
         crate::stream::stream(stream)?;
         if address == 0 {
@@ -321,15 +319,15 @@ impl Device {
         self.allocator().backend().limit.load(Ordering::Relaxed)
     }
 
-    /// Limits the bytes that the cache may take from the device; `u64::MAX` lifts the limit. What is held
-    /// already stays: below it, memory is given back as it becomes idle and more is needed.
+    /// Limits the bytes that the cache may take from the device; `u64::MAX` lifts the limit. Memory above a new limit
+    /// stays until it is idle and more is needed.
     pub fn set_memory_limit(&self, bytes: u64) {
         let limit = &self.allocator().backend().limit;
         limit.store(bytes, Ordering::Relaxed);
         self.allocator().set_limit(bytes);
     }
 
-    /// The limit as a fraction of the device's memory: 1 where there is none.
+    /// The limit as a fraction of the device's memory; 1 if there is no limit.
     ///
     /// # Errors
     /// What the driver reports.
@@ -355,8 +353,8 @@ impl Device {
         Ok(())
     }
 
-    /// Free and total bytes of the device. Where the driver does not know: what the cache has not
-    /// taken of the whole.
+    /// Free and total bytes of the device. If the driver does not know the free bytes, they are what the cache has not
+    /// taken.
     ///
     /// # Errors
     /// What the driver reports.
@@ -376,12 +374,12 @@ impl Device {
         self.allocator().stats()
     }
 
-    /// Starts all peaks anew from the current values.
+    /// Sets all peaks to the current values.
     pub fn reset_peak_memory(&self) {
         self.allocator().reset_peak();
     }
 
-    /// Starts all accumulated counts anew from 0.
+    /// Sets all accumulated counts to 0.
     pub fn reset_accumulated_memory(&self) {
         self.allocator().reset_accumulated();
     }
@@ -392,7 +390,7 @@ impl Device {
         statistics::json(&self.memory_stats())
     }
 
-    /// All segments and their blocks, now.
+    /// All segments and their blocks at this moment.
     pub fn memory_snapshot(&self) -> Snapshot {
         self.allocator().snapshot()
     }

@@ -1,12 +1,12 @@
-//! What stands for the layers in a build without them: whoever asks for one is told so.
+//! Takes the place of the layers in a build without them. A host that asks for a layer gets an error.
 
 use outrigger_device::{Code, Driver, Error, Result};
 
-/// No layers.
+/// The stack without layers.
 pub(crate) struct Stack;
 
 impl Stack {
-    /// As of `outrigger_layers`.
+    /// Reads `OUTRIGGER_LAYERS`, as `outrigger_layers` does.
     ///
     /// # Errors
     /// `UNSUPPORTED` if the variable names a layer.
@@ -14,13 +14,13 @@ impl Stack {
         match std::env::var_os("OUTRIGGER_LAYERS") {
             Some(layers) if !layers.is_empty() => Err(Error::new(
                 Code::UNSUPPORTED,
-                "OUTRIGGER_LAYERS: this build has no layers: it was made without the feature `layers`",
+                "OUTRIGGER_LAYERS: this build has no layers, because it was made without the feature `layers`",
             )),
             _ => Ok(Self),
         }
     }
 
-    /// The driver as it is.
+    /// The driver without changes.
     ///
     /// # Errors
     /// None.

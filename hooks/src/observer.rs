@@ -1,6 +1,6 @@
-//! Observers: functions of the host that are told of allocations, segments, out of memory and
-//! fallbacks, and those that are asked to release memory before an allocation fails. They run on the
-//! thread that caused the event, with no lock held, and cost one load where nobody listens.
+//! Observers: functions of the host that are told of allocations, segments, out of memory and fallbacks, and functions
+//! that are asked to release memory before an allocation fails. They run on the thread that caused the event, with no
+//! lock held. Where nobody observes, an event costs one load.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,14 +33,14 @@ impl ObservationKinds {
     /// All of them.
     pub const ALL: Self = Self(63);
 
-    /// Asked to release memory; no kind that a host names.
+    /// A request to release memory. Hosts do not name this kind.
     const PRESSURE: Self = Self(1 << 31);
 }
 
 /// One thing that happened.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation<'a> {
-    /// Which of the kinds: one bit.
+    /// The kind: one bit.
     pub kind: ObservationKinds,
     /// The device that it concerns.
     pub device: u32,
@@ -58,9 +58,9 @@ pub struct Observation<'a> {
     pub nanoseconds: u64,
     /// The text of the error, where a request could not be met; else empty.
     pub text: &'a str,
-    /// Bytes that the device has left, where a request could not be met and the device tells; else 0.
+    /// Free bytes of the device, if a request could not be met and the driver knows; else 0.
     pub device_free: u64,
-    /// Bytes that the device has in all, likewise.
+    /// Total bytes of the device, if a request could not be met and the driver knows; else 0.
     pub device_total: u64,
 }
 
@@ -82,10 +82,10 @@ impl Default for Observation<'_> {
     }
 }
 
-/// An allocation that is about to fail.
+/// An allocation that is about to fail for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pressure {
-    /// The device that has not enough memory.
+    /// The device that has too little memory.
     pub device: u32,
     /// Bytes that are asked for.
     pub needed: u64,
@@ -104,15 +104,15 @@ struct Observer {
 }
 
 struct Calls {
-    /// `None` once the observer was removed: no call begins any more.
+    /// `None` after the observer was removed. No call begins then.
     function: Option<Arc<Function>>,
     running: usize,
 }
 
-/// A call of an observer.
+/// A call of an observer that is running.
 struct Call<'a> {
     observer: &'a Observer,
-    /// Until the call ends.
+    /// Kept until the call ends.
     function: Option<Arc<Function>>,
 }
 
@@ -135,7 +135,7 @@ impl Observer {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
-        // Before whoever removes the observer goes on.
+        // The function is dropped before the thread that removes the observer goes on.
         self.function = None;
         let mut calls = self.observer.calls.lock();
         calls.running -= 1;
@@ -146,7 +146,7 @@ impl Drop for Call<'_> {
 }
 
 thread_local! {
-    /// How many calls of observers the thread is in.
+    /// The number of observers' calls that the thread is in.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -154,8 +154,8 @@ static TABLE: Table<Observer> = Table::new(Kind::Observer);
 static LIST: RwLock<Vec<Ref<Observer>>> = RwLock::new(Rank::Observers, Vec::new());
 static LISTENING: AtomicU32 = AtomicU32::new(0);
 
-/// Has `function` called for every event of the given kinds; a panic in it goes no further. Returns the
-/// observer's id.
+/// Adds an observer: `function` is called for every event of the given kinds. A panic in it goes no further. Returns
+/// the observer's id.
 ///
 /// # Errors
 /// `OUT_OF_HOST_MEMORY` if too many observers are alive.
@@ -168,10 +168,10 @@ pub fn add_observer(
     add(kinds, Function::Hears(Box::new(hears)))
 }
 
-/// Has `function` called when an allocation of any device is about to fail, after caches were given back
-/// and pending frees were waited for. It releases what it can (frees, at best) and tells whether it did
-/// anything: then the allocation is tried once more. It may allocate itself; what it cannot get is an
-/// error there, and nobody is asked again for it. A panic in it counts as having released nothing. Returns the
+/// Adds an observer of pressure: `function` is called when an allocation on any device is about to fail, after caches
+/// were given back and pending frees were waited for. It releases what it can, best by freeing, and returns whether it
+/// released anything. If so, the allocation is tried once more. The function may allocate, too; if that fails, it gets
+/// an error, and no observer is asked for that request. A panic counts as having released nothing. Returns the
 /// observer's id.
 ///
 /// # Errors
@@ -184,13 +184,13 @@ pub fn add_pressure_observer(
     add(kinds, Function::Releases(Box::new(releases)))
 }
 
-/// Calls a function of the host. A panic in it goes no further: the call that caused it has its own outcome.
+/// Calls a function of the host. A panic in it goes no further, and does not change the outcome of the caller.
 pub(crate) fn contained<R>(call: impl FnOnce() -> R) -> Option<R> {
-    // What the function left half done is the host's own.
+    // Only the host's own data can be left half-changed.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => Some(result),
         Err(payload) => {
-            // Dropping what was thrown could throw again.
+            // Dropping the payload could panic again.
             std::mem::forget(payload);
             tracing::error!(target: "outrigger::host", "a function of the host panicked");
             None
@@ -221,12 +221,12 @@ fn listen(list: &[Ref<Observer>]) {
     LISTENING.store(all, Ordering::Relaxed);
 }
 
-/// Removes an observer. When it returns, no call of it is running and none will start: it waits for those
-/// that are running, on whichever threads.
+/// Removes an observer. When this returns, no call of the observer is running, and none will start: it waits for
+/// running calls on other threads.
 ///
 /// # Errors
-/// `INVALID_HANDLE` if the id is not of a live observer. `BUSY` from within an observer, if a call of the one
-/// to be removed is running: it would wait for itself, or two would wait for each other.
+/// `INVALID_HANDLE` if the id is not of a live observer. `BUSY` from within an observer, while a call of the observer
+/// to remove is running: the call would wait for itself, or two calls for each other.
 pub fn remove_observer(id: u64) -> Result<()> {
     let observer = TABLE.get(id)?;
     let function = {
@@ -238,7 +238,7 @@ pub fn remove_observer(id: u64) -> Result<()> {
                  the call is over",
             ));
         }
-        // Of several threads one takes it.
+        // If several threads remove the observer, one of them gets the function.
         calls.function.take()
     };
     let function = function.ok_or_else(|| unknown(Kind::Observer, id))?;
@@ -257,13 +257,13 @@ pub fn remove_observer(id: u64) -> Result<()> {
     Ok(())
 }
 
-/// True if anybody wants to know of this kind: asked before an observation is put together.
+/// Whether anybody observes this kind. Asked before an observation is put together.
 #[inline]
 pub(crate) fn listening(kind: ObservationKinds) -> bool {
     LISTENING.load(Ordering::Relaxed) & kind.0 != 0
 }
 
-/// Tells all observers of the kind. No lock may be held.
+/// Tells all observers of the kind. The caller holds no lock.
 #[cold]
 pub(crate) fn observe(observation: &Observation<'_>) {
     for observer in interested(observation.kind) {
@@ -275,10 +275,10 @@ pub(crate) fn observe(observation: &Observation<'_>) {
     }
 }
 
-/// Asks all who can to release memory. No lock may be held. True if anybody did.
+/// Asks all observers of pressure to release memory, and returns whether any did. The caller holds no lock.
 #[cold]
 pub(crate) fn relieve(pressure: &Pressure) -> bool {
-    // Whoever releases may need memory for that; asking again for it would not end.
+    // An observer may need memory to release memory. To ask again for that would not end.
     if !listening(ObservationKinds::PRESSURE) || is_quiet() {
         return false;
     }
@@ -299,8 +299,8 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes a call in which the host is not asked for anything: neither to release memory, nor where it is. For
-/// what runs within such a question.
+/// Runs a call during which the host is asked for nothing: neither to release memory, nor for the context of an
+/// allocation. Calls that the host makes from within such a question run inside.
 pub(crate) fn quietly<R>(call: impl FnOnce() -> R) -> R {
     struct Restore(bool);
     impl Drop for Restore {
@@ -317,7 +317,7 @@ pub(crate) fn is_quiet() -> bool {
     QUIET.get()
 }
 
-/// Those who listen, to be called outside of the list's lock: an observer may add another one.
+/// The observers of a kind. They are called after the list was unlocked, because an observer may add another one.
 fn interested(kind: ObservationKinds) -> Vec<Ref<Observer>> {
     let list = LIST.read();
     let interested = list.iter().filter(|one| one.kinds & kind.0 != 0);

@@ -1,4 +1,4 @@
-//! Work of a stream that computes: operators, host kernels, and functions of the host.
+//! Work of a stream that computes: operators, host kernels and host functions.
 
 use std::ffi::c_void;
 
@@ -9,15 +9,15 @@ use outrigger_ops::{Call, DriverCall, OperatorId, refused};
 use crate::{Result, Stream};
 
 impl Stream {
-    /// Runs an operator in stream order, on operands in this device's memory. Returns at once.
+    /// Runs an operator in stream order, on operands in this device's memory. Returns without waiting.
     ///
     /// # Safety
-    /// The operands lie in live memory of this stream's device, and no other stream touches them
-    /// unordered with this one.
+    /// The operands lie in live memory of this stream's device (H22, H23). Work of other streams on them is ordered
+    /// with this call by events.
     ///
     /// # Errors
-    /// `UNSUPPORTED` if there is no kernel for these arguments: nothing was done, and the host may run
-    /// the operator elsewhere. `INVALID_ARGUMENT` if the operands do not fit the operator.
+    /// `UNSUPPORTED` if there is no kernel for these arguments. Nothing was done then, and the host may run the
+    /// operator elsewhere. `INVALID_ARGUMENT` if the operands do not fit the operator.
     #[inline]
     pub unsafe fn call(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
         if self.is_capturing() {
@@ -33,20 +33,20 @@ impl Stream {
                 })?;
             }
         }
-        // SAFETY: the operands are live and ordered, by this function's contract.
+        // SAFETY: this function's contract is that of `call_driver`.
         if device.door().has_operators() && unsafe { self.call_driver(operator, call) }? {
             return Ok(());
         }
         let plan = outrigger_ops::plan(operator, call)
             .map_err(|error| refused(operator, error).on_stream(self.id()))?;
-        // SAFETY: the plan made the block for this kernel; its operands are live and ordered, as above.
+        // SAFETY: the plan made the block for this kernel. This function's contract: its operands are live and ordered.
         unsafe { self.launch_host(plan.kernel, plan.args(), plan.cost_ns, plan.label) }
     }
 
-    /// Runs a call by the driver's own operator. False if the driver has none for it.
+    /// Runs a call as the driver's own operator. Returns false if the driver has none for it.
     ///
     /// # Safety
-    /// As for [`call`](Self::call).
+    /// The contract of [`call`](Self::call).
     unsafe fn call_driver(&self, operator: OperatorId, call: &Call<'_>) -> Result<bool> {
         let device = self.device();
         let Some(call) = DriverCall::new(operator, call) else {
@@ -59,10 +59,10 @@ impl Stream {
         let Some(prepared) = found else {
             return Ok(false);
         };
-        // Memory of this stream: it is used again behind the launch, in stream order.
+        // The workspace is memory of this stream, so it may be freed at once: it is reused in stream order.
         let workspace = device.alloc(prepared.workspace_bytes(), self.id())?;
-        // SAFETY: the operands are live and ordered, by this function's contract; the workspace is as large as the
-        // driver asked.
+        // SAFETY: this function's contract: the operands are live and ordered. R47: the workspace has as many bytes as
+        // the driver asked for, and is reused only behind this launch, in stream order.
         let launched = unsafe { prepared.launch(self.queue(), &call, workspace) };
         if workspace != 0 {
             device.free(workspace)?;
@@ -71,31 +71,30 @@ impl Stream {
         Ok(true)
     }
 
-    /// Launches a host kernel in stream order, through the driver's launch where it takes host
-    /// functions, else as a host call where the memory is visible to the host.
+    /// Launches a host kernel in stream order. It becomes a launch where the driver takes host functions, and a host
+    /// call where the host sees the device's memory.
     ///
     /// # Safety
-    /// The kernel may run with this block, and the memory that it names is live until it has.
+    /// The kernel may run with this block, and the memory that the block names is live until it has run.
     ///
     /// # Errors
-    /// `UNSUPPORTED` if the device can do neither; `INVALID_ARGUMENT` for a wrong place of an address.
+    /// `UNSUPPORTED` if the device can do neither; `INVALID_ARGUMENT` for an address offset that is wrong.
     #[inline]
     pub unsafe fn launch(&self, call: &KernelCall<'_>) -> Result<()> {
         if self.is_capturing() {
             return self.record_kernel(call);
         }
-        // SAFETY: by this function's contract.
+        // SAFETY: this function's contract: the kernel may run with this block, whose memory is live.
         unsafe { self.launch_host(call.function, call.args, call.cost_ns, call.label) }
     }
 
-    /// Runs a function on the host in stream order: once, or at every replay where the stream captures.
+    /// Runs a host function in stream order: once, or at every replay if the stream captures.
     ///
     /// # Safety
     /// The function may be called with its user data, from any thread, until `destroy` is called.
     ///
     /// # Errors
-    /// `UNSUPPORTED` if the host cannot reach the device's memory. The function was not and will not be
-    /// called then, nor `destroy`.
+    /// `UNSUPPORTED` if the host cannot reach the device's memory. Then neither the function nor `destroy` is called.
     pub unsafe fn host_node(&self, node: &HostNode<'_>) -> Result<()> {
         if self.is_capturing() {
             return self.record_host_node(node);
@@ -105,10 +104,11 @@ impl Stream {
         let (function, user, destroy) = (node.function, node.user as usize, node.destroy);
         self.host_call_now(move |upstream| {
             let upstream = upstream.err().unwrap_or(Code::OK);
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract: the function may be called with its user data until `destroy` is
+            // called.
             let code = unsafe { foreign_call!(function, user as *mut c_void, bias, upstream.0) };
             if let Some(destroy) = destroy {
-                // SAFETY: as above, and this is the only call of it.
+                // SAFETY: `destroy` is called once, after the last call of the function.
                 unsafe { foreign_call!(destroy, user as *mut c_void) };
             }
             if code == Code::OK.0 {

@@ -1,14 +1,14 @@
-//! Copies between two devices: by the driver where both are its own and it can, else through host
-//! memory, which waits.
+//! Copies between two devices. The driver copies if both devices are its own and it can. Otherwise the copy goes
+//! through host memory, and the call waits.
 
 use outrigger_device::{Code, CopyKind};
 
 use crate::{Device, Error, Result, Stream, runtime};
 
-/// Bytes that are copied at a time through the host.
+/// The bytes of one copy through the host.
 const CHUNK: u64 = 16 << 20;
 
-/// The device that has an address in a live allocation.
+/// The device in whose live allocations an address lies.
 fn device_of(what: &str, address: u64) -> Result<u32> {
     let known = runtime()?.pointer_info(address).map_err(|error| {
         let text = format!("the {what} of a copy: {}", error.message());
@@ -18,11 +18,11 @@ fn device_of(what: &str, address: u64) -> Result<u32> {
 }
 
 impl Stream {
-    /// Copies `size` bytes between live allocations of two devices, of which this stream's is one.
-    /// In order of this stream; where no driver can copy, the call waits and copies through the host.
+    /// Copies `size` bytes between live allocations of two devices, in order of this stream, which is of one of them.
+    /// If no driver can copy, the call waits and copies through the host.
     ///
     /// # Safety
-    /// As for [`Stream::fill`], of both ranges.
+    /// The contract of [`Stream::fill`] for both ranges.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if a range is not in one live allocation, two devices have an address, or neither
@@ -34,16 +34,16 @@ impl Stream {
         }
         let devices = || Ok((device_of("destination", dst)?, device_of("source", src)?));
         let outcome = devices().and_then(|(to, from)| {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's contract is that of `copy_any`.
             unsafe { self.copy_any((to, dst), (from, src), size) }
         });
         outcome.map_err(|error| self.not_recorded(error))
     }
 
-    /// As [`copy_peer`](Self::copy_peer), between addresses of devices that are named.
+    /// Does what [`copy_peer`](Self::copy_peer) does, between addresses whose devices are named.
     ///
     /// # Safety
-    /// As for [`copy_peer`](Self::copy_peer).
+    /// The contract of [`copy_peer`](Self::copy_peer).
     ///
     /// # Errors
     /// Those of [`copy_peer`](Self::copy_peer); `INVALID_DEVICE`.
@@ -51,13 +51,13 @@ impl Stream {
         if size == 0 {
             return Ok(());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract is that of `copy_any`.
         let outcome = unsafe { self.copy_any(to, from, size) };
         outcome.map_err(|error| self.not_recorded(error))
     }
 
     /// # Safety
-    /// As for [`copy_peer`](Self::copy_peer).
+    /// The contract of [`copy_peer`](Self::copy_peer).
     unsafe fn copy_any(
         &self,
         (to, dst): (u32, u64),
@@ -81,7 +81,7 @@ impl Stream {
             .on_stream(self.id()));
         }
         if to.index() == from.index() {
-            // SAFETY: both ranges are live, and stay so until the copy has run (H23).
+            // SAFETY: both ranges were checked. This function's contract: they stay live until the copy has run (H23).
             return unsafe { self.copy(dst, src, size, CopyKind::DeviceToDevice) };
         }
         if self.is_capturing() {
@@ -95,7 +95,7 @@ impl Stream {
             && let Some(peer) = to.driver().peer()
             && peer.can_access(from.ordinal(), to.ordinal())?
         {
-            // SAFETY: both ranges are live, and stay so until the copy has run (H23).
+            // SAFETY: both ranges were checked. This function's contract: they stay live until the copy has run (H23).
             return unsafe {
                 peer.copy(
                     self.queue(),
@@ -106,12 +106,12 @@ impl Stream {
             }
             .map_err(|error| self.failed(error));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract is that of `copy_through_host`.
         unsafe { self.copy_through_host(to, dst, from, src, size) }
     }
 
     /// # Safety
-    /// As for [`copy_peer`](Self::copy_peer).
+    /// The contract of [`copy_peer`](Self::copy_peer).
     unsafe fn copy_through_host(
         &self,
         to: &'static Device,
@@ -134,8 +134,8 @@ impl Stream {
                 } else {
                     device.default_stream()
                 };
-                // SAFETY: the staging memory is there until the copy has finished, or for good; device ranges
-                // are the caller's promise.
+                // SAFETY: `settle` waits for the copy before the staging memory is freed, or leaks that memory (R26).
+                // This function's contract: the device ranges are live.
                 unsafe { stream.copy(dst, src, part, kind) }?;
                 staging.settle(stream)?;
             }
@@ -144,7 +144,7 @@ impl Stream {
     }
 }
 
-/// Host memory that copies go through.
+/// Host memory for a copy between devices.
 struct Staging(Vec<u8>);
 
 impl Staging {
@@ -156,8 +156,8 @@ impl Staging {
         self.0.as_mut_ptr() as u64
     }
 
-    /// Waits for the copies of a stream. Where that fails and a copy may still be running, the memory stays its
-    /// own: better lost than written to when it is another's.
+    /// Waits for the copies of a stream. If the wait fails and a copy may still be running, the memory is leaked: a
+    /// copy must not write to memory that has been given to another owner.
     fn settle(&mut self, stream: &Stream) -> Result<()> {
         let outcome = stream.synchronize();
         if outcome.is_err() && !matches!(stream.queue().query(), Ok(true)) {

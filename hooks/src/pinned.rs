@@ -1,8 +1,8 @@
-//! Pinned host memory: cached like device memory, reused only when the streams that use it have passed.
+//! Pinned host memory. It is cached like device memory, and reused only after the streams that use it have passed.
 //!
-//! It comes from the first driver that pins. Where none does it is plain pages of the process: copies
-//! take those like any host memory, and callers need not know. It must never give memory back while
-//! work that was submitted may still use it.
+//! The memory comes from the first driver that pins. If no driver pins, it is plain pages of the process: copies take
+//! those like any host memory, and callers see no difference. Memory goes back only after all submitted work that may
+//! use it has finished.
 
 use std::alloc::Layout;
 use std::collections::HashMap;
@@ -20,19 +20,19 @@ use crate::memory::backend::{Fence, fence_of};
 use crate::memory::{not_allocated, statistics};
 use crate::{Device, Error, Result, runtime, stream};
 
-/// Alignment of plain pages: what copies and direct I/O like best on all machines.
+/// The alignment of plain pages: it suits copies and direct I/O on all machines.
 const PAGE: usize = 4096;
 
 /// Pinned host memory: host memory that devices reach fast and asynchronously.
 pub struct HostMemory(Allocator<PinnedMemory>);
 
-/// Freed pinned memory that no stream uses is free at once: its "own stream" is none.
+/// Pinned memory is not allocated on a stream. So freed memory that no stream was recorded on is free at once.
 const NO_STREAM: StreamId = StreamId(0);
 
 static MEMORY: OnceLock<HostMemory> = OnceLock::new();
 static FOLLOWED: Once = Once::new();
 
-/// The pinned host memory of the process, if anybody has asked for it.
+/// The pinned host memory of the process; `None` if nobody has asked for it yet.
 pub(crate) fn made_host_memory() -> Option<&'static HostMemory> {
     MEMORY.get()
 }
@@ -59,16 +59,16 @@ pub fn host_memory() -> Result<&'static HostMemory> {
     Ok(memory)
 }
 
-/// Whether a pointer lies in live pinned memory. It starts no runtime: without one nothing is pinned.
+/// Whether a pointer lies in live pinned memory. Does not start the runtime: without a runtime nothing is pinned.
 pub fn is_pinned(pointer: *const c_void) -> bool {
     made_host_memory().is_some_and(|memory| memory.lookup(pointer).is_some())
 }
 
-/// Where segments come from.
+/// The source of segments.
 enum PinnedMemory {
     /// A driver that pins.
     Driver(Driver),
-    /// No driver pins: pages of the process, by address.
+    /// Pages of the process, by address, if no driver pins.
     Pages(Mutex<HashMap<u64, Layout>>),
 }
 
@@ -96,7 +96,7 @@ impl Backend for PinnedMemory {
                     .filter(|size| *size != 0)
                     .and_then(|size| Layout::from_size_align(size, PAGE).ok())
                     .ok_or_else(|| out_of_host_memory(size))?;
-                // SAFETY: the layout's size is not 0.
+                // SAFETY: `filter` left no layout of size 0.
                 let pointer = unsafe { std::alloc::alloc(layout) };
                 if pointer.is_null() {
                     return Err(out_of_host_memory(size));
@@ -113,8 +113,8 @@ impl Backend for PinnedMemory {
                 let Some(pinned) = driver.pinned() else {
                     return;
                 };
-                // SAFETY: the allocator gives back what `segment_alloc` returned, once; blocks whose
-                // streams had not passed were waited for by fences.
+                // SAFETY: the allocator frees what `segment_alloc` returned, once, after the fences of all streams that
+                // used it have passed (R12).
                 if let Err(error) = unsafe { pinned.free(address as *mut c_void) } {
                     tracing::error!(target: "outrigger::memory", %error, address, "the driver refused to free");
                 }
@@ -124,8 +124,8 @@ impl Backend for PinnedMemory {
                     tracing::error!(target: "outrigger::memory", address, "freed pages that were not allocated");
                     return;
                 };
-                // SAFETY: the map held the address, so `segment_alloc` made it with this layout and it
-                // was not freed since; blocks whose streams had not passed were waited for by fences.
+                // SAFETY: the map had the address, so `segment_alloc` made it with this layout, and it was not freed
+                // since. The allocator frees it after the fences of all streams that used it have passed.
                 unsafe { std::alloc::dealloc(address as *mut u8, layout) };
             }
         }
@@ -164,10 +164,10 @@ fn out_of_host_memory(size: u64) -> Error {
 }
 
 impl HostMemory {
-    /// Hands out at least `size` bytes of pinned memory. 0 bytes are a NULL pointer.
+    /// Hands out at least `size` bytes of pinned memory; a NULL pointer for 0 bytes.
     ///
     /// # Errors
-    /// `OUT_OF_HOST_MEMORY` with a summary.
+    /// `OUT_OF_HOST_MEMORY` with a summary of where the memory is.
     pub fn alloc(&self, size: u64) -> Result<*mut c_void> {
         if size == 0 {
             return Ok(std::ptr::null_mut());
@@ -186,7 +186,7 @@ impl HostMemory {
         }
     }
 
-    /// Frees pinned memory, at any time: it is reused when the streams recorded on it have passed.
+    /// Frees pinned memory, at any time. It is reused after the streams that were recorded on it have passed.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` that says whether the pointer was never allocated or was freed before.
@@ -198,10 +198,10 @@ impl HostMemory {
         self.0.free(address).map(drop).map_err(not_allocated)
     }
 
-    /// Says that work of `stream` uses the memory at `pointer`, as a copy does.
+    /// Notes that work of `stream` uses the memory at `pointer`, as a copy does.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if the pointer is not one that was allocated; `INVALID_HANDLE`.
+    /// `INVALID_ARGUMENT` if the pointer was not allocated here; `INVALID_HANDLE` if the stream is not live.
     pub fn record_stream(&self, pointer: *mut c_void, stream: u64) -> Result<()> {
         stream::stream(stream)?;
         let address = pointer as u64;
@@ -210,23 +210,23 @@ impl HostMemory {
             .map_err(not_allocated)
     }
 
-    /// The start and size of the live pinned allocation that holds a pointer.
+    /// The start and size of the live pinned allocation that contains a pointer.
     pub fn lookup(&self, pointer: *const c_void) -> Option<(u64, u64)> {
         let block = self.0.lookup(pointer as u64).filter(|block| !block.free)?;
         Some((block.base, block.size))
     }
 
-    /// Gives all cached pinned memory back. Returns how many bytes.
+    /// Gives all cached pinned memory back. Returns the number of bytes.
     pub fn empty_cache(&self) -> u64 {
         self.0.empty_cache()
     }
 
-    /// What is recorded of its life.
+    /// The history of pinned memory.
     pub(crate) fn history(&self) -> &History {
         self.0.history()
     }
 
-    /// All segments and their blocks, now.
+    /// All segments and their blocks at this moment.
     pub(crate) fn snapshot(&self) -> Snapshot {
         self.0.snapshot()
     }
@@ -241,12 +241,12 @@ impl HostMemory {
         statistics::json(&self.stats())
     }
 
-    /// Starts all peaks anew from the current values.
+    /// Sets all peaks to the current values.
     pub fn reset_peak(&self) {
         self.0.reset_peak();
     }
 
-    /// Starts all accumulated counts anew from 0.
+    /// Sets all accumulated counts to 0.
     pub fn reset_accumulated(&self) {
         self.0.reset_accumulated();
     }
@@ -265,7 +265,7 @@ mod tests {
     fn plain_pages_serve_where_no_driver_pins() {
         let memory = HostMemory(Allocator::new(PinnedMemory::pages(), Config::default()));
         let pointer = memory.alloc(100_000).unwrap().cast::<u8>();
-        // SAFETY: the allocation has this many bytes and nobody else knows of it.
+        // SAFETY: the allocation has this many bytes, and nothing else uses it.
         unsafe { pointer.write_bytes(7, 100_000) };
         let inside = pointer.wrapping_add(99_999).cast::<c_void>();
         assert_eq!(memory.lookup(inside).unwrap().0, pointer as u64);

@@ -1,6 +1,6 @@
-//! Pools by handle: memory apart from what all share, for graphs and for what a host allocates there. A pool lives
-//! as long as a handle, a capture, a graph or a thread that allocates into it refers to it; then its memory goes back
-//! to the device, what is in use as soon as it is freed.
+//! Handles of pools. A pool is memory apart from the memory that all share, for graphs and for allocations that a host
+//! directs there. A pool lives as long as a handle, a capture, a graph or a thread that allocates from it refers to it.
+//! Then its free memory goes back to the device at once, and the rest as soon as it is freed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -26,7 +26,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The device whose memory it is.
+    /// The device of the pool's memory.
     pub fn device(&self) -> &'static Device {
         self.device
     }
@@ -35,12 +35,12 @@ impl Pool {
         &self.memory
     }
 
-    /// Its number within the device, as snapshots name it.
+    /// The pool's number within the device, as snapshots name it.
     pub fn number(&self) -> u64 {
         self.memory.pool().get()
     }
 
-    /// What it holds now.
+    /// What the pool holds now.
     pub fn stats(&self) -> PoolStats {
         self.memory.stats()
     }
@@ -50,13 +50,13 @@ impl Pool {
         self.memory.limit()
     }
 
-    /// Limits the bytes that may be in use, rounded up; `u64::MAX` lifts the limit. What is in use
-    /// stays. Allocations in progress count as used.
+    /// Limits the bytes that may be in use, rounded up; `u64::MAX` lifts the limit. Memory that is in use stays in use.
+    /// Allocations in progress count as used.
     pub fn set_limit(&self, bytes: u64) {
         self.memory.set_limit(bytes);
     }
 
-    /// How many captures, graphs, executable graphs and threads that allocate into it refer to it.
+    /// The number of captures, graphs, executable graphs and threads in a pool use that refer to the pool.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.memory) - 1
     }
@@ -93,7 +93,7 @@ pub fn pool(id: u64) -> Result<Ref<Pool>> {
     Ok(TABLE.get(id)?)
 }
 
-/// Gives the handle up. The memory goes with the last graph that uses it, and the last allocation.
+/// Destroys the handle. The memory goes back to the device after the last graph and the last allocation that use it.
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live pool.

@@ -1,4 +1,4 @@
-//! The runtime of the process: which drivers were loaded, and the devices that they brought.
+//! The runtime of the process: the drivers that were loaded, and their devices.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -17,25 +17,25 @@ use crate::memory::trim::start_trimming;
 use crate::no_layers::Stack;
 use crate::{Device, Error, Event, Generator, Graph, Pool, Ref, Result, Stream, stream};
 
-/// The devices of all loaded drivers. There is one runtime, made at the first call of [`runtime`].
+/// The devices of all loaded drivers. There is one runtime; the first call of [`runtime`] makes it.
 pub struct Runtime {
     devices: [OnceLock<&'static Device>; MAX_DEVICES],
     count: AtomicU32,
-    /// Drivers that have memory which the host does not see.
+    /// The number of drivers with memory that the host does not see.
     unseen: AtomicU32,
     config: Config,
     search_path: Vec<PathBuf>,
     layers: Stack,
-    // Held while drivers are loaded and their devices added.
+    // Held while drivers are loaded and their devices are added.
     loading: Mutex<()>,
     report: Mutex<LoadReport>,
 }
 
-/// The runtime. The first call reads the environment (docs/environment.md) and loads the drivers of
-/// `OUTRIGGER_DRIVER`, or the built-in `host` driver.
+/// The runtime. The first call reads the environment (docs/environment.md), and loads the drivers of `OUTRIGGER_DRIVER`
+/// or the built-in driver `host`.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` if a variable of the environment makes no sense; `FORKED` in a child of the
+/// `INVALID_ARGUMENT` if a variable of the environment has a value that is not allowed; `FORKED` in a child of the
 /// process that loaded the drivers.
 #[inline]
 pub fn runtime() -> Result<&'static Runtime> {
@@ -85,16 +85,16 @@ impl Runtime {
             report: Mutex::new(Rank::LoadReport, LoadReport::default()),
         };
         let specs = variable("OUTRIGGER_DRIVER")?.unwrap_or_else(|| "host".to_owned());
-        // What was refused is in the report; whoever asks for a device is told of it.
+        // Refusals are in the report. A call that asks for a device reports them if there is none.
         let _ = runtime.load(&specs);
         Ok(runtime)
     }
 
-    /// Loads drivers (`name-or-path?key=value&...`, several separated by commas) and adds their
-    /// devices behind those that are there. Returns how many were added.
+    /// Loads drivers (`name-or-path?key=value&...`, several separated by commas), and adds their devices after the
+    /// present ones. Returns the number of devices that were added.
     ///
     /// # Errors
-    /// `LOAD` with the reason for each driver that was refused; the others' devices were added.
+    /// `LOAD` with the reason for each driver that was refused. The devices of the other drivers were added.
     pub fn load(&self, specs: &str) -> Result<u32> {
         let _loading = self.loading.lock();
         let (drivers, news) = outrigger_device::load(specs, &self.search_path);
@@ -147,7 +147,7 @@ impl Runtime {
         Err(Error::new(Code::LOAD, refusals))
     }
 
-    /// What was tried, taken and refused so far, and why.
+    /// The drivers that were tried so far, and why each was taken or refused.
     pub fn load_report(&self) -> LoadReport {
         self.report.lock().clone()
     }
@@ -158,10 +158,10 @@ impl Runtime {
         self.count.load(Ordering::Acquire)
     }
 
-    /// The device of this number.
+    /// The device with this number.
     ///
     /// # Errors
-    /// `INVALID_DEVICE`; if there is no device at all, with the reasons.
+    /// `INVALID_DEVICE`. If there is no device at all, the text has the reasons.
     #[inline]
     pub fn device(&self, index: u32) -> Result<&'static Device> {
         match self.devices.get(index as usize).and_then(OnceLock::get) {
@@ -170,8 +170,9 @@ impl Runtime {
         }
     }
 
-    /// Whether two devices may give the same address. A driver's addresses differ from each other and from
-    /// those of the host's memory (R13), which those of memory that the host sees are (R15).
+    /// Whether two devices may give the same address. R13: the addresses of one driver differ from each other and from
+    /// host memory. R15: addresses of memory that the host sees are host memory. So it takes two drivers with memory
+    /// that the host does not see.
     #[inline]
     pub(crate) fn addresses_may_repeat(&self) -> bool {
         self.unseen.load(Ordering::Relaxed) > 1
@@ -206,7 +207,7 @@ pub fn set_current_device(device: u32) -> Result<()> {
     Ok(())
 }
 
-/// The id of the current stream of this thread on `device`: its default stream until one is set.
+/// The id of the current stream of this thread on `device`. It is the default stream until another one is set.
 ///
 /// # Errors
 /// `INVALID_DEVICE` if there is no such device.
@@ -275,7 +276,7 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
-/// A variable of the environment; an empty one counts as unset.
+/// The value of a variable of the environment. An empty value counts as unset.
 fn variable(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) if value.is_empty() => Ok(None),

@@ -1,6 +1,5 @@
-//! Streams: in-order queues of a device. Each device has a default stream and a pool that the runtime
-//! owns; a host makes others. Work of a stream runs in the order of submission, and nothing here runs
-//! anything ahead of it.
+//! Streams: in-order queues of a device. The runtime owns a default stream and a pool of streams for each device, and a
+//! host may make others. Work of a stream takes effect in the order of submission (H18).
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -16,12 +15,12 @@ use crate::current::MAX_DEVICES;
 use crate::{Device, Error, Result};
 use outrigger_handles::{Kind, Ref, Table};
 
-/// Streams of one priority in a device's pool: as many as PyTorch has for CUDA.
+/// The number of streams of one priority in a device's pool: the same as PyTorch has for CUDA.
 const POOL_STREAMS: usize = 32;
 
 static TABLE: Table<Stream> = Table::new(Kind::Stream);
 
-/// The streams of each device that the runtime owns.
+/// The streams that the runtime owns, by device.
 static OWNED: [Owned; MAX_DEVICES] = [const { Owned::new() }; MAX_DEVICES];
 
 struct Owned {
@@ -49,7 +48,7 @@ pub struct Stream {
     owner: Owner,
 }
 
-/// Who decides when a stream ends.
+/// Who destroys a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Runtime,
@@ -82,7 +81,7 @@ impl Device {
             .expect("made before the device is published")
     }
 
-    /// A stream of the device's pool, which the runtime owns: the next one in turn of that priority.
+    /// The next stream of a priority in the device's pool, in turn. The runtime owns it.
     ///
     /// # Errors
     /// What the driver reports.
@@ -96,15 +95,16 @@ impl Device {
             let turn = owned.next.fetch_add(1, Ordering::Relaxed);
             return Ok(pool[turn % pool.len()].clone());
         }
-        // Without the lock: the driver makes it. Threads that ask at the same moment may add a few more.
+        // Not under the lock: the driver makes the queue. Threads that ask at the same moment may add a few more
+        // streams.
         let stream = Stream::make(self, priority, Owner::Runtime)?;
         let mut pools = owned.pools.lock();
         pools.entry(priority).or_default().push(stream.clone());
         Ok(stream)
     }
 
-    /// Makes a stream, the host's until [`destroy_stream`]. A lower priority number is more urgent; it is clamped to
-    /// the device's range.
+    /// Makes a stream, which the host owns until [`destroy_stream`]. A lower priority number is more urgent, and is
+    /// clamped to the device's range.
     ///
     /// # Errors
     /// What the driver reports; `OUT_OF_HOST_MEMORY` if too many are alive.
@@ -128,18 +128,18 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The device that runs it.
+    /// The device of the stream.
     #[inline]
     pub fn device(&self) -> &'static Device {
         self.device
     }
 
-    /// The priority that it got: the asked one within the device's range.
+    /// The stream's priority: the requested one, clamped to the device's range.
     pub fn priority(&self) -> i32 {
         self.priority
     }
 
-    /// True if all work submitted before has finished. Never waits.
+    /// Whether all work submitted before has finished. Never waits.
     ///
     /// # Errors
     /// The first failure of the stream's work since it was last synchronized; `CAPTURE` while it
@@ -152,7 +152,7 @@ impl Stream {
         self.queue().query().map_err(|error| self.failed(error))
     }
 
-    /// Sees to it that what was submitted starts by itself.
+    /// Starts what was submitted, for drivers that keep work back (R18).
     ///
     /// # Errors
     /// What the driver reports.
@@ -163,12 +163,11 @@ impl Stream {
         self.queue().flush().map_err(|error| self.failed(error))
     }
 
-    /// Copies `size` bytes in stream order. Device ranges must lie in live allocations of this
-    /// stream's device; host memory stays valid and untouched until the copy has finished.
+    /// Copies `size` bytes in stream order. Device ranges lie in live allocations of this stream's device.
     ///
     /// # Safety
-    /// The host ranges are valid for `size` bytes until the stream has passed this point, and nothing
-    /// else writes to what the copy reads or touches what it writes until then.
+    /// The host ranges are valid for `size` bytes until the stream has passed this point (R26). The device ranges are
+    /// as [`fill`](Self::fill) has it. Until then nothing unordered with this stream uses either range.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` that names the range that is not in a live allocation; what the driver reports.
@@ -182,8 +181,8 @@ impl Stream {
         if self.is_capturing() {
             return self.record_copy(dst, src, size, kind);
         }
-        // SAFETY: device ranges are live, as just checked, and the allocator reuses them in stream
-        // order only; the host ranges are the caller's promise.
+        // SAFETY: the device ranges were checked, and the allocator reuses them only in stream order (H23). This
+        // function's contract: the host ranges are valid until the copy has finished.
         unsafe { self.queue().copy(dst, src, size, kind) }.map_err(|error| self.failed(error))
     }
 
@@ -196,9 +195,9 @@ impl Stream {
     /// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order.
     ///
     /// # Safety
-    /// The allocation is not freed before the stream has passed this point, unless it was allocated on this
-    /// stream, or the stream is recorded on it before it is freed (H23); nor does anything unordered with
-    /// this stream use the range.
+    /// The allocation lives until the stream has passed this point. It may be freed before only if it was allocated on
+    /// this stream, or this stream was recorded on it (H23). Nothing unordered with this stream uses the range
+    /// meanwhile.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the range is not in a live allocation, or size and pattern do not fit.
@@ -208,15 +207,15 @@ impl Stream {
         if self.is_capturing() {
             return self.record_fill(dst, size, pattern);
         }
-        // SAFETY: the range is live, as just checked, and stays so until the fill has run (H23).
+        // SAFETY: the range was checked just now. This function's contract: it stays live until the fill has run (H23).
         unsafe { self.queue().fill(dst, size, pattern) }.map_err(|error| self.failed(error))
     }
 
-    /// Runs a function on the host in stream order, exactly once. It gets the failure of the work
-    /// before it, if any, and its own failure makes the stream fail. It must not call the runtime.
+    /// Runs a function on the host in stream order, exactly once. The function gets the failure of the work before it,
+    /// if any. If the function fails, the stream fails. It must not call the runtime (H16).
     ///
     /// # Errors
-    /// What the driver reports; the function is dropped without having run.
+    /// What the driver reports. The function is then dropped without having run.
     pub fn host_call(
         &self,
         function: impl FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
@@ -232,14 +231,14 @@ impl Stream {
         self.host_call_now(function)
     }
 
-    /// As [`host_call`](Self::host_call) for a C function. Where the stream captures, it is called at
-    /// every replay.
+    /// Does what [`host_call`](Self::host_call) does with a C function. If the stream captures, the function is called
+    /// at every replay.
     ///
     /// # Safety
     /// `function` may be called with `user` from any thread at any later time.
     ///
     /// # Errors
-    /// What the driver reports; the function was not and will not be called.
+    /// What the driver reports. The function is not called then.
     pub unsafe fn host_call_raw(
         &self,
         function: outrigger_device::HostFn,
@@ -248,7 +247,7 @@ impl Stream {
         if self.is_capturing() {
             return self.record_host_call(function, user);
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: this function's contract: `function` may be called with `user` from any thread, at any later time.
         unsafe { self.queue().host_call_raw(function, user) }.map_err(|error| self.failed(error))
     }
 }
@@ -263,7 +262,7 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// The stream with this id, which lives as long as what is returned.
+/// The stream with this id. It lives as long as the result.
 ///
 /// # Errors
 /// `INVALID_HANDLE` if the id is not of a live stream.
@@ -272,12 +271,12 @@ pub fn stream(id: u64) -> Result<Ref<Stream>> {
     Ok(TABLE.get(id)?)
 }
 
-/// Destroys a stream without waiting: work that was submitted still runs, and memory that it uses is
-/// not reused before.
+/// Destroys a stream without waiting. Work that was submitted still runs, and memory that it uses is not reused before
+/// it has finished.
 ///
 /// # Errors
-/// `INVALID_HANDLE` if the id is not of a live stream; `INVALID_ARGUMENT` for a stream that the
-/// runtime owns.
+/// `INVALID_HANDLE` if the id is not of a live stream; `INVALID_ARGUMENT` for a stream that the runtime owns; `BUSY`
+/// for a stream that captures.
 pub fn destroy_stream(id: u64) -> Result<()> {
     let found = stream(id)?;
     if found.is_capturing() {
@@ -297,7 +296,7 @@ pub fn destroy_stream(id: u64) -> Result<()> {
     let device = found.device;
     drop(found);
     drop(TABLE.remove(id)?);
-    // Now, unless another thread is in a call on it.
+    // The queue is destroyed now, unless another thread is in a call on the stream.
     device.timelines().settle();
     Ok(())
 }

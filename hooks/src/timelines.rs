@@ -1,5 +1,5 @@
-//! Where each stream of a device stands, also those that were destroyed while they were busy: the allocator asks when
-//! memory that a stream used may be used by another one, or be given back.
+//! The end of each stream's work on a device, also of streams that were destroyed while they were busy. The allocator
+//! asks here whether memory that a stream used may be used by another stream or given back to the driver.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use outrigger_locks::{Mutex, Rank, RwLock};
 
 use crate::{Error, Result};
 
-/// The timelines of all devices: memory of one may be used by streams of another.
+/// The timelines of all devices, because streams of one device may use memory of another.
 static ALL: RwLock<Vec<Arc<Timelines>>> = RwLock::new(Rank::AllTimelines, Vec::new());
 
 /// The timelines of a device's streams, by the id of the stream.
 pub(crate) struct Timelines(Mutex<HashMap<u64, Timeline>>);
 
-/// Where a stream stands.
+/// How the end of a stream's work is known.
 #[derive(Clone)]
 pub(crate) enum Timeline {
-    /// Also while its handle is destroyed, but a call on it is not over: that call may submit work yet.
+    /// By the stream: it lives, or its handle was destroyed during a call on it, which may still submit work.
     Stream(Arc<Stream>),
-    /// Nobody can submit any more.
+    /// By an event after its last work: nobody can submit any more.
     Ended(Arc<Event>),
 }
 
 impl Timeline {
-    /// An event after all work that the stream has been given.
+    /// An event after all work that the stream was given.
     pub(crate) fn fence(&self) -> Result<Arc<Event>> {
         match self {
             Self::Stream(stream) => stream.tail().map_err(Error::from),
@@ -36,7 +36,7 @@ impl Timeline {
 }
 
 impl Timelines {
-    /// Those of a new device.
+    /// The timelines of a new device, listed among those of all devices.
     pub(crate) fn of_new_device() -> Arc<Self> {
         let timelines = Arc::new(Self(Mutex::new(Rank::Timelines, HashMap::new())));
         ALL.write().push(Arc::clone(&timelines));
@@ -48,14 +48,14 @@ impl Timelines {
         self.0.lock().insert(stream.id(), timeline);
     }
 
-    /// Keeps the end of their work in place of streams that were destroyed and that nobody uses any more, and
-    /// forgets those ends that have passed.
+    /// Replaces each stream that was destroyed and is in no call by an event after its last work. Forgets the events
+    /// that have passed.
     pub(crate) fn settle(&self) {
         let (mut unused, mut ended) = (Vec::new(), Vec::new());
         for (&id, timeline) in self.0.lock().iter() {
             match timeline {
-                // The reference here is the last: others come to be only by `find` and `live`, whose users submit no
-                // work of a host.
+                // This is the last reference. New ones come only from `find` and `live`, whose callers submit no work
+                // of a host.
                 Timeline::Stream(stream) if Arc::strong_count(stream) == 1 => {
                     unused.push(Arc::clone(stream));
                 }
@@ -64,10 +64,10 @@ impl Timelines {
             }
         }
         for stream in unused {
-            // Where the driver gives no event for its end, it stays, and the next call tries again.
+            // If the driver makes no event, the stream stays, and the next call tries again.
             let Ok(tail) = stream.tail() else { continue };
             let replaced = self.0.lock().insert(stream.id(), Timeline::Ended(tail));
-            // The queue goes to the driver without the lock.
+            // Not under the lock: dropping the stream destroys its queue, which calls the driver.
             drop(replaced);
         }
         ended.retain(|(_, event)| event.is_over());
@@ -87,30 +87,30 @@ impl Timelines {
         streams.collect()
     }
 
-    /// Where a stream stands; `None` if its work is known to be done, or it is of another device.
+    /// The timeline of a stream; `None` if its work is known to have finished, or it is of another device.
     pub(crate) fn find(&self, id: u64) -> Option<Timeline> {
         self.0.lock().get(&id).cloned()
     }
 
-    /// An event after all work that a stream of the device has been given; `None` if that work is known to be done.
+    /// An event after all work that a stream of the device was given; `None` if that work is known to have finished.
     pub(crate) fn fence(&self, id: u64) -> Result<Option<Arc<Event>>> {
         self.find(id).map(|one| one.fence()).transpose()
     }
 
-    /// Events after all work that all streams have been given, also those that were destroyed.
+    /// Events after all work that all streams of the device were given, also streams that were destroyed.
     pub(crate) fn fences(&self) -> Result<Vec<Arc<Event>>> {
         let all: Vec<_> = self.0.lock().values().cloned().collect();
         all.iter().map(Timeline::fence).collect()
     }
 }
 
-/// Where a stream of whichever device stands; `None` if its work is known to be done.
+/// The timeline of a stream of any device; `None` if its work is known to have finished.
 pub(crate) fn find(id: u64) -> Option<Timeline> {
     let all = ALL.read().clone();
     all.iter().find_map(|one| one.find(id))
 }
 
-/// Events after all work that all streams of all devices have been given.
+/// Events after all work that all streams of all devices were given.
 pub(crate) fn all_fences() -> Result<Vec<Arc<Event>>> {
     let all = ALL.read().clone();
     let mut fences = Vec::new();

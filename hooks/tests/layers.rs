@@ -1,5 +1,5 @@
-//! Layers as a host of the runtime gets them: by `OUTRIGGER_LAYERS` alone. The runtime reads it once, so that
-//! each case is a process of its own.
+//! Layers as a host of the runtime gets them: by `OUTRIGGER_LAYERS` alone. The runtime reads the variable once, so each
+//! case is a process of its own.
 
 use std::process::{Command, Output};
 
@@ -7,10 +7,10 @@ use outrigger_device::Driver;
 use outrigger_hooks::{Code, create_stream, runtime};
 use outrigger_layers::replay::{Recording, ReplayOptions, compare, replay};
 
-/// Set for the processes that use the runtime.
+/// Set for the child processes, which use the runtime.
 const CHILD: &str = "OUTRIGGER_TEST_LAYERS";
 
-/// What such a process does: it uses a stream and memory, and tells its errors by their codes.
+/// The child uses a stream and memory, and ends with the code of its error.
 fn child() -> Result<(), outrigger_hooks::Error> {
     let stream = create_stream(0, 0)?;
     let device = runtime()?.device(0)?;
@@ -33,7 +33,7 @@ fn run(layers: &str) -> Output {
 #[test]
 fn layers_of_the_environment_are_over_the_drivers() {
     if std::env::var_os(CHILD).is_some() {
-        // The code is the outcome: a failed test ends in 101.
+        // The code is the outcome, because a failed test ends in 101.
         let code = child().map_or_else(|error| error.code().0, |()| 0);
         std::process::exit(code);
     }

@@ -1,7 +1,7 @@
-//! A device's memory as its allocator sees it: memory of the driver, and fences on streams.
+//! A device's memory as its allocator sees it: memory of the driver, and fences of streams.
 //!
-//! It must never give memory back to a driver while work that was submitted may still use it, and never
-//! cache anything: that is the allocator's.
+//! The allocator frees memory here only after all submitted work that may use it has finished. Nothing is cached here:
+//! that is the allocator's job.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::observer::{self, Observation, ObservationKinds, Pressure};
 use crate::timelines::{self, Timeline, Timelines};
 use crate::{Error, Result};
 
-/// After which memory is free.
+/// The point after which memory is free.
 pub(crate) enum Fence {
-    /// It is free already.
+    /// The memory is free now.
     Passed,
-    /// The point of a stream.
+    /// A point of a stream.
     Event(Arc<outrigger_device::Event>),
-    /// The end of a capture that has recorded a use of it: until then nothing else of the capture may
-    /// get it, and replays are ordered by the graph. With what the stream was given before it.
+    /// The end of a capture that recorded a use of the memory, and the work that the stream was given before it. Until
+    /// the capture ends, nothing else in it may get the memory. Replays are ordered by the graph.
     Capture(CaptureEnd, Arc<outrigger_device::Event>),
 }
 
@@ -50,10 +50,10 @@ impl Fence {
         !matches!(self, Self::Capture(..))
     }
 
-    /// Waits until it is [`done`](Self::done).
+    /// Waits until the fence is [`done`](Self::done).
     ///
     /// # Errors
-    /// The driver cannot be waited for. Failures of the work are for those who wait for its stream.
+    /// The wait itself failed. A failure of the work is reported to whoever waits for its stream.
     pub(crate) fn wait(&self) -> Result<()> {
         let Self::Event(event) = self else {
             return Ok(());
@@ -65,19 +65,19 @@ impl Fence {
     }
 }
 
-/// A device's memory, as its allocator sees it.
+/// A device's memory as its allocator sees it.
 pub(crate) struct DeviceMemory {
     device: u32,
     driver: Driver,
     ordinal: u32,
     timelines: Arc<Timelines>,
-    /// The limit of the device, for those who ask: the allocator keeps it.
+    /// A copy of the device's limit for callers that ask. The allocator enforces it.
     pub(crate) limit: AtomicU64,
-    /// Whether streams may wait for each other for memory.
+    /// Whether streams may be made to wait for each other to get memory.
     stream_waits: bool,
     /// Pools of the device that sleep.
     pub(crate) sleeping: Sleeping,
-    // Bytes of what counts for the process: of segments by address, of physical memory by handle.
+    // The bytes that count for the process: segments by address, physical memory by handle.
     held: Mutex<HashMap<u64, u64>>,
     paging: Option<Paging>,
 }
@@ -91,8 +91,7 @@ impl DeviceMemory {
         config: &Config,
         total: u64,
     ) -> Self {
-        // A driver that has the group and does not know its granularity for this device is used
-        // without.
+        // If the driver has virtual memory, but cannot tell its granularity for this device, it is used without.
         let paging = driver.virtual_memory().and_then(|memory| {
             let granularity = memory.granularity(ordinal).ok()?;
             Some(Paging {
@@ -121,8 +120,8 @@ struct Paging {
 }
 
 impl DeviceMemory {
-    /// Asks for memory where the allocator of this device cannot: from the caches of other devices, if the
-    /// limit of the process is in the way, and from the host. True if anybody gave some.
+    /// Asks for memory elsewhere: the caches of other devices, if the limit of the process is reached, and the host.
+    /// Returns true if anybody released some.
     pub(crate) fn relieve(&self, needed: u64) -> bool {
         let given = limit::relieve(self.device, needed);
         let pressure = Pressure {
@@ -146,10 +145,10 @@ impl Backend for DeviceMemory {
     }
 
     fn segment_free(&self, address: u64) {
-        // SAFETY: the allocator gives back what `segment_alloc` returned, once, when no block is in
-        // use and fences behind all streams that used it have passed.
+        // SAFETY: R12: the allocator frees what `segment_alloc` returned, once, when no block of it is in use and the
+        // fences of all streams that used it have passed.
         if let Err(error) = unsafe { self.driver.memory_free(address) } {
-            // It keeps the memory, which goes on to count.
+            // The driver keeps the memory, so it still counts.
             tracing::error!(target: "outrigger::memory", %error, address, "the driver refused to free");
             return;
         }
@@ -165,7 +164,7 @@ impl Backend for DeviceMemory {
     fn order(&self, id: StreamId, fence: &Fence) -> bool {
         match fence {
             Fence::Passed => true,
-            // What a capture records runs at other times.
+            // What a capture records runs at another time, so a wait now would order nothing.
             Fence::Capture(..) => false,
             Fence::Event(_) if !self.stream_waits => false,
             Fence::Event(event) => match find(Some(&self.timelines), id) {
@@ -182,7 +181,7 @@ impl Backend for DeviceMemory {
     }
 
     fn is_out_of_memory(&self, error: &Error) -> bool {
-        // Addresses and mappings are the host's, and giving memory back frees them, too.
+        // Addresses and page tables take host memory, and giving device memory back frees those, too.
         matches!(error.code(), Code::OUT_OF_MEMORY | Code::OUT_OF_HOST_MEMORY)
     }
 
@@ -215,7 +214,7 @@ impl Backend for DeviceMemory {
         let kind = match event.kind {
             EventKind::SegmentAlloc => ObservationKinds::SEGMENT_ALLOC,
             EventKind::SegmentFree => ObservationKinds::SEGMENT_FREE,
-            // Told with the text of the error, which is made above.
+            // `alloc_failed` tells this with the text of the error.
             EventKind::OutOfMemory => return,
         };
         if observer::listening(kind) {
@@ -233,14 +232,14 @@ impl Backend for DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// The driver's virtual memory. Only asked where there is some.
+    /// The driver's virtual memory. Called only if there is some.
     fn driver_memory(&self) -> Result<outrigger_device::VirtualMemory<'_>> {
         self.driver
             .virtual_memory()
             .ok_or_else(|| Error::new(Code::UNSUPPORTED, "the driver has no virtual memory"))
     }
 
-    /// Logs that the driver refused what it must not.
+    /// Logs a refusal by the driver that the contract does not allow. Returns whether the call succeeded.
     fn gave_back(&self, what: &str, outcome: Result<()>) -> bool {
         outcome.inspect_err(|error| refused_to(what, error)).is_ok()
     }
@@ -290,7 +289,7 @@ impl VirtualMemory for DeviceMemory {
             return;
         };
         let destroyed = self.driver_memory().and_then(|memory| {
-            // SAFETY: the allocator gives back what `create` returned, once, and maps it no more.
+            // SAFETY: R38: the allocator destroys what `create` returned, once, and maps it no more.
             Ok(unsafe { memory.destroy(handle) }?)
         });
         if self.gave_back("destroy physical memory", destroyed)
@@ -305,34 +304,33 @@ impl VirtualMemory for DeviceMemory {
             .iter()
             .filter_map(|piece| outrigger_device::Physical::from_raw(piece.0));
         let handles: Vec<_> = handles.collect();
-        // SAFETY: all are of `create` and not destroyed; the addresses are reserved and nothing is
-        // mapped there.
+        // SAFETY: R39: `create` returned all of these objects, none was destroyed, and nothing is mapped in the range,
+        // which is reserved.
         Ok(unsafe { self.driver_memory()?.map(address, &handles) }?)
     }
 
     fn unmap(&self, address: u64, size: u64) {
-        // What the driver refuses was logged.
+        // `try_unmap` has logged a refusal.
         let _ = self.try_unmap(address, size);
     }
 
     fn try_unmap(&self, address: u64, size: u64) -> Result<()> {
         let unmapped = self.driver_memory().and_then(|memory| {
-            // SAFETY: the allocator unmaps what it has mapped, once fences behind all streams that used
-            // it have passed.
+            // SAFETY: R40: the allocator unmaps what it has mapped, after the fences of all streams that used it have
+            // passed.
             Ok(unsafe { memory.unmap(address, size) }?)
         });
         unmapped.inspect_err(|error| refused_to("unmap memory", error))
     }
 }
 
-/// Where a stream stands, which may be one of another device, or have been destroyed: its device still knows where its
-/// work ends. `own` timelines are asked first.
+/// The timeline of a stream of any device, also of a stream that was destroyed. `own` timelines are asked first.
 fn find(own: Option<&Timelines>, id: StreamId) -> Option<Timeline> {
     let found = own.and_then(|own| own.find(id.0));
     found.or_else(|| timelines::find(id.0))
 }
 
-/// A fence after the work of a stream, of whichever device. `own` timelines are asked first.
+/// A fence after the work of a stream of any device. `own` timelines are asked first.
 pub(crate) fn fence_of(own: Option<&Timelines>, id: StreamId) -> Result<Fence> {
     let Some(timeline) = find(own, id) else {
         return Ok(Fence::Passed);

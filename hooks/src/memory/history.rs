@@ -1,5 +1,5 @@
-//! What a host wants to know of a device's memory over time: the ring of events, and traces that
-//! can be replayed. All of it is off until asked for.
+//! What is recorded of memory over time: the ring of the latest events, and traces that can be replayed. Both are off
+//! until a host turns them on.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use outrigger_locks::calls_host;
 use crate::pinned::HostMemory;
 use crate::{Device, Error, Result, observer};
 
-/// A source of the host's, which is asked with no lock held: it may call the library, or take locks of its own.
+/// A host's source of contexts. It is asked with no lock held, because it may call the library or take its own locks.
 struct HostSource(Arc<dyn ContextSource>);
 
 impl HostSource {
@@ -28,7 +28,7 @@ impl ContextSource for HostSource {
         if observer::is_quiet() {
             return 0;
         }
-        // What it allocates itself would capture again, and so on.
+        // An allocation that the source makes would capture a context again, without an end.
         let token = observer::quietly(|| self.ask(|source| source.capture()));
         token.unwrap_or_default()
     }
@@ -43,25 +43,25 @@ impl ContextSource for HostSource {
 }
 
 impl Device {
-    /// Starts to keep the last events of the device's memory, for [`snapshot_json`](crate::snapshot_json),
-    /// or goes on with other options. Blocks that are live already have no label and no context.
+    /// Starts to keep the latest events of the device's memory for [`snapshot_json`](crate::snapshot_json), or changes
+    /// the options. Blocks that are live already have no label and no context.
     pub fn start_memory_history(&self, options: HistoryOptions) {
         start(self.history(), options);
     }
 
-    /// Stops to keep events, and forgets those that were kept. When it returns, contexts are given back,
-    /// except to captures that other threads are at.
+    /// Stops to keep events, and drops those that were kept. Afterwards all contexts have been given back, except those
+    /// that other threads are capturing at that moment.
     pub fn stop_memory_history(&self) {
         self.history().record(None);
     }
 
-    /// Forgets the events that were kept so far.
+    /// Drops the events that were kept so far.
     pub fn clear_memory_history(&self) {
         self.history().clear();
     }
 
-    /// Writes what is allocated and freed from now on to a file, in the text format that
-    /// `outrigger replay` and `outrigger memory` read. A trace that is being written ends.
+    /// Starts a trace: writes what is allocated and freed from now on to a file, in the text format that `outrigger
+    /// replay` and `outrigger memory` read. A trace that is being written is ended.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the file cannot be written.
@@ -77,16 +77,16 @@ impl Device {
             .map_err(|error| not_written(&path.display().to_string(), &error))
     }
 
-    /// Ends the trace, if one is being written.
+    /// Ends the trace that is being written, if there is one.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if some of it could not be written: the file ends before that.
+    /// `INVALID_ARGUMENT` if part of it could not be written. The file ends before that part.
     pub fn stop_memory_trace(&self) -> Result<()> {
         let outcome = self.history().stop_trace();
         outcome.map_err(|error| not_written("the trace", &error))
     }
 
-    /// Notes in the trace that a step begins. Waits for the device, which a mark says is idle.
+    /// Marks the begin of a step in the trace. Waits for the device first, because a mark says that the device is idle.
     ///
     /// # Errors
     /// Those of [`synchronize`](Self::synchronize).
@@ -96,30 +96,30 @@ impl Device {
         Ok(())
     }
 
-    /// The labels that hold most of what is in use, the largest first, at most `count`. Only what was
-    /// allocated since labels, history or trace are on is known.
+    /// The labels that hold most of the memory in use, the largest first, at most `count`. Only allocations since
+    /// labels, history or a trace were turned on count.
     pub fn top_holders(&self, count: usize) -> Vec<Holder> {
         self.history().top_holders(count)
     }
 }
 
 impl HostMemory {
-    /// As [`Device::start_memory_history`], for pinned memory.
+    /// [`Device::start_memory_history`] for pinned memory.
     pub fn start_memory_history(&self, options: HistoryOptions) {
         start(self.history(), options);
     }
 
-    /// As [`Device::stop_memory_history`], for pinned memory.
+    /// [`Device::stop_memory_history`] for pinned memory.
     pub fn stop_memory_history(&self) {
         self.history().record(None);
     }
 
-    /// As [`Device::clear_memory_history`], for pinned memory.
+    /// [`Device::clear_memory_history`] for pinned memory.
     pub fn clear_memory_history(&self) {
         self.history().clear();
     }
 
-    /// As [`Device::top_holders`], for pinned memory.
+    /// [`Device::top_holders`] for pinned memory.
     pub fn top_holders(&self, count: usize) -> Vec<Holder> {
         self.history().top_holders(count)
     }

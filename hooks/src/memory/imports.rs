@@ -1,21 +1,21 @@
-//! What a device has imported of the memory of other processes. How memory is exported and imported is `ipc`'s.
+//! The memory of other processes that a device has imported. `ipc` exports, imports and closes memory.
 
 use std::collections::BTreeMap;
 
 use outrigger_device::Physical;
 use outrigger_locks::{Rank, RwLock};
 
-/// Memory of another process.
+/// An import: memory of another process.
 pub(crate) struct Import {
     pub(crate) size: u64,
     pub(crate) mapped: Mapped,
 }
 
-/// How it got here.
+/// How the memory is mapped here.
 pub(crate) enum Mapped {
-    /// The driver has mapped another's allocation, which starts here.
+    /// The driver mapped an allocation of the other process, which starts here.
     Allocation(u64),
-    /// Physical memory, mapped at addresses that were reserved for it.
+    /// Physical memory, mapped at addresses that this process reserved.
     Pieces {
         address: u64,
         size: u64,
@@ -33,17 +33,17 @@ impl Default for Imports {
 }
 
 impl Imports {
-    /// Puts an import in, at its address.
+    /// Adds an import at its address.
     pub(crate) fn insert(&self, base: u64, import: Import) {
         self.0.write().insert(base, import);
     }
 
-    /// Takes the import at an address out.
+    /// Removes the import at an address.
     pub(crate) fn remove(&self, base: u64) -> Option<Import> {
         self.0.write().remove(&base)
     }
 
-    /// The start and size of the imported allocation around an address.
+    /// The start and size of the import that contains an address.
     pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
         let imports = self.0.read();
         let (&base, import) = imports.range(..=address).next_back()?;

@@ -1,8 +1,8 @@
-//! Memory that processes share: an allocation as text that another process turns into memory of its own.
+//! Memory that processes share: a process exports an allocation as a text, and another process imports the text as
+//! memory of its own.
 //!
-//! What is exported stays its owner's: it must be kept until all importers have closed it, and the work
-//! of the processes is ordered by them. It must never trust the text beyond what the driver checks: a
-//! text of another driver, or a damaged one, is an error.
+//! The exporter owns the memory, keeps it until all importers have closed it, and the processes order their work (R43,
+//! R44). A text is not trusted: one of another driver, or a damaged one, is an error.
 
 use std::fmt::Write as _;
 
@@ -13,17 +13,17 @@ use crate::memory::imports::{Import, Mapped};
 use crate::memory::{PointerInfo, nowhere};
 use crate::{Device, Error, Result};
 
-/// What a text begins with: its meaning, and the version of it.
+/// The first word of a text: its kind and its version.
 const MAGIC: &str = "otr-memory-1";
 
-/// An exported allocation, as the text tells it.
+/// An exported allocation: the contents of a text.
 #[derive(Debug, PartialEq, Eq)]
 struct Exported {
     driver: String,
-    /// Bytes of the allocation, and where it starts in what the handles stand for.
+    /// The bytes of the allocation, and its offset in the memory that the handles name.
     size: u64,
     offset: u64,
-    /// Of physical memory, with its bytes, one behind the other; `Err`: of one allocation.
+    /// `Ok`: pieces of physical memory, one behind the other, with their bytes. `Err`: one allocation.
     handles: Result<Vec<(u64, IpcHandle)>, IpcHandle>,
 }
 
@@ -96,12 +96,12 @@ fn parse_handle(digits: &str) -> Option<IpcHandle> {
 }
 
 impl Device {
-    /// The allocation around an address of this device as a text for [`Device::import_memory`] in other
-    /// processes, which reaches all of its bytes there. It is kept until they have closed it; its contents
-    /// are theirs to see once the work that writes them has finished.
+    /// Exports the allocation that contains an address of this device, as a text for [`Device::import_memory`] in other
+    /// processes. The caller keeps the allocation until they have closed it. They see its contents after the work that
+    /// writes them has finished.
     ///
     /// # Errors
-    /// `NOT_FOUND` if the address is in no live allocation; `UNSUPPORTED` if the driver shares none.
+    /// `NOT_FOUND` if the address is in no live allocation; `UNSUPPORTED` if the driver shares no memory.
     pub fn export_memory(&self, address: u64) -> Result<String> {
         let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
         let (block, backing) = self
@@ -114,7 +114,8 @@ impl Device {
                 let export = |(physical, bytes): &(outrigger_allocator::Physical, u64)| {
                     let physical = Physical::from_raw(physical.0)
                         .ok_or_else(|| Error::new(Code::INTERNAL, "0 is no physical memory"))?;
-                    // SAFETY: the allocator has it mapped under a block in use, which the caller keeps.
+                    // SAFETY: the allocator has the object mapped under a block in use, which the caller does not free
+                    // meanwhile.
                     let handle = unsafe { ipc.physical_export(physical) }?;
                     Ok((*bytes, handle))
                 };
@@ -131,21 +132,19 @@ impl Device {
         Ok(exported.to_text())
     }
 
-    /// Makes an allocation that another process has exported memory of this device, and gives its
-    /// address and its bytes. It can be used as any memory here, but not captured, and is given back by
-    /// [`close_memory`](Self::close_memory).
+    /// Imports an allocation that another process exported, and returns its address on this device and its bytes. It
+    /// can be used as any memory here, but not in a capture. [`close_memory`](Self::close_memory) gives it back.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` for a text of another driver, and for what is none; `NOT_FOUND` where the
-    /// exporter has given the memory up; `UNSUPPORTED` if the driver shares none, or not with the process
-    /// that has exported it.
+    /// `INVALID_HANDLE` for a text of another driver, and for one that is no export; `NOT_FOUND` if the exporter has
+    /// freed the memory; `UNSUPPORTED` if the driver shares no memory, or not with the exporting process.
     pub fn import_memory(&self, text: &str) -> Result<(u64, u64)> {
         let exported = Exported::parse(text).ok_or_else(|| {
             Error::new(
                 Code::INVALID_HANDLE,
                 format!(
-                    "the text of {} bytes is no exported memory: it has to be what the export gave, \
-                     unchanged",
+                    "the text of {} bytes is not an export of memory: it has to be the text that the export \
+                     gave, unchanged",
                     text.len()
                 ),
             )
@@ -192,10 +191,10 @@ impl Device {
             })
             .and_then(|()| memory.reserve(self.ordinal(), size, 0))
             .and_then(|address| {
-                // SAFETY: they were imported just now.
+                // SAFETY: R39: the objects were imported just now, and the range was reserved for them.
                 unsafe { memory.map(address, &physical) }
                     .inspect_err(|_| {
-                        // The error that is told is the one of the mapping.
+                        // The caller gets the error of `map`.
                         let _ = memory.release(address, size);
                     })
                     .map(|()| address)
@@ -208,7 +207,7 @@ impl Device {
             }),
             Err(error) => {
                 for piece in physical {
-                    // SAFETY: imported just now, and not mapped. The error that is told came first.
+                    // SAFETY: the object was imported just now, and is not mapped. The caller gets the first error.
                     let _ = unsafe { memory.destroy(piece) };
                 }
                 Err(error.into())
@@ -216,11 +215,11 @@ impl Device {
         }
     }
 
-    /// Gives imported memory back, at its address. Waits for the work of the device, which may use it.
+    /// Closes imported memory at its address. Waits first for the work of the device, which may use the memory.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if nothing was imported there; those of [`synchronize`](Self::synchronize),
-    /// after which it is given back all the same; what the driver reports.
+    /// `INVALID_ARGUMENT` if nothing was imported at the address; those of [`synchronize`](Self::synchronize), after
+    /// which the memory is closed all the same; what the driver reports.
     pub fn close_memory(&self, address: u64) -> Result<()> {
         let import = self.imports().remove(address).ok_or_else(|| {
             Error::new(
@@ -236,7 +235,7 @@ impl Device {
         let closed = match import.mapped {
             Mapped::Allocation(base) => {
                 let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
-                // SAFETY: the work of the device has finished, and nobody finds the address any more.
+                // SAFETY: the work of the device was waited for, and `imports` has the address no more.
                 unsafe { ipc.memory_close(base) }
             }
             Mapped::Pieces {
@@ -248,12 +247,12 @@ impl Device {
                     .driver()
                     .virtual_memory()
                     .ok_or_else(|| self.shares_nothing())?;
-                // SAFETY: as above.
+                // SAFETY: R40: the work of the device was waited for, and `imports` has the range no more.
                 unsafe { memory.unmap(address, size) }
                     .and_then(|()| memory.release(address, size))
                     .and_then(|()| {
                         physical.into_iter().try_for_each(|piece| {
-                            // SAFETY: imported, and mapped nowhere any more.
+                            // SAFETY: the object was imported, and is mapped nowhere any more.
                             unsafe { memory.destroy(piece) }
                         })
                     })

@@ -1,7 +1,6 @@
-//! Allocations into a pool: for a while, what a thread allocates on a device comes from a pool of the
-//! host's choice.
+//! Pool uses: for a time, what a thread allocates on a device comes from a pool that the host chose.
 //!
-//! It must cost allocations of others nothing but a load, and never decide for another thread.
+//! A use concerns its own thread only. It costs the allocations of other threads one load.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -14,14 +13,14 @@ use crate::pool::pool;
 use crate::stream::stream;
 use crate::{Error, Result};
 
-/// Routes of all threads.
+/// The number of pool uses of all threads.
 static ROUTES: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static STACK: RefCell<Vec<Route>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is allocated on this stream comes from this pool. Keeps the pool alive.
+/// A pool use: allocations on the stream come from the pool. Keeps the pool alive.
 struct Route {
     handle: u64,
     memory: Arc<PoolRef>,
@@ -34,10 +33,10 @@ impl Drop for Route {
     }
 }
 
-/// From now on until [`end_pool_use`], what the calling thread allocates on the pool's device comes from
-/// this pool: on any stream, or with a `stream` other than 0 on that one only. Uses nest, and the
-/// innermost that fits an allocation decides; a stream that captures allocates from the pool of its
-/// graph all the same. The pool lives at least until then.
+/// Begins a pool use: until [`end_pool_use`], what the calling thread allocates on the pool's device comes from this
+/// pool. If `only_stream` is not 0, that holds for allocations on that stream only. Uses nest, and the innermost one
+/// that fits an allocation decides. A stream that captures allocates from the pool of its graph in any case. The use
+/// keeps the pool alive.
 ///
 /// # Errors
 /// `INVALID_HANDLE`; `INVALID_ARGUMENT` for a stream of another device.
@@ -65,11 +64,11 @@ pub fn begin_pool_use(handle: u64, only_stream: u64) -> Result<()> {
     Ok(())
 }
 
-/// Ends the last use that the calling thread has begun, which must be of this pool. Memory that was
-/// allocated stays the pool's.
+/// Ends the last pool use that the calling thread began, which must be of this pool. Memory that was allocated in it
+/// stays in the pool.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` if the thread uses no pool, or another one since; `INVALID_HANDLE` if the id is
+/// `INVALID_ARGUMENT` if the thread uses no pool, or has begun to use another one since; `INVALID_HANDLE` if the id is
 /// neither of a live pool nor of one that the thread uses.
 pub fn end_pool_use(handle: u64) -> Result<()> {
     if !STACK.with_borrow(|stack| stack.iter().any(|route| route.handle == handle)) {
@@ -86,13 +85,13 @@ pub fn end_pool_use(handle: u64) -> Result<()> {
             "this thread uses no pool: the use of pool {handle:#x} ends on the thread that began it"
         )),
     });
-    // Outside of the borrow: the last reference to a pool gives memory back.
+    // Not within the borrow: dropping the last reference to a pool gives memory back.
     ended
         .map(drop)
         .map_err(|text| Error::new(Code::INVALID_ARGUMENT, text))
 }
 
-/// The pool that serves the calling thread on this stream, if it uses one.
+/// The pool that the calling thread uses for allocations on this stream, if any.
 #[inline]
 pub(super) fn chosen(device: u32, stream: u64) -> Option<Arc<PoolRef>> {
     if ROUTES.load(Ordering::Relaxed) == 0 {
@@ -106,7 +105,7 @@ fn innermost(device: u32, stream: u64) -> Option<Arc<PoolRef>> {
     let fits = |route: &&Route| {
         route.memory.device().index() == device && (route.stream == 0 || route.stream == stream)
     };
-    // A thread that ends may still allocate after its stack is gone.
+    // At the end of a thread it may still allocate after its stack of uses is gone.
     STACK
         .try_with(|stack| {
             let stack = stack.borrow();

@@ -1,8 +1,8 @@
-//! Pools that sleep: what is in use of a pool moves to the host, its memory goes back to the device, and
-//! later comes back to the same addresses with the same contents.
+//! Pools that sleep. The memory in use of a pool is copied to the host, and the device gets the pool's memory back.
+//! Later the memory returns to the same addresses with the same contents.
 //!
-//! Whatever fails, at whichever call of the driver, leaves a pool asleep or awake. It must never give
-//! memory back that submitted work may still use: all streams of all devices are waited for.
+//! If a call fails, of the driver or of the allocator, the pool is left either asleep or awake. Memory goes back only
+//! after all streams of all devices were waited for, because submitted work may use it.
 
 use outrigger_allocator::{PoolAllocError, PoolId};
 use outrigger_device::{Code, CopyKind, Queue};
@@ -13,39 +13,37 @@ use crate::memory::sleeping::{Contents, Sleep};
 use crate::{Device, Error, Pool, Result, timelines};
 
 impl Pool {
-    /// Puts the pool to sleep, and gives the bytes that the device has got back: what is in use of it
-    /// moves to memory of the host. Waits for all work of all devices; nobody may submit work on the
-    /// pool's memory during the call, be it by replays. Then, until [`wake`](Self::wake), allocations from the
-    /// pool fail, and so do replays of graphs, copies and operators that use its memory; frees go on. A pool that
-    /// sleeps already gives 0.
+    /// Puts the pool to sleep: copies its memory in use to the host, and gives its memory back to the device. Returns
+    /// the number of bytes that the device got back; 0 if the pool sleeps already. Waits for all work of all devices.
+    /// Nobody may submit work on the pool's memory during the call, nor replay a graph that uses it. Afterwards, until
+    /// [`wake`](Self::wake), allocations from the pool fail, and so do copies, operators and replays that use its
+    /// memory. Its memory can still be freed.
     ///
     /// # Errors
-    /// `UNSUPPORTED` on a driver without virtual memory; `CAPTURE` while a graph is recorded into the
-    /// pool; `BUSY` while another thread allocates from it, puts it to sleep or wakes it;
-    /// `OUT_OF_HOST_MEMORY`; what the driver reports. Then the pool is as it was.
+    /// `UNSUPPORTED` on a driver without virtual memory; `CAPTURE` while a capture uses the pool; `BUSY` while another
+    /// thread allocates from it, puts it to sleep or wakes it; `OUT_OF_HOST_MEMORY`; what the driver reports. In all of
+    /// these cases the pool is as it was.
     pub fn sleep(&self) -> Result<u64> {
         Sleeper::of(self).sleep()
     }
 
-    /// Brings the pool's memory back to its addresses, with what it has held. A pool that is awake stays
-    /// so.
+    /// Brings the pool's memory back to its addresses, with its contents. A pool that is awake stays awake.
     ///
     /// # Errors
-    /// `OUT_OF_MEMORY`, after caches were given back and observers of pressure were asked; what the driver
-    /// reports. Then the pool still sleeps, and nothing of what it has held is lost. `BUSY` while another
-    /// thread puts it to sleep or wakes it.
+    /// `OUT_OF_MEMORY`, after caches were given back and observers of pressure were asked; what the driver reports.
+    /// Then the pool still sleeps, and its contents are kept. `BUSY` while another thread puts it to sleep or wakes it.
     pub fn wake(&self) -> Result<()> {
         Sleeper::of(self).wake()
     }
 
-    /// Bytes that the device has got back while the pool sleeps; `None` if it is awake. A pool that falls asleep or
-    /// wakes counts as asleep.
+    /// The bytes that the device got back while the pool sleeps; `None` if the pool is awake. A pool that is falling
+    /// asleep or waking counts as asleep.
     pub fn asleep(&self) -> Option<u64> {
         self.device().sleeping().bytes_of(self.memory().pool())
     }
 }
 
-/// A pool that is put to sleep or woken.
+/// A pool that is being put to sleep or woken.
 struct Sleeper<'a> {
     device: &'a Device,
     pool: PoolId,
@@ -61,7 +59,7 @@ impl Sleeper<'static> {
 }
 
 impl Sleeper<'_> {
-    /// See [`Pool::sleep`].
+    /// The work of [`Pool::sleep`].
     fn sleep(&self) -> Result<u64> {
         let sleeping = self.device.sleeping();
         let begun = sleeping.change(|pools| match pools.get(&self.pool) {
@@ -75,7 +73,7 @@ impl Sleeper<'_> {
         if !begun? {
             return Ok(0);
         }
-        // Without the lock: all work is waited for. From here on whoever submits looks whether what they use is there.
+        // Not under the lock, because all work is waited for. From here on each submission checks the pool's memory.
         match self.page_out() {
             Ok(contents) => {
                 let bytes = contents.bytes;
@@ -89,7 +87,7 @@ impl Sleeper<'_> {
         }
     }
 
-    /// Moves what is in use of the pool to the host.
+    /// Copies the pool's memory in use to the host, and gives the pool's memory back to the device.
     fn page_out(&self) -> Result<Contents> {
         let allocator = self.device.allocator();
         if self.device.captures().of_pool(self.pool).is_some() {
@@ -110,7 +108,7 @@ impl Sleeper<'_> {
         paged_out
     }
 
-    /// See [`Pool::wake`].
+    /// The work of [`Pool::wake`].
     fn wake(&self) -> Result<()> {
         let sleeping = self.device.sleeping();
         let saved = sleeping.change(|pools| {
@@ -129,7 +127,7 @@ impl Sleeper<'_> {
         let Some(saved) = saved? else {
             return Ok(());
         };
-        // Without the lock: observers may be asked to release memory.
+        // Not under the lock: observers may be asked to release memory.
         let outcome = self.page_in(&saved);
         sleeping.change(|pools| match outcome {
             Ok(()) => pools.remove(&self.pool),
@@ -138,7 +136,7 @@ impl Sleeper<'_> {
         outcome
     }
 
-    /// Brings the pool's memory back, with what it has held.
+    /// Takes the pool's memory from the device again, and copies its contents back.
     fn page_in(&self, saved: &Contents) -> Result<()> {
         let (device, pool) = (self.device, self.pool);
         device
@@ -149,8 +147,8 @@ impl Sleeper<'_> {
                 PoolAllocError::Pool(error) => pool_refused(error),
             })?;
         if let Err(failure) = restore(device, &saved.ranges) {
-            // What was restored so far is still on the host. Memory that copies may still write to stays
-            // mapped, until the pool is woken after all.
+            // All contents are still on the host. If copies may still be writing, the memory stays mapped until the
+            // pool is woken again.
             if !failure.running {
                 device
                     .allocator()
@@ -174,7 +172,7 @@ impl Sleeper<'_> {
     }
 }
 
-/// The end of a pool: what somebody still uses or keeps of it must be there. What cannot be had goes on to be refused.
+/// Wakes a pool that ends while its memory is still in use or held. If that fails, uses of the memory stay refused.
 pub(crate) fn end_sleep(device: &Device, pool: PoolId) {
     let sleeper = Sleeper { device, pool };
     if device.sleeping().bytes_of(pool).is_none() {
@@ -187,8 +185,8 @@ pub(crate) fn end_sleep(device: &Device, pool: PoolId) {
     }
 }
 
-/// Waits for what all streams of all devices have been given. Failures of that work are for those who wait
-/// for its streams.
+/// Waits for the work that all streams of all devices were given. A failure of that work is reported to whoever waits
+/// for its stream.
 fn wait_for_all() -> Result<()> {
     for fence in timelines::all_fences()? {
         Fence::Event(fence).wait()?;
@@ -196,7 +194,7 @@ fn wait_for_all() -> Result<()> {
     Ok(())
 }
 
-/// Copies ranges to the host.
+/// Copies ranges of device memory to the host.
 fn save(device: &Device, used: &[(u64, u64)]) -> Result<Vec<(u64, Box<[u8]>)>> {
     let mut ranges = Vec::new();
     for &(address, size) in used {
@@ -204,7 +202,7 @@ fn save(device: &Device, used: &[(u64, u64)]) -> Result<Vec<(u64, Box<[u8]>)>> {
         let room = usize::try_from(size).unwrap_or(usize::MAX);
         bytes.try_reserve_exact(room).map_err(|_| {
             let text =
-                format!("{size} bytes of the host for a pool that is put to sleep cannot be had");
+                format!("the host has no {size} bytes of memory for a pool that is put to sleep");
             Error::new(Code::OUT_OF_HOST_MEMORY, text)
         })?;
         bytes.resize(room, 0);
@@ -213,8 +211,8 @@ fn save(device: &Device, used: &[(u64, u64)]) -> Result<Vec<(u64, Box<[u8]>)>> {
     let copied = copy(device, |queue| {
         for (address, bytes) in &mut ranges {
             let host = bytes.as_mut_ptr() as u64;
-            // SAFETY: the range is mapped, and no submitted work uses it; the buffer has as many bytes, is
-            // nobody else's, and is kept until the copy has finished.
+            // SAFETY: the range is mapped, and no submitted work uses it. The buffer has as many bytes, and is kept or
+            // leaked until the copy has finished (R26).
             unsafe { queue.copy(host, *address, bytes.len() as u64, CopyKind::DeviceToHost) }?;
         }
         Ok(())
@@ -223,7 +221,7 @@ fn save(device: &Device, used: &[(u64, u64)]) -> Result<Vec<(u64, Box<[u8]>)>> {
         Ok(()) => Ok(ranges),
         Err(failure) => {
             if failure.running {
-                // Better lost than written to when it is another's.
+                // A copy may still write to the buffers, so they are leaked: nobody else may get that memory.
                 std::mem::forget(ranges);
             }
             Err(failure.error)
@@ -231,23 +229,23 @@ fn save(device: &Device, used: &[(u64, u64)]) -> Result<Vec<(u64, Box<[u8]>)>> {
     }
 }
 
-/// Copies ranges to the device.
+/// Copies ranges back to the device.
 fn restore(device: &Device, ranges: &[(u64, Box<[u8]>)]) -> Result<(), Failure> {
     copy(device, |queue| {
         for (address, bytes) in ranges {
             let host = bytes.as_ptr() as u64;
-            // SAFETY: the range is mapped anew, and nobody uses it yet; the buffer is kept until the copy
-            // has finished: while it may run, the pool sleeps on with what it holds.
+            // SAFETY: the range is mapped again, and nothing uses it yet. The buffer is kept until the copy has
+            // finished (R26): if the copy may still run, the pool goes on to sleep, and keeps its contents.
             unsafe { queue.copy(*address, host, bytes.len() as u64, CopyKind::HostToDevice) }?;
         }
         Ok(())
     })
 }
 
-/// Why copies failed.
+/// A failure of copies.
 struct Failure {
     error: Error,
-    /// Some of them may still be running: the driver could not be waited for.
+    /// Whether copies may still be running, because waiting for the driver failed.
     running: bool,
 }
 
@@ -258,7 +256,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Submits copies to a queue of their own, since streams of the host may capture or have failed, and waits.
+/// Submits copies and waits for them. They have a queue of their own, because streams of the host may capture or have
+/// failed.
 fn copy(
     device: &Device,
     submit: impl FnOnce(&Queue) -> outrigger_device::Result<()>,
@@ -266,13 +265,13 @@ fn copy(
     let queue = device.driver().queue_create(device.ordinal(), 0);
     let queue = queue.map_err(Error::from)?;
     let submitted = submit(&queue);
-    // Also after a failure: what was submitted before uses the buffers.
+    // Also after a failure, because the copies that were submitted before it use the buffers.
     let finished = queue.synchronize();
     let error = match submitted.and(finished) {
         Ok(()) => return Ok(()),
         Err(error) => error,
     };
-    // The wait may have failed for the work, which is over then, or by itself.
+    // The first wait may have reported the failure of the work, which is over then. Or the wait itself has failed.
     let over = queue.synchronize().is_ok() || matches!(queue.query(), Ok(true));
     Err(Failure {
         error: error.into(),

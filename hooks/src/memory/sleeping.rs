@@ -1,4 +1,4 @@
-//! Which pools of a device sleep, and what they have held. How a pool falls asleep and wakes is `sleep`'s.
+//! The pools of a device that sleep, and their contents. `sleep` puts pools to sleep and wakes them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,25 +8,25 @@ use outrigger_locks::{Mutex, Rank};
 
 /// The pools of a device that are not awake.
 pub(crate) struct Sleeping {
-    /// How many: asked on hot paths.
+    /// The number of entries. Asked on hot paths.
     count: AtomicUsize,
     pools: Mutex<HashMap<PoolId, Sleep>>,
 }
 
-/// How far a pool is that is not awake.
+/// The state of a pool that is not awake.
 #[derive(Debug)]
 pub(crate) enum Sleep {
-    /// A thread puts it to sleep, or wakes it; bytes that the device had got back before.
+    /// A thread is putting the pool to sleep or waking it. `bytes` is what the device had got back before.
     Changing { bytes: u64 },
     /// It sleeps.
     Asleep(Contents),
 }
 
-/// What a pool that sleeps has held.
+/// The contents of a pool that sleeps.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) ranges: Vec<(u64, Box<[u8]>)>,
-    /// Bytes that the device has got back.
+    /// The bytes that the device got back.
     pub(crate) bytes: u64,
 }
 
@@ -40,13 +40,13 @@ impl Default for Sleeping {
 }
 
 impl Sleeping {
-    /// Whether there are any: asked before addresses are looked up.
+    /// Whether any pool sleeps. Asked before addresses are looked up.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) != 0
     }
 
-    /// Bytes that the device has got back of a pool; `None` if it is awake.
+    /// The bytes of a pool that the device got back; `None` if the pool is awake.
     pub(crate) fn bytes_of(&self, pool: PoolId) -> Option<u64> {
         match self.pools.lock().get(&pool)? {
             Sleep::Changing { bytes } => Some(*bytes),
@@ -54,7 +54,7 @@ impl Sleeping {
         }
     }
 
-    /// Changes what is known of the pools.
+    /// Changes the states of pools.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut HashMap<PoolId, Sleep>) -> R) -> R {
         let mut pools = self.pools.lock();
         let result = change(&mut pools);

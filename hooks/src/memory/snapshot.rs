@@ -1,8 +1,7 @@
-//! Snapshots: all segments, blocks and kept events of devices as JSON, under the names that PyTorch's
-//! memory snapshots have, so that its viewer and `outrigger memory` read them.
+//! Snapshots: all segments, blocks and kept events of devices as JSON. The names are those of PyTorch's memory
+//! snapshots, so that PyTorch's viewer and `outrigger memory` read them.
 //!
-//! It must never call a host's functions with a lock held: contexts tell their frames when everything
-//! has been copied out.
+//! Functions of the host are called with no lock held: contexts tell their frames after everything was copied.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ struct Snapshot {
     segments: Vec<Segment>,
     /// By the number of the device.
     device_traces: Vec<Vec<Trace>>,
-    /// Of pinned host memory.
+    /// The segments of pinned host memory.
     host_segments: Vec<Segment>,
     host_traces: Vec<Trace>,
     allocator_settings: serde_json::Value,
@@ -38,7 +37,7 @@ struct Segment {
     segment_type: &'static str,
     segment_pool_id: (u64, u64),
     is_expandable: bool,
-    /// Shows memory of other segments once more: it does not count.
+    /// Whether the segment shows memory of other segments at other addresses. Its bytes do not count.
     is_view: bool,
     frames: [(); 0],
     blocks: Vec<Block>,
@@ -50,8 +49,8 @@ struct Block {
     size: u64,
     requested_size: u64,
     state: &'static str,
-    /// Whole pieces of memory that a segment shows once more where they are in use: they count here, but
-    /// nobody uses them at this address.
+    /// Whether a view shows this memory elsewhere, where it is in use. The bytes count here, but nobody uses this
+    /// address.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     is_lent: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +82,7 @@ struct FrameText {
     name: Box<str>,
 }
 
-/// Frames by context: thousands of events share few contexts, and a host takes its time to tell one.
+/// The frames of each context. Thousands of events share few contexts, and a host may take long to tell one.
 #[derive(Default)]
 struct Frames {
     known: HashMap<(usize, u64), Arc<[FrameText]>>,
@@ -110,10 +109,10 @@ impl Frames {
     }
 }
 
-/// All segments, blocks and kept events of one device, or of all (`None`), as JSON with PyTorch's names:
-/// `segments`, `device_traces` (a list per device, by number), `allocator_settings`; of all devices also
-/// `host_segments` and `host_traces`, which are of pinned memory. What PyTorch does not have: the `label`
-/// of blocks and events, and that memory may be at several addresses (`is_view`, `is_lent`).
+/// All segments, blocks and kept events of one device, or of all devices (`None`), as JSON with PyTorch's names:
+/// `segments`, `device_traces` (a list for each device, by number) and `allocator_settings`. For all devices there are
+/// also `host_segments` and `host_traces`, those of pinned memory. Not in PyTorch's snapshots: the `label` of blocks
+/// and events, and `is_view` and `is_lent` for memory that is at several addresses.
 ///
 /// # Errors
 /// `INVALID_DEVICE`.
@@ -128,7 +127,7 @@ pub fn snapshot_json(device: Option<u32>) -> Result<String> {
 }
 
 impl Pool {
-    /// Its segments and blocks as JSON; see [`snapshot_json`].
+    /// The pool's segments and blocks as JSON; see [`snapshot_json`].
     pub fn snapshot_json(&self) -> String {
         let pool = Some(self.memory().pool());
         json(&[self.device()], None, |segment| segment.pool == pool)
@@ -171,7 +170,7 @@ fn json(
         let entries = host.history().entries();
         snapshot.host_traces = entries.iter().map(|one| trace(one, &mut frames)).collect();
     }
-    // Strings and numbers only: this cannot fail.
+    // The snapshot has only strings and numbers, so this cannot fail.
     serde_json::to_string(&snapshot).unwrap_or_default()
 }
 
@@ -203,7 +202,7 @@ fn segment(
             .blocks
             .iter()
             .map(|block| {
-                // A note may be of a block that has gone between the two copies.
+                // The note may be of a block that was freed between the copies of notes and segments.
                 let note = notes
                     .get(&block.address)
                     .filter(|_| block.state != BlockState::Free);
@@ -238,7 +237,7 @@ fn trace(entry: &HistoryEntry, frames: &mut Frames) -> Trace {
     }
 }
 
-/// How the allocators are set up, as `OUTRIGGER_ALLOC` names it.
+/// The settings of the allocators, under the names of `OUTRIGGER_ALLOC`.
 fn settings(devices: &[&Device]) -> serde_json::Value {
     let limits: serde_json::Map<_, _> = devices
         .iter()

@@ -1,10 +1,10 @@
-//! Statistics of memory under the names of PyTorch's `memory_stats`, flat, as JSON.
+//! Statistics of memory as one flat JSON object, under the names of PyTorch's `memory_stats`.
 
 use serde_json::{Map, Value};
 
 use outrigger_allocator::{Stat, Stats};
 
-/// Puts a statistic under `name.class.current` and so on.
+/// Adds a statistic as `name.class.current` and so on.
 fn stat(to: &mut Map<String, Value>, name: &str, class: &str, value: &Stat) {
     let fields = [
         ("current", value.current),
@@ -17,7 +17,7 @@ fn stat(to: &mut Map<String, Value>, name: &str, class: &str, value: &Stat) {
     }
 }
 
-/// Statistics as JSON: one object, whose names are those of PyTorch's `memory_stats`, and some more.
+/// Statistics as a JSON object. The names are those of PyTorch's `memory_stats`, and some more.
 pub(crate) fn json(stats: &Stats) -> String {
     let mut to = Map::new();
     for (class, of) in [

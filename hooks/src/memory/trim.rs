@@ -1,7 +1,6 @@
-//! A thread that gives memory back that was idle for as long as `trim_after_ms` of `OUTRIGGER_ALLOC` says.
+//! A thread that gives back memory which was idle for `trim_after_ms` of `OUTRIGGER_ALLOC`.
 //!
-//! It is there only where that is set. It must never hold up who allocates: it waits for streams without a
-//! lock.
+//! The thread exists only if that option is set. It waits for streams without a lock, so it delays no allocation.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,10 +12,10 @@ use outrigger_device::Code;
 
 use crate::{Device, Error, Result};
 
-/// Has the thread look after a device from now on; starts it, if this is the first.
+/// Makes the thread watch a device. The first call starts the thread.
 ///
 /// # Errors
-/// `OUT_OF_HOST_MEMORY` if there can be no thread.
+/// `OUT_OF_HOST_MEMORY` if the thread cannot be started.
 pub(crate) fn start_trimming(device: &'static Device, after: Duration) -> Result<()> {
     static DEVICES: OnceLock<Sender<&'static Device>> = OnceLock::new();
     let devices = match DEVICES.get() {
@@ -24,16 +23,18 @@ pub(crate) fn start_trimming(device: &'static Device, after: Duration) -> Result
         None => {
             let (sender, receiver) = channel();
             let thread = thread::Builder::new().name("outrigger-trim".to_owned());
-            // It ends with the process, as devices do.
+            // The thread runs until the process ends, as devices live.
             let made = thread.spawn(move || trim(after / IdleWatch::LOOKS, &receiver));
             made.map_err(|error| {
-                let text = format!("no thread for trim_after_ms in OUTRIGGER_ALLOC: {error}");
+                let text = format!(
+                    "the thread for trim_after_ms in OUTRIGGER_ALLOC cannot be started: {error}"
+                );
                 Error::new(Code::OUT_OF_HOST_MEMORY, text)
             })?;
             DEVICES.get_or_init(|| sender)
         }
     };
-    // The thread never ends before the process.
+    // The send cannot fail, because the thread never ends.
     let _ = devices.send(device);
     Ok(())
 }
