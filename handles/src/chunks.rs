@@ -1,15 +1,15 @@
-//! An array that grows and never moves: chunks that are made at first need, and never freed. Finding an
-//! element costs two loads.
+//! An array that grows and never moves. It consists of chunks, which are made when they are first needed and are never
+//! freed. To find an element costs two loads.
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Elements of a chunk.
+/// The elements of a chunk.
 const CHUNK: usize = 256;
 
-/// Chunks that there may be.
+/// The most chunks.
 const CHUNKS: usize = 4096;
 
-/// So many elements there may be.
+/// The most elements.
 pub(crate) const MOST: u32 = (CHUNK * CHUNKS) as u32;
 
 /// The array.
@@ -21,16 +21,16 @@ impl<E: Sync> Chunks<E> {
         Self([const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS])
     }
 
-    /// An element, if its chunk was made.
+    /// An element; `None` if its chunk was not made yet.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&'static E> {
         let chunk = self.0.get(index / CHUNK)?.load(Ordering::Acquire);
-        // SAFETY: NULL, or from a box that was leaked in `get_or_make`.
+        // SAFETY: the pointer is NULL, or from a box that `get_or_make` leaked.
         let chunk = unsafe { chunk.as_ref() }?;
         Some(&chunk[index % CHUNK])
     }
 
-    /// An element; makes its chunk if there is none. The index is less than [`MOST`].
+    /// An element. Makes its chunk if there is none. The index must be less than [`MOST`].
     pub(crate) fn get_or_make(&self, index: usize, make: impl Fn() -> E) -> &'static E {
         if let Some(element) = self.get(index) {
             return element;
@@ -41,12 +41,12 @@ impl<E: Sync> Chunks<E> {
         let chunk = match place.compare_exchange(std::ptr::null_mut(), fresh, done, missed) {
             Ok(_) => fresh,
             Err(first) => {
-                // SAFETY: made above, and nobody has seen it.
+                // SAFETY: the box was made above, and its pointer was not stored.
                 drop(unsafe { Box::from_raw(fresh) });
                 first
             }
         };
-        // SAFETY: leaked, by this thread or another one.
+        // SAFETY: this or another thread leaked the box in this function, and chunks are never freed.
         let chunk: &'static [E; CHUNK] = unsafe { &*chunk };
         &chunk[index % CHUNK]
     }

@@ -1,7 +1,7 @@
-//! Objects that are never freed and have many lives, one after the other: an id names one life.
+//! Objects that are never freed, and that have many lives one after the other. An id names one life.
 //!
-//! Looking an id up writes nothing, so that it costs a few loads. That an object is destroyed while another thread uses
-//! it is then harmless: it is still there, at most in its next life.
+//! A look-up writes nothing, so it costs a few loads. If another thread destroys the object meanwhile, that is
+//! harmless: the object is still there, at worst in its next life.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use outrigger_device::{Error, Result};
 
 use crate::{Kind, Table, index_of, unknown};
 
-/// Which life an object is in. Part of the object.
+/// The present life of an object, as a part of the object.
 #[derive(Debug, Default)]
 pub struct Life {
     /// The id; 0 between two lives.
@@ -25,13 +25,13 @@ impl Life {
     }
 }
 
-/// What has many lives.
+/// An object that has many lives.
 pub trait Lasting: Send + Sync + 'static {
-    /// Its life.
+    /// The life of the object.
     fn life(&self) -> &Life;
 }
 
-/// An object between two lives. Whoever has it decides when the next one begins.
+/// An object between two lives. Its owner decides when the next life begins.
 #[derive(Debug)]
 pub struct Resting<T: 'static>(&'static T);
 
@@ -50,7 +50,7 @@ impl<T> Deref for Resting<T> {
     }
 }
 
-/// Objects of one kind by id.
+/// The objects of one kind by their ids.
 pub struct LastingTable<T: Lasting>(Table<T>);
 
 impl<T: Lasting> LastingTable<T> {
@@ -59,10 +59,10 @@ impl<T: Lasting> LastingTable<T> {
         Self(Table::new(kind))
     }
 
-    /// Begins a life of the object that `next` gives.
+    /// Begins a life of the object that `next` returns.
     ///
     /// # Errors
-    /// `OUT_OF_HOST_MEMORY` if too many are alive; that of `next`.
+    /// `OUT_OF_HOST_MEMORY` if too many objects are alive; that of `next`.
     pub fn begin<E: From<Error>>(
         &'static self,
         next: impl FnOnce() -> Result<Resting<T>, E>,
@@ -70,9 +70,9 @@ impl<T: Lasting> LastingTable<T> {
         let (index, slot, generation) = self.0.take_slot()?;
         let Resting(object) = next().inspect_err(|_| self.0.give_back(index))?;
         slot.fill(generation, NonNull::from(object));
-        // SAFETY: the caller's reference of `fill`; what an object does not need, since it is never freed.
+        // SAFETY: `fill` counted one reference for this caller. An object that is never freed does not need it.
         unsafe { slot.leave() };
-        // Release: who finds the id sees the object as it was made ready.
+        // Release: a thread that finds the id sees the object as `next` prepared it.
         let id = self.0.id(index, generation);
         object.life().id.store(id, Ordering::Release);
         Ok(object)
@@ -81,11 +81,11 @@ impl<T: Lasting> LastingTable<T> {
     /// The object that lives under this id.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if none does.
+    /// `INVALID_HANDLE` if the id is not of a present life.
     #[inline]
     pub fn get(&'static self, id: u64) -> Result<&'static T> {
         if let Some((slot, _)) = self.0.slot(id) {
-            // SAFETY: NULL, or an object that was leaked in `Resting::new`.
+            // SAFETY: the pointer is NULL, or to an object that `Resting::new` leaked.
             let object = unsafe { slot.latest().as_ref() };
             if let Some(object) = object
                 && object.life().id.load(Ordering::Acquire) == id
@@ -96,10 +96,10 @@ impl<T: Lasting> LastingTable<T> {
         Err(unknown(self.0.kind, id))
     }
 
-    /// Ends the life of this id. Of several threads one succeeds.
+    /// Ends the life of this id. If several threads try, one of them succeeds.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if no object lives under it.
+    /// `INVALID_HANDLE` if the id is not of a present life.
     pub fn end(&'static self, id: u64) -> Result<Resting<T>> {
         let object = self.get(id)?;
         let (done, missed) = (Ordering::AcqRel, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl<T: Lasting> LastingTable<T> {
         if let Some((slot, generation)) = self.0.slot(id)
             && slot.close(generation)
         {
-            // SAFETY: the table's own reference, which `close` hands over.
+            // SAFETY: `close` has handed over the reference that the table had.
             unsafe { slot.leave() };
             self.0.give_back(index_of(id));
         }

@@ -1,11 +1,10 @@
 //! Generational handles: a table from 64-bit ids to shared objects.
 //!
-//! An id holds a kind, an index and the generation of its slot, so that a stale id, an id of another kind of
-//! object, 0, and garbage are told apart and answered with an error. Looking an id up takes no lock: it costs
-//! three loads and one step that compares and counts, and what it gives keeps the object alive, whoever
-//! destroys the handle meanwhile.
+//! An id has a kind, an index and the generation of its slot. So a stale id, an id of another kind of object, 0 and
+//! garbage are told apart, and each is an error. A look-up takes no lock: it costs three loads, and one step that
+//! compares and counts. Its result keeps the object alive, whoever destroys the handle meanwhile.
 //!
-//! [`LastingTable`] is the same table for objects that are never freed: looking one up counts nothing.
+//! [`LastingTable`] is the same table for objects that are never freed. Its look-ups count nothing.
 
 mod chunks;
 mod lasting;
@@ -25,7 +24,7 @@ pub use lasting::{Lasting, LastingTable, Life, Resting};
 use chunks::{Chunks, MOST};
 use slot::Slot;
 
-/// What an id refers to. The number is part of every id.
+/// The kind of object that an id names. Its number is part of the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -60,12 +59,12 @@ impl Kind {
     }
 }
 
-// An id: kind in bits 56 to 62, generation in 24 to 55, index in 0 to 23. The top bit stays 0, since
+// An id has the kind in bits 56 to 62, the generation in 24 to 55, and the index in 0 to 23. The top bit is 0, because
 // frameworks keep ids in signed numbers.
 const INDEX_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 32;
 
-/// Objects of one kind by id. Tables live as long as the process.
+/// The objects of one kind by their ids. A table lives as long as the process.
 pub struct Table<T: 'static> {
     kind: Kind,
     slots: Chunks<Slot<T>>,
@@ -74,7 +73,7 @@ pub struct Table<T: 'static> {
 
 struct Free {
     indices: Vec<u32>,
-    used: u32, // slots handed out at least once
+    used: u32, // slots that were used at least once
 }
 
 impl<T: Send + Sync> Table<T> {
@@ -91,10 +90,10 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// Puts an object in; `make` is given its id.
+    /// Adds an object. `make` is given its id.
     ///
     /// # Errors
-    /// `OUT_OF_HOST_MEMORY` if too many are alive.
+    /// `OUT_OF_HOST_MEMORY` if too many objects are alive.
     pub fn insert(&'static self, make: impl FnOnce(u64) -> T) -> Result<Ref<T>> {
         let (index, slot, generation) = self.take_slot()?;
         let id = self.id(index, generation);
@@ -112,12 +111,12 @@ impl<T: Send + Sync> Table<T> {
             | u64::from(index)
     }
 
-    /// A slot is empty again.
+    /// Makes a slot that has become empty free for another object.
     fn give_back(&self, index: u32) {
         self.free.lock().indices.push(index);
     }
 
-    /// An empty slot, and the generation of what comes there.
+    /// An empty slot, with its index and the generation of its next object.
     fn take_slot(&self) -> Result<(u32, &'static Slot<T>, u32)> {
         let mut free = self.free.lock();
         loop {
@@ -130,17 +129,17 @@ impl<T: Send + Sync> Table<T> {
                 None => return Err(too_many()),
             };
             let slot = self.slots.get_or_make(index as usize, Slot::new);
-            // A slot whose generations are used up is left alone, so that an id never comes back.
+            // A slot that has no generation left is not used again, so that no id comes back.
             if let Some(generation) = slot.next_generation() {
                 return Ok((index, slot, generation));
             }
         }
     }
 
-    /// The object with this id, which lives as long as what is returned.
+    /// The object with this id. It lives as long as the result.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if the id is not of a live one.
+    /// `INVALID_HANDLE` if the id is not of a live object.
     #[inline]
     pub fn get(&'static self, id: u64) -> Result<Ref<T>> {
         match self.slot(id) {
@@ -153,13 +152,13 @@ impl<T: Send + Sync> Table<T> {
         }
     }
 
-    /// Makes an id invalid for good. What it has named lives on with those who use it.
+    /// Makes an id invalid for good. Its object lives as long as somebody uses it.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` if the id is not of a live one.
+    /// `INVALID_HANDLE` if the id is not of a live object.
     pub fn remove(&'static self, id: u64) -> Result<Ref<T>> {
         match self.slot(id) {
-            // The table's own reference becomes the caller's.
+            // The caller gets the reference that the table had.
             Some((slot, generation)) if slot.close(generation) => Ok(Ref {
                 table: self,
                 slot,
@@ -184,7 +183,7 @@ fn index_of(id: u64) -> u32 {
     (id & ((1 << INDEX_BITS) - 1)) as u32
 }
 
-/// A counted reference to what a handle names. It keeps the object alive, also when the handle is destroyed.
+/// A counted reference to the object of a handle. The object lives as long as it, also after the handle was destroyed.
 pub struct Ref<T: Send + Sync + 'static> {
     table: &'static Table<T>,
     slot: &'static Slot<T>,
@@ -192,17 +191,17 @@ pub struct Ref<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync> Ref<T> {
-    /// The id, as C hosts hold it.
+    /// The id in the C ABI.
     #[inline]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Ends an object whose last reference this was, and lets others have its slot.
+    /// Drops an object whose last reference is gone, and frees its slot.
     #[cold]
     fn end(&self, object: NonNull<T>) {
-        // Before its slot is another's: what an object does at its end may name its id.
-        // SAFETY: from the box in `insert`, and the last reference is gone.
+        // The object goes before its slot is free, because its drop may use its id.
+        // SAFETY: `insert` made the pointer from a box, and `leave` returned it for the last reference only.
         drop(unsafe { Box::from_raw(object.as_ptr()) });
         self.table.give_back(index_of(self.id));
     }
@@ -213,7 +212,7 @@ impl<T: Send + Sync> Deref for Ref<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this is a counted reference, so that the object outlives it; it is only ever shared.
+        // SAFETY: this is a counted reference, so the object lives. Only shared references to it exist.
         unsafe { self.slot.object().as_ref() }
     }
 }
@@ -229,7 +228,7 @@ impl<T: Send + Sync> Clone for Ref<T> {
 impl<T: Send + Sync> Drop for Ref<T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this reference was counted, and is used no more.
+        // SAFETY: this reference was counted, and is not used any more.
         if let Some(object) = unsafe { self.slot.leave() } {
             self.end(object);
         }
@@ -242,7 +241,7 @@ impl<T: Send + Sync + fmt::Debug> fmt::Debug for Ref<T> {
     }
 }
 
-/// Why nothing can be put in.
+/// The error for a table that is full.
 #[cold]
 fn too_many() -> Error {
     Error::new(
@@ -251,7 +250,7 @@ fn too_many() -> Error {
     )
 }
 
-/// Why an id is not of a live object of this kind.
+/// The error for an id that is not of a live object of this kind.
 #[cold]
 pub fn unknown(kind: Kind, id: u64) -> Error {
     let wanted = Kind::name(kind as u64).unwrap_or("an object");

@@ -1,27 +1,27 @@
-//! A slot of a table of handles: one object at a time, counted by those who use it.
+//! A slot of a table of handles. It holds one object at a time, and counts the references to it.
 //!
-//! One word says all: the generation of the object, whether its handle is valid, and how many references
-//! there are. A look-up compares and counts in one step, so that there is no moment in which an object was
-//! found and is not counted yet. A handle that was destroyed is refused at once; its object lives until the
-//! last reference is gone, and only then the slot is used again, under the next generation.
+//! One atomic word has the whole state: the generation of the object, whether its handle is valid, and the number of
+//! references. A look-up compares and counts in one step, so an object is never found without being counted. A handle
+//! that was destroyed is refused at once. Its object lives until the last reference is gone. Only then the slot is used
+//! again, under the next generation.
 
 use std::ptr::NonNull;
 
 use crate::sync::{AtomicPtr, AtomicU64, Handed, Ordering};
 
-/// Set while the handle is valid.
+/// The bit that is set while the handle is valid.
 const LIVE: u64 = 1 << 31;
 
-/// Of the count of references.
+/// The bits of the count of references.
 const COUNT: u64 = LIVE - 1;
 
-/// More references than any program has; beyond it something counts wrong.
+/// A limit that no correct program reaches: more references than this are a defect in the counting.
 const MOST: u64 = COUNT / 2;
 
 /// A place for one object.
 ///
-/// Its word has the generation in the upper half, then [`LIVE`], then the count of references, of which the
-/// table has one while the handle is valid.
+/// The upper half of its word is the generation. Below are the bit [`LIVE`] and the count of references, one of which
+/// is the table's while the handle is valid.
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
     word: AtomicU64,
@@ -29,10 +29,10 @@ pub(crate) struct Slot<T> {
     handed: Handed,
 }
 
-// SAFETY: an object is shared by those who have counted themselves, and dropped by the last of them, on
-// whichever thread.
+// SAFETY: an object is used only by holders of a counted reference, on any thread. The last of them drops it. `T` is
+// `Send` and `Sync`.
 unsafe impl<T: Send + Sync> Send for Slot<T> {}
-// SAFETY: as above.
+// SAFETY: as for `Send`: the word orders the uses of the object, and `T` is `Send` and `Sync`.
 unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 impl<T> Slot<T> {
@@ -45,21 +45,21 @@ impl<T> Slot<T> {
         }
     }
 
-    /// The generation that an object put in now would have; `None` if they are used up.
+    /// The generation of the next object; `None` if no generation is left.
     pub(crate) fn next_generation(&self) -> Option<u32> {
         let word = self.word.load(Ordering::Relaxed);
         generation_of(word).checked_add(1)
     }
 
-    /// Puts an object in: its handle is valid from here on. It has two references, the table's and one for
-    /// the caller.
+    /// Puts an object in. Its handle is valid from here on. It has two references: one of the table, and one of the
+    /// caller.
     ///
-    /// The caller alone may put something in: the slot is empty.
+    /// The slot is empty, and only this caller fills it.
     pub(crate) fn fill(&self, generation: u32, object: NonNull<T>) {
         self.handed.write();
-        // Release: who reads the pointer without counting sees the object, too.
+        // Release: a thread that reads the pointer without counting sees the object, too.
         self.object.store(object.as_ptr(), Ordering::Release);
-        // Release: who finds the handle valid sees the object.
+        // Release: a thread that finds the handle valid sees the object.
         let word = u64::from(generation) << 32 | LIVE | 2;
         self.word.store(word, Ordering::Release);
     }
@@ -73,7 +73,7 @@ impl<T> Slot<T> {
                 return false;
             }
             assert!(word & COUNT < MOST, "a handle has too many references");
-            // Acquire: the object is seen as it was put in.
+            // Acquire: this thread sees the object as it was put in.
             let (done, missed) = (Ordering::Acquire, Ordering::Relaxed);
             match self
                 .word
@@ -85,14 +85,15 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Counts one more reference of somebody who has one.
+    /// Counts one more reference. The caller has one already.
     #[inline]
     pub(crate) fn again(&self) {
         let word = self.word.fetch_add(1, Ordering::Relaxed);
         assert!(word & COUNT < MOST, "a handle has too many references");
     }
 
-    /// Makes the handle invalid. Of several threads one succeeds, which takes over the table's reference.
+    /// Makes the handle invalid. If several threads try, one of them succeeds, and gets the reference that the table
+    /// had.
     pub(crate) fn close(&self, generation: u32) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
@@ -113,37 +114,37 @@ impl<T> Slot<T> {
     /// The object.
     ///
     /// # Safety
-    /// The caller has counted a reference, which lasts as long as the result is used.
+    /// The caller has counted a reference, and keeps it as long as it uses the result.
     #[inline]
     pub(crate) unsafe fn object(&self) -> NonNull<T> {
         self.handed.read();
-        // Relaxed: whoever has counted a reference has acquired the word that was stored behind the pointer,
-        // and the pointer does not change before the last reference is gone.
+        // Relaxed: whoever counted a reference has acquired the word, which was stored after the pointer. The pointer
+        // does not change before the last reference is gone.
         let object = self.object.load(Ordering::Relaxed);
-        // SAFETY: the slot is not empty, so that it has what `fill` was given.
+        // SAFETY: this function's contract: there is a reference, so the slot has the pointer that `fill` was given.
         unsafe { NonNull::new_unchecked(object) }
     }
 
-    /// The object that was put in last, also if its handle is invalid by now; NULL if there was none.
+    /// The object that was put in last, even if its handle is not valid any more; NULL if there was none.
     #[inline]
     pub(crate) fn latest(&self) -> *mut T {
         self.object.load(Ordering::Acquire)
     }
 
-    /// Gives a reference back. The object, if that was the last one: the slot is empty then.
+    /// Ends a reference. Returns the object if that was the last one. The slot is empty then.
     ///
     /// # Safety
     /// The caller has counted this reference, and does not use it any more.
     #[inline]
     pub(crate) unsafe fn leave(&self) -> Option<NonNull<T>> {
-        // AcqRel: what others have done with the object lies before its end.
+        // AcqRel: all uses of the object by other threads come before its drop.
         let word = self.word.fetch_sub(1, Ordering::AcqRel);
         if word & COUNT != 1 {
             return None;
         }
         self.handed.write();
-        // What `fill` was given. Nobody else counts it any more: the count is 0, which no look-up counts up, and the
-        // table's own reference was among those that are gone.
+        // The object that `fill` was given. No look-up can count it now: the count is 0, so the table's own reference
+        // is gone, and with it `LIVE`.
         NonNull::new(self.object.load(Ordering::Relaxed))
     }
 }

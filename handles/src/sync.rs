@@ -1,9 +1,9 @@
-//! The primitives of the table of handles. `tests/model` compiles the same sources with a model checker's
-//! primitives in place of these.
+//! The primitives of the table of handles. `tests/model` compiles the table's slot with the primitives of a model
+//! checker instead.
 
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// Memory that threads use one after the other. A model checker sees by it whether each use is ordered.
+/// Marks uses of memory that threads hand to each other. The model checker tests whether the uses are ordered.
 #[derive(Debug)]
 pub(crate) struct Handed;
 

@@ -1,18 +1,18 @@
-//! Whether sizes and strides can be those of an operand at all: what every operator takes for granted.
+//! Checks whether the sizes and strides of an operand are possible at all. Every operator relies on that.
 //!
-//! All operands are checked here and nowhere else, before a planner or a driver sees them. An operand that
-//! passes has sizes of at least 0, and neither their product, nor a stride, nor the elements between its
-//! lowest and its highest address are more than [`MOST`]: in bytes of the largest element type, a stride
-//! times its size fits `i64`.
+//! All operands are checked here and nowhere else, before a planner or a driver sees them. In an operand that passes,
+//! no size is negative. The product of its sizes, each stride, and the number of elements between its lowest and its
+//! highest address are at most [`MOST`]. So a stride times its size, in bytes of the largest element type, fits into
+//! `i64`.
 
 use crate::call::{Call, Tensor};
 use crate::error::{Result, invalid};
 
-/// Most elements of an operand, and most that lie between two of its elements or are stepped over.
+/// The most elements of an operand, the largest stride, and the most elements that an operand may reach over.
 const MOST: u64 = 1 << MOST_BITS;
 const MOST_BITS: u32 = 56;
 
-/// Of the rank of an operand with elements that [`is_small`].
+/// The bits of the rank of an operand that has elements and that [`is_small`] accepts.
 const RANK_BITS: u32 = 6;
 
 /// Checks all operands of a call.
@@ -34,8 +34,8 @@ pub fn check(call: &Call<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the largest size and the largest stride alone say that an operand is right: they do for most, and
-/// this is quick.
+/// Whether the largest size and the largest stride alone show that an operand is possible. They do for most operands,
+/// and this check is quick.
 #[inline]
 fn is_small(tensor: &Tensor<'_>) -> bool {
     let rank = tensor.sizes.len();
@@ -47,15 +47,15 @@ fn is_small(tensor: &Tensor<'_>) -> bool {
         sizes |= size as u64;
         strides |= stride as u64;
     }
-    // Each size is less than 2^size_bits, each stride less than 2^stride_bits; a negative number has 64 bits.
-    // What passes has a rank of at most 56, or sizes of 0 only.
+    // Each size is less than 2^size_bits, and each stride less than 2^stride_bits. A negative number has 64 bits. An
+    // operand that passes has a rank of at most 56, or only sizes of 0.
     let size_bits = u64::BITS - sizes.leading_zeros();
     let stride_bits = u64::BITS - strides.leading_zeros();
     size_bits as usize * rank <= MOST_BITS as usize
         && size_bits + stride_bits + RANK_BITS <= MOST_BITS
 }
 
-/// Checks one operand, however it is laid out.
+/// Checks one operand of any layout.
 #[inline(never)]
 fn check_one(side: &str, at: usize, tensor: &Tensor<'_>) -> Result<()> {
     let Tensor { sizes, strides, .. } = *tensor;
@@ -70,11 +70,11 @@ fn check_one(side: &str, at: usize, tensor: &Tensor<'_>) -> Result<()> {
     for (&size, &stride) in sizes.iter().zip(strides) {
         let Ok(size) = u64::try_from(size) else {
             return invalid(format!(
-                "{side} {at} has size {size}, at least 0 is right: {sizes:?}"
+                "{side} {at} has size {size}, at least 0 is expected: {sizes:?}"
             ));
         };
-        // As if no size were 0: products of some of the sizes are made, too. Strides are used also where a
-        // size is 1.
+        // A size of 0 counts as 1, because planners multiply some of the sizes, too. A stride is checked also where the
+        // size is 1, because kernels use it.
         numel = numel.and_then(|numel| numel.checked_mul(size.max(1)));
         let stride = Some(stride.unsigned_abs()).filter(|&stride| stride <= MOST);
         let reach = stride.and_then(|stride| stride.checked_mul(size.max(1) - 1));

@@ -1,20 +1,20 @@
-//! What an operator is called with: operands by address and layout, and scalars.
+//! The arguments of an operator: operands by address and layout, and scalars.
 //!
-//! These types describe memory, they never touch it: an address is a number of the device, and only
-//! a kernel that runs in stream order may turn it into a pointer.
+//! These types describe memory, and never touch it. An address is a number of the device, and only a kernel that runs
+//! in stream order may turn it into a pointer.
 
 use outrigger_device::DType;
 
-/// An operand: where it lies on the device and how it is laid out.
+/// An operand: its address on the device and its layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
-    /// Device address of the element with all indices 0. Any value if there are no elements.
+    /// The device address of the element with all indices 0. Any value if there are no elements.
     pub address: u64,
     /// Element type.
     pub dtype: DType,
     /// Sizes in elements; their count is the rank.
     pub sizes: &'a [i64],
-    /// Strides in elements, as many as sizes; 0 for a broadcast dimension, may be negative.
+    /// Strides in elements, as many as sizes. A stride is 0 for a broadcast dimension, and may be negative.
     pub strides: &'a [i64],
 }
 
@@ -67,7 +67,7 @@ impl Scalar {
         }
     }
 
-    /// The value as an integer; fractions are cut, and what does not fit becomes the nearest bound.
+    /// The value as an integer. Fractions are cut, and a value that does not fit becomes the nearest bound.
     #[inline]
     pub fn to_i64(self) -> i64 {
         match self {
@@ -83,13 +83,13 @@ impl Scalar {
     }
 }
 
-/// One call of an operator. `docs/operators.md` lists operands and scalars of each.
+/// One call of an operator. `docs/operators.md` lists the operands and scalars of each operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// What is read.
+    /// The operands that are read.
     pub inputs: &'a [Tensor<'a>],
-    /// What is written, and for in-place operators also read.
+    /// The operands that are written. In-place operators also read them.
     pub outputs: &'a [Tensor<'a>],
-    /// Numbers, in the documented order.
+    /// The scalars, in the documented order.
     pub scalars: &'a [Scalar],
 }

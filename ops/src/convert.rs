@@ -1,9 +1,9 @@
-//! From element types in memory to the types that kernels compute in, and back.
+//! Conversion from element types in memory to the types that kernels compute in, and back.
 //!
-//! Kernels compute in f32, f64, i32 or i64; elements are converted a block at a time on their way in
-//! and out, so that one inner loop serves every element type. Half precision computes in f32, bytes
-//! and shorts in i32 (whose low bits are those of the narrow result). Conversions follow PyTorch:
-//! floats are cut toward zero, integers wrap, and anything but zero is true.
+//! Kernels compute in f32, f64, i32 or i64. Elements are converted a block at a time when they are read and written, so
+//! that one inner loop serves every element type. Half precision is computed in f32. Bytes and shorts are computed in
+//! i32, whose low bits are those of the narrow result. Conversions follow PyTorch: floats are cut toward zero, integers
+//! wrap, and any value but zero is true.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -14,7 +14,7 @@ use crate::call::Scalar;
 use crate::isa::{Isa, Vectorised, dispatch};
 use outrigger_device::DType;
 
-/// What a kernel computes in.
+/// The type that a kernel computes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     F32,
@@ -43,25 +43,25 @@ pub(crate) fn is_float(dtype: DType) -> bool {
 
 /// Reads `out.len()` elements that are `stride` bytes apart.
 ///
-/// Safety: all of them lie in readable memory, aligned to their size.
+/// Safety: all elements lie in readable memory, and are aligned to their size.
 pub(crate) type Load<C> = unsafe fn(from: *const u8, stride: isize, out: &mut [MaybeUninit<C>]);
 
 /// Writes all values, `stride` bytes apart.
 ///
-/// Safety: all places lie in writable memory, aligned to their size, that nobody else uses meanwhile.
+/// Safety: all places lie in writable memory, are aligned to their size, and nobody else uses them meanwhile.
 pub(crate) type Store<C> = unsafe fn(values: &[C], to: *mut u8, stride: isize);
 
-/// A type that kernels compute in, or that they give: bool results are bytes.
+/// A type that kernels compute in, or a type of results: bool results are bytes.
 pub(crate) trait Compute: Pod + Send + Sync + Default + PartialOrd {
-    /// How elements of a type are read, or `None` if they cannot be.
+    /// The function that reads elements of a type; `None` if they do not convert.
     fn loader(dtype: DType) -> Option<Load<Self>>;
-    /// How elements of a type are written, or `None` if they cannot be.
+    /// The function that writes elements of a type; `None` if they do not convert.
     fn storer(dtype: DType) -> Option<Store<Self>>;
-    /// True if elements of this type are values of `Self` as they lie in memory.
+    /// Whether elements of this type in memory are values of `Self`.
     fn is_native(dtype: DType) -> bool;
-    /// A scalar as it travels in an argument block.
+    /// A scalar as a word of an argument block.
     fn to_word(scalar: Scalar) -> u64;
-    /// A scalar from an argument block.
+    /// The scalar of a word of an argument block.
     fn from_word(word: u64) -> Self;
 }
 
@@ -157,8 +157,8 @@ half_elements! {
     bf16, bf16_to_f32, f32_to_bf16: f32, f64, i32, i64;
 }
 
-/// Without branches, so that it is vectorised: the exponent is moved by a multiplication, which also
-/// normalises subnormals.
+/// There are no branches, so that this is vectorised. A multiplication moves the exponent, and also normalises
+/// subnormals.
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     const MOVE: f32 = f32::from_bits((127 + 112) << 23); // 2^112
@@ -246,13 +246,12 @@ impl<S: Element<C>, C: Copy> Vectorised for StoreDense<'_, S, C> {
 unsafe fn load<S: Element<C>, C: Copy>(from: *const u8, stride: isize, out: &mut [MaybeUninit<C>]) {
     let from = from.cast::<S>();
     if stride == size_of::<S>() as isize {
-        // SAFETY: `out.len()` dense, aligned elements are readable (the caller's promise for this
-        // stride), and S is plain data.
+        // SAFETY: `Load`: the elements are readable and aligned, and at this stride they are dense. S is plain data.
         let values = unsafe { std::slice::from_raw_parts(from, out.len()) };
         dispatch(LoadDense(values, out));
     } else {
         for (index, out) in out.iter_mut().enumerate() {
-            // SAFETY: element `index` is readable and aligned, as the caller promised.
+            // SAFETY: `Load`: element `index` is readable and aligned.
             let value = unsafe { from.byte_offset(index as isize * stride).read() };
             out.write(value.widen());
         }
@@ -263,14 +262,14 @@ unsafe fn load<S: Element<C>, C: Copy>(from: *const u8, stride: isize, out: &mut
 unsafe fn store<S: Element<C>, C: Copy>(values: &[C], to: *mut u8, stride: isize) {
     let to = to.cast::<S>();
     if stride == size_of::<S>() as isize {
-        // SAFETY: as many dense, aligned places are writable and ours (the caller's promise for this
-        // stride); `values` is elsewhere, since it could not be shared with them otherwise.
+        // SAFETY: `Store`: the places are writable, aligned and used by nobody else, and at this stride they are dense.
+        // So `values` is elsewhere.
         let places =
             unsafe { std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<S>>(), values.len()) };
         dispatch(StoreDense(values, places));
     } else {
         for (index, value) in values.iter().enumerate() {
-            // SAFETY: place `index` is writable and aligned, as the caller promised.
+            // SAFETY: `Store`: place `index` is writable and aligned.
             unsafe {
                 to.byte_offset(index as isize * stride)
                     .write(S::narrow(*value))
@@ -340,7 +339,7 @@ macro_rules! compute {
     )*};
 }
 
-/// The bits of a number, in the low end of a word.
+/// The bits of a number in the low end of a word.
 trait Word {
     fn to_ne_bytes_word(self) -> u64;
 }

@@ -1,8 +1,7 @@
 //! Copies between layouts and element types, and fills.
 //!
-//! Elements of one type are moved as bits, by their size, whatever they are; where memory orders
-//! differ, in square tiles, so that both sides are walked a cache line at a time. Between types the
-//! elementwise engine converts.
+//! Elements of one type are moved as bits, by their size alone. If memory orders differ, they are moved in square
+//! tiles, so that both sides are walked a cache line at a time. Between element types the elementwise engine converts.
 
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, size_of};
@@ -43,7 +42,7 @@ pub(crate) const OPERATORS: &[Definition] = &[
 /// Picoseconds per byte moved on one core.
 const COST_PER_BYTE: u32 = 50;
 
-/// Edge of a tile, in elements.
+/// The edge of a tile, in elements.
 const TILE: usize = 32;
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -66,7 +65,7 @@ struct Fill {
 
 fn plan_copy(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([output], [input], []) = (call.outputs, call.inputs, call.scalars) else {
-        return invalid("1 input, 1 output and no scalars are right");
+        return invalid("1 input, 1 output and no scalars are expected");
     };
     let geometry = geometry::broadcast(output, call.inputs)?;
     if geometry.numel == 0 {
@@ -97,21 +96,21 @@ fn plan_copy(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-/// The kernel that moves elements of so many bytes.
+/// The kernel that moves elements of this size.
 fn move_kernel_for(bytes: u32) -> KernelFn {
     match bytes {
         1 => move_kernel::<u8>,
         2 => move_kernel::<u16>,
         4 => move_kernel::<u32>,
         8 => move_kernel::<u64>,
-        // Elements of 16 bytes are pairs of 8, aligned as such.
+        // Elements of 16 bytes are moved as pairs of 8 bytes, and need that alignment only.
         _ => move_kernel::<[u64; 2]>,
     }
 }
 
 fn plan_cat(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([output], [dim]) = (call.outputs, call.scalars) else {
-        return invalid("1 output and 1 scalar, the dimension, are right");
+        return invalid("1 output and 1 scalar, the dimension, are expected");
     };
     let dim = usize::try_from(dim.to_i64()).unwrap_or(usize::MAX);
     let Some(&along) = output.strides.get(dim) else {
@@ -168,7 +167,7 @@ fn plan_cat(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-/// The kernel that converts without losing more than the target type makes it.
+/// The kernel that converts with no more loss than the target type causes.
 fn conversion(from: DType, to: DType) -> Result<KernelFn> {
     let class = match (number_class(from), number_class(to)) {
         (Some(from_class), Some(to_class)) => match (is_float(from), is_float(to)) {
@@ -189,7 +188,7 @@ fn conversion(from: DType, to: DType) -> Result<KernelFn> {
     })
 }
 
-/// What values of a type are converted through; `None` for types that are no real numbers.
+/// The class that values of a type are converted through; `None` for types that are not real numbers.
 fn number_class(dtype: DType) -> Option<Class> {
     match dtype {
         DType::U16 => Some(Class::I32),
@@ -200,7 +199,7 @@ fn number_class(dtype: DType) -> Option<Class> {
 
 fn plan_fill(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([output], [], [value]) = (call.outputs, call.inputs, call.scalars) else {
-        return invalid("no inputs, 1 output and 1 scalar are right");
+        return invalid("no inputs, 1 output and 1 scalar are expected");
     };
     let geometry = geometry::broadcast(output, &[])?;
     if geometry.numel == 0 {
@@ -225,12 +224,12 @@ fn plan_fill(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of one element with this value; a complex element gets it as its real part.
+/// The bytes of one element with this value. A complex element gets it as its real part.
 fn pattern(value: Scalar, dtype: DType) -> [u8; 16] {
     let mut pattern = [0; 16];
     let mut put = |bytes: &[u8]| pattern[..bytes.len()].copy_from_slice(bytes);
     let real = value.to_f64();
-    // Floats are cut toward zero through i64, so that negative ones wrap as in PyTorch.
+    // Floats are cut toward zero to i64, so that negative ones wrap as in PyTorch.
     let integer = value.to_i64();
     match dtype {
         DType::F32 | DType::C64 => put(&(real as f32).to_ne_bytes()),
@@ -253,13 +252,13 @@ fn pattern(value: Scalar, dtype: DType) -> [u8; 16] {
 /// `args` is a block that `plan_copy` or `plan_cat` made for this kernel; the operands, moved by
 /// `bias`, lie in live memory, and do not overlap but exactly.
 unsafe extern "C" fn move_kernel<T: Pod>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let mut block = unsafe { ArgumentBlock::new(args, args_size) };
     while let Some((header, tail)) = block.split::<Move>() {
         let Some((dims, rank)) = read_dims(tail, header.rank as usize, 2) else {
             return Code::INTERNAL.0;
         };
-        // SAFETY: one move of the plan.
+        // SAFETY: this function's contract, for one of the moves of the block.
         unsafe { move_one::<T>(&header, &dims[..rank], bias) };
         block = ArgumentBlock::rest(&tail[rank * 24..]);
     }
@@ -269,7 +268,7 @@ unsafe extern "C" fn move_kernel<T: Pod>(args: *const c_void, args_size: u32, bi
 /// Moves elements of the size of `T`.
 ///
 /// # Safety
-/// As for [`move_kernel`].
+/// The contract of [`move_kernel`] for this move.
 unsafe fn move_one<T: Pod>(header: &Move, dims: &[Dim], bias: i64) {
     if header.to == header.from {
         return; // in place, element for element, where each is already
@@ -285,7 +284,7 @@ unsafe fn move_one<T: Pod>(header: &Move, dims: &[Dim], bias: i64) {
             let mut left = (end - begin) as usize;
             while left > 0 {
                 let part = cursor.row_left().min(left);
-                // SAFETY: a dense part of a row on both sides, which do not overlap.
+                // SAFETY: a dense part of a row on both sides. This function's contract: the two do not overlap.
                 unsafe {
                     let (to, from) = (to.at(cursor.offset(0)), from.at(cursor.offset(1)));
                     to.copy_from_nonoverlapping(from, part * size_of::<T>());
@@ -295,7 +294,7 @@ unsafe fn move_one<T: Pod>(header: &Move, dims: &[Dim], bias: i64) {
             }
         });
     } else if let Some(across) = tiled_dim(dims, size) {
-        // SAFETY: operands as promised; `across` is a dimension in which the input is dense.
+        // SAFETY: this function's contract is that of `move_tiles`. The input is dense in dimension `across`.
         unsafe { move_tiles::<T>(dims, across, header.numel, to, from) };
     } else {
         parallel::for_range(0, header.numel, grain / 4, &|begin, end| {
@@ -305,7 +304,8 @@ unsafe fn move_one<T: Pod>(header: &Move, dims: &[Dim], bias: i64) {
                 let part = cursor.row_left().min(left);
                 let (to, from) = (to.at(cursor.offset(0)), from.at(cursor.offset(1)));
                 for index in 0..part as isize {
-                    // SAFETY: element `index` of the row, aligned to T, on both sides.
+                    // SAFETY: this function's contract: element `index` of the row is live on both sides, and aligned
+                    // to T.
                     unsafe {
                         let value = from
                             .offset(index * row.strides[1] as isize)
@@ -323,8 +323,8 @@ unsafe fn move_one<T: Pod>(header: &Move, dims: &[Dim], bias: i64) {
     }
 }
 
-/// A dimension other than the innermost in which the input is dense, if the output is dense in the
-/// innermost and both are long enough for tiles.
+/// A dimension, not the innermost one, in which the input is dense. `None` unless the output is dense in the innermost
+/// dimension, and both are long enough for tiles.
 fn tiled_dim(dims: &[Dim], size: i64) -> Option<usize> {
     if dims[0].strides[0] != size || dims[0].size < 8 {
         return None;
@@ -335,10 +335,10 @@ fn tiled_dim(dims: &[Dim], size: i64) -> Option<usize> {
 /// Moves an array whose input is dense in dimension `across`, tile by tile.
 ///
 /// # Safety
-/// As for `move_kernel`.
+/// The contract of [`move_kernel`] for this move; the input is dense in dimension `across`.
 unsafe fn move_tiles<T: Pod>(dims: &[Dim], across: usize, numel: i64, to: Base, from: Base) {
     let (rows, columns) = (dims[across], dims[0]);
-    // The other dimensions, and how many planes they make.
+    // The other dimensions, and the number of planes that they make.
     let mut outer = [Dim {
         size: 1,
         strides: [0; MAX_OPERANDS],
@@ -371,7 +371,7 @@ unsafe fn move_tiles<T: Pod>(dims: &[Dim], across: usize, numel: i64, to: Base, 
                 let width = (columns.size - column).min(TILE as i64) as usize;
                 for (x, line) in tile[..width].iter_mut().enumerate() {
                     let at = (column + x as i64) * columns.strides[1];
-                    // SAFETY: `height` dense elements of column x of the band.
+                    // SAFETY: this function's contract: `height` dense elements of column x of the band are live.
                     unsafe {
                         let values = from.wrapping_offset(at as isize).cast::<MaybeUninit<T>>();
                         values.copy_to_nonoverlapping(line.as_mut_ptr(), height);
@@ -381,8 +381,8 @@ unsafe fn move_tiles<T: Pod>(dims: &[Dim], across: usize, numel: i64, to: Base, 
                     let at = y as i64 * rows.strides[0] + column * columns.strides[0];
                     let row = to.wrapping_offset(at as isize).cast::<MaybeUninit<T>>();
                     for (x, line) in tile[..width].iter().enumerate() {
-                        // SAFETY: element x of `width` dense ones in row y of the band, which is
-                        // ours; the value was read above.
+                        // SAFETY: element x of the `width` dense elements in row y of the band, which is this thread's.
+                        // All of `line` was read above.
                         unsafe { row.add(x).write(line[y]) };
                     }
                 }
@@ -402,7 +402,7 @@ unsafe extern "C" fn fill_kernel<T: Pod + Sync>(
     args_size: u32,
     bias: i64,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((header, tail)) = block.split::<Fill>() else {
         return Code::INTERNAL.0;
@@ -425,14 +425,14 @@ unsafe extern "C" fn fill_kernel<T: Pod + Sync>(
                 let part = cursor.row_left().min(left);
                 let row = to.at(cursor.offset(0));
                 if stride == size_of::<T>() as isize {
-                    // SAFETY: a dense part of a row that is ours, of plain data.
+                    // SAFETY: a dense part of a row of the output, which is this thread's, of plain data.
                     let row = unsafe {
                         std::slice::from_raw_parts_mut(row.cast::<MaybeUninit<T>>(), part)
                     };
                     row.fill(MaybeUninit::new(value));
                 } else {
                     for index in 0..part as isize {
-                        // SAFETY: element `index` of the row, aligned to T.
+                        // SAFETY: this function's contract: element `index` of the row is live, and aligned to T.
                         unsafe { row.offset(index * stride).cast::<T>().write(value) };
                     }
                 }

@@ -1,8 +1,8 @@
-//! A position in a walk over the elements of several operands at once. It is arithmetic only.
+//! A position in a walk over the elements of several operands at once. This file is arithmetic only.
 
 use crate::geometry::{Dim, MAX_OPERANDS, MAX_RANK};
 
-/// A position in the walk: an index of each dimension, and the byte offsets they add up to.
+/// A position in the walk: an index for each dimension, and the byte offsets that they add up to.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     dims: &'a [Dim],
@@ -24,19 +24,19 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
-    /// Elements from here to the end of the row.
+    /// The number of elements from here to the end of the row.
     #[inline]
     pub(crate) fn row_left(&self) -> usize {
         (self.dims[0].size - self.indices[0]) as usize
     }
 
-    /// Byte offset of an operand.
+    /// The byte offset of an operand.
     #[inline]
     pub(crate) fn offset(&self, operand: usize) -> i64 {
         self.offsets[operand]
     }
 
-    /// Moves on by no more than what is left of the row.
+    /// Moves on within the row, by no more than is left of it.
     #[inline]
     pub(crate) fn advance(&mut self, count: usize) {
         let dim = &self.dims[0];

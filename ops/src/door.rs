@@ -1,7 +1,7 @@
-//! The door to what computes on a device: the driver's own operators, and host kernels on the driver's queues.
+//! The door to a device: the driver's own operators, and host kernels on the driver's queues.
 //!
-//! The driver is asked first. Where it has no operator for a call, a host kernel runs in queue order: through the
-//! driver's launch where it takes host functions, else as a host call where the host sees the memory.
+//! The driver is asked first. If it has no operator for a call, a host kernel runs in queue order: as a launch if the
+//! driver takes host functions, else as a host call if the host sees the memory.
 
 mod driver;
 mod kernels;
@@ -18,7 +18,7 @@ use crate::plan::KernelFn;
 use driver::{Answers, Ended};
 use kernels::Kernels;
 
-/// What computes on one device.
+/// The door to one device.
 pub struct Door {
     driver: Driver,
     ordinal: u32,
@@ -76,8 +76,8 @@ impl Door {
         self.ended.any()
     }
 
-    /// Operators of the driver that nobody can launch any more. They are dropped when all work that the device
-    /// has been given by now has finished (R47).
+    /// The driver's operators that nobody can launch any more. The caller drops them when all work that the device was
+    /// given so far has finished (R47).
     pub fn take_ended(&self) -> Vec<Operator> {
         self.ended.take()
     }
@@ -99,16 +99,16 @@ impl Door {
         Ok(self.host_visible || self.host_kernel(kernels::tell_bias)?.is_some())
     }
 
-    /// Launches a host kernel in queue order. A kernel that fails as a host call is noted in `failed`: to a driver
-    /// all host calls look alike.
+    /// Launches a host kernel in queue order. If a kernel fails as a host call, its name is noted in `failed`, because
+    /// a driver cannot tell one host call from another.
     ///
     /// # Safety
-    /// The kernel may run with this argument block, and the memory that the block names is live until it has.
+    /// The kernel may run with this argument block, and the memory that the block names is live until it has run.
     ///
     /// # Errors
     /// `UNSUPPORTED` if the driver takes no host functions and the host does not see its memory; what the driver
     /// reports.
-    #[inline(always)] // a part of its one caller, which has most arguments at hand
+    #[inline(always)] // its one caller has most arguments in registers
     pub unsafe fn launch_host(
         &self,
         queue: &Queue,
@@ -118,18 +118,18 @@ impl Door {
         label: &'static CStr,
     ) -> Result<()> {
         if let Some(kernel) = self.host_kernel(function)? {
-            // SAFETY: the block is the kernel's, and its memory is live, by this function's contract.
+            // SAFETY: this function's contract: the block is the kernel's, and its memory is live.
             return unsafe { queue.launch(kernel, args, cost_ns, label) }
                 .map_err(|error| failed.explain(error));
         }
         if !self.host_visible {
             return Err(no_way().in_operator(label.to_string_lossy()));
         }
-        // SAFETY: as for the launch; the host sees the memory.
+        // SAFETY: this function's contract is that of `call_on_host`, and the host sees the memory, as just checked.
         unsafe { call_on_host(queue, failed, function, args, label) }
     }
 
-    /// What to add to an address of the device to reach its bytes from the host, on a thread that the driver runs.
+    /// What a thread of the driver has to add to a device address to reach its bytes.
     ///
     /// # Errors
     /// `UNSUPPORTED` if the host cannot reach them; what the driver reports.
@@ -163,7 +163,7 @@ impl std::fmt::Debug for Door {
 /// Runs a host kernel as a host call.
 ///
 /// # Safety
-/// As for [`Door::launch_host`], where the host sees the device's memory.
+/// The contract of [`Door::launch_host`]. The host sees the device's memory.
 #[cold]
 unsafe fn call_on_host(
     queue: &Queue,
@@ -176,8 +176,8 @@ unsafe fn call_on_host(
     let noted = Arc::clone(failed);
     let call = move |upstream: Result<(), Code>| {
         upstream?;
-        // SAFETY: the block is the kernel's, by this function's contract; device addresses are host pointers, so
-        // that the bias is 0.
+        // SAFETY: this function's contract: the block is the kernel's, and its memory is live. R15: device addresses
+        // are host pointers, so the bias is 0.
         let code = unsafe { function(args.as_ptr().cast(), args.len() as u32, 0) };
         if code == Code::OK.0 {
             return Ok(());

@@ -1,19 +1,19 @@
-//! Why a call cannot be planned. Reasons are made only here and on the failing path.
+//! Why a call cannot be planned. Reasons are made on the failing path only.
 
 use std::borrow::Cow;
 
 /// Why there is no plan for a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The call is right, but there is no native kernel for it: run it elsewhere.
+    /// The call is right, but there is no host kernel for it. The host may run it elsewhere (H29).
     #[error("no native kernel: {0}")]
     Unsupported(Cow<'static, str>),
-    /// The call is wrong: what was found, and what would be right.
+    /// The call is wrong. The text says what was found, and what would be right.
     #[error("{0}")]
     Invalid(Cow<'static, str>),
 }
 
-/// What planning gives.
+/// The result of planning.
 pub(crate) type Result<T, E = PlanError> = std::result::Result<T, E>;
 
 /// The call is right, but there is no kernel for it.

@@ -1,4 +1,4 @@
-//! The error of a call that reached a device: what failed, and where it applies the operator, stream and submission.
+//! The error of a call that reached a device: what failed, and the operator, the stream and the submission if known.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -27,7 +27,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of a code, with a text that names what was wrong and what would be right.
+    /// An error with a code, and with a text that says what was wrong and what would be right.
     #[cold]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
@@ -39,7 +39,7 @@ impl Error {
         }))
     }
 
-    /// The code, as in `base.h`.
+    /// The code, one of `base.h`.
     pub fn code(&self) -> Code {
         self.0.code
     }
@@ -49,29 +49,29 @@ impl Error {
         &self.0.message
     }
 
-    /// The operator that failed, where one did.
+    /// The operator that failed, if it is known.
     pub fn operator(&self) -> Option<&str> {
         self.0.operator.as_deref()
     }
 
-    /// The id of the stream whose work failed, where there is one.
+    /// The id of the stream whose work failed, if it is known.
     pub fn stream(&self) -> Option<u64> {
         self.0.stream
     }
 
-    /// The number of the failed command within its stream, from 1, where it is known.
+    /// The number of the failed command within its stream, from 1, if it is known.
     pub fn submission(&self) -> Option<u64> {
         self.0.submission
     }
 
-    /// Says that the failure is of the stream `id`.
+    /// Notes the stream that failed, by its id.
     #[must_use]
     pub fn on_stream(mut self, id: u64) -> Self {
         self.0.stream = Some(id);
         self
     }
 
-    /// Says that the failure is of the operator `name`.
+    /// Notes the operator that failed, by its name.
     #[must_use]
     pub fn in_operator(mut self, name: impl Into<String>) -> Self {
         self.0.operator = Some(name.into());
@@ -103,7 +103,7 @@ impl From<outrigger_device::Error> for Error {
     }
 }
 
-/// Why there is no plan for a call, as the error of the call.
+/// The error of a call for which there is no plan.
 #[cold]
 pub fn refused(operator: OperatorId, error: PlanError) -> Error {
     let (code, reason) = match error {
@@ -113,8 +113,8 @@ pub fn refused(operator: OperatorId, error: PlanError) -> Error {
     Error::new(code, reason).in_operator(operator.name().to_string_lossy())
 }
 
-/// The first operator of a stream that failed as a host call since the last report: to a driver all host calls
-/// look alike.
+/// The first operator of a stream that failed as a host call since the last report. It is noted here because a driver
+/// cannot tell one host call from another.
 #[derive(Debug)]
 pub struct FailedOperator(Mutex<Option<Cow<'static, CStr>>>);
 
@@ -125,17 +125,17 @@ impl Default for FailedOperator {
 }
 
 impl FailedOperator {
-    /// Notes an operator that has failed, unless one was noted before.
+    /// Notes an operator that failed, unless one is noted already.
     pub fn set(&self, name: Cow<'static, CStr>) {
         self.0.lock().get_or_insert(name);
     }
 
-    /// The failure was reported.
+    /// Clears the note after the failure was reported.
     pub fn clear(&self) {
         self.0.lock().take();
     }
 
-    /// A failure that the stream's queue reports, with the operator that was noted.
+    /// Turns a failure that the stream's queue reports into an error that names the noted operator.
     #[cold]
     pub fn explain(&self, error: outrigger_device::Error) -> Error {
         let error = Error::from(error);

@@ -1,8 +1,8 @@
-//! Operators that make values from nothing but a position: sequences and random numbers.
+//! Operators that make values from a position alone: sequences and random numbers.
 //!
-//! Random numbers are Philox 4x32-10 (Salmon, Moraes, Dror and Shaw 2011): the seed is the key, and
-//! an element's number depends on seed, offset and position only, so that results are the same for
-//! any number of threads. Positions count along the output's memory order.
+//! Random numbers are Philox 4x32-10 (Salmon, Moraes, Dror and Shaw 2011). The seed is the key. The number of an
+//! element depends on seed, offset and position only, so results are the same for any number of threads. Positions
+//! count in the memory order of the output.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -46,11 +46,11 @@ pub(crate) const RANDOM: &[Definition] = &[
     },
 ];
 
-/// What makes the values of consecutive positions.
+/// A function that makes the values of consecutive positions.
 trait Generator: Copy + Send + Sync + 'static {
     type Out: Compute;
     fn new(params: [u64; 4]) -> Self;
-    /// Must write all of `out`.
+    /// Makes values from position `first` on. Must write all of `out`.
     fn fill<I: Isa>(self, first: i64, out: &mut [MaybeUninit<Self::Out>]);
 }
 
@@ -72,7 +72,7 @@ impl<G: Generator> Vectorised for Fill<'_, G> {
 /// `args` is a block that `plan_generator` made for this kernel, and the output, moved by `bias`, lies
 /// in live memory.
 unsafe extern "C" fn kernel<G: Generator>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((header, tail)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -85,7 +85,7 @@ unsafe extern "C" fn kernel<G: Generator>(args: *const c_void, args_size: u32, b
             out,
         });
     };
-    // SAFETY: the header is of a plan for this kernel, and memory is the caller's promise.
+    // SAFETY: the header is of a plan for this kernel. This function's contract: the output is live.
     unsafe { engine::run::<G::Out, G::Out, 0>(&header, tail, bias, &fill) }.0
 }
 
@@ -98,7 +98,7 @@ fn plan_generator(
     cost: u32,
 ) -> Result<()> {
     let ([output], []) = (call.outputs, call.inputs) else {
-        return invalid("no inputs and 1 output are right");
+        return invalid("no inputs and 1 output are expected");
     };
     let geometry = geometry::broadcast(output, &[])?;
     if geometry.numel == 0 {
@@ -120,7 +120,7 @@ fn plan_generator(
 
 fn output_class(call: &Call<'_>) -> Result<(Class, DType)> {
     let [output] = call.outputs else {
-        return invalid("1 output is right");
+        return invalid("1 output is expected");
     };
     match class_of(output.dtype) {
         Some(class) => Ok((class, output.dtype)),
@@ -128,7 +128,7 @@ fn output_class(call: &Call<'_>) -> Result<(Class, DType)> {
     }
 }
 
-/// start + step * position; floats are computed in f64, whatever they are stored as.
+/// start + step * position. Floats are computed in f64, whatever type they are stored in.
 #[derive(Clone, Copy)]
 struct Arange<T>(T, T);
 
@@ -157,7 +157,7 @@ arange! {
 
 fn plan_arange(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let [start, step] = call.scalars else {
-        return invalid("scalars (start, step) are right");
+        return invalid("scalars (start, step) are expected");
     };
     let (class, _) = output_class(call)?;
     if let [output] = call.outputs
@@ -196,7 +196,7 @@ pub(crate) fn philox(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// The stream of a seed from an offset on; the offset counts blocks of four words.
+/// The numbers of a seed from an offset on. The offset counts blocks of four words.
 #[derive(Clone, Copy)]
 struct Stream {
     seed: u64,
@@ -211,7 +211,7 @@ impl Stream {
         philox(key, [at as u32, (at >> 32) as u32, 0, 0])
     }
 
-    /// Hands out values of consecutive positions, `PER` of which are made from one block.
+    /// Makes values of consecutive positions. One block makes `PER` of them.
     #[inline(always)]
     fn each<T: Copy, const PER: usize>(
         self,
@@ -221,7 +221,7 @@ impl Stream {
     ) {
         let first = first as u64;
         let per = PER as u64;
-        // The rest of a block that began before, whole blocks, and the beginning of a last one.
+        // The rest of a block, then whole blocks, then the first values of one more block.
         let head = ((per - first % per) % per).min(out.len() as u64) as usize;
         let (start, body) = out.split_at_mut(head);
         if !start.is_empty() {
@@ -245,7 +245,7 @@ impl Stream {
     }
 }
 
-/// The top bits of a word as a fraction in [0, 1): as many as the output can tell apart.
+/// The top bits of a word as a fraction in [0, 1), as many as the output type can hold.
 #[inline(always)]
 fn fraction32(word: u32, digits: u32) -> f32 {
     (word >> (32 - digits)) as f32 * f32::from_bits((127 - digits) << 23)
@@ -258,7 +258,7 @@ fn fraction64(high: u32, low: u32) -> f64 {
     bits as f64 * (1.0 / (1u64 << 53) as f64)
 }
 
-/// Numbers that a generator of reals is made with.
+/// The numbers that a generator of reals takes.
 #[derive(Clone, Copy)]
 struct Params {
     a: f64,
@@ -324,8 +324,8 @@ impl Generator for Normal<f32> {
     fn fill<I: Isa>(self, first: i64, out: &mut [MaybeUninit<f32>]) {
         const CHUNK: usize = 256;
         let (mean, deviation) = (self.0.a as f32, self.0.b as f32);
-        // In passes over a chunk, each of which is vectorised: pairs that positions share are made
-        // for both, since a chunk may begin and end between them.
+        // Several passes over a chunk, each of which is vectorised. A pair that two chunks share is made for both,
+        // because a chunk may begin and end within a pair.
         let mut first = first;
         for out in out.chunks_mut(CHUNK) {
             let begin = first & !1;
@@ -392,7 +392,7 @@ impl Generator for Bernoulli {
     }
     #[inline(always)]
     fn fill<I: Isa>(self, first: i64, out: &mut [MaybeUninit<i32>]) {
-        // The probability in steps of 2^-32: 0 never happens, 1 always.
+        // The probability in steps of 2^-32: 0 is never drawn, 1 always.
         let limit = (self.0.a * 4_294_967_296.0) as u64;
         self.0.stream.each(first, out, |words| {
             words.map(|word| i32::from(u64::from(word) < limit))
@@ -429,7 +429,7 @@ impl Generator for RandomInt {
                 u64::from(c) << 32 | u64::from(d),
             ]
             .map(|bits| {
-                // The high half of a product: unbiased to 2^-64 of the range, without a division.
+                // The high half of a product: without a division, with a bias of at most 2^-64 of the range.
                 let value = match self.range {
                     0 => bits,
                     range => ((u128::from(bits) * u128::from(range)) >> 64) as u64,
@@ -454,7 +454,10 @@ fn real_params(scalars: &[Scalar], names: &'static str) -> Result<[u64; 4]> {
 }
 
 fn plan_uniform(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
-    let params = real_params(call.scalars, "scalars (from, to, seed, offset) are right")?;
+    let params = real_params(
+        call.scalars,
+        "scalars (from, to, seed, offset) are expected",
+    )?;
     let kernel: KernelFn = match output_class(call)?.1 {
         DType::F32 => kernel::<Uniform<f32, 24>>,
         DType::F16 => kernel::<Uniform<f32, 11>>,
@@ -466,7 +469,10 @@ fn plan_uniform(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 }
 
 fn plan_normal(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
-    let params = real_params(call.scalars, "scalars (mean, std, seed, offset) are right")?;
+    let params = real_params(
+        call.scalars,
+        "scalars (mean, std, seed, offset) are expected",
+    )?;
     let kernel: KernelFn = match output_class(call)?.0 {
         Class::F32 => kernel::<Normal<f32>>,
         Class::F64 => kernel::<Normal<f64>>,
@@ -477,7 +483,7 @@ fn plan_normal(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 
 fn plan_bernoulli(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let [p, seed, offset] = call.scalars else {
-        return invalid("scalars (p, seed, offset) are right");
+        return invalid("scalars (p, seed, offset) are expected");
     };
     if !(0.0..=1.0).contains(&p.to_f64()) {
         return invalid(format!("probability {} is not within 0..=1", p.to_f64()));
@@ -494,11 +500,11 @@ fn plan_bernoulli(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 
 fn plan_random_int(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let [from, to, seed, offset] = call.scalars else {
-        return invalid("scalars (from, to, seed, offset) are right");
+        return invalid("scalars (from, to, seed, offset) are expected");
     };
     let (from, to) = (from.to_i64(), to.to_i64());
     output_class(call)?;
-    // Equal bounds ask for all of the 2^64 integers.
+    // Equal bounds stand for all 2^64 integers.
     let range = (to as u64).wrapping_sub(from as u64);
     if from > to {
         return invalid(format!("from {from} is beyond to {to}"));

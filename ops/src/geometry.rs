@@ -1,8 +1,8 @@
-//! How operands of an elementwise call are laid out against each other: shapes are broadcast,
-//! dimensions are sorted so that memory is walked in order, and merged where all operands allow.
+//! The layout of the operands of an elementwise call. Shapes are broadcast, dimensions are sorted so that memory is
+//! walked in order, and dimensions are merged where all operands allow it.
 //!
-//! The result is what kernels iterate over: dimensions from the innermost outward, each a size and
-//! the byte stride of every operand. Nothing here allocates or knows what is computed.
+//! The result is what kernels iterate over: dimensions from the innermost to the outermost, each with its size and the
+//! byte stride of every operand. Nothing here allocates, or knows what is computed.
 
 use crate::call::Tensor;
 use crate::error::{Result, invalid, unsupported};
@@ -31,7 +31,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// No dimensions yet: one element.
+    /// A geometry without dimensions: one element.
     pub(crate) fn empty() -> Self {
         let one = Dim {
             size: 1,
@@ -44,7 +44,7 @@ impl Geometry {
         }
     }
 
-    /// Adds the next outer dimension: where memory order puts it, or outside of all others.
+    /// Adds the next outer dimension. If `ordered`, it goes outside of all others, else where memory order puts it.
     pub(crate) fn add(&mut self, dim: Dim, ordered: bool) -> Result<()> {
         self.numel = self.numel.saturating_mul(dim.size);
         if dim.size == 1 {
@@ -65,7 +65,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// Merges what can be merged; there is at least one dimension afterwards.
+    /// Merges dimensions where that is possible. Afterwards there is at least one dimension.
     pub(crate) fn finish(&mut self, operands: usize) {
         if self.rank == 0 {
             self.rank = 1;
@@ -74,7 +74,7 @@ impl Geometry {
         }
     }
 
-    /// Appends the dimensions to an argument block: size, then the strides of `operands` operands.
+    /// Appends the dimensions to an argument block: for each its size, then its strides of `operands` operands.
     #[inline]
     pub(crate) fn push(&self, operands: usize, plan: &mut Plan) {
         for dim in &self.dims[..self.rank] {
@@ -84,7 +84,7 @@ impl Geometry {
     }
 }
 
-/// Bytes of an element of an operand, after checking that its address is a multiple of them.
+/// The bytes of an element of an operand. Checks that the operand's address is a multiple of them.
 #[inline]
 pub(crate) fn checked_size(tensor: &Tensor<'_>) -> Result<i64> {
     let Some(size) = tensor.dtype.size() else {
@@ -99,19 +99,19 @@ pub(crate) fn checked_size(tensor: &Tensor<'_>) -> Result<i64> {
     Ok(size as i64)
 }
 
-/// What is known of operands at first sight.
+/// A quick look at the operands of a call.
 pub(crate) struct Shape {
     /// Elements of the output.
     pub(crate) numel: i64,
-    /// Bytes of an element of each operand, output first.
+    /// The bytes of an element of each operand, output first.
     sizes: [i64; MAX_OPERANDS],
-    /// If `dense`: the byte strides of all operands in the one dimension that is left.
+    /// If `dense`: the byte strides of all operands in the one dimension.
     steps: [i64; MAX_OPERANDS],
-    /// All operands of the output's size are contiguous, and all others are single elements.
+    /// Whether all operands of the output's size are contiguous, and all others are single elements.
     dense: bool,
 }
 
-/// Looks at an output and inputs that are broadcast to it.
+/// Looks at an output, and at inputs that are broadcast to it.
 #[inline]
 pub(crate) fn shape(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Shape> {
     let mut sizes = [0i64; MAX_OPERANDS];
@@ -138,7 +138,7 @@ pub(crate) fn shape(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Shape>
     })
 }
 
-/// Whether a tensor has these sizes and is contiguous, in one pass: most inputs are both.
+/// Whether a tensor has these sizes and is contiguous. One pass checks both, and most inputs pass.
 #[inline]
 fn is_contiguous_as(tensor: &Tensor<'_>, sizes: &[i64]) -> bool {
     if tensor.sizes.len() != sizes.len() {
@@ -156,7 +156,7 @@ fn is_contiguous_as(tensor: &Tensor<'_>, sizes: &[i64]) -> bool {
 }
 
 impl Shape {
-    /// If operands are dense: the numbers of their one dimension, as `Geometry::push` writes them.
+    /// If operands are dense: the numbers of their one dimension, in the order of `Geometry::push`.
     #[inline]
     pub(crate) fn dense(&self) -> Option<[i64; MAX_OPERANDS + 1]> {
         let [a, b, c, d] = self.steps;
@@ -177,7 +177,7 @@ pub(crate) fn broadcast(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Ge
     Ok(geometry)
 }
 
-/// As [`broadcast`], of operands that are not dense.
+/// [`broadcast`] for operands that are not dense.
 #[inline(never)]
 pub(crate) fn general(
     output: &Tensor<'_>,
@@ -226,8 +226,8 @@ pub(crate) fn general(
     Ok(geometry)
 }
 
-/// Inserts a dimension so that those that move least in memory are innermost: by the output's stride,
-/// then by the inputs'. Dimensions come innermost first, and equal ones keep that order.
+/// Inserts a dimension in memory order: dimensions with small strides are inside. The output's stride decides, then the
+/// inputs'. Dimensions come innermost first, and equal ones keep that order.
 #[inline]
 fn insert(geometry: &mut Geometry, dim: Dim) -> Result<()> {
     let rank = geometry.rank;
@@ -255,7 +255,8 @@ fn too_many() -> Result<()> {
     ))
 }
 
-/// With all slots in use: takes the dimension in if it continues the outermost one.
+/// For a geometry without room: merges the dimension into the outermost one, if it continues that. Returns whether it
+/// did.
 fn append_merged(geometry: &mut Geometry, dim: &Dim) -> bool {
     let last = &mut geometry.dims[MAX_RANK - 1];
     let fits = last
@@ -281,7 +282,7 @@ fn is_inner(a: &Dim, b: &Dim) -> bool {
     false
 }
 
-/// Merges neighbours that all operands walk as one.
+/// Merges neighbouring dimensions that all operands walk as one.
 #[inline]
 fn merge(geometry: &mut Geometry, operands: usize) {
     let mut last = 0;

@@ -1,7 +1,7 @@
 //! Operators that move rows or elements by index: embedding and its gradient, index_select and gather.
 //!
-//! Elements are moved as bytes, whatever they are. An index out of bounds is the kernel's result,
-//! `OUT_OF_RANGE`: what was asked for by other indices is still moved.
+//! Elements are moved as bytes, whatever their type. If an index is out of bounds, the kernel's result is
+//! `OUT_OF_RANGE`, and the rows and elements of all other indices are still moved.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -45,18 +45,18 @@ pub(crate) const OPERATORS: &[Definition] = &[
 const COST_PER_BYTE: i64 = 60;
 const COST_PER_INDEX: i64 = 5000;
 
-/// Rows of bytes, picked by index.
+/// The moves of rows of bytes by index.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Rows {
     from: u64,
     indices: u64,
     to: u64,
-    /// How many times the whole is repeated, and byte strides between repetitions.
+    /// How many times all of this is repeated, and the byte strides between repetitions.
     outer: i64,
     from_outer: i64,
     to_outer: i64,
-    /// Indices, rows that there are, bytes of a row, and byte stride between rows of the input.
+    /// The number of indices, the number of rows, the bytes of a row, and the byte stride between rows of the input.
     count: i64,
     limit: i64,
     bytes: i64,
@@ -68,7 +68,7 @@ struct Rows {
 fn checked_indices(indices: &Tensor<'_>) -> Result<()> {
     if !matches!(indices.dtype, DType::I64 | DType::I32) {
         return unsupported(format!(
-            "indices are {}, i64 or i32 are right",
+            "indices are {}, i64 or i32 are expected",
             indices.dtype
         ));
     }
@@ -91,11 +91,14 @@ fn contiguous(tensor: &Tensor<'_>) -> Result<i64> {
 
 fn plan_embedding(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([weight, indices], [out]) = (call.inputs, call.outputs) else {
-        return invalid("inputs (weight, indices) and 1 output are right");
+        return invalid("inputs (weight, indices) and 1 output are expected");
     };
     checked_indices(indices)?;
     let [limit, length] = *weight.sizes else {
-        return invalid(format!("the weight has rank {}, 2 is right", weight.rank()));
+        return invalid(format!(
+            "the weight has rank {}, 2 is expected",
+            weight.rank()
+        ));
     };
     let size = contiguous(out)?;
     checked_size(weight)?;
@@ -135,7 +138,9 @@ fn plan_embedding(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 
 fn plan_index_select(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([input, indices], [out], [dim]) = (call.inputs, call.outputs, call.scalars) else {
-        return invalid("inputs (input, indices), 1 output and 1 scalar, the dimension, are right");
+        return invalid(
+            "inputs (input, indices), 1 output and 1 scalar, the dimension, are expected",
+        );
     };
     checked_indices(indices)?;
     let size = contiguous(input)?;
@@ -199,7 +204,7 @@ fn plan_rows(plan: &mut Plan, rows: &Rows) {
 /// # Safety
 /// `args` is a block that `plan_rows` made, and its operands, moved by `bias`, lie in live memory.
 unsafe extern "C" fn rows_kernel(args: *const c_void, args_size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((h, _)) = block.split::<Rows>() else {
         return Code::INTERNAL.0;
@@ -215,13 +220,13 @@ unsafe extern "C" fn rows_kernel(args: *const c_void, args_size: u32, bias: i64)
     parallel::for_range(0, h.outer * h.count, grain, &|begin, end| {
         for item in begin..end {
             let (outer, k) = (item / h.count, item % h.count);
-            // SAFETY: index k of the operand.
+            // SAFETY: this function's contract: index k of the operand is live.
             let index = unsafe { reader.one(indices.at(k * index_size)) };
             if index < 0 || index >= h.limit {
                 bad.store(true, Ordering::Relaxed);
                 continue;
             }
-            // SAFETY: a row that exists, as just compared, and the row of the output that is k's;
+            // SAFETY: the row of the input exists, as just compared. The row of the output is that of index k. The
             // operands do not overlap.
             unsafe {
                 to.at(outer * h.to_outer + k * h.bytes)
@@ -248,7 +253,7 @@ struct Backward {
     count: i64,
     limit: i64,
     length: i64,
-    /// Rows of this index get no gradient; below 0 for none.
+    /// The index whose row gets no gradient; negative for none.
     padding: i64,
     dtype: u8,
     index_dtype: u8,
@@ -257,18 +262,18 @@ struct Backward {
 
 fn plan_embedding_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([grad, indices], [out]) = (call.inputs, call.outputs) else {
-        return invalid("inputs (grad, indices) and 1 output are right");
+        return invalid("inputs (grad, indices) and 1 output are expected");
     };
     let padding = match call.scalars {
         [] => -1,
         [padding] => padding.to_i64(),
-        _ => return invalid("1 scalar at most, the padding index, is right"),
+        _ => return invalid("1 scalar at most, the padding index, is expected"),
     };
     checked_indices(indices)?;
     contiguous(grad)?;
     contiguous(out)?;
     let [limit, length] = *out.sizes else {
-        return invalid(format!("the output has rank {}, 2 is right", out.rank()));
+        return invalid(format!("the output has rank {}, 2 is expected", out.rank()));
     };
     if grad.dtype != out.dtype || grad.numel() != indices.numel().saturating_mul(length) {
         return invalid(format!(
@@ -309,7 +314,7 @@ unsafe extern "C" fn backward_kernel<C: Number + std::ops::AddAssign>(
     args_size: u32,
     bias: i64,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((h, _)) = block.split::<Backward>() else {
         return Code::INTERNAL.0;
@@ -325,10 +330,10 @@ unsafe extern "C" fn backward_kernel<C: Number + std::ops::AddAssign>(
     let index_size = DType(u32::from(h.index_dtype)).size().unwrap_or(8) as i64;
     let (grad, out) = (Base::new(h.grad, bias), Base::new(h.out, bias));
     let indices = Base::new(h.indices, bias);
-    // Which gradients belong to a row of the output, in their order: a counting sort.
+    // The gradients that belong to each row of the output, in their order: a counting sort.
     let mut starts = vec![0usize; h.limit as usize + 1];
     let mut bad = false;
-    // SAFETY: index k of the operand, for 0 <= k < count.
+    // SAFETY: this function's contract: index k of the operand is live, for 0 <= k < count.
     let index_of = |k: i64| unsafe { index_reader.one(indices.at(k * index_size)) };
     for k in 0..h.count {
         let index = index_of(k);
@@ -358,13 +363,13 @@ unsafe extern "C" fn backward_kernel<C: Number + std::ops::AddAssign>(
         for row in begin..end {
             sum.fill(C::default());
             for &k in &order[starts[row as usize]..starts[row as usize + 1]] {
-                // SAFETY: row k of the gradient.
+                // SAFETY: this function's contract: row k of the gradient is live.
                 let values = unsafe { reader.row(grad.at(k * h.length * size), size, &mut room) };
                 for (sum, value) in sum.iter_mut().zip(values) {
                     *sum += *value;
                 }
             }
-            // SAFETY: this row of the output, which is ours.
+            // SAFETY: this row of the output is this thread's.
             unsafe { writer.row(&sum, out.at(row * h.length * size), size) };
         }
     });
@@ -383,7 +388,7 @@ struct Gather {
     from: u64,
     numel: i64,
     limit: i64,
-    /// Byte stride of the input in the gathered dimension.
+    /// The byte stride of the input in the dimension that is gathered from.
     stride: i64,
     index_dtype: u8,
     reserved: [u8; 3],
@@ -392,11 +397,13 @@ struct Gather {
 
 fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([input, indices], [out], [dim]) = (call.inputs, call.outputs, call.scalars) else {
-        return invalid("inputs (input, indices), 1 output and 1 scalar, the dimension, are right");
+        return invalid(
+            "inputs (input, indices), 1 output and 1 scalar, the dimension, are expected",
+        );
     };
     if !matches!(indices.dtype, DType::I64 | DType::I32) {
         return unsupported(format!(
-            "indices are {}, i64 or i32 are right",
+            "indices are {}, i64 or i32 are expected",
             indices.dtype
         ));
     }
@@ -421,7 +428,7 @@ fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     for d in (0..rank).rev() {
         if d != dim && indices.sizes[d] > input.sizes[d] {
             return invalid(format!(
-                "indices have size {} in dimension {d}, at most {} is right",
+                "indices have size {} in dimension {d}, at most {} is expected",
                 indices.sizes[d], input.sizes[d]
             ));
         }
@@ -468,7 +475,7 @@ fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 /// `args` is a block that `plan_gather` made for this kernel, and its operands, moved by `bias`, lie
 /// in live memory.
 unsafe extern "C" fn gather_kernel<T: Pod>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((h, tail)) = block.split::<Gather>() else {
         return Code::INTERNAL.0;
@@ -485,13 +492,13 @@ unsafe extern "C" fn gather_kernel<T: Pod>(args: *const c_void, args_size: u32, 
     parallel::for_range(0, h.numel, 1 << 13, &|begin, end| {
         let mut cursor = Cursor::at(&dims[..rank], begin);
         for _ in begin..end {
-            // SAFETY: the index at the cursor.
+            // SAFETY: this function's contract: the index at the cursor is live.
             let index = unsafe { reader.one(indices.at(cursor.offset(1))) };
             if index < 0 || index >= h.limit {
                 bad.store(true, Ordering::Relaxed);
             } else {
-                // SAFETY: an element that exists, as just compared, and its place in the output,
-                // both aligned to T.
+                // SAFETY: the element of the input exists, as just compared. Its place in the output is at the cursor.
+                // Both are aligned to T.
                 unsafe {
                     let from = from.at(cursor.offset(2) + index * h.stride).cast::<T>();
                     to.at(cursor.offset(0)).cast::<T>().write(from.read());

@@ -1,8 +1,8 @@
-//! Instruction sets: the inner loops of kernels are compiled for the baseline of the target and again
-//! for what most machines of it have, and the better one is chosen at run time.
+//! Instruction sets. The inner loops of kernels are compiled twice: for the baseline of the target, and for the
+//! instructions that most machines of the target have. The better one is chosen at run time.
 //!
-//! Arithmetic that differs between the two goes through [`Isa`]. Results may differ in the last bit
-//! between machines, never between calls on one machine.
+//! Arithmetic that differs between the two goes through [`Isa`]. Results may differ in the last bit between machines,
+//! but never between calls on one machine.
 
 /// What a loop may assume of the processor.
 pub(crate) trait Isa: Copy {
@@ -61,11 +61,11 @@ fn wide() -> bool {
     std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
 }
 
-/// A computation that is compiled once per instruction set.
+/// A computation that is compiled once for each instruction set.
 pub(crate) trait Vectorised {
-    /// What it gives.
+    /// The result.
     type Output;
-    /// Runs it; must be `#[inline(always)]`, so that it is compiled with the caller's features.
+    /// Runs the computation. Must be `#[inline(always)]`, so that it is compiled with the caller's features.
     fn run<I: Isa>(self) -> Self::Output;
 }
 
@@ -74,7 +74,7 @@ pub(crate) trait Vectorised {
 pub(crate) fn dispatch<V: Vectorised>(work: V) -> V::Output {
     #[cfg(target_arch = "x86_64")]
     if wide() {
-        // SAFETY: `wide` has just found that the processor has these features.
+        // SAFETY: `wide` has found just now that the processor has these features.
         return unsafe { run_wide(work) };
     }
     work.run::<Baseline>()

@@ -1,10 +1,10 @@
-//! Folds over values in independent lanes, so that one addition does not wait for another and loops
-//! are vectorised. The order is fixed by the length alone.
+//! Folds over values in independent lanes. No addition waits for the one before it, so loops are vectorised. The order
+//! of operations depends on the length alone.
 
-/// Independent lanes of a fold.
+/// The number of lanes of a fold.
 pub(crate) const LANES: usize = 16;
 
-/// Folds values in lanes, then the lanes.
+/// Folds values in lanes, and then folds the lanes.
 #[inline(always)]
 pub(crate) fn fold<T: Copy, S: Copy>(
     values: &[T],
@@ -25,7 +25,7 @@ pub(crate) fn fold<T: Copy, S: Copy>(
     join_lanes(sums, join)
 }
 
-/// Folds pairs of values in lanes, then the lanes; the shorter sequence decides.
+/// Folds pairs of values in lanes, and then folds the lanes. The shorter sequence decides the length.
 #[inline(always)]
 pub(crate) fn fold_pairs<T: Copy, S: Copy>(
     a: &[T],
@@ -49,7 +49,7 @@ pub(crate) fn fold_pairs<T: Copy, S: Copy>(
     join_lanes(sums, join)
 }
 
-/// As [`fold_pairs`], of three sequences.
+/// [`fold_pairs`] for three sequences.
 #[inline(always)]
 pub(crate) fn fold_triples<T: Copy, S: Copy>(
     a: &[T],
@@ -75,7 +75,7 @@ pub(crate) fn fold_triples<T: Copy, S: Copy>(
     join_lanes(sums, join)
 }
 
-/// Joins lanes in pairs, so that errors grow with the logarithm of their number.
+/// Joins lanes in pairs, so that rounding errors grow with the logarithm of the number of lanes.
 #[inline(always)]
 fn join_lanes<S: Copy>(mut sums: [S; LANES], join: impl Fn(S, S) -> S) -> S {
     let mut width = LANES / 2;

@@ -1,16 +1,15 @@
-//! Operators: their names, the native host kernels, and the door through which a call reaches a driver.
+//! Operators: their names, the host kernels, and the door through which a call reaches a driver.
 //!
-//! An operator call is planned and then run. Planning checks the operands, picks a kernel and packs
-//! its arguments; it is on the path of every operator and neither allocates nor compares strings.
-//! Running happens later, in stream order, wherever the driver executes host functions. A kernel
-//! checks nothing that the plan has checked; what only shows at run time (an index out of bounds) is
-//! its result code.
+//! A call of an operator is planned, and then run. Planning checks the operands, chooses a kernel and packs its
+//! arguments into a block. It is on the path of every operator, so it neither allocates nor compares strings. Running
+//! happens later, in stream order, on a thread of the driver's choice. A kernel does not repeat the checks of the plan.
+//! What only shows at run time, such as an index out of bounds, is its result code.
 //!
-//! Names, operands, scalars and dtypes of all operators stand in `docs/operators.md`.
+//! `docs/operators.md` has the names, operands, scalars and dtypes of all operators.
 //!
 //! `door` asks the driver first: for its own operator, then for the launch of a host kernel.
 //!
-//! This crate must never allocate device memory or print. Kernels must not panic.
+//! This crate allocates no device memory and prints nothing. Kernels do not panic.
 
 mod bounds;
 mod call;

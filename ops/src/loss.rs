@@ -1,7 +1,7 @@
 //! The negative log-likelihood of classes, and its gradient.
 //!
-//! A target out of bounds that is not the ignored one is the kernel's result, `OUT_OF_RANGE`. Absent
-//! weights are a tensor of dtype INVALID.
+//! If a target is out of bounds and not the ignored one, the kernel's result is `OUT_OF_RANGE`. Weights that are absent
+//! are a tensor of dtype INVALID.
 
 use std::ffi::c_void;
 
@@ -29,11 +29,11 @@ pub(crate) const OPERATORS: &[Definition] = &[
     },
 ];
 
-/// How losses of the items are put together.
+/// How the losses of the items are reduced.
 const NONE: i64 = 0;
 const MEAN: i64 = 1;
 
-/// An operand: address, and byte strides over items and classes.
+/// An operand: its address, and its byte strides over items and classes.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Operand {
@@ -59,7 +59,7 @@ struct Header {
     reduction: i64,
 }
 
-/// An operand over (items, classes), items or classes; rank 0 has strides of 0.
+/// An operand over items and classes, over items or over classes. An operand of rank 0 has strides of 0.
 fn operand(tensor: &Tensor<'_>, letters: &str, [items, classes]: [i64; 2]) -> Result<Operand> {
     let size = checked_size(tensor)?;
     let mut result = Operand {
@@ -67,7 +67,7 @@ fn operand(tensor: &Tensor<'_>, letters: &str, [items, classes]: [i64; 2]) -> Re
         dtype: u64::from(tensor.dtype.0),
         ..Operand::zeroed()
     };
-    // Scores of one item may lack the dimension of items, as PyTorch allows.
+    // The scores of one item may have no dimension of items, as PyTorch allows.
     let letters = if letters.len() == tensor.rank() + 1 {
         &letters[1..]
     } else {
@@ -75,7 +75,7 @@ fn operand(tensor: &Tensor<'_>, letters: &str, [items, classes]: [i64; 2]) -> Re
     };
     if tensor.rank() != letters.len() {
         return invalid(format!(
-            "an operand has rank {}, {} is right",
+            "an operand has rank {}, {} is expected",
             tensor.rank(),
             letters.len()
         ));
@@ -84,7 +84,7 @@ fn operand(tensor: &Tensor<'_>, letters: &str, [items, classes]: [i64; 2]) -> Re
         let want = if letter == 'n' { items } else { classes };
         if tensor.sizes[d] != want {
             return invalid(format!(
-                "an operand has size {}, {want} is right",
+                "an operand has size {}, {want} is expected",
                 tensor.sizes[d]
             ));
         }
@@ -103,7 +103,7 @@ fn sizes(scores: &Tensor<'_>) -> Result<[i64; 2]> {
         [items, classes] => Ok([items, classes]),
         [classes] => Ok([1, classes]),
         _ => invalid(format!(
-            "scores have rank {}, 1 or 2 is right",
+            "scores have rank {}, 1 or 2 is expected",
             scores.rank()
         )),
     }
@@ -114,16 +114,16 @@ fn header(
     scalars: &[Scalar],
 ) -> Result<Header> {
     let [reduction, ignored] = scalars else {
-        return invalid("scalars (reduction, ignored index) are right");
+        return invalid("scalars (reduction, ignored index) are expected");
     };
     let reduction = reduction.to_i64();
     if !(0..=2).contains(&reduction) {
         return invalid(format!(
-            "reduction {reduction}: 0 none, 1 mean, 2 sum are right"
+            "reduction {reduction}: 0 none, 1 mean, 2 sum are expected"
         ));
     }
     if target.dtype != DType::I64 {
-        return unsupported(format!("targets are {}, i64 is right", target.dtype));
+        return unsupported(format!("targets are {}, i64 is expected", target.dtype));
     }
     let shape = sizes(scores)?;
     let weight = if weight.dtype == DType::INVALID {
@@ -147,7 +147,7 @@ fn header(
 fn plan_forward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([scores, target, weight], [loss, total_weight]) = (call.inputs, call.outputs) else {
         return invalid(
-            "inputs (scores, target, weight) and outputs (loss, total_weight) are right",
+            "inputs (scores, target, weight) and outputs (loss, total_weight) are expected",
         );
     };
     let header = header([scores, target, weight, loss, total_weight], call.scalars)?;
@@ -163,7 +163,7 @@ fn plan_forward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 
 fn plan_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([grad, target, weight, total_weight], [out]) = (call.inputs, call.outputs) else {
-        return invalid("inputs (grad, target, weight, total_weight) and 1 output are right");
+        return invalid("inputs (grad, target, weight, total_weight) and 1 output are expected");
     };
     let header = header([out, target, weight, grad, total_weight], call.scalars)?;
     plan.kernel = match class_of(out.dtype) {
@@ -176,7 +176,7 @@ fn plan_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-/// What both directions read.
+/// The operands that both directions read.
 struct Items<'a, C> {
     h: &'a Header,
     target: Base,
@@ -202,12 +202,12 @@ impl<'a, C: Number> Items<'a, C> {
         })
     }
 
-    /// Class and weight of an item: `Ok(None)` for an ignored one, an error out of bounds.
+    /// The class and the weight of an item; `Ok(None)` for an ignored one, an error for one out of bounds.
     ///
     /// # Safety
     /// The operands lie in live memory, and the item exists.
     unsafe fn get(&self, item: i64) -> Result<Option<(i64, f64)>, Code> {
-        // SAFETY: the item's target.
+        // SAFETY: this function's contract: the item's target is live.
         let class = unsafe { self.targets.one(self.target.at(item * self.h.target.item)) };
         if class == self.h.ignored {
             return Ok(None);
@@ -217,7 +217,7 @@ impl<'a, C: Number> Items<'a, C> {
         }
         let weight = match &self.weight {
             Some((base, reader)) => {
-                // SAFETY: a class that exists, as just compared.
+                // SAFETY: the class exists, as just compared. This function's contract: the weights are live.
                 unsafe { reader.one(base.at(class * self.h.weight.class)) }.wide()
             }
             None => 1.0,
@@ -229,7 +229,7 @@ impl<'a, C: Number> Items<'a, C> {
 /// # Safety
 /// `args` is a block that `plan_forward` made, and its operands, moved by `bias`, lie in live memory.
 unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((h, _)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -248,28 +248,28 @@ unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bia
     );
     let (mut sum, mut total) = (0.0, 0.0);
     for item in 0..h.items {
-        // SAFETY: the item exists.
+        // SAFETY: the operands are live, and the item exists.
         let value = match unsafe { items.get(item) } {
             Err(code) => return code.0,
             Ok(None) => 0.0,
             Ok(Some((class, weight))) => {
                 let at = item * h.scores.item + class * h.scores.class;
                 total += weight;
-                // SAFETY: the score of this item's class.
+                // SAFETY: the score of this item and class exists, and is live.
                 -weight * unsafe { reader.one(scores.at(at)) }.wide()
             }
         };
         if h.reduction == NONE {
-            // SAFETY: this item's loss.
+            // SAFETY: the place of this item's loss is live, and used by nobody else.
             unsafe { writer.row(&[C::of(value)], loss.at(item * h.loss.item), 0) };
         }
         sum += value;
     }
     if h.reduction == MEAN {
-        // Without any weight there is no mean: 0 / 0.
+        // If the weights add up to 0, there is no mean: 0 / 0.
         sum /= total;
     }
-    // SAFETY: results of one element.
+    // SAFETY: each of the results is one live element.
     unsafe {
         if h.reduction != NONE {
             writer.row(&[C::of(sum)], loss.at(0), 0);
@@ -287,7 +287,7 @@ unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bia
 /// # Safety
 /// `args` is a block that `plan_backward` made, and its operands, moved by `bias`, lie in live memory.
 unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((h, _)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -304,19 +304,19 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
         Base::new(h.scores.address, bias),
         Base::new(h.loss.address, bias),
     );
-    // SAFETY: one element.
+    // SAFETY: the total weight is one live element.
     let total = unsafe { total_reader.one(Base::new(h.total_weight.address, bias).at(0)) }.wide();
     let zeros = vec![C::default(); h.classes as usize];
     for item in 0..h.items {
-        // SAFETY: the item's row.
+        // SAFETY: the item's row of the output is live, and used by nobody else.
         unsafe { writer.row(&zeros, out.at(item * h.scores.item), h.scores.class) };
-        // SAFETY: the item exists.
+        // SAFETY: the operands are live, and the item exists.
         let (class, weight) = match unsafe { items.get(item) } {
             Err(code) => return code.0,
             Ok(None) => continue,
             Ok(Some(found)) => found,
         };
-        // SAFETY: the item's gradient, or the only one (stride 0).
+        // SAFETY: the item's gradient, or with stride 0 the only one, is live.
         let grad = unsafe { reader.one(grad.at(item * h.loss.item)) }.wide();
         let value = if h.reduction == MEAN {
             -weight * grad / total
@@ -324,7 +324,7 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
             -weight * grad
         };
         let at = item * h.scores.item + class * h.scores.class;
-        // SAFETY: one element of the item's row.
+        // SAFETY: one element of the item's row, which is live and used by nobody else.
         unsafe { writer.row(&[C::of(value)], out.at(at), 0) };
     }
     Code::OK.0

@@ -1,10 +1,10 @@
-//! Functions of one f32 without branches, so that loops over them are vectorised, and the few of f64
-//! that the standard library lacks.
+//! Functions of one f32 without branches, so that loops over them are vectorised, and the few functions of f64 that the
+//! standard library lacks.
 //!
-//! Polynomials are minimax fits of our own (Remez exchange, errors weighted by the result), argument
-//! reductions are the classical ones (Cody and Waite 1980). Every function is within 2 ulp (sigmoid:
-//! 3) of the true value over its whole range, subnormals, infinities and NaN included; tests hold it to
-//! that. Nothing here may branch on data in a way that keeps a loop from being vectorised.
+//! Polynomials are minimax fits made for this file (Remez exchange, errors weighted by the result). Argument reductions
+//! are the classical ones (Cody and Waite 1980). Every function is within 2 ulp (sigmoid: 3) of the true value over its
+//! whole range, with subnormals, infinities and NaN; tests check that. No branch on data may keep a loop from being
+//! vectorised.
 
 use crate::isa::Isa;
 
@@ -12,7 +12,7 @@ const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// ln 2 in two parts; products of the first with integers up to 2^9 are exact.
 const LN2_HI: f32 = 0.693_359_4;
 const LN2_LO: f32 = -2.121_944_4e-4;
-/// Adding and subtracting this rounds to an integer (|x| < 2^22) that then stands in the low bits.
+/// Adding and subtracting this rounds to an integer (|x| < 2^22), which is then in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
 /// Evaluates a polynomial, coefficients from the constant term up.
@@ -53,7 +53,7 @@ fn reduce_exp<I: Isa>(x: f32) -> (i32, f32) {
 /// e^x.
 #[inline(always)]
 pub(crate) fn exp<I: Isa>(x: f32) -> f32 {
-    // Beyond these the result is 0 or infinity anyway, and n stays within what two factors can scale.
+    // Beyond these bounds the result is 0 or infinity, and within them two factors can scale by 2^n.
     let clamped = if x > 89.0 { 89.0 } else { x };
     let clamped = if clamped < -104.0 { -104.0 } else { clamped };
     let (n, r) = reduce_exp::<I>(clamped);
@@ -91,7 +91,7 @@ pub(crate) fn expm1<I: Isa>(x: f32) -> f32 {
         ],
     );
     let q = I::fma32(p, r * r, r);
-    // 2^n q + (2^n - 1); 2^128 does not exist, so that factor is taken in two steps.
+    // 2^n q + (2^n - 1). 2^128 is not an f32, so that factor is taken in two steps.
     let half = n >> 1;
     let (s, t) = (power_of_two(half), power_of_two(n - half));
     let result = if n > 126 {
@@ -136,7 +136,7 @@ fn log_tail<I: Isa>(f: f32) -> f32 {
     I::fma32(p * f, square, -0.5 * square)
 }
 
-/// What the logarithm of x is if x is 0, negative, infinite or NaN, else `result`.
+/// The logarithm of x if x is 0, negative, infinite or NaN; else `result`.
 #[inline(always)]
 fn log_special(x: f32, result: f32) -> f32 {
     let result = if x == f32::INFINITY { x } else { result };
@@ -169,7 +169,7 @@ pub(crate) fn log2<I: Isa>(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn log1p<I: Isa>(x: f32) -> f32 {
     let u = 1.0 + x;
-    // What rounding 1 + x lost, relative to u.
+    // The rounding error of 1 + x, relative to u.
     let lost = if x > 1.0 {
         1.0 - (u - x)
     } else {
@@ -250,7 +250,7 @@ pub(crate) fn erf<I: Isa>(x: f32) -> f32 {
     if x.is_nan() { x } else { result }
 }
 
-/// Sines and cosines are vectorised up to here; beyond it the reduction needs hundreds of bits of pi.
+/// Sines and cosines are vectorised up to here. Beyond it the reduction would need hundreds of bits of pi.
 pub(crate) const TRIGONOMETRIC_LIMIT: f32 = 1e6;
 
 /// x = n pi/2 + r with |r| <= pi/4, in f64: (n modulo 2^32, r), for |x| <= `TRIGONOMETRIC_LIMIT`.

@@ -1,8 +1,8 @@
-//! Argument blocks as kernels read them, and device memory as they see it.
+//! Argument blocks and device memory as kernels see them.
 //!
-//! Kernels receive raw addresses. What turns them into memory is kept here and in the elementwise
-//! engine, so that each assumption is written down once: blocks come from a plan of the same kernel,
-//! operands lie in live memory, aligned to their element size, and nobody else writes them meanwhile.
+//! Kernels receive raw addresses. Only this file and the elementwise engine turn addresses into memory, so that each
+//! assumption is written down once: a block comes from a plan of the same kernel; operands lie in live memory, and are
+//! aligned to their element size; nobody else writes them meanwhile.
 
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, size_of};
@@ -18,23 +18,23 @@ use crate::geometry::{Dim, MAX_OPERANDS, MAX_RANK};
 pub(crate) struct ArgumentBlock<'a>(&'a [u8]);
 
 impl<'a> ArgumentBlock<'a> {
-    /// A block as a kernel receives it.
+    /// The block that a kernel receives.
     ///
     /// # Safety
     /// `args` points to `args_size` readable bytes for as long as the result is used.
     #[inline]
     pub(crate) unsafe fn new(args: *const c_void, args_size: u32) -> Self {
-        // SAFETY: the caller's promise; bytes need no alignment.
+        // SAFETY: this function's contract: the bytes are readable. Bytes need no alignment.
         Self(unsafe { std::slice::from_raw_parts(args.cast::<u8>(), args_size as usize) })
     }
 
-    /// What is left of a block of several parts.
+    /// The rest of a block that has several parts.
     #[inline]
     pub(crate) fn rest(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// The fixed part, and what follows it; `None` if the block is too short.
+    /// The fixed header, and what follows it; `None` if the block is too short.
     #[inline]
     pub(crate) fn split<H: Pod>(self) -> Option<(H, &'a [u8])> {
         let (header, tail) = self.0.split_at_checked(size_of::<H>())?;
@@ -42,14 +42,14 @@ impl<'a> ArgumentBlock<'a> {
     }
 }
 
-/// A 64-bit number of a tail.
+/// A 64-bit number after the header.
 #[inline]
 pub(crate) fn read_number(words: &[u8], index: usize) -> Option<i64> {
     let bytes = words.get(index * 8..index * 8 + 8)?;
     Some(i64::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// Dimensions as `Geometry::push` wrote them, and their number; `None` if a tail is too short.
+/// The dimensions that `Geometry::push` wrote, and their number; `None` if the block is too short.
 #[inline]
 pub(crate) fn read_dims(
     tail: &[u8],
@@ -77,19 +77,19 @@ pub(crate) fn read_dims(
 #[derive(Clone, Copy)]
 pub(crate) struct Base(*mut u8);
 
-// SAFETY: threads of a kernel read the same inputs, and write parts of outputs that no two share.
+// SAFETY: the threads of a kernel read the same inputs, and write parts of outputs of which no two threads share one.
 unsafe impl Send for Base {}
-// SAFETY: as for Send.
+// SAFETY: as for `Send`: shared parts are only read.
 unsafe impl Sync for Base {}
 
 impl Base {
-    /// A device address, moved to where its bytes are.
+    /// A device address, moved to where the host sees its bytes.
     #[inline]
     pub(crate) fn new(address: u64, bias: i64) -> Self {
         Self(address.wrapping_add_signed(bias) as *mut u8)
     }
 
-    /// The place so many bytes further on.
+    /// The place `offset` bytes further on.
     #[inline]
     pub(crate) fn at(self, offset: i64) -> *mut u8 {
         self.0.wrapping_offset(offset as isize)
@@ -104,7 +104,7 @@ pub(crate) struct Reader<C> {
 }
 
 impl<C: Compute> Reader<C> {
-    /// `None` if elements of this type, by number, do not convert to `C`.
+    /// Returns `None` if elements of this type, by number, do not convert to `C`.
     #[inline]
     pub(crate) fn new(dtype: u8) -> Option<Self> {
         let dtype = DType(u32::from(dtype));
@@ -114,11 +114,11 @@ impl<C: Compute> Reader<C> {
         })
     }
 
-    /// As many elements as `scratch` has room for, `stride` bytes apart: where they lie if they are
-    /// dense values of `C`, else converted into `scratch`.
+    /// As many elements as `scratch` has room for, `stride` bytes apart. The result is the memory itself if the
+    /// elements are dense values of `C`; else they are converted into `scratch`.
     ///
     /// # Safety
-    /// They lie in live memory, aligned, that nobody writes while the result is used.
+    /// The elements lie in live memory, are aligned, and nobody writes them while the result is used.
     #[inline]
     pub(crate) unsafe fn row<'s>(
         &self,
@@ -127,17 +127,18 @@ impl<C: Compute> Reader<C> {
         scratch: &'s mut [MaybeUninit<C>],
     ) -> &'s [C] {
         if self.native && stride == size_of::<C>() as i64 {
-            // SAFETY: dense, aligned values of C, as promised and just compared.
+            // SAFETY: the elements are dense values of C, as just compared. This function's contract: they are live and
+            // aligned.
             return unsafe { std::slice::from_raw_parts(from.cast::<C>(), scratch.len()) };
         }
-        // SAFETY: as promised.
+        // SAFETY: this function's contract is that of `copy`.
         unsafe { self.copy(from, stride, scratch) }
     }
 
-    /// As [`Reader::row`], always into `scratch`, so that the memory may then be written.
+    /// Converts elements into `scratch` in any case, so that the memory may be written afterwards; see [`Reader::row`].
     ///
     /// # Safety
-    /// As for [`Reader::row`], until this call returns.
+    /// The contract of [`Reader::row`], until this call returns.
     #[inline]
     pub(crate) unsafe fn copy<'s>(
         &self,
@@ -145,7 +146,8 @@ impl<C: Compute> Reader<C> {
         stride: i64,
         scratch: &'s mut [MaybeUninit<C>],
     ) -> &'s mut [C] {
-        // SAFETY: as promised; a loader writes all of what it is given.
+        // SAFETY: this function's contract: the elements are live and aligned. A loader writes all values that it is
+        // given.
         unsafe {
             (self.load)(from, stride as isize, scratch);
             std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast::<C>(), scratch.len())
@@ -155,11 +157,11 @@ impl<C: Compute> Reader<C> {
     /// One element.
     ///
     /// # Safety
-    /// It lies in live, aligned memory.
+    /// The element lies in live memory, and is aligned.
     #[inline]
     pub(crate) unsafe fn one(&self, from: *const u8) -> C {
         let mut value = [MaybeUninit::uninit()];
-        // SAFETY: as promised.
+        // SAFETY: this function's contract: the element is live and aligned.
         unsafe { self.copy(from, 0, &mut value)[0] }
     }
 }
@@ -172,7 +174,7 @@ pub(crate) struct Writer<C> {
 }
 
 impl<C: Compute> Writer<C> {
-    /// `None` if `C` does not convert to elements of this type, by number.
+    /// Returns `None` if `C` does not convert to elements of this type, by number.
     #[inline]
     pub(crate) fn new(dtype: u8) -> Option<Self> {
         let dtype = DType(u32::from(dtype));
@@ -185,17 +187,17 @@ impl<C: Compute> Writer<C> {
     /// Writes all values, `stride` bytes apart.
     ///
     /// # Safety
-    /// The places lie in live memory, aligned, that nobody else uses meanwhile.
+    /// The places lie in live memory, are aligned, and nobody else uses them meanwhile.
     #[inline]
     pub(crate) unsafe fn row(&self, values: &[C], to: *mut u8, stride: i64) {
-        // SAFETY: as promised.
+        // SAFETY: this function's contract: the places are live, aligned, and used by nobody else.
         unsafe { (self.store)(values, to, stride as isize) };
     }
 
-    /// Room for `count` values where they belong, if elements there are dense values of `C`.
+    /// The places of `count` values in memory, if elements there are dense values of `C`.
     ///
     /// # Safety
-    /// As for [`Writer::row`], for as long as the result is used.
+    /// The contract of [`Writer::row`], as long as the result is used.
     #[inline]
     pub(crate) unsafe fn place<'p>(
         &self,
@@ -204,20 +206,21 @@ impl<C: Compute> Writer<C> {
         count: usize,
     ) -> Option<&'p mut [MaybeUninit<C>]> {
         (self.native && stride == size_of::<C>() as i64).then(|| {
-            // SAFETY: dense, aligned room for values of C, as promised and just compared.
+            // SAFETY: the places are dense values of C, as just compared. This function's contract: they are live,
+            // aligned, and used by nobody else.
             unsafe { std::slice::from_raw_parts_mut(to.cast::<MaybeUninit<C>>(), count) }
         })
     }
 }
 
-/// A buffer of the kernel itself that its threads fill, each its own ranges.
+/// A buffer of a kernel that its threads fill. Each thread fills ranges of its own.
 pub(crate) struct Slots<'a, T> {
     start: *mut T,
     length: usize,
     borrow: std::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: `range` hands a range to one thread at a time, by its caller's promise.
+// SAFETY: the contract of `range`, the only access, is that no two results overlap.
 unsafe impl<T: Send> Sync for Slots<'_, T> {}
 
 impl<'a, T> Slots<'a, T> {
@@ -230,10 +233,10 @@ impl<'a, T> Slots<'a, T> {
         }
     }
 
-    /// A range of the buffer, shortened if it is not all within.
+    /// A range of the buffer, shortened to what lies within the buffer.
     ///
     /// # Safety
-    /// While the result is used, nobody else asks for any of it.
+    /// No other result of this function overlaps this one while it is used.
     #[expect(
         clippy::mut_from_ref,
         reason = "ranges of different threads do not overlap"
@@ -241,7 +244,8 @@ impl<'a, T> Slots<'a, T> {
     pub(crate) unsafe fn range(&self, first: usize, count: usize) -> &mut [T] {
         let first = first.min(self.length);
         let count = count.min(self.length - first);
-        // SAFETY: within the buffer, as just bounded, and nobody else's, as promised.
+        // SAFETY: the range lies within the buffer, as just bounded. This function's contract: no other one overlaps
+        // it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(first), count) }
     }
 }

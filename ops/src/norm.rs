@@ -1,9 +1,8 @@
 //! Layer normalisation over trailing dimensions, and its gradient.
 //!
-//! Operands are contiguous: rows of the normalised elements. An optional operand that is absent is a
-//! tensor of dtype INVALID. Means and deviations are accumulated in f64. Gradients of weight and bias
-//! are summed over fixed pieces of rows and put together in order, so that they are the same for any
-//! number of threads.
+//! Operands are contiguous rows of the normalised elements. An optional operand that is absent is a tensor of dtype
+//! INVALID. Means and deviations are accumulated in f64. Gradients of weight and bias are summed over fixed pieces of
+//! rows, and the sums of pieces are added in order, so that they are the same for any number of threads.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -45,7 +44,7 @@ struct Header {
     epsilon: f64,
 }
 
-/// Places in a header: input, weight, mean and rstd mean the same in both directions.
+/// Places in a header. Input, weight, mean and rstd mean the same forward and backward.
 const INPUT: usize = 0;
 const WEIGHT: usize = 1;
 const BIAS: usize = 2;
@@ -54,21 +53,21 @@ const MEAN: usize = 4;
 const RSTD: usize = 5;
 const GRAD_WEIGHT: usize = 6;
 const GRAD_BIAS: usize = 7;
-/// Backward: the gradient that arrives stands where the bias stood.
+/// Backward: the incoming gradient is in the place of the bias.
 const GRAD: usize = BIAS;
 
-/// Pieces that rows are cut into where sums over rows are wanted.
+/// The number of pieces that rows are cut into for sums over rows.
 const PIECES: i64 = 16;
 
-/// Rows that are summed in the type that is computed in, before their sum is added to one in f64.
+/// Rows that are summed in the type of the computation, before their sum is added to one in f64.
 const FLUSH: u32 = 16;
 
 fn plan_forward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([input, weight, bias], [out, mean, rstd]) = (call.inputs, call.outputs) else {
-        return invalid("inputs (input, weight, bias) and outputs (out, mean, rstd) are right");
+        return invalid("inputs (input, weight, bias) and outputs (out, mean, rstd) are expected");
     };
     let [dims, epsilon] = call.scalars else {
-        return invalid("scalars (normalized dimensions, eps) are right");
+        return invalid("scalars (normalized dimensions, eps) are expected");
     };
     let mut header = shape(input, dims.to_i64())?;
     header.epsilon = epsilon.to_f64();
@@ -91,12 +90,12 @@ fn plan_forward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 
 fn plan_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let [grad, input, mean, rstd, weight] = call.inputs else {
-        return invalid("inputs (grad, input, mean, rstd, weight) are right");
+        return invalid("inputs (grad, input, mean, rstd, weight) are expected");
     };
     let ([grad_input, grad_weight, grad_bias], [dims]) = (call.outputs, call.scalars) else {
         return invalid(
             "outputs (grad_input, grad_weight, grad_bias) and 1 scalar, the number of normalized \
-             dimensions, are right",
+             dimensions, are expected",
         );
     };
     let mut header = shape(input, dims.to_i64())?;
@@ -119,12 +118,12 @@ fn plan_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     Ok(())
 }
 
-/// Rows and their length.
+/// The number of rows and their length.
 fn shape(input: &Tensor<'_>, dims: i64) -> Result<Header> {
     let rank = input.rank();
     if dims < 1 || dims > rank as i64 {
         return invalid(format!(
-            "{dims} normalized dimensions, 1 to {rank} are right"
+            "{dims} normalized dimensions, 1 to {rank} are expected"
         ));
     }
     let (outer, inner) = input.sizes.split_at(rank - dims as usize);
@@ -140,7 +139,7 @@ impl Header {
         checked_size(tensor)?;
         if tensor.numel() != numel {
             return invalid(format!(
-                "an operand has {} elements, {numel} are right",
+                "an operand has {} elements, {numel} are expected",
                 tensor.numel()
             ));
         }
@@ -168,7 +167,7 @@ impl Header {
     }
 }
 
-/// An operand at run time: rows of values of one class.
+/// An operand at the time that the kernel runs: rows of values of one class.
 struct Operand<C> {
     base: Base,
     size: i64,
@@ -177,7 +176,7 @@ struct Operand<C> {
 }
 
 impl<C: Compute> Operand<C> {
-    /// `None` if the operand is absent, or of a type that is no class of ours.
+    /// Returns `None` if the operand is absent, or of a type without a class.
     fn new(h: &Header, place: usize, bias: i64) -> Option<Self> {
         let dtype = h.dtypes[place];
         Some(Self {
@@ -188,12 +187,12 @@ impl<C: Compute> Operand<C> {
         })
     }
 
-    /// Values from an index on, in `scratch` if they must be converted.
+    /// Values from an index on. They are in `scratch` if they have to be converted.
     ///
     /// # Safety
-    /// They are elements of the operand, which nobody writes while they are used.
+    /// The values are elements of the operand, and nobody writes them while they are used.
     unsafe fn read<'s>(&self, index: i64, scratch: &'s mut [MaybeUninit<C>]) -> &'s [C] {
-        // SAFETY: operands are contiguous; the rest is the caller's promise.
+        // SAFETY: operands are contiguous. This function's contract: the elements exist, and nobody writes them.
         unsafe {
             self.reader
                 .row(self.base.at(index * self.size), self.size, scratch)
@@ -203,9 +202,9 @@ impl<C: Compute> Operand<C> {
     /// Writes values from an index on.
     ///
     /// # Safety
-    /// They are elements of the operand, which nobody else uses meanwhile.
+    /// The places are elements of the operand, and nobody else uses them meanwhile.
     unsafe fn write(&self, index: i64, values: &[C]) {
-        // SAFETY: as for `read`.
+        // SAFETY: operands are contiguous. This function's contract: the elements exist, and nobody else uses them.
         unsafe {
             self.writer
                 .row(values, self.base.at(index * self.size), self.size)
@@ -271,7 +270,7 @@ impl<C: Number> Vectorised for ForwardRow<'_, C> {
         };
         let variance = fold(self.x, 0.0, squares, add) / n;
         let rstd = 1.0 / (variance + self.epsilon).sqrt();
-        // The mean is taken off first: x * rstd - mean * rstd would round where x is the mean.
+        // The mean is subtracted first: x * rstd - mean * rstd would round even where x is the mean.
         let (shift, scale) = (C::of(mean), C::of(rstd));
         let affine = self.weight.iter().zip(self.bias);
         for ((out, x), (weight, bias)) in self.out.iter_mut().zip(self.x).zip(affine) {
@@ -284,7 +283,7 @@ impl<C: Number> Vectorised for ForwardRow<'_, C> {
 /// # Safety
 /// `args` is a block that `plan_forward` made, and its operands, moved by `bias`, lie in live memory.
 unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((h, _)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -296,7 +295,7 @@ unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bia
         return Code::INTERNAL.0;
     };
     let length = h.length as usize;
-    // SAFETY: all of weight and bias, where they are.
+    // SAFETY: this function's contract: weight and bias are live, if they are present.
     let (weight, shift) = unsafe {
         (
             all_or(operand(WEIGHT), length, 1.0),
@@ -309,7 +308,7 @@ unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bia
         let mut x_room = room();
         let mut result = vec![C::default(); length];
         for row in begin..end {
-            // SAFETY: a row of the input.
+            // SAFETY: this function's contract: this row of the input is live.
             let x = unsafe { input.read(row * h.length, &mut x_room) };
             let (weight, bias, epsilon) = (&weight[..], &shift[..], h.epsilon);
             let out = &mut result[..];
@@ -320,7 +319,7 @@ unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bia
                 out,
                 epsilon,
             });
-            // SAFETY: this row's results, which are ours.
+            // SAFETY: the results of this row are this thread's.
             unsafe {
                 output.write(row * h.length, &result);
                 mean.write(row, &[C::of(m)]);
@@ -331,14 +330,14 @@ unsafe extern "C" fn forward<C: Number>(args: *const c_void, args_size: u32, bia
     Code::OK.0
 }
 
-/// All values of an operand, or one value so many times where it is absent.
+/// All values of an operand; if the operand is absent, `length` times `value`.
 ///
 /// # Safety
-/// The operand lies in live memory that nobody writes meanwhile.
+/// The operand lies in live memory, and nobody writes it meanwhile.
 unsafe fn all_or<C: Number>(operand: Option<Operand<C>>, length: usize, value: f64) -> Vec<C> {
     let mut room = vec![MaybeUninit::uninit(); length];
     match operand {
-        // SAFETY: as promised.
+        // SAFETY: this function's contract: the operand is live, and nobody writes it.
         Some(operand) => unsafe { operand.read(0, &mut room) }.to_vec(),
         None => vec![C::of(value); length],
     }
@@ -350,7 +349,7 @@ struct BackwardRow<'a, C> {
     weight: &'a [C],
     mean: f64,
     rstd: f64,
-    /// Takes the normalised row, then the row's gradient if it is wanted.
+    /// Gets the normalised row, and then the row's gradient if it is wanted.
     out: &'a mut [C],
     wants_input: bool,
     grad_weight: &'a mut [C],
@@ -398,7 +397,7 @@ impl<C: Number> Vectorised for BackwardRow<'_, C> {
 /// # Safety
 /// `args` is a block that `plan_backward` made, and its operands, moved by `bias`, lie in live memory.
 unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((h, _)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -411,7 +410,7 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
     };
     let grad_input = operand(OUT);
     let length = h.length as usize;
-    // SAFETY: all of the weight, where there is one.
+    // SAFETY: this function's contract: the weight is live, if it is present.
     let weight = unsafe { all_or(operand(WEIGHT), length, 1.0) };
     let sum_length = |place: usize| if h.has(place) { length } else { 0 };
     let (weight_sums, bias_sums) = (sum_length(GRAD_WEIGHT), sum_length(GRAD_BIAS));
@@ -431,7 +430,7 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
             let last = (piece + 1) * h.rows / pieces;
             for row in piece * h.rows / pieces..last {
                 let (weight_part, bias_part) = part.split_at_mut(weight_sums);
-                // SAFETY: a row of each input.
+                // SAFETY: this function's contract: this row of each input is live.
                 let (x, grad, mean, rstd) = unsafe {
                     (
                         input.read(row * h.length, &mut x_room),
@@ -452,7 +451,7 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
                     grad_bias: bias_part,
                 });
                 if let Some(out) = &grad_input {
-                    // SAFETY: this row of the output, which is ours.
+                    // SAFETY: this row of the output is this thread's.
                     unsafe { out.write(row * h.length, &result) };
                 }
                 taken += 1;
@@ -478,7 +477,7 @@ unsafe extern "C" fn backward<C: Number>(args: *const c_void, args_size: u32, bi
     let (weight_totals, bias_totals) = totals.split_at(weight_sums);
     for (place, totals) in [(GRAD_WEIGHT, weight_totals), (GRAD_BIAS, bias_totals)] {
         if let Some(out) = operand(place) {
-            // SAFETY: all of this output; threads are done.
+            // SAFETY: this output is written here alone, after all threads are done.
             unsafe { out.write(0, totals) };
         }
     }

@@ -1,7 +1,7 @@
-//! Steps of optimizers, fused: SGD with momentum, and Adam with or without decoupled decay.
+//! Fused steps of optimizers: SGD with momentum, and Adam with or without decoupled decay.
 //!
-//! Formulas are those of `torch.optim` (SGD, Adam, AdamW). Parameter and state are updated in place:
-//! they are outputs that are also read. Operands are contiguous or at least laid out alike and dense.
+//! The formulas are those of `torch.optim` (SGD, Adam, AdamW). Parameter and state are updated in place: they are
+//! outputs that are also read. Operands are dense, and all have the same layout.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -36,7 +36,7 @@ pub(crate) const OPERATORS: &[Definition] = &[
     },
 ];
 
-/// Operands at most: parameter and three of its state, gradient, step.
+/// The most operands: parameter, three of its state, gradient and step.
 const OPERANDS: usize = 6;
 const GRAD: usize = 4;
 const STEP: usize = 5;
@@ -53,13 +53,13 @@ struct Header {
     dtypes: [u8; 8],
 }
 
-/// Checks operands that are updated together, and packs them.
+/// Checks operands that are updated together, and makes the header of their block.
 fn pack(call: &Call<'_>, params: [f64; 8]) -> Result<Header> {
     let Some((param, state)) = call.outputs.split_first() else {
-        return invalid("0 outputs, the parameter and its state are right");
+        return invalid("0 outputs, the parameter and its state are expected");
     };
     let Some((grad, rest)) = call.inputs.split_first() else {
-        return invalid("0 inputs, the gradient is right");
+        return invalid("0 inputs, the gradient is expected");
     };
     if state.len() >= GRAD || rest.len() > 1 {
         return invalid(format!(
@@ -97,7 +97,7 @@ fn pack(call: &Call<'_>, params: [f64; 8]) -> Result<Header> {
     for tensor in rest {
         if tensor.numel() != 1 {
             return invalid(format!(
-                "the step has {} elements, 1 is right",
+                "the step has {} elements, 1 is expected",
                 tensor.numel()
             ));
         }
@@ -106,13 +106,13 @@ fn pack(call: &Call<'_>, params: [f64; 8]) -> Result<Header> {
     Ok(header)
 }
 
-/// True if both walk dense memory in the same order.
+/// Whether both operands walk dense memory in the same order.
 fn alike(a: &Tensor<'_>, b: &Tensor<'_>) -> bool {
     if a.is_contiguous() && b.is_contiguous() {
         return true;
     }
     let same = (0..a.rank()).all(|d| a.sizes[d] == 1 || a.strides[d] == b.strides[d]);
-    // Distinct positive strides that span exactly the elements: a permutation of a dense tensor.
+    // Distinct positive strides that span exactly the elements are a permutation of a dense tensor.
     let span: i64 = a
         .sizes
         .iter()
@@ -133,7 +133,7 @@ fn kernel_for(param: &Tensor<'_>, f32_kernel: KernelFn, f64_kernel: KernelFn) ->
 fn plan_sgd(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let [lr, momentum, dampening, decay, nesterov, maximize, first] = call.scalars else {
         return invalid(
-            "scalars (lr, momentum, dampening, weight_decay, nesterov, maximize, first step) are right",
+            "scalars (lr, momentum, dampening, weight_decay, nesterov, maximize, first step) are expected",
         );
     };
     let params = [
@@ -145,7 +145,7 @@ fn plan_sgd(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     }
     if momentum.to_f64() != 0.0 && call.outputs.len() != 2 || call.inputs.len() != 1 {
         return invalid(
-            "1 input (grad) and outputs (param, momentum buffer if there is momentum) are right",
+            "1 input (grad) and outputs (param, momentum buffer if there is momentum) are expected",
         );
     }
     let header = pack(call, numbers)?;
@@ -169,12 +169,12 @@ fn plan_adam<const DECOUPLED: bool>(call: &Call<'_>, plan: &mut Plan) -> Result<
     let [lr, beta1, beta2, epsilon, decay, maximize] = numbers else {
         return invalid(
             "scalars (lr, beta1, beta2, eps, weight_decay, maximize), and the step unless it is the \
-             second input, are right",
+             second input, are expected",
         );
     };
     if !matches!(call.outputs.len(), 3 | 4) {
         return invalid(
-            "outputs (param, exp_avg, exp_avg_sq, max_exp_avg_sq if amsgrad) are right",
+            "outputs (param, exp_avg, exp_avg_sq, max_exp_avg_sq if amsgrad) are expected",
         );
     }
     let [lr, beta1, beta2, epsilon, decay, maximize] =
@@ -204,10 +204,10 @@ fn finish(plan: &mut Plan, header: &Header, kernel: KernelFn) {
     }
 }
 
-/// A step, in one type.
+/// The step of an optimizer, in one type.
 trait Step<C>: Copy + Send + Sync {
     fn new(header: &Header, step: f64) -> Self;
-    /// Updates parameters and state by a block of gradients; absent state is empty.
+    /// Updates parameters and state by a block of gradients. State that is absent is empty.
     fn apply<I: Isa>(self, state: &mut [&mut [C]; GRAD], grad: &[C]);
 }
 
@@ -215,7 +215,7 @@ trait Step<C>: Copy + Send + Sync {
 struct Sgd<C> {
     lr: C,
     momentum: C,
-    /// 1 - dampening, or 1 at the first step, when the buffer starts as the gradient.
+    /// 1 - dampening; 1 at the first step, at which the buffer becomes the gradient.
     take: C,
     keep: C,
     decay: C,
@@ -230,7 +230,7 @@ struct Adam<C> {
     one_less1: C,
     one_less2: C,
     epsilon: C,
-    /// Decay that is added to the gradient, and the factor of the parameter where it is decoupled.
+    /// The decay that is added to the gradient, and the factor of the parameter if the decay is decoupled.
     decay: C,
     shrink: C,
     sign: C,
@@ -265,7 +265,7 @@ macro_rules! steps {
                 }
                 for ((p, b), g) in param.iter_mut().zip(buffer.iter_mut()).zip(grad) {
                     let g = p.fma::<I>(self.decay, self.sign * *g);
-                    // A buffer that was never written may hold anything, NaN too.
+                    // A buffer that was never written may hold anything, even NaN.
                     let kept = if self.keep == 0.0 { 0.0 } else { *b * self.keep };
                     *b = g.fma::<I>(self.take, kept);
                     let g = if self.nesterov { b.fma::<I>(self.momentum, g) } else { *b };
@@ -335,7 +335,7 @@ impl<C, S: Step<C>> Vectorised for Update<'_, '_, C, S> {
     }
 }
 
-/// An operand at run time.
+/// An operand at the time that the kernel runs.
 struct Operand<C> {
     base: Base,
     size: i64,
@@ -344,14 +344,14 @@ struct Operand<C> {
 }
 
 /// # Safety
-/// `args` is a block that this file's planning made for this kernel, and its operands, moved by
-/// `bias`, lie in live memory and do not overlap.
+/// `args` is a block that the planning of this file made for this kernel. Its operands, moved by `bias`, lie in live
+/// memory and do not overlap.
 unsafe extern "C" fn kernel<C: Number, S: Step<C>>(
     args: *const c_void,
     args_size: u32,
     bias: i64,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((h, _)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -369,7 +369,7 @@ unsafe extern "C" fn kernel<C: Number, S: Step<C>>(
     let Some(grad) = operand(GRAD) else {
         return Code::INTERNAL.0;
     };
-    // SAFETY: the step is one element.
+    // SAFETY: this function's contract: the step is one live element.
     let step = operand(STEP).map(|step| unsafe { step.reader.one(step.base.at(0)) }.wide());
     let step = S::new(&h, step.unwrap_or(h.params[6]));
     parallel::for_range(0, h.numel, 1 << 13, &|begin, end| {
@@ -382,11 +382,11 @@ unsafe extern "C" fn kernel<C: Number, S: Step<C>>(
             for ((block, room), operand) in blocks.iter_mut().zip(&mut rooms).zip(&state) {
                 if let Some(operand) = operand {
                     let from = operand.base.at(at * operand.size);
-                    // SAFETY: n dense elements of this operand.
+                    // SAFETY: this function's contract: n dense elements of this operand are live.
                     *block = unsafe { operand.reader.copy(from, operand.size, &mut room[..n]) };
                 }
             }
-            // SAFETY: n dense gradients.
+            // SAFETY: this function's contract: n dense gradients are live.
             let grad = unsafe {
                 grad.reader
                     .row(grad.base.at(at * grad.size), grad.size, &mut grad_room[..n])
@@ -398,7 +398,7 @@ unsafe extern "C" fn kernel<C: Number, S: Step<C>>(
             });
             for (block, operand) in blocks.iter().zip(&state) {
                 if let Some(operand) = operand {
-                    // SAFETY: n dense elements of this operand, which are ours.
+                    // SAFETY: n dense elements of this operand, which are this thread's.
                     unsafe {
                         operand
                             .writer

@@ -1,9 +1,8 @@
-//! Work sharing: one loop over a range, by a host's own thread pool or by ours.
+//! Work sharing: one loop over a range, in a thread pool that a host lends or in a pool of this crate.
 //!
-//! A framework lends its pool with [`set`], so that two pools never compete for the cores. Ours is
-//! made at first need. A range that is no longer than its grain runs on the calling thread and
-//! touches no pool. The caller always takes part and can finish alone; it never waits for a thread
-//! that has not begun.
+//! A framework lends its pool with [`set`], so that two pools never compete for the cores. The pool of this crate is
+//! made when it is first needed. A range that is no longer than its grain runs on the calling thread and touches no
+//! pool. The caller always takes part, and can finish alone: it never waits for a thread that has not begun.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -15,25 +14,25 @@ mod pool;
 /// The body of a loop, for a part of its range.
 pub type Body = extern "C" fn(context: *mut c_void, begin: i64, end: i64);
 
-/// Runs `body` over all of `begin..end`, in parts of at least `grain` (but the last), on any threads,
-/// and returns when all parts are done.
+/// Runs `body` over all of `begin..end`, in parts of at least `grain` (the last one may be shorter), on any threads.
+/// Returns when all parts have run.
 pub type ParallelFor =
     extern "C" fn(begin: i64, end: i64, grain: i64, body: Body, context: *mut c_void);
 
-/// What a host has lent; null for our own pool.
+/// The executor that a host has lent; NULL for the pool of this crate.
 static LENT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Threads to use, the caller included; 0 until the number of cores is first asked for.
+/// The number of threads to use, the caller included; 0 until the number of cores was asked for.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Uses a host's executor from now on, or our own again.
+/// Uses a host's executor from now on, or with `None` the pool of this crate again.
 pub fn set(executor: Option<ParallelFor>) {
     let pointer = executor.map_or(std::ptr::null_mut(), |function| function as *mut ());
     LENT.store(pointer, Ordering::Release);
 }
 
-/// How many threads a loop may use, the caller included; 0: as many as this process has cores. A lent
-/// executor has its own number, but gets no more parts than this allows.
+/// Sets how many threads a loop may use, the caller included; 0 for the number of cores of this process. A lent
+/// executor decides itself how many threads it uses, but is not used if this is 1.
 pub fn set_threads(count: usize) {
     THREADS.store(count, Ordering::Relaxed);
 }
@@ -50,9 +49,8 @@ pub fn threads() -> usize {
     }
 }
 
-/// Runs `body` over parts of `begin..end` that together cover it once, several at the same time where
-/// it pays: no part but the last is shorter than `grain`. Where the parts lie depends on the number
-/// of threads, so that results must not.
+/// Runs `body` over parts of `begin..end` that together cover it once, on several threads if that pays. No part but the
+/// last is shorter than `grain`. The number of threads decides where the parts lie, so results must not depend on that.
 #[inline]
 pub fn for_range(begin: i64, end: i64, grain: i64, body: &(dyn Fn(i64, i64) + Sync)) {
     if begin >= end {
@@ -72,18 +70,17 @@ fn share(begin: i64, end: i64, grain: i64, body: &(dyn Fn(i64, i64) + Sync)) {
         pool::run(begin, end, grain, body);
         return;
     }
-    // SAFETY: the only non-null values ever stored are function pointers of this type (`set`).
+    // SAFETY: `set` stores NULL or a function pointer of this type, and nothing else.
     let executor = unsafe { std::mem::transmute::<*mut (), ParallelFor>(lent) };
     let executor = executor as unsafe extern "C" fn(i64, i64, i64, Body, *mut c_void);
     let mut body = body;
     let context = (&raw mut body).cast::<c_void>();
-    // SAFETY: `body` outlives the call, which returns when all parts have run.
+    // SAFETY: the context points to `body`, which lives until the executor returns, after all parts have run.
     unsafe { foreign_call!(executor, begin, end, grain, call_body as Body, context) };
 }
 
 extern "C" fn call_body(context: *mut c_void, begin: i64, end: i64) {
-    // SAFETY: `share` passed the address of its own `&dyn Fn`, which outlives the executor's call, and
-    // every part only reads it.
+    // SAFETY: `share` passed the address of its `&dyn Fn`, which outlives the executor's call. Parts only read it.
     let body = unsafe { *context.cast::<&(dyn Fn(i64, i64) + Sync)>() };
     body(begin, end);
 }

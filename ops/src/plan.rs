@@ -1,29 +1,29 @@
-//! A planned call: the kernel, and the packed argument block that it reads.
+//! A planned call: the kernel, and the argument block that it reads.
 //!
-//! A block is a fixed header (plain old data) followed by a tail of 64-bit numbers (sizes, strides).
-//! It is small, has no pointers to host memory, and may be copied anywhere: kernels read it
-//! unaligned. Planning must not allocate while the block fits the inline space.
+//! A block is a fixed header of plain data, followed by 64-bit numbers such as sizes and strides. It is small, and has
+//! no pointers to host memory. It may be copied to any address, so kernels read it unaligned. Planning allocates
+//! nothing if the block fits into the inline space.
 
 use std::ffi::{CStr, c_void};
 use std::mem::{MaybeUninit, size_of};
 
 use bytemuck::Pod;
 
-/// A host kernel: `otr_host_kernel_fn` of the driver contract. `bias` is added to a device address to
-/// reach its bytes. The result is a `Code`.
+/// A host kernel: `otr_host_kernel_fn` of the driver contract. It adds `bias` to a device address to reach its bytes.
+/// Its result is a `Code`.
 pub type KernelFn = unsafe extern "C" fn(args: *const c_void, args_size: u32, bias: i64) -> i32;
 
-/// Inline space of a block, in 64-bit words: three operands of four dimensions. A plan is returned by
-/// value, so that more would cost every call.
+/// The inline space of a block in 64-bit words: enough for three operands of four dimensions. A plan is returned by
+/// value, so more space would cost every call.
 const INLINE_WORDS: usize = 40;
 
 /// A call that is ready to run: in stream order, any number of times, on any thread.
 pub struct Plan {
-    /// What runs.
+    /// The kernel.
     pub kernel: KernelFn,
     /// The operator's name, for failures and traces.
     pub label: &'static CStr,
-    /// Estimated run time on one core in nanoseconds; the model stands in `docs/operators.md`.
+    /// The estimated run time on one core in nanoseconds. `docs/operators.md` has the model.
     pub cost_ns: u32,
     bytes: u32,
     inline: [MaybeUninit<u64>; INLINE_WORDS],
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Plan {
 }
 
 impl Plan {
-    /// A plan of nothing, to be filled in place: a block is too large to be moved around.
+    /// A plan of no work, which is filled in place, because a block is too large to be moved around.
     #[inline]
     pub(crate) fn new(label: &'static CStr) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Plan {
         }
     }
 
-    /// The packed argument block, to be handed to `kernel` with its size.
+    /// The argument block, which `kernel` is given with its size.
     #[inline]
     pub fn args(&self) -> &[u8] {
         let words = if self.spilled.is_empty() {
@@ -62,24 +62,24 @@ impl Plan {
         } else {
             self.spilled.as_ptr().cast::<u8>()
         };
-        // SAFETY: `push` initialised the first `bytes` bytes of whichever store is in use, and both
-        // hold at least that many.
+        // SAFETY: `push` initialised the first `bytes` bytes of the space in use, which has at least that many.
         unsafe { std::slice::from_raw_parts(words, self.bytes as usize) }
     }
 
-    /// Appends plain data. Its size must be a multiple of 8, so that what follows is in whole words.
+    /// Appends plain data. Its size is a multiple of 8, so that whole words follow.
     #[inline]
     pub(crate) fn push<T: Pod>(&mut self, value: &T) {
         const { assert!(size_of::<T>().is_multiple_of(8)) };
         self.push_bytes(bytemuck::bytes_of(value));
     }
 
-    /// Appends the first numbers of an array of fixed size, which is copied faster than a slice.
+    /// Appends the first numbers of an array of fixed size. That is faster than copying a slice.
     #[inline]
     pub(crate) fn push_first<const N: usize>(&mut self, numbers: &[i64; N], count: usize) {
         let at = self.bytes as usize;
         if at + N * 8 <= INLINE_WORDS * 8 && self.spilled.is_empty() {
-            // SAFETY: as in `push_bytes`; what lies beyond `count` is overwritten or not counted.
+            // SAFETY: the inline space has room for all N numbers, as just compared. Those beyond `count` are not
+            // counted.
             unsafe {
                 let to = self.inline.as_mut_ptr().cast::<u8>().add(at);
                 to.copy_from_nonoverlapping(numbers.as_ptr().cast::<u8>(), N * 8);
@@ -90,7 +90,7 @@ impl Plan {
         }
     }
 
-    /// Appends numbers of the tail.
+    /// Appends 64-bit numbers after the header.
     #[inline]
     pub(crate) fn push_numbers(&mut self, numbers: &[i64]) {
         self.push_bytes(bytemuck::cast_slice(numbers));
@@ -100,8 +100,8 @@ impl Plan {
     fn push_bytes(&mut self, data: &[u8]) {
         let at = self.bytes as usize;
         if at + data.len() <= INLINE_WORDS * 8 && self.spilled.is_empty() {
-            // SAFETY: the inline store has room for the data behind the `at` bytes in use, as was
-            // just compared, and no reference to it can be `data`.
+            // SAFETY: the inline space has room for the data after its first `at` bytes, as just compared, and `data`
+            // is not a reference into it.
             unsafe {
                 let to = self.inline.as_mut_ptr().cast::<u8>().add(at);
                 to.copy_from_nonoverlapping(data.as_ptr(), data.len());
@@ -123,7 +123,7 @@ impl Plan {
     }
 }
 
-/// Estimated time for so many elements at so many picoseconds each, on top of what a kernel costs.
+/// The estimated time for `elements` at `picoseconds` each, plus the overhead of a kernel.
 #[inline]
 pub(crate) fn cost_ns(elements: i64, picoseconds: u32) -> u32 {
     const OVERHEAD: u64 = 20;

@@ -1,5 +1,5 @@
-//! The table of operators: names, and how each is planned. It is fixed at compile time, so that an
-//! id is an index and finding a plan is one indirect call.
+//! The table of operators: their names, and how each is planned. The table is fixed at compile time, so an id is an
+//! index, and finding a plan is one indirect call.
 
 use std::ffi::CStr;
 
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::{copy, elementwise, generate, index, loss, matmul, norm, optimizer, reduce, rows};
 
-/// One operator. Each module of operators lists its own.
+/// One operator. Each module of operators lists its own ones.
 pub(crate) struct Definition {
     pub(crate) name: &'static CStr,
     /// Checks the call and fills the plan.
@@ -63,12 +63,12 @@ static TABLE: [&Definition; COUNT] = {
     table
 };
 
-/// An operator: a dense index into the registry, valid for the life of the process.
+/// An operator: its index in the table, valid for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperatorId(u32);
 
 impl OperatorId {
-    /// The operator of this name, as in `docs/operators.md`. Not for the hot path: keep the id.
+    /// The operator with this name, as in `docs/operators.md`. It compares strings: callers keep the id.
     pub fn find(name: &CStr) -> Option<Self> {
         let index = TABLE
             .iter()
@@ -82,7 +82,7 @@ impl OperatorId {
         ((index as usize) < COUNT).then_some(Self(index))
     }
 
-    /// The index: 0 to one less than the number of operators.
+    /// The index, less than the number of operators.
     #[inline]
     pub fn index(self) -> u32 {
         self.0
@@ -94,7 +94,7 @@ impl OperatorId {
         TABLE[self.0 as usize].name
     }
 
-    /// Whether it draws random numbers: its last two scalars are then seed and offset.
+    /// Whether the operator draws random numbers. Then its last two scalars are seed and offset.
     pub fn is_random(self) -> bool {
         let name = self.name();
         generate::RANDOM.iter().any(|one| one.name == name)
@@ -106,10 +106,10 @@ impl OperatorId {
     }
 }
 
-/// Plans a call: checks it, picks the kernel and packs its arguments. Touches no device memory.
+/// Plans a call: checks it, chooses the kernel and packs the kernel's arguments. Touches no device memory.
 ///
 /// # Errors
-/// [`crate::PlanError::Unsupported`] if there is no native kernel for these dtypes and layouts;
+/// [`crate::PlanError::Unsupported`] if there is no host kernel for these dtypes and layouts;
 /// [`crate::PlanError::Invalid`] if operands or scalars do not fit the operator.
 #[inline]
 pub fn plan(operator: OperatorId, call: &Call<'_>) -> Result<Plan> {

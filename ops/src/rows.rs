@@ -1,7 +1,7 @@
 //! Operators that work along one dimension: softmax, log-softmax and their gradients, cumulative sums.
 //!
-//! Each row is read, computed and written by one thread; rows are shared. A row that is not dense, or
-//! not of the type that is computed in, is copied to a buffer and back.
+//! One thread reads, computes and writes each row, and threads share the rows. A row that is not dense, or not of the
+//! type that is computed in, is copied to a buffer and back.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -46,17 +46,17 @@ pub(crate) const OPERATORS: &[Definition] = &[
     },
 ];
 
-/// What is computed of the rows of N inputs.
+/// The function of the rows of N inputs.
 trait RowFunction<const N: usize>: 'static {
     /// Picoseconds per element.
     const COST: u32;
-    /// Kernels by class: f32, f64, i64.
+    /// The kernels by class: f32, f64, i64.
     const KERNELS: [Option<KernelFn>; 3];
 }
 
-/// What is computed of a row, in one type.
+/// The function of a row, in one type.
 trait RowMap<C: Compute, const N: usize>: 'static {
-    /// Rows are of equal length, at least 1.
+    /// Computes a row. All rows have the same length, which is at least 1. Writes all of `out`.
     fn apply<I: Isa>(inputs: [&[C]; N], out: &mut [MaybeUninit<C>]);
 }
 
@@ -74,10 +74,10 @@ struct Header {
 
 fn plan_rows<const N: usize, F: RowFunction<N>>(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let ([output], [dim]) = (call.outputs, call.scalars) else {
-        return invalid("1 output and 1 scalar, the dimension, are right");
+        return invalid("1 output and 1 scalar, the dimension, are expected");
     };
     if call.inputs.len() != N {
-        return invalid(format!("{} inputs, {N} are right", call.inputs.len()));
+        return invalid(format!("{} inputs, {N} are expected", call.inputs.len()));
     }
     let rank = output.rank();
     let dim = dim.to_i64();
@@ -185,7 +185,7 @@ unsafe extern "C" fn kernel<C: Compute, const N: usize, M: RowMap<C, N>>(
     args_size: u32,
     bias: i64,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((h, tail)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -221,16 +221,16 @@ unsafe extern "C" fn kernel<C: Compute, const N: usize, M: RowMap<C, N>>(
                 let from = bases[k + 1].at(cursor.offset(k + 1));
                 buffer.reserve(length);
                 let room = &mut buffer.spare_capacity_mut()[..length];
-                // SAFETY: a row of this input.
+                // SAFETY: this function's contract: this is a row of this input.
                 *input = unsafe { reader.row(from, h.strides[k + 1], room) };
             }
             let to = bases[0].at(cursor.offset(0));
-            // In place, results must wait until inputs are no longer read.
+            // If the output is an input, results wait in a buffer until the inputs are read.
             let apart = inputs
                 .iter()
                 .all(|input| input.as_ptr().cast::<u8>() != to.cast_const());
             let place = if apart {
-                // SAFETY: a row of the output, which is ours, and apart from the inputs.
+                // SAFETY: the row of the output is this thread's, and no input is there.
                 unsafe { writer.place(to, h.strides[0], length) }
             } else {
                 None
@@ -247,7 +247,7 @@ unsafe extern "C" fn kernel<C: Compute, const N: usize, M: RowMap<C, N>>(
                 });
                 // SAFETY: a row function writes all of its row.
                 unsafe { result.set_len(length) };
-                // SAFETY: a row of the output, which is ours; inputs are no longer read.
+                // SAFETY: the row of the output is this thread's. The inputs are not read any more.
                 unsafe { writer.row(&result, to, h.strides[0]) };
                 result.clear();
             }
@@ -303,7 +303,7 @@ macro_rules! row_maps {
             fn apply<I: Isa>([x]: [&[$t]; 1], out: &mut [MaybeUninit<$t>]) {
                 let x = &x[..out.len()];
                 let max = largest(x);
-                // A row of infinities has no distribution: their difference is NaN, as it should be.
+                // In a row of infinities x - max is NaN, and so is the result, as it should be.
                 for (out, x) in out.iter_mut().zip(x) {
                     out.write((*x - max).exp_::<I>());
                 }

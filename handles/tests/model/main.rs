@@ -1,10 +1,9 @@
-//! The look-up of handles under loom: all interleavings of a few threads, with the reorderings that the
-//! memory model allows. It compiles the table's own slot with loom's primitives in place of those of
-//! `src/sync.rs`.
+//! The look-up of handles under loom: all interleavings of a few threads, with the reorderings that the memory model
+//! allows. The table's own slot is compiled with loom's primitives in place of those of `src/sync.rs`.
 //!
-//! Checked are: that what a look-up gives was put in under that handle, and is there until it is given back;
-//! that a handle is destroyed once; that an object is dropped once, by its last user, and its slot used again
-//! only then.
+//! Checked properties: a look-up returns the object that was put in under the handle, and the object lives until its
+//! reference is given back. A handle is destroyed once. Its last user drops the object, once, and the slot is used
+//! again only after that.
 
 #![allow(
     unreachable_pub,
@@ -45,7 +44,7 @@ fn main() {
         ),
     ];
     let trials = models.map(|(name, model)| {
-        // Under the name that runs with a sanitizer leave out, which does not follow loom's stacks.
+        // A name with this prefix, because runs under a sanitizer leave it out: sanitizers do not follow loom's stacks.
         Trial::test(format!("model::{name}"), move || {
             loom::model(model);
             Ok(())
@@ -54,7 +53,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
 }
 
-/// An object of a handle, which counts its end.
+/// An object of a handle, which counts its drops.
 struct Object {
     generation: u32,
     ended: Arc<AtomicUsize>,
@@ -66,14 +65,14 @@ impl Drop for Object {
     }
 }
 
-/// A slot with an object, whose handle only the table has, and the count of ends.
+/// A slot with an object that only the table refers to, and the count of drops.
 fn made() -> (Arc<Slot<Object>>, Arc<AtomicUsize>) {
     let (slot, ended) = (Arc::new(Slot::new()), Arc::new(AtomicUsize::new(0)));
     put_in(&slot, &ended);
     (slot, ended)
 }
 
-/// Puts the next object in, of which only the table has a reference then.
+/// Puts the next object in. Only the table refers to it.
 fn put_in(slot: &Slot<Object>, ended: &Arc<AtomicUsize>) {
     let generation = slot.next_generation().expect("few objects");
     let ended = Arc::clone(ended);
@@ -84,23 +83,23 @@ fn put_in(slot: &Slot<Object>, ended: &Arc<AtomicUsize>) {
     leave(slot);
 }
 
-/// Gives a reference back. True if it was the last: the slot is the caller's then.
+/// Ends a reference. Returns true if it was the last one. The slot is the caller's then.
 fn leave(slot: &Slot<Object>) -> bool {
-    // SAFETY: each caller has counted it, and does not use it again.
+    // SAFETY: each caller has counted the reference, and does not use it again.
     let Some(object) = (unsafe { slot.leave() }) else {
         return false;
     };
-    // SAFETY: from the box in `put_in`, and the last reference is gone.
+    // SAFETY: `put_in` made the pointer from a box, and `leave` returned it for the last reference only.
     drop(unsafe { Box::from_raw(object.as_ptr()) });
     true
 }
 
-/// Finds an object and uses it. True if this was its last user.
+/// Finds an object and uses it. Returns true if this was its last user.
 fn use_once(slot: &Slot<Object>, generation: u32) -> bool {
     if !slot.enter(generation) {
         return false;
     }
-    // SAFETY: counted just now, and given back below.
+    // SAFETY: `enter` counted a reference, which is ended below.
     let object = unsafe { slot.object().as_ref() };
     assert_eq!(object.generation, generation, "another's object was found");
     assert_eq!(
@@ -111,7 +110,7 @@ fn use_once(slot: &Slot<Object>, generation: u32) -> bool {
     leave(slot)
 }
 
-/// Destroys a handle. True if nobody uses the object any more.
+/// Destroys a handle. Returns true if nobody uses the object any more.
 fn destroy(slot: &Slot<Object>, generation: u32) -> bool {
     slot.close(generation) && leave(slot)
 }
@@ -126,7 +125,7 @@ fn a_look_up_beside_a_destroy_and_a_new_object() {
             }
         })
     };
-    // Both handles are tried: the second may be there or not.
+    // Both handles are tried. The second object may be there or not.
     if use_once(&slot, 1) {
         put_in(&slot, &ended);
     }
@@ -173,7 +172,7 @@ fn one_copies_a_reference_while_another_destroys() {
     if slot.enter(1) {
         slot.again();
         leave(&slot);
-        // SAFETY: the copy is counted.
+        // SAFETY: `again` counted this reference.
         let object = unsafe { slot.object().as_ref() };
         assert_eq!(object.ended.load(Ordering::Relaxed), 0, "it was dropped");
         leave(&slot);

@@ -1,8 +1,8 @@
-//! The model checker's side of `src/sync.rs`: the same names over loom's primitives.
+//! The primitives of `src/sync.rs` for the model checker: the same names over loom's primitives.
 
 pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// Memory whose uses loom orders.
+/// Memory whose uses loom tests for order.
 #[derive(Debug)]
 pub(crate) struct Handed(loom::cell::UnsafeCell<()>);
 

@@ -1,5 +1,5 @@
-//! Operators that a driver brings as its own library. The driver is asked once per signature (name,
-//! dtypes, sizes, strides), and the answer, also a no, is kept.
+//! Operators that a driver brings as a library. The driver is asked once for each signature (name, dtypes, sizes and
+//! strides), and its answer is kept, also if it has no operator.
 //!
 //! An operator is released when nobody can launch it any more and all its launches have finished (R47).
 
@@ -17,16 +17,16 @@ use crate::call::{Call, Scalar, Tensor};
 use crate::failure::{Result, refused};
 use crate::registry::OperatorId;
 
-/// Signatures that are kept before all are forgotten: programs with ever new shapes must not grow.
+/// The most signatures that are kept. Then all are dropped, so that a program with ever new shapes does not grow.
 const KEPT: usize = 16_384;
 
 /// The most operands or scalars of a call that is offered to a driver.
 const OPERANDS: usize = 64;
 
-/// Numbers of a signature: a few per operand.
+/// The numbers of a signature: a few for each operand.
 type Signature = ArrayVec<i64, 512>;
 
-/// What the driver of a device answered so far.
+/// The answers of a device's driver so far.
 pub(super) struct Answers(RwLock<HashMap<Box<[i64]>, Answer>>);
 
 impl Default for Answers {
@@ -35,10 +35,10 @@ impl Default for Answers {
     }
 }
 
-/// `None`: the driver has no such operator.
+/// The driver's operator; `None` if it has none.
 type Answer = Option<Arc<Prepared>>;
 
-/// Operators that nobody can launch any more.
+/// The driver's operators that nobody can launch any more.
 pub(super) struct Ended {
     any: AtomicBool,
     operators: Mutex<Vec<Operator>>,
@@ -72,9 +72,9 @@ impl Ended {
     }
 }
 
-/// An operator of the driver. Who launches it has a reference, so that every launch lies before its end.
+/// An operator of the driver. Whoever launches it has a reference, so all launches come before its end.
 pub struct Prepared {
-    /// Until the end.
+    /// `None` only while this is being dropped.
     operator: Option<Operator>,
     workspace_bytes: u64,
     ended: Arc<Ended>,
@@ -98,7 +98,7 @@ impl std::fmt::Debug for Prepared {
 }
 
 impl Answers {
-    /// The driver's operator for a call; `None` if it has none, or cannot be asked.
+    /// The driver's operator for a call; `None` if it has none, or the call is too large to ask for.
     pub(super) fn find(&self, door: &Door, call: &DriverCall<'_>) -> Result<Answer> {
         let Some(operators) = door.driver().operators() else {
             return Ok(None);
@@ -109,9 +109,9 @@ impl Answers {
         if let Some(answer) = self.0.read().get(signature.as_slice()) {
             return Ok(answer.clone());
         }
-        // A driver is asked for what can be only; a signature that is kept was.
+        // A driver is asked only for calls that are well-formed. A signature that is kept was checked.
         crate::check(call.call).map_err(|error| refused(call.id, error))?;
-        // SAFETY: the operands of the raw call point into `call`, which outlives this.
+        // SAFETY: the operands of the raw call point into `call`, which outlives this statement.
         let answer = unsafe { operators.prepare(door.ordinal(), &call.raw()) }?.map(
             |(operator, workspace_bytes)| {
                 Arc::new(Prepared {
@@ -131,14 +131,14 @@ impl Answers {
             kept.insert(signature.as_slice().into(), answer.clone());
             forgotten
         };
-        // Without the lock: the end of each takes another one.
+        // Not under the lock: dropping an operator takes another one.
         drop(forgotten);
         Ok(answer)
     }
 }
 
 impl Prepared {
-    /// Bytes of device memory that the operator works in: a launch is given as many.
+    /// The bytes of workspace that a launch needs.
     pub fn workspace_bytes(&self) -> u64 {
         self.workspace_bytes
     }
@@ -146,8 +146,9 @@ impl Prepared {
     /// Launches the operator with a call that it was prepared for, or one of the same signature.
     ///
     /// # Safety
-    /// The operands lie in live memory of the queue's device until the launch has finished, and nothing that is
-    /// not ordered with the queue touches them; the workspace has as many bytes as the operator asked for.
+    /// The operands lie in live memory of the queue's device until the launch has finished, and nothing that is not
+    /// ordered with the queue touches them. R47: the workspace has [`workspace_bytes`](Self::workspace_bytes) bytes,
+    /// and is the launch's alone until it has finished.
     ///
     /// # Errors
     /// What the driver reports.
@@ -160,12 +161,12 @@ impl Prepared {
         let Some(operator) = &self.operator else {
             unreachable!("an operator is there until the end of what holds it");
         };
-        // SAFETY: by this function's contract.
+        // SAFETY: this function's contract: operands and workspace are live. `raw` points into `call`.
         unsafe { queue.launch_operator(operator, &call.raw(), workspace) }
     }
 }
 
-/// A call as the driver contract has it.
+/// A call in the structs of the driver contract.
 pub struct DriverCall<'a> {
     id: OperatorId,
     call: &'a Call<'a>,
@@ -175,7 +176,7 @@ pub struct DriverCall<'a> {
 }
 
 impl<'a> DriverCall<'a> {
-    /// `None` if there are too many operands, or one without as many strides as sizes.
+    /// Returns `None` if there are too many operands or scalars, or if an operand has not as many strides as sizes.
     #[inline]
     pub fn new(id: OperatorId, call: &'a Call<'a>) -> Option<Self> {
         let tensors = |tensors: &[Tensor<'_>]| {
@@ -218,7 +219,7 @@ impl<'a> DriverCall<'a> {
         })
     }
 
-    /// The call; it points into `self`.
+    /// The call as a struct that points into `self`.
     fn raw(&self) -> otr_operator_call {
         otr_operator_call {
             struct_size: size_of::<otr_operator_call>(),
@@ -235,7 +236,7 @@ impl<'a> DriverCall<'a> {
         }
     }
 
-    /// What makes two calls the same to a driver; `None` if the call is larger than is worth keeping.
+    /// The numbers in which two calls differ for a driver; `None` if there are too many to keep.
     fn signature(&self) -> Option<Signature> {
         let call = self.call;
         let mut numbers = Signature::new();

@@ -1,8 +1,7 @@
-//! Arithmetic, comparison, logical and bitwise operators of two operands, and the unary ones that
-//! integers have too.
+//! Arithmetic, comparisons, logical and bitwise operators of two operands, and the unary operators that integers have,
+//! too.
 //!
-//! Integers wrap, as in PyTorch. Division of an integer by zero gives 0: a kernel has no way to
-//! report one element.
+//! Integers wrap, as in PyTorch. An integer divided by zero gives 0, because a kernel cannot report a single element.
 
 use super::functions::{Reciprocal, Rsqrt, Sqrt};
 use super::{maps, operator};
@@ -12,7 +11,7 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::registry::Definition;
 
-/// a^b of integers by squaring, which wraps; of negative exponents only those of 1 and -1 are not 0.
+/// a^b of integers by squaring. It wraps. For negative exponents only the powers of 1 and -1 are not 0.
 macro_rules! power {
     ($a:expr, $b:expr) => {
         match ($a, $b) {
@@ -47,7 +46,7 @@ maps!(RDiv[f32, f64]() 2 [a, b] -> same b / a);
 maps!(DivTrunc[f32, f64]() 2 [a, b] -> same (a / b).trunc());
 maps!(DivTruncInt[i32, i64]() 2 [a, b] -> same if b == 0 { 0 } else { a.wrapping_div(b) });
 maps!(DivFloor[f32, f64]() 2 [a, b] -> same {
-    // As Python does: the quotient that belongs to the remainder, not the rounded a / b.
+    // As in Python: the quotient that belongs to the remainder, not the rounded a / b.
     let rest = a % b;
     let quotient = (a - rest) / b;
     let quotient = if rest != 0.0 && (b < 0.0) != (rest < 0.0) { quotient - 1.0 } else { quotient };
@@ -142,7 +141,7 @@ macro_rules! comparison {
     };
 }
 
-/// Powers; the exponents that are mostly asked for have kernels that are vectorised, as in PyTorch.
+/// Powers. The most common exponents have vectorised kernels of their own, as in PyTorch.
 fn plan_pow(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     static POW: Definition = arithmetic!(c"pow", 8000, Pow, PowInt);
     static SQUARE: Definition = operator!(c"pow", 1, Output, 200, [Square<f32>; Square<f64>;;]);

@@ -1,13 +1,12 @@
-//! Runs a function of up to three operands over all elements: splits the range over threads, walks
-//! dimensions, converts elements, and hands dense blocks of values to the function.
+//! Runs a function of up to three operands over all elements. The engine splits the range over threads, walks
+//! dimensions, converts elements, and gives dense blocks of values to the function.
 //!
-//! This is the one place where elementwise kernels turn addresses into memory. Functions see safe
-//! slices only: inputs that are dense in memory and need no conversion are passed as they are, all
-//! others are gathered into a block on the stack; results go straight to memory if they may.
+//! This is the only place where elementwise kernels turn addresses into memory. Functions see safe slices only. Inputs
+//! that are dense and need no conversion are passed where they lie. All others are gathered into a block on the stack.
+//! Results go straight to memory where that is allowed.
 //!
-//! Its promise rests on what planning checked: operands lie where the block says, in live memory
-//! (the caller's promise to the stream), aligned, and the output does not overlap an input except
-//! element for element.
+//! The SAFETY lines below rely on two things. Planning has checked that operands are aligned, and that the output
+//! overlaps an input only element for element. The contract of [`run`] says that operands lie in live memory.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -20,33 +19,33 @@ use crate::memory::{Base, Reader, Writer, read_dims, read_number};
 use crate::parallel;
 use outrigger_device::{Code, DType};
 
-/// Values per block: large enough to hide the cost of a block, small enough for the first cache.
+/// The values of a block: enough to hide the cost of a block, and few enough for the first cache.
 pub(crate) const BLOCK: usize = 1024;
 
-/// Rows at least this long are handed over one by one; shorter ones are gathered into full blocks.
+/// Rows of at least this length are passed one by one. Shorter ones are gathered into full blocks.
 const LONG_ROW: usize = 256;
 
-/// Calls of one row that is no longer than this are run without setting up a walk.
+/// A call with a single row of at most this length runs without setting up a walk.
 const SHORT: usize = 32;
 
-/// Marks an operand whose value stands in the block itself, in place of its address.
+/// Marks an operand whose value is in the block itself, in place of an address.
 pub(crate) const IMMEDIATE: u8 = u8::MAX;
 
-/// The fixed part of an argument block; dimensions follow as `Geometry::push` wrote them.
+/// The fixed header of an argument block. Dimensions follow, as `Geometry::push` writes them.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Header {
     /// Elements of the output.
     pub(crate) numel: i64,
-    /// Output first, then inputs; for an immediate operand its value.
+    /// The output's address, then the inputs'; for an immediate operand its value.
     pub(crate) addresses: [u64; MAX_OPERANDS],
-    /// Numbers of the function itself.
+    /// The numbers of the function.
     pub(crate) params: [u64; 4],
-    /// Element types, by number, or `IMMEDIATE`.
+    /// The element types, by number, or `IMMEDIATE`.
     pub(crate) dtypes: [u8; MAX_OPERANDS],
-    /// Dimensions in the tail.
+    /// The number of dimensions after the header.
     pub(crate) rank: u16,
-    /// Smallest number of elements worth a thread, in blocks.
+    /// The smallest number of elements that is worth a thread, in blocks.
     pub(crate) grain_blocks: u16,
 }
 
@@ -56,20 +55,20 @@ pub(crate) fn code(dtype: DType) -> u8 {
     dtype.0 as u8
 }
 
-/// Computes a block of results from as many values of each input, and must write all of them. The
-/// number is the position of the first in the order in which the output's memory is walked.
+/// Computes a block of results from as many values of each input. Must write all of them. The number is the position of
+/// the first result, in the order in which the output's memory is walked.
 pub(crate) type BlockFn<'a, In, Out, const N: usize> =
     &'a (dyn Fn(i64, [&[In]; N], &mut [MaybeUninit<Out>]) + Sync);
 
-/// An operand at run time.
+/// An operand at the time that the kernel runs.
 struct Source<In> {
     base: *const u8,
     load: Load<In>,
-    /// Values can be used where they lie.
+    /// Whether values can be used where they lie.
     native: bool,
-    /// The operand walks memory densely over all dimensions.
+    /// Whether the operand walks memory densely over all dimensions.
     dense: bool,
-    /// Every row is the same.
+    /// Whether every row is the same.
     same_rows: bool,
 }
 
@@ -87,15 +86,15 @@ struct Walk<In, Out, const N: usize> {
     sink: Sink<Out>,
 }
 
-// SAFETY: the pointers are to device memory, which threads of a kernel share: inputs are only read,
-// and each element of the output is written by the one thread whose range holds it.
+// SAFETY: the pointers are to device memory, which threads of a kernel share. Inputs are only read. Each element of the
+// output is written by the one thread whose range has it.
 unsafe impl<In, Out, const N: usize> Sync for Walk<In, Out, N> {}
 
 /// Runs `function` over all elements.
 ///
 /// # Safety
-/// Header and tail are those of a plan for `In`, `Out` and N inputs, and the operands, moved by
-/// `bias`, lie in live memory that nobody else writes, and whose output nobody else reads, meanwhile.
+/// Header and tail are those of a plan for `In`, `Out` and N inputs. The operands, moved by `bias`, lie in live memory.
+/// Nobody else writes the operands meanwhile, and nobody else reads the output.
 pub(crate) unsafe fn run<In: Compute, Out: Compute, const N: usize>(
     header: &Header,
     tail: &[u8],
@@ -103,7 +102,7 @@ pub(crate) unsafe fn run<In: Compute, Out: Compute, const N: usize>(
     function: BlockFn<'_, In, Out, N>,
 ) -> Code {
     if header.rank == 1 && header.numel <= SHORT as i64 {
-        // SAFETY: as promised.
+        // SAFETY: this function's contract is that of `short`.
         return match unsafe { short(header, tail, bias, function) } {
             Some(()) => Code::OK,
             None => Code::INTERNAL,
@@ -114,17 +113,17 @@ pub(crate) unsafe fn run<In: Compute, Out: Compute, const N: usize>(
     };
     let grain = i64::from(header.grain_blocks) * BLOCK as i64;
     parallel::for_range(0, header.numel, grain, &|begin, end| {
-        // SAFETY: the range lies within the elements of the plan, parts of other threads are
-        // disjoint from it, and memory is the caller's promise.
+        // SAFETY: this function's contract: the operands are live. The range lies within the elements of the plan, and
+        // no other thread has a part of it.
         unsafe { walk.range(begin, end, function) };
     });
     Code::OK
 }
 
-/// Runs a short row: everything passes through the stack. `None` if the block is not of this kernel.
+/// Runs a short row, all of whose values pass through the stack. `None` if the block is not of this kernel.
 ///
 /// # Safety
-/// As for [`run`].
+/// The contract of [`run`].
 #[inline]
 unsafe fn short<In: Compute, Out: Compute, const N: usize>(
     header: &Header,
@@ -144,7 +143,7 @@ unsafe fn short<In: Compute, Out: Compute, const N: usize>(
             let reader = Reader::<In>::new(header.dtypes[k + 1])?;
             let stride = read_number(tail, k + 2)?;
             let from = Base::new(header.addresses[k + 1], bias).at(0);
-            // SAFETY: the operand is n elements at this stride.
+            // SAFETY: this function's contract: n elements of the operand at this stride are live.
             unsafe { reader.copy(from, stride, block) };
         }
         // SAFETY: all n values were written just now.
@@ -152,9 +151,9 @@ unsafe fn short<In: Compute, Out: Compute, const N: usize>(
     }
     function(0, inputs, &mut results[..n]);
     let writer = Writer::<Out>::new(header.dtypes[0])?;
-    // SAFETY: functions write all of what they are given.
+    // SAFETY: a `BlockFn` writes all results that it is given room for.
     let values = unsafe { std::slice::from_raw_parts(results.as_ptr().cast::<Out>(), n) };
-    // SAFETY: the output is n elements at this stride.
+    // SAFETY: this function's contract: n elements of the output at this stride are live.
     unsafe {
         writer.row(
             values,
@@ -216,14 +215,14 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
         })
     }
 
-    /// Computes elements `begin..end` of the order in which dimensions are walked.
+    /// Computes elements `begin..end` in the order in which dimensions are walked.
     ///
     /// # Safety
-    /// As for [`run`], and no other thread computes these elements.
+    /// The contract of [`run`]; and no other thread computes these elements.
     unsafe fn range(&self, begin: i64, end: i64, function: BlockFn<'_, In, Out, N>) {
         let mut scratch = [const { [const { MaybeUninit::<In>::uninit() }; BLOCK] }; N];
         let mut results = [const { MaybeUninit::<Out>::uninit() }; BLOCK];
-        // What a block holds that can be used again: where it was read, and how many values.
+        // For each input, what its block holds and may serve again: where it was read, and the number of values.
         let mut repeated = [(std::ptr::null::<u8>(), 0usize); N];
         let mut cursor = Cursor::at(&self.dims[..self.rank], begin);
         let whole_row = self.dims[0].size as usize;
@@ -232,7 +231,8 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
             let left = (end - at) as usize;
             let row = cursor.row_left();
             let one_row = row >= LONG_ROW || row >= left;
-            // Short rows are taken together; whole ones, so that rows that are all the same line up.
+            // Short rows are taken together. They are whole rows, so that an input whose rows are all the same is
+            // reused.
             let n = if one_row {
                 left.min(row).min(BLOCK)
             } else if row < whole_row {
@@ -253,22 +253,23 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
             {
                 let stride = inner[k + 1] as isize;
                 if source.dense && source.native {
-                    // SAFETY: dense elements of type In from element `at` on; they stay in place and
-                    // unchanged until `function` returns: results go elsewhere if they overlap.
+                    // SAFETY: this function's contract: the dense elements of type In from element `at` on are live.
+                    // They do not change until `function` returns: results go elsewhere first if they overlap.
                     let from = unsafe { source.base.cast::<In>().offset(at as isize) };
-                    // SAFETY: as above.
+                    // SAFETY: the n elements from `from` on are live, and do not change until `function` returns.
                     *input = unsafe { std::slice::from_raw_parts(from, n) };
                     continue;
                 }
                 let pointer = source.base.wrapping_offset(cursor.offset(k + 1) as isize);
                 if one_row && source.native && stride == size_of::<In>() as isize {
-                    // SAFETY: as above: within a row of stride 1 the next n elements are dense.
+                    // SAFETY: within a row of stride 1 the next n elements are dense. They are live, and do not change
+                    // until `function` returns.
                     *input = unsafe { std::slice::from_raw_parts(pointer.cast::<In>(), n) };
                     continue;
                 }
                 if one_row && stride == 0 {
                     if repeated[k].0 != pointer || repeated[k].1 < n {
-                        // SAFETY: the row's element is readable.
+                        // SAFETY: this function's contract: the row's element is live.
                         unsafe { (source.load)(pointer, 0, &mut block[..1]) };
                         let value = block[0];
                         let fill = row.min(left).min(BLOCK);
@@ -276,29 +277,29 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
                         repeated[k] = (pointer, fill);
                     }
                 } else if one_row {
-                    // SAFETY: the next n elements of the row are readable.
+                    // SAFETY: this function's contract: the next n elements of the row are live.
                     unsafe { (source.load)(pointer, stride, &mut block[..n]) };
                     repeated[k].1 = 0;
                 } else if !source.same_rows || repeated[k].0 != pointer || repeated[k].1 < n {
-                    // SAFETY: n more elements are in range.
+                    // SAFETY: this function's contract, for the next n elements.
                     unsafe { self.gather(k, &cursor, &mut block[..n]) };
                     repeated[k] = (pointer, if source.same_rows { n } else { 0 });
                 }
-                // SAFETY: the first n values of the block were written just now or, repeated, before.
+                // SAFETY: the first n values of the block were written just now, or before if they are reused.
                 *input = unsafe { std::slice::from_raw_parts(block.as_ptr().cast::<In>(), n) };
             }
 
-            // SAFETY: element `at` is in range.
+            // SAFETY: this function's contract, for elements `at..at + n`.
             unsafe { self.emit(at, n, one_row, &cursor, inputs, &mut results, function) };
             at += n as i64;
             cursor.advance(n);
         }
     }
 
-    /// Computes n results and puts them in their places.
+    /// Computes n results and writes them to their places.
     ///
     /// # Safety
-    /// As for `range`, for elements `at..at + n`, in one row if `one_row`.
+    /// The contract of [`Walk::range`] for elements `at..at + n`, which are in one row if `one_row`.
     #[expect(
         clippy::too_many_arguments,
         reason = "the state of one loop, split only to be read"
@@ -330,7 +331,7 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
                 range.end as usize <= from || to <= range.start as usize
             });
             if apart {
-                // SAFETY: n dense places of type Out, ours alone, and apart from the inputs.
+                // SAFETY: n dense places of type Out, which are this thread's, and no input is there.
                 let out =
                     unsafe { std::slice::from_raw_parts_mut(place.cast::<MaybeUninit<Out>>(), n) };
                 function(at, inputs, out);
@@ -338,10 +339,10 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
             }
         }
         function(at, inputs, &mut results[..n]);
-        // SAFETY: functions write all of what they are given.
+        // SAFETY: a `BlockFn` writes all results that it is given room for.
         let values = unsafe { std::slice::from_raw_parts(results.as_ptr().cast::<Out>(), n) };
         if one_row {
-            // SAFETY: n places of this row are ours; inputs are no longer used.
+            // SAFETY: the n places of this row are this thread's. The inputs are not used any more.
             unsafe { (self.sink.store)(values, place, stride) };
         } else {
             let mut cursor = cursor.clone();
@@ -349,7 +350,7 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
             while done < n {
                 let part = cursor.row_left().min(n - done);
                 let place = self.sink.base.wrapping_offset(cursor.offset(0) as isize);
-                // SAFETY: the part lies in one row and is ours.
+                // SAFETY: the part lies in one row, and is this thread's.
                 unsafe { (self.sink.store)(&values[done..done + part], place, stride) };
                 done += part;
                 cursor.advance(part);
@@ -360,7 +361,7 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
     /// Reads values of input k across rows.
     ///
     /// # Safety
-    /// As many elements from the cursor on are in range.
+    /// The elements from the cursor on, as many as the block has room for, are in the range of this thread.
     unsafe fn gather(&self, k: usize, cursor: &Cursor<'_>, block: &mut [MaybeUninit<In>]) {
         let source = &self.sources[k];
         let stride = self.dims[0].strides[k + 1] as isize;
@@ -371,11 +372,11 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
             let pointer = source.base.wrapping_offset(cursor.offset(k + 1) as isize);
             let room = &mut block[done..done + part];
             if stride == 0 {
-                // SAFETY: the row's one element is readable.
+                // SAFETY: this function's contract: the row's one element is live.
                 unsafe { (source.load)(pointer, 0, &mut room[..1]) };
                 room.fill(room[0]);
             } else {
-                // SAFETY: the part lies in one row, which is readable.
+                // SAFETY: this function's contract: the part lies in one row, and is live.
                 unsafe { (source.load)(pointer, stride, room) };
             }
             done += part;
@@ -386,7 +387,7 @@ impl<In: Compute, Out: Compute, const N: usize> Walk<In, Out, N> {
 
 /// Reads the value that stands in the header instead of an address.
 unsafe fn load_immediate<C: Compute>(from: *const u8, _: isize, out: &mut [MaybeUninit<C>]) {
-    // SAFETY: `from` is the header's word, which is aligned and lives as long as the kernel runs.
+    // SAFETY: `from` is a word of the header, which is aligned and lives as long as the kernel runs.
     let word = unsafe { from.cast::<u64>().read() };
     out.fill(MaybeUninit::new(C::from_word(word)));
 }

@@ -1,7 +1,7 @@
-//! Functions of a real number and activations, with the gradients that frameworks ask for by name.
+//! Functions of a real number, activations, and those of their gradients that frameworks ask for by name.
 //!
-//! Definitions are those of PyTorch's operators of the same names; constants are written out where
-//! the formula is an approximation by definition (the tanh form of GELU).
+//! The definitions are those of PyTorch's operators of the same names. Constants are written out where the formula is
+//! an approximation by definition (GELU with tanh).
 
 use super::real::Real;
 use super::{maps, operator};
@@ -26,7 +26,7 @@ maps!(Ceil[f32, f64]() 1 [x] -> same x.ceil());
 maps!(Round[f32, f64]() 1 [x] -> same x.round_ties_even());
 maps!(Trunc[f32, f64]() 1 [x] -> same x.trunc());
 
-/// Sines and cosines, whose largest arguments go to the standard library one by one.
+/// Sines and cosines. The standard library computes those of very large arguments, one by one.
 macro_rules! trigonometric {
     ($name:ident, $vector:ident, $scalar:ident) => {
         #[derive(Clone, Copy)]
@@ -107,7 +107,7 @@ macro_rules! real {
     };
 }
 
-/// GELU by the error function, or by its approximation with tanh if the scalar is not 0.
+/// GELU with the error function; if the scalar is not 0, its approximation with tanh.
 fn plan_gelu(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     static ERF: Definition = real!(c"gelu", 1, 1600, GeluErf);
     static TANH: Definition = real!(c"gelu", 1, 1400, GeluTanh);
@@ -124,7 +124,7 @@ fn by_form(erf: &Definition, tanh: &Definition, call: &Call<'_>, plan: &mut Plan
     let approximate = match call.scalars {
         [] => false,
         [form] => form.to_i64() != 0,
-        _ => return invalid("1 scalar at most is right: 0 for erf, 1 for tanh"),
+        _ => return invalid("1 scalar at most is expected: 0 for erf, 1 for tanh"),
     };
     let definition = if approximate { tanh } else { erf };
     (definition.plan)(

@@ -1,8 +1,8 @@
-//! Elementwise operators: how a call of one is planned, and the kernel that runs it.
+//! Elementwise operators: how a call is planned, and the kernel that runs it.
 //!
-//! An operator is a function of one to three values (a [`Map`]) in each class that it supports, and a
-//! rule for which class a call is computed in. Broadcasting, strides, conversion and threads are the
-//! engine's; a function sees values only.
+//! An operator has a function of one to three values (a [`Map`]) for each class that it supports, and a rule for the
+//! class that a call is computed in. The engine does broadcasting, strides, conversion and threads, so a function sees
+//! values only.
 
 mod arithmetic;
 pub(crate) mod engine;
@@ -33,17 +33,17 @@ use outrigger_device::{Code, DType};
 
 /// A function of N values.
 pub(crate) trait Map<const N: usize>: Copy + Send + Sync + 'static {
-    /// What it takes.
+    /// The values that the function takes.
     type In: Compute;
-    /// What it gives.
+    /// The value that the function returns.
     type Out: Compute;
     /// Whether [`Map::fixup`] must see each element.
     const FIXUP: bool = false;
-    /// The function with its numbers, as they stand in an argument block.
+    /// The function with its numbers from the argument block.
     fn new(params: [u64; 4]) -> Self;
-    /// The value; must be `#[inline(always)]` and free of branches that keep loops scalar.
+    /// The value. Must be `#[inline(always)]`, without branches that would keep loops from being vectorised.
     fn apply<I: Isa>(self, x: [Self::In; N]) -> Self::Out;
-    /// The value where `apply` is not exact enough, which is rare.
+    /// The value for arguments for which `apply` is not exact enough, which are rare.
     fn fixup(self, _: [Self::In; N]) -> Option<Self::Out> {
         None
     }
@@ -60,7 +60,7 @@ impl<F: Map<N>, const N: usize> Vectorised for Block<'_, F, N> {
     #[inline(always)]
     fn run<I: Isa>(self) {
         let n = self.out.len();
-        // Equal lengths, known to the compiler, so that the loop has no bounds to check.
+        // The lengths are equal, and the compiler knows it, so the loop has no bounds to check.
         let inputs = self.inputs.map(|input| &input[..n]);
         for (index, out) in self.out.iter_mut().enumerate() {
             let x = std::array::from_fn(|k| inputs[k][index]);
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn kernel<F: Map<N>, const N: usize>(
     args_size: u32,
     bias: i64,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((header, tail)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -100,45 +100,45 @@ pub(crate) unsafe extern "C" fn kernel<F: Map<N>, const N: usize>(
             out,
         });
     };
-    // SAFETY: the header is of a plan for this kernel, hence for these types, and memory is the
-    // caller's promise.
+    // SAFETY: the header is of a plan for this kernel, hence for these types. This function's contract: the operands
+    // are live.
     unsafe { engine::run::<F::In, F::Out, N>(&header, tail, bias, &block) }.0
 }
 
 /// What decides the class that a call is computed in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// The output's element type.
+    /// The element type of the output.
     Output,
-    /// The inputs' element types; the output is bool.
+    /// The element types of the inputs. The output is bool.
     Inputs,
 }
 
 /// How an operator is planned.
 pub(crate) struct Op {
-    /// Operands of the function.
+    /// The number of operands of the function.
     pub(crate) operands: usize,
-    /// The last operand may be the first scalar instead of a tensor.
+    /// Whether the first scalar may take the place of the last operand.
     pub(crate) scalar_operand: bool,
-    /// Values of the function's numbers where the call has none.
+    /// The values of the function's numbers that a call leaves out.
     pub(crate) defaults: &'static [Scalar],
     /// How many of its numbers a call must have.
     pub(crate) required: usize,
     pub(crate) rule: Rule,
-    /// By class: f32, f64, i32, i64.
+    /// The kernels by class: f32, f64, i32, i64.
     pub(crate) kernels: [Option<KernelFn>; 4],
-    /// What bool outputs use instead of the i32 kernel.
+    /// The kernel for bool outputs, if not the i32 kernel.
     pub(crate) on_bool: Option<KernelFn>,
     /// Picoseconds per element on one core.
     pub(crate) cost: u32,
 }
 
 impl Op {
-    /// Checks a call and fills its plan.
+    /// Checks a call, and fills its plan.
     #[inline]
     pub(crate) fn plan(&self, call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         let [output] = call.outputs else {
-            return invalid(format!("{} outputs, 1 is right", call.outputs.len()));
+            return invalid(format!("{} outputs, 1 is expected", call.outputs.len()));
         };
         let given = call.inputs.len();
         let immediate = self.scalar_operand && given + 1 == self.operands;
@@ -152,7 +152,7 @@ impl Op {
         };
         if params.len() < self.required || params.len() > self.defaults.len() {
             return invalid(format!(
-                "{} scalars, {} to {} are right",
+                "{} scalars, {} to {} are expected",
                 call.scalars.len(),
                 self.required + usize::from(immediate),
                 self.defaults.len() + usize::from(immediate),
@@ -221,7 +221,7 @@ impl Op {
             ""
         };
         invalid(format!(
-            "{given} inputs, {} are right{or_scalar}",
+            "{given} inputs, {} are expected{or_scalar}",
             self.operands
         ))
     }
@@ -259,8 +259,8 @@ fn class_of_output(
     Ok(class)
 }
 
-/// The class of a comparison: operands with dimensions decide, others only raise it from integers to
-/// floats, as PyTorch promotes.
+/// The class of a comparison. Operands with dimensions decide. Others only raise it from integers to floats, as PyTorch
+/// promotes.
 #[inline]
 fn class_of_inputs(
     output: &Tensor<'_>,
@@ -322,8 +322,8 @@ fn rounded_like(scalar: Scalar, dtype: DType) -> Scalar {
 
 const _: () = assert!(size_of::<Header>().is_multiple_of(8) && MAX_OPERANDS == 4);
 
-/// Declares functions: name, classes, numbers, operands, and the body. In a body `I` is the
-/// instruction set and `T` the type that it computes in. `truth` functions give bool.
+/// Declares functions: name, classes, numbers, operands, and body. In a body `I` is the instruction set, and `T` the
+/// type that is computed in. `truth` functions return bool.
 macro_rules! maps {
     ($name:ident[$($t:ident),*] $p:tt $n:literal $x:tt -> $out:ident $body:expr) => {
         #[derive(Clone, Copy)]

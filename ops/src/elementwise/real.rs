@@ -1,7 +1,7 @@
-//! Functions of a real number by one name for f32 and f64, so that an operator is written once.
+//! Functions of a real number under one name for f32 and f64, so that an operator is written once.
 //!
-//! f32 goes to our vectorised functions, f64 to the standard library, which is exact enough to be
-//! the reference.
+//! f32 has the vectorised functions of `math`. f64 has those of the standard library, which are exact enough to serve
+//! as the reference.
 
 use crate::convert::Compute;
 use crate::isa::Isa;

@@ -1,4 +1,4 @@
-//! Operators that choose, bound or blend values, and those of three operands.
+//! Operators that choose, bound or blend values, and operators of three operands.
 
 use super::real::Real;
 use super::{maps, operator};
@@ -8,7 +8,7 @@ use crate::registry::Definition;
 maps!(Where[f32, f64, i32, i64]() 3 [condition, a, b] -> same if condition != T::default() { a } else { b });
 maps!(MaskedFill[f32, f64, i32, i64](value) 2 [x, mask] -> same if mask != T::default() { value } else { x });
 maps!(Clamp[f32, f64, i32, i64](low, high) 1 [x] -> same {
-    // Comparisons with NaN are false, so that NaN stays; the upper bound wins, as in PyTorch.
+    // Comparisons with NaN are false, so NaN stays NaN. The upper bound wins, as in PyTorch.
     let x = if x < low { low } else { x };
     if x > high { high } else { x }
 });
@@ -22,7 +22,7 @@ maps!(LerpTensor[f32, f64]() 3 [a, b, weight] -> same lerp::<T, I>(a, b, weight)
 maps!(SquaredError[f32, f64]() 2 [a, b] -> same (a - b) * (a - b));
 maps!(SquaredErrorBackward[f32, f64](factor) 3 [grad, a, b] -> same grad * factor * (a - b));
 
-/// a + weight (b - a), from the nearer end, so that both ends are met exactly.
+/// a + weight (b - a), computed from the nearer end, so that both ends are exact.
 #[inline(always)]
 fn lerp<T, I: crate::isa::Isa>(a: T, b: T, weight: T) -> T
 where

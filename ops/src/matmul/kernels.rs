@@ -1,6 +1,6 @@
-//! The kernels of matrix products: how they are cut for threads, and how each part is computed.
+//! The kernels of matrix products: how a product is cut for threads, and how each part is computed.
 //!
-//! Inside of a part everything is serial: `gemm` must never start threads of its own.
+//! Within a part everything is serial: `gemm` starts no threads of its own.
 
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, size_of};
@@ -12,7 +12,7 @@ use crate::convert::Compute;
 use crate::memory::{ArgumentBlock, Base, Reader, Writer};
 use crate::parallel;
 
-/// How a batch of products is cut: ranges of the columns, or of the rows, of one batch.
+/// The cut of a batch of products: ranges of the columns, or of the rows, of one product.
 struct Parts {
     by_rows: bool,
     extent: i64,
@@ -30,12 +30,12 @@ struct Part {
 
 impl Parts {
     fn new(h: &Header) -> Self {
-        // Steps that are worth a thread: about a tenth of a millisecond.
+        // Steps of computation that are worth a thread: about a tenth of a millisecond.
         const WORTH: i64 = 1 << 22;
         let by_rows = h.m > h.n;
         let (length, other) = if by_rows { (h.m, h.n) } else { (h.n, h.m) };
         let threads = parallel::threads() as i64;
-        // No more parts than threads, since each packs the other side again; whole vectors.
+        // No more parts than threads, because each part packs the other side again. Parts are whole vectors.
         let share = (length * h.batches + threads - 1) / threads;
         let extent = share.max(WORTH / (other * h.k.max(1)).max(1));
         let extent = ((extent + 15) / 16 * 16).min(length);
@@ -50,7 +50,7 @@ impl Parts {
         h.batches * self.per_batch
     }
 
-    /// The smallest number of parts that are worth a thread.
+    /// The smallest number of parts that is worth a thread.
     fn grain(&self, h: &Header) -> i64 {
         let steps = self.extent * if self.by_rows { h.n } else { h.m } * h.k.max(1);
         ((1 << 20) / steps.max(1)).max(1)
@@ -81,29 +81,29 @@ impl Parts {
 }
 
 impl Matrix {
-    /// Byte offset of an element.
+    /// The byte offset of an element.
     fn offset(&self, batch: i64, row: i64, column: i64) -> i64 {
         batch * self.batch + row * self.row + column * self.column
     }
 }
 
-/// An element that gemm multiplies as it is.
+/// An element type that `gemm` multiplies without conversion.
 pub(super) trait Native: Compute + std::ops::Mul<Output = Self> {}
 
 impl Native for f32 {}
 impl Native for f64 {}
 
-/// Products of matrices as they lie.
+/// The kernel of products without conversion.
 ///
 /// # Safety
-/// `args` is a block that `plan_product` made for this kernel, and its operands, moved by `bias`, lie
-/// in live memory; the output overlaps no matrix, and the bias only element for element.
+/// `args` is a block that `plan_product` made for this kernel. Its operands, moved by `bias`, lie in live memory. The
+/// output overlaps no matrix, and overlaps the bias only element for element.
 pub(super) unsafe extern "C" fn native_kernel<T: Native>(
     args: *const c_void,
     args_size: u32,
     bias: i64,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((header, _)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -128,11 +128,11 @@ pub(super) unsafe extern "C" fn native_kernel<T: Native>(
                 .cast::<T>();
             if h.has_bias != 0 && !in_place {
                 let from = base(&h.bias).at(h.bias.offset(p.batch, p.row, p.column));
-                // SAFETY: this part of the output is ours, and the bias is readable.
+                // SAFETY: this part of the output is this thread's, and the bias is readable.
                 unsafe { put_bias((reader, writer), h, from, out, &p) };
             }
             if h.k == 0 {
-                // SAFETY: as above.
+                // SAFETY: this part of the output is this thread's.
                 unsafe { scale(h, out, &p, beta) };
                 continue;
             }
@@ -140,8 +140,8 @@ pub(super) unsafe extern "C" fn native_kernel<T: Native>(
             let right = right.at(h.right.offset(p.batch, 0, p.column)).cast::<T>();
             let size = size_of::<T>() as i64;
             let stride = |bytes: i64| (bytes / size) as isize;
-            // SAFETY: rows x columns, rows x k and k x columns elements of live memory at these
-            // strides, which are whole elements; the output overlaps no other operand.
+            // SAFETY: rows x columns, rows x k and k x columns elements of live memory at these strides, which are
+            // whole elements. This function's contract: the output overlaps no matrix.
             unsafe {
                 gemm::gemm(
                     p.rows as usize,
@@ -170,7 +170,7 @@ pub(super) unsafe extern "C" fn native_kernel<T: Native>(
     Code::OK.0
 }
 
-/// True if the bias is the output itself, as for an in-place call.
+/// Whether the bias is the output itself, as in an in-place call.
 fn same_place(output: &Matrix, bias: &Matrix, h: &Header) -> bool {
     output.address == bias.address
         && (h.m == 1 || output.row == bias.row)
@@ -178,11 +178,11 @@ fn same_place(output: &Matrix, bias: &Matrix, h: &Header) -> bool {
         && (h.batches == 1 || output.batch == bias.batch)
 }
 
-/// Copies a part of the bias to where the product will be added to them.
+/// Copies a part of the bias to the output, where the product is added to it.
 ///
 /// # Safety
-/// `from` and `out` are the part's rows and columns at the header's strides, in live memory; the output
-/// is ours.
+/// `from` and `out` are the part's rows and columns at the header's strides, in live memory. The part of the output is
+/// this thread's.
 unsafe fn put_bias<T: Native>(
     (reader, writer): (Reader<T>, Writer<T>),
     h: &Header,
@@ -197,26 +197,26 @@ unsafe fn put_bias<T: Native>(
         while at < part.columns {
             let part = (part.columns - at).min(512);
             let from = from.wrapping_offset((row * h.bias.row + at * h.bias.column) as isize);
-            // SAFETY: `part` elements of a row of the bias.
+            // SAFETY: this function's contract: `part` elements of a row of the bias are live.
             let values = unsafe { reader.copy(from, h.bias.column, &mut scratch[..part as usize]) };
             let to = out.wrapping_byte_offset((row * h.output.row + at * writer_stride) as isize);
-            // SAFETY: the same part of the output.
+            // SAFETY: this function's contract: the same part of the output is live, and this thread's.
             unsafe { writer.row(values, to.cast::<u8>(), writer_stride) };
             at += part;
         }
     }
 }
 
-/// What is left of a product without a sum: the scaled bias, which was put there, or 0.
+/// Writes the result for k = 0: the scaled bias, which was copied to the output, or 0.
 ///
 /// # Safety
-/// `out` is the part's rows and columns at the header's strides, in live memory, and ours.
+/// `out` is the part's rows and columns at the header's strides, in live memory, and this thread's.
 unsafe fn scale<T: Native>(h: &Header, out: *mut T, part: &Part, beta: T) {
     for row in 0..part.rows {
         for column in 0..part.columns {
             let at = row * h.output.row + column * h.output.column;
             let place = out.wrapping_byte_offset(at as isize);
-            // SAFETY: one element of the output; with a bias it was written before.
+            // SAFETY: this function's contract: the element is live. If there is a bias, it was written before.
             unsafe {
                 let value = if h.has_bias != 0 {
                     place.read() * beta
@@ -229,9 +229,9 @@ unsafe fn scale<T: Native>(h: &Header, out: *mut T, part: &Part, beta: T) {
     }
 }
 
-/// A type that matrices of other element types are multiplied in.
+/// A type that matrices of other element types are converted to for a product.
 pub(super) trait Converted: Compute {
-    /// `out = alpha left right + beta bias` of dense row-major matrices; `out` holds the bias, if any.
+    /// `out = alpha left right + beta bias` for dense row-major matrices. `out` has the bias, if there is one.
     fn product(sizes: [usize; 3], operands: [&[Self]; 2], out: &mut [Self], factors: [Self; 2]);
 }
 
@@ -246,7 +246,7 @@ impl Converted for f32 {
         assert!(left.len() >= m * k && right.len() >= k * n && out.len() >= m * n);
         let (a, b, c) = (left.as_ptr(), right.as_ptr(), out.as_mut_ptr());
         let (n_, k_) = (n as isize, k as isize);
-        // SAFETY: dense row-major matrices of these sizes, as just compared.
+        // SAFETY: the slices are dense row-major matrices of these sizes, as just compared.
         unsafe {
             gemm::gemm(
                 m,
@@ -295,16 +295,16 @@ impl Converted for i64 {
     }
 }
 
-/// Products of matrices that are converted first.
+/// The kernel of products with conversion.
 ///
 /// # Safety
-/// As for [`native_kernel`].
+/// The contract of [`native_kernel`].
 pub(super) unsafe extern "C" fn converted_kernel<C: Converted>(
     args: *const c_void,
     args_size: u32,
     bias: i64,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((header, _)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -323,7 +323,7 @@ pub(super) unsafe extern "C" fn converted_kernel<C: Converted>(
         for index in begin..end {
             let p = parts.get(index, h);
             let (m, n, k) = (p.rows as usize, p.columns as usize, h.k as usize);
-            // SAFETY: the matrices of this part, at the header's strides, lie in live memory.
+            // SAFETY: this function's contract: the matrices of this part, at the header's strides, are live.
             unsafe {
                 let from = base(&h.left).at(h.left.offset(p.batch, p.row, 0));
                 read_dense(reader, &h.left, from, [m, k], &mut left);
@@ -342,7 +342,7 @@ pub(super) unsafe extern "C" fn converted_kernel<C: Converted>(
             let to = base(&h.output).at(h.output.offset(p.batch, p.row, p.column));
             for (row, line) in out.chunks_exact(n).enumerate() {
                 let to = to.wrapping_offset((row as i64 * h.output.row) as isize);
-                // SAFETY: a row of this part, which is ours.
+                // SAFETY: a row of this part of the output, which is this thread's.
                 unsafe { writer.row(line, to, h.output.column) };
             }
         }
@@ -350,10 +350,10 @@ pub(super) unsafe extern "C" fn converted_kernel<C: Converted>(
     Code::OK.0
 }
 
-/// Reads a matrix into dense row-major order.
+/// Copies a matrix into dense row-major order.
 ///
 /// # Safety
-/// `from` is so many rows and columns at the matrix's strides, in live memory.
+/// `from` is a matrix of these sizes at the matrix's strides, in live memory.
 unsafe fn read_dense<C: Compute>(
     reader: Reader<C>,
     matrix: &Matrix,
@@ -366,7 +366,7 @@ unsafe fn read_dense<C: Compute>(
     for row in 0..rows {
         let from = from.wrapping_offset((row as i64 * matrix.row) as isize);
         let room = &mut into.spare_capacity_mut()[..columns];
-        // SAFETY: a row of the matrix; the reader writes all of the room.
+        // SAFETY: this function's contract: the row is live. The reader writes all of the room.
         unsafe {
             reader.copy(from, matrix.column, room);
             into.set_len((row + 1) * columns);

@@ -1,8 +1,7 @@
 //! Matrix products: mm, bmm, mv, dot, and their forms that add to a scaled bias.
 //!
-//! All are one product of batches of matrices with any strides. f32 and f64 go to the `gemm` crate as
-//! they lie; other types are converted to dense f32 or i64 matrices first. Threads share batches or
-//! columns; inside of a part everything is serial.
+//! All of them are one product of batches of matrices with any strides. The `gemm` crate multiplies f32 and f64 without
+//! conversion. Other types are converted to dense f32 or i64 matrices first. Threads share batches or columns.
 
 mod kernels;
 
@@ -50,7 +49,7 @@ pub(crate) const OPERATORS: &[Definition] = &[
     },
 ];
 
-/// What the operands of an operator are: b batch, m rows, n columns, k the summed dimension.
+/// The dimensions of an operator's operands by letter: b batch, m rows, n columns, k the summed dimension.
 struct Form {
     left: &'static str,
     right: &'static str,
@@ -86,7 +85,7 @@ const DOT: Form = Form {
     bias: false,
 };
 
-/// A batch of matrices: address and byte strides.
+/// A batch of matrices: its address and byte strides.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Matrix {
@@ -107,7 +106,7 @@ struct Header {
     m: i64,
     n: i64,
     k: i64,
-    /// As words of the class that is computed in.
+    /// Both factors as words of the class that is computed in.
     alpha: u64,
     beta: u64,
     dtype: u8,
@@ -117,14 +116,17 @@ struct Header {
 
 fn plan_product(call: &Call<'_>, plan: &mut Plan, form: &Form) -> Result<()> {
     let [output] = call.outputs else {
-        return invalid(format!("{} outputs, 1 is right", call.outputs.len()));
+        return invalid(format!("{} outputs, 1 is expected", call.outputs.len()));
     };
     let (bias, left, right) = match (form.bias, call.inputs) {
         (false, [left, right]) => (None, left, right),
         (true, [bias, left, right]) => (Some(bias), left, right),
         _ => {
             let right = if form.bias { 3 } else { 2 };
-            return invalid(format!("{} inputs, {right} are right", call.inputs.len()));
+            return invalid(format!(
+                "{} inputs, {right} are expected",
+                call.inputs.len()
+            ));
         }
     };
     let one = Scalar::I64(1);
@@ -165,7 +167,7 @@ fn plan_product(call: &Call<'_>, plan: &mut Plan, form: &Form) -> Result<()> {
         return Ok(());
     }
     plan.kernel = kernel;
-    // 2 operations per element and step, at about 32 operations per nanosecond and core.
+    // 2 operations for each element and step, at about 32 operations per nanosecond and core.
     let steps = [m, n, k.max(1)]
         .into_iter()
         .fold(batches, i64::saturating_mul);
@@ -182,14 +184,14 @@ fn plan_product(call: &Call<'_>, plan: &mut Plan, form: &Form) -> Result<()> {
         alpha: words(alpha),
         beta: words(beta),
         dtype: output.dtype.0 as u8,
-        // A factor of 0 makes even infinite biases vanish, so that they need not be read.
+        // With a factor of 0 even an infinite bias has no effect, so the bias is not read.
         has_bias: u8::from(bias.is_some() && beta.to_f64() != 0.0),
         reserved: [0; 6],
     });
     Ok(())
 }
 
-/// Sizes by letter, as operands show them.
+/// The sizes by letter, as the operands show them.
 #[derive(Default)]
 struct Sizes([Option<i64>; 4]);
 
@@ -203,7 +205,7 @@ impl Sizes {
         }
     }
 
-    /// Notes the sizes of an operand; gives its byte strides, 0 for letters that it lacks.
+    /// Notes the sizes of an operand, and returns its byte strides; 0 for letters that it lacks.
     fn matrix(
         &mut self,
         tensor: &Tensor<'_>,

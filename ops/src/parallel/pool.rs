@@ -1,15 +1,14 @@
-//! Our own executor over a rayon pool: parts are claimed from a counter by whoever is free.
+//! The executor of this crate, over a rayon pool. Threads claim parts from a counter.
 //!
-//! Helpers are asked, not waited for: a helper that wakes late finds nothing to claim. A body is
-//! only ever borrowed by someone who holds a claimed part, and the caller leaves when all parts are
-//! done.
+//! Helpers are asked, but not waited for: a helper that wakes late finds nothing to claim. A thread borrows the body
+//! only while it holds a claimed part, and the caller leaves after all parts are done.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Parts per thread: enough to even out uneven cores, few enough to keep claims cheap.
+/// Parts for each thread: enough to even out uneven cores, few enough to keep claims cheap.
 const PARTS_PER_THREAD: i64 = 4;
 
 /// How often a caller looks before it sleeps while helpers finish their last parts.
@@ -27,11 +26,10 @@ struct Job {
     finished: Condvar,
 }
 
-// SAFETY: all fields but `body` are Sync by themselves; `body` points to a Sync closure and is only
-// followed by the holder of a claimed part, before it counts that part as done, and `run` keeps the
-// closure alive until all parts are done.
+// SAFETY: all fields but `body` are `Sync`. `body` points to a `Sync` closure. Only the holder of a claimed part
+// follows it, before that part is counted as done, and `run` keeps the closure alive until all parts are done.
 unsafe impl Send for Job {}
-// SAFETY: as for Send.
+// SAFETY: the reasons for `Send`: `body` is `Sync`, and alive while anybody follows it.
 unsafe impl Sync for Job {}
 
 impl Job {
@@ -44,7 +42,7 @@ impl Job {
             }
             let begin = self.begin + part * self.part;
             let end = self.end.min(begin + self.part);
-            // SAFETY: this part is claimed and not yet done, so `run` has not returned.
+            // SAFETY: this part is claimed and not done yet, so `run` has not returned.
             let body = unsafe { &*self.body };
             let _done = Done(self);
             body(begin, end);
@@ -52,7 +50,7 @@ impl Job {
     }
 }
 
-/// Counts a part as done, also when its body unwinds: the caller must not wait forever.
+/// Counts a part as done, also if its body unwinds. Otherwise the caller would wait forever.
 struct Done<'a>(&'a Job);
 
 impl Drop for Done<'_> {
@@ -64,8 +62,8 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Waits for all parts, also when the caller's own part unwinds: helpers still borrow the body. A
-/// caller that unwinds claims what nobody has begun, so that nobody begins it.
+/// Waits for all parts, also if the caller's own part unwinds, because helpers still borrow the body. A caller that
+/// unwinds claims the parts that nobody has begun, so that nobody begins them.
 struct Wait<'a>(&'a Job);
 
 impl Drop for Wait<'_> {
@@ -88,7 +86,7 @@ impl Drop for Wait<'_> {
     }
 }
 
-/// The helpers: one fewer than the cores, since the caller works too. `None` if threads cannot be made.
+/// The helpers: one fewer than the cores, because the caller works too. `None` if threads cannot be made.
 fn helpers() -> Option<&'static rayon::ThreadPool> {
     static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
     POOL.get_or_init(|| {
@@ -103,7 +101,7 @@ fn helpers() -> Option<&'static rayon::ThreadPool> {
     .as_ref()
 }
 
-/// Runs `body` over parts of `begin..end`, each at least `grain` long but the last.
+/// Runs `body` over parts of `begin..end`, each at least `grain` long except the last.
 pub(super) fn run(begin: i64, end: i64, grain: i64, body: &(dyn Fn(i64, i64) + Sync)) {
     let length = end - begin;
     let threads = super::threads() as i64;
@@ -115,8 +113,8 @@ pub(super) fn run(begin: i64, end: i64, grain: i64, body: &(dyn Fn(i64, i64) + S
         body(begin, end);
         return;
     };
-    // SAFETY: only the lifetime changes. The pointer is followed only as `Job` states, and this
-    // function returns or unwinds only after the last part is done (`Wait`).
+    // SAFETY: only the lifetime changes. The pointer is followed only as `Job` says, and this function returns or
+    // unwinds only after the last part is done (`Wait`).
     let body = unsafe {
         std::mem::transmute::<&(dyn Fn(i64, i64) + Sync), &'static (dyn Fn(i64, i64) + Sync)>(body)
     };

@@ -1,6 +1,6 @@
-//! Largest and smallest values, and where they are.
+//! The largest and smallest values, and their indices.
 //!
-//! NaN counts as larger and smaller than everything, as in PyTorch; of equal values the first wins.
+//! NaN counts as larger and smaller than everything, as in PyTorch. Of equal values the first one counts.
 
 use super::{Outputs, Reducer, Reduction, kernel};
 use crate::call::Call;
@@ -14,14 +14,14 @@ use crate::registry::Definition;
 #[derive(Clone, Copy)]
 struct Extreme<In, const LARGEST: bool>(std::marker::PhantomData<In>);
 
-/// The best so far; an index below 0 for none.
+/// The best value so far. Its index is negative if there is none.
 #[derive(Clone, Copy)]
 struct Best<In> {
     value: In,
     index: i64,
 }
 
-/// True if `a` replaces `b`.
+/// Whether `a` replaces `b`.
 #[expect(clippy::eq_op, reason = "NaN is what differs from itself")]
 #[inline(always)]
 fn beats<In: Compute, const LARGEST: bool>(a: In, b: In) -> bool {
@@ -49,7 +49,7 @@ impl<In: Compute, const LARGEST: bool> Reducer for Extreme<In, LARGEST> {
         let Some(&start) = values.first() else {
             return state;
         };
-        // The value first, which is vectorised; where it is only if it is better.
+        // First the best value, in a vectorised loop. Its index is searched only if it is better than before.
         let mut best = [start; LANES];
         let (blocks, rest) = values.as_chunks::<LANES>();
         for block in blocks {
@@ -105,10 +105,10 @@ fn plan_extreme<const LARGEST: bool>(
     plan: &mut Plan,
 ) -> Result<()> {
     if !call.scalars.is_empty() {
-        return invalid("no scalars are right");
+        return invalid("no scalars are expected");
     }
     let Some(input) = call.inputs.first() else {
-        return invalid("0 inputs, 1 is right");
+        return invalid("0 inputs, 1 is expected");
     };
     let kernel = match class_of(input.dtype) {
         Some(Class::F32) => kernel::<Extreme<f32, LARGEST>>,

@@ -1,10 +1,10 @@
 //! Reductions over any set of dimensions.
 //!
-//! An output has the input's rank, with size 1 where the input is reduced. What is computed is a
-//! [`Reducer`]: a state that takes in values, and that is combined with the state of what follows.
-//! Memory is walked in its own order: along reduced dimensions where those are innermost, else
-//! across, with a state for each column. Work is cut into pieces whose size depends on the shape
-//! alone and is put together in order, so that results are the same for any number of threads.
+//! An output has the rank of the input, with size 1 where the input is reduced. The computation is a [`Reducer`]: it
+//! takes values into a state, and combines that with the state of the values that follow. Memory is walked in its own
+//! order: along the reduced dimensions if they are innermost, else across them, with a state for each column. Work is
+//! cut into pieces whose size depends on the shape alone, and their states are combined in order. So results are the
+//! same for any number of threads.
 
 mod extreme;
 mod reducers;
@@ -23,43 +23,43 @@ pub(crate) use extreme::OPERATORS as EXTREMES;
 pub(crate) use reducers::OPERATORS as SUMS;
 use work::kernel;
 
-/// What is computed of a sequence of values.
+/// The computation over a sequence of values.
 pub(crate) trait Reducer: Copy + Send + Sync + 'static {
-    /// Values taken in.
+    /// The values that are taken in.
     type In: Compute;
-    /// The first output's values.
+    /// The values of the first output.
     type Out: Compute;
-    /// The second output's values.
+    /// The values of the second output.
     type Second: Compute;
     /// What is known of the values so far.
     type State: Copy + Send + Sync;
-    /// The reducer with its number, as it stands in an argument block.
+    /// The reducer with its parameter from the argument block.
     fn new(param: f64) -> Self;
-    /// The state of no values.
+    /// The state before the first value.
     fn start(self) -> Self::State;
-    /// Takes in values, the first of which has this index.
+    /// Takes values into a state. `first` is the index of the first of them.
     fn take<I: Isa>(self, state: Self::State, first: i64, values: &[Self::In]) -> Self::State;
-    /// Takes in one value for each of as many states, all of this index.
+    /// Takes one value into each state. All values have the index `index`.
     fn take_each<I: Isa>(self, states: &mut [Self::State], index: i64, values: &[Self::In]);
-    /// The state of two sequences, one after the other.
+    /// The state of two sequences, the second of which follows the first.
     fn combine(self, before: Self::State, after: Self::State) -> Self::State;
-    /// The results for a sequence of so many values.
+    /// The results for a sequence of `count` values.
     fn finish(self, state: Self::State, count: i64) -> (Self::Out, Self::Second);
 }
 
 /// How a reduction is planned.
 pub(crate) struct Reduction {
     pub(crate) kernel: KernelFn,
-    /// Index results need the reduced dimensions in their own order.
+    /// Whether reduced dimensions keep their own order, which results that are indices need.
     pub(crate) ordered: bool,
     /// Which outputs a call has: the first, the second or both.
     pub(crate) outputs: Outputs,
-    /// There is a result for no values.
+    /// Whether there is a result for no values.
     pub(crate) empty: bool,
     pub(crate) param: f64,
 }
 
-/// Which results of a reducer are wanted.
+/// The results of a reducer that a call wants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outputs {
     First,
@@ -72,11 +72,11 @@ pub(crate) enum Outputs {
 struct Header {
     input: u64,
     outputs: [u64; 2],
-    /// Results, and values of each.
+    /// The number of results, and the number of values of each.
     kept: i64,
     reduced: i64,
     param: f64,
-    /// Input, then outputs; 0 for an output that is not wanted.
+    /// The dtypes of the input and of the outputs; 0 for an output that is not wanted.
     dtypes: [u8; 4],
     kept_rank: u16,
     reduced_rank: u16,
@@ -86,10 +86,10 @@ struct Header {
 const COST: u32 = 150;
 
 impl Reduction {
-    /// Checks a call and fills its plan.
+    /// Checks a call, and fills its plan.
     pub(crate) fn plan(&self, call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         let [input] = call.inputs else {
-            return invalid(format!("{} inputs, 1 is right", call.inputs.len()));
+            return invalid(format!("{} inputs, 1 is expected", call.inputs.len()));
         };
         let (first, second) = match (self.outputs, call.outputs) {
             (Outputs::First, [first]) => (Some(first), None),
@@ -97,7 +97,10 @@ impl Reduction {
             (Outputs::Both, [first, second]) => (Some(first), Some(second)),
             _ => {
                 let right = if self.outputs == Outputs::Both { 2 } else { 1 };
-                return invalid(format!("{} outputs, {right} are right", call.outputs.len()));
+                return invalid(format!(
+                    "{} outputs, {right} are expected",
+                    call.outputs.len()
+                ));
             }
         };
         let shape = call.outputs[0];
@@ -143,8 +146,7 @@ struct Sides {
     reduced: Geometry,
 }
 
-/// Splits dimensions into those that are kept and those that are reduced. Operands are the input and
-/// both outputs.
+/// Splits dimensions into those that are kept and those that are reduced. The operands are the input and both outputs.
 fn split(
     input: &Tensor<'_>,
     shape: &Tensor<'_>,

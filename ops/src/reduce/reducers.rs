@@ -1,7 +1,7 @@
 //! Sums, means, products, norms, variances, and whether any or all values are true.
 //!
-//! Floats are accumulated in f64 over independent lanes, so that a sum of f32 is exact to its last
-//! bit or so; integers are accumulated in i64 and wrap.
+//! Floats are accumulated in f64 over independent lanes, so that a sum of f32 is exact except for its last bit or so.
+//! Integers are accumulated in i64, and wrap.
 
 use super::{Outputs, Reducer, Reduction, kernel};
 use crate::call::Call;
@@ -68,7 +68,7 @@ folds!(NormMax[f32 => f64, f64 => f64] start 0.0;
     take |s, x| if x.abs() > s || x.is_nan() { x.abs() } else { s };
     join |a, b| if b > a || b.is_nan() { b } else { a }; finish |self, f, _count| f);
 
-/// Whether any (or, negated, not all) values are true: the state counts them.
+/// Whether any values are true, or negated, whether not all are. The state counts them.
 #[derive(Clone, Copy)]
 struct Truth<In, const ALL: bool>(std::marker::PhantomData<In>);
 
@@ -192,7 +192,7 @@ macro_rules! variance {
 }
 variance!(f32, f64);
 
-/// A kernel by the class of its input.
+/// The kernels of an operator by the class of the input.
 struct Kernels {
     f32: KernelFn,
     f64: KernelFn,
@@ -207,7 +207,7 @@ fn plan_by_input(
     plan: &mut Plan,
 ) -> Result<()> {
     let Some(input) = call.inputs.first() else {
-        return invalid("0 inputs, 1 is right");
+        return invalid("0 inputs, 1 is expected");
     };
     let kernel = match class_of(input.dtype) {
         Some(Class::F32) => Some(kernels.f32),
@@ -237,7 +237,7 @@ fn no_scalars(call: &Call<'_>) -> Result<()> {
     if call.scalars.is_empty() {
         Ok(())
     } else {
-        invalid("no scalars are right")
+        invalid("no scalars are expected")
     }
 }
 
@@ -260,7 +260,7 @@ macro_rules! sums {
 
 fn plan_norm(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let [order] = call.scalars else {
-        return invalid("1 scalar, the order of the norm, is right");
+        return invalid("1 scalar, the order of the norm, is expected");
     };
     let order = order.to_f64();
     let kernels = if order == 1.0 {
@@ -295,7 +295,7 @@ where
     let correction = match call.scalars {
         [] => 1.0,
         [correction] => correction.to_f64(),
-        _ => return invalid("1 scalar at most, the correction, is right"),
+        _ => return invalid("1 scalar at most, the correction, is expected"),
     };
     let kernels = Kernels {
         f32: kernel::<Variance<f32, ROOT>>,
@@ -313,7 +313,7 @@ where
 fn plan_truth<const ALL: bool>(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     no_scalars(call)?;
     let Some(input) = call.inputs.first() else {
-        return invalid("0 inputs, 1 is right");
+        return invalid("0 inputs, 1 is expected");
     };
     let kernel = match class_of(input.dtype) {
         Some(Class::F32) => kernel::<Truth<f32, ALL>>,

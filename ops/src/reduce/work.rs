@@ -1,6 +1,6 @@
-//! The kernel of reductions: how memory is walked, and how work is cut for threads.
+//! The kernel of reductions: the walk over memory, and the cut of the work for threads.
 //!
-//! Pieces depend on the shape alone, never on the number of threads.
+//! The pieces of the work depend on the shape alone, and never on the number of threads.
 
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, size_of};
@@ -14,13 +14,13 @@ use crate::isa::{Isa, Vectorised, dispatch};
 use crate::memory::{ArgumentBlock, Base, Reader, Slots, Writer, read_dims};
 use crate::parallel;
 
-/// Columns that are reduced at once.
+/// The columns that are reduced at once.
 const COLUMNS: usize = 256;
 
-/// Values per block.
+/// The values of a block.
 const BLOCK: usize = 1024;
 
-/// Values per piece of work.
+/// The values of a piece of work.
 const PIECE: i64 = 1 << 15;
 
 /// The kernel of a reducer.
@@ -33,7 +33,7 @@ pub(super) unsafe extern "C" fn kernel<R: Reducer>(
     args_size: u32,
     bias: i64,
 ) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract: `args` points to a block of `args_size` bytes.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
     let Some((header, tail)) = block.split::<Header>() else {
         return Code::INTERNAL.0;
@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn kernel<R: Reducer>(
     let Some(work) = Work::<R>::new(&header, tail, bias) else {
         return Code::INTERNAL.0;
     };
-    // SAFETY: the operands of the plan are the caller's promise.
+    // SAFETY: this function's contract: the operands are live.
     unsafe {
         if work.across() {
             work.columns()
@@ -101,7 +101,7 @@ impl<R: Reducer> Work<R> {
         })
     }
 
-    /// True if memory is walked across the reduced dimensions: a row of columns at a time.
+    /// Whether memory is walked across the reduced dimensions, a row of columns at a time.
     fn across(&self) -> bool {
         let (kept, reduced) = (&self.kept_dims[0], &self.reduced_dims[0]);
         kept.size >= 16 && kept.strides[0].abs() < reduced.strides[0].abs() && self.reduced > 1
@@ -118,16 +118,16 @@ impl<R: Reducer> Work<R> {
             parallel::for_range(0, self.kept, grain, &|begin, end| {
                 let mut cursor = Cursor::at(&self.kept_dims[..self.kept_rank], begin);
                 for _ in begin..end {
-                    // SAFETY: all values of this result.
+                    // SAFETY: this function's contract: all values of this result are live.
                     let state = unsafe { self.piece(cursor.offset(0), 0, self.reduced) };
-                    // SAFETY: no other part has this result.
+                    // SAFETY: this thread alone writes this result.
                     unsafe { self.write(&cursor, state) };
                     cursor.advance(1);
                 }
             });
             return;
         }
-        // Results are so long that each is cut into pieces; states wait for their neighbours.
+        // Each result has so many values that they are cut into pieces. The states of pieces are combined at the end.
         let batch = (4096 / pieces).max(1);
         let mut first = 0;
         while first < self.kept {
@@ -140,9 +140,9 @@ impl<R: Reducer> Work<R> {
                         Cursor::at(&self.kept_dims[..self.kept_rank], first + item / pieces);
                     let from = item % pieces * PIECE;
                     let to = (from + PIECE).min(self.reduced);
-                    // SAFETY: values `from..to` of this result.
+                    // SAFETY: this function's contract: values `from..to` of this result are live.
                     let state = unsafe { self.piece(cursor.offset(0), from, to) };
-                    // SAFETY: this item is this thread's, and there is a slot for each.
+                    // SAFETY: there is a slot for each item, and this item is this thread's.
                     unsafe { slots.range(item as usize, 1)[0] = state };
                 }
             });
@@ -152,17 +152,17 @@ impl<R: Reducer> Work<R> {
                     .iter()
                     .fold(start, |a, &b| self.reducer.combine(a, b));
                 let cursor = Cursor::at(&self.kept_dims[..self.kept_rank], first + result as i64);
-                // SAFETY: every result is written once, here.
+                // SAFETY: each result is written here alone, once.
                 unsafe { self.write(&cursor, state) };
             }
             first += results;
         }
     }
 
-    /// The state of values `from..to` of the result whose values begin at an offset.
+    /// The state of values `from..to` of a result. `offset` is where the values of the result begin.
     ///
     /// # Safety
-    /// They lie in live memory.
+    /// The values lie in live memory.
     unsafe fn piece(&self, offset: i64, from: i64, to: i64) -> R::State {
         let mut scratch = [const { MaybeUninit::<R::In>::uninit() }; BLOCK];
         let mut state = self.reducer.start();
@@ -172,11 +172,11 @@ impl<R: Reducer> Work<R> {
         let mut at = from;
         while at < to {
             let left = (to - at) as usize;
-            // Dense rows need no scratch, if they need no conversion; they may be longer.
+            // A part is at most a block, which is what `scratch` has room for.
             let part = cursor.row_left().min(left).min(BLOCK);
             let pointer = self.input.at(offset + cursor.offset(0));
             let part = if dense || cursor.row_left() >= part.min(64) || part == left {
-                // SAFETY: `part` values of one row.
+                // SAFETY: this function's contract: `part` values of one row are live.
                 let values = unsafe { self.reader.row(pointer, stride, &mut scratch[..part]) };
                 state = dispatch(Take {
                     reducer: self.reducer,
@@ -187,14 +187,14 @@ impl<R: Reducer> Work<R> {
                 cursor.advance(part);
                 part
             } else {
-                // Short rows are gathered, so that a block is worth a call.
+                // Short rows are gathered, so that each call of the reducer has a block of values.
                 let goal = left.min(BLOCK);
                 let mut filled = 0;
                 while filled < goal {
                     let part = cursor.row_left().min(goal - filled);
                     let pointer = self.input.at(offset + cursor.offset(0));
                     let room = &mut scratch[filled..filled + part];
-                    // SAFETY: `part` values of one row.
+                    // SAFETY: this function's contract: `part` values of one row are live.
                     unsafe { self.reader.copy(pointer, stride, room) };
                     filled += part;
                     cursor.advance(part);
@@ -223,7 +223,7 @@ impl<R: Reducer> Work<R> {
         let width = self.kept_dims[0].size;
         let bands = (width + COLUMNS as i64 - 1) / COLUMNS as i64;
         let strips = self.kept / width * bands;
-        // Values of a strip go to one thread, unless there are too few strips for all threads.
+        // One thread takes all values of a strip, unless there are fewer strips than threads.
         let depth = (PIECE / width.min(COLUMNS as i64)).max(1);
         let pieces = if strips >= 16 {
             1
@@ -241,7 +241,7 @@ impl<R: Reducer> Work<R> {
                 parallel::for_range(first, first + count, grain, &|begin, end| {
                     for strip in begin..end {
                         let mut states = [self.reducer.start(); COLUMNS];
-                        // SAFETY: all values of the strip.
+                        // SAFETY: this function's contract: all values of the strip are live.
                         unsafe {
                             let n = self.strip(strip, bands, 0, self.reduced, &mut states);
                             self.write_strip(strip, bands, &states[..n]);
@@ -256,11 +256,11 @@ impl<R: Reducer> Work<R> {
                         let mut states = [self.reducer.start(); COLUMNS];
                         let from = item % pieces * depth;
                         let to = (from + depth).min(self.reduced);
-                        // SAFETY: values `from..to` of the strip.
+                        // SAFETY: this function's contract: values `from..to` of the strip are live.
                         let n = unsafe {
                             self.strip(first + item / pieces, bands, from, to, &mut states)
                         };
-                        // SAFETY: this item is this thread's, and has a row of slots.
+                        // SAFETY: there is a row of slots for each item, and this item is this thread's.
                         let row = unsafe { slots.range(item as usize * band_width, n) };
                         row.copy_from_slice(&states[..n]);
                     }
@@ -277,7 +277,7 @@ impl<R: Reducer> Work<R> {
                     }
                     let strip = first + k as i64;
                     let n = self.strip_width(strip, bands);
-                    // SAFETY: every result is written once, here.
+                    // SAFETY: each result is written here alone, once.
                     unsafe { self.write_strip(strip, bands, &total[..n]) };
                 }
             }
@@ -285,7 +285,7 @@ impl<R: Reducer> Work<R> {
         }
     }
 
-    /// Columns of a strip.
+    /// The number of columns of a strip.
     fn strip_width(&self, strip: i64, bands: i64) -> usize {
         let first = strip % bands * COLUMNS as i64;
         (self.kept_dims[0].size - first).min(COLUMNS as i64) as usize
@@ -297,7 +297,7 @@ impl<R: Reducer> Work<R> {
         Cursor::at(&self.kept_dims[..self.kept_rank], position)
     }
 
-    /// Takes values `from..to` of all columns of a strip into their states; gives their number.
+    /// Takes values `from..to` of all columns of a strip into their states. Returns the number of columns.
     ///
     /// # Safety
     /// The values lie in live memory.
@@ -316,7 +316,7 @@ impl<R: Reducer> Work<R> {
         for index in from..to {
             let pointer = self.input.at(base + cursor.offset(0));
             let stride = self.kept_dims[0].strides[0];
-            // SAFETY: n values of one row of columns.
+            // SAFETY: this function's contract: n values of one row of columns are live.
             let values = unsafe { self.reader.row(pointer, stride, &mut scratch[..n]) };
             dispatch(TakeEach {
                 reducer: self.reducer,
@@ -336,7 +336,7 @@ impl<R: Reducer> Work<R> {
     unsafe fn write_strip(&self, strip: i64, bands: i64, states: &[R::State]) {
         let mut cursor = self.strip_cursor(strip, bands);
         for &state in states {
-            // SAFETY: the cursor is at this column's result.
+            // SAFETY: this function's contract. The cursor is at this column's result.
             unsafe { self.write(&cursor, state) };
             cursor.advance(1);
         }
@@ -349,11 +349,11 @@ impl<R: Reducer> Work<R> {
     unsafe fn write(&self, cursor: &Cursor<'_>, state: R::State) {
         let (first, second) = self.reducer.finish(state, self.reduced);
         if let Some((base, writer)) = &self.first {
-            // SAFETY: the place of this result.
+            // SAFETY: this function's contract: the place of this result is live, and this thread's.
             unsafe { writer.row(&[first], base.at(cursor.offset(1)), 0) };
         }
         if let Some((base, writer)) = &self.second {
-            // SAFETY: the place of this result.
+            // SAFETY: this function's contract: the place of this result is live, and this thread's.
             unsafe { writer.row(&[second], base.at(cursor.offset(2)), 0) };
         }
     }
