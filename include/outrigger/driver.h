@@ -26,13 +26,13 @@
  *   R6  No function throws, unwinds, exits, or prints. This is about the driver's own code: it turns off
  *       what an SDK below it prints, as far as the SDK lets it, and the rest is not the driver's fault.
  *   R7  An argument that the driver can check cheaply (NULL, index, size, flag) is checked, and
- *       answered with the code that base.h documents, not with undefined behaviour: a handle that
- *       is NULL or foreign (of another kind, or of another `open`) with OTR_ERR_INVALID_HANDLE; a
- *       device index with OTR_ERR_INVALID_DEVICE; any other pointer that is NULL, an address, a
- *       range, a size, a kind or a flag with OTR_ERR_INVALID_ARGUMENT. An address is no handle. Of what
- *       a launch is given to work on (the argument block of a kernel, the operands and the workspace of
- *       an operator) a check for NULL is enough: that its addresses lie in live memory is the host's
- *       to see to.
+ *       answered with the code that base.h documents, not with undefined behaviour: a handle that is
+ *       NULL or foreign (of another kind, or of another `open`) with OTR_ERR_INVALID_HANDLE; a device
+ *       index with OTR_ERR_INVALID_DEVICE; any other pointer that is NULL, an address, a range, a
+ *       size, a kind or a flag with OTR_ERR_INVALID_ARGUMENT. An address is no handle. For the memory
+ *       that a launch works on (the argument block of a kernel, the operands and the workspace of an
+ *       operator) a check for NULL is enough: the host sees to it that the addresses lie in live
+ *       memory.
  * Threads
  *   R8  Every function may be called from any thread, also at the same time on the same object.
  *       Only destroying or freeing an object while another call uses it is the host's fault.
@@ -101,13 +101,13 @@
  *       waits for it joins the recording: what is submitted to it is kept too, until the end. The
  *       recording queue has to wait for all that joined queues were given, else `record_end` answers
  *       OTR_ERR_INVALID_ARGUMENT; the recording is lost then, and its queues are usable.
- *   R33 What would wait, and what leads out of a recording, is refused with OTR_ERR_CAPTURE, and the
- *       recording goes on: `queue_query`, `queue_synchronize` and `record_begin` on a queue that
- *       records; `event_query`, `event_synchronize` and `event_time` of a point of the recording;
- *       `queue_wait_event` for a point outside of it, unless that was reached without a failure; a
- *       point of it on a queue of another recording. `queue_flush` does nothing. When the recording
- *       ends, its events count as never recorded. Destroying a queue that records gives its recording
- *       up: where it had only joined, `record_end` fails.
+ *   R33 Calls that would wait, and calls that lead out of a recording, are refused with
+ *       OTR_ERR_CAPTURE, and the recording goes on: `queue_query`, `queue_synchronize` and
+ *       `record_begin` on a queue that records; `event_query`, `event_synchronize` and `event_time` of
+ *       a point of the recording; `queue_wait_event` for a point outside of it, unless that was
+ *       reached without a failure; a point of it on a queue of another recording. `queue_flush` does
+ *       nothing. When the recording ends, its events count as never recorded. Destroying a queue that
+ *       records gives its recording up: where it had only joined, `record_end` fails.
  *   R34 A launch of a graph is one submission to its queue, which is of the device that was recorded
  *       (else OTR_ERR_INVALID_DEVICE). The commands take effect as if submitted in the order in which
  *       they were recorded; those that the recording does not order may overlap. Failures are as in
@@ -147,23 +147,23 @@
  *   R43 What was imported reaches the bytes of the exporter: all of the allocation or object, at an
  *       address of the importer's own device. It does not count as used there. Work of two processes
  *       is ordered by an imported event or by the hosts. An imported event is queried, waited for and
- *       destroyed as any (R21 to R24), and is where the exporter has recorded it last; a driver may
- *       refuse to record it with OTR_ERR_UNSUPPORTED. Recording an exported event flushes its queue (R18):
- *       importers cannot.
+ *       destroyed as any other (R21 to R24), and stands at the point where the exporter recorded it
+ *       last; a driver may refuse to record it with OTR_ERR_UNSUPPORTED. Recording an exported event
+ *       flushes its queue (R18): importers cannot.
  *   R44 The exporter frees or destroys only what importers have closed. Where it does so earlier, or
  *       ends, the bytes are of no value from then on, and closing still succeeds. Points of an event that
  *       an exporter has not reached when it ends fail with OTR_ERR_CANCELLED.
  * Operators (the optional group `operators`)
- *   R45 `prepare` is asked by the name of an operator, and by dtypes, sizes and strides of its operands.
- *       What the driver does not have, or not for these operands with all scalars that docs/operators.md
- *       allows, it answers with OTR_ERR_UNSUPPORTED, and Outrigger uses something else.
+ *   R45 `prepare` asks for an operator by its name, and by dtypes, sizes and strides of its operands.
+ *       A driver that does not have it, or not for these operands with all scalars that
+ *       docs/operators.md allows, answers OTR_ERR_UNSUPPORTED, and Outrigger uses something else.
  *   R46 `launch` is given a call with the same name, dtypes, sizes and strides, and addresses and
  *       scalars of its own, on a queue of the device (else OTR_ERR_INVALID_DEVICE); as often as the host
  *       likes, on several queues at a time too. The call is copied, with all that it points to. The
  *       command gives what docs/operators.md says, and writes the elements of the outputs alone.
- *   R47 The workspace of a launch is `workspace_bytes` bytes of memory of the device, aligned as R14 has
- *       it, and the launch's alone until it has finished; no initial value. Where none was asked for, its
- *       address is 0. `release` comes after the last launch has finished.
+ *   R47 The workspace of a launch is `workspace_bytes` bytes of memory of the device, aligned as in
+ *       R14. It belongs to the launch alone until the launch has finished, and has no initial value.
+ *       If none was asked for, its address is 0. `release` comes after the last launch has finished.
  */
 #ifndef OUTRIGGER_DRIVER_H
 #define OUTRIGGER_DRIVER_H

@@ -9,17 +9,17 @@
  *
  * Outcomes
  *   H1  A call returns NULL on success, else a status, which is the caller's until otr_status_free and
- *       may be read and freed on any thread. What returns something else than a status cannot fail.
- *   H2  Outputs are written only on success. A call that fails has changed nothing, but where its
- *       entry says otherwise.
+ *       may be read and freed on any thread. A function that does not return a status cannot fail.
+ *   H2  Outputs are written only on success. A call that fails has changed nothing, unless its entry says
+ *       otherwise.
  *   H3  A status has a code of base.h, never OTR_OK, and a text, never empty: what was wrong, and what
  *       would be right. Where work of a stream failed, it names the stream, and the operator and the
  *       submission as far as the driver told them.
- *   H4  No C++ exception, panic or unwinding crosses this boundary, in either direction. A defect
- *       inside is OTR_ERR_INTERNAL. A function of the host catches what is thrown in it and answers by
- *       its code: what leaves it ends the process there. outrigger.hpp and the Rust package catch for
- *       their hosts: what is thrown in work is the failure OTR_ERR_EXECUTION of its stream, and a panic of
- *       an observer or a context goes no further.
+ *   H4  No C++ exception, panic or unwinding crosses this boundary, in either direction. A defect inside
+ *       is OTR_ERR_INTERNAL. A function of the host catches what is thrown in it and answers with a code;
+ *       what leaves it ends the process there. outrigger.hpp and the Rust package catch for their hosts:
+ *       what is thrown in work is the failure OTR_ERR_EXECUTION of its stream, and a panic of an observer
+ *       or a context goes no further.
  * Arguments
  *   H5  Streams, events, generators, observers, pools, graphs and executable graphs are 64-bit ids:
  *       never 0, never used again, the top bit never set. 0, a stale id, an id of another kind and
@@ -29,10 +29,10 @@
  *   H7  Strings are NUL-terminated UTF-8; others are OTR_ERR_INVALID_ARGUMENT.
  *   H8  A device is a number below that of otr_device_count; others are OTR_ERR_INVALID_DEVICE. A flag,
  *       mode, kind or format that is not documented is OTR_ERR_INVALID_ARGUMENT.
- *   H9  Structs start with `struct_size`, sizeof of the struct that the caller was compiled with. Of a
- *       struct that the library fills, no byte beyond it is written, nor is it itself. Too small for what
- *       version 1.0 of the struct needs is OTR_ERR_INVALID_ARGUMENT: for a struct that the library
- *       reads, all of version 1.0; for one that it fills, `struct_size` alone.
+ *   H9  Structs start with `struct_size`, sizeof of the struct that the caller was compiled with. The
+ *       library writes no byte beyond it, and never writes `struct_size` itself. A size that is too small
+ *       is OTR_ERR_INVALID_ARGUMENT: a struct that the library reads has at least all members of version
+ *       1.0, and one that it fills has at least `struct_size`.
  *   H10 `reserved` is 0 and `next` is NULL, else OTR_ERR_INVALID_ARGUMENT: they may get a meaning.
  * Ownership
  *   H11 What a create, alloc or add call hands out is the caller's until it is given to the destroy,
@@ -50,23 +50,22 @@
  *   H17 After a fork the child's calls fail with OTR_ERR_FORKED, if the parent had made the runtime.
  * Order
  *   H18 Work of a stream takes effect in the order of submission. Submitting does not wait for work to
- *       finish, but where the entry says so. Streams are independent, but for events.
- *   H19 When work fails, later work of its stream does not run, but for host functions, which are told.
- *       otr_stream_query and otr_stream_synchronize report the first failure; otr_stream_synchronize
- *       clears it, and the stream takes work again.
+ *       finish, unless the entry says so. Streams are independent, except for events.
+ *   H19 When work fails, later work of its stream does not run, except host functions, which get the
+ *       failure. otr_stream_query and otr_stream_synchronize report the first failure;
+ *       otr_stream_synchronize clears it, and the stream takes work again.
  *   H20 An event is a point of a stream. One that was never recorded counts as passed. Recording again
  *       moves it; waits that were made before keep the old point. It carries the failure of the work
  *       before it to whoever asks or waits.
  * Memory
  *   H21 A device address is a number that can be offset within its allocation; 0 is none. Sizes are in
  *       bytes. 0 bytes are address 0, and freeing 0 does nothing. Devices of two drivers may have equal
- *       addresses: a call that is not told which device it is takes the one that has the address, and
- *       answers OTR_ERR_INVALID_ARGUMENT, naming both, where two have it. Calls whose names end in _on are
- *       told.
- *   H22 Ranges of copies and fills are checked: what is not within one live allocation of the device is
- *       OTR_ERR_INVALID_ARGUMENT, as is freeing what is not allocated, and as are sizes and strides of an
- *       operand that no memory could hold. That operands of operators and kernels lie in live memory is the
- *       host's to see to.
+ *       addresses: a call that takes no device finds it by the address; if two devices have the address,
+ *       it answers OTR_ERR_INVALID_ARGUMENT and names both. Calls whose names end in _on take the device.
+ *   H22 Ranges of copies and fills are checked: a range that is not within one live allocation of the
+ *       device is OTR_ERR_INVALID_ARGUMENT. So is freeing what is not allocated, and so are sizes and
+ *       strides of an operand that no memory could hold. The host sees to it that operands of operators
+ *       and kernels lie in live memory.
  *   H23 Memory is freed at any time, and reused in the order of the stream that it was allocated on. For
  *       work of other streams the host says otr_memory_record_stream, or orders the streams itself.
  *   H24 A request that cannot be met is OTR_ERR_OUT_OF_MEMORY, after caches were given back; nothing else
@@ -74,12 +73,12 @@
  * Capture and graphs
  *   H25 From otr_capture_begin to otr_capture_end the work of a stream is kept, and nothing of it runs.
  *       A stream that waits for an event recorded there joins.
- *   H26 What would wait for a stream that captures is OTR_ERR_CAPTURE, as is what no graph can hold. The
- *       first failure of a call in a capture is what otr_capture_end reports; the streams are usable
- *       then. What other threads do elsewhere cannot break a capture.
+ *   H26 A call that would wait for a stream that captures is OTR_ERR_CAPTURE, and so is work that no
+ *       graph can hold. The first failure of a call in a capture is what otr_capture_end reports; the
+ *       streams are usable then. What other threads do elsewhere cannot break a capture.
  *   H27 A graph that was destroyed lives on in what was instantiated from it. An executable graph keeps
- *       the memory that it uses alive, also when the host has freed it. What it needs only while it runs
- *       may serve others in between.
+ *       the memory that it uses alive, also when the host has freed it. Memory that it needs only while
+ *       it runs may serve others in between.
  *   H28 Bindings and updates are for later replays; those that were submitted keep what they had.
  *       Replays of one executable graph run one after the other, in the order of the calls.
  * Operators
