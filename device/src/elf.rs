@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn each_problem_is_named() {
         assert!(explain(b"").unwrap().contains("empty"));
-        assert!(explain(b"#!/bin/sh\n").unwrap().contains("no ELF"));
+        assert!(explain(b"#!/bin/sh\n").unwrap().contains("not an ELF"));
         assert!(explain(b"\x7fELF\x02\x01").unwrap().contains("cut off"));
         let Some(ours) = MACHINE else { return };
         assert_eq!(explain(&head(2, 3, ours)), None);

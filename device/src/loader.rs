@@ -333,10 +333,10 @@ mod tests {
         let text = directory.join("liboutrigger_text.so");
         std::fs::write(&text, "not a library").unwrap();
         let path = text.to_str().unwrap();
-        assert!(refusal(path, &[]).1.contains("no ELF file"));
+        assert!(refusal(path, &[]).1.contains("not an ELF file"));
         let (code, reason) = refusal("text", std::slice::from_ref(&directory));
         assert!(
-            code == Code::LOAD && reason.contains("no ELF file"),
+            code == Code::LOAD && reason.contains("not an ELF file"),
             "{reason}"
         );
         let missing = directory.join("none.so");

@@ -157,7 +157,7 @@ fn a_file_that_is_no_library_is_named() {
     let text = Path::new(env!("CARGO_TARGET_TMPDIR")).join("text.so");
     std::fs::write(&text, "#!/bin/sh\n").unwrap();
     let (_, reason, _) = refusal(&text.display().to_string(), &[]);
-    assert!(reason.contains("no ELF file"), "{reason}");
+    assert!(reason.contains("not an ELF file"), "{reason}");
     std::fs::write(&text, "").unwrap();
     assert!(
         refusal(&text.display().to_string(), &[])

@@ -204,12 +204,12 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (text, what) in [
             ("copy", "no `=`"),
-            ("copy=EXECUTION", "names no call"),
+            ("copy=EXECUTION", "neither an option nor a call"),
             ("cpoy@1=EXECUTION", "`cpoy` is no entry"),
             ("copy@x=EXECUTION", "`x` is no number"),
             ("copy%101=EXECUTION", "more than 100"),
             ("copy@1=OK", "`OK` is no failure"),
-            ("memory_alloc@1=delay:5", "only what puts work"),
+            ("memory_alloc@1=delay:5", "only an entry that submits work"),
             ("fill@1=torn:EXECUTION", "only a copy"),
             ("above=99999999999G", "too many bytes"),
         ] {
