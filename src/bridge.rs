@@ -327,7 +327,7 @@ impl Stream {
             outputs: &outputs,
             scalars: &scalars,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the operands lie in live memory of the stream's device, by this function's contract.
         unsafe { self.inner.call(operator, &call) }
     }
 }

@@ -173,8 +173,8 @@ impl VirtualMemory<'_> {
             )
         })?;
         let map = entry!(self.group, map);
-        // SAFETY: as many handles as are counted, of the size of pointers as asserted above, and live by
-        // the caller's promise.
+        // SAFETY: as many handles as are counted, of the size of pointers as asserted above, and live, by
+        // the contract of this function.
         self.driver.check(unsafe {
             map(
                 self.driver.handle(),

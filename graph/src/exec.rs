@@ -152,14 +152,14 @@ fn threads(serial: bool) -> u32 {
     }
 }
 
-impl GraphExec {
-    /// Makes a graph executable.
+impl Graph {
+    /// Makes the graph executable.
     ///
     /// # Errors
-    /// `UNSUPPORTED` if the device cannot run it at all, or not in the way that `flags` ask for, or if a named buffer
+    /// `CAPTURE` for a partial graph; `UNSUPPORTED` if the device cannot run it at all, or not in the way that `flags` ask for, or if a named buffer
     /// cannot be bound; what the driver reports.
-    pub fn new(graph: &Graph, flags: ExecFlags) -> Result<Self> {
-        let data = graph.data()?;
+    pub fn instantiate(&self, flags: ExecFlags) -> Result<GraphExec> {
+        let data = self.data()?;
         let device = data.resources.device;
         device.sweep_retired();
         let mode = mode_of(device, &data, flags)?;
@@ -187,7 +187,7 @@ impl GraphExec {
             reports: Vec::new(),
             submissions: 0,
         };
-        Ok(Self {
+        Ok(GraphExec {
             device,
             mode,
             serial: flags.serial,
@@ -196,7 +196,9 @@ impl GraphExec {
             shown: Mutex::new(Rank::Exec, shown),
         })
     }
+}
 
+impl GraphExec {
     /// Figures.
     pub fn info(&self) -> ExecInfo {
         let (data, schedule) = {

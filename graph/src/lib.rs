@@ -8,7 +8,7 @@
 //!    allocation of each operand, and holds those that are not of the graph's pool. The [`Recorder`] turns the order of
 //!    streams and events into edges of a [`Dag`]. [`Stream::end_capture`] makes a [`Graph`] of all that. A [`Graph`] that is
 //!    built node by node goes through `record`, too.
-//! 2. **Instantiate.** [`GraphExec::new`] decides how replays reach the device (`mode_of`), has [`Dag::schedule`] drop dead
+//! 2. **Instantiate.** [`Graph::instantiate`] decides how replays reach the device (`mode_of`), has [`Dag::schedule`] drop dead
 //!    nodes and lay the rest out in segments, and makes a `program` of it: one flat array of kernels and argument blocks,
 //!    with the places that a replay may change. A native replay has the driver record its own graph here.
 //! 3. **Replay.** [`GraphExec::replay`] takes a turn, enters the pools of the graph's memory, and gives the stream one

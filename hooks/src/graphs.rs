@@ -78,9 +78,9 @@ pub fn destroy_graph(id: u64) -> Result<()> {
 /// Instantiates a graph.
 ///
 /// # Errors
-/// Those of [`GraphExec::new`]; `OUT_OF_HOST_MEMORY` if too many are alive.
+/// Those of [`Graph::instantiate`]; `OUT_OF_HOST_MEMORY` if too many are alive.
 pub fn instantiate(graph: &Graph, flags: ExecFlags) -> Result<Ref<GraphExec>> {
-    let exec = GraphExec::new(graph, flags)?;
+    let exec = graph.instantiate(flags)?;
     Ok(EXECS.insert(|_| exec)?)
 }
 

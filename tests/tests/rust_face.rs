@@ -95,6 +95,7 @@ fn functions_have_the_types_of_version_0_1() {
     let _: fn(&Graph, &[u32], u64, u64, &[u8]) -> Result<u32> = Graph::add_fill;
     let _: fn(&Graph, &[u32], u64) -> Result<(u32, u64)> = Graph::add_alloc;
     let _: fn(&Graph, &[u32], u64) -> Result<u32> = Graph::add_free;
+    let _: fn(&Graph, ExecFlags) -> Result<GraphExec> = Graph::instantiate;
     let _: fn(&Graph, ExecFlags) -> Result<Ref<GraphExec>> = face::instantiate;
     let _: fn(u64) -> Result<()> = face::destroy_graph_exec;
     let _: fn(&GraphExec, &Stream) -> Result<()> = |exec, stream| exec.replay(stream);

@@ -17,25 +17,25 @@ pub(crate) struct Counter;
 unsafe impl GlobalAlloc for Counter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `GlobalAlloc` is passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `GlobalAlloc` is passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `GlobalAlloc` is passed on.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size as i64 - layout.size() as i64);
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract of `GlobalAlloc` is passed on.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
