@@ -30,7 +30,7 @@ pub(crate) struct Command {
     pub(crate) words: Range<u32>,
     /// The size of the block in bytes.
     pub(crate) size: u32,
-    /// The operator call that the block was made from, in the store of calls.
+    /// The operator call of the node, in the store of calls.
     pub(crate) call: Option<StoredCall>,
     /// Whether words of the block may be addresses that are not known as such. Other memory cannot be bound in place of
     /// what they name.

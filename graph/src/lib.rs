@@ -21,6 +21,17 @@
 //!    goes through [`Device::retire`] and is given back when the last replay has finished; bound buffers are let go behind
 //!    that replay. Memory and host functions are given back when neither the graph nor an exec needs them.
 //!
+//! # Words
+//!
+//! - *Lane*: a stream of a capture, by its number. *Mark*: the point of a capture that an event holds.
+//! - *Chunk*, *segment*, *region*, *team*: parts of a schedule, and the threads that run one; see `schedule`. A segment
+//!   of a schedule is no memory.
+//! - *Step*: a node as a program runs it. *Argument block*, in short *block*: the words that its kernel reads.
+//! - *Slot*: the number of a name that can be bound. *Patch*: a change that a replay makes to argument blocks.
+//! - *Turn*: the right of one thread to replay, bind or update an executable graph, held over calls of the driver.
+//! - *To enter a pool*: to keep its memory from being lent to others, through the pool's *gate*.
+//! - *Hold*: keeps an allocation alive, even if the host frees it.
+//!
 //! # Floors
 //!
 //! `dag`, `dump`, `recorder` and `schedule` are arithmetic over nodes and edges: generic over what a node does (`C`), they

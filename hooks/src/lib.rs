@@ -10,6 +10,14 @@
 //!
 //! No lock is held over a call of the host or of the driver, nor over one that can wait. `outrigger_locks` has the
 //! order of all locks, and checks this in tests.
+//!
+//! # Words
+//!
+//! - *Timeline*: what is known of the end of a stream's work, also after the stream was destroyed.
+//! - *Fence*: an event after all work that a stream was given so far.
+//! - *To retire* an object: to keep it until the work that uses it has finished.
+//! - *Pool use*: for a time, a thread allocates from a pool that the host chose.
+//! - *Pressure*: a request to the host to release memory before an allocation fails.
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 

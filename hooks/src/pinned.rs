@@ -40,7 +40,7 @@ pub(crate) fn made_host_memory() -> Option<&'static HostMemory> {
 /// The pinned host memory of the process.
 ///
 /// # Errors
-/// Those of [`runtime`].
+/// Those of [`runtime()`].
 pub fn host_memory() -> Result<&'static HostMemory> {
     if let Some(memory) = MEMORY.get() {
         return Ok(memory);

@@ -10,6 +10,14 @@
 //! `door` asks the driver first: for its own operator, then for the launch of a host kernel.
 //!
 //! This crate allocates no device memory and prints nothing. Kernels do not panic.
+//!
+//! # Words
+//!
+//! - *Plan*: a call that is ready to run: a kernel with its *argument block*, in short *block*, which the kernel reads.
+//! - *Bias*: what a kernel adds to a device address to reach its bytes; 0 where the host sees the memory.
+//! - *Class*: the type that a kernel computes in, which is often wider than the element type.
+//! - *Signature*: the name, dtypes, sizes and strides of a call: what a driver is asked about.
+//! - *Door*: the way from this crate to a device.
 
 mod bounds;
 mod call;

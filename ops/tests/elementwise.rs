@@ -400,9 +400,9 @@ fn calls_that_do_not_fit_are_refused_with_the_reason() {
     let text = reason(try_call("add", &[&a, &b], &mut [&mut out], &[]));
     assert!(text.contains("[4]") && text.contains("[2, 3]"), "{text}");
     let text = reason(try_call("add", &[&a, &a, &a], &mut [&mut out], &[]));
-    assert!(text.contains("3 inputs, 2 are right"), "{text}");
+    assert!(text.contains("3 inputs, 2 are expected"), "{text}");
     let text = reason(try_call("clamp", &[&a], &mut [&mut out], &[Scalar::I64(1)]));
-    assert!(text.contains("1 scalars, 2 to 2 are right"), "{text}");
+    assert!(text.contains("1 scalars, 2 to 2 are expected"), "{text}");
     let mut tensor = a.tensor();
     tensor.address += 1;
     let text = reason(common::call_tensors("neg", &[tensor], &[out.tensor()], &[]));
