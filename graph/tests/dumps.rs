@@ -1,5 +1,5 @@
-//! Dumps of random graphs with hostile labels are valid in their formats: read back by a JSON parser,
-//! an XML parser, and a reader of the part of Graphviz's language that is used.
+//! Dumps of random graphs with hostile labels are valid in their formats. A JSON parser, an XML parser and a reader of
+//! the used part of Graphviz's language read them back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn graph() -> impl Strategy<Value = Dag<()>> {
     })
 }
 
-/// Edges as (from, to), and nodes.
+/// The shape of a graph: its edges as (from, to), and its nodes.
 type Shape = (BTreeSet<u32>, BTreeSet<(u32, u32)>);
 
 fn shape(graph: &Dag<()>) -> Shape {
@@ -79,7 +79,7 @@ fn shape(graph: &Dag<()>) -> Shape {
     (nodes, edges)
 }
 
-/// A word of Graphviz's language: a name, a string without its quotes, or a sign.
+/// A token of Graphviz's language: a name, a string without its quotes, or a sign.
 #[derive(Clone, Debug, PartialEq)]
 enum Word {
     Name(String),
@@ -124,7 +124,7 @@ fn words(dot: &str) -> Result<Vec<Word>, String> {
     Ok(words)
 }
 
-/// Reads `digraph "name" { statements }`; gives the shape and the labels.
+/// Reads `digraph "name" { statements }`, and returns the shape and the labels.
 fn read_dot(dot: &str) -> Result<(Shape, Vec<String>), String> {
     use Word::{Name, Sign, Text};
     let words = words(dot)?;
@@ -143,7 +143,7 @@ fn read_dot(dot: &str) -> Result<(Shape, Vec<String>), String> {
     let mut shape = Shape::default();
     let mut labels = Vec::new();
     let mut statements = body.split(|word| *word == Sign(";"));
-    // What follows the last semicolon.
+    // The text after the last semicolon.
     if statements.next_back().is_some_and(|rest| !rest.is_empty()) {
         return Err("a statement without end".to_owned());
     }
@@ -218,12 +218,12 @@ proptest! {
         for (title, (id, node)) in titles.zip(graph.nodes()) {
             let text = title.text().unwrap_or_default();
             prop_assert!(text.starts_with(&format!("{id} ")), "{text:?}");
-            // What XML cannot hold is replaced, nothing else.
+            // Characters that XML cannot hold are replaced, and no others.
             let plain = |text: &str| text.chars().filter(|c| c.is_alphanumeric()).collect::<String>();
             let start = plain(&format!("{id} {}", node.spec.label));
             prop_assert!(plain(text).starts_with(&start), "{text:?}");
         }
-        // Boxes of one picture do not lie on each other.
+        // No two boxes of a picture overlap.
         let rects = xml.descendants().filter(|one| one.tag_name().name() == "rect");
         let corners: Vec<_> = rects.map(|one| (one.attribute("x"), one.attribute("y"))).collect();
         prop_assert_eq!(corners.iter().collect::<BTreeSet<_>>().len(), graph.len());

@@ -1,5 +1,5 @@
-//! Schedules and recordings of random graphs against models that are slow and plainly right: sets of
-//! what came before, and a search for what is needed that goes on until nothing changes.
+//! Schedules and recordings of random graphs, compared with slow and simple models: sets of the nodes that come before,
+//! and a search for needed nodes that ends when it finds no more.
 
 use std::collections::BTreeSet;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ fn spec(kind: Kind, cost_ns: u32, effects: bool) -> NodeSpec<()> {
     }
 }
 
-/// What a random node is; numbers are taken modulo what there is.
+/// A random node. Its numbers are taken modulo the number of things that they choose from.
 #[derive(Clone, Debug)]
 struct Plan {
     kind: Kind,
@@ -43,7 +43,7 @@ struct Plan {
 }
 
 fn plan() -> impl Strategy<Value = Plan> {
-    // Most work is a kernel; most nodes run soon after the one before, so that there are chains.
+    // Most nodes are kernels, and most run soon after the node before, so that there are chains.
     let kind = prop_oneof![3 => Just(Kind::Kernel), 2 => proptest::sample::select(&KINDS[..])];
     let cost = prop_oneof![Just(0), 1..500u32, 5_000..200_000u32];
     let dep = prop_oneof![2 => 0..3u32, 1 => any::<u32>()];
@@ -74,7 +74,7 @@ fn build(transient: &[bool], plans: &[Plan]) -> Dag<()> {
         });
     }
     for (id, plan) in plans.iter().enumerate() {
-        // A dependency counts back from the node itself.
+        // A dependency is a distance back from the node.
         let dep = |&back: &u32| (id > 0).then(|| (id - 1 - back as usize % id) as NodeId);
         let deps: Vec<_> = plan.deps.iter().filter_map(dep).collect();
         let access = |&(buffer, reads, writes): &(u32, bool, bool)| Access {
@@ -97,7 +97,7 @@ fn build(transient: &[bool], plans: &[Plan]) -> Dag<()> {
     graph
 }
 
-/// All nodes that run before each node, however far back.
+/// For each node, all nodes that run before it, directly or not.
 fn before<C>(graph: &Dag<C>) -> Vec<BTreeSet<NodeId>> {
     let mut sets: Vec<BTreeSet<NodeId>> = Vec::new();
     for (_, node) in graph.nodes() {
@@ -111,7 +111,7 @@ fn before<C>(graph: &Dag<C>) -> Vec<BTreeSet<NodeId>> {
     sets
 }
 
-/// Nodes that run and whose results somebody sees: searched for until no more are found.
+/// The nodes that run and whose results somebody sees. The search ends when it finds no more.
 fn needed(graph: &Dag<()>) -> BTreeSet<NodeId> {
     let mut found: BTreeSet<NodeId> = BTreeSet::new();
     loop {
@@ -140,7 +140,7 @@ fn needed(graph: &Dag<()>) -> BTreeSet<NodeId> {
     }
 }
 
-/// Where each node runs: segment, chunk, and place among the steps.
+/// The place of each node: its segment, its chunk, and its index among the steps.
 fn places(schedule: &Schedule) -> HashMap<NodeId, (usize, u32, usize)> {
     let mut places = HashMap::new();
     for (segment, chunks) in schedule.segments.iter().enumerate() {
@@ -155,7 +155,7 @@ fn places(schedule: &Schedule) -> HashMap<NodeId, (usize, u32, usize)> {
     places
 }
 
-/// Ranges that follow each other without gaps from 0 to `end`, none of them empty.
+/// Whether ranges follow each other without gaps from 0 to `end`, none of them empty.
 fn tiles(ranges: &[std::ops::Range<u32>], end: usize) -> bool {
     let mut at = 0;
     let follow = ranges.iter().all(|range| {
@@ -200,7 +200,7 @@ proptest! {
         };
         prop_assert_eq!(schedule.cost_ns, needed.iter().map(cost).sum::<u64>());
 
-        // Also edges that lead over nodes which do not run.
+        // Also for edges that lead over nodes without work.
         for (id, earlier) in (0..).zip(before(&graph)) {
             let Some(&(segment, chunk, step)) = places.get(&id) else { continue };
             for other in earlier {
@@ -234,7 +234,7 @@ fn wide(width: u32, length: u32, cost_ns: u32) -> Dag<()> {
 
 #[test]
 fn levels_run_in_parallel_exactly_where_that_pays() {
-    // 8 chains of 5 nodes: each is one chunk.
+    // 8 chains of 5 nodes. Each chain is one chunk.
     let schedule = wide(8, 5, 10_000).schedule(4);
     let widths: Vec<usize> = schedule
         .segments
@@ -247,7 +247,7 @@ fn levels_run_in_parallel_exactly_where_that_pays() {
         assert_eq!(steps.len(), 5);
         assert!(steps.windows(2).all(|pair| pair[1] == pair[0] + 1));
     }
-    // Too little work; one chain; one thread.
+    // Not parallel: too little work, one chain, or one thread.
     for (width, cost, threads) in [(8, 10, 4), (1, 1_000_000, 4), (8, 10_000, 1)] {
         let schedule = wide(width, 5, cost).schedule(threads);
         assert_eq!(schedule.segments.len(), 1, "{width} {cost} {threads}");
@@ -255,7 +255,7 @@ fn levels_run_in_parallel_exactly_where_that_pays() {
     }
 }
 
-/// What happens while streams record; numbers are taken modulo what there is.
+/// An event of a random recording. Its numbers are taken modulo the number of things that they choose from.
 #[derive(Clone, Debug)]
 enum Step {
     Record { lane: u32 },
@@ -277,7 +277,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..Default::default() })]
 
-    /// The model keeps, for each stream and event, all nodes that lie before it.
+    /// The model keeps, for each stream and each event, the set of all nodes that come before it.
     #[test]
     fn recorded_edges_are_those_of_streams_and_events(steps in vec(step(), 0..60)) {
         let mut recorder = Recorder::<()>::default();
@@ -338,7 +338,7 @@ fn one_schedule_serves_only_graphs_that_use_buffers_alike_node_by_node() {
             .collect();
         build(&[false, true], &plans)
     };
-    // The same accesses in the same order, but of other nodes: in one graph the last node is dead.
+    // The same accesses in the same order, but by other nodes: in one of the graphs the last node is dead.
     let (write, read) = ((0, false, true), (0, true, false));
     let into = (1, false, true);
     let one = graph(&[&[write], &[read], &[into]]);

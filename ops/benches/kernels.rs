@@ -1,7 +1,7 @@
-//! What planning costs, and how fast the kernels are: `cargo bench -p outrigger-ops`.
+//! The cost of planning, and the speed of the kernels: `cargo bench -p outrigger-ops`.
 //!
-//! Not run by tests; figures depend on the machine. Each kernel runs on the calling thread and on
-//! all cores, as a host without its own pool would run it.
+//! Tests do not run this, because the figures depend on the machine. Each kernel runs on the calling thread and on all
+//! cores, as in a host without a pool of its own.
 
 use std::ffi::{CStr, c_void};
 
@@ -55,7 +55,7 @@ fn id(name: &CStr) -> OperatorId {
 
 fn run(plan: &Plan) {
     let args = plan.args();
-    // SAFETY: the block is of this plan, and the operands are alive in the caller's frame.
+    // SAFETY: the block is of this plan, and the caller keeps the operands alive.
     let code = unsafe { (plan.kernel)(args.as_ptr().cast::<c_void>(), args.len() as u32, 0) };
     assert_eq!(code, 0);
 }

@@ -1,9 +1,9 @@
-//! Sizes and strides that no memory has: refused before anything is planned, whatever the operator.
+//! Sizes and strides that no memory could hold are refused before anything is planned, for every operator.
 
 use outrigger_ops::{Call, DType, OperatorId, Plan, PlanError, Scalar, Tensor, plan};
 use proptest::prelude::*;
 
-/// Most elements of an operand, and most between two of its elements.
+/// The most elements of an operand, and the most between two of its elements.
 const MOST: u128 = 1 << 56;
 
 type Layout = (Vec<i64>, Vec<i64>);
@@ -18,7 +18,7 @@ fn number() -> impl Strategy<Value = i64> {
     ]
 }
 
-/// Sizes with strides: dense ones, some of them changed, or any.
+/// Sizes and strides: dense ones, dense ones with some changed, or any.
 fn layout() -> impl Strategy<Value = Layout> {
     let sizes = prop::collection::vec(number(), 0..5);
     (sizes, prop::collection::vec(number(), 5), 0..4u8).prop_map(|(sizes, others, how)| {
@@ -35,7 +35,7 @@ fn layout() -> impl Strategy<Value = Layout> {
     })
 }
 
-/// Whether an operand is one that memory could hold, in numbers that cannot overflow.
+/// Whether memory could hold an operand, in arithmetic that cannot overflow.
 fn could_be((sizes, strides): &Layout) -> bool {
     let mut numel = 1u128;
     for &size in sizes {
@@ -133,7 +133,7 @@ fn operands_whose_sizes_multiply_past_all_numbers_do_not_fit_each_other() {
         other => panic!("{other:?}"),
     };
 
-    // The products are 2^110: 0, as many as the output has, where they wrap.
+    // The products are 2^110, which wraps to 0: the number of elements of the output.
     let (many, most) = (dense(&[1 << 55]), dense(&[1 << 56]));
     let rows = (vec![1, 1 << 55], vec![0, 1]);
     let out = (vec![0, 1 << 55], vec![1 << 55, 1]);

@@ -29,7 +29,7 @@ fn sizes() -> impl Strategy<Value = Vec<i64>> {
     )
 }
 
-/// What a value becomes in another dtype, for values that C converts without overflow.
+/// The value in another dtype, for values that C converts without overflow.
 fn converted(value: f64, dtype: DType) -> f64 {
     match dtype {
         DType::BOOL => f64::from(value != 0.0),
@@ -133,7 +133,7 @@ fn fills_reach_every_element_and_no_other() {
 fn inputs_are_put_side_by_side() {
     let mut rng = Rng(6);
     for dim in 0..3usize {
-        // More inputs than an inline argument block holds.
+        // More inputs than the inline space of an argument block holds.
         let inputs: Vec<_> = (0..40)
             .map(|k| {
                 let mut sizes = vec![3, 4, 2];

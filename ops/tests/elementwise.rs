@@ -30,7 +30,7 @@ fn sizes() -> impl Strategy<Value = Vec<i64>> {
     )
 }
 
-/// Some of the sizes replaced by 1, and some leading ones dropped.
+/// Replaces some of the sizes by 1, and drops some leading ones.
 fn broadcastable(sizes: &[i64], rng: &mut Rng) -> Vec<i64> {
     let skip = if rng.below(4) == 0 {
         rng.below(sizes.len() as u64 + 1) as usize
@@ -188,7 +188,7 @@ fn functions_match() {
     }
 }
 
-/// A gradient operator against differences of its function.
+/// Compares a gradient operator with differences of its function.
 #[test]
 fn gradients_match_differences() {
     let gradients: &[(&str, &str, &[Scalar], bool)] = &[
@@ -351,7 +351,7 @@ fn powers_of_floats_match() {
             let by_tensor = Array::of(dtype, &[], &[exponent]);
             for k in 0..301 {
                 let want = a.get(k).powf(by_tensor.get(0));
-                // The rounded exponent is what a tensor holds; a scalar is exact.
+                // The tensor holds the rounded exponent, and the scalar is exact.
                 let close = tolerance(dtype) * if exponent == 1.7 { 8.0 } else { 1.0 };
                 assert_close(out.get(k), want, close, (dtype, exponent, a.get(k)));
             }
@@ -361,7 +361,7 @@ fn powers_of_floats_match() {
 
 #[test]
 fn operands_are_converted_as_pytorch_promotes() {
-    // Integers to what the output is computed in.
+    // From integers to the type that the output is computed in.
     let (a, b) = (
         Array::of(DType::I64, &[2], &[1.0, 3.0]),
         Array::of(DType::F32, &[2], &[0.5, 0.25]),
@@ -447,7 +447,7 @@ fn results_do_not_depend_on_threads() {
             Scalar::I64(7),
         ];
         call("normal", &[], &mut [&mut normal], &scalars);
-        // The data alone, without reading each element by its indices.
+        // Compares the data alone, without reading each element by its indices.
         (sum.get(0), format!("{exp:?}{normal:?}"))
     };
     let (one, two, five) = (run(1), run(2), run(5));

@@ -193,7 +193,7 @@ fn softmax_of_extremes() {
 
 #[test]
 fn rows_of_one_element_are_normalised_to_zero() {
-    // (x - mean) is exactly 0, and 1 / sqrt(eps) must not blow a rounding error up.
+    // x - mean is exactly 0, so 1 / sqrt(eps) has no rounding error to enlarge.
     let values = [0.1, -3.7, 1e4, 12345.678];
     let x = Array::of(DType::F32, &[4, 1], &values);
     let bias = Array::of(DType::F32, &[1], &[2.5]);

@@ -17,7 +17,7 @@ const TYPES: &[DType] = &[
     DType::BOOL,
 ];
 
-/// The values that each result is made of, in row-major order of the reduced dimensions.
+/// For each result the values that it is made of, in row-major order of the reduced dimensions.
 fn groups(a: &Array, out: &Array) -> Vec<Vec<f64>> {
     let mut groups = vec![Vec::new(); out.numel() as usize];
     for k in 0..a.numel() {
@@ -119,7 +119,7 @@ proptest! {
     }
 }
 
-/// Long enough to be cut into pieces, along rows and along columns.
+/// The input is so long that rows and columns are cut into pieces.
 #[test]
 fn long_reductions_are_exact() {
     let mut rng = Rng(5);

@@ -1,4 +1,4 @@
-//! The table of `docs/operators.md` and the registry name the same operators.
+//! The table of `docs/operators.md` and the registry have the same operators.
 
 use std::collections::BTreeSet;
 

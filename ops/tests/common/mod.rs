@@ -1,5 +1,5 @@
-//! Tensors in host memory of any dtype and layout, and calls on them: what the tests of the kernels
-//! share. It must compute nothing itself that a kernel computes. Little-endian machines only.
+//! What the tests of the kernels share: tensors in host memory, of any dtype and layout, and calls on them. Nothing
+//! here computes what a kernel computes. For little-endian machines only.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -9,23 +9,23 @@ use std::ffi::{CString, c_void};
 use half::{bf16, f16};
 use outrigger_ops::{Call, Code, DType, OperatorId, PlanError, Scalar, Tensor, plan};
 
-/// Addresses that kernels get are this much below the memory, so that a kernel that forgets the bias
-/// reads and writes elsewhere.
+/// Kernels get addresses that are this much below the memory. So a kernel that forgets the bias reads and writes
+/// elsewhere.
 const BIAS: i64 = 1 << 32;
 
-/// A tensor of the test's own memory.
+/// A tensor in the test's own memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Array {
     pub(crate) dtype: DType,
     pub(crate) sizes: Vec<i64>,
     pub(crate) strides: Vec<i64>,
-    /// Elements before the one with all indices 0.
+    /// The number of elements in memory before the one with all indices 0.
     offset: i64,
-    /// Cells, since kernels write through addresses taken of a shared array.
+    /// Cells, because kernels write through addresses that were taken from a shared array.
     data: Vec<Cell<u64>>,
 }
 
-/// A small generator of test data, so that a failing case can be repeated from its seed.
+/// A small generator of test data. A failing case can be repeated from its seed.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -41,7 +41,7 @@ impl Rng {
         self.word() % bound
     }
 
-    /// Within [-limit, limit], an integer for integer types.
+    /// A value within [-limit, limit]; an integer for integer types.
     pub(crate) fn value(&mut self, dtype: DType, limit: f64) -> f64 {
         let unit = (self.word() >> 11) as f64 / (1u64 << 53) as f64;
         let value = (unit * 2.0 - 1.0) * limit;
@@ -58,7 +58,7 @@ pub(crate) fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
 }
 
-/// What an element of this type keeps of a value near 1.
+/// The relative error that a value near 1 may have in this type.
 pub(crate) fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F64 => 1e-13,
@@ -70,7 +70,7 @@ pub(crate) fn tolerance(dtype: DType) -> f64 {
 }
 
 impl Array {
-    /// Dense, row-major, all 0.
+    /// A dense row-major tensor of zeros.
     pub(crate) fn dense(dtype: DType, sizes: &[i64]) -> Self {
         let mut strides = vec![1; sizes.len()];
         for d in (1..sizes.len()).rev() {
@@ -79,7 +79,7 @@ impl Array {
         Self::with_layout(dtype, sizes, strides, 0)
     }
 
-    /// Of any layout that shares no element: dimensions permuted, spread out, reversed.
+    /// A tensor of zeros in a random layout without shared elements: dimensions permuted, spread out or reversed.
     pub(crate) fn scattered(dtype: DType, sizes: &[i64], rng: &mut Rng) -> Self {
         let mut order: Vec<usize> = (0..sizes.len()).collect();
         for k in (1..order.len()).rev() {
@@ -115,7 +115,7 @@ impl Array {
         }
     }
 
-    /// With random values within [-limit, limit].
+    /// The tensor with random values within [-limit, limit].
     pub(crate) fn filled(mut self, rng: &mut Rng, limit: f64) -> Self {
         for k in 0..self.numel() {
             let value = rng.value(self.dtype, limit);
@@ -148,7 +148,7 @@ impl Array {
         }
     }
 
-    /// Indices of element k in row-major order.
+    /// The indices of element k in row-major order.
     pub(crate) fn indices(&self, mut k: i64) -> Vec<i64> {
         let mut indices = vec![0; self.sizes.len()];
         for d in (0..self.sizes.len()).rev() {
@@ -159,7 +159,7 @@ impl Array {
     }
 
     fn place(&self, indices: &[i64]) -> (usize, usize) {
-        // Missing leading dimensions and sizes of 1 are broadcast.
+        // Missing leading dimensions, and dimensions of size 1, are broadcast.
         let skip = indices.len() - self.sizes.len();
         let at: i64 = self
             .sizes
@@ -223,7 +223,7 @@ impl Array {
     }
 }
 
-/// Plans and runs a call; the code that the kernel gave.
+/// Plans and runs a call. Returns the code of the kernel.
 pub(crate) fn try_call(
     name: &str,
     inputs: &[&Array],
@@ -235,7 +235,7 @@ pub(crate) fn try_call(
     call_tensors(name, &inputs, &outputs, scalars)
 }
 
-/// As [`try_call`], on tensors.
+/// [`try_call`] on tensors.
 pub(crate) fn call_tensors(
     name: &str,
     inputs: &[Tensor<'_>],
@@ -251,11 +251,11 @@ pub(crate) fn call_tensors(
             scalars,
         },
     )?;
-    // Blocks may be copied anywhere: an odd address must do.
+    // A block may be copied to any address, so the kernel gets it at an odd one.
     let mut moved = vec![0u8; plan.args().len() + 1];
     moved[1..].copy_from_slice(plan.args());
     let args = moved[1..].as_ptr().cast::<c_void>();
-    // SAFETY: the block is of this plan, and operands are live arrays, `BIAS` above their addresses.
+    // SAFETY: the block is of this plan. Operands are live arrays, `BIAS` above their addresses.
     Ok(unsafe { (plan.kernel)(args, plan.args().len() as u32, BIAS) })
 }
 
@@ -266,7 +266,7 @@ pub(crate) fn call(name: &str, inputs: &[&Array], outputs: &mut [&mut Array], sc
     assert_eq!(code, Code::OK.0, "{name}");
 }
 
-/// An operand that is absent.
+/// The operand for one that is absent.
 pub(crate) fn absent() -> Array {
     Array::dense(DType::INVALID, &[])
 }
