@@ -161,7 +161,7 @@ impl GraphExec {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(
-                    "the buffer for '{name}' at {address:#x} has another alignment than the recorded one at \
+                    "the buffer for '{name}' at {address:#x} is not aligned like the recorded one at \
                      {recorded:#x}: their distance must be a multiple of {ALIGNMENT}"
                 ),
             ));
