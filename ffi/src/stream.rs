@@ -31,7 +31,8 @@ api! {
     }
 
     /// Destroys a stream without waiting. Submitted work still runs; memory that was allocated on the
-    /// stream can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the runtime.
+    /// stream can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the runtime,
+    /// OTR_ERR_BUSY for one that captures.
     fn otr_stream_destroy(stream: otr_stream_t) {
         hooks::destroy_stream(stream)
     }

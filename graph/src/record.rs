@@ -234,14 +234,23 @@ pub(crate) fn copy(
     buffers: &mut Resolver<'_>,
     (dst, src, size, kind): (u64, u64, u64, CopyKind),
 ) -> Result<Recorded> {
+    let (reads, writes) = (
+        size > 0 && kind.reads_device(),
+        size > 0 && kind.writes_device(),
+    );
     let mut accesses = Vec::new();
-    let words = store.push(&steps::copy_block(dst, src, size, kind));
-    if size > 0 && kind.reads_device() {
+    // Before the block is stored: a call that is refused leaves no words behind (H2).
+    if reads {
         accesses.push(access(buffers.resolve(src)?, true, false));
+    }
+    if writes {
+        accesses.push(access(buffers.resolve(dst)?, false, true));
+    }
+    let words = store.push(&steps::copy_block(dst, src, size, kind));
+    if reads {
         store.push_address(words.start + steps::COPY_SRC, src);
     }
-    if size > 0 && kind.writes_device() {
-        accesses.push(access(buffers.resolve(dst)?, false, true));
+    if writes {
         store.push_address(words.start + steps::COPY_DST, dst);
     }
     let mut stored = stored(Kind::Copy, "copy", steps::copy, words, 32);
@@ -259,9 +268,12 @@ pub(crate) fn fill(
     pattern: &[u8],
 ) -> Result<Recorded> {
     let mut accesses = Vec::new();
-    let words = store.push(&steps::fill_block(dst, size, pattern));
+    // Before the block is stored: a call that is refused leaves no words behind (H2).
     if size > 0 {
         accesses.push(access(buffers.resolve(dst)?, false, true));
+    }
+    let words = store.push(&steps::fill_block(dst, size, pattern));
+    if size > 0 {
         store.push_address(words.start + steps::FILL_DST, dst);
     }
     let mut stored = stored(Kind::Fill, "fill", steps::fill, words, 32);
@@ -326,7 +338,9 @@ pub(crate) fn conditional(
     let count = condition.bodies.len();
     if !right.contains(&count) {
         return invalid(format!(
-            "a conditional node of this kind has {right:?} bodies, not {count}"
+            "{count} bodies of a conditional node: a node of this kind has {} to {}",
+            right.start(),
+            right.end()
         ));
     }
     let known = [DType::BOOL, DType::U8, DType::I32, DType::I64];

@@ -1111,7 +1111,8 @@ otr_status_t *otr_graph_add_child(otr_graph_t graph,
 
 // Adds a conditional node: OTR_GRAPH_IF, _WHILE or _SWITCH. The predicate is one number in device
 // memory, of dtype bool, u8, i32 or i64, read when the node runs. The bodies are graphs of the
-// same device, taken as they are now.
+// same device, taken as they are now. OTR_ERR_UNSUPPORTED for bodies that draw random numbers, or
+// run operators of the driver's own.
 otr_status_t *otr_graph_add_conditional(otr_graph_t graph,
                                         const otr_node_t *deps,
                                         uint32_t dep_count,
@@ -1548,7 +1549,8 @@ otr_status_t *otr_stream_from_pool(uint32_t device, int32_t priority, otr_stream
 otr_status_t *otr_stream_create(uint32_t device, int32_t priority, otr_stream_t *stream);
 
 // Destroys a stream without waiting. Submitted work still runs; memory that was allocated on the
-// stream can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the runtime.
+// stream can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the runtime,
+// OTR_ERR_BUSY for one that captures.
 otr_status_t *otr_stream_destroy(otr_stream_t stream);
 
 // The device of a stream.

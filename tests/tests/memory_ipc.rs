@@ -9,11 +9,11 @@
 use std::ffi::CString;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::LazyLock;
 
 use outrigger::ffi::*;
-use outrigger::runtime::Code;
+use outrigger::runtime::{Code, CopyKind};
 use outrigger_tests::abi::*;
 use serial_test::serial;
 
@@ -114,6 +114,7 @@ fn the_other_process() {
         Code::INVALID_ARGUMENT,
         &["overruns the imported allocation"],
     );
+    a_refused_node_leaves_nothing_in_its_graph(device, stream, address);
     fails(
         unsafe { otr_memory_free(address) },
         Code::INVALID_ARGUMENT,
@@ -130,6 +131,44 @@ fn the_other_process() {
         Code::NOT_FOUND,
         &[],
     );
+}
+
+/// A graph refuses imported memory, and is afterwards as if it had not been asked (H2): of the same shape as a graph
+/// that was not.
+fn a_refused_node_leaves_nothing_in_its_graph(device: u32, stream: u64, imported: u64) {
+    let own = alloc(device, 64, stream);
+    let to_device = CopyKind::DeviceToDevice.raw();
+    let filled = |refused: bool| {
+        let graph = made(|out| unsafe { otr_graph_create(device, 0, out) });
+        let fill = |address, out: &mut u32| unsafe {
+            otr_graph_add_fill(graph, null(), 0, address, 64, c"a".as_ptr().cast(), 1, out)
+        };
+        let copy = |to, from, out: &mut u32| unsafe {
+            otr_graph_add_copy(graph, null(), 0, to, from, 64, to_device, out)
+        };
+        let mut node = 7;
+        if refused {
+            for status in [
+                fill(imported, &mut node),
+                copy(imported, own, &mut node),
+                copy(own, imported, &mut node),
+            ] {
+                fails(status, Code::INVALID_ARGUMENT, &["not in live memory"]);
+            }
+            assert_eq!(node, 7, "outputs are written on success");
+        }
+        ok(fill(own, &mut node));
+        assert_eq!(node, 0);
+        graph
+    };
+    let (asked, plain) = (filled(true), filled(false));
+    let exec = instantiate(asked, 0);
+    ok(unsafe { otr_graph_update(exec, plain) });
+    ok(unsafe { otr_graph_exec_destroy(exec) });
+    for graph in [asked, plain] {
+        ok(unsafe { otr_graph_destroy(graph) });
+    }
+    ok(unsafe { otr_memory_free(own) });
 }
 
 #[test]
