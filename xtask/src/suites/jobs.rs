@@ -28,7 +28,7 @@ pub(super) enum Suite {
     Conformance,
     /// The conformance suite on drivers that are wrong on purpose: each must be caught
     Mutants,
-    /// The Rust tests of device, allocator, graph and hooks under the thread and the address sanitizer
+    /// The Rust tests of device, handles, allocator, graph and hooks under the thread and the address sanitizer
     Sanitizers,
     /// torch's own operator database on the device; on its discrete face too with --all
     Sweep,
