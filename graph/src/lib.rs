@@ -3,8 +3,8 @@
 //! # The life of a graph
 //!
 //! 1. **Capture.** [`Stream::begin_capture`] makes a [`Capture`], lists it in the device's [`Captures`], and gives the
-//!    stream a place in it. From then on each call on the stream goes to `capture/calls`, which has `record` turn it into a
-//!    stored command (`data`): a host kernel with its argument block, or an operator of the driver. `buffers` finds the
+//!    stream a place in it. From then on each call on the stream goes to `capture/calls`. There work becomes a stored command
+//!    (`record`, `data`): a host kernel with its argument block, an operator of the driver, or a conditional. `buffers` finds the
 //!    allocation of each operand, and holds those that are not of the graph's pool. The [`Recorder`] turns the order of
 //!    streams and events into edges of a [`Dag`]. [`Stream::end_capture`] makes a [`Graph`] of all that. A [`Graph`] that is
 //!    built node by node goes through `record`, too.
@@ -18,7 +18,7 @@
 //!    program.
 //! 5. **Inspect.** `inspect` profiles a replay, compares its cost with eager work, and checks its results.
 //! 6. **Destroy.** Dropping a [`Graph`] or a [`GraphExec`] waits for nothing. An exec lives on without its graph. Its program
-//!    goes through [`Device::retire`] and is given back when the last replay has finished; bound buffers are let go behind
+//!    goes through [`Device::retire`] and is given back by a sweep after the last replay has finished; bound buffers are let go behind
 //!    that replay. Memory and host functions are given back when neither the graph nor an exec needs them.
 //!
 //! # Words

@@ -103,8 +103,8 @@ const ALIGNMENT: u64 = 16;
 impl GraphExec {
     /// The slot of a name.
     ///
+    /// # Errors
     /// `NOT_FOUND` that lists the names that exist.
-    /// `NOT_FOUND`, with the names that there are.
     pub fn slot(&self, name: &str) -> Result<u32> {
         let shown = self.shown.lock();
         let place = shown.names.iter().position(|one| one == name);
