@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{Allocation, BlockInfo, PoolGate, PoolId, PoolStats, StreamId};
 use outrigger_device::{Code, Event};
-use outrigger_ops::{Door, Error, Result};
+use outrigger_ops::{Door, DriverCall, Error, Prepared, Result};
 
 /// What graphs ask of the device that they run on.
 pub trait Device: fmt::Debug + Send + Sync {
@@ -99,6 +99,19 @@ pub trait Device: fmt::Debug + Send + Sync {
 
     /// Drops what was kept for work that has finished. That may call functions of the host.
     fn sweep_retired(&self);
+
+    /// The driver's own operator for a call; `None` if it has none. Operators that the answer has displaced are retired.
+    /// This calls the driver, so the caller holds no lock.
+    ///
+    /// # Errors
+    /// Those of [`Door::find`].
+    fn find_operator(&self, call: &DriverCall<'_>) -> Result<Option<Arc<Prepared>>> {
+        let found = self.door().find(call)?;
+        if self.door().has_ended() {
+            self.sweep_retired();
+        }
+        Ok(found)
+    }
 }
 
 /// A reference to a pool, which is memory apart from the memory that all share. A pool lives as long as a reference to

@@ -90,19 +90,15 @@ impl DriverNode {
     /// the graph.
     pub(crate) fn find(id: OperatorId, call: &Call<'_>, pool: &PoolRef) -> Result<Option<Self>> {
         let device = pool.device();
-        let door = device.door();
-        let Some(call) = door
+        let Some(call) = device
+            .door()
             .has_operators()
             .then(|| DriverCall::new(id, call))
             .flatten()
         else {
             return Ok(None);
         };
-        let found = door.find(&call)?;
-        if door.has_ended() {
-            device.sweep_retired();
-        }
-        let Some(prepared) = found else {
+        let Some(prepared) = device.find_operator(&call)? else {
             return Ok(None);
         };
         let workspace = match prepared.workspace_bytes() {

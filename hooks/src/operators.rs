@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use outrigger_device::{Code, foreign_call};
-use outrigger_graph::{HostNode, KernelCall};
+use outrigger_graph::{Device as _, HostNode, KernelCall};
 use outrigger_ops::{Call, DriverCall, OperatorId, refused};
 
 use crate::{Result, Stream};
@@ -52,11 +52,7 @@ impl Stream {
         let Some(call) = DriverCall::new(operator, call) else {
             return Ok(false);
         };
-        let found = device.door().find(&call)?;
-        if device.door().has_ended() {
-            device.sweep_retired();
-        }
-        let Some(prepared) = found else {
+        let Some(prepared) = device.find_operator(&call)? else {
             return Ok(false);
         };
         // The workspace is memory of this stream, so it may be freed at once: it is reused in stream order.

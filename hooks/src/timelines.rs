@@ -106,8 +106,7 @@ impl Timelines {
 
 /// The timeline of a stream of any device; `None` if its work is known to have finished.
 pub(crate) fn find(id: u64) -> Option<Timeline> {
-    let all = ALL.read().clone();
-    all.iter().find_map(|one| one.find(id))
+    ALL.read().iter().find_map(|one| one.find(id))
 }
 
 /// Events after all work that all streams of all devices were given.

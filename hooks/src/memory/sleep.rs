@@ -112,17 +112,13 @@ impl Sleeper<'_> {
     fn wake(&self) -> Result<()> {
         let sleeping = self.device.sleeping();
         let saved = sleeping.change(|pools| {
-            let Some(state) = pools.get_mut(&self.pool) else {
-                return Ok(None);
+            let (bytes, saved) = match pools.remove(&self.pool) {
+                None => return Ok(None),
+                Some(Sleep::Changing { bytes }) => (bytes, Err(self.changing())),
+                Some(Sleep::Asleep(contents)) => (contents.bytes, Ok(Some(contents))),
             };
-            let bytes = match state {
-                Sleep::Changing { .. } => return Err(self.changing()),
-                Sleep::Asleep(contents) => contents.bytes,
-            };
-            match std::mem::replace(state, Sleep::Changing { bytes }) {
-                Sleep::Asleep(contents) => Ok(Some(contents)),
-                Sleep::Changing { .. } => unreachable!("looked at just now"),
-            }
+            pools.insert(self.pool, Sleep::Changing { bytes });
+            saved
         });
         let Some(saved) = saved? else {
             return Ok(());

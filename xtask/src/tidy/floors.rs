@@ -312,7 +312,7 @@ mod tests {
         let wrong = [
             (
                 "house/src/cellar.rs",
-                "use crate::{Hall, x::Y}; fn f() -> crate::roof::Tile { todo!() }",
+                "use crate::{Hall, x::Y}; fn f() -> crate::roof::Tile { loop {} }",
             ),
             ("house/src/hall.rs", "use crate::hall::stairs::Step;"),
             ("house/src/hall/stairs.rs", "use super::Hall;"),
