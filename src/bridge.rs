@@ -321,27 +321,42 @@ impl Stream {
             .iter()
             .map(|value| ops::Scalar::F64(*value))
             .collect();
-        let (inputs, outputs) = (view(inputs), view(outputs));
+        let (inputs, outputs) = (view(inputs)?, view(outputs)?);
         let call = ops::Call {
             inputs: &inputs,
             outputs: &outputs,
             scalars: &scalars,
+            ..ops::Call::default()
         };
         // SAFETY: the operands lie in live memory of the stream's device, by this function's contract.
         unsafe { self.inner.call(operator, &call) }
     }
 }
 
-fn view(tensors: &[Tensor]) -> Vec<ops::Tensor<'_>> {
-    tensors
-        .iter()
-        .map(|tensor| ops::Tensor {
-            address: tensor.address,
-            dtype: ops::DType(tensor.dtype.repr),
-            sizes: &tensor.sizes,
-            strides: &tensor.strides,
-        })
-        .collect()
+fn view(tensors: &[Tensor]) -> Result<Vec<ops::Tensor<'_>>> {
+    let one = |tensor| {
+        let Tensor {
+            address,
+            dtype,
+            sizes,
+            strides,
+        }: &Tensor = tensor;
+        if sizes.len() != strides.len() {
+            let text = format!(
+                "a tensor of {} sizes and {} strides: there must be as many of each",
+                sizes.len(),
+                strides.len()
+            );
+            return Err(hooks::Error::new(hooks::Code::INVALID_ARGUMENT, text));
+        }
+        Ok(ops::Tensor::new(
+            *address,
+            ops::DType(dtype.repr),
+            sizes,
+            strides,
+        ))
+    };
+    tensors.iter().map(one).collect()
 }
 
 impl Drop for Stream {

@@ -49,10 +49,10 @@
 //! // SAFETY: the memory was allocated on this stream.
 //! unsafe { stream.fill(address, 16, &1f32.to_ne_bytes()) }?;
 //!
-//! let x = Tensor { address, dtype: DType::F32, sizes: &[4], strides: &[1] };
+//! let x = Tensor::new(address, DType::F32, &[4], &[1]);
 //! let add = OperatorId::find(c"add").expect("docs/operators.md has it");
 //! stream.capture_begin(CaptureMode::ThreadLocal, None)?;
-//! let call = Call { inputs: &[x], outputs: &[x], scalars: &[Scalar::F64(2.0), Scalar::F64(1.0)] };
+//! let call = Call { inputs: &[x], outputs: &[x], scalars: &[Scalar::F64(2.0), Scalar::F64(1.0)], ..Call::default() };
 //! // SAFETY: the operands lie in live memory of the stream's device.
 //! unsafe { stream.call(add, &call) }?; // x += 2
 //! let graph = stream.capture_end()?;

@@ -1,7 +1,7 @@
 //! Kernels and operators of a driver, which a queue launches. This module loads and releases them; the
 //! crates above decide which kernel serves an operator.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -131,8 +131,37 @@ pub struct Operators<'a> {
 }
 
 impl Operators<'_> {
-    /// Asks for an operator of this signature; `None` if the driver has none. With it comes the number
-    /// of workspace bytes that each launch needs.
+    /// The operators that the driver has on a device: names of the contract, and schema names of frameworks.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`, or what else the driver answers; `INTERNAL` for a name that is NULL.
+    pub fn names(&self, device: u32) -> Result<Vec<CString>> {
+        refuse_fork()?;
+        self.driver.check_device(device)?;
+        let names = entry!(self.group, names);
+        let (mut list, mut count) = (std::ptr::null(), 0);
+        // SAFETY: the driver is open, and both outputs live through the call.
+        let code = unsafe { names(self.driver.handle(), device, &mut list, &mut count) };
+        self.driver.check(code)?;
+        let name = |at: u32| {
+            let missing = || {
+                let text = format!("the driver gave NULL for name {at} of its {count} operators");
+                Error::new(Code::INTERNAL, text)
+            };
+            if list.is_null() {
+                return Err(missing());
+            }
+            // SAFETY: R45: the list has `count` names, each NUL-terminated, while the driver is open.
+            unsafe {
+                let name = *list.add(at as usize);
+                let name = (!name.is_null()).then(|| CStr::from_ptr(name).to_owned());
+                name.ok_or_else(missing)
+            }
+        };
+        (0..count).map(name).collect()
+    }
+
+    /// Asks for an operator of this signature; `None` if the driver has none. With it comes what a launch needs.
     ///
     /// # Errors
     /// `INVALID_DEVICE`, or what else the driver answers.
@@ -143,22 +172,20 @@ impl Operators<'_> {
         &self,
         device: u32,
         call: &sys::otr_operator_call,
-    ) -> Result<Option<(Operator, u64)>> {
+    ) -> Result<Option<(Operator, Needs)>> {
         refuse_fork()?;
         self.driver.check_device(device)?;
         let prepare = entry!(self.group, prepare);
-        let (mut workspace, mut handle) = (0, std::ptr::null_mut());
+        let mut answer = sys::otr_operator_answer {
+            struct_size: size_of::<sys::otr_operator_answer>(),
+            next: std::ptr::null(),
+            workspace_bytes: 0,
+            cost_ns: 0,
+        };
+        let mut handle = std::ptr::null_mut();
         // SAFETY: the driver is open, both outputs live through the call; the pointers in `call` are
         // valid during it (R10).
-        let code = unsafe {
-            prepare(
-                self.driver.handle(),
-                device,
-                call,
-                &mut workspace,
-                &mut handle,
-            )
-        };
+        let code = unsafe { prepare(self.driver.handle(), device, call, &mut answer, &mut handle) };
         if Code(code) == Code::UNSUPPORTED {
             return Ok(None);
         }
@@ -169,7 +196,10 @@ impl Operators<'_> {
                     handle,
                     driver: self.driver.clone(),
                 },
-                workspace,
+                Needs {
+                    workspace_bytes: answer.workspace_bytes,
+                    cost_ns: answer.cost_ns,
+                },
             ))),
             None => Err(Error::new(
                 Code::INTERNAL,
@@ -177,6 +207,15 @@ impl Operators<'_> {
             )),
         }
     }
+}
+
+/// What a driver says of an operator that it prepared.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// The bytes of workspace that each launch needs.
+    pub workspace_bytes: u64,
+    /// The estimated time of a launch in nanoseconds; 0 if the driver does not know it.
+    pub cost_ns: u64,
 }
 
 /// An operator that a driver has prepared. Its last launch has finished before it is dropped.

@@ -57,7 +57,7 @@ pub use foreign::{EndOfUnwinding, Foreign};
 pub use fork::forked;
 pub use graph::{NativeGraph, NativeGraphs};
 pub use ipc::{Ipc, IpcHandle};
-pub use kernel::{HostKernelFn, Kernel, Operator, Operators};
+pub use kernel::{HostKernelFn, Kernel, Needs, Operator, Operators};
 pub use loader::{default_search_path, load};
 pub use properties::DeviceProperties;
 pub use queue::{CopyKind, HostFn, Queue};

@@ -45,6 +45,20 @@ pub const OTR_COPY_HOST_TO_DEVICE: u32 = 1;
 pub const OTR_COPY_DEVICE_TO_HOST: u32 = 2;
 pub const OTR_COPY_DEVICE_TO_DEVICE: u32 = 3;
 pub const OTR_COPY_HOST_TO_HOST: u32 = 4;
+pub const OTR_EXT_OPERATOR_ARGS: u32 = 1;
+pub const OTR_VALUE_NONE: u32 = 0;
+pub const OTR_VALUE_INPUT: u32 = 1;
+pub const OTR_VALUE_INPUTS: u32 = 2;
+pub const OTR_VALUE_OUTPUT: u32 = 3;
+pub const OTR_VALUE_OUTPUTS: u32 = 4;
+pub const OTR_VALUE_SCALAR: u32 = 5;
+pub const OTR_VALUE_SCALARS: u32 = 6;
+pub const OTR_VALUE_INT: u32 = 7;
+pub const OTR_VALUE_BOOL: u32 = 8;
+pub const OTR_VALUE_DTYPE: u32 = 9;
+pub const OTR_VALUE_STRING: u32 = 10;
+pub const OTR_VALUE_INTS: u32 = 11;
+pub const OTR_VALUE_BOOLS: u32 = 12;
 pub const OTR_DRIVER_API_MAJOR: u32 = 1;
 pub const OTR_DRIVER_API_MINOR: u32 = 0;
 pub const OTR_LOG_ERROR: i32 = 1;
@@ -78,6 +92,30 @@ pub type otr_host_kernel_fn = ::core::option::Option<
         bias: i64,
     ) -> otr_code_t,
 >;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_ext {
+    pub struct_size: usize,
+    pub type_: u32,
+    pub reserved: u32,
+    pub next: *const otr_ext,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_ext"][::core::mem::size_of::<otr_ext>() - 24usize];
+    ["Alignment of otr_ext"][::core::mem::align_of::<otr_ext>() - 8usize];
+    [
+        "Offset of field: otr_ext::struct_size",
+    ][::core::mem::offset_of!(otr_ext, struct_size) - 0usize];
+    [
+        "Offset of field: otr_ext::type_",
+    ][::core::mem::offset_of!(otr_ext, type_) - 8usize];
+    [
+        "Offset of field: otr_ext::reserved",
+    ][::core::mem::offset_of!(otr_ext, reserved) - 12usize];
+    ["Offset of field: otr_ext::next"][::core::mem::offset_of!(otr_ext, next) - 16usize];
+};
+pub type otr_ext_t = otr_ext;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_tensor {
@@ -151,11 +189,89 @@ const _: () = {
     ][::core::mem::offset_of!(otr_scalar, value) - 8usize];
 };
 pub type otr_scalar_t = otr_scalar;
+pub type otr_value_kind_t = u32;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct otr_value {
+    pub kind: otr_value_kind_t,
+    pub count: u32,
+    pub of: otr_value__bindgen_ty_1,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub union otr_value__bindgen_ty_1 {
+    pub index: u64,
+    pub integer: i64,
+    pub integers: *const i64,
+    pub string: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of otr_value__bindgen_ty_1",
+    ][::core::mem::size_of::<otr_value__bindgen_ty_1>() - 8usize];
+    [
+        "Alignment of otr_value__bindgen_ty_1",
+    ][::core::mem::align_of::<otr_value__bindgen_ty_1>() - 8usize];
+    [
+        "Offset of field: otr_value__bindgen_ty_1::index",
+    ][::core::mem::offset_of!(otr_value__bindgen_ty_1, index) - 0usize];
+    [
+        "Offset of field: otr_value__bindgen_ty_1::integer",
+    ][::core::mem::offset_of!(otr_value__bindgen_ty_1, integer) - 0usize];
+    [
+        "Offset of field: otr_value__bindgen_ty_1::integers",
+    ][::core::mem::offset_of!(otr_value__bindgen_ty_1, integers) - 0usize];
+    [
+        "Offset of field: otr_value__bindgen_ty_1::string",
+    ][::core::mem::offset_of!(otr_value__bindgen_ty_1, string) - 0usize];
+};
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_value"][::core::mem::size_of::<otr_value>() - 16usize];
+    ["Alignment of otr_value"][::core::mem::align_of::<otr_value>() - 8usize];
+    [
+        "Offset of field: otr_value::kind",
+    ][::core::mem::offset_of!(otr_value, kind) - 0usize];
+    [
+        "Offset of field: otr_value::count",
+    ][::core::mem::offset_of!(otr_value, count) - 4usize];
+    ["Offset of field: otr_value::of"][::core::mem::offset_of!(otr_value, of) - 8usize];
+};
+pub type otr_value_t = otr_value;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_operator_args {
+    pub ext: otr_ext_t,
+    pub values: *const otr_value_t,
+    pub count: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_operator_args"][::core::mem::size_of::<otr_operator_args>() - 40usize];
+    [
+        "Alignment of otr_operator_args",
+    ][::core::mem::align_of::<otr_operator_args>() - 8usize];
+    [
+        "Offset of field: otr_operator_args::ext",
+    ][::core::mem::offset_of!(otr_operator_args, ext) - 0usize];
+    [
+        "Offset of field: otr_operator_args::values",
+    ][::core::mem::offset_of!(otr_operator_args, values) - 24usize];
+    [
+        "Offset of field: otr_operator_args::count",
+    ][::core::mem::offset_of!(otr_operator_args, count) - 32usize];
+    [
+        "Offset of field: otr_operator_args::reserved",
+    ][::core::mem::offset_of!(otr_operator_args, reserved) - 36usize];
+};
+pub type otr_operator_args_t = otr_operator_args;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_operator_call {
     pub struct_size: usize,
-    pub next: *const ::core::ffi::c_void,
+    pub next: *const otr_ext_t,
     pub name: *const ::core::ffi::c_char,
     pub inputs: *const otr_tensor_t,
     pub outputs: *const otr_tensor_t,
@@ -163,7 +279,7 @@ pub struct otr_operator_call {
     pub input_count: u32,
     pub output_count: u32,
     pub scalar_count: u32,
-    pub reserved: u32,
+    pub flags: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -199,8 +315,8 @@ const _: () = {
         "Offset of field: otr_operator_call::scalar_count",
     ][::core::mem::offset_of!(otr_operator_call, scalar_count) - 56usize];
     [
-        "Offset of field: otr_operator_call::reserved",
-    ][::core::mem::offset_of!(otr_operator_call, reserved) - 60usize];
+        "Offset of field: otr_operator_call::flags",
+    ][::core::mem::offset_of!(otr_operator_call, flags) - 60usize];
 };
 pub type otr_operator_call_t = otr_operator_call;
 #[repr(C)]
@@ -251,30 +367,6 @@ pub struct otr_physical {
     _unused: [u8; 0],
 }
 pub type otr_physical_t = otr_physical;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct otr_ext {
-    pub struct_size: usize,
-    pub type_: u32,
-    pub reserved: u32,
-    pub next: *const otr_ext,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of otr_ext"][::core::mem::size_of::<otr_ext>() - 24usize];
-    ["Alignment of otr_ext"][::core::mem::align_of::<otr_ext>() - 8usize];
-    [
-        "Offset of field: otr_ext::struct_size",
-    ][::core::mem::offset_of!(otr_ext, struct_size) - 0usize];
-    [
-        "Offset of field: otr_ext::type_",
-    ][::core::mem::offset_of!(otr_ext, type_) - 8usize];
-    [
-        "Offset of field: otr_ext::reserved",
-    ][::core::mem::offset_of!(otr_ext, reserved) - 12usize];
-    ["Offset of field: otr_ext::next"][::core::mem::offset_of!(otr_ext, next) - 16usize];
-};
-pub type otr_ext_t = otr_ext;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_host_info {
@@ -840,15 +932,53 @@ const _: () = {
 pub type otr_kernel_api_t = otr_kernel_api;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct otr_operator_answer {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub workspace_bytes: u64,
+    pub cost_ns: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of otr_operator_answer",
+    ][::core::mem::size_of::<otr_operator_answer>() - 32usize];
+    [
+        "Alignment of otr_operator_answer",
+    ][::core::mem::align_of::<otr_operator_answer>() - 8usize];
+    [
+        "Offset of field: otr_operator_answer::struct_size",
+    ][::core::mem::offset_of!(otr_operator_answer, struct_size) - 0usize];
+    [
+        "Offset of field: otr_operator_answer::next",
+    ][::core::mem::offset_of!(otr_operator_answer, next) - 8usize];
+    [
+        "Offset of field: otr_operator_answer::workspace_bytes",
+    ][::core::mem::offset_of!(otr_operator_answer, workspace_bytes) - 16usize];
+    [
+        "Offset of field: otr_operator_answer::cost_ns",
+    ][::core::mem::offset_of!(otr_operator_answer, cost_ns) - 24usize];
+};
+pub type otr_operator_answer_t = otr_operator_answer;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct otr_operator_api {
     pub struct_size: usize,
+    pub names: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            device: u32,
+            names: *mut *const *const ::core::ffi::c_char,
+            count: *mut u32,
+        ) -> otr_code_t,
+    >,
     pub prepare: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_driver_t,
             device: u32,
             call: *const otr_operator_call_t,
-            workspace_bytes: *mut u64,
-            arg2: *mut *mut otr_operator_t,
+            arg2: *mut otr_operator_answer_t,
+            arg3: *mut *mut otr_operator_t,
         ) -> otr_code_t,
     >,
     pub release: ::core::option::Option<
@@ -865,7 +995,7 @@ pub struct otr_operator_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_operator_api"][::core::mem::size_of::<otr_operator_api>() - 32usize];
+    ["Size of otr_operator_api"][::core::mem::size_of::<otr_operator_api>() - 40usize];
     [
         "Alignment of otr_operator_api",
     ][::core::mem::align_of::<otr_operator_api>() - 8usize];
@@ -873,14 +1003,17 @@ const _: () = {
         "Offset of field: otr_operator_api::struct_size",
     ][::core::mem::offset_of!(otr_operator_api, struct_size) - 0usize];
     [
+        "Offset of field: otr_operator_api::names",
+    ][::core::mem::offset_of!(otr_operator_api, names) - 8usize];
+    [
         "Offset of field: otr_operator_api::prepare",
-    ][::core::mem::offset_of!(otr_operator_api, prepare) - 8usize];
+    ][::core::mem::offset_of!(otr_operator_api, prepare) - 16usize];
     [
         "Offset of field: otr_operator_api::release",
-    ][::core::mem::offset_of!(otr_operator_api, release) - 16usize];
+    ][::core::mem::offset_of!(otr_operator_api, release) - 24usize];
     [
         "Offset of field: otr_operator_api::launch",
-    ][::core::mem::offset_of!(otr_operator_api, launch) - 24usize];
+    ][::core::mem::offset_of!(otr_operator_api, launch) - 32usize];
 };
 pub type otr_operator_api_t = otr_operator_api;
 #[repr(C)]

@@ -147,7 +147,7 @@ impl Table {
                     check_entries("group kernel", size, size_of_val(g), all)
                 })?,
                 operators: group(api.operators, "operators", |g, size| {
-                    let all = entries!(g, sys::otr_operator_api: prepare release launch);
+                    let all = entries!(g, sys::otr_operator_api: names prepare release launch);
                     check_entries("group operators", size, size_of_val(g), all)
                 })?,
                 graph: group(api.graph, "graph", |g, size| {

@@ -3,16 +3,22 @@
 use std::ffi::{c_char, c_void};
 
 use arrayvec::ArrayVec;
-use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
+use outrigger_device::sys::{
+    OTR_EXT_OPERATOR_ARGS, otr_operator_args_t, otr_operator_call_t, otr_scalar_t, otr_tensor_t,
+};
 use outrigger_hooks as hooks;
-use outrigger_hooks::ops::{Call, DType, OperatorId, Scalar, Tensor, parallel};
+use outrigger_hooks::ops::{Call, DType, OperatorId, Scalar, Tensor, Value, parallel};
 use outrigger_hooks::{Code, Error, Result};
 
 use crate::guard::{Out, c_str, null, slice, struct_size, text, unused};
 use crate::{otr_operator_id_t, otr_stream_t};
 
-/// The most inputs, outputs or scalars of one call.
-pub const OTR_OPERANDS_MAX: usize = 64;
+/// The most scalars of one call.
+pub const OTR_SCALARS_MAX: usize = 64;
+
+/// `flags` of a call: nothing but an operator of the driver may serve it. Without one the answer is
+/// OTR_ERR_UNSUPPORTED, whatever host kernels there are.
+pub const OTR_CALL_DEVICE_ONLY: u32 = 1;
 
 /// Runs `body` over parts of a range.
 pub type otr_parallel_body_fn = extern "C" fn(context: *mut c_void, begin: i64, end: i64);
@@ -28,33 +34,47 @@ pub type otr_parallel_for_fn = Option<
     ),
 >;
 
-type Tensors<'a> = ArrayVec<Tensor<'a>, OTR_OPERANDS_MAX>;
-type Scalars = ArrayVec<Scalar, OTR_OPERANDS_MAX>;
-
-// Both fill what the caller has made: returned by value, these arrays would be copied as a whole.
+type Scalars = ArrayVec<Scalar, OTR_SCALARS_MAX>;
 
 #[inline]
-fn tensors<'a>(out: &mut Tensors<'a>, array: &'a [otr_tensor_t], what: &str) -> Result<()> {
-    for tensor in array {
-        let rank = tensor.rank as usize;
-        out.try_push(Tensor {
-            address: tensor.address,
-            dtype: DType(tensor.dtype),
-            sizes: slice(tensor.sizes, rank, "sizes of a tensor")?,
-            strides: slice(tensor.strides, rank, "strides of a tensor")?,
-        })
-        .map_err(|_| too_many(what))?;
+fn tensors<'a>(first: *const otr_tensor_t, count: u32, what: &str) -> Result<&'a [Tensor<'a>]> {
+    let raw = slice(first, count as usize, what)?;
+    // SAFETY: H6: each list is NULL, or has as many numbers as the rank says, during the call.
+    unsafe { Tensor::of_raw(raw) }.ok_or_else(|| no_list(what))
+}
+
+// It fills what the caller has made: returned by value, the array would be copied as a whole.
+#[inline]
+fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
+    for one in array {
+        out.try_push(scalar(one)?).map_err(|_| too_many())?;
     }
     Ok(())
 }
 
-#[inline]
-fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
-    for one in array {
-        out.try_push(scalar(one)?)
-            .map_err(|_| too_many("scalars"))?;
+/// The arguments in the extension chain of a call.
+fn arguments<'a>(call: &'a otr_operator_call_t) -> Result<&'a [Value<'a>]> {
+    let mut next = call.next;
+    // SAFETY: H6: NULL, or a record that is valid during the call.
+    while let Some(record) = unsafe { next.as_ref() } {
+        if record.type_ != OTR_EXT_OPERATOR_ARGS {
+            next = record.next;
+            continue;
+        }
+        struct_size(record.struct_size, size_of::<otr_operator_args_t>(), "args")?;
+        // SAFETY: H6: a record of this type and size is this struct.
+        let args = unsafe { &*next.cast::<otr_operator_args_t>() };
+        unused(std::ptr::null(), args.reserved, "args")?;
+        let values = slice(args.values, args.count as usize, "args->values")?;
+        // SAFETY: H6: lists and strings are as long as their counts say, during the call.
+        return unsafe { Value::of_raw(values, call) }.map_err(|(at, why)| {
+            Error::new(
+                Code::INVALID_ARGUMENT,
+                format!("argument {at} is wrong: {why}"),
+            )
+        });
     }
-    Ok(())
+    Ok(&[])
 }
 
 /// A number in the form of the header.
@@ -86,22 +106,16 @@ pub(crate) fn with_call<R>(
     // SAFETY: H6: NULL, or valid for the call.
     let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
     struct_size(call.struct_size, size_of::<otr_operator_call_t>(), "call")?;
-    unused(call.next, call.reserved, "call")?;
+    if call.flags & !OTR_CALL_DEVICE_ONLY != 0 {
+        return Err(unknown_flags(call.flags));
+    }
     let operator = OperatorId::from_index(operator_id).ok_or_else(|| {
         Error::new(
             Code::NOT_FOUND,
             format!("there is no operator number {operator_id}"),
         )
     })?;
-    let (mut inputs, mut outputs) = (Tensors::new(), Tensors::new());
     let mut numbers = Scalars::new();
-    let (given, taken) = (call.input_count as usize, call.output_count as usize);
-    tensors(&mut inputs, slice(call.inputs, given, "inputs")?, "inputs")?;
-    tensors(
-        &mut outputs,
-        slice(call.outputs, taken, "outputs")?,
-        "outputs",
-    )?;
     scalars(
         &mut numbers,
         slice(call.scalars, call.scalar_count as usize, "scalars")?,
@@ -109,24 +123,47 @@ pub(crate) fn with_call<R>(
     with(
         operator,
         &Call {
-            inputs: &inputs,
-            outputs: &outputs,
+            inputs: tensors(call.inputs, call.input_count, "inputs")?,
+            outputs: tensors(call.outputs, call.output_count, "outputs")?,
             scalars: &numbers,
+            args: arguments(call)?,
+            device_only: call.flags & OTR_CALL_DEVICE_ONLY != 0,
         },
     )
 }
 
 #[cold]
-fn too_many(what: &str) -> Error {
+fn too_many() -> Error {
     Error::new(
         Code::INVALID_ARGUMENT,
-        format!("more than {OTR_OPERANDS_MAX} {what}"),
+        format!("more than {OTR_SCALARS_MAX} scalars"),
+    )
+}
+
+#[cold]
+fn no_list(what: &str) -> Error {
+    Error::new(
+        Code::INVALID_ARGUMENT,
+        format!(
+            "sizes or strides of one of the {what} are NULL or not aligned, and its rank is not 0"
+        ),
+    )
+}
+
+#[cold]
+fn unknown_flags(flags: u32) -> Error {
+    Error::new(
+        Code::INVALID_ARGUMENT,
+        format!(
+            "call->flags {flags:#x} has bits without a meaning: it is 0 or OTR_CALL_DEVICE_ONLY"
+        ),
     )
 }
 
 api! {
-    /// The number of an operator, the same for the life of the process. docs/operators.md lists names,
-    /// operands and scalars. OTR_ERR_NOT_FOUND if the library has none of this name.
+    /// The number of an operator, the same for the life of the process: one of docs/operators.md, by its name
+    /// or that of a framework's operator that it serves, or any operator of a framework by its schema name
+    /// ("aten::grid_sampler_2d"), which drivers may have. OTR_ERR_NOT_FOUND for another name.
     fn otr_operator_find(name: *const c_char, operator_id: *mut otr_operator_id_t) {
         let out = Out::new(operator_id, "operator_id")?;
         let Some(found) = OperatorId::find(c_str(name, "name")?) else {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use outrigger_allocator::{PoolGate, PoolId};
 use outrigger_device::{Code, foreign_call};
 use outrigger_locks::{Mutex, Rank, calls_host};
-use outrigger_ops::{Call, KernelFn, OperatorId, Plan, Prepared};
+use outrigger_ops::{Call, KernelFn, OperatorId, Plan, Prepared, packed};
 
 use crate::call::StoredCall;
 use crate::dag::{Access, Buffer, BufferId, Dag, Kind, NodeId, NodeSpec};
@@ -275,6 +275,8 @@ pub(crate) struct Store {
     pub(crate) draws: Vec<DrawWord>,
     pub(crate) drawn: Vec<Drawn>,
     pub(crate) calls: Vec<u64>,
+    /// Whether there are blocks of operators of the driver, whose pointers are to be fixed.
+    pub(crate) packed: bool,
     pub(crate) bodies: Vec<Bodies>,
 }
 
@@ -363,13 +365,12 @@ impl Store {
         let shift = |index: usize| buffers[index].map_or(0, |buffer| shift_of(buffers, buffer));
         let (mut inputs, mut outputs) = (call.inputs.to_vec(), call.outputs.to_vec());
         for (index, tensor) in inputs.iter_mut().chain(&mut outputs).enumerate() {
-            tensor.address = tensor.address.wrapping_add(shift(index));
+            *tensor = tensor.at(tensor.address().wrapping_add(shift(index)));
         }
-        let scalars = call.scalars;
         let moved = Call {
             inputs: &inputs,
             outputs: &outputs,
-            scalars,
+            ..*call
         };
         let moved = outrigger_ops::plan(id, &moved).map_err(&refused)?;
         let first = words.start;
@@ -395,6 +396,27 @@ impl Store {
                 fixed,
             },
         })
+    }
+
+    /// Notes the words of a driver's operator that are its seed and offset, if they are of a generator that this graph
+    /// draws from. `first` is the first word of its block.
+    pub(crate) fn draw_of_operator(&mut self, id: OperatorId, call: &Call<'_>, first: u32) {
+        let ([.., seed, offset], true) = (call.scalars, id.is_random()) else {
+            return;
+        };
+        let token = seed.to_i64() as u64;
+        let Some(generator) = self.drawn.iter().position(|drawn| drawn.token == token) else {
+            return;
+        };
+        let tensors = call.inputs.len() + call.outputs.len();
+        let value = |scalar| first + packed::scalar_words(tensors, scalar)[1];
+        let last = call.scalars.len() - 1;
+        self.draws.push(DrawWord {
+            seed: value(last - 1),
+            offset: value(last),
+            relative: offset.to_i64() as u64,
+            generator: generator as u32,
+        });
     }
 
     /// Finds the words of the block that are the call's seed and offset, if they are of a generator that this graph

@@ -445,6 +445,7 @@ impl GraphData {
         let nodes = self.graph.len() as NodeId;
         self.store.words.extend_from_slice(&other.store.words);
         self.store.calls.extend_from_slice(&other.store.calls);
+        self.store.packed |= other.store.packed;
         self.store.bodies.extend_from_slice(&other.store.bodies);
         for one in &other.store.addresses {
             self.store.push_address(words + one.word, one.address);

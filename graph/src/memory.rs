@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{Allocation, BlockInfo, PoolGate, PoolId, PoolStats, StreamId};
 use outrigger_device::{Code, Event};
-use outrigger_ops::{Door, DriverCall, Error, Prepared, Result};
+use outrigger_ops::{Call, Door, Error, OperatorId, Prepared, Result};
 
 /// What graphs ask of the device that they run on.
 pub trait Device: fmt::Debug + Send + Sync {
@@ -105,8 +105,8 @@ pub trait Device: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Those of [`Door::find`].
-    fn find_operator(&self, call: &DriverCall<'_>) -> Result<Option<Arc<Prepared>>> {
-        let found = self.door().find(call)?;
+    fn find_operator(&self, id: OperatorId, call: &Call<'_>) -> Result<Option<Arc<Arc<Prepared>>>> {
+        let found = self.door().find(id, call)?;
         if self.door().has_ended() {
             self.sweep_retired();
         }

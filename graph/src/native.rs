@@ -155,7 +155,7 @@ unsafe fn record(
     // SAFETY: this function's contract: no replay changes the blocks meanwhile.
     let kept = unsafe { submissions(data, schedule, program) }
         // SAFETY: this function's contract is that of `keep`.
-        .try_for_each(|one| unsafe { keep(device, queue, data, one, &mut calls) });
+        .try_for_each(|one| unsafe { keep(device, queue, one, &mut calls) });
     let graph = graphs.record_end(queue);
     kept?;
     let graph = graph?;
@@ -169,7 +169,6 @@ unsafe fn record(
 unsafe fn keep(
     device: &dyn Device,
     queue: &Queue,
-    data: &GraphData,
     one: Submission<'_>,
     calls: &mut HostSteps,
 ) -> Result<()> {
@@ -177,7 +176,7 @@ unsafe fn keep(
         if !steps::is_host(one.function)
             && let Some(kernel) = device.door().host_kernel(one.function)?
         {
-            // SAFETY: the block was made for this kernel. `data` keeps its memory alive until the last launch has
+            // SAFETY: the block was made for this kernel. the graph keeps its memory alive until the last launch has
             // finished.
             return Ok(unsafe { queue.launch(kernel, one.args, one.cost_ns, one.label) }?);
         }
@@ -192,9 +191,9 @@ unsafe fn keep(
         // SAFETY: R31: `calls` keeps the step until the driver's graph is destroyed and its last launch has finished.
         Ok(unsafe { queue.host_call_raw(call_step, user) }?)
     };
-    // SAFETY: this function's contract: `data` keeps the device memory alive until the last launch has finished. The
+    // SAFETY: this function's contract: the graph keeps the device memory alive until the last launch has finished. The
     // contract of `Graph::add_copy` keeps host ranges valid.
-    unsafe { one.put(queue, data, Error::from, kernel) }
+    unsafe { one.put(queue, Error::from, kernel) }
 }
 
 /// The number of nodes of the graph that is measured, and the bytes that each node fills.
@@ -279,7 +278,7 @@ mod tests {
         let spec = "host?devices=1&memory=64M&graphs=native".parse().unwrap();
         let driver = Driver::open(&spec).unwrap();
         let free = driver.memory_info(0).unwrap();
-        let door = Door::new(&driver, 0, &driver.properties(0).unwrap());
+        let door = Door::new(&driver, 0, &driver.properties(0).unwrap()).unwrap();
         let (launched, submitted) = measure(&door).unwrap();
         assert!(!launched.is_zero() && !submitted.is_zero());
         assert_eq!(driver.memory_info(0).unwrap(), free);

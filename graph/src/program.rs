@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 use outrigger_device::Code;
 use outrigger_locks::{Mutex, Rank};
-use outrigger_ops::{KernelFn, parallel};
+use outrigger_ops::{KernelFn, packed, parallel};
 
 use crate::Result;
 use crate::dag::NodeId;
@@ -127,17 +127,23 @@ impl Program {
             });
             bodies.push(programs.collect::<Result<Vec<_>>>()?);
         }
-        let nodes = data
-            .graph
-            .nodes()
-            .take(if bodies.is_empty() { 0 } else { usize::MAX });
-        for (_, node) in nodes {
+        let in_place = data.store.packed || !bodies.is_empty();
+        for (_, node) in data.graph.nodes().filter(|_| in_place) {
             let command = &node.spec.command;
-            if let Work::Conditional(index) = command.work {
-                let pointer = place(command.words.start + conditional::BODIES);
-                // SAFETY: a word of this program, which nobody runs yet. The bodies of one node do not move when the
-                // vector that holds their vector moves.
-                unsafe { pointer.write(bodies[index].as_ptr() as u64) };
+            match command.work {
+                Work::Conditional(index) => {
+                    let pointer = place(command.words.start + conditional::BODIES);
+                    // SAFETY: a word of this program, which nobody runs yet. The bodies of one node do not move when
+                    // the vector that holds their vector moves.
+                    unsafe { pointer.write(bodies[index].as_ptr() as u64) };
+                }
+                Work::Operator(..) => {
+                    let block = words.as_ptr().wrapping_add(command.words.start as usize);
+                    // SAFETY: the block of a driver's operator, in words that nobody uses yet and that do not move. A
+                    // cell may be written through a shared reference.
+                    unsafe { packed::fix(UnsafeCell::raw_get(block)) };
+                }
+                Work::None | Work::Kernel(_) => {}
             }
         }
         let steps = match like {

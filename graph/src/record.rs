@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outrigger_allocator::StreamId;
 use outrigger_device::{Code, CopyKind, DType, HostFn};
-use outrigger_ops::{Call, DriverCall, KernelFn, OperatorId, Prepared, refused};
+use outrigger_ops::{Call, KernelFn, OperatorId, Prepared, packed, refused};
 
 use crate::buffers::Resolver;
 use crate::call::StoredCall;
@@ -90,18 +90,10 @@ impl DriverNode {
     /// the graph.
     pub(crate) fn find(id: OperatorId, call: &Call<'_>, pool: &PoolRef) -> Result<Option<Self>> {
         let device = pool.device();
-        let Some(call) = device
-            .door()
-            .has_operators()
-            .then(|| DriverCall::new(id, call))
-            .flatten()
-        else {
+        let Some(prepared) = device.find_operator(id, call)? else {
             return Ok(None);
         };
-        let Some(prepared) = device.find_operator(&call)? else {
-            return Ok(None);
-        };
-        let workspace = match prepared.workspace_bytes() {
+        let workspace = match prepared.needs().workspace_bytes {
             0 => 0,
             bytes => {
                 let stream = StreamId(device.default_stream());
@@ -109,7 +101,7 @@ impl DriverNode {
             }
         };
         Ok(Some(Self {
-            prepared,
+            prepared: Arc::clone(&prepared),
             device,
             workspace,
         }))
@@ -170,16 +162,16 @@ pub(crate) fn operator(
     driver: Option<DriverNode>,
 ) -> Result<Recorded> {
     let name = || id.name().to_string_lossy();
-    outrigger_ops::check(call).map_err(|error| refused(id, error))?;
+    outrigger_ops::check(id, call).map_err(|error| refused(id, error))?;
     let mut places = Vec::with_capacity(call.inputs.len() + call.outputs.len());
     let mut accesses = Vec::with_capacity(places.capacity());
     for (index, tensor) in call.inputs.iter().chain(call.outputs).enumerate() {
-        if tensor.dtype == DType::INVALID || tensor.numel() == 0 {
+        if tensor.dtype() == DType::INVALID || tensor.numel() == 0 {
             places.push(None);
             continue;
         }
         let buffer = buffers
-            .resolve(tensor.address)
+            .resolve(tensor.address())
             .map_err(|error| error.in_operator(name()))?;
         places.push(Some(buffer));
         // Outputs count as read too, because operators that work in place read them.
@@ -190,12 +182,20 @@ pub(crate) fn operator(
         if workspace != 0 {
             buffers.own_block(workspace);
         }
-        let words = store.push(&[]);
+        let words = store.push(&packed::pack(id, call));
+        for (at, tensor) in call.inputs.iter().chain(call.outputs).enumerate() {
+            if places[at].is_some() {
+                let word = words.start + packed::address_word(at);
+                store.push_address(word, tensor.address());
+            }
+        }
+        store.draw_of_operator(id, call, words.start);
+        store.packed = true;
+        let size = words.len() as u32 * 8;
         let call = StoredCall::store(&mut store.calls, id, call);
-        let mut stored = stored(Kind::Kernel, name().into_owned(), steps::copy, words, 0);
+        let mut stored = stored(Kind::Kernel, name().into_owned(), steps::copy, words, size);
         stored.command.work = Work::Operator(prepared, workspace);
         stored.command.call = Some(call);
-        stored.command.fixed = true;
         return Ok((stored, accesses));
     }
     let refused = |error| refused(id, error);

@@ -3,10 +3,10 @@
 
 use std::ffi::CStr;
 
-use outrigger_device::{Code, CopyKind, Queue};
-use outrigger_ops::{DriverCall, KernelFn, Prepared};
+use outrigger_device::sys::otr_operator_call;
+use outrigger_device::{CopyKind, Queue};
+use outrigger_ops::{KernelFn, Prepared, packed};
 
-use crate::call::StoredCall;
 use crate::dag::Kind;
 use crate::data::{GraphData, Work};
 use crate::program::Program;
@@ -19,7 +19,7 @@ use crate::{Error, Result};
 pub(super) enum Submission<'a> {
     Operator {
         prepared: &'a Prepared,
-        call: StoredCall,
+        call: &'a otr_operator_call,
         workspace: u64,
     },
     Copy {
@@ -54,7 +54,6 @@ impl Submission<'_> {
     pub(super) unsafe fn put(
         self,
         queue: &Queue,
-        data: &GraphData,
         failed: impl FnOnce(outrigger_device::Error) -> Error,
         kernel: impl FnOnce(KernelSubmission<'_>) -> Result<()>,
     ) -> Result<()> {
@@ -65,15 +64,7 @@ impl Submission<'_> {
                     prepared,
                     call,
                     workspace,
-                } => call.with(&data.store.calls, |id, call| {
-                    match DriverCall::new(id, call) {
-                        Some(call) => prepared.launch(queue, &call, workspace),
-                        None => Err(outrigger_device::Error::new(
-                            Code::INTERNAL,
-                            "a recorded call has too many operands",
-                        )),
-                    }
-                }),
+                } => prepared.launch_raw(queue, call, workspace),
                 Self::Copy {
                     dst,
                     src,
@@ -107,7 +98,8 @@ pub(super) unsafe fn submissions<'a>(
         match (&command.work, node.spec.kind) {
             (Work::Operator(prepared, workspace), _) => Some(Submission::Operator {
                 prepared,
-                call: command.call?,
+                // SAFETY: this function's contract. The program has fixed the block.
+                call: unsafe { packed::raw(block) },
                 workspace: *workspace,
             }),
             (Work::Kernel(_), Kind::Copy) => {
@@ -155,7 +147,7 @@ pub(super) unsafe fn submit(
             stream.launch_host(one.function, one.args, one.cost_ns, one.label)
         };
         // SAFETY: this function's contract: all memory that the nodes name is live until they have run.
-        unsafe { one.put(stream.queue(), data, |error| stream.failed(error), kernel) }?;
+        unsafe { one.put(stream.queue(), |error| stream.failed(error), kernel) }?;
     }
     Ok(())
 }

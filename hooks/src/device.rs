@@ -52,7 +52,7 @@ impl Device {
         // Leaked on purpose: streams, events and addresses that hosts hold refer to the device until the process ends.
         let device: &'static Self = Box::leak(Box::new(Self {
             index,
-            door: Door::new(driver, ordinal, &properties),
+            door: Door::new(driver, ordinal, &properties)?,
             properties,
             timelines,
             allocator: Allocator::new(memory, config),

@@ -26,7 +26,7 @@ impl Stream {
         let device = self.device();
         if device.sleeping().any() {
             for operand in call.inputs.iter().chain(call.outputs) {
-                let awake = device.check_awake(operand.address);
+                let awake = device.check_awake(operand.address());
                 awake.map_err(|error| {
                     let name = operator.name().to_string_lossy();
                     error.in_operator(name).on_stream(self.id())
@@ -34,7 +34,7 @@ impl Stream {
             }
         }
         // SAFETY: this function's contract is that of `call_driver`.
-        if device.door().has_operators() && unsafe { self.call_driver(operator, call) }? {
+        if device.door().offers(operator) && unsafe { self.call_driver(operator, call) }? {
             return Ok(());
         }
         let plan = outrigger_ops::plan(operator, call)
@@ -49,14 +49,15 @@ impl Stream {
     /// The contract of [`call`](Self::call).
     unsafe fn call_driver(&self, operator: OperatorId, call: &Call<'_>) -> Result<bool> {
         let device = self.device();
-        let Some(call) = DriverCall::new(operator, call) else {
-            return Ok(false);
-        };
-        let Some(prepared) = device.find_operator(&call)? else {
+        let Some(prepared) = device.find_operator(operator, call)? else {
             return Ok(false);
         };
         // The workspace is memory of this stream, so it may be freed at once: it is reused in stream order.
-        let workspace = device.alloc(prepared.workspace_bytes(), self.id())?;
+        let workspace = match prepared.needs().workspace_bytes {
+            0 => 0,
+            bytes => device.alloc(bytes, self.id())?,
+        };
+        let call = DriverCall::new(operator, call);
         // SAFETY: this function's contract: the operands are live and ordered. R47: the workspace has as many bytes as
         // the driver asked for, and is reused only behind this launch, in stream order.
         let launched = unsafe { prepared.launch(self.queue(), &call, workspace) };

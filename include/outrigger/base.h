@@ -76,10 +76,22 @@ typedef otr_code_t (*otr_host_fn)(void* user, otr_code_t upstream);
  * The code that it returns is the outcome. */
 typedef otr_code_t (*otr_host_kernel_fn)(const void* args, uint32_t args_size, int64_t bias);
 
+/* ---- Extension chain -----------------------------------------------------------------------
+ * A record of unknown type is skipped, not refused.
+ */
+typedef struct otr_ext {
+  size_t struct_size;
+  uint32_t type; /* OTR_EXT_*; from 0x8000'0000 on: vendors */
+  uint32_t reserved;
+  const struct otr_ext* next;
+} otr_ext_t;
+
+#define OTR_EXT_OPERATOR_ARGS 1u /* otr_operator_args_t */
+
 /* ---- Tensors and operator calls ------------------------------------------------------------ */
 typedef struct otr_tensor {
   otr_address_t address;
-  otr_dtype_t dtype;
+  otr_dtype_t dtype; /* OTR_DTYPE_INVALID: an operand that is absent */
   uint32_t rank;
   const int64_t* sizes;   /* elements; NULL if rank is 0 */
   const int64_t* strides; /* elements, 0 for a broadcast dimension, may be negative */
@@ -94,10 +106,47 @@ typedef struct otr_scalar {
   } value;
 } otr_scalar_t;
 
+/* One argument of a call, in the order of the operator's schema. Tensors and numbers that change from
+ * launch to launch stand in the lists of the call; the argument says where. */
+typedef uint32_t otr_value_kind_t;
+#define OTR_VALUE_NONE 0    /* an optional argument that was left out */
+#define OTR_VALUE_INPUT 1   /* a tensor that is read: inputs[index] */
+#define OTR_VALUE_INPUTS 2  /* `count` of them, from inputs[index] on */
+#define OTR_VALUE_OUTPUT 3  /* a tensor that is written, and read if the operator works in place */
+#define OTR_VALUE_OUTPUTS 4
+#define OTR_VALUE_SCALAR 5  /* a number: scalars[index] */
+#define OTR_VALUE_SCALARS 6
+#define OTR_VALUE_INT 7     /* `integer` */
+#define OTR_VALUE_BOOL 8    /* `integer`, 0 or 1 */
+#define OTR_VALUE_DTYPE 9   /* `integer` is an OTR_DTYPE_* */
+#define OTR_VALUE_STRING 10 /* `string`, of `count` bytes and a NUL */
+#define OTR_VALUE_INTS 11   /* `integers`, `count` of them */
+#define OTR_VALUE_BOOLS 12  /* `integers`, each 0 or 1 */
+
+typedef struct otr_value {
+  otr_value_kind_t kind;
+  uint32_t count; /* of lists and strings, else 0 */
+  union {
+    uint64_t index;
+    int64_t integer;
+    const int64_t* integers; /* NULL if count is 0 */
+    const char* string;
+  } of;
+} otr_value_t;
+
+/* The arguments of an operator whose entry in docs/operators.md has a schema, and of every operator of a
+ * framework (`aten::...`), in schema order with defaults filled in. */
+typedef struct otr_operator_args {
+  otr_ext_t ext; /* of type OTR_EXT_OPERATOR_ARGS */
+  const otr_value_t* values;
+  uint32_t count;
+  uint32_t reserved; /* 0 */
+} otr_operator_args_t;
+
 /* One call of an operator. Names, operands and scalars of each are in docs/operators.md. */
 typedef struct otr_operator_call {
   size_t struct_size;
-  const void* next;   /* NULL */
+  const otr_ext_t* next; /* NULL, or a chain with an otr_operator_args_t */
   const char* name;   /* "add", "mm", ...; the host contract takes an operator id instead */
   const otr_tensor_t* inputs;
   const otr_tensor_t* outputs;
@@ -105,7 +154,7 @@ typedef struct otr_operator_call {
   uint32_t input_count;
   uint32_t output_count;
   uint32_t scalar_count;
-  uint32_t reserved;  /* 0 */
+  uint32_t flags;     /* OTR_CALL_* in the host contract; 0 in the driver contract */
 } otr_operator_call_t;
 
 #endif /* OUTRIGGER_BASE_H */

@@ -154,10 +154,14 @@
  *       ends, the bytes are of no value from then on, and closing still succeeds. Points of an event that
  *       an exporter has not reached when it ends fail with OTR_ERR_CANCELLED.
  * Operators (the optional group `operators`)
- *   R45 `prepare` asks for an operator by its name, and by dtypes, sizes and strides of its operands.
- *       A driver that does not have it, or not for these operands with all scalars that
- *       docs/operators.md allows, answers OTR_ERR_UNSUPPORTED, and Outrigger uses something else.
- *   R46 `launch` is given a call with the same name, dtypes, sizes and strides, and addresses and
+ *   R45 `names` lists the operators that the driver has on a device, and no others are asked for: names
+ *       of docs/operators.md, and operators of a framework by their schema name, with the overload behind
+ *       a point where there is one ("aten::grid_sampler_2d", "aten::scatter.src"). `prepare` asks for an
+ *       operator by its name, by dtypes, sizes and strides of its operands, and by its arguments
+ *       (otr_operator_args_t) where it has some. A driver that does not have it, or not for these operands
+ *       with all scalars that docs/operators.md allows, answers OTR_ERR_UNSUPPORTED, and Outrigger uses
+ *       something else.
+ *   R46 `launch` is given a call with the same name, dtypes, sizes, strides and arguments, and addresses and
  *       scalars of its own, on a queue of the device (else OTR_ERR_INVALID_DEVICE); as often as the host
  *       likes, on several queues at a time too. The call is copied, with all that it points to. The
  *       command gives what docs/operators.md says, and writes the elements of the outputs alone.
@@ -192,14 +196,6 @@ typedef struct otr_kernel otr_kernel_t;
 typedef struct otr_operator otr_operator_t;
 typedef struct otr_drv_graph otr_drv_graph_t;
 typedef struct otr_physical otr_physical_t; /* memory without an address, until it is mapped */
-
-/* ---- Extension chain (R3) ------------------------------------------------------------------ */
-typedef struct otr_ext {
-  size_t struct_size;
-  uint32_t type; /* 0x0000'0000 to 0x7fff'ffff: this contract; above: vendors */
-  uint32_t reserved;
-  const struct otr_ext* next;
-} otr_ext_t;
 
 /* ---- Negotiation --------------------------------------------------------------------------- */
 #define OTR_LOG_ERROR 1
@@ -350,14 +346,26 @@ typedef struct otr_kernel_api {
   otr_code_t (*launch)(otr_queue_t*, otr_kernel_t*, const otr_launch_t*);
 } otr_kernel_api_t;
 
-/* Operators that the driver brings as a library (R45 to R47). Names and scalars are those of
+/* What a driver says of an operator that it prepared. The host sets `struct_size`, and 0 elsewhere. */
+typedef struct otr_operator_answer {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint64_t workspace_bytes; /* that each launch needs (R47) */
+  /* The time of one launch in nanoseconds; 0: unknown. A host that sees the memory of the device uses a kernel
+   * of its own where that takes less time. */
+  uint64_t cost_ns;
+} otr_operator_answer_t;
+
+/* Operators that the driver brings as a library (R45 to R47). Names, scalars and arguments are those of
  * docs/operators.md; Outrigger uses its own kernels or the CPU where the answer is no. */
 typedef struct otr_operator_api {
   size_t struct_size;
+  /* `names` gets an array of `count` names, which lives until the driver is closed. */
+  otr_code_t (*names)(otr_driver_t*, uint32_t device, const char* const** names, uint32_t* count);
   /* Addresses and scalars in `call` are ignored. The answer, also a no, is kept and used for every
-   * later call with the same name, dtypes, sizes and strides. */
+   * later call with the same name, dtypes, sizes, strides and arguments. */
   otr_code_t (*prepare)(otr_driver_t*, uint32_t device, const otr_operator_call_t* call,
-                        uint64_t* workspace_bytes, otr_operator_t**);
+                        otr_operator_answer_t*, otr_operator_t**);
   otr_code_t (*release)(otr_operator_t*);
   otr_code_t (*launch)(otr_queue_t*, otr_operator_t*, const otr_operator_call_t* call,
                        otr_address_t workspace);

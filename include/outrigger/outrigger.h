@@ -200,8 +200,12 @@ typedef struct otr_status otr_status_t;
 // An operator ran on the CPU in place of the device.
 #define OTR_OBSERVE_FALLBACK 32
 
-// The most inputs, outputs or scalars of one call.
-#define OTR_OPERANDS_MAX 64
+// The most scalars of one call.
+#define OTR_SCALARS_MAX 64
+
+// `flags` of a call: nothing but an operator of the driver may serve it. Without one the answer is
+// OTR_ERR_UNSUPPORTED, whatever host kernels there are.
+#define OTR_CALL_DEVICE_ONLY 1
 
 // The major number of the host contract.
 #define OTR_HOST_API_MAJOR 1
@@ -1352,9 +1356,11 @@ otr_status_t *otr_observer_add_pressure(otr_pressure_fn function,
 // running.
 otr_status_t *otr_observer_remove(otr_observer_t observer);
 
-// The number of an operator, the same for the life of the process. docs/operators.md lists names,
-// operands and scalars. OTR_ERR_NOT_FOUND if the library has none of this name.
-otr_status_t *otr_operator_find(const char *name, otr_operator_id_t *operator_id);
+// The number of an operator, the same for the life of the process: one of docs/operators.md, by its name
+// or that of a framework's operator that it serves, or any operator of a framework by its schema name
+// ("aten::grid_sampler_2d"), which drivers may have. OTR_ERR_NOT_FOUND for another name.
+otr_status_t *otr_operator_find(const char *name,
+                                otr_operator_id_t *operator_id);
 
 // Runs an operator in stream order and returns at once. The operands lie in live memory of the
 // stream's device. `name` of the call is ignored. The call may be freed after the return.

@@ -77,8 +77,10 @@ macro_rules! entries {
                 [kernel: otr_kernel];
             plain kernel_launch: kernel.launch(queue: otr_queue, kernel: *mut sys::otr_kernel,
                 launch: *const sys::otr_launch) [];
+            plain operator_names: operators.names(driver: otr_driver, device: u32,
+                names: *mut *const *const c_char, count: *mut u32) [];
             makes operator_prepare: operators.prepare(driver: otr_driver, device: u32,
-                call: *const sys::otr_operator_call, workspace_bytes: *mut u64)
+                call: *const sys::otr_operator_call, operator_answer: *mut sys::otr_operator_answer)
                 [operator: otr_operator];
             takes operator_release: operators.release(operator: otr_operator) [];
             plain operator_launch: operators.launch(queue: otr_queue,

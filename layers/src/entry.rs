@@ -150,7 +150,8 @@ no_handles! {
     u32 u64 usize *mut u32 *mut u64 *mut c_void *mut *mut c_void *const c_void *const c_char
     sys::otr_host_fn *mut sys::otr_device_properties *mut sys::otr_ipc_handle
     *const sys::otr_ipc_handle *const sys::otr_queue_params *const sys::otr_launch
-    *const sys::otr_operator_call *const *mut sys::otr_physical
+    *const sys::otr_operator_call *const *mut sys::otr_physical *mut *const *const c_char
+    *mut sys::otr_operator_answer
 }
 
 macro_rules! gated {

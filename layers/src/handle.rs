@@ -3,7 +3,7 @@
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,6 +72,8 @@ impl Argument for *mut u32 {}
 impl Argument for *mut u64 {}
 impl Argument for *mut c_void {}
 impl Argument for *mut *mut c_void {}
+impl Argument for *mut *const *const c_char {}
+impl Argument for *mut sys::otr_operator_answer {}
 impl Argument for *mut sys::otr_device_properties {}
 impl Argument for *mut sys::otr_ipc_handle {}
 

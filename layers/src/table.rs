@@ -201,6 +201,7 @@ impl LayerTable {
             },
             operators: sys::otr_operator_api {
                 struct_size: size_of::<sys::otr_operator_api>(),
+                names: Some(thunks::operator_names),
                 prepare: Some(thunks::operator_prepare),
                 release: Some(thunks::operator_release),
                 launch: Some(thunks::operator_launch),

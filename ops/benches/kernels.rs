@@ -40,12 +40,12 @@ impl Dense {
     }
 
     fn tensor(&self) -> Tensor<'_> {
-        Tensor {
-            address: self.data.as_ptr() as u64,
-            dtype: DType::F32,
-            sizes: &self.sizes,
-            strides: &self.strides,
-        }
+        Tensor::new(
+            self.data.as_ptr() as u64,
+            DType::F32,
+            &self.sizes,
+            &self.strides,
+        )
     }
 }
 
@@ -83,6 +83,7 @@ fn bench_outputs(
         inputs: &inputs,
         outputs: &outputs,
         scalars,
+        ..Call::default()
     };
     let plan = plan(id(name), &call).expect("the call is right");
     bencher.bench_local(|| run(black_box(&plan)));
@@ -99,6 +100,7 @@ fn plan_add_one(bencher: Bencher<'_, '_>) {
         inputs: &inputs,
         outputs: &outputs,
         scalars: &[],
+        ..Call::default()
     };
     let add = id(c"add");
     bencher.bench_local(|| plan(black_box(add), black_box(&call)).map(|plan| plan.cost_ns));
@@ -116,6 +118,7 @@ fn plan_add_strided(bencher: Bencher<'_, '_>) {
         inputs: &inputs,
         outputs: &outputs,
         scalars: &[],
+        ..Call::default()
     };
     let add = id(c"add");
     bencher.bench_local(|| plan(black_box(add), black_box(&call)).map(|plan| plan.cost_ns));
@@ -199,15 +202,14 @@ fn sum_rows_1m(bencher: Bencher<'_, '_>) {
 fn argmax_rows_1m(bencher: Bencher<'_, '_>) {
     parallel::set_threads(1);
     let (a, out) = (Dense::new(&[4096, 256]), Dense::new(&[4096, 2]));
-    let mut indices = out.tensor();
-    indices.dtype = DType::I64;
     let (sizes, strides) = ([4096, 1], [1, 1]);
-    (indices.sizes, indices.strides) = (&sizes, &strides);
+    let indices = Tensor::new(out.tensor().address(), DType::I64, &sizes, &strides);
     let (inputs, outputs) = ([a.tensor()], [indices]);
     let call = Call {
         inputs: &inputs,
         outputs: &outputs,
         scalars: &[],
+        ..Call::default()
     };
     let plan = plan(id(c"argmax"), &call).expect("the call is right");
     bencher.bench_local(|| run(black_box(&plan)));

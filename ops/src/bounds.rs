@@ -20,7 +20,7 @@ const RANK_BITS: u32 = 6;
 /// # Errors
 /// [`crate::PlanError::Invalid`] that names the operand and what is wrong with it.
 #[inline]
-pub fn check(call: &Call<'_>) -> Result<()> {
+pub(crate) fn check(call: &Call<'_>) -> Result<()> {
     for (at, input) in call.inputs.iter().enumerate() {
         if !is_small(input) {
             check_one("input", at, input)?;
@@ -38,12 +38,9 @@ pub fn check(call: &Call<'_>) -> Result<()> {
 /// and this check is quick.
 #[inline]
 fn is_small(tensor: &Tensor<'_>) -> bool {
-    let rank = tensor.sizes.len();
-    if rank != tensor.strides.len() {
-        return false;
-    }
+    let rank = tensor.rank();
     let (mut sizes, mut strides) = (0, 0);
-    for (&size, &stride) in tensor.sizes.iter().zip(tensor.strides) {
+    for (&size, &stride) in tensor.sizes().iter().zip(tensor.strides()) {
         sizes |= size as u64;
         strides |= stride as u64;
     }
@@ -58,14 +55,7 @@ fn is_small(tensor: &Tensor<'_>) -> bool {
 /// Checks one operand of any layout.
 #[inline(never)]
 fn check_one(side: &str, at: usize, tensor: &Tensor<'_>) -> Result<()> {
-    let Tensor { sizes, strides, .. } = *tensor;
-    if sizes.len() != strides.len() {
-        return invalid(format!(
-            "{side} {at} has {} sizes and {} strides; there must be as many of each",
-            sizes.len(),
-            strides.len()
-        ));
-    }
+    let (sizes, strides) = (tensor.sizes(), tensor.strides());
     let (mut numel, mut span) = (Some(1u64), Some(0u64));
     for (&size, &stride) in sizes.iter().zip(strides) {
         let Ok(size) = u64::try_from(size) else {

@@ -71,23 +71,23 @@ fn plan_copy(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     if geometry.numel == 0 {
         return Ok(());
     }
-    let bytes = (output.dtype.size().unwrap_or(1) + input.dtype.size().unwrap_or(1)) as u32;
+    let bytes = (output.dtype().size().unwrap_or(1) + input.dtype().size().unwrap_or(1)) as u32;
     plan.cost_ns = crate::plan::cost_ns(geometry.numel, COST_PER_BYTE * bytes);
-    if input.dtype == output.dtype {
+    if input.dtype() == output.dtype() {
         plan.kernel = move_kernel_for(bytes / 2);
         plan.push(&Move {
             numel: geometry.numel,
-            to: output.address,
-            from: input.address,
+            to: output.address(),
+            from: input.address(),
             rank: geometry.rank as u64,
         });
     } else {
-        plan.kernel = conversion(input.dtype, output.dtype)?;
+        plan.kernel = conversion(input.dtype(), output.dtype())?;
         plan.push(&Header {
             numel: geometry.numel,
-            addresses: [output.address, input.address, 0, 0],
+            addresses: [output.address(), input.address(), 0, 0],
             params: [0; 4],
-            dtypes: [code(output.dtype), code(input.dtype), 0, 0],
+            dtypes: [code(output.dtype()), code(input.dtype()), 0, 0],
             rank: geometry.rank as u16,
             grain_blocks: 32,
         });
@@ -113,7 +113,7 @@ fn plan_cat(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         return invalid("1 output and 1 scalar, the dimension, are expected");
     };
     let dim = usize::try_from(dim.to_i64()).unwrap_or(usize::MAX);
-    let Some(&along) = output.strides.get(dim) else {
+    let Some(&along) = output.strides().get(dim) else {
         return invalid(format!(
             "dimension {dim} is not one of 0..{}",
             output.rank()
@@ -122,44 +122,46 @@ fn plan_cat(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let size = geometry::checked_size(output)?;
     let mut first = 0;
     for input in call.inputs {
-        let alike = |d: usize| d == dim || input.sizes[d] == output.sizes[d];
+        let alike = |d: usize| d == dim || input.sizes()[d] == output.sizes()[d];
         if input.rank() != output.rank() || !(0..output.rank()).all(alike) {
             return invalid(format!(
                 "input {:?} does not fit output {:?} but for dimension {dim}",
-                input.sizes, output.sizes
+                input.sizes(),
+                output.sizes()
             ));
         }
-        if input.dtype != output.dtype {
-            return unsupported(format!("inputs are {} and {}", input.dtype, output.dtype));
+        if input.dtype() != output.dtype() {
+            return unsupported(format!(
+                "inputs are {} and {}",
+                input.dtype(),
+                output.dtype()
+            ));
         }
-        if first + input.sizes[dim] > output.sizes[dim] {
+        if first + input.sizes()[dim] > output.sizes()[dim] {
             return invalid(format!(
                 "inputs add up to more than the {} of the output",
-                output.sizes[dim]
+                output.sizes()[dim]
             ));
         }
-        let part = Tensor {
-            address: output.address.wrapping_add_signed(first * along * size),
-            sizes: input.sizes,
-            ..*output
-        };
-        first += input.sizes[dim];
+        let begin = output.address().wrapping_add_signed(first * along * size);
+        let part = Tensor::new(begin, output.dtype(), input.sizes(), output.strides());
+        first += input.sizes()[dim];
         let geometry = geometry::broadcast(&part, std::slice::from_ref(input))?;
         if geometry.numel == 0 {
             continue;
         }
         plan.push(&Move {
             numel: geometry.numel,
-            to: part.address,
-            from: input.address,
+            to: part.address(),
+            from: input.address(),
             rank: geometry.rank as u64,
         });
         geometry.push(2, plan);
     }
-    if first != output.sizes[dim] {
+    if first != output.sizes()[dim] {
         return invalid(format!(
             "inputs add up to {first}, the output has {}",
-            output.sizes[dim]
+            output.sizes()[dim]
         ));
     }
     plan.kernel = move_kernel_for(size as u32);
@@ -205,7 +207,7 @@ fn plan_fill(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     if geometry.numel == 0 {
         return Ok(());
     }
-    let size = output.dtype.size().unwrap_or(1);
+    let size = output.dtype().size().unwrap_or(1);
     plan.kernel = match size {
         1 => fill_kernel::<u8>,
         2 => fill_kernel::<u16>,
@@ -216,8 +218,8 @@ fn plan_fill(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     plan.cost_ns = crate::plan::cost_ns(geometry.numel, COST_PER_BYTE * size as u32);
     plan.push(&Fill {
         numel: geometry.numel,
-        to: output.address,
-        pattern: pattern(*value, output.dtype),
+        to: output.address(),
+        pattern: pattern(*value, output.dtype()),
         rank: geometry.rank as u64,
     });
     geometry.push(1, plan);

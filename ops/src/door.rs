@@ -13,8 +13,10 @@ use outrigger_device::{Code, DeviceProperties, Driver, Kernel, Operator, Queue};
 
 pub use driver::{DriverCall, Prepared};
 
+use crate::call::Call;
 use crate::failure::{Error, FailedOperator, Result};
 use crate::plan::KernelFn;
+use crate::registry::OperatorId;
 use driver::{Answers, Ended};
 use kernels::Kernels;
 
@@ -31,16 +33,19 @@ pub struct Door {
 
 impl Door {
     /// The door of device `ordinal` of a driver.
-    pub fn new(driver: &Driver, ordinal: u32, properties: &DeviceProperties) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// What the driver reports when it is asked which operators it has.
+    pub fn new(driver: &Driver, ordinal: u32, properties: &DeviceProperties) -> Result<Self> {
+        Ok(Self {
             driver: driver.clone(),
             ordinal,
             host_visible: properties.host_visible(),
             kernels: Kernels::new(),
-            answers: Answers::default(),
+            answers: Answers::new(driver, ordinal)?,
             ended: Arc::default(),
             bias: OnceLock::new(),
-        }
+        })
     }
 
     /// The driver that runs the device.
@@ -58,16 +63,22 @@ impl Door {
     /// The driver's own operator for a call; `None` if it has none.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if the operands do not fit the operator; what the driver reports.
+    /// `INVALID_ARGUMENT` if operands or arguments do not fit the operator; what the driver reports.
     #[inline]
-    pub fn find(&self, call: &DriverCall<'_>) -> Result<Option<Arc<Prepared>>> {
-        self.answers.find(self, call)
+    pub fn find(&self, id: OperatorId, call: &Call<'_>) -> Result<Option<Arc<Arc<Prepared>>>> {
+        self.answers.find(self, id, call)
     }
 
     /// Whether the driver has operators of its own at all.
     #[inline]
     pub fn has_operators(&self) -> bool {
-        self.driver.operators().is_some()
+        self.answers.any()
+    }
+
+    /// Whether the driver has an operator, for some operands.
+    #[inline]
+    pub fn offers(&self, id: OperatorId) -> bool {
+        self.answers.offers(id)
     }
 
     /// Whether there are operators for [`take_ended`](Self::take_ended).

@@ -108,9 +108,9 @@ fn plan_generator(
     plan.cost_ns = crate::plan::cost_ns(geometry.numel, cost);
     plan.push(&Header {
         numel: geometry.numel,
-        addresses: [output.address, 0, 0, 0],
+        addresses: [output.address(), 0, 0, 0],
         params,
-        dtypes: [code(output.dtype), 0, 0, 0],
+        dtypes: [code(output.dtype()), 0, 0, 0],
         rank: geometry.rank as u16,
         grain_blocks: 8,
     });
@@ -122,9 +122,9 @@ fn output_class(call: &Call<'_>) -> Result<(Class, DType)> {
     let [output] = call.outputs else {
         return invalid("1 output is expected");
     };
-    match class_of(output.dtype) {
-        Some(class) => Ok((class, output.dtype)),
-        None => unsupported(format!("not defined for {}", output.dtype)),
+    match class_of(output.dtype()) {
+        Some(class) => Ok((class, output.dtype())),
+        None => unsupported(format!("not defined for {}", output.dtype())),
     }
 }
 
@@ -161,7 +161,7 @@ fn plan_arange(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     };
     let (class, _) = output_class(call)?;
     if let [output] = call.outputs
-        && (output.rank() != 1 || output.strides[0] < 0)
+        && (output.rank() != 1 || output.strides()[0] < 0)
     {
         return unsupported("a sequence that is not a vector with a positive stride");
     }

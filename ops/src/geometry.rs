@@ -87,13 +87,13 @@ impl Geometry {
 /// The bytes of an element of an operand. Checks that the operand's address is a multiple of them.
 #[inline]
 pub(crate) fn checked_size(tensor: &Tensor<'_>) -> Result<i64> {
-    let Some(size) = tensor.dtype.size() else {
-        return unsupported(format!("element type {} is unknown", tensor.dtype.0));
+    let Some(size) = tensor.dtype().size() else {
+        return unsupported(format!("element type {} is unknown", tensor.dtype().0));
     };
-    if tensor.address & (size.min(8) as u64 - 1) != 0 {
+    if tensor.address() & (size.min(8) as u64 - 1) != 0 {
         return invalid(format!(
             "address {:#x} is not a multiple of the element size {size}",
-            tensor.address
+            tensor.address()
         ));
     }
     Ok(size as i64)
@@ -123,11 +123,11 @@ pub(crate) fn shape(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Shape>
     for (k, input) in inputs.iter().enumerate() {
         let size = checked_size(input)?;
         sizes[k + 1] = size;
-        let empty = numel == 0 && input.sizes == output.sizes;
-        if empty || is_contiguous_as(input, output.sizes) {
+        let empty = numel == 0 && input.sizes() == output.sizes();
+        if empty || is_contiguous_as(input, output.sizes()) {
             steps[k + 1] = size;
         } else {
-            dense &= input.rank() <= output.rank() && input.sizes.iter().all(|&size| size == 1);
+            dense &= input.rank() <= output.rank() && input.sizes().iter().all(|&size| size == 1);
         }
     }
     Ok(Shape {
@@ -141,11 +141,11 @@ pub(crate) fn shape(output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> Result<Shape>
 /// Whether a tensor has these sizes and is contiguous. One pass checks both, and most inputs pass.
 #[inline]
 fn is_contiguous_as(tensor: &Tensor<'_>, sizes: &[i64]) -> bool {
-    if tensor.sizes.len() != sizes.len() {
+    if tensor.sizes().len() != sizes.len() {
         return false;
     }
     let mut expected = 1i64;
-    let layout = tensor.sizes.iter().zip(tensor.strides);
+    let layout = tensor.sizes().iter().zip(tensor.strides());
     for ((&size, &stride), &wanted) in layout.zip(sizes).rev() {
         if size != wanted || (size != 1 && stride != expected) {
             return false;
@@ -197,20 +197,20 @@ pub(crate) fn general(
         }
     }
     for back in 1..=rank {
-        let size = output.sizes[rank - back];
+        let size = output.sizes()[rank - back];
         let mut dim = Dim {
             size,
             strides: [0; MAX_OPERANDS],
         };
-        dim.strides[0] = output.strides[rank - back] * shape.sizes[0];
+        dim.strides[0] = output.strides()[rank - back] * shape.sizes[0];
         for (k, input) in inputs.iter().enumerate() {
             if back > input.rank() {
                 continue;
             }
             let at = input.rank() - back;
-            if input.sizes[at] == size {
-                dim.strides[k + 1] = input.strides[at] * shape.sizes[k + 1];
-            } else if input.sizes[at] != 1 {
+            if input.sizes()[at] == size {
+                dim.strides[k + 1] = input.strides()[at] * shape.sizes[k + 1];
+            } else if input.sizes()[at] != 1 {
                 return invalid(shapes(
                     "an input cannot be broadcast to the output",
                     output,
@@ -302,6 +302,6 @@ fn merge(geometry: &mut Geometry, operands: usize) {
 
 #[cold]
 fn shapes(what: &str, output: &Tensor<'_>, inputs: &[Tensor<'_>]) -> String {
-    let inputs: Vec<_> = inputs.iter().map(|input| input.sizes).collect();
-    format!("{what}: inputs {inputs:?}, output {:?}", output.sizes)
+    let inputs: Vec<_> = inputs.iter().map(|input| input.sizes()).collect();
+    format!("{what}: inputs {inputs:?}, output {:?}", output.sizes())
 }

@@ -66,10 +66,10 @@ struct Rows {
 }
 
 fn checked_indices(indices: &Tensor<'_>) -> Result<()> {
-    if !matches!(indices.dtype, DType::I64 | DType::I32) {
+    if !matches!(indices.dtype(), DType::I64 | DType::I32) {
         return unsupported(format!(
             "indices are {}, i64 or i32 are expected",
-            indices.dtype
+            indices.dtype()
         ));
     }
     checked_size(indices)?;
@@ -94,7 +94,7 @@ fn plan_embedding(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         return invalid("inputs (weight, indices) and 1 output are expected");
     };
     checked_indices(indices)?;
-    let [limit, length] = *weight.sizes else {
+    let [limit, length] = *weight.sizes() else {
         return invalid(format!(
             "the weight has rank {}, 2 is expected",
             weight.rank()
@@ -102,34 +102,36 @@ fn plan_embedding(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     };
     let size = contiguous(out)?;
     checked_size(weight)?;
-    if out.dtype != weight.dtype {
+    if out.dtype() != weight.dtype() {
         return invalid(format!(
             "the output is {}, the weight {}",
-            out.dtype, weight.dtype
+            out.dtype(),
+            weight.dtype()
         ));
     }
-    if weight.strides[1] != 1 && length > 1 {
+    if weight.strides()[1] != 1 && length > 1 {
         return unsupported("a weight whose rows are not dense");
     }
     let rows = indices.numel().saturating_mul(length);
-    if out.numel() != rows || out.sizes.last() != Some(&length) {
+    if out.numel() != rows || out.sizes().last() != Some(&length) {
         return invalid(format!(
             "output {:?} is not indices {:?} and rows of {length}",
-            out.sizes, indices.sizes
+            out.sizes(),
+            indices.sizes()
         ));
     }
     plan_rows(
         plan,
         &Rows {
-            from: weight.address,
-            indices: indices.address,
-            to: out.address,
+            from: weight.address(),
+            indices: indices.address(),
+            to: out.address(),
             outer: 1,
             count: indices.numel(),
             limit,
             bytes: length * size,
-            from_row: weight.strides[0] * size,
-            index_dtype: indices.dtype.0 as u8,
+            from_row: weight.strides()[0] * size,
+            index_dtype: indices.dtype().0 as u8,
             ..Rows::zeroed()
         },
     );
@@ -147,42 +149,43 @@ fn plan_index_select(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     contiguous(out)?;
     let dim = usize::try_from(dim.to_i64()).unwrap_or(usize::MAX);
     let fits = |d: usize| {
-        out.sizes[d]
+        out.sizes()[d]
             == if d == dim {
                 indices.numel()
             } else {
-                input.sizes[d]
+                input.sizes()[d]
             }
     };
     if dim >= input.rank() || out.rank() != input.rank() || !(0..out.rank()).all(fits) {
         return invalid(format!(
             "output {:?} is not input {:?} with {} indices in dimension {dim}",
-            out.sizes,
-            input.sizes,
+            out.sizes(),
+            input.sizes(),
             indices.numel()
         ));
     }
-    if out.dtype != input.dtype {
+    if out.dtype() != input.dtype() {
         return invalid(format!(
             "the output is {}, the input {}",
-            out.dtype, input.dtype
+            out.dtype(),
+            input.dtype()
         ));
     }
-    let inner: i64 = input.sizes[dim + 1..].iter().product::<i64>() * size;
+    let inner: i64 = input.sizes()[dim + 1..].iter().product::<i64>() * size;
     plan_rows(
         plan,
         &Rows {
-            from: input.address,
-            indices: indices.address,
-            to: out.address,
-            outer: input.sizes[..dim].iter().product(),
-            from_outer: input.sizes[dim] * inner,
+            from: input.address(),
+            indices: indices.address(),
+            to: out.address(),
+            outer: input.sizes()[..dim].iter().product(),
+            from_outer: input.sizes()[dim] * inner,
             to_outer: indices.numel() * inner,
             count: indices.numel(),
-            limit: input.sizes[dim],
+            limit: input.sizes()[dim],
             bytes: inner,
             from_row: inner,
-            index_dtype: indices.dtype.0 as u8,
+            index_dtype: indices.dtype().0 as u8,
             ..Rows::zeroed()
         },
     );
@@ -272,19 +275,20 @@ fn plan_embedding_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     checked_indices(indices)?;
     contiguous(grad)?;
     contiguous(out)?;
-    let [limit, length] = *out.sizes else {
+    let [limit, length] = *out.sizes() else {
         return invalid(format!("the output has rank {}, 2 is expected", out.rank()));
     };
-    if grad.dtype != out.dtype || grad.numel() != indices.numel().saturating_mul(length) {
+    if grad.dtype() != out.dtype() || grad.numel() != indices.numel().saturating_mul(length) {
         return invalid(format!(
             "grad {:?} is not indices {:?} and rows of {length}",
-            grad.sizes, indices.sizes
+            grad.sizes(),
+            indices.sizes()
         ));
     }
-    let kernel: KernelFn = match class_of(out.dtype) {
+    let kernel: KernelFn = match class_of(out.dtype()) {
         Some(Class::F32) => backward_kernel::<f32>,
         Some(Class::F64) => backward_kernel::<f64>,
-        _ => return unsupported(format!("not defined for {}", out.dtype)),
+        _ => return unsupported(format!("not defined for {}", out.dtype())),
     };
     if out.numel() == 0 {
         return Ok(());
@@ -292,15 +296,15 @@ fn plan_embedding_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     plan.kernel = kernel;
     plan.cost_ns = crate::plan::cost_ns(grad.numel() + out.numel(), 300);
     plan.push(&Backward {
-        grad: grad.address,
-        indices: indices.address,
-        out: out.address,
+        grad: grad.address(),
+        indices: indices.address(),
+        out: out.address(),
         count: indices.numel(),
         limit,
         length,
         padding,
-        dtype: out.dtype.0 as u8,
-        index_dtype: indices.dtype.0 as u8,
+        dtype: out.dtype().0 as u8,
+        index_dtype: indices.dtype().0 as u8,
         reserved: [0; 6],
     });
     Ok(())
@@ -401,44 +405,52 @@ fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
             "inputs (input, indices), 1 output and 1 scalar, the dimension, are expected",
         );
     };
-    if !matches!(indices.dtype, DType::I64 | DType::I32) {
+    if !matches!(indices.dtype(), DType::I64 | DType::I32) {
         return unsupported(format!(
             "indices are {}, i64 or i32 are expected",
-            indices.dtype
+            indices.dtype()
         ));
     }
     let rank = input.rank();
     let dim = usize::try_from(dim.to_i64()).unwrap_or(usize::MAX);
-    if rank == 0 || indices.rank() != rank || dim >= rank || out.sizes != indices.sizes {
+    if rank == 0 || indices.rank() != rank || dim >= rank || out.sizes() != indices.sizes() {
         return invalid(format!(
             "input {:?}, indices {:?} and output {:?} in dimension {dim}: ranks must be equal, and \
              the output as large as the indices",
-            input.sizes, indices.sizes, out.sizes
+            input.sizes(),
+            indices.sizes(),
+            out.sizes()
         ));
     }
-    if out.dtype != input.dtype {
+    if out.dtype() != input.dtype() {
         return invalid(format!(
             "the output is {}, the input {}",
-            out.dtype, input.dtype
+            out.dtype(),
+            input.dtype()
         ));
     }
     let (size, index_size) = (checked_size(input)?, checked_size(indices)?);
     checked_size(out)?;
     let mut geometry = Geometry::empty();
     for d in (0..rank).rev() {
-        if d != dim && indices.sizes[d] > input.sizes[d] {
+        if d != dim && indices.sizes()[d] > input.sizes()[d] {
             return invalid(format!(
                 "indices have size {} in dimension {d}, at most {} is expected",
-                indices.sizes[d], input.sizes[d]
+                indices.sizes()[d],
+                input.sizes()[d]
             ));
         }
         let mut strides = [0; MAX_OPERANDS];
-        strides[0] = out.strides[d] * size;
-        strides[1] = indices.strides[d] * index_size;
-        strides[2] = if d == dim { 0 } else { input.strides[d] * size };
+        strides[0] = out.strides()[d] * size;
+        strides[1] = indices.strides()[d] * index_size;
+        strides[2] = if d == dim {
+            0
+        } else {
+            input.strides()[d] * size
+        };
         geometry.add(
             Dim {
-                size: out.sizes[d],
+                size: out.sizes()[d],
                 strides,
             },
             false,
@@ -457,13 +469,13 @@ fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     };
     plan.cost_ns = crate::plan::cost_ns(geometry.numel, 2000);
     plan.push(&Gather {
-        to: out.address,
-        indices: indices.address,
-        from: input.address,
+        to: out.address(),
+        indices: indices.address(),
+        from: input.address(),
         numel: geometry.numel,
-        limit: input.sizes[dim],
-        stride: input.strides[dim] * size,
-        index_dtype: indices.dtype.0 as u8,
+        limit: input.sizes()[dim],
+        stride: input.strides()[dim] * size,
+        index_dtype: indices.dtype().0 as u8,
         reserved: [0; 3],
         rank: geometry.rank as u32,
     });

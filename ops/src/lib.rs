@@ -16,11 +16,13 @@
 //! - *Plan*: a call that is ready to run: a kernel with its *argument block*, in short *block*, which the kernel reads.
 //! - *Bias*: what a kernel adds to a device address to reach its bytes; 0 where the host sees the memory.
 //! - *Class*: the type that a kernel computes in, which is often wider than the element type.
-//! - *Signature*: the name, dtypes, sizes and strides of a call: what a driver is asked about.
+//! - *Signature*: the name, dtypes, sizes, strides and arguments of a call: what a driver is asked about.
 //! - *Door*: the way from this crate to a device.
 
+mod arguments;
 mod bounds;
 mod call;
+pub mod catalog;
 mod convert;
 mod copy;
 mod cursor;
@@ -39,17 +41,19 @@ mod matmul;
 mod memory;
 mod norm;
 mod optimizer;
+pub mod packed;
 pub mod parallel;
+mod plain;
 mod plan;
 mod reduce;
 mod registry;
 mod rows;
+mod sorting;
 
-pub use bounds::check;
-pub use call::{Call, Scalar, Tensor};
+pub use call::{Argument, Call, Scalar, Tensor, Value};
 pub use door::{Door, DriverCall, Prepared};
 pub use error::PlanError;
 pub use failure::{Error, FailedOperator, Result, refused};
 pub use outrigger_device::{Code, DType};
 pub use plan::{KernelFn, Plan};
-pub use registry::{OperatorId, plan};
+pub use registry::{OperatorId, check, plan};

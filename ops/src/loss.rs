@@ -63,8 +63,8 @@ struct Header {
 fn operand(tensor: &Tensor<'_>, letters: &str, [items, classes]: [i64; 2]) -> Result<Operand> {
     let size = checked_size(tensor)?;
     let mut result = Operand {
-        address: tensor.address,
-        dtype: u64::from(tensor.dtype.0),
+        address: tensor.address(),
+        dtype: u64::from(tensor.dtype().0),
         ..Operand::zeroed()
     };
     // The scores of one item may have no dimension of items, as PyTorch allows.
@@ -82,13 +82,13 @@ fn operand(tensor: &Tensor<'_>, letters: &str, [items, classes]: [i64; 2]) -> Re
     }
     for (d, letter) in letters.chars().enumerate() {
         let want = if letter == 'n' { items } else { classes };
-        if tensor.sizes[d] != want {
+        if tensor.sizes()[d] != want {
             return invalid(format!(
                 "an operand has size {}, {want} is expected",
-                tensor.sizes[d]
+                tensor.sizes()[d]
             ));
         }
-        let stride = tensor.strides[d] * size;
+        let stride = tensor.strides()[d] * size;
         if letter == 'n' {
             result.item = stride;
         } else {
@@ -99,7 +99,7 @@ fn operand(tensor: &Tensor<'_>, letters: &str, [items, classes]: [i64; 2]) -> Re
 }
 
 fn sizes(scores: &Tensor<'_>) -> Result<[i64; 2]> {
-    match *scores.sizes {
+    match *scores.sizes() {
         [items, classes] => Ok([items, classes]),
         [classes] => Ok([1, classes]),
         _ => invalid(format!(
@@ -122,11 +122,11 @@ fn header(
             "reduction {reduction}: 0 none, 1 mean, 2 sum are expected"
         ));
     }
-    if target.dtype != DType::I64 {
-        return unsupported(format!("targets are {}, i64 is expected", target.dtype));
+    if target.dtype() != DType::I64 {
+        return unsupported(format!("targets are {}, i64 is expected", target.dtype()));
     }
     let shape = sizes(scores)?;
-    let weight = if weight.dtype == DType::INVALID {
+    let weight = if weight.dtype() == DType::INVALID {
         Operand::zeroed()
     } else {
         operand(weight, "c", shape)?
@@ -151,10 +151,10 @@ fn plan_forward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         );
     };
     let header = header([scores, target, weight, loss, total_weight], call.scalars)?;
-    plan.kernel = match class_of(scores.dtype) {
+    plan.kernel = match class_of(scores.dtype()) {
         Some(Class::F32) => forward::<f32>,
         Some(Class::F64) => forward::<f64>,
-        _ => return unsupported(format!("not defined for {}", scores.dtype)),
+        _ => return unsupported(format!("not defined for {}", scores.dtype())),
     };
     plan.cost_ns = crate::plan::cost_ns(header.items, 5000);
     plan.push(&header);
@@ -166,10 +166,10 @@ fn plan_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         return invalid("inputs (grad, target, weight, total_weight) and 1 output are expected");
     };
     let header = header([out, target, weight, grad, total_weight], call.scalars)?;
-    plan.kernel = match class_of(out.dtype) {
+    plan.kernel = match class_of(out.dtype()) {
         Some(Class::F32) => backward::<f32>,
         Some(Class::F64) => backward::<f64>,
-        _ => return unsupported(format!("not defined for {}", out.dtype)),
+        _ => return unsupported(format!("not defined for {}", out.dtype())),
     };
     plan.cost_ns = crate::plan::cost_ns(header.items * (header.classes + 20), 250);
     plan.push(&header);

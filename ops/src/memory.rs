@@ -28,6 +28,12 @@ impl<'a> ArgumentBlock<'a> {
         Self(unsafe { std::slice::from_raw_parts(args.cast::<u8>(), args_size as usize) })
     }
 
+    /// The block as words, wherever its bytes lie.
+    pub(crate) fn words(self) -> Vec<u64> {
+        let chunks = self.0.as_chunks::<8>().0.iter();
+        chunks.map(|chunk| u64::from_ne_bytes(*chunk)).collect()
+    }
+
     /// The rest of a block that has several parts.
     #[inline]
     pub(crate) fn rest(bytes: &'a [u8]) -> Self {

@@ -78,10 +78,10 @@ fn plan_forward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     header.put(OUT, out, total)?;
     header.put(MEAN, mean, header.rows)?;
     header.put(RSTD, rstd, header.rows)?;
-    plan.kernel = match class_of(input.dtype) {
+    plan.kernel = match class_of(input.dtype()) {
         Some(Class::F32) => forward::<f32>,
         Some(Class::F64) => forward::<f64>,
-        _ => return unsupported(format!("not defined for {}", input.dtype)),
+        _ => return unsupported(format!("not defined for {}", input.dtype())),
     };
     plan.cost_ns = crate::plan::cost_ns(total, 700);
     plan.push(&header);
@@ -108,10 +108,10 @@ fn plan_backward(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     header.put_optional(OUT, grad_input, total)?;
     header.put_optional(GRAD_WEIGHT, grad_weight, header.length)?;
     header.put_optional(GRAD_BIAS, grad_bias, header.length)?;
-    plan.kernel = match class_of(input.dtype) {
+    plan.kernel = match class_of(input.dtype()) {
         Some(Class::F32) => backward::<f32>,
         Some(Class::F64) => backward::<f64>,
-        _ => return unsupported(format!("not defined for {}", input.dtype)),
+        _ => return unsupported(format!("not defined for {}", input.dtype())),
     };
     plan.cost_ns = crate::plan::cost_ns(total, 1000);
     plan.push(&header);
@@ -126,7 +126,7 @@ fn shape(input: &Tensor<'_>, dims: i64) -> Result<Header> {
             "{dims} normalized dimensions, 1 to {rank} are expected"
         ));
     }
-    let (outer, inner) = input.sizes.split_at(rank - dims as usize);
+    let (outer, inner) = input.sizes().split_at(rank - dims as usize);
     Ok(Header {
         rows: outer.iter().product(),
         length: inner.iter().product(),
@@ -146,16 +146,16 @@ impl Header {
         if !tensor.is_contiguous() {
             return unsupported("operands that are not contiguous");
         }
-        if !matches!(class_of(tensor.dtype), Some(Class::F32 | Class::F64)) {
-            return unsupported(format!("not defined for {}", tensor.dtype));
+        if !matches!(class_of(tensor.dtype()), Some(Class::F32 | Class::F64)) {
+            return unsupported(format!("not defined for {}", tensor.dtype()));
         }
-        self.addresses[place] = tensor.address;
-        self.dtypes[place] = tensor.dtype.0 as u8;
+        self.addresses[place] = tensor.address();
+        self.dtypes[place] = tensor.dtype().0 as u8;
         Ok(())
     }
 
     fn put_optional(&mut self, place: usize, tensor: &Tensor<'_>, numel: i64) -> Result<()> {
-        if tensor.dtype == DType::INVALID {
+        if tensor.dtype() == DType::INVALID {
             Ok(())
         } else {
             self.put(place, tensor, numel)

@@ -75,18 +75,19 @@ fn pack(call: &Call<'_>, params: [f64; 8]) -> Result<Header> {
     };
     let mut put = |place: usize, tensor: &Tensor<'_>| -> Result<()> {
         checked_size(tensor)?;
-        if !matches!(class_of(tensor.dtype), Some(Class::F32 | Class::F64)) {
-            return unsupported(format!("not defined for {}", tensor.dtype));
+        if !matches!(class_of(tensor.dtype()), Some(Class::F32 | Class::F64)) {
+            return unsupported(format!("not defined for {}", tensor.dtype()));
         }
-        header.addresses[place] = tensor.address;
-        header.dtypes[place] = tensor.dtype.0 as u8;
+        header.addresses[place] = tensor.address();
+        header.dtypes[place] = tensor.dtype().0 as u8;
         Ok(())
     };
     for (place, tensor) in call.outputs.iter().enumerate().chain([(GRAD, grad)]) {
-        if tensor.sizes != param.sizes {
+        if tensor.sizes() != param.sizes() {
             return invalid(format!(
                 "sizes differ: {:?} and {:?}",
-                tensor.sizes, param.sizes
+                tensor.sizes(),
+                param.sizes()
             ));
         }
         if !alike(tensor, param) {
@@ -111,19 +112,19 @@ fn alike(a: &Tensor<'_>, b: &Tensor<'_>) -> bool {
     if a.is_contiguous() && b.is_contiguous() {
         return true;
     }
-    let same = (0..a.rank()).all(|d| a.sizes[d] == 1 || a.strides[d] == b.strides[d]);
+    let same = (0..a.rank()).all(|d| a.sizes()[d] == 1 || a.strides()[d] == b.strides()[d]);
     // Distinct positive strides that span exactly the elements are a permutation of a dense tensor.
     let span: i64 = a
-        .sizes
+        .sizes()
         .iter()
-        .zip(a.strides)
+        .zip(a.strides())
         .map(|(size, stride)| (size - 1) * stride)
         .sum();
-    same && span == a.numel() - 1 && a.strides.iter().all(|&stride| stride >= 0)
+    same && span == a.numel() - 1 && a.strides().iter().all(|&stride| stride >= 0)
 }
 
 fn kernel_for(param: &Tensor<'_>, f32_kernel: KernelFn, f64_kernel: KernelFn) -> KernelFn {
-    if param.dtype == DType::F64 {
+    if param.dtype() == DType::F64 {
         f64_kernel
     } else {
         f32_kernel

@@ -90,6 +90,11 @@ impl Plan {
         }
     }
 
+    /// Appends a block of words.
+    pub(crate) fn push_words(&mut self, words: &[u64]) {
+        self.push_bytes(bytemuck::cast_slice(words));
+    }
+
     /// Appends 64-bit numbers after the header.
     #[inline]
     pub(crate) fn push_numbers(&mut self, numbers: &[i64]) {

@@ -84,30 +84,31 @@ fn plan_rows<const N: usize, F: RowFunction<N>>(call: &Call<'_>, plan: &mut Plan
     if dim != 0 && !(0..rank as i64).contains(&dim) {
         return invalid(format!("dimension {dim} is not one of 0..{rank}"));
     }
-    let class = match class_of(output.dtype) {
+    let class = match class_of(output.dtype()) {
         Some(Class::F32) => 0,
         Some(Class::F64) => 1,
         Some(Class::I64) => 2,
-        _ => return unsupported(format!("not defined for {}", output.dtype)),
+        _ => return unsupported(format!("not defined for {}", output.dtype())),
     };
     for input in call.inputs {
-        if input.sizes != output.sizes {
+        if input.sizes() != output.sizes() {
             return invalid(format!(
                 "sizes differ: {:?} and {:?}",
-                input.sizes, output.sizes
+                input.sizes(),
+                output.sizes()
             ));
         }
         let fits = if class == 2 {
-            !is_float(input.dtype)
+            !is_float(input.dtype())
         } else {
             true
         };
-        if class_of(input.dtype).is_none() || !fits {
-            return unsupported(format!("from {} to {}", input.dtype, output.dtype));
+        if class_of(input.dtype()).is_none() || !fits {
+            return unsupported(format!("from {} to {}", input.dtype(), output.dtype()));
         }
     }
     let Some(kernel) = F::KERNELS[class] else {
-        return unsupported(format!("not defined for {}", output.dtype));
+        return unsupported(format!("not defined for {}", output.dtype()));
     };
     let operand = |k: usize| -> Option<&Tensor<'_>> {
         if k == 0 {
@@ -124,25 +125,25 @@ fn plan_rows<const N: usize, F: RowFunction<N>>(call: &Call<'_>, plan: &mut Plan
     for (k, size) in sizes.iter_mut().enumerate() {
         let Some(tensor) = operand(k) else { continue };
         *size = checked_size(tensor)?;
-        header.addresses[k] = tensor.address;
-        header.dtypes[k] = tensor.dtype.0 as u8;
+        header.addresses[k] = tensor.address();
+        header.dtypes[k] = tensor.dtype().0 as u8;
         if rank > 0 {
-            header.strides[k] = tensor.strides[dim as usize] * *size;
+            header.strides[k] = tensor.strides()[dim as usize] * *size;
         }
     }
     let mut geometry = Geometry::empty();
     for d in (0..rank).rev() {
         if d as i64 == dim {
-            header.length = output.sizes[d];
+            header.length = output.sizes()[d];
             continue;
         }
         let mut strides = [0; MAX_OPERANDS];
         for (k, stride) in strides[..3].iter_mut().enumerate() {
-            *stride = operand(k).map_or(0, |tensor| tensor.strides[d] * sizes[k]);
+            *stride = operand(k).map_or(0, |tensor| tensor.strides()[d] * sizes[k]);
         }
         geometry.add(
             Dim {
-                size: output.sizes[d],
+                size: output.sizes()[d],
                 strides,
             },
             false,

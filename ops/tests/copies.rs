@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Array, Rng, call, call_tensors, is_float, tolerance, try_call};
-use outrigger_ops::{Code, DType, PlanError, Scalar};
+use outrigger_ops::{Code, DType, PlanError, Scalar, Tensor};
 use proptest::prelude::*;
 
 const NUMBERS: &[DType] = &[
@@ -93,10 +93,8 @@ fn complex_elements_are_moved_as_they_are() {
     let parts = Array::dense(DType::F64, &[6, 2]).filled(&mut rng, 1.0);
     let mut moved = Array::dense(DType::F64, &[6, 2]);
     let (sizes, strides, back) = ([2, 3], [3, 1], [1, 2]);
-    let mut from = parts.tensor();
-    (from.dtype, from.sizes, from.strides) = (DType::C128, &sizes, &strides);
-    let mut to = moved.tensor();
-    (to.dtype, to.sizes, to.strides) = (DType::C128, &sizes, &back);
+    let from = Tensor::new(parts.tensor().address(), DType::C128, &sizes, &strides);
+    let to = Tensor::new(moved.tensor().address(), DType::C128, &sizes, &back);
     assert_eq!(
         common::call_tensors("copy", &[from], &[to], &[]),
         Ok(Code::OK.0)
@@ -122,8 +120,7 @@ fn fills_reach_every_element_and_no_other() {
     // Every other element.
     let mut all = Array::dense(DType::F32, &[6]);
     let (sizes, strides) = ([3], [2]);
-    let mut half = all.tensor();
-    (half.sizes, half.strides) = (&sizes, &strides);
+    let half = Tensor::new(all.tensor().address(), DType::F32, &sizes, &strides);
     common::call_tensors("fill", &[], &[half], &[Scalar::F64(2.5)]).expect("right");
     assert_eq!(all.values(), [2.5, 0.0, 2.5, 0.0, 2.5, 0.0]);
     all.set(0, 0.0);

@@ -1,32 +1,33 @@
-//! The table of `docs/operators.md` and the registry have the same operators.
+//! Operators by name and by number.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use outrigger_ops::OperatorId;
 
 #[test]
-fn the_table_lists_what_the_registry_has() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operators.md");
-    let text = std::fs::read_to_string(path).expect("docs/operators.md stands in the repository");
-    let listed: Vec<String> = text
-        .lines()
-        .filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned()))
-        .collect();
-    let names: BTreeSet<_> = listed.iter().cloned().collect();
-    assert_eq!(names.len(), listed.len(), "an operator is listed twice");
-    let known: BTreeSet<_> = OperatorId::all()
-        .map(|id| id.name().to_string_lossy().into_owned())
-        .collect();
-    let unlisted: Vec<_> = known.difference(&names).collect();
-    let unknown: Vec<_> = names.difference(&known).collect();
-    assert!(
-        unlisted.is_empty() && unknown.is_empty(),
-        "not listed {unlisted:?}, unknown {unknown:?}"
-    );
+fn operators_of_the_catalog_are_found_by_their_names_and_by_what_they_serve() {
+    let mut names = HashSet::new();
     for id in OperatorId::all() {
-        assert_eq!(OperatorId::find(id.name()), Some(id));
+        let entry = id.entry().expect("it is of the catalog");
+        for name in std::iter::once(&entry.name).chain(entry.serves) {
+            assert!(names.insert(*name), "{name:?} stands in the catalog twice");
+            assert_eq!(OperatorId::find(name), Some(id));
+        }
         assert_eq!(OperatorId::from_index(id.index()), Some(id));
+        assert_eq!(id.name(), entry.name);
     }
     assert_eq!(OperatorId::find(c"no such operator"), None);
     assert_eq!(OperatorId::from_index(u32::MAX), None);
+}
+
+#[test]
+fn operators_of_a_framework_get_a_number_of_their_own() {
+    let one = OperatorId::find(c"aten::grid_sampler_2d").expect("a schema name");
+    let other = OperatorId::find(c"mine::grid_sampler_2d").expect("a schema name");
+    assert_ne!(one, other);
+    assert_eq!(OperatorId::find(c"aten::grid_sampler_2d"), Some(one));
+    assert_eq!(one.name(), c"aten::grid_sampler_2d");
+    assert_eq!(OperatorId::from_index(one.index()), Some(one));
+    assert!(one.entry().is_none());
+    assert_eq!(OperatorId::from_index(one.index() + 4000), None);
 }

@@ -181,7 +181,7 @@ pub fn with_add<R>(
         input_count: 2,
         output_count: 1,
         scalar_count: 1,
-        reserved: 0,
+        flags: 0,
     };
     call(*ADD, &body)
 }

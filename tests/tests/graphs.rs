@@ -514,7 +514,7 @@ fn random_numbers_advance_with_every_replay_as_eager_ones() {
                 input_count: 0,
                 output_count: 1,
                 scalar_count: 4,
-                reserved: 0,
+                flags: 0,
             };
             ok(unsafe { otr_operator_call(s, id, &call) });
         };

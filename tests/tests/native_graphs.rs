@@ -274,7 +274,7 @@ fn draw(stream: u64, generator: u64, x: u64) {
         input_count: 0,
         output_count: 1,
         scalar_count: 4,
-        reserved: 0,
+        flags: 0,
     };
     let id = made(|out| unsafe { otr_operator_find(c"uniform".as_ptr(), out) });
     ok(unsafe { otr_operator_call(stream, id, &call) });

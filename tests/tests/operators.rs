@@ -44,7 +44,7 @@ fn with_operands<R>(
         input_count: inputs.len() as u32,
         output_count: 1,
         scalar_count: 0,
-        reserved: 0,
+        flags: 0,
     };
     call(id, &body)
 }

@@ -170,16 +170,12 @@ fn values_and_members_are_those_of_version_0_1() {
         Code::FORKED,
     ];
     let sizes = [4i64];
-    let tensor = Tensor {
-        address: 0,
-        dtype: DType::F32,
-        sizes: &sizes,
-        strides: &[1],
-    };
+    let tensor = Tensor::new(0, DType::F32, &sizes, &[1]);
     let _ = Call {
         inputs: &[tensor],
         outputs: &[tensor],
         scalars: &[Scalar::F64(1.0), Scalar::I64(1)],
+        ..Call::default()
     };
     let _: fn(&Observation<'_>) -> (ObservationKinds, u32, u64, u64) =
         |seen| (seen.kind, seen.device, seen.address, seen.size);

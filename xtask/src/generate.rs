@@ -22,12 +22,13 @@ pub(crate) struct Options {
 type Generator = fn(&Workspace) -> anyhow::Result<String>;
 
 /// Every generated file and what makes its text.
-const GENERATED: [(&str, Generator); 4] = [
+const GENERATED: [(&str, Generator); 5] = [
     ("device/src/sys.rs", driver_bindings),
     // From what is written above.
     ("layers/src/entries.rs", layer_entries),
     ("ffi/src/table.rs", host_table),
     ("include/outrigger/outrigger.h", host_header),
+    ("docs/operators.md", operators_page),
 ];
 
 /// Writes or compares all generated files.
@@ -106,6 +107,26 @@ fn driver_bindings(workspace: &Workspace) -> anyhow::Result<String> {
 fn layer_entries(workspace: &Workspace) -> anyhow::Result<String> {
     let sys = workspace.path("device/src/sys.rs");
     printed(workspace, "layer-entries", |command| command.arg(sys))
+}
+
+/// The text of `docs/operators.md`.
+fn operators_page(workspace: &Workspace) -> anyhow::Result<String> {
+    let arguments = [
+        "run",
+        "--quiet",
+        "--package",
+        "outrigger-ops",
+        "--example",
+        "operators-page",
+    ];
+    let output = workspace
+        .cargo(&arguments)
+        .output()
+        .context("cargo cannot be started")?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The text of `outrigger.h`.

@@ -205,6 +205,7 @@ static GRAPH: sys::otr_graph_api = sys::otr_graph_api {
 
 static OPERATORS: sys::otr_operator_api = sys::otr_operator_api {
     struct_size: size_of::<sys::otr_operator_api>(),
+    names: Some(operators::names),
     prepare: Some(operators::prepare),
     release: Some(operators::release),
     launch: Some(operators::launch),

@@ -88,8 +88,7 @@ struct Concatenate {
     }
     c10::SmallVector<otr_tensor_t, 16> inputs;
     for (const at::Tensor& tensor : tensors) {
-      if (tensor.device() != out.device() || tensor.scalar_type() != out.scalar_type() ||
-          inputs.size() == OTR_OPERANDS_MAX) {
+      if (tensor.device() != out.device() || tensor.scalar_type() != out.scalar_type()) {
         return false;
       }
       // Empty vectors are taken for tensors without elements of any shape.

@@ -113,7 +113,7 @@ struct Call {
     call.input_count = static_cast<uint32_t>(input_count);
     call.output_count = static_cast<uint32_t>(output_count);
     call.scalar_count = static_cast<uint32_t>(scalar_count);
-    call.reserved = 0;
+    call.flags = 0;
     return op.submit(stream, call);
   }
 };

@@ -352,7 +352,7 @@ fn operator(input: &mut Input<'_>, world: &mut World) {
         input_count: inputs,
         output_count: u32::from(input.byte() % 3),
         scalar_count: u32::from(input.byte() % 5),
-        reserved: 0,
+        flags: 0,
     };
     done(unsafe { otr_operator_call(stream, operator, &call) });
 }

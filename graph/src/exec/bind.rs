@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outrigger_device::Code;
-use outrigger_ops::{Call, Scalar};
+use outrigger_ops::{Call, Scalar, packed};
 
 use super::{GraphExec, Shown, State, threads};
 use crate::data::{Command, GraphData, NamedThing, Work};
@@ -189,7 +189,7 @@ impl GraphExec {
         let mut state = self.turn.lock();
         let state = &mut *state;
         let Some(&Slot {
-            what: NamedThing::Scalar { node: id, .. },
+            what: NamedThing::Scalar { node: id, index },
             ..
         }) = state.slots.get(slot as usize)
         else {
@@ -201,6 +201,21 @@ impl GraphExec {
         let command = &node.spec.command;
         let call = command.call.ok_or_else(missing)?;
         let old = state.slots[slot as usize].scalar.replace(value);
+        if let Work::Operator(..) = command.work {
+            // The driver's block has the number as it is.
+            let tensors = call.with(&data.store.calls, |_, call| {
+                call.inputs.len() + call.outputs.len()
+            });
+            let words = packed::scalar_words(tensors, index as usize);
+            for (word, first) in words.into_iter().zip(packed::scalar_as_words(value)) {
+                state.push_pending(Patch {
+                    target: Patch::WORD | u64::from(command.words.start + word),
+                    first,
+                    second: 0,
+                });
+            }
+            return Ok(());
+        }
         let planned = call.with(&data.store.calls, |operator, call| {
             let mut scalars = call.scalars.to_vec();
             for one in &state.slots {

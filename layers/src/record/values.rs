@@ -140,6 +140,24 @@ impl Argument for *mut *mut c_void {
     }
 }
 
+/// The list is the driver's, and the same whenever it is asked for.
+impl Argument for *mut *const *const c_char {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+}
+
+impl Argument for *mut sys::otr_operator_answer {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        place(self.is_null())
+    }
+
+    unsafe fn output(self, _: &mut Names, _: &str, _: u64) -> Option<Value> {
+        // SAFETY: NULL, or a struct that the call has written.
+        unsafe { self.as_ref() }.map(|answer| Value::Number(answer.workspace_bytes))
+    }
+}
+
 /// Host memory, or the data of a host call.
 impl Argument for *mut c_void {
     unsafe fn input(self, names: &Names, _: &str) -> Value {
@@ -277,7 +295,8 @@ impl Argument for *const sys::otr_launch {
 }
 
 impl Argument for *const sys::otr_operator_call {
-    /// Name, inputs, outputs, scalars. A tensor is its address, dtype, sizes and strides.
+    /// Name, inputs, outputs, scalars, arguments. A tensor is its address, dtype, sizes and strides; an argument is its
+    /// kind and count, and a number, a list or a text.
     unsafe fn input(self, names: &Names, _: &str) -> Value {
         // SAFETY: NULL or the struct, with as many operands as are counted.
         let Some(call) = (unsafe { self.as_ref() }) else {
@@ -329,8 +348,46 @@ impl Argument for *const sys::otr_operator_call {
             tensors(inputs),
             tensors(outputs),
             Value::List(scalars.iter().map(scalar).collect()),
+            // SAFETY: NULL or a chain (R3).
+            Value::List(unsafe { arguments(call.next) }),
         ])
     }
+}
+
+/// The arguments in the extension chain of a call.
+///
+/// # Safety
+/// NULL, or a chain whose records are as large as they say, with lists as long as they say.
+unsafe fn arguments(mut next: *const sys::otr_ext) -> Vec<Value> {
+    // SAFETY: NULL or a record of the chain.
+    while let Some(record) = unsafe { next.as_ref() } {
+        if record.type_ == sys::OTR_EXT_OPERATOR_ARGS {
+            // SAFETY: a record of this type is of this struct, with as many values as are counted.
+            let values = unsafe {
+                let args = &*next.cast::<sys::otr_operator_args>();
+                slice(args.values, args.count)
+            };
+            return values.iter().map(argument).collect();
+        }
+        next = record.next;
+    }
+    Vec::new()
+}
+
+fn argument(value: &sys::otr_value) -> Value {
+    // SAFETY: the member of the value's kind, with as many elements as are counted.
+    let what = unsafe {
+        match value.kind {
+            sys::OTR_VALUE_STRING => text(value.of.string),
+            sys::OTR_VALUE_INTS | sys::OTR_VALUE_BOOLS => {
+                let list = slice(value.of.integers, value.count);
+                Value::List(list.iter().map(|n| Value::Number(*n as u64)).collect())
+            }
+            _ => Value::Number(value.of.index),
+        }
+    };
+    let (kind, count) = (u64::from(value.kind), u64::from(value.count));
+    Value::List(vec![Value::Number(kind), Value::Number(count), what])
 }
 
 /// # Safety

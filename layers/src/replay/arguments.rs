@@ -216,7 +216,22 @@ macro_rules! slots {
     };
 }
 
-slots! { *mut u32 *mut u64 *mut *mut c_void }
+slots! { *mut u32 *mut u64 *mut *mut c_void *mut *const *const c_char }
+
+impl Rebuilt for *mut sys::otr_operator_answer {
+    fn rebuild(value: &Value, _: &str, _: &Things, frame: &mut Frame) -> Result<Self, Skip> {
+        if *value == Value::Null {
+            return Ok(std::ptr::null_mut());
+        }
+        let answer = sys::otr_operator_answer {
+            struct_size: size_of::<sys::otr_operator_answer>(),
+            next: std::ptr::null(),
+            workspace_bytes: 0,
+            cost_ns: 0,
+        };
+        Ok(frame.keep_one(answer))
+    }
+}
 
 impl Rebuilt for *mut c_void {
     fn rebuild(value: &Value, _: &str, things: &Things, _: &mut Frame) -> Result<Self, Skip> {
@@ -360,7 +375,7 @@ impl Rebuilt for *const sys::otr_operator_call {
         if *value == Value::Null {
             return Ok(std::ptr::null());
         }
-        let [name, inputs, outputs, scalars] = list(value)? else {
+        let [name, inputs, outputs, scalars, arguments] = list(value)? else {
             return Err("its operator is incomplete");
         };
         let mut tensors = |value| {
@@ -403,9 +418,49 @@ impl Rebuilt for *const sys::otr_operator_call {
                 value: sys::otr_scalar__bindgen_ty_1 { i64_: bits as i64 },
             });
         }
+        let mut raw = Vec::new();
+        for argument in list(arguments)? {
+            let [kind, count, what] = list(argument)? else {
+                return Err("an argument of it is incomplete");
+            };
+            let of = match what {
+                Value::List(_) => {
+                    let integers: Vec<i64> =
+                        numbers::<u64>(what)?.iter().map(|&n| n as i64).collect();
+                    let integers = frame.keep(integers);
+                    sys::otr_value__bindgen_ty_1 { integers }
+                }
+                Value::Number(index) => sys::otr_value__bindgen_ty_1 { index: *index },
+                text => sys::otr_value__bindgen_ty_1 {
+                    string: frame.text(text),
+                },
+            };
+            raw.push(sys::otr_value {
+                kind: number(kind)? as u32,
+                count: number(count)? as u32,
+                of,
+            });
+        }
+        let next = if raw.is_empty() {
+            std::ptr::null()
+        } else {
+            let count = raw.len() as u32;
+            let args = sys::otr_operator_args {
+                ext: sys::otr_ext {
+                    struct_size: size_of::<sys::otr_operator_args>(),
+                    type_: sys::OTR_EXT_OPERATOR_ARGS,
+                    reserved: 0,
+                    next: std::ptr::null(),
+                },
+                values: frame.keep(raw),
+                count,
+                reserved: 0,
+            };
+            frame.keep_one(args).cast_const().cast()
+        };
         let call = sys::otr_operator_call {
             struct_size: size_of::<sys::otr_operator_call>(),
-            next: std::ptr::null(),
+            next,
             name: frame.text(name),
             input_count: inputs.len() as u32,
             output_count: outputs.len() as u32,
@@ -413,7 +468,7 @@ impl Rebuilt for *const sys::otr_operator_call {
             inputs: frame.keep(inputs),
             outputs: frame.keep(outputs),
             scalars: frame.keep(values),
-            reserved: 0,
+            flags: 0,
         };
         Ok(frame.keep_one(call))
     }

@@ -151,7 +151,7 @@ fn plan_pow(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     static INVERSE: Definition =
         operator!(c"pow", 1, Output, 300, [Reciprocal<f32>; Reciprocal<f64>;;]);
     let special = match (call.inputs, call.outputs, call.scalars) {
-        ([_], [output], [exponent]) if is_float(output.dtype) => match exponent.to_f64() {
+        ([_], [output], [exponent]) if is_float(output.dtype()) => match exponent.to_f64() {
             2.0 => Some(&SQUARE),
             3.0 => Some(&CUBE),
             0.5 => Some(&SQRT),

@@ -163,7 +163,7 @@ impl Op {
             Rule::Inputs => class_of_inputs(output, call.inputs, operand)?,
         };
         let kernel = match self.on_bool {
-            Some(kernel) if output.dtype == DType::BOOL => Some(kernel),
+            Some(kernel) if output.dtype() == DType::BOOL => Some(kernel),
             _ => self.kernels[class as usize],
         };
         let Some(kernel) = kernel else {
@@ -173,19 +173,19 @@ impl Op {
         let shape = geometry::shape(output, call.inputs)?;
         let mut header = Header {
             numel: shape.numel,
-            addresses: [output.address, 0, 0, 0],
+            addresses: [output.address(), 0, 0, 0],
             params: [0; 4],
-            dtypes: [code(output.dtype), 0, 0, 0],
+            dtypes: [code(output.dtype()), 0, 0, 0],
             rank: 1,
             grain_blocks: (8_000_000 / self.cost / BLOCK as u32).clamp(1, 32) as u16,
         };
         for (k, input) in call.inputs.iter().enumerate() {
-            header.addresses[k + 1] = input.address;
-            header.dtypes[k + 1] = code(input.dtype);
+            header.addresses[k + 1] = input.address();
+            header.dtypes[k + 1] = code(input.dtype());
         }
         if let Some(operand) = operand {
             let operand = match self.rule {
-                Rule::Inputs => rounded_like(operand, call.inputs[0].dtype),
+                Rule::Inputs => rounded_like(operand, call.inputs[0].dtype()),
                 Rule::Output => operand,
             };
             header.addresses[self.operands] = word(class, operand);
@@ -243,14 +243,14 @@ fn class_of_output(
     inputs: &[Tensor<'_>],
     operand: Option<Scalar>,
 ) -> Result<Class> {
-    let Some(class) = class_of(output.dtype) else {
-        return unsupported(format!("no arithmetic on {}", output.dtype));
+    let Some(class) = class_of(output.dtype()) else {
+        return unsupported(format!("no arithmetic on {}", output.dtype()));
     };
     let mut has_float = operand.is_some_and(Scalar::is_float);
     for input in inputs {
-        has_float |= is_float(input.dtype);
-        if class_of(input.dtype).is_none() {
-            return unsupported(format!("no arithmetic on {}", input.dtype));
+        has_float |= is_float(input.dtype());
+        if class_of(input.dtype()).is_none() {
+            return unsupported(format!("no arithmetic on {}", input.dtype()));
         }
     }
     if has_float && matches!(class, Class::I32 | Class::I64) {
@@ -267,13 +267,13 @@ fn class_of_inputs(
     inputs: &[Tensor<'_>],
     operand: Option<Scalar>,
 ) -> Result<Class> {
-    if output.dtype != DType::BOOL {
+    if output.dtype() != DType::BOOL {
         return unsupported("the output of this operator is bool");
     }
     let (mut with_dims, mut without) = (None, None);
     for input in inputs {
-        let Some(class) = class_of(input.dtype) else {
-            return unsupported(format!("no arithmetic on {}", input.dtype));
+        let Some(class) = class_of(input.dtype()) else {
+            return unsupported(format!("no arithmetic on {}", input.dtype()));
         };
         let slot = if input.rank() == 0 {
             &mut without

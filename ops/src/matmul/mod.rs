@@ -137,8 +137,12 @@ fn plan_product(call: &Call<'_>, plan: &mut Plan, form: &Form) -> Result<()> {
         _ => return invalid("scalars are (beta, alpha) where there is a bias, else none"),
     };
     for input in call.inputs {
-        if input.dtype != output.dtype {
-            return invalid(format!("operands are {} and {}", input.dtype, output.dtype));
+        if input.dtype() != output.dtype() {
+            return invalid(format!(
+                "operands are {} and {}",
+                input.dtype(),
+                output.dtype()
+            ));
         }
     }
     let size = checked_size(output)?;
@@ -151,7 +155,7 @@ fn plan_product(call: &Call<'_>, plan: &mut Plan, form: &Form) -> Result<()> {
         Some(bias) => broadcast_bias(bias, output, form.output, size)?,
         None => Matrix::zeroed(),
     };
-    let (kernel, words): (KernelFn, fn(Scalar) -> u64) = match output.dtype {
+    let (kernel, words): (KernelFn, fn(Scalar) -> u64) = match output.dtype() {
         DType::F32 => (native_kernel::<f32>, f32::to_word),
         DType::F64 => (native_kernel::<f64>, f64::to_word),
         DType::F16 | DType::BF16 => (converted_kernel::<f32>, f32::to_word),
@@ -183,7 +187,7 @@ fn plan_product(call: &Call<'_>, plan: &mut Plan, form: &Form) -> Result<()> {
         k,
         alpha: words(alpha),
         beta: words(beta),
-        dtype: output.dtype.0 as u8,
+        dtype: output.dtype().0 as u8,
         // With a factor of 0 even an infinite bias has no effect, so the bias is not read.
         has_bias: u8::from(bias.is_some() && beta.to_f64() != 0.0),
         reserved: [0; 6],
@@ -224,18 +228,18 @@ impl Sizes {
         let mut strides = [0; 4];
         for (d, letter) in letters.chars().enumerate() {
             let slot = Self::slot(letter);
-            let here = tensor.sizes[d];
+            let here = tensor.sizes()[d];
             if *self.0[slot].get_or_insert(here) != here {
                 return invalid(format!(
                     "size {here} of dimension {d} of an operand does not fit the others: {:?}",
                     self.0[slot].unwrap_or_default()
                 ));
             }
-            strides[slot] = tensor.strides[d] * size;
+            strides[slot] = tensor.strides()[d] * size;
         }
         let [row, column] = [row, column].map(|letter| strides[Self::slot(letter)]);
         Ok(Matrix {
-            address: tensor.address,
+            address: tensor.address(),
             batch: strides[0],
             row,
             column,
@@ -260,20 +264,21 @@ fn broadcast_bias(
         return invalid("the bias has more dimensions than the output");
     }
     let mut matrix = Matrix {
-        address: bias.address,
+        address: bias.address(),
         ..Matrix::zeroed()
     };
     let skipped = output.rank() - bias.rank();
     for (d, letter) in letters.chars().enumerate().skip(skipped) {
-        let (have, want) = (bias.sizes[d - skipped], output.sizes[d]);
+        let (have, want) = (bias.sizes()[d - skipped], output.sizes()[d]);
         if have != want && have != 1 {
             return invalid(format!(
                 "bias {:?} does not broadcast to {:?}",
-                bias.sizes, output.sizes
+                bias.sizes(),
+                output.sizes()
             ));
         }
         let stride = if have == want {
-            bias.strides[d - skipped] * size
+            bias.strides()[d - skipped] * size
         } else {
             0
         };

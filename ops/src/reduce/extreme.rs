@@ -110,25 +110,26 @@ fn plan_extreme<const LARGEST: bool>(
     let Some(input) = call.inputs.first() else {
         return invalid("0 inputs, 1 is expected");
     };
-    let kernel = match class_of(input.dtype) {
+    let kernel = match class_of(input.dtype()) {
         Some(Class::F32) => kernel::<Extreme<f32, LARGEST>>,
         Some(Class::F64) => kernel::<Extreme<f64, LARGEST>>,
         Some(Class::I32) => kernel::<Extreme<i32, LARGEST>>,
         Some(Class::I64) => kernel::<Extreme<i64, LARGEST>>,
-        None => return unsupported(format!("not defined for {}", input.dtype)),
+        None => return unsupported(format!("not defined for {}", input.dtype())),
     };
     if let (Outputs::First | Outputs::Both, Some(values)) = (outputs, call.outputs.first())
-        && values.dtype != input.dtype
+        && values.dtype() != input.dtype()
     {
         return invalid(format!(
             "values are {}, they must be {}",
-            values.dtype, input.dtype
+            values.dtype(),
+            input.dtype()
         ));
     }
     if let (Outputs::Second | Outputs::Both, Some(indices)) = (outputs, call.outputs.last())
-        && (is_float(indices.dtype) || class_of(indices.dtype) != Some(Class::I64))
+        && (is_float(indices.dtype()) || class_of(indices.dtype()) != Some(Class::I64))
     {
-        return invalid(format!("indices are {}, they must be i64", indices.dtype));
+        return invalid(format!("indices are {}, they must be i64", indices.dtype()));
     }
     let ordered = outputs != Outputs::First;
     Reduction {

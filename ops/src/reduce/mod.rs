@@ -107,7 +107,7 @@ impl Reduction {
         if call
             .outputs
             .iter()
-            .any(|output| output.sizes != shape.sizes)
+            .any(|output| output.sizes() != shape.sizes())
         {
             return invalid("both outputs must have the same sizes");
         }
@@ -120,18 +120,18 @@ impl Reduction {
                 "the reduced dimensions are empty, and there is no result for no values",
             );
         }
-        let code = |tensor: Option<&Tensor<'_>>| tensor.map_or(0, |tensor| tensor.dtype.0 as u8);
-        let address = |tensor: Option<&Tensor<'_>>| tensor.map_or(0, |tensor| tensor.address);
+        let code = |tensor: Option<&Tensor<'_>>| tensor.map_or(0, |tensor| tensor.dtype().0 as u8);
+        let address = |tensor: Option<&Tensor<'_>>| tensor.map_or(0, |tensor| tensor.address());
         plan.kernel = self.kernel;
         let values = sides.kept.numel.saturating_mul(sides.reduced.numel);
         plan.cost_ns = crate::plan::cost_ns(values, COST);
         plan.push(&Header {
-            input: input.address,
+            input: input.address(),
             outputs: [address(first), address(second)],
             kept: sides.kept.numel,
             reduced: sides.reduced.numel,
             param: self.param,
-            dtypes: [input.dtype.0 as u8, code(first), code(second), 0],
+            dtypes: [input.dtype().0 as u8, code(first), code(second), 0],
             kept_rank: sides.kept.rank as u16,
             reduced_rank: sides.reduced.rank as u16,
         });
@@ -170,23 +170,24 @@ fn split(
     };
     for d in (0..input.rank()).rev() {
         let stride = |tensor: Option<&Tensor<'_>>, bytes: i64| {
-            tensor.map_or(0, |tensor| tensor.strides[d] * bytes)
+            tensor.map_or(0, |tensor| tensor.strides()[d] * bytes)
         };
         let mut dim = Dim {
-            size: input.sizes[d],
+            size: input.sizes()[d],
             strides: [0; geometry::MAX_OPERANDS],
         };
-        dim.strides[0] = input.strides[d] * size;
-        if shape.sizes[d] == dim.size {
+        dim.strides[0] = input.strides()[d] * size;
+        if shape.sizes()[d] == dim.size {
             dim.strides[1] = stride(first, first_size);
             dim.strides[2] = stride(second, second_size);
             sides.kept.add(dim, false)?;
-        } else if shape.sizes[d] == 1 {
+        } else if shape.sizes()[d] == 1 {
             sides.reduced.add(dim, ordered)?;
         } else {
             return invalid(format!(
                 "size {} of output dimension {d} must be 1 or the input's {}",
-                shape.sizes[d], dim.size
+                shape.sizes()[d],
+                dim.size
             ));
         }
     }

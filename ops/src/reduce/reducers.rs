@@ -209,18 +209,20 @@ fn plan_by_input(
     let Some(input) = call.inputs.first() else {
         return invalid("0 inputs, 1 is expected");
     };
-    let kernel = match class_of(input.dtype) {
+    let kernel = match class_of(input.dtype()) {
         Some(Class::F32) => Some(kernels.f32),
         Some(Class::F64) => Some(kernels.f64),
         Some(Class::I32 | Class::I64) => kernels.int,
         None => None,
     };
     let Some(kernel) = kernel else {
-        return unsupported(format!("not defined for {}", input.dtype));
+        return unsupported(format!("not defined for {}", input.dtype()));
     };
     for output in call.outputs {
-        if is_float(input.dtype) && !is_float(output.dtype) || class_of(output.dtype).is_none() {
-            return unsupported(format!("from {} to {}", input.dtype, output.dtype));
+        if is_float(input.dtype()) && !is_float(output.dtype())
+            || class_of(output.dtype()).is_none()
+        {
+            return unsupported(format!("from {} to {}", input.dtype(), output.dtype()));
         }
     }
     Reduction {
@@ -315,12 +317,12 @@ fn plan_truth<const ALL: bool>(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     let Some(input) = call.inputs.first() else {
         return invalid("0 inputs, 1 is expected");
     };
-    let kernel = match class_of(input.dtype) {
+    let kernel = match class_of(input.dtype()) {
         Some(Class::F32) => kernel::<Truth<f32, ALL>>,
         Some(Class::F64) => kernel::<Truth<f64, ALL>>,
         Some(Class::I32) => kernel::<Truth<i32, ALL>>,
         Some(Class::I64) => kernel::<Truth<i64, ALL>>,
-        None => return unsupported(format!("not defined for {}", input.dtype)),
+        None => return unsupported(format!("not defined for {}", input.dtype())),
     };
     let reduction = Reduction {
         kernel,

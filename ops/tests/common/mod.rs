@@ -140,12 +140,7 @@ impl Array {
     pub(crate) fn tensor(&self) -> Tensor<'_> {
         let size = self.dtype.size().unwrap_or(1) as i64;
         let address = self.data.as_ptr() as i64 + self.offset * size - BIAS;
-        Tensor {
-            address: address as u64,
-            dtype: self.dtype,
-            sizes: &self.sizes,
-            strides: &self.strides,
-        }
+        Tensor::new(address as u64, self.dtype, &self.sizes, &self.strides)
     }
 
     /// The indices of element k in row-major order.
@@ -249,6 +244,7 @@ pub(crate) fn call_tensors(
             inputs,
             outputs,
             scalars,
+            ..Call::default()
         },
     )?;
     // A block may be copied to any address, so the kernel gets it at an odd one.

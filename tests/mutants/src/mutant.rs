@@ -94,6 +94,8 @@ pub(crate) mod types {
     pub(crate) type QueueParams = *const sys::otr_queue_params;
     pub(crate) type Launch = *const sys::otr_launch;
     pub(crate) type OperatorCall = *const sys::otr_operator_call;
+    pub(crate) type Answer = sys::otr_operator_answer;
+    pub(crate) type Names = *const *const std::ffi::c_char;
     pub(crate) type Handle = sys::otr_ipc_handle;
 }
 
@@ -178,9 +180,12 @@ macro_rules! entry {
             module_load $args [Driver, u32, u32, Bytes, usize, Text, Out<Module>] $body
         }
     };
+    (operator_names $args:tt $body:block) => {
+        $crate::mutant::method! { operator_names $args [Driver, u32, Out<Names>, Out<u32>] $body }
+    };
     (operator_prepare $args:tt $body:block) => {
         $crate::mutant::method! {
-            operator_prepare $args [Driver, u32, OperatorCall, Out<u64>, Out<Operator>] $body
+            operator_prepare $args [Driver, u32, OperatorCall, Out<Answer>, Out<Operator>] $body
         }
     };
     (operator_release $args:tt $body:block) => {

@@ -66,8 +66,8 @@ mutants! {
 
     /// Tensors are taken to be dense, whatever their strides.
     operator_strides_ignored [R46] (()) {
-        operator_prepare(self, next, driver, device, call, bytes, operator) {
-            dense(call, |call| next.operator_prepare(driver, device, call, bytes, operator))
+        operator_prepare(self, next, driver, device, call, answer, operator) {
+            dense(call, |call| next.operator_prepare(driver, device, call, answer, operator))
         }
         operator_launch(self, next, queue, operator, call, workspace) {
             dense(call, |call| next.operator_launch(queue, operator, call, workspace))
@@ -113,10 +113,10 @@ mutants! {
 
     /// The workspace that is asked for is too small by a row.
     operator_workspace_too_small [R47] (()) {
-        operator_prepare(self, next, driver, device, call, bytes, operator) {
-            let code = next.operator_prepare(driver, device, call, bytes, operator);
+        operator_prepare(self, next, driver, device, call, answer, operator) {
+            let code = next.operator_prepare(driver, device, call, answer, operator);
             if code == Code::OK.0 {
-                *bytes = bytes.read().saturating_sub(64);
+                (*answer).workspace_bytes = (*answer).workspace_bytes.saturating_sub(64);
             }
             code
         }
@@ -124,8 +124,8 @@ mutants! {
 
     /// What there is not is answered with an operator for something else.
     operator_takes_what_it_has_not [R45] (()) {
-        operator_prepare(self, next, driver, device, call, bytes, operator) {
-            let code = next.operator_prepare(driver, device, call, bytes, operator);
+        operator_prepare(self, next, driver, device, call, answer, operator) {
+            let code = next.operator_prepare(driver, device, call, answer, operator);
             if code != Code::UNSUPPORTED.0 {
                 return code;
             }
@@ -137,14 +137,39 @@ mutants! {
             (other.name, other.inputs, other.outputs) =
                 (c"add".as_ptr(), tensors.as_ptr(), tensors.as_ptr());
             (other.input_count, other.output_count) = (2, 1);
-            next.operator_prepare(driver, device, &other, bytes, operator)
+            next.operator_prepare(driver, device, &other, answer, operator)
+        }
+    }
+
+    /// The last operator is missing in the list of names.
+    operator_name_left_out [R45] (()) {
+        operator_names(self, next, driver, device, names, count) {
+            let code = next.operator_names(driver, device, names, count);
+            if code == Code::OK.0 {
+                *count -= 1;
+            }
+            code
+        }
+    }
+
+    /// The list of names has one operator twice.
+    operator_name_twice [R45] (()) {
+        operator_names(self, next, driver, device, names, count) {
+            let code = next.operator_names(driver, device, names, count);
+            if code == Code::OK.0 {
+                let list = std::slice::from_raw_parts(*names, *count as usize);
+                let twice: Vec<_> = list.iter().chain(list).copied().collect();
+                *count *= 2;
+                *names = twice.leak().as_ptr();
+            }
+            code
         }
     }
 
     /// An operator that is not there has the code of a wrong argument.
     operator_absent_has_the_wrong_code [R45] (()) {
-        operator_prepare(self, next, driver, device, call, bytes, operator) {
-            match next.operator_prepare(driver, device, call, bytes, operator) {
+        operator_prepare(self, next, driver, device, call, answer, operator) {
+            match next.operator_prepare(driver, device, call, answer, operator) {
                 code if code == Code::UNSUPPORTED.0 => Code::NOT_FOUND.0,
                 code => code,
             }

@@ -25,7 +25,7 @@ impl<'a> Call<'a> {
             return Err(Fault::null("the call", Code::INVALID_ARGUMENT));
         };
         // All fields were there in the first version of the contract.
-        const SIZE: usize = offset_of!(sys::otr_operator_call, reserved) + size_of::<u32>();
+        const SIZE: usize = offset_of!(sys::otr_operator_call, flags) + size_of::<u32>();
         if call.struct_size < SIZE {
             return Err(Fault::argument(format!(
                 "a call of {} bytes; version 1.0 has {SIZE}",

@@ -8,6 +8,7 @@
 mod call;
 mod kernels;
 
+use std::ffi::c_char;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -171,18 +172,45 @@ fn pointer(
     Ok(on_device(device, what, start, size)? + below as u64)
 }
 
+/// The operators that [`Layout::of`] knows.
+struct Names([*const c_char; 2]);
+
+// SAFETY: the pointers lead to constants.
+unsafe impl Sync for Names {}
+
+static NAMES: Names = Names([c"add".as_ptr(), c"mm".as_ptr()]);
+
+pub(in crate::host) unsafe extern "C" fn names(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    names: *mut *const *const c_char,
+    count: *mut u32,
+) -> i32 {
+    done(|| {
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
+        unsafe { Host::from_handle(driver)? }.device(device)?;
+        writable(names)?;
+        writable(count)?;
+        // SAFETY: neither is NULL, so both are writable.
+        unsafe {
+            give(names, NAMES.0.as_ptr())?;
+            give(count, NAMES.0.len() as u32)
+        }
+    })
+}
+
 pub(in crate::host) unsafe extern "C" fn prepare(
     driver: *mut sys::otr_driver,
     device: u32,
     call: *const sys::otr_operator_call,
-    workspace_bytes: *mut u64,
+    answer: *mut sys::otr_operator_answer,
     place: *mut *mut sys::otr_operator,
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         let device = host.device(device)?.index;
-        writable(workspace_bytes)?;
+        writable(answer)?;
         writable(place)?;
         // SAFETY: R1, R10: NULL, or a struct of the size that stands in it, valid with its lists during
         // the call.
@@ -191,6 +219,15 @@ pub(in crate::host) unsafe extern "C" fn prepare(
         let bytes = layout
             .workspace_bytes()
             .ok_or_else(|| call.unsupported("more elements than there are addresses"))?;
+        // SAFETY: not NULL, so a struct of the size that stands in it (R1).
+        let size = unsafe { (*answer).struct_size };
+        // All fields were there in the first version of the contract.
+        if size < size_of::<sys::otr_operator_answer>() {
+            return Err(Fault::argument(format!(
+                "an answer of {size} bytes; version 1.0 has {}",
+                size_of::<sys::otr_operator_answer>()
+            )));
+        }
         host.operators.fetch_add(1, Ordering::Relaxed);
         let operator = Box::new(Operator {
             host: Arc::clone(&host),
@@ -199,7 +236,7 @@ pub(in crate::host) unsafe extern "C" fn prepare(
         });
         // SAFETY: neither is NULL, so both are writable.
         unsafe {
-            give(workspace_bytes, bytes)?;
+            give(&raw mut (*answer).workspace_bytes, bytes)?;
             give(place, Box::into_raw(operator).cast())
         }
     })

@@ -9,6 +9,7 @@ pub(super) mod library;
 mod numbers;
 pub(super) mod operand;
 pub(super) mod prepare;
+mod running;
 pub(super) mod sample;
 
 use outrigger_device::DType;
@@ -18,6 +19,7 @@ use crate::{Test, Verdict};
 use dimensions::{layer_norm, mm, reduce, softmax};
 use elementwise::{binary, cast, unary};
 use operand::Runner;
+use running::cumprod;
 
 /// An operator of one dtype, and what judges it.
 pub(super) struct Case {
@@ -80,6 +82,7 @@ of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
     "log_softmax" softmax(true);
     "mm" mm();
     "layer_norm" layer_norm();
+    "cumprod" cumprod();
 }
 
 of_dtypes! { INTEGERS INTEGER_CASES [I64 "i64", I32 "i32", I16 "i16", I8 "i8", U8 "u8"];

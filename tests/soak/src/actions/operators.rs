@@ -76,7 +76,7 @@ pub(crate) fn operator(
         input_count: inputs.len() as u32,
         output_count: outputs.len() as u32,
         scalar_count: scalars.len() as u32,
-        reserved: 0,
+        flags: 0,
     }
 }
 

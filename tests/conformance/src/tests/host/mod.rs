@@ -322,7 +322,7 @@ pub(super) fn with_add<R>(
         input_count: 2,
         output_count: 1,
         scalar_count: 1,
-        reserved: 0,
+        flags: 0,
     };
     let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
     Ok(call(add, &body)?)

@@ -55,7 +55,8 @@ pub(super) fn prepare(
     let group = driver.operators();
     let group = group.ok_or_else(|| Failure::new("the driver has the group operators"))?;
     // SAFETY: what the call points to lives as long as it.
-    Ok(unsafe { group.prepare(device, call) }?)
+    let answer = unsafe { group.prepare(device, call) }?;
+    Ok(answer.map(|(operator, needs)| (operator, needs.workspace_bytes)))
 }
 
 /// The library as a runner of operators.

@@ -55,7 +55,19 @@ pub(in crate::tests) fn limit(dtype: DType) -> f64 {
     }
 }
 
-/// Compares with a reference: the normalized mean square error is within the dtype's limit.
+/// The largest error of one element, in parts of its value or of a typical one, whichever is larger.
+fn element_limit(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-11,
+        DType::F32 => 2e-5,
+        DType::F16 => 16.0 / 2048.0,
+        DType::BF16 => 16.0 / 256.0,
+        _ => 0.0,
+    }
+}
+
+/// Compares with a reference: the normalized mean square error, and the error of each element, are within the dtype's
+/// limits.
 pub(in crate::tests) fn close(
     dtype: DType,
     found: &[f64],
@@ -76,6 +88,14 @@ pub(in crate::tests) fn close(
         if expected.is_finite() {
             power += expected.powi(2);
         }
+    }
+    let typical = (power / expected.len().max(1) as f64).sqrt();
+    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let most = element_limit(dtype) * typical.max(expected.abs()) + 1e-15;
+        check!(
+            found == expected || !found.is_finite() || (found - expected).abs() <= most,
+            "{what}: element {at} is {found}, and {expected} is right within {most:e}"
+        );
     }
     let limit = limit(dtype);
     // A result that is not a number has an error that is none either, and is refused above.

@@ -4,7 +4,10 @@ use std::ffi::CString;
 use std::ptr::null;
 
 use outrigger_device::sys::{
-    otr_operator_call_t, otr_scalar__bindgen_ty_1, otr_scalar_t, otr_tensor_t,
+    OTR_EXT_OPERATOR_ARGS, OTR_VALUE_BOOL, OTR_VALUE_BOOLS, OTR_VALUE_DTYPE, OTR_VALUE_INPUT,
+    OTR_VALUE_INPUTS, OTR_VALUE_INT, OTR_VALUE_INTS, OTR_VALUE_NONE, OTR_VALUE_OUTPUT,
+    OTR_VALUE_SCALAR, OTR_VALUE_STRING, otr_ext, otr_operator_args_t, otr_operator_call_t,
+    otr_scalar__bindgen_ty_1, otr_scalar_t, otr_tensor_t, otr_value__bindgen_ty_1, otr_value_t,
 };
 use outrigger_device::{DType, Queue};
 
@@ -151,7 +154,7 @@ pub(in crate::tests) fn empty_call() -> otr_operator_call_t {
         input_count: 0,
         output_count: 0,
         scalar_count: 0,
-        reserved: 0,
+        flags: 0,
     }
 }
 
@@ -161,8 +164,30 @@ pub(in crate::tests) struct Arguments {
     inputs: Vec<otr_tensor_t>,
     outputs: Vec<otr_tensor_t>,
     scalars: Vec<otr_scalar_t>,
-    /// Sizes and strides.
+    /// Sizes, strides, and lists of integers.
     lists: Vec<Vec<i64>>,
+    values: Vec<otr_value_t>,
+    texts: Vec<CString>,
+    /// On the heap, because calls point to it.
+    args: Option<Box<otr_operator_args_t>>,
+}
+
+/// An argument of an operator that has a schema.
+#[derive(Clone, Copy)]
+pub(in crate::tests) enum Given<'a> {
+    Nothing,
+    In(&'a Operand),
+    /// A list of tensors, some of which may be absent.
+    Ins(&'a [Option<&'a Operand>]),
+    /// A tensor that is written in place. It comes before all results.
+    InPlace(&'a Operand),
+    Number(f64),
+    Int(i64),
+    Truth(bool),
+    Dtype(DType),
+    Text(&'static str),
+    Ints(&'a [i64]),
+    Truths(&'a [i64]),
 }
 
 impl Arguments {
@@ -202,12 +227,97 @@ impl Arguments {
             outputs,
             scalars: scalars.collect(),
             lists,
+            values: Vec::new(),
+            texts: Vec::new(),
+            args: None,
         })
+    }
+
+    /// A call of an operator that has a schema. Its outputs are the tensors that are written in place, then `results`,
+    /// some of which may be absent.
+    pub(in crate::tests) fn of_schema(
+        name: &str,
+        given: &[Given<'_>],
+        results: &[Option<&Operand>],
+    ) -> Verdict<Self> {
+        let absent = Operand::nowhere(DType::INVALID, &[]);
+        let (mut inputs, mut outputs, mut scalars) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut lists, mut texts) = (Vec::new(), Vec::new());
+        let mut values = Vec::new();
+        for one in given {
+            let at = |count: usize| otr_value__bindgen_ty_1 {
+                index: count as u64,
+            };
+            let integer = |integer: i64| otr_value__bindgen_ty_1 { integer };
+            let (kind, count, of) = match *one {
+                Given::Nothing => (OTR_VALUE_NONE, 0, at(0)),
+                Given::In(operand) => {
+                    inputs.push(operand);
+                    (OTR_VALUE_INPUT, 0, at(inputs.len() - 1))
+                }
+                Given::Ins(operands) => {
+                    let first = inputs.len();
+                    inputs.extend(operands.iter().map(|operand| operand.unwrap_or(&absent)));
+                    (OTR_VALUE_INPUTS, operands.len(), at(first))
+                }
+                Given::InPlace(operand) => {
+                    outputs.push(operand);
+                    (OTR_VALUE_OUTPUT, 0, at(outputs.len() - 1))
+                }
+                Given::Number(number) => {
+                    scalars.push(number);
+                    (OTR_VALUE_SCALAR, 0, at(scalars.len() - 1))
+                }
+                Given::Int(value) => (OTR_VALUE_INT, 0, integer(value)),
+                Given::Truth(value) => (OTR_VALUE_BOOL, 0, integer(value.into())),
+                Given::Dtype(value) => (OTR_VALUE_DTYPE, 0, integer(value.0.into())),
+                Given::Text(text) => {
+                    let string = CString::new(text)?;
+                    texts.push(string);
+                    let string = texts.last().map_or(null(), |text| text.as_ptr());
+                    (
+                        OTR_VALUE_STRING,
+                        text.len(),
+                        otr_value__bindgen_ty_1 { string },
+                    )
+                }
+                Given::Ints(list) | Given::Truths(list) => {
+                    lists.push(list.to_vec());
+                    let integers = lists.last().map_or(null(), |list| list.as_ptr());
+                    let kind = match one {
+                        Given::Ints(_) => OTR_VALUE_INTS,
+                        _ => OTR_VALUE_BOOLS,
+                    };
+                    (kind, list.len(), otr_value__bindgen_ty_1 { integers })
+                }
+            };
+            let count = count as u32;
+            values.push(otr_value_t { kind, count, of });
+        }
+        outputs.extend(results.iter().map(|operand| operand.unwrap_or(&absent)));
+        let mut arguments = Self::new(name, &inputs, &outputs, &scalars)?;
+        arguments.lists.extend(lists);
+        arguments.texts = texts;
+        arguments.values = values;
+        arguments.args = Some(Box::new(otr_operator_args_t {
+            ext: otr_ext {
+                struct_size: size_of::<otr_operator_args_t>(),
+                type_: OTR_EXT_OPERATOR_ARGS,
+                reserved: 0,
+                next: null(),
+            },
+            values: arguments.values.as_ptr(),
+            count: arguments.values.len() as u32,
+            reserved: 0,
+        }));
+        Ok(arguments)
     }
 
     /// The call; it points into `self`.
     pub(in crate::tests) fn call(&self) -> otr_operator_call_t {
+        let args = self.args.as_ref();
         otr_operator_call_t {
+            next: args.map_or(null(), |args| &raw const args.ext),
             name: self.name.as_ptr(),
             inputs: self.inputs.as_ptr(),
             outputs: self.outputs.as_ptr(),
@@ -253,5 +363,49 @@ pub(in crate::tests) fn gives(
         return close(outputs[0].dtype, &after[0], expected, what);
     }
     equal!(after, before, "the outputs of {what}, which is unsupported");
+    Ok(())
+}
+
+/// Runs an operator that has a schema, and checks what its outputs hold then, in the order of memory: for each that is
+/// there the values expected, where they are given. Where the runner has no such operator, nothing is written at all.
+pub(in crate::tests) fn schema_gives(
+    on: &dyn Runner,
+    name: &str,
+    given: &[Given<'_>],
+    results: &[Option<&Operand>],
+    expected: &[Option<&[f64]>],
+    what: &str,
+) -> Verdict {
+    let in_place = given.iter().filter_map(|one| match one {
+        Given::InPlace(operand) => Some(*operand),
+        _ => None,
+    });
+    let outputs: Vec<Option<&Operand>> =
+        in_place.map(Some).chain(results.iter().copied()).collect();
+    equal!(expected.len(), outputs.len(), "values expected of {what}");
+    let values = || -> Verdict<Vec<Option<Vec<f64>>>> {
+        let outputs = outputs.iter();
+        let one = |output: &Option<&Operand>| output.map(|one| one.values(on, what)).transpose();
+        outputs.map(one).collect()
+    };
+    let before = values()?;
+    let ran = on.run(&Arguments::of_schema(name, given, results)?.call())?;
+    let after = values()?;
+    if !ran {
+        equal!(after, before, "the outputs of {what}, which is unsupported");
+        return Ok(());
+    }
+    for (at, (output, (found, expected))) in
+        outputs.iter().zip(after.iter().zip(expected)).enumerate()
+    {
+        if let (Some(output), Some(found), Some(expected)) = (output, found, expected) {
+            close(
+                output.dtype,
+                found,
+                expected,
+                &format!("{what}, output {at}"),
+            )?;
+        }
+    }
     Ok(())
 }

@@ -1,14 +1,18 @@
 //! R45 and R7: which operators the driver has, and how the entries answer to arguments that make no
 //! sense.
 
+use std::collections::HashSet;
 use std::ptr::{null, null_mut};
 
-use outrigger_device::sys::{otr_operator, otr_operator_api, otr_operator_call_t, otr_tensor_t};
+use outrigger_device::sys::{
+    otr_operator, otr_operator_answer, otr_operator_api, otr_operator_call_t, otr_tensor_t,
+};
 use outrigger_device::{Code, DType};
 
 use super::operand::{Arguments, Operand, empty_call};
 use super::sample::Sample;
 use crate::test::tests;
+use crate::tests::host::otr;
 use crate::tests::raw::{Bare, Raw, call};
 use crate::verdict::{check, equal};
 use crate::{Context, Failure, Verdict};
@@ -17,6 +21,8 @@ tests! { "ops.prepare":
     /// Names, element types and operands for which there is no operator are OTR_ERR_UNSUPPORTED, and nothing
     /// is written.
     what_there_is_not_is_unsupported: R4 R45, needs Operators;
+    /// Each name is of docs/operators.md or a framework's, and stands once; what is prepared is among them.
+    names_are_those_that_are_taken: R45, needs Operators;
     /// Neither addresses nor scalars are looked at.
     addresses_and_scalars_do_not_matter: R45, needs Operators;
     /// NULL, devices that do not exist and calls that are cut off are refused, and nothing is written.
@@ -29,12 +35,18 @@ tests! { "ops.prepare":
 struct Asked<'a> {
     raw: &'a Raw,
     group: &'a otr_operator_api,
-    bytes: u64,
+    answer: otr_operator_answer,
     operator: *mut otr_operator,
 }
 
 /// What outputs hold before a call.
 const BYTES: u64 = 0x5a5a;
+const ANSWER: otr_operator_answer = otr_operator_answer {
+    struct_size: size_of::<otr_operator_answer>(),
+    next: null(),
+    workspace_bytes: BYTES,
+    cost_ns: BYTES,
+};
 const OPERATOR: *mut otr_operator = 0x5a5a as *mut otr_operator;
 
 impl<'a> Asked<'a> {
@@ -44,29 +56,33 @@ impl<'a> Asked<'a> {
         Ok(Self {
             raw,
             group: group.ok_or_else(|| Failure::new("the driver has the group operators"))?,
-            bytes: BYTES,
+            answer: ANSWER,
             operator: OPERATOR,
         })
     }
 
     /// Asks device 0.
     fn prepare(&mut self, question: &otr_operator_call_t) -> Verdict<i32> {
-        let (bytes, operator) = (&mut self.bytes, &mut self.operator);
+        let (answer, operator) = (&mut self.answer, &mut self.operator);
         Ok(call!(
             self.group,
             prepare,
             self.raw.handle(),
             0,
             question,
-            bytes,
+            answer,
             operator
         ))
     }
 
     fn is_untouched(&self, what: &str) -> Verdict {
         equal!(
-            (self.bytes, self.operator),
-            (BYTES, OPERATOR),
+            (
+                self.answer.workspace_bytes,
+                self.answer.cost_ns,
+                self.operator
+            ),
+            (BYTES, BYTES, OPERATOR),
             "R4: the outputs of {what}"
         );
         Ok(())
@@ -76,7 +92,7 @@ impl<'a> Asked<'a> {
     fn release(&mut self) -> Verdict {
         check!(!self.operator.is_null(), "an operator was given");
         let answer = call!(self.group, release, self.operator);
-        (self.bytes, self.operator) = (BYTES, OPERATOR);
+        (self.answer, self.operator) = (ANSWER, OPERATOR);
         self.raw.takes(answer, "release")
     }
 }
@@ -150,6 +166,35 @@ fn what_there_is_not_is_unsupported(context: &Context) -> Verdict {
     Ok(())
 }
 
+fn names_are_those_that_are_taken(context: &Context) -> Verdict {
+    let raw = Raw::open(context)?;
+    let group = raw.driver().operators();
+    let group = group.ok_or_else(|| Failure::new("the driver has the group operators"))?;
+    let names = group.names(0)?;
+    let mut seen = HashSet::new();
+    for name in &names {
+        let text = name.to_string_lossy();
+        let mut id = 0;
+        check!(
+            otr!(otr_operator_find, name.as_ptr(), &raw mut id).is_ok(),
+            "R45: '{text}' is no name of docs/operators.md, and no schema name of a framework's operator"
+        );
+        check!(seen.insert(id), "R45: '{text}' stands in the list once");
+    }
+    let (taken, _) = Sample::sorted(raw.driver())?;
+    for sample in taken {
+        check!(
+            names
+                .iter()
+                .any(|name| name.to_bytes() == sample.name.as_bytes()),
+            "R45: {} is prepared, so it is among the names",
+            sample.name
+        );
+    }
+    equal!(group.names(0)?, names, "R45: the names, asked for again");
+    Ok(())
+}
+
 fn addresses_and_scalars_do_not_matter(context: &Context) -> Verdict {
     let raw = Raw::open(context)?;
     let mut asked = Asked::new(&raw)?;
@@ -173,7 +218,7 @@ fn addresses_and_scalars_do_not_matter(context: &Context) -> Verdict {
             let mut answers = Vec::new();
             for call in [question.call(), given] {
                 let answer = asked.prepare(&call)?;
-                answers.push((answer, asked.bytes));
+                answers.push((answer, asked.answer.workspace_bytes));
                 if answer == Code::OK.0 {
                     asked.release()?;
                 }
@@ -196,32 +241,63 @@ fn wrong_arguments_are_refused(context: &Context) -> Verdict {
     let operand = Operand::nowhere(DType::F32, &[4]);
     let arguments = Arguments::new("add", &[&operand, &operand], &[&operand], &[])?;
     let good = arguments.call();
-    let (bytes, operator) = (&mut asked.bytes, &mut asked.operator);
+    let (place, operator) = (&mut asked.answer, &mut asked.operator);
+    let mut short = otr_operator_answer {
+        struct_size: 8,
+        ..ANSWER
+    };
+    let (mut names, mut found) = (null(), 0);
+    let (list, number) = (&raw mut names, &raw mut found);
     for (what, code, answer) in [
         (
             "prepare of NULL",
             Code::INVALID_HANDLE,
-            call!(group, prepare, null_mut(), 0, &good, bytes, operator),
+            call!(group, prepare, null_mut(), 0, &good, place, operator),
         ),
         (
             "prepare on no device",
             Code::INVALID_DEVICE,
-            call!(group, prepare, handle, count, &good, bytes, operator),
+            call!(group, prepare, handle, count, &good, place, operator),
         ),
         (
             "prepare without a call",
             Code::INVALID_ARGUMENT,
-            call!(group, prepare, handle, 0, null(), bytes, operator),
+            call!(group, prepare, handle, 0, null(), place, operator),
         ),
         (
-            "prepare without a place for the bytes",
+            "prepare with a place for less than an answer",
+            Code::INVALID_ARGUMENT,
+            call!(group, prepare, handle, 0, &good, &mut short, operator),
+        ),
+        (
+            "prepare without a place for the answer",
             Code::INVALID_ARGUMENT,
             call!(group, prepare, handle, 0, &good, null_mut(), operator),
         ),
         (
             "prepare without a place for the operator",
             Code::INVALID_ARGUMENT,
-            call!(group, prepare, handle, 0, &good, bytes, null_mut()),
+            call!(group, prepare, handle, 0, &good, place, null_mut()),
+        ),
+        (
+            "names of NULL",
+            Code::INVALID_HANDLE,
+            call!(group, names, null_mut(), 0, list, number),
+        ),
+        (
+            "names of no device",
+            Code::INVALID_DEVICE,
+            call!(group, names, handle, count, list, number),
+        ),
+        (
+            "names without a place for the list",
+            Code::INVALID_ARGUMENT,
+            call!(group, names, handle, 0, null_mut(), number),
+        ),
+        (
+            "names without a place for the number",
+            Code::INVALID_ARGUMENT,
+            call!(group, names, handle, 0, list, null_mut()),
         ),
         (
             "release of NULL",

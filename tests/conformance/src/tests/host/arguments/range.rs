@@ -1,6 +1,8 @@
 //! H7 to H12 and H30: devices, flags, strings and structs that make no sense, and the ownership of
 //! results.
 
+use outrigger_device::sys::{OTR_EXT_OPERATOR_ARGS, otr_ext};
+
 use super::*;
 
 tests! { "host-abi.range":
@@ -350,18 +352,24 @@ fn reserved_fields(context: &Context) -> Verdict {
     let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
     let call = super::super::operators::empty_call();
     let mut wrong = call;
-    wrong.reserved = 1;
+    wrong.flags = 1 << 31;
     refused(
         otr!(otr_operator_call, stream, add, &wrong),
         Code::INVALID_ARGUMENT,
-        "`reserved` of an operator call",
+        "`flags` of an operator call",
     )?;
     let mut wrong = call;
-    wrong.next = std::ptr::from_ref(&call).cast();
+    let short = otr_ext {
+        struct_size: size_of::<otr_ext>(),
+        type_: OTR_EXT_OPERATOR_ARGS,
+        reserved: 0,
+        next: std::ptr::null(),
+    };
+    wrong.next = &raw const short;
     refused(
         otr!(otr_operator_call, stream, add, &wrong),
         Code::INVALID_ARGUMENT,
-        "`next` of an operator call",
+        "arguments of an operator call that are cut off",
     )?;
     let wrong = otr_kernel_call_t {
         reserved: 1,

@@ -1,0 +1,366 @@
+//! Host kernels that go from element to element, in f64 or in i64: right for every dtype and layout, and not fast.
+//!
+//! The argument block of such a kernel is the packed call. So the kernel sees the call as it was planned, and needs no
+//! block of its own.
+
+use std::ffi::c_void;
+
+use half::{bf16, f16};
+use outrigger_device::{Code, DType};
+
+use crate::arguments;
+use crate::call::{Argument, Call, Scalar, Tensor};
+use crate::error::{Result, invalid};
+use crate::memory::ArgumentBlock;
+use crate::packed;
+use crate::plan::{Plan, cost_ns};
+use crate::registry::OperatorId;
+
+/// An operator that is computed element by element.
+pub(crate) trait Plain {
+    /// Checks a call whose arguments have the right types. Returns a number of steps, of some nanoseconds each.
+    fn check(call: &Call<'_>) -> Result<i64>;
+
+    /// Computes a call that was checked.
+    ///
+    /// # Errors
+    /// The code of the failure, such as `OUT_OF_RANGE`.
+    fn run(run: &Run<'_>) -> Result<(), Code>;
+}
+
+/// The plan of a plain operator: what its `Definition` names.
+pub(crate) fn plan<P: Plain>(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
+    let Some(id) = OperatorId::find(plan.label) else {
+        return invalid("the operator is not of the catalog");
+    };
+    if let Some(entry) = id.entry() {
+        arguments::check(entry, call)?;
+    }
+    let steps = P::check(call)?;
+    plan.kernel = kernel::<P>;
+    plan.cost_ns = cost_ns(steps, 4000);
+    plan.push_words(&packed::pack(id, call));
+    Ok(())
+}
+
+/// Runs a block that [`plan`] packed.
+unsafe extern "C" fn kernel<P: Plain>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
+    // SAFETY: the caller gives the block of the plan, which is readable.
+    let block = unsafe { ArgumentBlock::new(args, args_size) };
+    packed::unpack(block.words(), |call| match P::run(&Run { call, bias }) {
+        Ok(()) => Code::OK.0,
+        Err(code) => code.0,
+    })
+}
+
+/// A call that runs.
+pub(crate) struct Run<'a> {
+    pub(crate) call: &'a Call<'a>,
+    bias: i64,
+}
+
+impl<'a> Run<'a> {
+    /// An input, by its place among the inputs.
+    pub(crate) fn input(&self, at: usize) -> View<'a> {
+        View::new(&self.call.inputs[at], self.bias)
+    }
+
+    /// An output, by its place among the outputs.
+    pub(crate) fn output(&self, at: usize) -> View<'a> {
+        View::new(&self.call.outputs[at], self.bias)
+    }
+
+    /// An output that is there.
+    pub(crate) fn wanted(&self, at: usize) -> Option<View<'a>> {
+        let tensor = self.call.outputs.get(at)?;
+        (tensor.dtype() != DType::INVALID).then(|| View::new(tensor, self.bias))
+    }
+
+    /// The tensor of an argument, by its place in the schema; `None` if it was left out.
+    pub(crate) fn tensor(&self, argument: usize) -> Option<View<'a>> {
+        let tensor = self.call.tensor(argument)?;
+        Some(View::new(tensor, self.bias))
+    }
+}
+
+impl<'a> Call<'a> {
+    /// The tensor of an argument, by its place in the schema; `None` if it was left out.
+    pub(crate) fn tensor(&self, argument: usize) -> Option<&'a Tensor<'a>> {
+        let tensor = match self.args.get(argument)?.get() {
+            Argument::Input(at) => self.inputs.get(at),
+            Argument::Output(at) => self.outputs.get(at),
+            _ => None,
+        };
+        tensor.filter(|tensor| tensor.dtype() != DType::INVALID)
+    }
+
+    /// The tensor of an argument that must be there.
+    pub(crate) fn needed(&self, argument: usize) -> Result<&'a Tensor<'a>> {
+        match self.tensor(argument) {
+            Some(tensor) => Ok(tensor),
+            None => invalid(format!(
+                "argument {argument} is a tensor that must be there"
+            )),
+        }
+    }
+
+    /// An output that must be there, by its place among the outputs.
+    pub(crate) fn result(&self, at: usize) -> Result<&'a Tensor<'a>> {
+        match self
+            .outputs
+            .get(at)
+            .filter(|one| one.dtype() != DType::INVALID)
+        {
+            Some(tensor) => Ok(tensor),
+            None => invalid(format!("output {at} must be there")),
+        }
+    }
+
+    /// A list of tensors, by the place of the argument in the schema; those that are absent have dtype `INVALID`.
+    pub(crate) fn tensors(&self, argument: usize) -> &'a [Tensor<'a>] {
+        match self.args.get(argument).map(|value| value.get()) {
+            Some(Argument::Inputs(range)) => self.inputs.get(range).unwrap_or_default(),
+            Some(Argument::Outputs(range)) => self.outputs.get(range).unwrap_or_default(),
+            _ => &[],
+        }
+    }
+
+    /// The integer of an argument; `None` if it was left out.
+    pub(crate) fn int(&self, argument: usize) -> Option<i64> {
+        match self.args.get(argument)?.get() {
+            Argument::Int(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The truth value of an argument; false if it was left out.
+    pub(crate) fn truth(&self, argument: usize) -> bool {
+        let value = self.args.get(argument).map(|value| value.get());
+        value == Some(Argument::Bool(true))
+    }
+
+    /// The number of an argument; `None` if it was left out.
+    pub(crate) fn number(&self, argument: usize) -> Option<f64> {
+        match self.args.get(argument)?.get() {
+            Argument::Scalar(at) => self.scalars.get(at).map(|scalar| Scalar::to_f64(*scalar)),
+            _ => None,
+        }
+    }
+
+    /// The list of integers or truth values of an argument; empty if it was left out.
+    pub(crate) fn ints(&self, argument: usize) -> &'a [i64] {
+        match self.args.get(argument).map(|value| value.get()) {
+            Some(Argument::Ints(list) | Argument::Bools(list)) => list,
+            _ => &[],
+        }
+    }
+}
+
+/// A tensor whose elements are read and written one by one.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    base: u64,
+    pub(crate) dtype: DType,
+    pub(crate) sizes: &'a [i64],
+    pub(crate) strides: &'a [i64],
+}
+
+macro_rules! by_dtype {
+    ($dtype:expr, $type:ident => $do:expr, $half:ident => $do_half:expr, else $other:expr) => {
+        match $dtype {
+            DType::F32 => {
+                type $type = f32;
+                $do
+            }
+            DType::F64 => {
+                type $type = f64;
+                $do
+            }
+            DType::F16 => {
+                type $half = f16;
+                $do_half
+            }
+            DType::BF16 => {
+                type $half = bf16;
+                $do_half
+            }
+            DType::I64 => {
+                type $type = i64;
+                $do
+            }
+            DType::I32 => {
+                type $type = i32;
+                $do
+            }
+            DType::I16 => {
+                type $type = i16;
+                $do
+            }
+            DType::I8 => {
+                type $type = i8;
+                $do
+            }
+            DType::U8 => {
+                type $type = u8;
+                $do
+            }
+            DType::U16 => {
+                type $type = u16;
+                $do
+            }
+            DType::U32 => {
+                type $type = u32;
+                $do
+            }
+            DType::U64 => {
+                type $type = u64;
+                $do
+            }
+            _ => $other,
+        }
+    };
+}
+
+impl<'a> View<'a> {
+    fn new(tensor: &Tensor<'a>, bias: i64) -> Self {
+        Self {
+            base: tensor.address().wrapping_add_signed(bias),
+            dtype: tensor.dtype(),
+            sizes: tensor.sizes(),
+            strides: tensor.strides(),
+        }
+    }
+
+    pub(crate) fn numel(&self) -> i64 {
+        self.sizes.iter().product()
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// The size of a dimension; 1 for one that is not there.
+    pub(crate) fn size(&self, dim: usize) -> i64 {
+        self.sizes.get(dim).copied().unwrap_or(1)
+    }
+
+    /// The place of an element by its indices, the first ones of which may be left out where the rank is less.
+    pub(crate) fn at(&self, indices: &[i64]) -> i64 {
+        debug_assert!(indices.len() == self.rank());
+        let steps = indices.iter().zip(self.strides);
+        steps.map(|(index, stride)| index * stride).sum()
+    }
+
+    /// The place of the element with a number in row-major order.
+    pub(crate) fn nth(&self, mut number: i64) -> i64 {
+        let mut place = 0;
+        for (size, stride) in self.sizes.iter().zip(self.strides).rev() {
+            place += number % size * stride;
+            number /= size;
+        }
+        place
+    }
+
+    fn pointer(&self, place: i64) -> *mut u8 {
+        let width = self.dtype.size().unwrap_or(1) as i64;
+        self.base.wrapping_add_signed(place * width) as *mut u8
+    }
+
+    /// The element at a place, as a number.
+    pub(crate) fn get(&self, place: i64) -> f64 {
+        let from = self.pointer(place);
+        // SAFETY: places come from `at` and `nth` with indices below the sizes, so it is an element of an operand, which
+        // is live while the kernel runs.
+        unsafe {
+            by_dtype!(self.dtype, T => from.cast::<T>().read_unaligned() as f64,
+                H => from.cast::<H>().read_unaligned().to_f64(),
+                else f64::from(from.read() != 0))
+        }
+    }
+
+    /// Writes a number as the element at a place, rounded once.
+    pub(crate) fn set(&self, place: i64, value: f64) {
+        let to = self.pointer(place);
+        // SAFETY: as in `get`; the tensor is an output.
+        unsafe {
+            by_dtype!(self.dtype, T => to.cast::<T>().write_unaligned(value as T),
+                H => to.cast::<H>().write_unaligned(H::from_f64(value)),
+                else to.write(u8::from(value != 0.0)));
+        }
+    }
+
+    /// The element at a place as an integer, exactly; floating-point numbers are cut.
+    pub(crate) fn get_int(&self, place: i64) -> i64 {
+        let from = self.pointer(place);
+        // SAFETY: as in `get`.
+        unsafe {
+            by_dtype!(self.dtype, T => from.cast::<T>().read_unaligned() as i64,
+                H => from.cast::<H>().read_unaligned().to_f64() as i64,
+                else i64::from(from.read() != 0))
+        }
+    }
+
+    /// Writes an integer as the element at a place; it wraps.
+    pub(crate) fn set_int(&self, place: i64, value: i64) {
+        let to = self.pointer(place);
+        // SAFETY: as in `set`.
+        unsafe {
+            by_dtype!(self.dtype, T => to.cast::<T>().write_unaligned(value as T),
+                H => to.cast::<H>().write_unaligned(H::from_f64(value as f64)),
+                else to.write(u8::from(value != 0)));
+        }
+    }
+
+    /// Moves an element of another tensor of this dtype to a place, as its bits.
+    pub(crate) fn take(&self, place: i64, other: &View<'_>, from: i64) {
+        debug_assert!(self.dtype == other.dtype);
+        let width = self.dtype.size().unwrap_or(1);
+        // SAFETY: as in `get` and `set`: elements of this width. They may be one and the same.
+        unsafe { std::ptr::copy(other.pointer(from), self.pointer(place), width) };
+    }
+
+    /// Moves all elements of a tensor of the same sizes and dtype here.
+    pub(crate) fn take_all(&self, other: &View<'_>) {
+        for number in 0..self.numel() {
+            self.take(self.nth(number), other, other.nth(number));
+        }
+    }
+
+    /// Writes the same number to all elements.
+    pub(crate) fn fill(&self, value: f64) {
+        for number in 0..self.numel() {
+            self.set(self.nth(number), value);
+        }
+    }
+
+    /// Whether the elements are integers or truth values.
+    pub(crate) fn is_int(&self) -> bool {
+        !matches!(
+            self.dtype,
+            DType::F32 | DType::F64 | DType::F16 | DType::BF16
+        )
+    }
+}
+
+/// A dimension that may be counted from the end, of a tensor of `rank` (0 counts as 1).
+pub(crate) fn dimension(dim: i64, rank: usize) -> Result<usize> {
+    let count = rank.max(1) as i64;
+    match dim {
+        dim if (0..count).contains(&dim) => Ok(dim as usize),
+        dim if (-count..0).contains(&dim) => Ok((dim + count) as usize),
+        _ => invalid(format!(
+            "dimension {dim} is not within -{count} and {}",
+            count - 1
+        )),
+    }
+}
+
+/// Refuses two lists of sizes that are to be the same.
+pub(crate) fn same_sizes(what: &str, found: &[i64], right: &[i64]) -> Result<()> {
+    if found == right {
+        return Ok(());
+    }
+    invalid(format!(
+        "{what} has sizes {found:?}, {right:?} are expected"
+    ))
+}
