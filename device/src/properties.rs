@@ -38,6 +38,12 @@ impl DeviceProperties {
         self.flags & sys::OTR_DEVICE_HOST_VISIBLE != 0
     }
 
+    /// Whether the device is the CPU of the host.
+    #[inline]
+    pub fn is_cpu(&self) -> bool {
+        self.flags & sys::OTR_DEVICE_CPU != 0
+    }
+
     /// An empty struct for a driver to fill.
     pub(crate) fn raw() -> sys::otr_device_properties {
         sys::otr_device_properties {

@@ -66,6 +66,7 @@ pub const OTR_LOG_WARN: i32 = 2;
 pub const OTR_LOG_INFO: i32 = 3;
 pub const OTR_LOG_DEBUG: i32 = 4;
 pub const OTR_DEVICE_HOST_VISIBLE: u64 = 1;
+pub const OTR_DEVICE_CPU: u64 = 2;
 pub const OTR_EVENT_TIMING: u32 = 1;
 pub const OTR_CODE_HOST_FUNCTION: u32 = 1;
 pub const OTR_CODE_SPIRV: u32 = 2;

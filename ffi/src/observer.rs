@@ -21,6 +21,9 @@ pub const OTR_OBSERVE_SEGMENT_FREE: u32 = 8;
 pub const OTR_OBSERVE_OUT_OF_MEMORY: u32 = 16;
 /// An operator ran on the CPU in place of the device.
 pub const OTR_OBSERVE_FALLBACK: u32 = 32;
+/// A host kernel served an operator on a device that is not the CPU. Seen in the mode OTR_FALLBACK_WARN, the first
+/// time for each operator.
+pub const OTR_OBSERVE_HOST_KERNEL: u32 = 64;
 
 // Literals above, so that they reach the header; the runtime's must be the same.
 const _: () = assert!(
@@ -30,6 +33,7 @@ const _: () = assert!(
         && ObservationKinds::SEGMENT_FREE.0 == OTR_OBSERVE_SEGMENT_FREE
         && ObservationKinds::OUT_OF_MEMORY.0 == OTR_OBSERVE_OUT_OF_MEMORY
         && ObservationKinds::FALLBACK.0 == OTR_OBSERVE_FALLBACK
+        && ObservationKinds::HOST_KERNEL.0 == OTR_OBSERVE_HOST_KERNEL
 );
 
 /// One event. It lives as long as the observer's call.

@@ -587,6 +587,16 @@ pub struct otr_host_api_t {
         address: u64,
         exported: *mut *mut c_char,
     ) -> *mut otr_status_t,
+    pub fallback_set_policy: unsafe extern "C" fn(
+        policy: *const c_char,
+    ) -> *mut otr_status_t,
+    pub fallback_policy: unsafe extern "C" fn(
+        policy: *mut *mut c_char,
+    ) -> *mut otr_status_t,
+    pub operator_report: unsafe extern "C" fn(
+        json: *mut *mut c_char,
+    ) -> *mut otr_status_t,
+    pub operator_timing: unsafe extern "C" fn(on: u32) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -743,6 +753,10 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     memory_record_stream_on: crate::otr_memory_record_stream_on,
     memory_pointer_info_on: crate::otr_memory_pointer_info_on,
     memory_export_on: crate::otr_memory_export_on,
+    fallback_set_policy: crate::otr_fallback_set_policy,
+    fallback_policy: crate::otr_fallback_policy,
+    operator_report: crate::otr_operator_report,
+    operator_timing: crate::otr_operator_timing,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1200,5 +1214,17 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_memory_export_on) => {
         $table .memory_export_on
+    };
+    ($table:expr, otr_fallback_set_policy) => {
+        $table .fallback_set_policy
+    };
+    ($table:expr, otr_fallback_policy) => {
+        $table .fallback_policy
+    };
+    ($table:expr, otr_operator_report) => {
+        $table .operator_report
+    };
+    ($table:expr, otr_operator_timing) => {
+        $table .operator_timing
     };
 }

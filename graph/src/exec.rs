@@ -25,7 +25,7 @@ use crate::capture::Stream;
 use crate::data::{GraphData, Work};
 use crate::graph::Graph;
 use crate::launch::{Block, Header, replay};
-use crate::memory::Device;
+use crate::memory::{Device, Replayed};
 use crate::native::{self, Native};
 use crate::program::{Patch, Program};
 use crate::schedule::Schedule;
@@ -90,6 +90,8 @@ pub struct GraphExec {
     serial: bool,
     /// Replays so far.
     replays: AtomicU64,
+    /// What a replay runs. An update changes nothing of it.
+    replayed: Box<[Replayed]>,
     turn: Mutex<State>,
     shown: Mutex<Shown>,
 }
@@ -175,6 +177,7 @@ impl Graph {
             _ => None,
         };
         let shown = Shown::new(&data, &schedule, &slots);
+        let replayed = replayed(&data, &schedule);
         let state = State {
             gates: data.gates().into(),
             data,
@@ -192,6 +195,7 @@ impl Graph {
             mode,
             serial: flags.serial,
             replays: AtomicU64::new(0),
+            replayed,
             turn: Mutex::new(Rank::ExecTurn, state),
             shown: Mutex::new(Rank::Exec, shown),
         })
@@ -228,6 +232,7 @@ impl GraphExec {
         let mut turn = self.begin(stream)?;
         self.submit(&mut turn.state, stream)?;
         self.replays.fetch_add(1, Ordering::Relaxed);
+        self.device.count_replay(&self.replayed);
         Ok(())
     }
 
@@ -479,6 +484,32 @@ fn mode_of(device: &dyn Device, data: &GraphData, flags: ExecFlags) -> Result<Ex
         by_node()?;
         Ok(measured_mode(device))
     }
+}
+
+/// The operators that a replay runs. Bodies of conditionals are left out, since nobody knows how often they run.
+fn replayed(data: &GraphData, schedule: &Schedule) -> Box<[Replayed]> {
+    let mut all: Vec<Replayed> = Vec::new();
+    for node in schedule.steps.iter().filter_map(|&id| data.graph.node(id)) {
+        let command = &node.spec.command;
+        let (Some(call), Work::Kernel(_) | Work::Operator(..)) = (command.call, &command.work)
+        else {
+            continue;
+        };
+        let operator = call.operator(&data.store.calls);
+        let driver = matches!(command.work, Work::Operator(..));
+        let known = all
+            .iter_mut()
+            .find(|one| (one.operator, one.driver) == (operator, driver));
+        match known {
+            Some(known) => known.nodes += 1,
+            None => all.push(Replayed {
+                operator,
+                driver,
+                nodes: 1,
+            }),
+        }
+    }
+    all.into()
 }
 
 /// The cheaper way for nodes that are all commands of the driver.

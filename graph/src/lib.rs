@@ -64,7 +64,7 @@ pub use dag::{Access, Buffer, BufferId, Dag, Difference, Kind, Node, NodeId, Nod
 pub use data::{ConditionalKind, DestroyFn, Generator};
 pub use exec::{ExecFlags, ExecInfo, ExecMode, GraphExec};
 pub use graph::{DumpFormat, Graph, GraphInfo, check_pattern};
-pub use memory::{Claim, Device, PoolRef};
+pub use memory::{Claim, Device, PoolRef, Replayed};
 pub use outrigger_ops::{Error, Result};
 pub use record::{HostNode, KernelCall};
 pub use recorder::{Lane, Mark, Recorder, Unjoined};

@@ -8,6 +8,17 @@ use outrigger_allocator::{Allocation, BlockInfo, PoolGate, PoolId, PoolStats, St
 use outrigger_device::{Code, Event};
 use outrigger_ops::{Call, Door, Error, OperatorId, Prepared, Result};
 
+/// How many nodes of a graph are of one operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replayed {
+    /// The operator.
+    pub operator: OperatorId,
+    /// Whether the driver's own operator runs, not a host kernel.
+    pub driver: bool,
+    /// The number of nodes.
+    pub nodes: u64,
+}
+
 /// What graphs ask of the device that they run on.
 pub trait Device: fmt::Debug + Send + Sync {
     /// The number under which hosts know it.
@@ -100,17 +111,29 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Drops what was kept for work that has finished. That may call functions of the host.
     fn sweep_retired(&self);
 
-    /// The driver's own operator for a call; `None` if it has none. Operators that the answer has displaced are retired.
+    /// Lets an operator run as a host kernel.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the host forbids that on a device that is not the CPU.
+    fn admit_host_kernel(&self, id: OperatorId) -> Result<()>;
+
+    /// Counts the operators of a replay that was submitted: how many times each runs, as an operator of the driver or
+    /// as a host kernel.
+    fn count_replay(&self, operators: &[Replayed]);
+
+    /// The driver's own operator for a call; `None` if it has none. Also `None` if a host
+    /// kernel is better. Operators that the answer has displaced are retired.
     /// This calls the driver, so the caller holds no lock.
     ///
     /// # Errors
     /// Those of [`Door::find`].
     fn find_operator(&self, id: OperatorId, call: &Call<'_>) -> Result<Option<Arc<Arc<Prepared>>>> {
-        let found = self.door().find(id, call)?;
-        if self.door().has_ended() {
+        let door = self.door();
+        let found = door.find(id, call)?;
+        if door.has_ended() {
             self.sweep_retired();
         }
-        Ok(found)
+        Ok(found.filter(|prepared| door.prefers(prepared, id, call)))
     }
 }
 

@@ -199,6 +199,9 @@ pub(crate) fn operator(
         return Ok((stored, accesses));
     }
     let refused = |error| refused(id, error);
+    if !call.device_only {
+        buffers.resources.device.admit_host_kernel(id)?;
+    }
     Ok((store.operator(id, call, &places, refused)?, accesses))
 }
 

@@ -7,13 +7,14 @@ use outrigger_allocator::{Allocator, BlockInfo, Config, History};
 use outrigger_device::{Code, DeviceProperties, Driver, Event};
 use outrigger_graph::Captures;
 use outrigger_locks::{Mutex, Rank};
-use outrigger_ops::Door;
+use outrigger_ops::{Door, OperatorId};
 
 use crate::labels::follow;
 use crate::memory::backend::DeviceMemory;
 use crate::memory::imports::Imports;
 use crate::memory::limit;
 use crate::memory::sleeping::Sleeping;
+use crate::places::{Place, host_kernel_begin};
 use crate::timelines::Timelines;
 use crate::{Error, Result};
 
@@ -75,6 +76,28 @@ impl Device {
     /// The device's number within its driver.
     pub fn ordinal(&self) -> u32 {
         self.door.ordinal()
+    }
+
+    /// Where a host kernel of this device counts as having run.
+    #[inline]
+    pub(crate) fn host_kernel_place(&self) -> Place {
+        if self.door.is_cpu() {
+            Place::Device
+        } else {
+            Place::HostKernel
+        }
+    }
+
+    /// Lets an operator run as a host kernel.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the host forbids that on a device that is not the CPU.
+    #[inline]
+    pub(crate) fn admit_host_kernel(&self, operator: OperatorId) -> Result<()> {
+        if self.door.is_cpu() {
+            return Ok(());
+        }
+        host_kernel_begin(operator)
     }
 
     /// The driver that runs it.

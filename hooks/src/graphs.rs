@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{Allocation, BlockInfo, PoolGate, PoolId, PoolStats, StreamId};
 use outrigger_device::Event;
-use outrigger_graph::{CaptureMode, ExecFlags, Graph, GraphExec, PoolRef};
-use outrigger_ops::Door;
+use outrigger_graph::{CaptureMode, ExecFlags, Graph, GraphExec, PoolRef, Replayed};
+use outrigger_ops::{Door, OperatorId};
 
 use crate::memory::sleep::end_sleep;
+use crate::places::{self, Place};
 use crate::{Device, Pool, Result, Stream};
 use outrigger_handles::{Kind, Ref, Table};
 
@@ -110,6 +111,21 @@ impl outrigger_graph::Device for Device {
 
     fn door(&self) -> &Door {
         self.door()
+    }
+
+    fn admit_host_kernel(&self, id: OperatorId) -> Result<()> {
+        self.admit_host_kernel(id)
+    }
+
+    fn count_replay(&self, operators: &[Replayed]) {
+        for one in operators {
+            let place = if one.driver {
+                Place::Device
+            } else {
+                self.host_kernel_place()
+            };
+            places::count(one.operator, place, one.nodes);
+        }
     }
 
     fn native_cheaper(&self) -> &OnceLock<bool> {

@@ -25,7 +25,6 @@ mod addresses;
 mod current;
 mod device;
 mod event;
-mod fallback;
 mod generator;
 mod graphs;
 mod labels;
@@ -36,6 +35,7 @@ mod observer;
 mod operators;
 mod peer;
 mod pinned;
+mod places;
 mod pool;
 mod runtime;
 mod stream;
@@ -44,10 +44,6 @@ mod timelines;
 pub use current::{MAX_DEVICES, current_device};
 pub use device::Device;
 pub use event::{Event, destroy_event, elapsed_ms, event};
-pub use fallback::{
-    FallbackEntry, FallbackMode, fallback_begin, fallback_end, fallback_mode, fallback_report,
-    fallback_reset, set_fallback_mode,
-};
 pub use generator::{Generator, destroy_generator, generator};
 pub use graphs::{destroy_graph, destroy_graph_exec, graph, graph_exec, instantiate};
 pub use labels::{pop_label, push_label};
@@ -59,6 +55,11 @@ pub use observer::{
     Observation, ObservationKinds, Pressure, add_observer, add_pressure_observer, remove_observer,
 };
 pub use pinned::{HostMemory, host_memory, is_pinned};
+pub use places::{
+    FallbackMode, FallbackPolicy, Place, PlaceEntry, fallback_begin, fallback_end, fallback_mode,
+    fallback_policy, fallback_report, operator_report, operator_reset, set_fallback_mode,
+    set_fallback_policy, set_operator_timing,
+};
 pub use pool::{Pool, destroy_pool, pool};
 pub use runtime::{
     Runtime, create_event, create_generator, create_graph, create_pool, create_stream,

@@ -30,8 +30,10 @@ impl ObservationKinds {
     pub const OUT_OF_MEMORY: Self = Self(16);
     /// An operator ran on the CPU in place of the device.
     pub const FALLBACK: Self = Self(32);
+    /// A host kernel served an operator on a device that is not the CPU, for the first time, in the mode that warns.
+    pub const HOST_KERNEL: Self = Self(64);
     /// All of them.
-    pub const ALL: Self = Self(63);
+    pub const ALL: Self = Self(127);
 
     /// A request to release memory. Hosts do not name this kind.
     const PRESSURE: Self = Self(1 << 31);

@@ -1,11 +1,13 @@
 //! Work of a stream that computes: operators, host kernels and host functions.
 
 use std::ffi::c_void;
+use std::time::Instant;
 
 use outrigger_device::{Code, foreign_call};
 use outrigger_graph::{Device as _, HostNode, KernelCall};
 use outrigger_ops::{Call, DriverCall, OperatorId, refused};
 
+use crate::places::{Place, count, count_timed, is_timing};
 use crate::{Result, Stream};
 
 impl Stream {
@@ -33,17 +35,57 @@ impl Stream {
                 })?;
             }
         }
+        if is_timing() {
+            // SAFETY: this function's contract.
+            return unsafe { self.call_timed(operator, call) };
+        }
+        // SAFETY: this function's contract.
+        let place = unsafe { self.call_somewhere(operator, call) }?;
+        count(operator, place, 1);
+        Ok(())
+    }
+
+    /// Runs a call on its own, and times it.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn call_timed(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        self.synchronize_now()?;
+        let start = Instant::now();
+        // SAFETY: this function's contract.
+        let place = unsafe { self.call_somewhere(operator, call) }?;
+        let outcome = self.synchronize_now();
+        let nanoseconds = start.elapsed().as_nanos();
+        count_timed(
+            operator,
+            place,
+            u64::try_from(nanoseconds).unwrap_or(u64::MAX),
+        );
+        outcome
+    }
+
+    /// Runs a call as the driver's own operator, or else as a host kernel. Returns where it runs.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[inline]
+    unsafe fn call_somewhere(&self, operator: OperatorId, call: &Call<'_>) -> Result<Place> {
+        let device = self.device();
         // SAFETY: this function's contract is that of `call_driver`.
         if device.door().offers(operator) && unsafe { self.call_driver(operator, call) }? {
-            return Ok(());
+            return Ok(Place::Device);
         }
         let plan = outrigger_ops::plan(operator, call)
             .map_err(|error| refused(operator, error).on_stream(self.id()))?;
+        device.admit_host_kernel(operator)?;
         // SAFETY: the plan made the block for this kernel. This function's contract: its operands are live and ordered.
-        unsafe { self.launch_host(plan.kernel, plan.args(), plan.cost_ns, plan.label) }
+        unsafe { self.launch_host(plan.kernel, plan.args(), plan.cost_ns, plan.label) }?;
+        Ok(device.host_kernel_place())
     }
 
-    /// Runs a call as the driver's own operator. Returns false if the driver has none for it.
+    /// Runs a call as the driver's own operator. Returns false if the driver has none for it, or a host kernel is
+    /// better.
     ///
     /// # Safety
     /// The contract of [`call`](Self::call).
@@ -52,8 +94,9 @@ impl Stream {
         let Some(prepared) = device.find_operator(operator, call)? else {
             return Ok(false);
         };
+        let needs = prepared.needs();
         // The workspace is memory of this stream, so it may be freed at once: it is reused in stream order.
-        let workspace = match prepared.needs().workspace_bytes {
+        let workspace = match needs.workspace_bytes {
             0 => 0,
             bytes => device.alloc(bytes, self.id())?,
         };

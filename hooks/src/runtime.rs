@@ -11,10 +11,10 @@ use outrigger_layers::Stack;
 use outrigger_locks::{Mutex, Rank};
 
 use crate::current::{MAX_DEVICES, choose_device, choose_stream, chosen_stream};
-use crate::fallback::{FallbackMode, set_fallback_mode};
 use crate::memory::trim::start_trimming;
 #[cfg(not(feature = "layers"))]
 use crate::no_layers::Stack;
+use crate::places::{FallbackPolicy, set_fallback_policy};
 use crate::{Device, Error, Event, Generator, Graph, Pool, Ref, Result, Stream, stream};
 
 /// The devices of all loaded drivers. There is one runtime; the first call of [`runtime`] makes it.
@@ -63,7 +63,7 @@ fn forked() -> Error {
 impl Runtime {
     fn from_environment() -> Result<Self> {
         if let Some(word) = variable("OUTRIGGER_FALLBACK")? {
-            set_fallback_mode(FallbackMode::from_word(&word)?);
+            set_fallback_policy(FallbackPolicy::parse(&word)?);
         }
         let config = match variable("OUTRIGGER_ALLOC")? {
             Some(text) => Config::parse(&text).map_err(|error| {

@@ -216,6 +216,7 @@ typedef struct otr_host_info {
 
 /* ---- Devices ------------------------------------------------------------------------------- */
 #define OTR_DEVICE_HOST_VISIBLE 0x1u /* R15 */
+#define OTR_DEVICE_CPU 0x2u          /* the device is the CPU of the host: host functions are its own code */
 
 typedef struct otr_device_properties {
   size_t struct_size; /* set by the host; the driver writes no further */

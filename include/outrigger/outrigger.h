@@ -125,15 +125,6 @@ typedef struct otr_status otr_status_t;
 // The event can be used with otr_event_elapsed.
 #define OTR_EVENT_TIMED 1
 
-// Fallbacks are counted.
-#define OTR_FALLBACK_SILENT 0
-
-// Fallbacks are counted, and otr_fallback_begin asks for a warning at the first one of each operator.
-#define OTR_FALLBACK_WARN 1
-
-// Fallbacks are refused.
-#define OTR_FALLBACK_ERROR 2
-
 // A conditional node that runs its first body if the predicate is not 0; otherwise its second body, if
 // there is one.
 #define OTR_GRAPH_IF 1
@@ -200,12 +191,25 @@ typedef struct otr_status otr_status_t;
 // An operator ran on the CPU in place of the device.
 #define OTR_OBSERVE_FALLBACK 32
 
+// A host kernel served an operator on a device that is not the CPU. Seen in the mode OTR_FALLBACK_WARN, the first
+// time for each operator.
+#define OTR_OBSERVE_HOST_KERNEL 64
+
 // The most scalars of one call.
 #define OTR_SCALARS_MAX 64
 
 // `flags` of a call: nothing but an operator of the driver may serve it. Without one the answer is
 // OTR_ERR_UNSUPPORTED, whatever host kernels there are.
 #define OTR_CALL_DEVICE_ONLY 1
+
+// Fallbacks are counted.
+#define OTR_FALLBACK_SILENT 0
+
+// Fallbacks are counted, and there is a warning at the first one of each operator.
+#define OTR_FALLBACK_WARN 1
+
+// Fallbacks are refused.
+#define OTR_FALLBACK_ERROR 2
 
 // The major number of the host contract.
 #define OTR_HOST_API_MAJOR 1
@@ -865,6 +869,10 @@ typedef struct {
                                           uint64_t address,
                                           otr_pointer_info_t *info);
   otr_status_t *(*memory_export_on)(uint32_t device, uint64_t address, char **exported);
+  otr_status_t *(*fallback_set_policy)(const char *policy);
+  otr_status_t *(*fallback_policy)(char **policy);
+  otr_status_t *(*operator_report)(char **json);
+  otr_status_t *(*operator_timing)(uint32_t on);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -980,30 +988,6 @@ otr_status_t *otr_event_synchronize(otr_event_t event);
 
 // Milliseconds between two events that were made with OTR_EVENT_TIMED and have passed.
 otr_status_t *otr_event_elapsed(otr_event_t start, otr_event_t end, double *milliseconds);
-
-// Asks for permission to run an operator on the CPU. Sets `first_warning` to 1 if the adapter
-// should warn its user. Fails with OTR_ERR_UNSUPPORTED in the mode OTR_FALLBACK_ERROR.
-otr_status_t *otr_fallback_begin(const char *operator_name, uint32_t *first_warning);
-
-// Counts a fallback that has run: its time with all staging, and the bytes that were copied
-// between device and host for it.
-otr_status_t *otr_fallback_end(const char *operator_name,
-                               uint64_t nanoseconds,
-                               uint64_t staged_bytes);
-
-// Sets the mode of the whole process: OTR_FALLBACK_SILENT, _WARN or _ERROR. It replaces the mode
-// of the variable OUTRIGGER_FALLBACK.
-otr_status_t *otr_fallback_set_mode(uint32_t mode);
-
-// The present mode.
-otr_status_t *otr_fallback_mode(uint32_t *mode);
-
-// All operators that fell back, the most expensive first, as JSON:
-// [{"operator", "calls", "seconds", "staged_bytes"}]. Free it with otr_string_free.
-otr_status_t *otr_fallback_report(char **json);
-
-// Forgets all counts.
-otr_status_t *otr_fallback_reset(void);
 
 // Makes a generator for a device. It is the caller's until otr_generator_destroy. Its outputs are
 // those of Philox 4x32-10. Its state is a seed, and the number of 128-bit outputs that were drawn.
@@ -1408,6 +1392,48 @@ otr_status_t *otr_host_reset_accumulated(void);
 
 // Limits the bytes of pinned memory that are held, in use or cached; UINT64_MAX lifts the limit.
 otr_status_t *otr_host_set_limit(uint64_t bytes);
+
+// Asks for permission to run an operator on the CPU. Sets `first_warning` to 1 if the adapter
+// should warn its user. Fails with OTR_ERR_UNSUPPORTED in the mode OTR_FALLBACK_ERROR.
+otr_status_t *otr_fallback_begin(const char *operator_name, uint32_t *first_warning);
+
+// Counts a fallback that has run: its time with all staging, without the wait for work that was
+// submitted before; and the bytes that were copied between device and host for it.
+otr_status_t *otr_fallback_end(const char *operator_name,
+                               uint64_t nanoseconds,
+                               uint64_t staged_bytes);
+
+// Sets the mode of the whole process, for kernels of frameworks and for host kernels on devices that are not
+// the CPU: OTR_FALLBACK_SILENT, _WARN or _ERROR. It replaces what the variable OUTRIGGER_FALLBACK says.
+otr_status_t *otr_fallback_set_mode(uint32_t mode);
+
+// The present mode for kernels of frameworks.
+otr_status_t *otr_fallback_mode(uint32_t *mode);
+
+// All operators that ran in kernels of a framework, the most expensive first, as JSON in the form of
+// otr_operator_report. Free it with otr_string_free.
+otr_status_t *otr_fallback_report(char **json);
+
+// Forgets all counts of operators, at all places.
+otr_status_t *otr_fallback_reset(void);
+
+// Sets the modes of both places as the variable OUTRIGGER_FALLBACK does: "silent", "warn" or "error" for both,
+// or one for each, as in "framework:error,host:warn".
+otr_status_t *otr_fallback_set_policy(const char *policy);
+
+// The modes in force, in the form of otr_fallback_set_policy. Free it with otr_string_free.
+otr_status_t *otr_fallback_policy(char **policy);
+
+// Where all operators ran so far, as JSON: [{"operator", "place", "calls", "timed_calls", "seconds",
+// "staged_bytes"}]. `place` is "device" (an operator of the driver; on a device that is the CPU also a host
+// kernel), "host_kernel" (a kernel of Outrigger on the CPU) or "framework" (a kernel of the framework on the
+// CPU). `seconds` is of the calls that were timed: those of frameworks, and others while otr_operator_timing is
+// on. Free it with otr_string_free.
+otr_status_t *otr_operator_report(char **json);
+
+// Times each call of an operator from now on (1), or no longer (0), in the whole process. A timed call waits
+// for the work of its stream before it begins, and then for itself.
+otr_status_t *otr_operator_timing(uint32_t on);
 
 // Makes a pool: memory of a device that serves only those who name it. There is one exception: the
 // free memory of an executable graph's pool may serve others between replays. Graphs can share a

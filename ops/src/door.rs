@@ -25,6 +25,7 @@ pub struct Door {
     driver: Driver,
     ordinal: u32,
     host_visible: bool,
+    is_cpu: bool,
     kernels: Kernels,
     answers: Answers,
     ended: Arc<Ended>,
@@ -41,6 +42,7 @@ impl Door {
             driver: driver.clone(),
             ordinal,
             host_visible: properties.host_visible(),
+            is_cpu: properties.is_cpu(),
             kernels: Kernels::new(),
             answers: Answers::new(driver, ordinal)?,
             ended: Arc::default(),
@@ -79,6 +81,23 @@ impl Door {
     #[inline]
     pub fn offers(&self, id: OperatorId) -> bool {
         self.answers.offers(id)
+    }
+
+    /// Whether the device is the CPU, so that host kernels are its own.
+    #[inline]
+    pub fn is_cpu(&self) -> bool {
+        self.is_cpu
+    }
+
+    /// Whether the driver's operator serves a call better than a host kernel. It does, unless the host sees the memory
+    /// and the driver itself says that its operator takes longer than the kernel's estimate.
+    #[inline]
+    pub fn prefers(&self, prepared: &Prepared, id: OperatorId, call: &Call<'_>) -> bool {
+        let cost = prepared.needs().cost_ns;
+        cost == 0 || !self.host_visible || {
+            let plan = crate::plan(id, call);
+            plan.map_or(true, |plan| cost <= u64::from(plan.cost_ns))
+        }
     }
 
     /// Whether there are operators for [`take_ended`](Self::take_ended).

@@ -48,6 +48,7 @@ mod plan;
 mod reduce;
 mod registry;
 mod rows;
+mod shard;
 mod sorting;
 
 pub use call::{Argument, Call, Scalar, Tensor, Value};
@@ -57,3 +58,4 @@ pub use failure::{Error, FailedOperator, Result, refused};
 pub use outrigger_device::{Code, DType};
 pub use plan::{KernelFn, Plan};
 pub use registry::{OperatorId, check, plan};
+pub use shard::{SHARDS, shard};

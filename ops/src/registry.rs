@@ -104,6 +104,9 @@ static NUMBERS: Mutex<Option<HashMap<&'static CStr, u32>>> = Mutex::new(Rank::Op
 pub struct OperatorId(u32);
 
 impl OperatorId {
+    /// No number of an operator is as large.
+    pub const MOST: usize = COUNT + OTHERS;
+
     /// The operator with this name: one of `docs/operators.md`, or the schema name of a framework's operator, such as
     /// `aten::grid_sampler_2d`. A framework's operator that a row of the page serves is found as that. It compares
     /// strings: callers keep the id.

@@ -240,6 +240,7 @@ pub(super) unsafe extern "C" fn device_properties(
         full.uuid[..8].copy_from_slice(b"otr-host");
         full.uuid[8] = host.face as u8 + 1;
         full.uuid[12..].copy_from_slice(&device.index.to_be_bytes());
+        full.flags = sys::OTR_DEVICE_CPU;
         if host.face == Face::Unified {
             full.flags |= sys::OTR_DEVICE_HOST_VISIBLE;
         }

@@ -6,10 +6,9 @@
 //!
 //! An operator is released when nobody can launch it any more and all its launches have finished (R47).
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrayvec::ArrayVec;
 use crossbeam_utils::CachePadded;
@@ -24,15 +23,13 @@ use super::Door;
 use crate::call::{Argument, Call, Scalar};
 use crate::failure::{Result, refused};
 use crate::registry::{OperatorId, check};
+use crate::shard::{SHARDS, shard};
 
 /// The most signatures that are kept. Then all are dropped, so that a program with ever new shapes does not grow.
 const KEPT: usize = 16_384;
 
 /// The most scalars of a call that is offered to a driver.
 const SCALARS: usize = 64;
-
-/// Threads share this many tables of recent answers.
-const SHARDS: usize = 16;
 
 /// Recent answers in one table; a power of two.
 const RECENT: usize = 512;
@@ -117,21 +114,6 @@ impl std::fmt::Debug for Prepared {
             .field("needs", &self.needs)
             .finish_non_exhaustive()
     }
-}
-
-/// The table of the calling thread.
-#[inline]
-fn shard() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    SHARD.with(|shard| {
-        if shard.get() == usize::MAX {
-            shard.set(THREADS.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        }
-        shard.get()
-    })
 }
 
 impl Answers {

@@ -19,7 +19,7 @@ impl ParseCallbacks for ConstantTypes {
             return Some(IntKind::I32);
         }
         match name {
-            "OTR_DEVICE_HOST_VISIBLE" => Some(IntKind::U64),
+            "OTR_DEVICE_HOST_VISIBLE" | "OTR_DEVICE_CPU" => Some(IntKind::U64),
             "OTR_IPC_HANDLE_BYTES" => Some(IntKind::Custom {
                 name: "usize",
                 is_signed: false,

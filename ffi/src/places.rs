@@ -1,0 +1,105 @@
+//! Where operators ran, and whether they may run elsewhere than on the device.
+
+use std::ffi::c_char;
+
+use outrigger_hooks as hooks;
+use outrigger_hooks::{Code, Error, FallbackMode, FallbackPolicy, PlaceEntry, Result};
+
+use crate::guard::{Out, string, text};
+
+/// Fallbacks are counted.
+pub const OTR_FALLBACK_SILENT: u32 = 0;
+/// Fallbacks are counted, and there is a warning at the first one of each operator.
+pub const OTR_FALLBACK_WARN: u32 = 1;
+/// Fallbacks are refused.
+pub const OTR_FALLBACK_ERROR: u32 = 2;
+
+// Literals above, so that they reach the header; the runtime's must be the same.
+const _: () = assert!(
+    FallbackMode::Silent as u32 == OTR_FALLBACK_SILENT
+        && FallbackMode::Warn as u32 == OTR_FALLBACK_WARN
+        && FallbackMode::Error as u32 == OTR_FALLBACK_ERROR
+);
+
+fn as_json(report: &[PlaceEntry]) -> Result<*mut c_char> {
+    let json = serde_json::to_string(report);
+    let json = json.map_err(|error| Error::new(Code::INTERNAL, error.to_string()))?;
+    Ok(string(json))
+}
+
+api! {
+    /// Asks for permission to run an operator on the CPU. Sets `first_warning` to 1 if the adapter
+    /// should warn its user. Fails with OTR_ERR_UNSUPPORTED in the mode OTR_FALLBACK_ERROR.
+    fn otr_fallback_begin(operator_name: *const c_char, first_warning: *mut u32) {
+        let out = Out::new(first_warning, "first_warning")?;
+        out.set(hooks::fallback_begin(text(operator_name, "operator_name")?)?.into());
+        Ok(())
+    }
+
+    /// Counts a fallback that has run: its time with all staging, without the wait for work that was
+    /// submitted before; and the bytes that were copied between device and host for it.
+    fn otr_fallback_end(operator_name: *const c_char, nanoseconds: u64, staged_bytes: u64) {
+        hooks::fallback_end(text(operator_name, "operator_name")?, nanoseconds, staged_bytes);
+        Ok(())
+    }
+
+    /// Sets the mode of the whole process, for kernels of frameworks and for host kernels on devices that are not
+    /// the CPU: OTR_FALLBACK_SILENT, _WARN or _ERROR. It replaces what the variable OUTRIGGER_FALLBACK says.
+    fn otr_fallback_set_mode(mode: u32) {
+        hooks::set_fallback_mode(FallbackMode::from_number(mode)?);
+        Ok(())
+    }
+
+    /// The present mode for kernels of frameworks.
+    fn otr_fallback_mode(mode: *mut u32) {
+        let out = Out::new(mode, "mode")?;
+        out.set(hooks::fallback_mode() as u32);
+        Ok(())
+    }
+
+    /// All operators that ran in kernels of a framework, the most expensive first, as JSON in the form of
+    /// otr_operator_report. Free it with otr_string_free.
+    fn otr_fallback_report(json: *mut *mut c_char) {
+        let out = Out::new(json, "json")?;
+        out.set(as_json(&hooks::fallback_report())?);
+        Ok(())
+    }
+
+    /// Forgets all counts of operators, at all places.
+    fn otr_fallback_reset() {
+        hooks::operator_reset();
+        Ok(())
+    }
+
+    /// Sets the modes of both places as the variable OUTRIGGER_FALLBACK does: "silent", "warn" or "error" for both,
+    /// or one for each, as in "framework:error,host:warn".
+    fn otr_fallback_set_policy(policy: *const c_char) {
+        hooks::set_fallback_policy(FallbackPolicy::parse(text(policy, "policy")?)?);
+        Ok(())
+    }
+
+    /// The modes in force, in the form of otr_fallback_set_policy. Free it with otr_string_free.
+    fn otr_fallback_policy(policy: *mut *mut c_char) {
+        let out = Out::new(policy, "policy")?;
+        out.set(string(hooks::fallback_policy().to_string()));
+        Ok(())
+    }
+
+    /// Where all operators ran so far, as JSON: [{"operator", "place", "calls", "timed_calls", "seconds",
+    /// "staged_bytes"}]. `place` is "device" (an operator of the driver; on a device that is the CPU also a host
+    /// kernel), "host_kernel" (a kernel of Outrigger on the CPU) or "framework" (a kernel of the framework on the
+    /// CPU). `seconds` is of the calls that were timed: those of frameworks, and others while otr_operator_timing is
+    /// on. Free it with otr_string_free.
+    fn otr_operator_report(json: *mut *mut c_char) {
+        let out = Out::new(json, "json")?;
+        out.set(as_json(&hooks::operator_report())?);
+        Ok(())
+    }
+
+    /// Times each call of an operator from now on (1), or no longer (0), in the whole process. A timed call waits
+    /// for the work of its stream before it begins, and then for itself.
+    fn otr_operator_timing(on: u32) {
+        hooks::set_operator_timing(on != 0);
+        Ok(())
+    }
+}
