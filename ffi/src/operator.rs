@@ -96,6 +96,15 @@ pub(crate) fn scalar(scalar: &otr_scalar_t) -> Result<Scalar> {
     }
 }
 
+/// The operator of a number.
+#[inline]
+fn operator(id: otr_operator_id_t) -> Result<OperatorId> {
+    OperatorId::from_index(id).ok_or_else(|| {
+        let text = format!("there is no operator number {id}");
+        Error::new(Code::NOT_FOUND, text)
+    })
+}
+
 /// Runs `with` on a caller's operator call.
 #[inline]
 pub(crate) fn with_call<R>(
@@ -109,12 +118,7 @@ pub(crate) fn with_call<R>(
     if call.flags & !OTR_CALL_DEVICE_ONLY != 0 {
         return Err(unknown_flags(call.flags));
     }
-    let operator = OperatorId::from_index(operator_id).ok_or_else(|| {
-        Error::new(
-            Code::NOT_FOUND,
-            format!("there is no operator number {operator_id}"),
-        )
-    })?;
+    let operator = operator(operator_id)?;
     let mut numbers = Scalars::new();
     scalars(
         &mut numbers,
@@ -172,6 +176,14 @@ api! {
             return Err(Error::new(Code::NOT_FOUND, reason));
         };
         out.set(found.index());
+        Ok(())
+    }
+
+    /// Sets `yes` to 1 if the driver of a device has the operator for some operands, else to 0.
+    fn otr_operator_offered(device: u32, operator_id: otr_operator_id_t, yes: *mut u32) {
+        let out = Out::new(yes, "yes")?;
+        let operator = operator(operator_id)?;
+        out.set(hooks::runtime()?.device(device)?.offers(operator).into());
         Ok(())
     }
 

@@ -597,6 +597,11 @@ pub struct otr_host_api_t {
         json: *mut *mut c_char,
     ) -> *mut otr_status_t,
     pub operator_timing: unsafe extern "C" fn(on: u32) -> *mut otr_status_t,
+    pub operator_offered: unsafe extern "C" fn(
+        device: u32,
+        operator_id: otr_operator_id_t,
+        yes: *mut u32,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -757,6 +762,7 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     fallback_policy: crate::otr_fallback_policy,
     operator_report: crate::otr_operator_report,
     operator_timing: crate::otr_operator_timing,
+    operator_offered: crate::otr_operator_offered,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1226,5 +1232,8 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_operator_timing) => {
         $table .operator_timing
+    };
+    ($table:expr, otr_operator_offered) => {
+        $table .operator_offered
     };
 }

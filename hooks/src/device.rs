@@ -78,6 +78,12 @@ impl Device {
         self.door.ordinal()
     }
 
+    /// Whether the driver has an operator, for some operands.
+    #[inline]
+    pub fn offers(&self, operator: OperatorId) -> bool {
+        self.door.offers(operator)
+    }
+
     /// Where a host kernel of this device counts as having run.
     #[inline]
     pub(crate) fn host_kernel_place(&self) -> Place {

@@ -873,6 +873,7 @@ typedef struct {
   otr_status_t *(*fallback_policy)(char **policy);
   otr_status_t *(*operator_report)(char **json);
   otr_status_t *(*operator_timing)(uint32_t on);
+  otr_status_t *(*operator_offered)(uint32_t device, otr_operator_id_t operator_id, uint32_t *yes);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -1345,6 +1346,9 @@ otr_status_t *otr_observer_remove(otr_observer_t observer);
 // ("aten::grid_sampler_2d"), which drivers may have. OTR_ERR_NOT_FOUND for another name.
 otr_status_t *otr_operator_find(const char *name,
                                 otr_operator_id_t *operator_id);
+
+// Sets `yes` to 1 if the driver of a device has the operator for some operands, else to 0.
+otr_status_t *otr_operator_offered(uint32_t device, otr_operator_id_t operator_id, uint32_t *yes);
 
 // Runs an operator in stream order and returns at once. The operands lie in live memory of the
 // stream's device. `name` of the call is ignored. The call may be freed after the return.

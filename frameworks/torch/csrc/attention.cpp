@@ -1,5 +1,5 @@
-//! Scaled dot product attention, forward and backward. The CPU's flash kernel runs over the device's
-//! bytes, and is counted as a fallback. Torch decomposes the cases that this kernel does not cover into
+//! Scaled dot product attention, forward and backward. The driver is asked first. Else the CPU's flash kernel runs over
+//! the device's bytes, and is counted as a fallback. Torch decomposes the cases that this kernel does not cover into
 //! products and softmax.
 
 #include "register.h"
@@ -8,6 +8,7 @@
 #include "fallback.h"
 #include "kernel.h"
 #include "recorded.h"
+#include "schema_call.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/SDPBackend.h>
@@ -15,6 +16,9 @@
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+
+#include <cmath>
+#include <tuple>
 
 namespace outrigger {
 namespace {
@@ -54,35 +58,79 @@ std::optional<at::Tensor> additive(const at::Tensor& mask, c10::ScalarType dtype
   return added;
 }
 
+// What the driver's operators are told, from `is_causal` on.
+void add_options(SchemaCall& call, const at::Tensor& query, bool causal, std::optional<double> scale) {
+  call.truth(causal);
+  call.number(scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(3)))));
+  // No dropout, and so no random numbers: see `choose`.
+  call.number(0.0);
+  call.number(int64_t{0});
+  call.number(int64_t{0});
+}
+
+// Output and log-sum-exp of the driver; none if it has no operator for this.
+std::optional<std::pair<at::Tensor, at::Tensor>> on_driver(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& mask, bool causal,
+    std::optional<double> scale) {
+  static const SchemaOperator op("attention");
+  if (!op.is_offered(query.device().index())) {
+    return std::nullopt;
+  }
+  const bool wide = query.scalar_type() == c10::ScalarType::Double;
+  // As torch's kernels lay it out: the heads of one place stand together.
+  const at::Tensor out = empty_on(
+      query.device(), {query.size(0), query.size(2), query.size(1), value.size(3)}, query.scalar_type()).transpose(1, 2);
+  const at::Tensor sums = empty_on(
+      query.device(), {query.size(0), query.size(1), query.size(2)},
+      wide ? c10::ScalarType::Double : c10::ScalarType::Float);
+  SchemaCall call;
+  for (const at::Tensor& tensor : {query, key, value, mask}) {
+    call.input(tensor);
+  }
+  add_options(call, query, causal, scale);
+  call.output(out);
+  call.output(sums);
+  return call.run(op, query.device()) ? std::make_optional(std::make_pair(out, sums)) : std::nullopt;
+}
+
 using Attention = std::tuple<
     at::Tensor, at::Tensor, at::Tensor, at::Tensor, c10::SymInt, c10::SymInt, at::Tensor, at::Tensor, at::Tensor>;
 
-Attention attention(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
-    double dropout, bool causal, bool, std::optional<double> scale) {
+std::pair<at::Tensor, at::Tensor> on_host(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const at::Tensor& bias, double dropout,
+    bool causal, std::optional<double> scale) {
   FallbackRecord record("scaled_dot_product_attention");
-  const at::Tensor bias = or_undefined(mask);
-  at::Tensor result;
-  at::Tensor logsumexp;
   if (is_capturing(stream_of(query))) {
     torch::jit::Stack stack;
     torch::jit::push(
         stack, query, key, value, dropout, causal, additive(bias, query.scalar_type()), scale);
     record_on_host(
         "aten::_scaled_dot_product_flash_attention_for_cpu", "", &stack, query.device(), record.name());
-    result = stack[0].toTensor();
-    logsumexp = stack[1].toTensor();
+    return {stack[0].toTensor(), stack[1].toTensor()};
+  }
+  HostScope scope(query.device());
+  record.start();
+  for (const at::Tensor& tensor : {query, key, value, bias}) {
+    scope.announce(tensor);
+  }
+  const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+      scope.to_host(query, false), scope.to_host(key, false), scope.to_host(value, false), dropout, causal,
+      additive(scope.to_host(bias, false), query.scalar_type()), scale);
+  const std::pair<at::Tensor, at::Tensor> result(scope.to_device(out), scope.to_device(sums));
+  record.staged(scope.staged_bytes());
+  return result;
+}
+
+Attention attention(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, const std::optional<at::Tensor>& mask,
+    double dropout, bool causal, bool, std::optional<double> scale) {
+  const at::Tensor bias = or_undefined(mask);
+  at::Tensor result;
+  at::Tensor logsumexp;
+  if (auto found = on_driver(query, key, value, bias, causal, scale)) {
+    std::tie(result, logsumexp) = *std::move(found);
   } else {
-    HostScope scope(query.device());
-    for (const at::Tensor& tensor : {query, key, value, bias}) {
-      scope.announce(tensor);
-    }
-    const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
-        scope.to_host(query, false), scope.to_host(key, false), scope.to_host(value, false), dropout, causal,
-        additive(scope.to_host(bias, false), query.scalar_type()), scale);
-    result = scope.to_device(out);
-    logsumexp = scope.to_device(sums);
-    record.staged(scope.staged_bytes());
+    std::tie(result, logsumexp) = on_host(query, key, value, bias, dropout, causal, scale);
   }
   // Sequence offsets and random state do not exist for dense batches without dropout; autograd keeps
   // what it is given, so they are empty tensors.
@@ -95,6 +143,24 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& mask, std::array<bool, 4>, const at::Tensor& out, const at::Tensor& logsumexp,
     const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt, double dropout, bool causal,
     const at::Tensor&, const at::Tensor&, std::optional<double> scale) {
+  static const SchemaOperator op("attention_backward");
+  if (op.is_offered(query.device().index())) {
+    SchemaCall call;
+    for (const at::Tensor& tensor : {grad, query, key, value, mask, out, logsumexp}) {
+      call.input(tensor);
+    }
+    add_options(call, query, causal, scale);
+    const auto like = [](const at::Tensor& tensor) { return empty_like_on(tensor, tensor.scalar_type()); };
+    const at::Tensor grad_query = like(query);
+    const at::Tensor grad_key = like(key);
+    const at::Tensor grad_value = like(value);
+    for (const at::Tensor& tensor : {grad_query, grad_key, grad_value, at::Tensor()}) {
+      call.output(tensor);
+    }
+    if (call.run(op, query.device())) {
+      return {grad_query, grad_key, grad_value, at::Tensor()};
+    }
+  }
   FallbackRecord record("scaled_dot_product_attention_backward");
   if (is_capturing(stream_of(query))) {
     torch::jit::Stack stack;
@@ -105,6 +171,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), at::Tensor()};
   }
   HostScope scope(query.device());
+  record.start();
   for (const at::Tensor& tensor : {grad, query, key, value, out, logsumexp, mask}) {
     scope.announce(tensor);
   }

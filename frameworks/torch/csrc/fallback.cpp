@@ -7,6 +7,7 @@
 #include "generator.h"
 #include "recorded.h"
 #include "register.h"
+#include "schema_call.h"
 #include "sparse.h"
 #include "values.h"
 
@@ -48,16 +49,6 @@ uint64_t mix(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
   value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
   return value ^ (value >> 31);
-}
-
-bool writes(const c10::FunctionSchema& schema, const c10::Argument& argument) {
-  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
-    return true;
-  }
-  return std::any_of(std::begin(kUnmarkedWrites), std::end(kUnmarkedWrites), [&](const UnmarkedWrites& entry) {
-    return entry.name == schema.name() &&
-        std::find(entry.arguments.begin(), entry.arguments.end(), argument.name()) != entry.arguments.end();
-  });
 }
 
 c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
@@ -111,6 +102,16 @@ at::Generator stand_in(const c10::IValue& value, c10::Device device) {
 
 }  // namespace
 
+bool writes(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) {
+    return true;
+  }
+  return std::any_of(std::begin(kUnmarkedWrites), std::end(kUnmarkedWrites), [&](const UnmarkedWrites& entry) {
+    return entry.name == schema.name() &&
+        std::find(entry.arguments.begin(), entry.arguments.end(), argument.name()) != entry.arguments.end();
+  });
+}
+
 FallbackRecord::FallbackRecord(const char* name) : name_(name), start_(std::chrono::steady_clock::now()) {
   uint32_t first_warning = 0;
   check(otr_fallback_begin(name, &first_warning));
@@ -154,13 +155,16 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto arguments = torch::jit::last(*stack, count);
   const c10::Device device = device_of(schema, arguments);
 
-  const char* name = schema.name().c_str();
-  FallbackRecord record(schema.name().compare(0, 6, "aten::") == 0 ? name + 6 : name);
   for (size_t i = 0; i < count; ++i) {
     if (writes(schema, schema.arguments()[i])) {
       each_tensor(arguments[i], [](const at::Tensor& tensor) { own_memory_of(tensor); });
     }
   }
+  if (run_on_driver(op, stack, device)) {
+    return;
+  }
+  const char* name = schema.name().c_str();
+  FallbackRecord record(schema.name().compare(0, 6, "aten::") == 0 ? name + 6 : name);
   if (C10_UNLIKELY(is_capturing(current_stream(device.index())))) {
     record_on_host(op, stack, device, record.name());
     return;
@@ -168,6 +172,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   torch::jit::Stack results;
   {
     HostScope scope(device);
+    record.start();
     SparseScope sparse(scope);
     for (const c10::IValue& value : arguments) {
       each_tensor(value, [&](const at::Tensor& tensor) { sparse.announce(tensor); });

@@ -28,6 +28,11 @@ class FallbackRecord {
     return name_;
   }
 
+  /// Counts time from here on: the work that was submitted before has been waited for.
+  void start() {
+    start_ = std::chrono::steady_clock::now();
+  }
+
   /// Says how many bytes were copied between host and device.
   void staged(uint64_t bytes) {
     staged_bytes_ = bytes;

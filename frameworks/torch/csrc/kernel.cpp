@@ -118,13 +118,14 @@ void copy_on_device(const at::Tensor& to, const at::Tensor& from) {
   if (call.submit(copy, stream_of(to))) {
     return;
   }
-  const FallbackRecord record("copy_");
+  FallbackRecord record("copy_");
   if (is_capturing(stream_of(to))) {
     torch::jit::Stack stack{to, from, false};
     record_on_host("aten::copy_", "", &stack, to.device(), record.name());
     return;
   }
   HostScope scope(to.device());
+  record.start();
   scope.announce(to);
   scope.announce(from);
   const at::Tensor host_from = scope.to_host(from, false);

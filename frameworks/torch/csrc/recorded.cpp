@@ -8,6 +8,7 @@
 
 #include "capture.h"
 #include "host.h"
+#include "images.h"
 #include "values.h"
 
 #include <ATen/core/grad_mode.h>
@@ -65,15 +66,6 @@ struct Recorded {
   /// For each tensor that the kernel returns, in order: the place it is copied to, or `kNowhere` if the
   /// kernel has written an argument.
   std::vector<uint32_t> targets;
-};
-
-/// Dispatch as it is on a new thread, below autograd: modes of the thread that happens to run a replay,
-/// such as autocast or a tracing mode, are none of the graph's.
-struct PlainDispatch {
-  c10::impl::ForceDispatchKeyGuard keys{
-      c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
-      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
-  at::NoGradGuard no_grad;
 };
 
 /// The host's pointer to the bytes of a place that has an address.
@@ -223,16 +215,11 @@ Layout layout_of(const at::Tensor& tensor) {
   return layout;
 }
 
-/// Operators whose meta functions tell the shapes of other devices, which are not the CPU's.
-constexpr std::string_view kOtherMeta[] = {
-    "aten::_embedding_bag", "aten::_embedding_bag_forward_only", "aten::native_batch_norm",
-    "aten::_native_batch_norm_legit"};
-
 /// One recording, from the arguments to the node.
 class Recording {
  public:
   Recording(const c10::OperatorHandle& op, c10::Device device, std::string_view name)
-      : op_(op), device_(device), stream_(current_stream(device.index())), name_(lasting(name)) {}
+      : op_(op), device_(device), stream_(current_stream(device.index())), name_(lasting(name)), images_(op) {}
 
   void run(torch::jit::Stack* stack) {
     const size_t count = op_.schema().arguments().size();
@@ -243,15 +230,19 @@ class Recording {
         value = c10::Device(c10::DeviceType::CPU);
       }
     }
-    torch::jit::Stack shapes = infer(arguments);
-    resize_arguments();
+    if (!images_.infer(arguments, Images::Where::kMetaOrHost)) {
+      refuse_shape();
+    }
+    if (!images_.resize_arguments()) {
+      refuse("it gives an argument another storage. Leave it out of the graph");
+    }
     auto call = std::make_shared<Recorded>(op_);
     call_ = call.get();
     for (const c10::IValue& value : arguments) {
       call_->slots.push_back(slot_of(value));
     }
     torch::jit::Stack results;
-    for (const c10::IValue& value : shapes) {
+    for (const c10::IValue& value : images_.results()) {
       results.push_back(map_tensors(value, [&](const at::Tensor& found) { return result_of(found); }));
     }
     launch(std::move(call));
@@ -262,15 +253,16 @@ class Recording {
   }
 
  private:
-  /// A tensor of the arguments, and its image: what stands for it while shapes are found.
-  struct Pair {
-    at::Tensor real;
-    at::Tensor image;
-    c10::Storage storage;  // the image's, before the operator saw it
-  };
-
   [[noreturn]] void refuse(const std::string& reason) const {
     refuse_capture(stream_, name_, reason);
+  }
+
+  [[noreturn]] void refuse_shape() const {
+    const std::string& problem = images_.problem();
+    refuse(c10::str(
+        "it runs on the CPU, and the shape of its result is not known without running it. Use a form with a fixed "
+        "shape (torch.where or a mask instead of nonzero or boolean indexing), or leave it out of the graph.\n"
+        "What was tried: ", problem.substr(0, problem.find_first_of(".\n"))));
   }
 
   /// Whether the operator draws random numbers. Attention does only if it drops something out.
@@ -302,118 +294,6 @@ class Recording {
     // Kernels written in Python would need the interpreter, for which nothing can wait in a replay.
     if (schema.name().compare(0, 6, "aten::") != 0 && op_.dumpState().find(".py:") != std::string::npos) {
       refuse("its kernel is written in Python, which a replay cannot run. Leave it out of the graph");
-    }
-  }
-
-  /// The results without their bytes: by the meta function, or, where there is none, by a run of the CPU's
-  /// kernel on zeros. What such a run finds is checked by every replay.
-  torch::jit::Stack infer(const std::vector<c10::IValue>& arguments) {
-    std::string problem;
-    try {
-      if (std::find(std::begin(kOtherMeta), std::end(kOtherMeta), op_.schema().name()) != std::end(kOtherMeta)) {
-        return run_on_images(arguments, c10::DeviceType::CPU, c10::DispatchKey::CPU);
-      }
-      return run_on_images(arguments, c10::DeviceType::Meta, c10::DispatchKey::Meta);
-    } catch (const c10::Error& error) {
-      problem = error.what_without_backtrace();
-      if (!lacks_shape(problem, dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr)) {
-        throw;
-      }
-    } catch (const std::exception& error) {
-      // Of a meta function in Python: the text starts with the name of the exception.
-      problem = error.what();
-      if (!lacks_shape(problem, problem.compare(0, 19, "NotImplementedError") == 0)) {
-        throw;
-      }
-    }
-    if (!op_.hasTag(at::Tag::dynamic_output_shape) && !op_.hasTag(at::Tag::data_dependent_output)) {
-      try {
-        return run_on_images(arguments, c10::DeviceType::CPU, c10::DispatchKey::CPU);
-      } catch (const c10::Error& error) {
-        problem = error.what_without_backtrace();
-      }
-    }
-    refuse(c10::str(
-        "it runs on the CPU, and the shape of its result is not known without running it. Use a form with a fixed "
-        "shape (torch.where or a mask instead of nonzero or boolean indexing), or leave it out of the graph.\n"
-        "What was tried: ", problem.substr(0, problem.find_first_of(".\n"))));
-  }
-
-  torch::jit::Stack run_on_images(
-      const std::vector<c10::IValue>& arguments, c10::DeviceType where, c10::DispatchKey key) {
-    pairs_.clear();
-    image_device_ = c10::Device(where);
-    torch::jit::Stack stack;
-    for (const c10::IValue& value : arguments) {
-      stack.push_back(map_tensors(value, [&](const at::Tensor& tensor) { return image_of(tensor); }));
-    }
-    const PlainDispatch dispatch;
-    op_.redispatchBoxed(c10::DispatchKeySet(key), &stack);
-    return stack;
-  }
-
-  /// Whether a meta function failed for want of values, and not because the arguments are wrong, which is
-  /// the caller's to hear.
-  static bool lacks_shape(const std::string& problem, bool not_implemented) {
-    return not_implemented || problem.find("meta tensor") != std::string::npos;
-  }
-
-  at::Tensor image_of(const at::Tensor& tensor) {
-    // The value of a CPU scalar is known, and may be asked for.
-    if (!tensor.defined() || (!is_ours(tensor) && tensor.dim() == 0)) {
-      return tensor;
-    }
-    if (tensor.layout() != c10::Layout::Strided || !tensor.has_storage() || tensor.is_quantized()) {
-      refuse("only dense tensors can be shown to a CPU kernel in a graph. Leave it out of the graph");
-    }
-    for (const Pair& pair : pairs_) {
-      if (pair.real.is_same(tensor)) {
-        return pair.image;
-      }
-    }
-    c10::Storage storage;
-    for (const Pair& pair : pairs_) {
-      if (pair.real.storage().unsafeGetStorageImpl() == tensor.storage().unsafeGetStorageImpl()) {
-        storage = pair.storage;
-      }
-    }
-    if (!storage) {
-      const size_t bytes = tensor.storage().nbytes();
-      c10::Allocator* allocator = c10::GetAllocator(image_device_.type());
-      c10::DataPtr data = allocator->allocate(bytes);
-      if (image_device_.is_cpu() && bytes != 0) {
-        std::memset(data.get(), 0, bytes);
-      }
-      storage = c10::make_intrusive<c10::StorageImpl>(
-          c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), allocator, /*resizable=*/true);
-    }
-    at::Tensor made =
-        tensor_over(storage, tensor.sizes(), tensor.strides(), tensor.storage_offset(), tensor.dtype());
-    if (tensor.is_conj()) {
-      made._set_conj(true);
-    }
-    if (tensor.is_neg()) {
-      made._set_neg(true);
-    }
-    pairs_.push_back({tensor, made, std::move(storage)});
-    return made;
-  }
-
-  /// Gives arguments the sizes and room that their images were given, as out= variants do.
-  void resize_arguments() {
-    for (const Pair& pair : pairs_) {
-      const at::Tensor& image = pair.image;
-      if (image.storage().unsafeGetStorageImpl() != pair.storage.unsafeGetStorageImpl()) {
-        refuse("it gives an argument another storage. Leave it out of the graph");
-      }
-      c10::TensorImpl* impl = pair.real.unsafeGetTensorImpl();
-      if (is_ours(pair.real) && pair.storage.nbytes() > pair.real.storage().nbytes()) {
-        resize_storage(pair.real.storage().unsafeGetStorageImpl(), pair.storage.nbytes());
-      }
-      if (impl->sizes() != image.sizes() || impl->strides() != image.strides() ||
-          impl->storage_offset() != image.storage_offset()) {
-        impl->set_sizes_and_strides(image.sizes(), image.strides(), image.storage_offset());
-      }
     }
   }
 
@@ -476,21 +356,16 @@ class Recording {
     if (found.is_quantized()) {
       refuse("its result is a quantized tensor. Leave it out of the graph");
     }
-    for (const Pair& pair : pairs_) {
-      if (pair.image.is_same(found)) {
-        call_->targets.push_back(kNowhere);
-        return pair.real;
-      }
+    if (const at::Tensor argument = images_.argument_of(found); argument.defined()) {
+      call_->targets.push_back(kNowhere);
+      return argument;
     }
-    if (found.device() != image_device_) {
+    if (!images_.is_image(found)) {
       refuse("its result is a tensor on the host, which is not known before the graph runs. Leave it out of the graph");
     }
-    for (const Pair& pair : pairs_) {
-      if (pair.storage.unsafeGetStorageImpl() == found.storage().unsafeGetStorageImpl()) {
-        call_->targets.push_back(kNowhere);
-        return tensor_over(
-            pair.real.storage(), found.sizes(), found.strides(), found.storage_offset(), found.dtype());
-      }
+    if (const at::Tensor base = images_.base_of(found); base.defined()) {
+      call_->targets.push_back(kNowhere);
+      return tensor_over(base.storage(), found.sizes(), found.strides(), found.storage_offset(), found.dtype());
     }
     at::Tensor made =
         empty_strided_on(device_, found.sizes(), found.strides(), c10::typeMetaToScalarType(found.dtype()));
@@ -520,8 +395,7 @@ class Recording {
   c10::Device device_;
   otr_stream_t stream_;
   const char* name_;
-  std::vector<Pair> pairs_;
-  c10::Device image_device_{c10::DeviceType::Meta};
+  Images images_;
   std::vector<uint64_t> addresses_;
   Recorded* call_ = nullptr;
 };

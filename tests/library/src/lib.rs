@@ -1,0 +1,346 @@
+//! The driver `liboutrigger_library_driver.so`: the built-in driver `host` as a device with an operator library. The
+//! library has every operator for which Outrigger has a host kernel, so that a framework can be tested on a device that
+//! does all of the work. It takes the options of `host`, and two more:
+//!
+//! - `offer=FILE`: names of further operators, one in a line. The driver says that it has them, and refuses each call.
+//! - `log=FILE`: the name of each operator that the driver is asked for is appended to the file.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, CString, c_char};
+use std::fs::File;
+use std::io::Write;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use outrigger_device::{Code, Driver, Error, RawDriver, Result, sys};
+use outrigger_layers::{Layer, LayerTable, Next, fail, open_with};
+use outrigger_ops::{Call, OperatorId, Plan, Scalar, Tensor, Value};
+
+/// The operator library over the driver below.
+struct Library {
+    names: Names,
+    log: Option<Mutex<Log>>,
+}
+
+/// Names, and pointers to them.
+struct Names {
+    pointers: Vec<*const c_char>,
+    _texts: Vec<CString>,
+}
+
+// SAFETY: the pointers lead to texts that never change, and go with them.
+unsafe impl Send for Names {}
+// SAFETY: as above.
+unsafe impl Sync for Names {}
+
+struct Log {
+    file: File,
+    known: HashSet<CString>,
+}
+
+/// An operator that was prepared: a kernel of the driver below.
+struct Operator {
+    id: OperatorId,
+    module: *mut sys::otr_module,
+    kernel: *mut sys::otr_kernel,
+    function: usize,
+}
+
+fn file_error(path: &str, error: &std::io::Error) -> Error {
+    Error::new(Code::INVALID_ARGUMENT, format!("{path}: {error}"))
+}
+
+impl Library {
+    fn new(offer: Option<&str>, log: Option<&str>) -> Result<Self> {
+        let mut texts: Vec<CString> = OperatorId::all().map(|id| id.name().to_owned()).collect();
+        if let Some(path) = offer {
+            let list = std::fs::read_to_string(path).map_err(|error| file_error(path, &error))?;
+            let names = list.lines().filter(|line| !line.is_empty());
+            texts.extend(names.filter_map(|line| CString::new(line).ok()));
+        }
+        let open = |path: &str| {
+            let file = File::options().create(true).append(true).open(path);
+            let file = file.map_err(|error| file_error(path, &error))?;
+            let known = HashSet::new();
+            Ok(Mutex::new(Log { file, known }))
+        };
+        let pointers = texts.iter().map(|text| text.as_ptr()).collect();
+        Ok(Self {
+            names: Names {
+                pointers,
+                _texts: texts,
+            },
+            log: log.map(open).transpose()?,
+        })
+    }
+
+    fn note(&self, name: &CStr) {
+        let Some(log) = &self.log else { return };
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.known.insert(name.to_owned()) {
+            // A log that cannot be written is short, and the test that reads it fails.
+            let _ = writeln!(log.file, "{}", name.to_string_lossy());
+        }
+    }
+}
+
+/// The plan of a call.
+///
+/// # Safety
+/// `call` is as the contract has it (R10).
+unsafe fn planned(call: *const sys::otr_operator_call) -> Option<(OperatorId, Plan)> {
+    // SAFETY: this function's contract.
+    let (call, inputs, outputs, scalars) = unsafe {
+        let call = call.as_ref()?;
+        let tensors = |first: *const sys::otr_tensor, count: u32| match count {
+            0 => Some(&[][..]),
+            count => Tensor::of_raw(std::slice::from_raw_parts(first, count as usize)),
+        };
+        let scalars: Vec<Scalar> = (0..call.scalar_count as usize)
+            .map(|at| &*call.scalars.add(at))
+            .map(|scalar| match scalar.dtype {
+                sys::OTR_DTYPE_F64 => Scalar::F64(scalar.value.f64_),
+                _ => Scalar::I64(scalar.value.i64_),
+            })
+            .collect();
+        let inputs = tensors(call.inputs, call.input_count)?;
+        (
+            call,
+            inputs,
+            tensors(call.outputs, call.output_count)?,
+            scalars,
+        )
+    };
+    // SAFETY: this function's contract: a name, and a chain with at most one record, of this struct.
+    let (name, args) = unsafe {
+        let args = match call.next.cast::<sys::otr_operator_args>().as_ref() {
+            Some(args) => {
+                let values = std::slice::from_raw_parts(args.values, args.count as usize);
+                Value::of_raw(values, call).ok()?
+            }
+            None => &[],
+        };
+        (CStr::from_ptr(call.name), args)
+    };
+    let id = OperatorId::find(name)?;
+    let call = Call {
+        inputs,
+        outputs,
+        scalars: &scalars,
+        args,
+        device_only: false,
+    };
+    Some((id, outrigger_ops::plan(id, &call).ok()?))
+}
+
+impl Layer for Library {
+    unsafe fn device_properties(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        properties: *mut sys::otr_device_properties,
+    ) -> i32 {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            let code = next.device_properties(driver, device, properties);
+            if code == Code::OK.0 {
+                // A chip: what host kernels do is not its work.
+                (*properties).flags &= !sys::OTR_DEVICE_CPU;
+            }
+            code
+        }
+    }
+
+    unsafe fn operator_names(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        names: *mut *const *const c_char,
+        count: *mut u32,
+    ) -> i32 {
+        // SAFETY: the caller's arguments. The driver below checks them.
+        unsafe {
+            let code = next.operator_names(driver, device, names, count);
+            if code == Code::OK.0 {
+                *names = self.names.pointers.as_ptr();
+                *count = self.names.pointers.len() as u32;
+            }
+            code
+        }
+    }
+
+    unsafe fn operator_prepare(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        call: *const sys::otr_operator_call,
+        answer: *mut sys::otr_operator_answer,
+        operator: *mut *mut sys::otr_operator,
+    ) -> i32 {
+        // SAFETY: R10: NULL or a call, whose name is NULL or a text.
+        unsafe {
+            if let Some(call) = call.as_ref()
+                && !call.name.is_null()
+            {
+                self.note(CStr::from_ptr(call.name));
+            }
+        }
+        // SAFETY: as above.
+        let Some((id, plan)) = (unsafe { planned(call) }) else {
+            return fail(Code::UNSUPPORTED, "there is no host kernel for this call");
+        };
+        let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the function of a plan is a host kernel; both outputs are writable.
+        unsafe {
+            let code = plan.kernel as *const std::ffi::c_void;
+            let format = sys::OTR_CODE_HOST_FUNCTION;
+            let none = std::ptr::null();
+            let loaded = next.module_load(driver, device, format, code, 0, none, &mut module);
+            if loaded != Code::OK.0 {
+                return loaded;
+            }
+            let found = next.kernel_get(module, none, &mut kernel);
+            if found != Code::OK.0 {
+                next.module_unload(module);
+                return found;
+            }
+            (*answer).workspace_bytes = 0;
+            *operator = Box::into_raw(Box::new(Operator {
+                id,
+                module,
+                kernel,
+                function: plan.kernel as usize,
+            }))
+            .cast();
+        }
+        Code::OK.0
+    }
+
+    unsafe fn operator_release(&self, next: &Next, operator: *mut sys::otr_operator) -> i32 {
+        if operator.is_null() {
+            return fail(Code::INVALID_HANDLE, "the operator is NULL");
+        }
+        // SAFETY: made by `operator_prepare`, and given back by the host after its last launch (R47).
+        let operator = unsafe { Box::from_raw(operator.cast::<Operator>()) };
+        // SAFETY: as above.
+        unsafe { next.module_unload(operator.module) }
+    }
+
+    unsafe fn operator_launch(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        operator: *mut sys::otr_operator,
+        call: *const sys::otr_operator_call,
+        _workspace: u64,
+    ) -> i32 {
+        // SAFETY: NULL, or made by `operator_prepare` and not released.
+        let Some(operator) = (unsafe { operator.cast::<Operator>().as_ref() }) else {
+            return fail(Code::INVALID_HANDLE, "the operator is NULL");
+        };
+        // SAFETY: R46: a call of the operator's signature.
+        let plan = unsafe { planned(call) };
+        let Some((_, plan)) = plan
+            .filter(|(id, plan)| (*id, plan.kernel as usize) == (operator.id, operator.function))
+        else {
+            return fail(
+                Code::INVALID_ARGUMENT,
+                "the call is not of the operator's signature",
+            );
+        };
+        let args = plan.args();
+        let launch = sys::otr_launch {
+            struct_size: size_of::<sys::otr_launch>(),
+            next: std::ptr::null(),
+            grid: [1; 3],
+            block: [1; 3],
+            shared_bytes: 0,
+            args_size: args.len() as u32,
+            args: args.as_ptr().cast(),
+            arg_offsets: std::ptr::null(),
+            arg_count: 0,
+            cost_ns: plan.cost_ns,
+            label: plan.label.as_ptr(),
+        };
+        // SAFETY: the kernel lives as long as the operator; R30: the block is copied during the call.
+        unsafe { next.kernel_launch(queue, operator.kernel, &launch) }
+    }
+}
+
+fn below(options: &[(&str, &str)]) -> Result<RawDriver> {
+    let words: Vec<_> = [("operators", "native")]
+        .iter()
+        .chain(options)
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let driver = Driver::open(&format!("host?{}", words.join("&")).parse()?)?;
+    let used = |_| {
+        Error::new(
+            Code::INTERNAL,
+            "a driver that was just opened is used elsewhere",
+        )
+    };
+    driver.into_raw().map_err(used)
+}
+
+fn make(options: &str) -> Result<(RawDriver, Box<dyn Layer>)> {
+    let (mut rest, mut offer, mut log) = (Vec::new(), None, None);
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option.split_once('=').unwrap_or((option, "")) {
+            ("offer", path) => offer = Some(path),
+            ("log", path) => log = Some(path),
+            pair => rest.push(pair),
+        }
+    }
+    Ok((below(&rest)?, Box::new(Library::new(offer, log)?)))
+}
+
+unsafe extern "C" fn open(
+    params: *const sys::otr_open_params,
+    driver: *mut *mut sys::otr_driver,
+) -> i32 {
+    // SAFETY: R1, R10: `params` is NULL or valid during the call, `driver` NULL or writable.
+    unsafe { open_with(params, driver, make) }
+}
+
+/// The table, whose shape is that of a driver below.
+fn table() -> Option<&'static LayerTable> {
+    static TABLE: OnceLock<Option<LayerTable>> = OnceLock::new();
+    // The driver is closed again at once: its strings are literals of this library.
+    let made = || {
+        below(&[])
+            .ok()
+            .map(|raw| LayerTable::over(&raw, |_| false, open))
+    };
+    TABLE.get_or_init(made).as_ref()
+}
+
+/// The entry of the contract.
+///
+/// # Safety
+/// As in `driver.h`: `host` is NULL or a struct of the size that it states, `api` NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn otr_driver_get_api(
+    host: *const sys::otr_host_info,
+    api: *mut *const sys::otr_driver_api,
+) -> i32 {
+    if host.is_null() || api.is_null() {
+        return fail(Code::INVALID_ARGUMENT, "host or api is NULL");
+    }
+    let Some(table) = table() else {
+        return fail(Code::INTERNAL, "the driver below cannot be opened");
+    };
+    // SAFETY: not NULL: `host` is valid, and `api` writable.
+    unsafe {
+        *api = table.as_ptr();
+        if (*host).api_major != sys::OTR_DRIVER_API_MAJOR {
+            return fail(
+                Code::VERSION,
+                "the host speaks another major version of the contract",
+            );
+        }
+    }
+    Code::OK.0
+}
