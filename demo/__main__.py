@@ -9,7 +9,9 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +22,7 @@ from .data import Batch
 from .device import MemorySample
 from .models import CharModel, DigitNet
 from .progress import Progress
-from .report import Report, Result
+from .report import TIMED_STEPS, Report, Result
 from .train import Pair, accuracy, make_pair, train
 
 DIGIT_STEPS = 300
@@ -57,14 +59,16 @@ def main() -> int:
     device.runtime.reset_fallback_report()
     digits = train_digits(target, options.steps or DIGIT_STEPS, memory)
     chars = train_chars(target, options.steps or CHAR_STEPS, memory)
-    fallback = device.runtime.fallback_report()
+    ran = device.runtime.operator_report()
+    timed = time_steps([digits, chars])
 
     traced = trace_steps([digits, chars], options.out / "trace.json")
     report = Report(
         device=str(target),
         driver=os.environ.get("OUTRIGGER_DRIVER", "host"),
         results=[result for result, _ in (digits, chars)],
-        fallback=fallback,
+        ran=ran,
+        timed=timed,
         memory=memory,
         traced_memory=traced.memory,
         extra={"traced_commands": traced.commands},
@@ -80,6 +84,16 @@ def main() -> int:
 
 
 Trained = tuple[Result, Iterator[Batch]]
+
+
+def time_steps(trained: list[Trained]) -> list[dict[str, Any]]:
+    """Trains each model a few steps more, with each call of an operator timed, and returns where they ran."""
+    device.runtime.reset_fallback_report()
+    with device.runtime.timed_operators():
+        for result, batches in trained:
+            for batch in islice(batches, TIMED_STEPS):
+                result.pair.on_device.update(batch)
+    return device.runtime.operator_report()
 
 
 def train_digits(target: torch.device, steps: int, memory: list[MemorySample]) -> Trained:

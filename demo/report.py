@@ -71,6 +71,14 @@ class Result:
         return fields
 
 
+PLACES = {"device": "device", "host_kernel": "host kernel", "framework": "torch's CPU kernel"}
+"""What the places of the runtime's report are called here."""
+TIMED_STEPS = 10
+"""Steps of each model in which each call of an operator is timed."""
+MOST_EXPENSIVE = 8
+"""Rows of the table of operators."""
+
+
 @dataclass
 class Report:
     """The outcome of the whole demo."""
@@ -78,7 +86,10 @@ class Report:
     device: str
     driver: str
     results: list[Result]
-    fallback: list[dict[str, Any]]
+    ran: list[dict[str, Any]]
+    """Where operators ran in the training."""
+    timed: list[dict[str, Any]]
+    """The same of `TIMED_STEPS` steps of each model, with times."""
     memory: list[MemorySample]
     traced_memory: list[MemoryMoment]
     extra: dict[str, Any] = field(default_factory=dict)
@@ -91,12 +102,15 @@ class Report:
         """Writes `report.json`, `loss.png` and `memory.png` into `folder`."""
         report = {result.pair.name: result.to_json() for result in self.results}
         report |= {
-            "device": self.device,
+            "target": self.device,
             "driver": self.driver,
             "torch": torch.__version__,
             "machine": platform.platform(),
             "threads": torch.get_num_threads(),
-            "fallback": self.fallback,
+            "fallback": self.at("framework"),
+            "host_kernels": self.at("host_kernel"),
+            "device": self.at("device"),
+            "timed_steps": self.timed,
             "failures": self.failures(),
             **self.extra,
         }
@@ -122,13 +136,25 @@ class Report:
             ["ms per step replayed (of eager, of CPU)", *(replay_cell(result.pair) for result in self.results)],
             ["peak device memory, both runs", *(f"{result.peak_bytes / 2**20:.1f} MiB" for result in self.results)],
         ]
-        lines = [*aligned(rows), "", f"operators that fell back to the CPU: {len(self.fallback)}"]
-        if self.fallback:
-            lines += aligned(
-                [["operator", "calls", "seconds"]]
-                + [[row["operator"], str(row["calls"]), f"{row['seconds']:.3f}"] for row in self.fallback]
-            )
-        return "\n".join(lines)
+        lines = [*aligned(rows), "", f"where operators ran, in {TIMED_STEPS} steps of each model:"]
+        head = ["", "calls", "ms", "MiB staged"]
+        places = []
+        for place, name in PLACES.items():
+            here = [row for row in self.timed if row["place"] == place]
+            places.append([f"{name}: {len(here)} operators", *figures(here)])
+        most = sorted(self.timed, key=lambda row: -row["seconds"])[:MOST_EXPENSIVE]
+        places += [[f"  {row['operator']} ({PLACES[row['place']]})", *figures([row])] for row in most]
+        return "\n".join([*lines, *aligned([head, *places])])
+
+    def at(self, place: str) -> list[dict[str, Any]]:
+        """The operators that ran at a place in the training."""
+        return [row for row in self.ran if row["place"] == place]
+
+
+def figures(rows: list[dict[str, Any]]) -> list[str]:
+    """Calls, time and staged bytes of some operators."""
+    calls, seconds, staged = (sum(row[name] for row in rows) for name in ("calls", "seconds", "staged_bytes"))
+    return [str(calls), f"{1e3 * seconds:.1f}", f"{staged / 2**20:.1f}"]
 
 
 def accuracy_cell(result: Result) -> str:

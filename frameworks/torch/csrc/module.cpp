@@ -121,16 +121,24 @@ PyObject* fallback_reset(PyObject*) {
   return none();
 }
 
-PyObject* fallback_mode(PyObject*) {
-  uint32_t mode = 0;
-  call([&mode] { return otr_fallback_mode(&mode); });
-  return PyLong_FromUnsignedLong(mode);
+PyObject* fallback_policy(PyObject*) {
+  return string_from([](char** text) { return otr_fallback_policy(text); });
 }
 
-PyObject* fallback_set_mode(PyObject* arguments) {
-  unsigned int mode = 0;
-  parse(arguments, "I", &mode);
-  call([mode] { return otr_fallback_set_mode(mode); });
+PyObject* fallback_set_policy(PyObject* policy) {
+  const char* text = text_of(policy);
+  call([text] { return otr_fallback_set_policy(text); });
+  return none();
+}
+
+PyObject* operator_report(PyObject*) {
+  return string_from([](char** text) { return otr_operator_report(text); });
+}
+
+PyObject* operator_timing(PyObject* arguments) {
+  unsigned int on = 0;
+  parse(arguments, "I", &on);
+  call([on] { return otr_operator_timing(on); });
   return none();
 }
 
@@ -234,8 +242,10 @@ PyMethodDef methods[] = {
     {"default_generator", bound<generator>, METH_VARARGS, "The default generator of a device."},
     {"fallback_report", bound<fallback_report>, METH_NOARGS, "Operators that ran on the CPU, as JSON."},
     {"fallback_reset", bound<fallback_reset>, METH_NOARGS, "Forgets the counts of fallbacks."},
-    {"fallback_mode", bound<fallback_mode>, METH_NOARGS, "0 silent, 1 warn, 2 error."},
-    {"fallback_set_mode", bound<fallback_set_mode>, METH_VARARGS, "0 silent, 1 warn, 2 error."},
+    {"fallback_policy", bound<fallback_policy>, METH_NOARGS, "What happens beside the device, as a text."},
+    {"fallback_set_policy", bound<fallback_set_policy>, METH_O, "Sets what happens beside the device."},
+    {"operator_report", bound<operator_report>, METH_NOARGS, "Where operators ran, as JSON."},
+    {"operator_timing", bound<operator_timing>, METH_VARARGS, "Times each call (1), or no longer (0)."},
     {"trace_begin", bound<trace_begin>, METH_O, "Starts a trace into a file."},
     {"trace_end", bound<trace_end>, METH_NOARGS, "Ends the trace."},
     {"observer_add", bound<observer_add>, METH_VARARGS,

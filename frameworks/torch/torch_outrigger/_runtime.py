@@ -23,13 +23,13 @@ __all__ = [
     "load_driver",
     "load_report",
     "observe",
+    "operator_report",
     "reset_fallback_report",
     "set_fallback_mode",
     "set_threads",
+    "timed_operators",
     "trace",
 ]
-
-_FALLBACK_MODES = ("silent", "warn", "error")
 
 _KINDS = {
     "alloc": 1,
@@ -38,37 +38,58 @@ _KINDS = {
     "segment_free": 8,
     "out_of_memory": 16,
     "fallback": 32,
+    "host_kernel": 64,
 }
 _KIND_NAMES = {number: name for name, number in _KINDS.items()}
 
 
 def fallback_report() -> list[dict[str, Any]]:
-    """The operators that ran on the CPU, the most expensive first.
-
-    Each entry has `operator`, `calls`, `seconds` (staging included) and `staged_bytes` (copied between
-    device and host for it; 0 where the host sees the device's memory).
-    """
+    """The operators that ran in torch's CPU kernels, the most expensive first, in the form of `operator_report`."""
     return json.loads(_C.fallback_report())
 
 
+def operator_report() -> list[dict[str, Any]]:
+    """Where operators ran so far.
+
+    Each entry has `operator`; `place`: "device" (an operator of the driver; on a device that is the CPU also a kernel
+    of Outrigger), "host_kernel" (a kernel of Outrigger on the CPU) or "framework" (a CPU kernel of torch); `calls`;
+    `seconds` of the `timed_calls` among them, without the wait for work that was submitted before, and with staging;
+    and `staged_bytes` (copied between device and host for it; 0 where the host sees the device's memory). CPU kernels
+    of torch are always timed, the others within `timed_operators`.
+    """
+    return json.loads(_C.operator_report())
+
+
 def reset_fallback_report() -> None:
-    """Forgets what `fallback_report` has counted."""
+    """Forgets what `operator_report` and `fallback_report` have counted."""
     _C.fallback_reset()
 
 
+@contextlib.contextmanager
+def timed_operators() -> Iterator[None]:
+    """Times each call of an operator, in the whole process. Each call is waited for meanwhile."""
+    _C.operator_timing(1)
+    try:
+        yield
+    finally:
+        _C.operator_timing(0)
+
+
 def fallback_mode() -> str:
-    """What happens if an operator has no kernel on the device: "silent", "warn" or "error"."""
-    return _FALLBACK_MODES[_C.fallback_mode()]
+    """What happens if the device has no kernel for an operator, in the form of `set_fallback_mode`."""
+    return _C.fallback_policy()
 
 
 def set_fallback_mode(mode: str) -> None:
-    """Sets what happens if an operator has no kernel on the device, for the whole process.
+    """Sets what happens if the device has no kernel for an operator, for the whole process.
 
-    "silent" runs it on the CPU, "warn" also warns at the first run of each operator, "error" refuses it.
+    "silent" runs it on the CPU, "warn" also warns at the first run of each operator, "error" refuses it. Kernels of
+    torch and of Outrigger can have a mode each, as in "framework:error,host:warn"; what is not named is silent.
     """
-    if mode not in _FALLBACK_MODES:
-        raise ValueError(f"fallback mode {mode!r} is not one of {', '.join(_FALLBACK_MODES)}")
-    _C.fallback_set_mode(_FALLBACK_MODES.index(mode))
+    try:
+        _C.fallback_set_policy(mode)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"fallback mode {mode!r}: {error}") from None
 
 
 def load_driver(spec: str | os.PathLike[str]) -> None:
@@ -113,7 +134,7 @@ class Observation:
     """One event for an observer."""
 
     kind: str
-    """One of "alloc", "free", "segment_alloc", "segment_free", "out_of_memory", "fallback"."""
+    """One of "alloc", "free", "segment_alloc", "segment_free", "out_of_memory", "fallback", "host_kernel"."""
     device: int
     address: int
     """The address of block or segment; else 0."""
