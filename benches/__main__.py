@@ -26,6 +26,10 @@ def metrics(suite: str, subjects: Subjects | None) -> Iterable[Metric]:
         from . import stream
 
         return stream.metrics(subjects)
+    if suite == "ops":
+        from . import ops
+
+        return ops.metrics(subjects)
     from . import graph
 
     return graph.metrics(subjects)
@@ -34,7 +38,7 @@ def metrics(suite: str, subjects: Subjects | None) -> Iterable[Metric]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="benches", description=__doc__)
-    parser.add_argument("suites", nargs="+", choices=["eager", "stream", "graph"])
+    parser.add_argument("suites", nargs="+", choices=["eager", "stream", "graph", "ops"])
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--only", default="", help="metrics to measure, separated by commas")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="blocks per subject that count")

@@ -21,8 +21,10 @@ const MOST: u64 = COUNT / 2;
 /// A place for one object.
 ///
 /// The upper half of its word is the generation. Below are the bit [`LIVE`] and the count of references, one of which
-/// is the table's while the handle is valid.
+/// is the table's while the handle is valid. Each look-up writes to the word, so slots share no cache line (nor a pair of
+/// lines, which are fetched together): threads that use objects of their own do not wait for each other.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Slot<T> {
     word: AtomicU64,
     object: AtomicPtr<T>,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use outrigger_device::{Code, foreign_call};
 use outrigger_graph::{Device as _, HostNode, KernelCall};
-use outrigger_ops::{Call, DriverCall, OperatorId, refused};
+use outrigger_ops::{Call, OperatorId, refused};
 
 use crate::places::{Place, count, count_timed, is_timing};
 use crate::{Result, Stream};
@@ -100,10 +100,9 @@ impl Stream {
             0 => 0,
             bytes => device.alloc(bytes, self.id())?,
         };
-        let call = DriverCall::new(operator, call);
         // SAFETY: this function's contract: the operands are live and ordered. R47: the workspace has as many bytes as
         // the driver asked for, and is reused only behind this launch, in stream order.
-        let launched = unsafe { prepared.launch(self.queue(), &call, workspace) };
+        let launched = unsafe { prepared.launch(self.queue(), operator, call, workspace) };
         if workspace != 0 {
             device.free(workspace)?;
         }

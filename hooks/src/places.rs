@@ -192,10 +192,11 @@ struct Count {
     staged_bytes: u64,
 }
 
-/// What the threads of one shard have counted: calls, timed calls and nanoseconds, on the device and as host kernels.
+/// What one thread has counted: calls, timed calls and nanoseconds, on the device and as host kernels.
 type Counts = Box<[[[AtomicU64; 3]; 2]]>;
 
-static COUNTS: [OnceLock<Counts>; SHARDS] = [const { OnceLock::new() }; SHARDS];
+/// By the number of the thread. The last one is of all threads without a number.
+static COUNTS: [OnceLock<Counts>; SHARDS + 1] = [const { OnceLock::new() }; SHARDS + 1];
 
 /// Calls of the framework's kernels.
 static FRAMEWORK_COUNTS: Mutex<Option<HashMap<String, Count>>> = Mutex::new(Rank::Fallbacks, None);
@@ -218,27 +219,38 @@ pub fn set_operator_timing(on: bool) {
 
 #[cold]
 fn new_counts() -> Counts {
-    let zero = || std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0)));
-    std::iter::repeat_with(zero)
-        .take(OperatorId::MOST)
-        .collect()
+    // Zeroed pages that nobody writes to take no memory, and most operators are never called.
+    let zeroed = Box::<[[[AtomicU64; 3]; 2]]>::new_zeroed_slice(OperatorId::MOST);
+    // SAFETY: all bits 0 are the number 0.
+    unsafe { zeroed.assume_init() }
+}
+
+/// Adds to numbers of an operator.
+#[inline]
+fn add(operator: OperatorId, place: Place, numbers: [u64; 3]) {
+    let shard = shard();
+    let counts = COUNTS[shard.unwrap_or(SHARDS)].get_or_init(new_counts);
+    let sums = &counts[operator.index() as usize][place as usize & 1];
+    for (sum, number) in sums.iter().zip(numbers) {
+        if shard.is_none() {
+            sum.fetch_add(number, Ordering::Relaxed);
+        } else if number != 0 {
+            // Nobody else writes to it, except for a reset, which a call at the same time may undo.
+            sum.store(sum.load(Ordering::Relaxed) + number, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Counts calls of an operator on the device or as host kernels.
 #[inline]
 pub(crate) fn count(operator: OperatorId, place: Place, calls: u64) {
-    let counts = COUNTS[shard()].get_or_init(new_counts);
-    counts[operator.index() as usize][place as usize & 1][0].fetch_add(calls, Ordering::Relaxed);
+    add(operator, place, [calls, 0, 0]);
 }
 
 /// Counts a call that was timed.
 #[cold]
 pub(crate) fn count_timed(operator: OperatorId, place: Place, nanoseconds: u64) {
-    count(operator, place, 1);
-    let counts = COUNTS[shard()].get_or_init(new_counts);
-    let [_, timed, sum] = &counts[operator.index() as usize][place as usize & 1];
-    timed.fetch_add(1, Ordering::Relaxed);
-    sum.fetch_add(nanoseconds, Ordering::Relaxed);
+    add(operator, place, [1, 1, nanoseconds]);
 }
 
 fn warned(operator: &str, place: Place) -> bool {

@@ -64,12 +64,12 @@ ranks! {
     Retired,
     /// The driver's answers about operators.
     DriverOperators,
-    /// The answers that some threads got lately.
-    RecentAnswers,
     /// Operators of the driver that nobody can launch any more.
     EndedOperators,
     /// Operators that ran on the CPU.
     Fallbacks,
+    /// Numbers of threads that have ended.
+    Shards,
     /// Names of operators of frameworks.
     OperatorNames,
     /// A generator's state.

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use outrigger_device::{Code, DeviceProperties, Driver, Kernel, Operator, Queue};
 
-pub use driver::{DriverCall, Prepared};
+pub use driver::Prepared;
 
 use crate::call::Call;
 use crate::failure::{Error, FailedOperator, Result};

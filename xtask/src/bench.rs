@@ -48,6 +48,8 @@ enum Suite {
     /// Capture, replay, rebinding and update of graphs, against other libraries that replay graphs on
     /// the CPU
     Graph,
+    /// Calls of a driver's operators through the C ABI, over a driver that does nothing
+    Ops,
     /// The allocator on recorded traces, against PyTorch's and others
     Alloc,
     /// Instructions of calls with the layers off, against a build without layers; alone, by valgrind
@@ -61,6 +63,7 @@ impl Suite {
             Self::Eager => "eager",
             Self::Stream => "stream",
             Self::Graph => "graph",
+            Self::Ops => "ops",
             Self::Alloc => "alloc",
             Self::Layers => "layers",
         }

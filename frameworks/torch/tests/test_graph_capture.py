@@ -145,7 +145,7 @@ def test_a_replay_ignores_the_modes_of_the_thread_that_waits(device):
 def test_the_fallback_mode_holds_in_a_capture(device):
     import torch_outrigger
 
-    torch_outrigger.set_fallback_mode("error")
+    torch_outrigger.set_fallback_mode("framework:error")
     x = torch.rand(4, device=device)
     with pytest.raises(NotImplementedError, match="sort"):
         capture(lambda: torch.sort(x))

@@ -2,10 +2,11 @@
 //!
 //! The driver says at first which names it has, and is asked for no others. It is asked once for each signature (name,
 //! dtypes, sizes, strides and arguments), and its answer is kept, also if it is no. A thread finds the answer to a call
-//! like one of its last ones without a lock that other threads wait for.
+//! like one of its last ones in a table of its own.
 //!
 //! An operator is released when nobody can launch it any more and all its launches have finished (R47).
 
+use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,9 @@ const SCALARS: usize = 64;
 /// Recent answers in one table; a power of two.
 const RECENT: usize = 512;
 
+/// A signature has one of so many places in a table.
+const WAYS: usize = 4;
+
 /// Operators whose last answer is remembered in one table; a power of two.
 const LAST: usize = 64;
 
@@ -41,20 +45,70 @@ const LAST: usize = 64;
 pub(super) struct Answers {
     /// The operators that the driver has, a bit for each number.
     offered: Box<[u64]>,
-    shards: Box<[CachePadded<Mutex<Recent>>]>,
+    shards: Box<[CachePadded<Shard>]>,
     all: RwLock<HashMap<Box<[i64]>, Option<Arc<Prepared>>>>,
 }
 
-/// The driver's operator; `None` if it has none. Threads that share no table share no counter of references: the outer
-/// one is of the table, the inner one of the operator.
+/// The driver's operator; `None` if it has none. Threads share no counter of references: the outer one is of a thread's
+/// table, the inner one of the operator.
 type Answer = Option<Arc<Arc<Prepared>>>;
 
-/// Answers that the threads of a shard got lately.
+/// Answers that one thread got lately.
+struct Shard(UnsafeCell<Recent>);
+
+// SAFETY: only the thread that has the number of the shard touches what is in the cell.
+unsafe impl Sync for Shard {}
+
 struct Recent {
     /// By the hash of the signature.
     answers: Vec<Option<(Box<[i64]>, Answer)>>,
     /// For each operator, the place of its last answer.
     last: [u16; LAST],
+    /// The number of answers that were put in.
+    put: usize,
+}
+
+impl Recent {
+    /// The answer to a call.
+    #[inline]
+    fn find(&mut self, id: OperatorId, call: &Call<'_>) -> Option<Answer> {
+        let last = &mut self.last[id.index() as usize % LAST];
+        let before = usize::from(*last);
+        if let Some((signature, answer)) = self.answers.get(before)?
+            && is_of(signature, id, call)
+        {
+            return Some(answer.clone());
+        }
+        let first = hash(id, call) as usize % RECENT;
+        for at in (0..WAYS).map(|way| first ^ way) {
+            if let Some((signature, answer)) = &self.answers[at]
+                && is_of(signature, id, call)
+            {
+                *last = at as u16;
+                return Some(answer.clone());
+            }
+        }
+        None
+    }
+
+    /// Puts an answer in. Returns one that had to go.
+    fn put(
+        &mut self,
+        id: OperatorId,
+        call: &Call<'_>,
+        new: (Box<[i64]>, Answer),
+    ) -> Option<(Box<[i64]>, Answer)> {
+        if self.answers.is_empty() {
+            self.answers.resize_with(RECENT, || None);
+        }
+        self.put += 1;
+        let first = hash(id, call) as usize % RECENT;
+        let mut ways = (0..WAYS).map(|way| first ^ way);
+        let at = ways.find(|&at| self.answers[at].is_none());
+        let at = at.unwrap_or(first ^ (self.put % WAYS));
+        self.last[id.index() as usize % LAST] = at as u16;
+        self.answers[at].replace(new)
+    }
 }
 
 /// The driver's operators that nobody can launch any more.
@@ -140,9 +194,11 @@ impl Answers {
         }
         let shards = if offered.is_empty() { 0 } else { SHARDS };
         let recent = || {
-            let answers = Vec::new();
-            let last = [0; LAST];
-            CachePadded::new(Mutex::new(Rank::RecentAnswers, Recent { answers, last }))
+            CachePadded::new(Shard(UnsafeCell::new(Recent {
+                answers: Vec::new(),
+                last: [0; LAST],
+                put: 0,
+            })))
         };
         Ok(Self {
             offered: offered.into(),
@@ -170,38 +226,21 @@ impl Answers {
         if !self.offers(id) || call.scalars.len() > SCALARS {
             return Ok(None);
         }
-        let shard = &self.shards[shard()];
-        let last = id.index() as usize % LAST;
-        let place = {
-            let mut recent = shard.lock();
-            let at = usize::from(recent.last[last]);
-            if let Some(Some((signature, answer))) = recent.answers.get(at)
-                && is_of(signature, id, call)
-            {
-                return Ok(answer.clone());
-            }
-            let at = hash(id, call) as usize % RECENT;
-            if let Some(Some((signature, answer))) = recent.answers.get(at)
-                && is_of(signature, id, call)
-            {
-                let answer = answer.clone();
-                recent.last[last] = at as u16;
+        let shard = shard().and_then(|shard| self.shards.get(shard));
+        if let Some(shard) = shard {
+            // SAFETY: this thread alone has the number of the shard, and `find` does not come back here.
+            let recent = unsafe { &mut *shard.0.get() };
+            if let Some(answer) = recent.find(id, call) {
                 return Ok(answer);
             }
-            at
-        };
+        }
         let (signature, answer) = self.ask(door, id, call)?;
         let answer = answer.map(Arc::new);
-        let forgotten = {
-            let mut recent = shard.lock();
-            if recent.answers.is_empty() {
-                recent.answers.resize_with(RECENT, || None);
-            }
-            recent.last[last] = place as u16;
-            recent.answers[place].replace((signature, answer.clone()))
-        };
-        // Not under the lock: dropping an operator takes another one.
-        drop(forgotten);
+        if let Some(shard) = shard {
+            // SAFETY: as above. The reference has ended when what had to go is dropped.
+            let gone = unsafe { &mut *shard.0.get() }.put(id, call, (signature, answer.clone()));
+            drop(gone);
+        }
         Ok(answer)
     }
 
@@ -222,7 +261,7 @@ impl Answers {
         let Some(operators) = door.driver().operators() else {
             return Ok((signature, None));
         };
-        let answer = DriverCall::new(id, call).with_raw(|raw| {
+        let answer = with_raw(id, call, |raw| {
             // SAFETY: the operands of the raw call are those of `call`, which outlives this statement.
             unsafe { operators.prepare(door.ordinal(), raw) }
         })?;
@@ -269,11 +308,14 @@ impl Prepared {
     pub unsafe fn launch(
         &self,
         queue: &Queue,
-        call: &DriverCall<'_>,
+        id: OperatorId,
+        call: &Call<'_>,
         workspace: u64,
     ) -> outrigger_device::Result<()> {
         // SAFETY: this function's contract is that of `launch_raw`. The raw call points into `call`.
-        call.with_raw(|raw| unsafe { self.launch_raw(queue, raw, workspace) })
+        with_raw(id, call, |raw| unsafe {
+            self.launch_raw(queue, raw, workspace)
+        })
     }
 
     /// The same with a call in the form of the driver contract.
@@ -298,72 +340,60 @@ impl Prepared {
     }
 }
 
-/// A call in the structs of the driver contract. Only the scalars have another form there.
-pub struct DriverCall<'a> {
-    id: OperatorId,
-    call: &'a Call<'a>,
-    scalars: ArrayVec<otr_scalar, SCALARS>,
+/// Gives `with` a call in the form of the driver contract. Only the scalars have another form there.
+#[inline]
+fn with_raw<R>(id: OperatorId, call: &Call<'_>, with: impl FnOnce(&otr_operator_call) -> R) -> R {
+    let mut scalars = ArrayVec::<otr_scalar, SCALARS>::new();
+    // `find` lets no more through.
+    for scalar in call.scalars.iter().take(SCALARS) {
+        let (dtype, value) = match *scalar {
+            Scalar::F64(value) => (DType::F64, otr_scalar__bindgen_ty_1 { f64_: value }),
+            Scalar::I64(value) => (DType::I64, otr_scalar__bindgen_ty_1 { i64_: value }),
+        };
+        scalars.push(otr_scalar {
+            dtype: dtype.0,
+            reserved: 0,
+            value,
+        });
+    }
+    let args = otr_operator_args {
+        ext: otr_ext {
+            struct_size: size_of::<otr_operator_args>(),
+            type_: OTR_EXT_OPERATOR_ARGS,
+            reserved: 0,
+            next: std::ptr::null(),
+        },
+        values: call.args.as_ptr().cast(),
+        count: call.args.len() as u32,
+        reserved: 0,
+    };
+    let next = if call.args.is_empty() {
+        std::ptr::null()
+    } else {
+        &raw const args.ext
+    };
+    with(&otr_operator_call {
+        struct_size: size_of::<otr_operator_call>(),
+        next,
+        name: id.name().as_ptr(),
+        inputs: call.inputs.as_ptr().cast(),
+        outputs: call.outputs.as_ptr().cast(),
+        scalars: scalars.as_ptr(),
+        input_count: call.inputs.len() as u32,
+        output_count: call.outputs.len() as u32,
+        scalar_count: scalars.len() as u32,
+        flags: 0,
+    })
 }
 
-impl<'a> DriverCall<'a> {
-    /// A call of at most as many scalars as [`Answers::find`] lets through.
-    #[inline]
-    pub fn new(id: OperatorId, call: &'a Call<'a>) -> Self {
-        let raw = |scalar: &Scalar| {
-            let (dtype, value) = match *scalar {
-                Scalar::F64(value) => (DType::F64, otr_scalar__bindgen_ty_1 { f64_: value }),
-                Scalar::I64(value) => (DType::I64, otr_scalar__bindgen_ty_1 { i64_: value }),
-            };
-            otr_scalar {
-                dtype: dtype.0,
-                reserved: 0,
-                value,
-            }
-        };
-        let scalars = call.scalars.iter().take(SCALARS).map(raw).collect();
-        Self { id, call, scalars }
-    }
-
-    /// Gives `with` the call as a struct that points into `self`.
-    #[inline]
-    fn with_raw<R>(&self, with: impl FnOnce(&otr_operator_call) -> R) -> R {
-        let call = self.call;
-        let args = otr_operator_args {
-            ext: otr_ext {
-                struct_size: size_of::<otr_operator_args>(),
-                type_: OTR_EXT_OPERATOR_ARGS,
-                reserved: 0,
-                next: std::ptr::null(),
-            },
-            values: call.args.as_ptr().cast(),
-            count: call.args.len() as u32,
-            reserved: 0,
-        };
-        let next = if call.args.is_empty() {
-            std::ptr::null()
-        } else {
-            &raw const args.ext
-        };
-        with(&otr_operator_call {
-            struct_size: size_of::<otr_operator_call>(),
-            next,
-            name: self.id.name().as_ptr(),
-            inputs: call.inputs.as_ptr().cast(),
-            outputs: call.outputs.as_ptr().cast(),
-            scalars: self.scalars.as_ptr(),
-            input_count: call.inputs.len() as u32,
-            output_count: call.outputs.len() as u32,
-            scalar_count: self.scalars.len() as u32,
-            flags: 0,
-        })
-    }
+fn pair(low: u32, high: usize) -> i64 {
+    i64::from(low) | (high as i64) << 32
 }
 
 /// Gives `with` the numbers in which two calls differ for a driver, until it returns false. Returns whether it never
 /// did.
 #[inline(always)] // three loops over the same numbers, each with a body of an instruction or two
 fn numbers(id: OperatorId, call: &Call<'_>, mut with: impl FnMut(i64) -> bool) -> bool {
-    let pair = |low: u32, high: usize| i64::from(low) | (high as i64) << 32;
     if !with(pair(id.index(), call.inputs.len())) {
         return false;
     }
@@ -417,20 +447,50 @@ fn signature(id: OperatorId, call: &Call<'_>) -> Box<[i64]> {
 /// Whether a call has this signature.
 #[inline]
 fn is_of(signature: &[i64], id: OperatorId, call: &Call<'_>) -> bool {
-    let mut rest = signature.iter();
-    numbers(id, call, |number| rest.next() == Some(&number)) && rest.next().is_none()
+    if !call.args.is_empty() {
+        let mut rest = signature.iter();
+        return numbers(id, call, |number| rest.next() == Some(&number)) && rest.next().is_none();
+    }
+    // The same without a branch for each number.
+    let Some((&head, mut rest)) = signature.split_first() else {
+        return false;
+    };
+    if head != pair(id.index(), call.inputs.len()) {
+        return false;
+    }
+    for tensor in call.inputs.iter().chain(call.outputs) {
+        let (sizes, strides) = (tensor.sizes(), tensor.strides());
+        let Some((mine, others)) = rest.split_at_checked(1 + 2 * sizes.len()) else {
+            return false;
+        };
+        let (my_sizes, my_strides) = mine[1..].split_at(sizes.len());
+        let mut differs = mine[0] ^ pair(tensor.dtype().0, sizes.len());
+        for (mine, size) in my_sizes.iter().zip(sizes) {
+            differs |= mine ^ size;
+        }
+        for (mine, stride) in my_strides.iter().zip(strides) {
+            differs |= mine ^ stride;
+        }
+        if differs != 0 {
+            return false;
+        }
+        rest = others;
+    }
+    rest.is_empty()
 }
 
-/// A hash whose multiplications do not wait for each other. Two signatures with the same one cost time, no more.
+/// A hash whose multiplications do not wait for each other, of the sizes alone. Signatures with the same one have several
+/// places, and beyond these cost time, no more.
 #[inline]
 fn hash(id: OperatorId, call: &Call<'_>) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let (mut factor, mut sum) = (ODD, 0u64);
-    numbers(id, call, |number| {
-        sum = sum.wrapping_add((number as u64).wrapping_mul(factor));
-        factor = factor.wrapping_add(ODD << 1);
-        true
-    });
+    let (mut factor, mut sum) = (ODD, u64::from(id.index()));
+    for tensor in call.inputs.iter().chain(call.outputs) {
+        for &size in tensor.sizes() {
+            sum = sum.wrapping_add((size as u64).wrapping_mul(factor));
+            factor = factor.wrapping_add(ODD << 1);
+        }
+    }
     sum ^= sum >> 32;
     sum.wrapping_mul(ODD) >> 40
 }

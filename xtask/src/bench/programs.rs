@@ -78,6 +78,7 @@ pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<PathBuf> {
             "outrigger_graph",
             Ok(builder.outrigger("native/outrigger_graph")?),
         ),
+        entry("outrigger_ops", Ok(builder.ops()?)),
         entry("c_loop", Ok(builder.c_loop()?)),
         entry("tbb", builder.tbb("tbb", &[])),
         entry(
@@ -195,6 +196,23 @@ impl Builder<'_> {
             environment: BTreeMap::new(),
             spins: name.ends_with("graph"),
         })
+    }
+
+    /// The program that calls operators over the driver that does nothing: one with operators, one without.
+    fn ops(&self) -> anyhow::Result<Subject> {
+        let driver = self.compile(&Source {
+            includes: vec![self.workspace.path("include")],
+            further: &["-shared", "-fPIC"],
+            output: Some("noop_driver.so"),
+            ..Source::program("native/noop_driver")
+        })?;
+        let mut subject = self.outrigger("native/outrigger_ops")?;
+        let name = driver.display();
+        let drivers = format!("{name},{name}?operators=none");
+        subject.environment.insert("OUTRIGGER_DRIVER", drivers);
+        subject.command.push(driver);
+        subject.spins = false;
+        Ok(subject)
     }
 
     fn c_loop(&self) -> anyhow::Result<Subject> {
