@@ -349,8 +349,8 @@ impl<'a> Value<'a> {
             sys::OTR_VALUE_INT => Argument::Int(integer),
             sys::OTR_VALUE_BOOL => Argument::Bool(integer != 0),
             sys::OTR_VALUE_DTYPE => Argument::DType(DType(integer as u32)),
-            // SAFETY: a value of this kind has a string, by the field's promise.
             sys::OTR_VALUE_STRING => {
+                // SAFETY: a value of this kind has a string, by the field's promise.
                 Argument::String(unsafe { CStr::from_ptr(self.raw.of.string) })
             }
             sys::OTR_VALUE_INTS => Argument::Ints(integers()),

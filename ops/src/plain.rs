@@ -10,7 +10,7 @@ use outrigger_device::{Code, DType};
 
 use crate::arguments;
 use crate::call::{Argument, Call, Scalar, Tensor};
-use crate::error::{Result, invalid};
+use crate::error::{Result, invalid, unsupported};
 use crate::memory::ArgumentBlock;
 use crate::packed;
 use crate::plan::{Plan, cost_ns};
@@ -76,10 +76,14 @@ impl<'a> Run<'a> {
         (tensor.dtype() != DType::INVALID).then(|| View::new(tensor, self.bias))
     }
 
+    /// A tensor of the call.
+    pub(crate) fn view(&self, tensor: &Tensor<'a>) -> View<'a> {
+        View::new(tensor, self.bias)
+    }
+
     /// The tensor of an argument, by its place in the schema; `None` if it was left out.
     pub(crate) fn tensor(&self, argument: usize) -> Option<View<'a>> {
-        let tensor = self.call.tensor(argument)?;
-        Some(View::new(tensor, self.bias))
+        self.call.tensor(argument).map(|tensor| self.view(tensor))
     }
 }
 
@@ -116,15 +120,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A list of tensors, by the place of the argument in the schema; those that are absent have dtype `INVALID`.
-    pub(crate) fn tensors(&self, argument: usize) -> &'a [Tensor<'a>] {
-        match self.args.get(argument).map(|value| value.get()) {
-            Some(Argument::Inputs(range)) => self.inputs.get(range).unwrap_or_default(),
-            Some(Argument::Outputs(range)) => self.outputs.get(range).unwrap_or_default(),
-            _ => &[],
-        }
-    }
-
     /// The integer of an argument; `None` if it was left out.
     pub(crate) fn int(&self, argument: usize) -> Option<i64> {
         match self.args.get(argument)?.get() {
@@ -139,12 +134,17 @@ impl<'a> Call<'a> {
         value == Some(Argument::Bool(true))
     }
 
-    /// The number of an argument; `None` if it was left out.
-    pub(crate) fn number(&self, argument: usize) -> Option<f64> {
+    /// The scalar of an argument; `None` if it was left out.
+    pub(crate) fn scalar(&self, argument: usize) -> Option<Scalar> {
         match self.args.get(argument)?.get() {
-            Argument::Scalar(at) => self.scalars.get(at).map(|scalar| Scalar::to_f64(*scalar)),
+            Argument::Scalar(at) => self.scalars.get(at).copied(),
             _ => None,
         }
+    }
+
+    /// The number of an argument; `None` if it was left out.
+    pub(crate) fn number(&self, argument: usize) -> Option<f64> {
+        self.scalar(argument).map(Scalar::to_f64)
     }
 
     /// The list of integers or truth values of an argument; empty if it was left out.
@@ -251,6 +251,42 @@ impl<'a> View<'a> {
         steps.map(|(index, stride)| index * stride).sum()
     }
 
+    /// The place of the first element of those with these first indices.
+    pub(crate) fn at_start(&self, indices: &[i64]) -> i64 {
+        let steps = indices.iter().zip(self.strides);
+        steps.map(|(index, stride)| index * stride).sum()
+    }
+
+    /// What indices of the dimensions from `first` on add to a place.
+    pub(crate) fn at_end(&self, first: usize, indices: &[i64]) -> i64 {
+        let steps = indices.iter().zip(&self.strides[first..]);
+        steps.map(|(index, stride)| index * stride).sum()
+    }
+
+    /// The indices of the element with a number in row-major order.
+    pub(crate) fn indices(&self, mut number: i64, indices: &mut [i64]) {
+        for (index, size) in indices.iter_mut().zip(self.sizes).rev() {
+            *index = number % size;
+            number /= size;
+        }
+    }
+
+    /// The lowest place of an element.
+    pub(crate) fn lowest(&self) -> i64 {
+        let dims = self.sizes.iter().zip(self.strides);
+        dims.map(|(size, stride)| (size - 1).max(0) * (*stride).min(0))
+            .sum()
+    }
+
+    /// The number of places from the lowest to the highest.
+    pub(crate) fn span(&self) -> usize {
+        let dims = self.sizes.iter().zip(self.strides);
+        let reach: i64 = dims
+            .map(|(size, stride)| (size - 1).max(0) * stride.abs())
+            .sum();
+        reach as usize + 1
+    }
+
     /// The place of the element with a number in row-major order.
     pub(crate) fn nth(&self, mut number: i64) -> i64 {
         let mut place = 0;
@@ -267,6 +303,10 @@ impl<'a> View<'a> {
     }
 
     /// The element at a place, as a number.
+    #[expect(
+        clippy::unnecessary_cast,
+        reason = "one of the types that the macro goes through is f64"
+    )]
     pub(crate) fn get(&self, place: i64) -> f64 {
         let from = self.pointer(place);
         // SAFETY: places come from `at` and `nth` with indices below the sizes, so it is an element of an operand, which
@@ -290,6 +330,10 @@ impl<'a> View<'a> {
     }
 
     /// The element at a place as an integer, exactly; floating-point numbers are cut.
+    #[expect(
+        clippy::unnecessary_cast,
+        reason = "one of the types that the macro goes through is i64"
+    )]
     pub(crate) fn get_int(&self, place: i64) -> i64 {
         let from = self.pointer(place);
         // SAFETY: as in `get`.
@@ -326,10 +370,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Writes the same number to all elements.
-    pub(crate) fn fill(&self, value: f64) {
-        for number in 0..self.numel() {
-            self.set(self.nth(number), value);
+    /// Writes a scalar as the element at a place.
+    pub(crate) fn set_scalar(&self, place: i64, value: Scalar) {
+        match value {
+            Scalar::I64(value) => self.set_int(place, value),
+            Scalar::F64(value) => self.set(place, value),
         }
     }
 
@@ -339,6 +384,16 @@ impl<'a> View<'a> {
             self.dtype,
             DType::F32 | DType::F64 | DType::F16 | DType::BF16
         )
+    }
+}
+
+/// Refuses elements that are no real numbers: complex ones, and those that the tensor does not say of.
+pub(crate) fn real(tensor: &Tensor<'_>) -> Result<()> {
+    match tensor.dtype() {
+        DType::C64 | DType::C128 | DType::INVALID => {
+            unsupported(format!("elements of {}", tensor.dtype()))
+        }
+        _ => Ok(()),
     }
 }
 

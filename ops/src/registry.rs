@@ -16,7 +16,8 @@ use crate::catalog::{COUNT, ENTRIES, Entry};
 use crate::error::{Result, unsupported};
 use crate::plan::Plan;
 use crate::{
-    copy, elementwise, generate, index, loss, matmul, norm, optimizer, reduce, rows, sorting,
+    convolution, copy, elementwise, generate, index, loss, matmul, norm, optimizer, pick, reduce,
+    rows, scatter, sorting,
 };
 
 /// The host kernels of an operator. Each module of operators lists its own ones.
@@ -29,7 +30,7 @@ pub(crate) struct Definition {
 type PlanFn = fn(&Call<'_>, &mut Plan) -> Result<()>;
 
 /// All host kernels.
-const GROUPS: [&[Definition]; 15] = [
+const GROUPS: [&[Definition]; 18] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -45,6 +46,9 @@ const GROUPS: [&[Definition]; 15] = [
     generate::SEQUENCES,
     generate::RANDOM,
     sorting::OPERATORS,
+    convolution::OPERATORS,
+    scatter::OPERATORS,
+    pick::OPERATORS,
 ];
 
 /// The plans in the order of the catalog.

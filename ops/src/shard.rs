@@ -47,14 +47,13 @@ mod tests {
     fn no_two_threads_have_one_number_and_numbers_come_back() {
         let mut seen = std::collections::HashSet::new();
         for _ in 0..40 {
+            let barrier = std::sync::Barrier::new(8);
+            let one = || {
+                let number = shard();
+                barrier.wait();
+                number
+            };
             let numbers: Vec<_> = std::thread::scope(|scope| {
-                let barrier = std::sync::Barrier::new(8);
-                let barrier = &barrier;
-                let one = || {
-                    let number = shard();
-                    barrier.wait();
-                    number
-                };
                 let threads: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
                 threads.into_iter().map(|one| one.join().unwrap()).collect()
             });

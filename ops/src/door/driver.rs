@@ -46,10 +46,16 @@ pub(super) struct Answers {
     /// The operators that the driver has, a bit for each number.
     offered: Box<[u64]>,
     shards: Box<[CachePadded<Shard>]>,
-    all: RwLock<HashMap<Box<[i64]>, Option<Arc<Prepared>>>>,
+    all: RwLock<HashMap<Signature, Shared>>,
 }
 
-/// The driver's operator; `None` if it has none. Threads share no counter of references: the outer one is of a thread's
+/// What two calls differ in for a driver.
+type Signature = Box<[i64]>;
+
+/// The driver's operator; `None` if it has none.
+type Shared = Option<Arc<Prepared>>;
+
+/// The same for one thread. Threads share no counter of references: the outer one is of a thread's
 /// table, the inner one of the operator.
 type Answer = Option<Arc<Arc<Prepared>>>;
 
@@ -61,7 +67,7 @@ unsafe impl Sync for Shard {}
 
 struct Recent {
     /// By the hash of the signature.
-    answers: Vec<Option<(Box<[i64]>, Answer)>>,
+    answers: Vec<Option<(Signature, Answer)>>,
     /// For each operator, the place of its last answer.
     last: [u16; LAST],
     /// The number of answers that were put in.
@@ -96,8 +102,8 @@ impl Recent {
         &mut self,
         id: OperatorId,
         call: &Call<'_>,
-        new: (Box<[i64]>, Answer),
-    ) -> Option<(Box<[i64]>, Answer)> {
+        new: (Signature, Answer),
+    ) -> Option<(Signature, Answer)> {
         if self.answers.is_empty() {
             self.answers.resize_with(RECENT, || None);
         }
@@ -246,12 +252,7 @@ impl Answers {
 
     /// The answer that all threads share, or the driver's.
     #[cold]
-    fn ask(
-        &self,
-        door: &Door,
-        id: OperatorId,
-        call: &Call<'_>,
-    ) -> Result<(Box<[i64]>, Option<Arc<Prepared>>)> {
+    fn ask(&self, door: &Door, id: OperatorId, call: &Call<'_>) -> Result<(Signature, Shared)> {
         let signature = signature(id, call);
         if let Some(answer) = self.all.read().get(&signature) {
             return Ok((signature, answer.clone()));
@@ -435,7 +436,7 @@ fn numbers(id: OperatorId, call: &Call<'_>, mut with: impl FnMut(i64) -> bool) -
     })
 }
 
-fn signature(id: OperatorId, call: &Call<'_>) -> Box<[i64]> {
+fn signature(id: OperatorId, call: &Call<'_>) -> Signature {
     let mut signature = Vec::with_capacity(64);
     numbers(id, call, |number| {
         signature.push(number);

@@ -83,16 +83,17 @@ impl Library {
     }
 }
 
-/// The plan of a call.
+/// The plan of a call; of one that is only asked for, the addresses do not matter.
 ///
 /// # Safety
 /// `call` is as the contract has it (R10).
-unsafe fn planned(call: *const sys::otr_operator_call) -> Option<(OperatorId, Plan)> {
+unsafe fn planned(call: *const sys::otr_operator_call, asked: bool) -> Option<(OperatorId, Plan)> {
     // SAFETY: this function's contract.
     let (call, inputs, outputs, scalars) = unsafe {
         let call = call.as_ref()?;
         let tensors = |first: *const sys::otr_tensor, count: u32| match count {
             0 => Some(&[][..]),
+            _ if first.is_null() => None,
             count => Tensor::of_raw(std::slice::from_raw_parts(first, count as usize)),
         };
         let scalars: Vec<Scalar> = (0..call.scalar_count as usize)
@@ -122,9 +123,15 @@ unsafe fn planned(call: *const sys::otr_operator_call) -> Option<(OperatorId, Pl
         (CStr::from_ptr(call.name), args)
     };
     let id = OperatorId::find(name)?;
+    // An address that suits every element type.
+    fn moved<'a>(tensors: &[Tensor<'a>], asked: bool) -> Vec<Tensor<'a>> {
+        let one = |tensor: &Tensor<'a>| if asked { tensor.at(1 << 20) } else { *tensor };
+        tensors.iter().map(one).collect()
+    }
+    let (inputs, outputs) = (moved(inputs, asked), moved(outputs, asked));
     let call = Call {
-        inputs,
-        outputs,
+        inputs: &inputs,
+        outputs: &outputs,
         scalars: &scalars,
         args,
         device_only: false,
@@ -179,6 +186,26 @@ impl Layer for Library {
         answer: *mut sys::otr_operator_answer,
         operator: *mut *mut sys::otr_operator,
     ) -> i32 {
+        let (mut names, mut count) = (std::ptr::null(), 0);
+        // SAFETY: the caller's driver and device, which the driver below checks.
+        let known = unsafe { next.operator_names(driver, device, &mut names, &mut count) };
+        if known != Code::OK.0 {
+            return known;
+        }
+        // SAFETY: R1: NULL, or structs of the sizes that stand in them.
+        let whole = unsafe {
+            call.as_ref()
+                .is_some_and(|call| call.struct_size >= size_of_val(call) && !call.name.is_null())
+                && answer
+                    .as_ref()
+                    .is_some_and(|answer| answer.struct_size >= size_of_val(answer))
+        };
+        if !whole || operator.is_null() {
+            return fail(
+                Code::INVALID_ARGUMENT,
+                "call, answer or operator is NULL or cut off",
+            );
+        }
         // SAFETY: R10: NULL or a call, whose name is NULL or a text.
         unsafe {
             if let Some(call) = call.as_ref()
@@ -188,7 +215,19 @@ impl Layer for Library {
             }
         }
         // SAFETY: as above.
-        let Some((id, plan)) = (unsafe { planned(call) }) else {
+        let listed = unsafe {
+            let absent = |first: *const sys::otr_tensor, count: u32| count > 0 && first.is_null();
+            !absent((*call).inputs, (*call).input_count)
+                && !absent((*call).outputs, (*call).output_count)
+        };
+        if !listed {
+            return fail(
+                Code::INVALID_ARGUMENT,
+                "inputs or outputs are NULL, and some are counted",
+            );
+        }
+        // SAFETY: as above.
+        let Some((id, plan)) = (unsafe { planned(call, true) }) else {
             return fail(Code::UNSUPPORTED, "there is no host kernel for this call");
         };
         let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -241,7 +280,7 @@ impl Layer for Library {
             return fail(Code::INVALID_HANDLE, "the operator is NULL");
         };
         // SAFETY: R46: a call of the operator's signature.
-        let plan = unsafe { planned(call) };
+        let plan = unsafe { planned(call, false) };
         let Some((_, plan)) = plan
             .filter(|(id, plan)| (*id, plan.kernel as usize) == (operator.id, operator.function))
         else {

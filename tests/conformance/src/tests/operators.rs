@@ -2,6 +2,7 @@
 //! sentinels around the outputs. They run through the C ABI of the host side, whichever kernels it
 //! uses, and in the driver's own library.
 
+mod convolution;
 mod dimensions;
 mod elementwise;
 pub(super) mod launch;
@@ -11,21 +12,31 @@ pub(super) mod operand;
 pub(super) mod prepare;
 mod running;
 pub(super) mod sample;
+mod scatter;
 
 use outrigger_device::DType;
 
 use super::host::operators::host;
 use crate::{Test, Verdict};
+use convolution::{convolution, convolution_backward};
 use dimensions::{layer_norm, mm, reduce, softmax};
 use elementwise::{binary, cast, unary};
+use operand::Given;
 use operand::Runner;
 use running::cumprod;
+use scatter::{index_put, or_old, scatter, slices};
 
 /// An operator of one dtype, and what judges it.
 pub(super) struct Case {
     dtype: DType,
     judge: fn(&dyn Runner) -> Verdict,
 }
+
+/// The mean with the element that is there.
+const MEAN: [Given<'_>; 2] = [Given::Text("mean"), Given::Truth(true)];
+
+/// The largest of those that go to a place.
+const LARGEST: [Given<'_>; 2] = [Given::Text("amax"), Given::Truth(false)];
 
 /// Makes a test of each operator for each dtype over the C ABI, and cases for whoever else runs operators.
 macro_rules! of_dtypes {
@@ -83,6 +94,12 @@ of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
     "mm" mm();
     "layer_norm" layer_norm();
     "cumprod" cumprod();
+    "index_put" index_put();
+    "convolution" convolution();
+    "convolution_backward" convolution_backward();
+    "scatter_add" scatter(&[], |old, moved| old + moved.iter().sum::<f64>());
+    "scatter_reduce" scatter(&MEAN, |old, moved| (old + moved.iter().sum::<f64>()) / (moved.len() + 1) as f64);
+    "index_add" slices(&[Given::Number(-0.5)], |old, moved| old - 0.5 * moved.iter().sum::<f64>());
 }
 
 of_dtypes! { INTEGERS INTEGER_CASES [I64 "i64", I32 "i32", I16 "i16", I8 "i8", U8 "u8"];
@@ -91,6 +108,10 @@ of_dtypes! { INTEGERS INTEGER_CASES [I64 "i64", I32 "i32", I16 "i16", I8 "i8", U
     "maximum" binary((0.0, 100.0), f64::max);
     "amin" reduce(|row| row.iter().copied().fold(f64::MAX, f64::min));
     "copy" cast();
+    "scatter" scatter(&[], |old, moved| or_old(old, moved, |moved| moved[0]));
+    "scatter_reduce" scatter(&LARGEST, |old, moved| or_old(old, moved, |moved| moved.iter().copied().fold(f64::MIN, f64::max)));
+    "index_copy" slices(&[], |old, moved| or_old(old, moved, |moved| moved[0]));
+    "index_fill" slices(&[Given::Number(5.0)], |old, moved| or_old(old, moved, |_| 5.0));
 }
 
 of_dtypes! { CASTS CAST_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16", BOOL "bool"];

@@ -134,6 +134,17 @@ null! {
     fallback_end: || Ok(otr!(otr_fallback_end, null(), 1, 1));
     /// The mode of fallbacks needs a place.
     fallback_mode: || Ok(otr!(otr_fallback_mode, null_mut()));
+    /// A policy for fallbacks needs its text.
+    fallback_set_policy: || Ok(otr!(otr_fallback_set_policy, null()));
+    /// The policy for fallbacks needs a place.
+    fallback_policy: || Ok(otr!(otr_fallback_policy, null_mut()));
+    /// A report of operators needs a place.
+    operator_report: || Ok(otr!(otr_operator_report, null_mut()));
+    /// Whether an operator is offered needs a place.
+    operator_offered: || {
+        let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
+        Ok(otr!(otr_operator_offered, 0, add, null_mut()))
+    };
     /// A history needs its options.
     history_start: || Ok(otr!(otr_memory_history_start, 0, null()));
     /// A label needs a text.

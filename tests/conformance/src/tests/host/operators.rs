@@ -7,10 +7,14 @@ use outrigger_device::{Code, DType};
 pub(super) use super::super::operators::operand::empty_call;
 use super::super::operators::operand::{Arguments, Operand, Runner};
 use super::super::operators::sample::Sample;
-use super::{Refused, alloc, download, made, otr, refused, start, start_under, stream, upload};
+use outrigger_ffi::OTR_CALL_DEVICE_ONLY;
+
+use super::{
+    Refused, alloc, download, json, made, otr, refused, start, start_under, stream, string, upload,
+};
 use crate::test::tests;
 use crate::verdict::{check, equal};
-use crate::{Context, Need, Verdict};
+use crate::{Context, Failure, Need, Verdict};
 
 /// The C ABI as a runner of operators. Its memory goes with the process.
 pub(in crate::tests) struct Host {
@@ -91,6 +95,14 @@ tests! { "ops.call":
     runs_or_is_unsupported: H2 H29, absent HostCompute;
     /// An index out of bounds fails the stream with OTR_ERR_OUT_OF_RANGE, and names the operator.
     an_index_out_of_bounds_fails_the_stream: H3 H19, needs HostCompute;
+    /// Calls are counted by operator and place, and timed while that is asked for.
+    calls_are_counted_where_they_run: H11 H29, needs HostCompute;
+    /// A policy names a mode for each place, and a wrong one changes nothing. What it forbids is refused.
+    policies_hold_for_their_place: H2 H29, needs HostCompute;
+    /// A call that only the driver may serve is refused where the driver does not offer the operator.
+    a_call_for_the_driver_alone: H2 H29;
+    /// Operators of the framework have numbers by their schema names, and those that the page serves are found as that.
+    schema_names_have_numbers: H29;
     /// Operators of a stream see each other's results, without a wait between them.
     a_chain_of_calls: H18, needs HostCompute;
 }
@@ -312,4 +324,180 @@ pub(in crate::tests) mod own {
         host.refuses(*second, Code::OUT_OF_HOST_MEMORY, "the second question")?;
         second.gives(&host, 6)
     }
+}
+
+/// The row of an operator in the report.
+fn row(operator: &str) -> Verdict<Option<serde_json::Value>> {
+    let report = json(|out| otr!(otr_operator_report, out))?;
+    let rows = report.as_array().cloned().unwrap_or_default();
+    Ok(rows.into_iter().find(|row| row["operator"] == operator))
+}
+
+fn neg(host: &Host, flags: u32) -> Verdict<Result<(), Refused>> {
+    let a = Operand::dense(host, DType::F32, &[4], &[1.0; 4])?;
+    let out = Operand::dense(host, DType::F32, &[4], &[9.0; 4])?;
+    let (inputs, outputs) = ([a.tensor()], [out.tensor()]);
+    let mut call = call_of(&inputs, &outputs);
+    call.flags = flags;
+    call.name = c"neg".as_ptr();
+    let answer = host.submit(&call)?;
+    otr!(otr_stream_synchronize, host.stream)?;
+    Ok(answer)
+}
+
+fn calls_are_counted_where_they_run(context: &Context) -> Verdict {
+    let host = host(context)?;
+    otr!(otr_fallback_reset)?;
+    for _ in 0..3 {
+        neg(&host, 0)??;
+    }
+    otr!(otr_operator_timing, 1)?;
+    neg(&host, 0)??;
+    otr!(otr_operator_timing, 0)?;
+    neg(&host, 0)??;
+    let Some(row) = row("neg")? else {
+        return Err(Failure::new(
+            "the report has no row of an operator that ran",
+        ));
+    };
+    let place = row["place"].as_str().unwrap_or_default();
+    check!(
+        ["device", "host_kernel"].contains(&place),
+        "an operator that no framework ran was run at '{place}'"
+    );
+    equal!(
+        (row["calls"].as_u64(), row["timed_calls"].as_u64()),
+        (Some(5), Some(1)),
+        "calls, and those of them that were timed"
+    );
+    let seconds = row["seconds"].as_f64().unwrap_or_default();
+    check!(seconds > 0.0, "a timed call took {seconds} seconds");
+    otr!(otr_fallback_reset)?;
+    let report = json(|out| otr!(otr_operator_report, out))?;
+    equal!(report, serde_json::json!([]), "counts that were forgotten");
+    Ok(())
+}
+
+fn policies_hold_for_their_place(context: &Context) -> Verdict {
+    let host = host(context)?;
+    let policy = || string(|out| otr!(otr_fallback_policy, out));
+    otr!(
+        otr_fallback_set_policy,
+        c"framework:error,host:warn".as_ptr()
+    )?;
+    equal!(
+        policy()?,
+        "framework:error,host:warn",
+        "the policy that was set"
+    );
+    refused(
+        otr!(otr_fallback_begin, c"aten::nothing".as_ptr(), &mut 0),
+        Code::UNSUPPORTED,
+        "a kernel of the framework where they are forbidden",
+    )?;
+    neg(&host, 0)??;
+    let told = refused(
+        otr!(otr_fallback_set_policy, c"host:loud".as_ptr()),
+        Code::INVALID_ARGUMENT,
+        "a mode that there is not",
+    )?;
+    check!(
+        told.text.contains("loud"),
+        "the word that is wrong: {}",
+        told.text
+    );
+    equal!(
+        policy()?,
+        "framework:error,host:warn",
+        "the policy after a refused one"
+    );
+    otr!(otr_fallback_set_policy, c"host:error".as_ptr())?;
+    equal!(
+        policy()?,
+        "framework:silent,host:error",
+        "what is not named is silent"
+    );
+    otr!(otr_fallback_reset)?;
+    if let Err(told) = neg(&host, 0)? {
+        equal!(
+            told.code,
+            Code::UNSUPPORTED,
+            "a host kernel where they are forbidden"
+        );
+        equal!(
+            told.operator.as_deref(),
+            Some("neg"),
+            "H3: the operator of the failure"
+        );
+    } else {
+        let row = row("neg")?.unwrap_or_default();
+        equal!(
+            row["place"],
+            "device",
+            "what runs while host kernels are forbidden"
+        );
+    }
+    otr!(otr_fallback_set_policy, c"silent".as_ptr())?;
+    equal!(policy()?, "silent", "one mode for both places");
+    Ok(neg(&host, 0)??)
+}
+
+fn a_call_for_the_driver_alone(context: &Context) -> Verdict {
+    let host = host(context)?;
+    let id = made(|out| otr!(otr_operator_find, c"neg".as_ptr(), out))?;
+    let offered: u32 = made(|out| otr!(otr_operator_offered, 0, id, out))?;
+    otr!(otr_fallback_reset)?;
+    match neg(&host, OTR_CALL_DEVICE_ONLY)? {
+        Ok(()) => {
+            equal!(offered, 1, "R45: an operator of the driver is offered");
+            let row = row("neg")?.unwrap_or_default();
+            equal!(
+                row["place"],
+                "device",
+                "where a call for the driver alone ran"
+            );
+        }
+        Err(told) => equal!(
+            told.code,
+            Code::UNSUPPORTED,
+            "the driver has no such operator"
+        ),
+    }
+    refused(
+        otr!(otr_operator_offered, 0, u32::MAX, &mut 0),
+        Code::NOT_FOUND,
+        "an operator that there is not",
+    )?;
+    Ok(())
+}
+
+fn schema_names_have_numbers(context: &Context) -> Verdict {
+    start(context)?;
+    let find =
+        |name: &std::ffi::CStr| made::<u32>(|out| otr!(otr_operator_find, name.as_ptr(), out));
+    let grid = find(c"aten::grid_sampler_2d")?;
+    equal!(
+        find(c"aten::grid_sampler_2d")?,
+        grid,
+        "the number, asked for again"
+    );
+    check!(
+        find(c"aten::grid_sampler_3d")? != grid,
+        "another operator has another number"
+    );
+    equal!(
+        find(c"aten::scatter.src")?,
+        find(c"scatter")?,
+        "an operator that the page serves"
+    );
+    refused(
+        made_raw(c"no_such_operator"),
+        Code::NOT_FOUND,
+        "a name of nothing",
+    )?;
+    Ok(())
+}
+
+fn made_raw(name: &std::ffi::CStr) -> Result<(), Refused> {
+    otr!(otr_operator_find, name.as_ptr(), &mut 0)
 }

@@ -22,7 +22,13 @@ pub(super) fn cumprod(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
             }
             let a = Operand::dense(on, dtype, &sizes, &x)?;
             let out = Operand::dense(on, dtype, &sizes, &vec![99.0; x.len()])?;
-            let given = [Given::In(&a), Given::Int(dim as i64 - 3), Given::Nothing];
+            // The dtype may be left out.
+            let to = if dim == 0 {
+                Given::Dtype(dtype)
+            } else {
+                Given::Nothing
+            };
+            let given = [Given::In(&a), Given::Int(dim as i64 - 3), to];
             let what = format!("{name} of {sizes:?} over dimension {dim}");
             let expected = [Some(expected.as_slice())];
             schema_gives(on, name, &given, &[Some(&out)], &expected, &what)?;

@@ -136,7 +136,7 @@ fn flags(context: &Context) -> Verdict {
         ),
         (
             "an unknown kind of observation",
-            otr!(otr_observer_add, 64, Some(unheard), null_mut(), &mut id),
+            otr!(otr_observer_add, 128, Some(unheard), null_mut(), &mut id),
         ),
         (
             "a format of graphs",
