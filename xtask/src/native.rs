@@ -125,6 +125,22 @@ pub(crate) fn driver(
     Ok(DriverSpec(format!("{}{options}", library.display())))
 }
 
+/// Builds the driver with an operator library; its path.
+///
+/// # Errors
+/// If it cannot be built.
+pub(crate) fn library_driver(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let mut build = workspace.cargo(&["build", "--release", "--package=outrigger-library-driver"]);
+    shell::step(
+        workspace,
+        "building the driver with an operator library",
+        &mut build,
+    )?;
+    Ok(workspace
+        .library_folder()
+        .join("liboutrigger_library_driver.so"))
+}
+
 /// Builds the driver in `folder` with its Makefile; the library that it makes.
 fn make_driver(workspace: &Workspace, folder: &Path) -> anyhow::Result<PathBuf> {
     let title = format!("building the driver in {}", folder.display());

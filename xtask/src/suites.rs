@@ -28,7 +28,7 @@ use crate::shell;
 use crate::soak;
 use crate::workspace::Workspace;
 use counts::Counts;
-use jobs::{C_DRIVER, Job, SECOND_DRIVER, Shard, Suite, Work};
+use jobs::{C_DRIVER, Job, LIBRARY_DRIVER, SECOND_DRIVER, Shard, Suite, Work};
 use results::Results;
 use summary::{Row, Summary};
 
@@ -247,6 +247,9 @@ impl Run<'_> {
         let (path, options) = driver.split_once('?').unwrap_or((driver, ""));
         let built = match path {
             C_DRIVER => self.workspace.path(path).display().to_string(),
+            LIBRARY_DRIVER => native::library_driver(self.workspace)?
+                .display()
+                .to_string(),
             SECOND_DRIVER => conformance::second_driver(self.workspace)?
                 .display()
                 .to_string(),

@@ -34,7 +34,8 @@ class Images {
     c10::Storage storage;  // the image's, before the operator saw it
   };
 
-  /// Whether images may lie in the CPU's memory: then the CPU's kernel is run on zeros if there is no meta function.
+  /// With `kMeta` the meta function alone is asked, and its errors are no answer: the CPU's kernel may see things
+  /// differently. With `kMetaOrHost` the CPU's kernel is run on zeros if there is no meta function.
   enum class Where { kMeta, kMetaOrHost };
 
   explicit Images(const c10::OperatorHandle& op) : op_(op) {}

@@ -1,3 +1,5 @@
+//! How boxed calls of torch become calls of operators with a schema, and under what name the driver is asked.
+
 #include "schema_call.h"
 
 #include "images.h"
@@ -325,7 +327,7 @@ bool run_on_driver(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10:
   for (size_t i = 0; i < count; ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     if (!form.is_result[i] &&
-        !add(call, argument, arguments[i], !form.functional && writes(schema, argument))) {
+        !add(call, argument, arguments[i], writes(schema, argument) && !(form.functional && is_written(argument)))) {
       return false;
     }
   }

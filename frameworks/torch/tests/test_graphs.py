@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
@@ -434,6 +435,11 @@ def test_profile_and_check_run_the_graph(device):
     graph = graphs.Graph()
     with graphs.graph(graph):
         y = torch.softmax(x @ x, dim=-1)
+    if "library_driver" in os.environ.get("OUTRIGGER_DRIVER", ""):
+        # The host cannot run the nodes of such a graph one by one.
+        with pytest.raises(NotImplementedError, match="operator of the driver"):
+            graph.check()
+        return
     graph.check()
     cost = graph.cost()
     assert cost["nodes"] == graph.info()["nodes"] and cost["replay_ns"] > 0 and cost["node_by_node_ns"] > 0

@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use outrigger_device::{Code, Driver, Error, RawDriver, Result, sys};
 use outrigger_layers::{Layer, LayerTable, Next, fail, open_with};
-use outrigger_ops::{Call, OperatorId, Plan, Scalar, Tensor, Value};
+use outrigger_ops::{Call, KernelFn, OperatorId, Plan, Scalar, Tensor, Value};
 
 /// The operator library over the driver below.
 struct Library {
@@ -37,12 +37,56 @@ struct Log {
     known: HashSet<CString>,
 }
 
-/// An operator that was prepared: a kernel of the driver below.
+/// An operator that was prepared. Which kernel it launches may depend on the scalars of a launch.
 struct Operator {
     id: OperatorId,
+    driver: *mut sys::otr_driver,
+    device: u32,
+    kernels: Mutex<Vec<Kernel>>,
+}
+
+/// A kernel of the driver below.
+#[derive(Clone, Copy)]
+struct Kernel {
+    function: usize,
     module: *mut sys::otr_module,
     kernel: *mut sys::otr_kernel,
-    function: usize,
+}
+
+impl Operator {
+    /// The kernel for a host function.
+    ///
+    /// # Safety
+    /// The driver that the operator is of is open.
+    unsafe fn kernel(&self, next: &Next, function: KernelFn) -> std::result::Result<Kernel, i32> {
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kernels.iter().find(|one| one.function == function as usize) {
+            return Ok(*known);
+        }
+        let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (format, none) = (sys::OTR_CODE_HOST_FUNCTION, std::ptr::null());
+        // SAFETY: this function's contract; the function is a host kernel, and both outputs are writable.
+        unsafe {
+            let code = function as *const std::ffi::c_void;
+            let loaded =
+                next.module_load(self.driver, self.device, format, code, 0, none, &mut module);
+            if loaded != Code::OK.0 {
+                return Err(loaded);
+            }
+            let found = next.kernel_get(module, none, &mut kernel);
+            if found != Code::OK.0 {
+                next.module_unload(module);
+                return Err(found);
+            }
+        }
+        let made = Kernel {
+            function: function as usize,
+            module,
+            kernel,
+        };
+        kernels.push(made);
+        Ok(made)
+    }
 }
 
 fn file_error(path: &str, error: &std::io::Error) -> Error {
@@ -230,29 +274,19 @@ impl Layer for Library {
         let Some((id, plan)) = (unsafe { planned(call, true) }) else {
             return fail(Code::UNSUPPORTED, "there is no host kernel for this call");
         };
-        let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the function of a plan is a host kernel; both outputs are writable.
+        let made = Operator {
+            id,
+            driver,
+            device,
+            kernels: Mutex::default(),
+        };
+        // SAFETY: the driver is open, as its answer above shows; `answer` and `operator` were checked.
         unsafe {
-            let code = plan.kernel as *const std::ffi::c_void;
-            let format = sys::OTR_CODE_HOST_FUNCTION;
-            let none = std::ptr::null();
-            let loaded = next.module_load(driver, device, format, code, 0, none, &mut module);
-            if loaded != Code::OK.0 {
-                return loaded;
-            }
-            let found = next.kernel_get(module, none, &mut kernel);
-            if found != Code::OK.0 {
-                next.module_unload(module);
-                return found;
+            if let Err(code) = made.kernel(next, plan.kernel) {
+                return code;
             }
             (*answer).workspace_bytes = 0;
-            *operator = Box::into_raw(Box::new(Operator {
-                id,
-                module,
-                kernel,
-                function: plan.kernel as usize,
-            }))
-            .cast();
+            *operator = Box::into_raw(Box::new(made)).cast();
         }
         Code::OK.0
     }
@@ -263,8 +297,16 @@ impl Layer for Library {
         }
         // SAFETY: made by `operator_prepare`, and given back by the host after its last launch (R47).
         let operator = unsafe { Box::from_raw(operator.cast::<Operator>()) };
+        let kernels = operator.kernels.into_inner();
+        let kernels = kernels.unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as above.
-        unsafe { next.module_unload(operator.module) }
+        let codes = kernels
+            .iter()
+            .map(|one| unsafe { next.module_unload(one.module) });
+        codes.fold(
+            Code::OK.0,
+            |first, code| if first == Code::OK.0 { code } else { first },
+        )
     }
 
     unsafe fn operator_launch(
@@ -281,13 +323,16 @@ impl Layer for Library {
         };
         // SAFETY: R46: a call of the operator's signature.
         let plan = unsafe { planned(call, false) };
-        let Some((_, plan)) = plan
-            .filter(|(id, plan)| (*id, plan.kernel as usize) == (operator.id, operator.function))
-        else {
+        let Some((_, plan)) = plan.filter(|(id, _)| *id == operator.id) else {
             return fail(
                 Code::INVALID_ARGUMENT,
                 "the call is not of the operator's signature",
             );
+        };
+        // SAFETY: the operator was not released, so its driver is open.
+        let kernel = match unsafe { operator.kernel(next, plan.kernel) } {
+            Ok(kernel) => kernel.kernel,
+            Err(code) => return code,
         };
         let args = plan.args();
         let launch = sys::otr_launch {
@@ -304,7 +349,7 @@ impl Layer for Library {
             label: plan.label.as_ptr(),
         };
         // SAFETY: the kernel lives as long as the operator; R30: the block is copied during the call.
-        unsafe { next.kernel_launch(queue, operator.kernel, &launch) }
+        unsafe { next.kernel_launch(queue, kernel, &launch) }
     }
 }
 

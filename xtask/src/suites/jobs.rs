@@ -93,6 +93,9 @@ pub(super) const C_DRIVER: &str = "examples/driver-c";
 /// The second driver in C, which is a single file.
 pub(super) const SECOND_DRIVER: &str = "tests/drivers/dispatcher.c";
 
+/// The driver with an operator library, by its folder.
+pub(super) const LIBRARY_DRIVER: &str = "tests/library";
+
 /// What a job does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
@@ -184,6 +187,7 @@ enum Tier {
 
 const UNIFIED: &str = "host?face=unified";
 const DISCRETE: &str = "host?face=discrete";
+const LIBRARY: &str = "tests/library?devices=2";
 
 const CLIPPY: &[&str] = &[
     "clippy",
@@ -232,7 +236,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 31] = [
+static JOBS: [Job; 33] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -262,6 +266,7 @@ static JOBS: [Job; 31] = [
     sanitizer("threads", Sanitizer::Thread),
     sanitizer("addresses", Sanitizer::Address),
     sweep("sweep unified", UNIFIED),
+    sweep("sweep library", LIBRARY).only(Tier::Everything),
     sweep("sweep discrete", DISCRETE).only(Tier::Everything),
     soak("soak 600 s", 600, Tier::Everything),
     fuzz("fuzz 60 s", 60, Tier::Everything),
@@ -271,6 +276,7 @@ static JOBS: [Job; 31] = [
     torch("torch unified", UNIFIED, "outrigger"),
     torch("torch discrete", DISCRETE, "outrigger"),
     torch("torch driver-c", C_DRIVER, "outrigger"),
+    torch("torch library", LIBRARY, "outrigger"),
     torch("torch mtia", UNIFIED, "mtia"),
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
     Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),

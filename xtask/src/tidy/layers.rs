@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
     "outrigger-locks",
     "outrigger-device",
     "outrigger-handles",
@@ -21,6 +21,7 @@ const LAYERS: [&str; 18] = [
     "outrigger-ffi",
     "outrigger",
     "outrigger-conformance",
+    "outrigger-library-driver",
     "outrigger-mutants",
     "outrigger-tests",
     "outrigger-soak",

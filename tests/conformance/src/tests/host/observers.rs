@@ -438,6 +438,20 @@ fn fallbacks_are_counted(context: &Context) -> Verdict {
         (Some("dear"), 2_000_000, 100),
         "operator, time and bytes of the last"
     );
+    // Calls of frameworks are timed with and without this.
+    otr!(otr_operator_timing, 1)?;
+    end(c"cheap", 1000, 0)?;
+    otr!(otr_operator_timing, 0)?;
+    let report = json(|out| otr!(otr_operator_report, out))?;
+    let cheap = report
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["operator"] == "cheap"));
+    let told = cheap.map(|row| (row["place"].as_str(), row["timed_calls"].as_u64()));
+    equal!(
+        told,
+        Some((Some("framework"), Some(2))),
+        "place and timed calls"
+    );
     otr!(otr_fallback_reset)?;
     let report = json(|out| otr!(otr_fallback_report, out))?;
     equal!(report, serde_json::json!([]), "counts that were forgotten");
