@@ -94,7 +94,7 @@ struct command {
 
 struct otr_queue {
   size_t refs; /* of the host, of the worker, and of each point */
-  otr_driver_t* driver;
+  otr_driver_t* driver; uint32_t device;
   pthread_cond_t work;     /* for the worker: a command has come, or the queue is closing */
   pthread_cond_t progress; /* for those who wait: a point has been passed */
   struct command *first, *last;
@@ -350,7 +350,7 @@ static otr_code_t queue_create(otr_driver_t* driver, uint32_t device, const otr_
   join_exited(driver, false);
   otr_queue_t* queue = malloc(sizeof *queue);
   REQUIRE_MEMORY(queue);
-  *queue = (otr_queue_t){.refs = 2, .driver = driver,
+  *queue = (otr_queue_t){.refs = 2, .driver = driver, .device = device,
                          .work = PTHREAD_COND_INITIALIZER, .progress = PTHREAD_COND_INITIALIZER};
   lock(driver);
   const bool started = pthread_create(&queue->worker, NULL, worker_main, queue) == 0;

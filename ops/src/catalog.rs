@@ -120,6 +120,11 @@ pub fn page() -> String {
             "| name | inputs | outputs | scalars | dtypes | notes, definition |\n|---|---|---|---|---|---|\n"
         });
         for one in section.operators {
+            let mark = if crate::registry::has_host_kernel(one.name) {
+                ""
+            } else {
+                " †"
+            };
             let name = one.name.to_string_lossy();
             let operands = match one.arguments {
                 Some(arguments) => format!("{arguments} | {}", one.outputs),
@@ -127,7 +132,7 @@ pub fn page() -> String {
             };
             let _ = writeln!(
                 page,
-                "| `{name}` | {operands} | {} | {} |",
+                "| `{name}`{mark} | {operands} | {} | {} |",
                 one.dtypes, one.definition
             );
         }

@@ -178,6 +178,12 @@ impl OperatorId {
     }
 }
 
+/// Whether there is a host kernel for an operator of the catalog.
+pub(crate) fn has_host_kernel(name: &CStr) -> bool {
+    let mut known = GROUPS.iter().copied().flatten();
+    known.any(|definition| definition.name == name)
+}
+
 /// Plans a call: checks it, chooses the kernel and packs the kernel's arguments. Touches no device memory.
 ///
 /// # Errors

@@ -26,32 +26,24 @@ bool lacks_shape(const std::string& problem, bool not_implemented) {
 
 }  // namespace
 
-bool Images::infer(c10::ArrayRef<c10::IValue> arguments, Where where) {
-  bool on_host = where == Where::kMetaOrHost;
+bool Images::infer(c10::ArrayRef<c10::IValue> arguments, Errors errors) {
   try {
     if (std::find(std::begin(kOtherMeta), std::end(kOtherMeta), op_.schema().name()) == std::end(kOtherMeta)) {
       return run(arguments, c10::DeviceType::Meta, c10::DispatchKey::Meta);
     }
-    on_host = true;
   } catch (const c10::Error& error) {
     problem_ = error.what_without_backtrace();
-    if (where == Where::kMeta) {
-      return false;
-    }
-    if (!lacks_shape(problem_, dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr)) {
+    if (errors == Errors::kThrow && !lacks_shape(problem_, dynamic_cast<const c10::NotImplementedError*>(&error) != nullptr)) {
       throw;
     }
   } catch (const std::exception& error) {
     // Of a meta function in Python: the text starts with the name of the exception.
     problem_ = error.what();
-    if (where == Where::kMeta) {
-      return false;
-    }
-    if (!lacks_shape(problem_, problem_.compare(0, 19, "NotImplementedError") == 0)) {
+    if (errors == Errors::kThrow && !lacks_shape(problem_, problem_.compare(0, 19, "NotImplementedError") == 0)) {
       throw;
     }
   }
-  if (on_host && !op_.hasTag(at::Tag::dynamic_output_shape) && !op_.hasTag(at::Tag::data_dependent_output)) {
+  if (!op_.hasTag(at::Tag::dynamic_output_shape) && !op_.hasTag(at::Tag::data_dependent_output)) {
     try {
       return run(arguments, c10::DeviceType::CPU, c10::DispatchKey::CPU);
     } catch (const c10::Error& error) {

@@ -34,14 +34,13 @@ class Images {
     c10::Storage storage;  // the image's, before the operator saw it
   };
 
-  /// With `kMeta` the meta function alone is asked, and its errors are no answer: the CPU's kernel may see things
-  /// differently. With `kMetaOrHost` the CPU's kernel is run on zeros if there is no meta function.
-  enum class Where { kMeta, kMetaOrHost };
+  /// What an error of the meta function means: that the arguments are wrong, or that nobody knows the results.
+  enum class Errors { kThrow, kAreNoAnswer };
 
   explicit Images(const c10::OperatorHandle& op) : op_(op) {}
 
-  /// Finds the results. False if nobody knows them; `problem` says why. Errors of the arguments are thrown.
-  bool infer(c10::ArrayRef<c10::IValue> arguments, Where where);
+  /// Finds the results. False if nobody knows them; `problem` says why.
+  bool infer(c10::ArrayRef<c10::IValue> arguments, Errors errors);
 
   /// Gives arguments the sizes and room that their images were given, as out= variants do. False, with nothing
   /// changed, if one was given another storage.

@@ -230,7 +230,7 @@ class Recording {
         value = c10::Device(c10::DeviceType::CPU);
       }
     }
-    if (!images_.infer(arguments, Images::Where::kMetaOrHost)) {
+    if (!images_.infer(arguments, Images::Errors::kThrow)) {
       refuse_shape();
     }
     if (!images_.resize_arguments()) {

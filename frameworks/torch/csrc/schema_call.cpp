@@ -320,7 +320,7 @@ bool run_on_driver(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10:
     }
   }
   Images images(op);
-  if (!images.infer(arguments, Images::Where::kMeta)) {
+  if (!images.infer(arguments, Images::Errors::kAreNoAnswer)) {
     return false;
   }
   SchemaCall call;

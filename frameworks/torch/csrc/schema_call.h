@@ -73,7 +73,8 @@ class SchemaCall {
 /// Runs a boxed call as an operator of the driver, on the current stream of the device: under the name of a row of
 /// docs/operators.md that serves it, else under its schema name. A call that writes its arguments is asked for as the
 /// functional operator where there is one. False if the driver has nothing for it; the stack is as before then. Shapes
-/// of results come from the operator's meta function, so an operator without one is not asked for.
+/// of results come from the operator's meta function, or from a run of the CPU's kernel on zeros. So an operator whose
+/// shapes depend on values is not asked for, nor one that draws from a generator.
 bool run_on_driver(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::Device device);
 
 /// Whether an operator writes to an argument, also where its schema does not say so.

@@ -3,7 +3,8 @@
 //! does all of the work. It takes the options of `host`, and two more:
 //!
 //! - `offer=FILE`: names of further operators, one in a line. The driver says that it has them, and refuses each call.
-//! - `log=FILE`: the name of each operator that the driver is asked for is appended to the file.
+//! - `log=FILE`: the name of each operator that the driver is asked for is appended to the file, and the names of the
+//!   framework's operators that it serves.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_char};
@@ -123,6 +124,10 @@ impl Library {
         if log.known.insert(name.to_owned()) {
             // A log that cannot be written is short, and the test that reads it fails.
             let _ = writeln!(log.file, "{}", name.to_string_lossy());
+            let served = OperatorId::find(name).and_then(OperatorId::entry);
+            for other in served.iter().flat_map(|entry| entry.serves) {
+                let _ = writeln!(log.file, "{}", other.to_string_lossy());
+            }
         }
     }
 }
