@@ -129,7 +129,7 @@ fn properties_make_sense(context: &Context) -> Verdict {
             lowest >= highest,
             "a lower number is more urgent: lowest {lowest}, highest {highest}"
         );
-        let known = sys::OTR_DEVICE_HOST_VISIBLE;
+        let known = sys::OTR_DEVICE_HOST_VISIBLE | sys::OTR_DEVICE_CPU;
         check!(
             properties.flags & !known == 0,
             "flags of device {device}: {:#x}",
