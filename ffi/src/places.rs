@@ -99,6 +99,10 @@ api! {
     /// Times each call of an operator from now on (1), or no longer (0), in the whole process. A timed call waits
     /// for the work of its stream before it begins, and then for itself.
     fn otr_operator_timing(on: u32) {
+        if on > 1 {
+            let text = format!("on is {on}: it is 0 or 1");
+            return Err(Error::new(Code::INVALID_ARGUMENT, text));
+        }
         hooks::set_operator_timing(on != 0);
         Ok(())
     }

@@ -211,7 +211,9 @@ impl Plain for IndexPut {
     }
 
     fn run(run: &Run<'_>) -> Result<(), Code> {
-        let (out, values) = (run.output(0), run.tensor(2).ok_or(Code::INTERNAL)?);
+        let (Some(out), Some(values)) = (run.tensor(0), run.tensor(2)) else {
+            return Err(Code::INTERNAL);
+        };
         let layout = Layout::new(out.sizes, given(run.call)).map_err(|_| Code::INTERNAL)?;
         let indices = views(run);
         // Nothing is written if an index is wrong.

@@ -60,11 +60,6 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// An input, by its place among the inputs.
-    pub(crate) fn input(&self, at: usize) -> View<'a> {
-        View::new(&self.call.inputs[at], self.bias)
-    }
-
     /// An output, by its place among the outputs.
     pub(crate) fn output(&self, at: usize) -> View<'a> {
         View::new(&self.call.outputs[at], self.bias)

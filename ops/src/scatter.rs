@@ -355,11 +355,19 @@ fn each_of_slices(
     mut with: impl FnMut(i64, &[i64]),
 ) -> Result<(), Code> {
     let dim = dimension(run.call.int(1).unwrap_or(0), out.rank()).unwrap_or(0);
-    for number in 0..index.numel() {
+    let size = out.size(dim);
+    // Of the index operators, index_fill alone counts from the end.
+    let from_end = run.call.tensor(3).is_none();
+    let target_of = |number: i64| {
         let target = index.get_int(index.nth(number));
-        if target < 0 || target >= out.size(dim) {
-            return Err(Code::OUT_OF_RANGE);
+        if target < 0 && from_end {
+            target + size
+        } else {
+            target
         }
+    };
+    if (0..index.numel()).any(|number| !(0..size).contains(&target_of(number))) {
+        return Err(Code::OUT_OF_RANGE);
     }
     let count = index.numel();
     let slice = out.numel() / out.size(dim).max(1);
@@ -373,7 +381,7 @@ fn each_of_slices(
             rest /= size;
         }
         let which = indices.get(dim).copied().unwrap_or(0);
-        let target = index.get_int(index.nth(which));
+        let target = target_of(which);
         let place =
             out.at(&indices) + (target - which) * out.strides.get(dim).copied().unwrap_or(0);
         with(place, &indices);

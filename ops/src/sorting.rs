@@ -4,7 +4,7 @@ use outrigger_device::Code;
 
 use crate::call::Call;
 use crate::error::Result;
-use crate::plain::{self, Plain, Run, dimension, same_sizes};
+use crate::plain::{self, Plain, Run, dimension, real, same_sizes};
 use crate::registry::Definition;
 
 pub(crate) const OPERATORS: &[Definition] = &[Definition {
@@ -19,12 +19,14 @@ impl Plain for CumulativeProduct {
     fn check(call: &Call<'_>) -> Result<i64> {
         let (input, out) = (call.needed(0)?, call.result(0)?);
         dimension(call.int(1).unwrap_or(0), input.rank())?;
+        real(input)?;
+        real(out)?;
         same_sizes("the output", out.sizes(), input.sizes())?;
         Ok(input.numel())
     }
 
     fn run(run: &Run<'_>) -> Result<(), Code> {
-        let (input, out) = (run.input(0), run.output(0));
+        let (input, out) = (run.tensor(0).ok_or(Code::INTERNAL)?, run.output(0));
         let dim = dimension(run.call.int(1).unwrap_or(0), input.rank()).unwrap_or(0);
         let length = input.size(dim);
         let inner: i64 = input.sizes.iter().skip(dim + 1).product();

@@ -2,7 +2,7 @@
 
 use super::{Action, action};
 use crate::actor::Actor;
-use crate::library::{call, ignore, json, made};
+use crate::library::{call, ignore, json, made, text};
 
 pub(crate) const ACTIONS: &[Action] = &[
     action("generators", 2, create),
@@ -50,7 +50,7 @@ fn draw(actor: &mut Actor) {
     let generator = actor.or_garbage(generator);
     let (mut seed, mut offset) = (0, 0);
     let number = actor.rng.u64(..1000);
-    let _ = match actor.rng.u32(..4) {
+    let _ = match actor.rng.u32(..9) {
         0 => call!(generator_seed(generator, number)),
         1 => call!(generator_state(generator, &mut seed, &mut offset)),
         2 => call!(generator_set_state(generator, number, number)),
@@ -70,10 +70,23 @@ fn fall_back(actor: &mut Actor) {
 }
 
 fn account(actor: &mut Actor) {
-    match actor.rng.u32(..5) {
+    match actor.rng.u32(..10) {
         0 => drop(call!(fallback_set_mode(actor.rng.u32(..4)))),
         1 => ignore(made::<u32>(|out| call!(fallback_mode(out)))),
         2 => drop(call!(fallback_reset())),
+        3 => drop(call!(fallback_set_policy(
+            c"framework:warn,host:silent".as_ptr()
+        ))),
+        4 => ignore(text(|out| call!(fallback_policy(out)))),
+        5 => ignore(json(|out| call!(operator_report(out)))),
+        // Timed calls wait, so timing is never on for long.
+        6 => {
+            let _ = call!(operator_timing(1));
+            let _ = call!(operator_timing(0));
+        }
+        7 => ignore(made::<u32>(|out| {
+            call!(operator_offered(0, actor.rng.u32(..4), out))
+        })),
         _ => ignore(json(|out| call!(fallback_report(out)))),
     }
 }

@@ -148,7 +148,15 @@ pub(super) fn slices(
         for (at, value) in expected.iter().enumerate() {
             between[2 * at] = *value;
         }
-        let list: Vec<f64> = picks.iter().map(|pick| *pick as f64).collect();
+        // index_fill counts from the end, too.
+        let named = |pick: i64| {
+            if name == "index_fill" && pick == 0 {
+                -SIZES[dim]
+            } else {
+                pick
+            }
+        };
+        let list: Vec<f64> = picks.iter().map(|pick| named(*pick) as f64).collect();
         let index = Operand::dense(on, DType::I64, &[picks.len() as i64], &list)?;
         let from = Operand::dense(on, dtype, &of_source, &source)?;
         let first = [Given::In(&input), Given::Int(dim as i64), Given::In(&index)];
