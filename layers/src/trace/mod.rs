@@ -179,8 +179,9 @@ unsafe extern "C" fn mark(user: *mut c_void, upstream: i32) -> i32 {
         marker.arrow,
         from,
     ));
-    // Within the slice, whose end is no part of it.
-    let end = to.saturating_sub(2).max(from);
+    // A reader that cuts fractions off may have the slice begin a nanosecond early and be two shorter, and its end is
+    // no part of it.
+    let end = to.saturating_sub(4).max(from);
     match marker.event {
         EventArrow::None => {}
         EventArrow::From(arrow) => {
