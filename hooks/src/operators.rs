@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 use std::time::Instant;
 
-use outrigger_device::{Code, foreign_call};
+use outrigger_device::{Code, CopyKind, foreign_call};
 use outrigger_graph::{Device as _, HostNode, KernelCall};
-use outrigger_ops::{Call, OperatorId, refused};
+use outrigger_ops::{Call, OperatorId, Part, Prepared, refused};
 
 use crate::places::{Place, count, count_timed, is_timing};
 use crate::{Result, Stream};
@@ -22,10 +22,14 @@ impl Stream {
     /// operator elsewhere. `INVALID_ARGUMENT` if the operands do not fit the operator.
     #[inline]
     pub unsafe fn call(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        let device = self.device();
         if self.is_capturing() {
+            // SAFETY: this function's contract.
+            if device.door().composes(operator) && unsafe { self.call_parts(operator, call) }? {
+                return Ok(());
+            }
             return self.record_call(operator, call);
         }
-        let device = self.device();
         if device.sleeping().any() {
             for operand in call.inputs.iter().chain(call.outputs) {
                 let awake = device.check_awake(operand.address());
@@ -76,6 +80,10 @@ impl Stream {
         if device.door().offers(operator) && unsafe { self.call_driver(operator, call) }? {
             return Ok(Place::Device);
         }
+        // SAFETY: this function's contract is that of `call_parts`.
+        if device.door().composes(operator) && unsafe { self.call_parts(operator, call) }? {
+            return Ok(Place::Device);
+        }
         let plan = outrigger_ops::plan(operator, call)
             .map_err(|error| refused(operator, error).on_stream(self.id()))?;
         device.admit_host_kernel(operator)?;
@@ -94,9 +102,25 @@ impl Stream {
         let Some(prepared) = device.find_operator(operator, call)? else {
             return Ok(false);
         };
-        let needs = prepared.needs();
+        // SAFETY: this function's contract.
+        unsafe { self.launch_prepared(&prepared, operator, call) }?;
+        Ok(true)
+    }
+
+    /// Launches an operator of the driver.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[inline]
+    unsafe fn launch_prepared(
+        &self,
+        prepared: &Prepared,
+        operator: OperatorId,
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let device = self.device();
         // The workspace is memory of this stream, so it may be freed at once: it is reused in stream order.
-        let workspace = match needs.workspace_bytes {
+        let workspace = match prepared.needs().workspace_bytes {
             0 => 0,
             bytes => device.alloc(bytes, self.id())?,
         };
@@ -106,8 +130,60 @@ impl Stream {
         if workspace != 0 {
             device.free(workspace)?;
         }
-        launched.map_err(|error| self.failed(error))?;
-        Ok(true)
+        launched.map_err(|error| self.failed(error))
+    }
+
+    /// Runs or records a call as other operators of the driver, or as commands that every driver has. Returns false if
+    /// the driver has the whole, or does not have all parts.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn call_parts(&self, operator: OperatorId, call: &Call<'_>) -> Result<bool> {
+        let device = self.device();
+        if call.whole || device.find_operator(operator, call)?.is_some() {
+            return Ok(false);
+        }
+        let composition = device.door().compose(operator, call);
+        let Some(composition) = composition.map_err(|error| error.on_stream(self.id()))? else {
+            return Ok(false);
+        };
+        // As with a workspace: what is freed at once is reused in stream order.
+        let scratch = device.alloc(composition.scratch_bytes(), self.id())?;
+        let ran = composition.run(call, scratch, &mut |part| {
+            // SAFETY: this function's contract: the operands are live and ordered; what lies between the parts is in the
+            // scratch memory.
+            unsafe { self.put(part) }
+        });
+        if scratch != 0 {
+            device.free(scratch)?;
+        }
+        ran.map(|()| true)
+            .map_err(|error| error.in_operator(operator.name().to_string_lossy()))
+    }
+
+    /// Runs or records one part of an operator.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call), for the operands or ranges of the part.
+    unsafe fn put(&self, part: Part<'_>) -> Result<()> {
+        // SAFETY: this function's contract is that of each of these.
+        unsafe {
+            match part {
+                Part::Operator { id, call, .. } if self.is_capturing() => {
+                    self.record_call(id, call)
+                }
+                Part::Operator { id, call, prepared } => self.launch_prepared(prepared, id, call),
+                Part::Copy { dst, src, bytes } => {
+                    self.copy(dst, src, bytes, CopyKind::DeviceToDevice)
+                }
+                Part::Fill {
+                    dst,
+                    bytes,
+                    pattern,
+                } => self.fill(dst, bytes, pattern),
+            }
+        }
     }
 
     /// Launches a host kernel in stream order. It becomes a launch where the driver takes host functions, and a host

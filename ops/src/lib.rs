@@ -23,6 +23,7 @@ mod arguments;
 mod bounds;
 mod call;
 pub mod catalog;
+mod compose;
 mod convert;
 mod convolution;
 mod copy;
@@ -55,6 +56,7 @@ mod shard;
 mod sorting;
 
 pub use call::{Argument, Call, Scalar, Tensor, Value};
+pub use compose::{Composition, Part};
 pub use door::{Door, Prepared};
 pub use error::PlanError;
 pub use failure::{Error, FailedOperator, Result, refused};
