@@ -355,13 +355,6 @@ pub(crate) fn conditional(
         if body.resources.device.index() != device.index() {
             return invalid("a body of a conditional node is a graph of another device".to_owned());
         }
-        let mut works = body.graph.nodes().map(|(_, node)| &node.spec.command.work);
-        if works.any(|work| matches!(work, Work::Operator(..))) {
-            return Err(Error::new(
-                Code::UNSUPPORTED,
-                "an operator of the driver in a body of a conditional node: bodies run on the host",
-            ));
-        }
         if !body.store.drawn.is_empty() {
             return Err(Error::new(
                 Code::UNSUPPORTED,

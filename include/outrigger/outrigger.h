@@ -1104,8 +1104,7 @@ otr_status_t *otr_graph_add_child(otr_graph_t graph,
 
 // Adds a conditional node: OTR_GRAPH_IF, _WHILE or _SWITCH. The predicate is one number in device
 // memory, of dtype bool, u8, i32 or i64, read when the node runs. The bodies are graphs of the
-// same device, taken as they are now. OTR_ERR_UNSUPPORTED for bodies that draw random numbers, or
-// run operators of the driver's own.
+// same device, taken as they are now. OTR_ERR_UNSUPPORTED for bodies that draw random numbers.
 otr_status_t *otr_graph_add_conditional(otr_graph_t graph,
                                         const otr_node_t *deps,
                                         uint32_t dep_count,
