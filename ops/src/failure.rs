@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
+use arrayvec::ArrayVec;
 use outrigger_device::Code;
 use outrigger_locks::{Mutex, Rank};
 
@@ -135,13 +136,71 @@ impl FailedOperator {
         self.0.lock().take();
     }
 
-    /// Turns a failure that the stream's queue reports into an error that names the noted operator.
+    /// Turns a failure that the stream's queue reports into an error that names the noted operator, and the index if one
+    /// was out of bounds.
     #[cold]
     pub fn explain(&self, error: outrigger_device::Error) -> Error {
-        let error = Error::from(error);
-        match &*self.0.lock() {
-            Some(name) => error.in_operator(name.to_string_lossy()),
-            None => error,
+        let mut error = Error::from(error);
+        if let Some(name) = &*self.0.lock() {
+            error = error.in_operator(name.to_string_lossy());
         }
+        if error.code() == Code::OUT_OF_RANGE
+            && let Some(operator) = &error.0.operator
+            && let Some(wrong) = take_wrong_index(operator)
+        {
+            let WrongIndex { index, size, .. } = wrong;
+            error.0.message =
+                format!("index {index} is out of bounds for a dimension of size {size}");
+        }
+        error
     }
+}
+
+/// An index that a host kernel found out of bounds. The kernel's code alone reaches the stream, so it is kept here until
+/// the failure is reported.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct WrongIndex {
+    /// The operators that the kernel is of.
+    operators: &'static [&'static CStr],
+    index: i64,
+    size: i64,
+}
+
+/// The most that are kept. A failure that nobody asks for leaves one behind.
+const WRONG_INDICES: usize = 16;
+
+static WRONG: Mutex<ArrayVec<WrongIndex, WRONG_INDICES>> =
+    Mutex::new(Rank::WrongIndices, ArrayVec::new_const());
+
+/// The code of a kernel that found an index out of bounds, which is noted.
+#[cold]
+pub(crate) fn out_of_bounds(operators: &'static [&'static CStr], index: i64, size: i64) -> Code {
+    let mut all = WRONG.lock();
+    let new = WrongIndex {
+        operators,
+        index,
+        size,
+    };
+    // Threads of a kernel may find the same one.
+    if !all.contains(&new) {
+        if all.is_full() {
+            all.remove(0);
+        }
+        all.push(new);
+    }
+    Code::OUT_OF_RANGE
+}
+
+/// The index that an operator found out of bounds; `None` if several may be meant.
+fn take_wrong_index(operator: &str) -> Option<WrongIndex> {
+    let mut all = WRONG.lock();
+    let is_mine = |one: &WrongIndex| {
+        let mut names = one.operators.iter();
+        names.any(|name| name.to_bytes() == operator.as_bytes())
+    };
+    let mut mine = all.iter().filter(|one| is_mine(one));
+    let (first, second) = (mine.next().copied(), mine.next());
+    let only = first.filter(|_| second.is_none());
+    all.retain(|one| !is_mine(one));
+    only
 }
