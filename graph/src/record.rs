@@ -143,6 +143,7 @@ fn stored(
             words,
             size,
             call: None,
+            name: c"graph",
             fixed: false,
         },
     }
@@ -225,6 +226,7 @@ pub(crate) fn kernel(
     let mut stored = stored(Kind::Kernel, label, call.function, words, size);
     stored.cost_ns = call.cost_ns;
     stored.effects = true;
+    stored.command.name = call.label;
     Ok((stored, accesses))
 }
 

@@ -125,9 +125,7 @@ unsafe fn submission(program: &Program, id: NodeId) -> Option<Submission<'_>> {
             function: *function,
             args: &bytemuck::cast_slice(block)[..command.size as usize],
             cost_ns: node.spec.cost_ns,
-            label: command
-                .call
-                .map_or(c"graph", |call| call.operator(&data.store.calls).name()),
+            label: command.name,
         })),
         (Work::None | Work::Conditional(_), _) => None,
     }

@@ -56,9 +56,9 @@ pub use observer::{
 };
 pub use pinned::{HostMemory, host_memory, is_pinned};
 pub use places::{
-    FallbackMode, FallbackPolicy, Place, PlaceEntry, fallback_begin, fallback_end, fallback_mode,
-    fallback_policy, fallback_report, operator_report, operator_reset, set_fallback_mode,
-    set_fallback_policy, set_operator_timing,
+    FallbackMode, FallbackPolicy, NanGuard, Place, PlaceEntry, fallback_begin, fallback_end,
+    fallback_mode, fallback_policy, fallback_report, operator_report, operator_reset,
+    set_fallback_mode, set_fallback_policy, set_nan_guard, set_operator_timing,
 };
 pub use pool::{Pool, destroy_pool, pool};
 pub use runtime::{

@@ -1,13 +1,15 @@
 //! Work of a stream that computes: operators, host kernels and host functions.
 
 use std::ffi::c_void;
+use std::sync::Once;
 use std::time::Instant;
 
 use outrigger_device::{Code, CopyKind, foreign_call};
 use outrigger_graph::{Device as _, HostNode, KernelCall};
+use outrigger_ops::guard::{self, Guard};
 use outrigger_ops::{Call, OperatorId, Part, Prepared, refused};
 
-use crate::places::{Place, count, count_timed, is_timing};
+use crate::places::{NanGuard, Place, count, count_timed, is_timing, is_watched, nan_guard};
 use crate::{Result, Stream};
 
 impl Stream {
@@ -25,10 +27,13 @@ impl Stream {
         let device = self.device();
         if self.is_capturing() {
             // SAFETY: this function's contract.
-            if device.door().composes(operator) && unsafe { self.call_parts(operator, call) }? {
-                return Ok(());
+            let parts =
+                device.door().composes(operator) && unsafe { self.call_parts(operator, call) }?;
+            if !parts {
+                self.record_call(operator, call)?;
             }
-            return self.record_call(operator, call);
+            // SAFETY: this function's contract.
+            return unsafe { self.guard(operator, call) };
         }
         if device.sleeping().any() {
             for operand in call.inputs.iter().chain(call.outputs) {
@@ -39,14 +44,65 @@ impl Stream {
                 })?;
             }
         }
-        if is_timing() {
+        if is_watched() {
             // SAFETY: this function's contract.
-            return unsafe { self.call_timed(operator, call) };
+            return unsafe { self.call_watched(operator, call) };
         }
         // SAFETY: this function's contract.
         let place = unsafe { self.call_somewhere(operator, call) }?;
         count(operator, place, 1);
         Ok(())
+    }
+
+    /// Runs a call that is timed, or has a guard behind it.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn call_watched(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        // SAFETY: this function's contract, for each of these.
+        unsafe {
+            if is_timing() {
+                self.call_timed(operator, call)?;
+            } else {
+                let place = self.call_somewhere(operator, call)?;
+                count(operator, place, 1);
+            }
+            self.guard(operator, call)
+        }
+    }
+
+    /// Puts a guard behind a call, or records one, if there are to be guards and host kernels run on the device.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn guard(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        let infinite = match nan_guard() {
+            NanGuard::Off => return Ok(()),
+            found => found == NanGuard::NanAndInfinite,
+        };
+        if !self.device().door().runs_host_kernels()? {
+            static WARNED: Once = Once::new();
+            WARNED.call_once(|| {
+                tracing::warn!(target: "outrigger::ops", device = self.device().index(),
+                    "no guard looks for NaN: the device runs no host kernels");
+            });
+            return Ok(());
+        }
+        let node = self.capture_info().map(|info| info.nodes.saturating_sub(1));
+        let Some(guard) = Guard::of(operator, call, node, infinite) else {
+            return Ok(());
+        };
+        let kernel = KernelCall {
+            function: guard::guard,
+            args: guard.args(),
+            cost_ns: 0,
+            label: operator.name(),
+            address_offsets: &guard.addresses,
+        };
+        // SAFETY: the block is the guard's; its memory is live by this function's contract.
+        unsafe { self.launch(&kernel) }
     }
 
     /// Runs a call on its own, and times it.

@@ -16,7 +16,7 @@ use crate::current::{MAX_DEVICES, choose_device, choose_stream, chosen_stream};
 use crate::memory::trim::start_trimming;
 #[cfg(not(feature = "layers"))]
 use crate::no_layers::Stack;
-use crate::places::{FallbackPolicy, set_fallback_policy};
+use crate::places::{FallbackPolicy, NanGuard, set_fallback_policy, set_nan_guard};
 use crate::{Device, Error, Event, Generator, Graph, Pool, Ref, Result, Stream, stream};
 
 /// The devices of all loaded drivers. There is one runtime; the first call of [`runtime`] makes it.
@@ -68,6 +68,9 @@ impl Runtime {
     fn from_environment() -> Result<Self> {
         if let Some(word) = variable("OUTRIGGER_FALLBACK")? {
             set_fallback_policy(FallbackPolicy::parse(&word)?);
+        }
+        if let Some(word) = variable("OUTRIGGER_NAN_GUARD")? {
+            set_nan_guard(NanGuard::parse(&word)?);
         }
         let config = match variable("OUTRIGGER_ALLOC")? {
             Some(text) => Config::parse(&text).map_err(|error| {

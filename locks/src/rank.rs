@@ -78,8 +78,8 @@ ranks! {
     FreeEvents,
     /// The first operator that failed on a stream.
     FailedOperator,
-    /// Indices that were out of bounds.
-    WrongIndices,
+    /// Why host kernels failed.
+    Reasons,
     /// The first node that failed in a replay.
     FailedNode,
     /// Memory of other processes.

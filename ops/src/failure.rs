@@ -136,71 +136,76 @@ impl FailedOperator {
         self.0.lock().take();
     }
 
-    /// Turns a failure that the stream's queue reports into an error that names the noted operator, and the index if one
-    /// was out of bounds.
+    /// Turns a failure that the stream's queue reports into an error that names the noted operator, and says why it
+    /// failed if the kernel did.
     #[cold]
     pub fn explain(&self, error: outrigger_device::Error) -> Error {
         let mut error = Error::from(error);
         if let Some(name) = &*self.0.lock() {
             error = error.in_operator(name.to_string_lossy());
         }
-        if error.code() == Code::OUT_OF_RANGE
-            && let Some(operator) = &error.0.operator
-            && let Some(wrong) = take_wrong_index(operator)
+        if let Some(operator) = &error.0.operator
+            && let Some(text) = take_text(error.code(), operator)
         {
-            let WrongIndex { index, size, .. } = wrong;
-            error.0.message =
-                format!("index {index} is out of bounds for a dimension of size {size}");
+            error.0.message = text;
         }
         error
     }
 }
 
-/// An index that a host kernel found out of bounds. The kernel's code alone reaches the stream, so it is kept here until
-/// the failure is reported.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct WrongIndex {
+/// Why a host kernel failed. The kernel's code alone reaches the stream, so the text is kept here until the failure is
+/// reported.
+#[derive(Clone, PartialEq, Eq)]
+struct Reason {
+    code: Code,
     /// The operators that the kernel is of.
-    operators: &'static [&'static CStr],
-    index: i64,
-    size: i64,
+    operators: Vec<&'static CStr>,
+    text: String,
 }
 
 /// The most that are kept. A failure that nobody asks for leaves one behind.
-const WRONG_INDICES: usize = 16;
+const REASONS: usize = 16;
 
-static WRONG: Mutex<ArrayVec<WrongIndex, WRONG_INDICES>> =
-    Mutex::new(Rank::WrongIndices, ArrayVec::new_const());
+static REASONS_KEPT: Mutex<ArrayVec<Reason, REASONS>> =
+    Mutex::new(Rank::Reasons, ArrayVec::new_const());
 
-/// The code of a kernel that found an index out of bounds, which is noted.
+/// The code of a host kernel that fails, whose text is kept.
 #[cold]
-pub(crate) fn out_of_bounds(operators: &'static [&'static CStr], index: i64, size: i64) -> Code {
-    let mut all = WRONG.lock();
-    let new = WrongIndex {
-        operators,
-        index,
-        size,
+pub(crate) fn failed_with(code: Code, operators: &[&'static CStr], text: String) -> Code {
+    let new = Reason {
+        code,
+        operators: operators.to_vec(),
+        text,
     };
-    // Threads of a kernel may find the same one.
+    let mut all = REASONS_KEPT.lock();
+    // Threads of a kernel may find the same.
     if !all.contains(&new) {
         if all.is_full() {
             all.remove(0);
         }
         all.push(new);
     }
-    Code::OUT_OF_RANGE
+    code
 }
 
-/// The index that an operator found out of bounds; `None` if several may be meant.
-fn take_wrong_index(operator: &str) -> Option<WrongIndex> {
-    let mut all = WRONG.lock();
-    let is_mine = |one: &WrongIndex| {
+/// The code of a kernel that found an index out of bounds.
+#[cold]
+pub(crate) fn out_of_bounds(operators: &[&'static CStr], index: i64, size: i64) -> Code {
+    let text = format!("index {index} is out of bounds for a dimension of size {size}");
+    failed_with(Code::OUT_OF_RANGE, operators, text)
+}
+
+/// Why an operator failed; `None` if nobody said, or several failures may be meant.
+fn take_text(code: Code, operator: &str) -> Option<String> {
+    let is_mine = |one: &Reason| {
         let mut names = one.operators.iter();
-        names.any(|name| name.to_bytes() == operator.as_bytes())
+        one.code == code && names.any(|name| name.to_bytes() == operator.as_bytes())
     };
-    let mut mine = all.iter().filter(|one| is_mine(one));
-    let (first, second) = (mine.next().copied(), mine.next());
-    let only = first.filter(|_| second.is_none());
-    all.retain(|one| !is_mine(one));
-    only
+    let mut all = REASONS_KEPT.lock();
+    let (mine, others) = all.drain(..).partition::<Vec<_>, _>(is_mine);
+    all.extend(others);
+    match <[Reason; 1]>::try_from(mine) {
+        Ok([one]) => Some(one.text),
+        Err(_) => None,
+    }
 }

@@ -217,7 +217,7 @@ impl Bad {
     }
 
     /// The result of a kernel of these operators.
-    fn code(&self, operators: &'static [&'static CStr], size: i64) -> i32 {
+    fn code(&self, operators: &[&'static CStr], size: i64) -> i32 {
         let code = self
             .0
             .get()

@@ -34,6 +34,7 @@ mod error;
 mod failure;
 mod generate;
 mod geometry;
+pub mod guard;
 mod index;
 mod isa;
 mod lanes;

@@ -82,11 +82,7 @@ impl<'a> Run<'a> {
 
     /// The failure of an index that is not within a dimension.
     pub(crate) fn out_of_bounds(&self, index: i64, size: i64) -> Code {
-        let name = self
-            .id
-            .entry()
-            .map(|entry| std::slice::from_ref(&entry.name));
-        out_of_bounds(name.unwrap_or_default(), index, size)
+        out_of_bounds(&[self.id.name()], index, size)
     }
 
     /// The tensor of an argument, by its place in the schema; `None` if it was left out.
@@ -230,7 +226,7 @@ macro_rules! by_dtype {
 }
 
 impl<'a> View<'a> {
-    fn new(tensor: &Tensor<'a>, bias: i64) -> Self {
+    pub(crate) fn new(tensor: &Tensor<'a>, bias: i64) -> Self {
         Self {
             base: tensor.address().wrapping_add_signed(bias),
             dtype: tensor.dtype(),
