@@ -47,6 +47,7 @@ pub mod parallel;
 mod pick;
 mod plain;
 mod plan;
+mod pooling;
 mod reduce;
 mod registry;
 mod rows;
