@@ -3,13 +3,11 @@
 //! Forward and the three gradients are one walk over all products of an output element with an input element and a
 //! weight. A transposed convolution is the same walk with input and output in each other's place.
 
-use std::ops::ControlFlow;
-
 use outrigger_device::{Code, DType};
 
-use crate::call::{Call, Tensor};
+use crate::call::Call;
 use crate::error::{Result, invalid, unsupported};
-use crate::plain::{self, Plain, Run, View, same_sizes};
+use crate::plain::{self, Plain, Run, SPATIAL, View, each, same_floats, same_sizes};
 use crate::registry::Definition;
 
 pub(crate) const OPERATORS: &[Definition] = &[
@@ -22,9 +20,6 @@ pub(crate) const OPERATORS: &[Definition] = &[
         plan: plain::plan::<Backward>,
     },
 ];
-
-/// The most spatial dimensions.
-const SPATIAL: usize = 3;
 
 /// How elements of the two sides belong together. The *narrow* side is the output, or the input of a transposed
 /// convolution: the wide side's place is `narrow * stride - padding + kernel * dilation`.
@@ -162,37 +157,6 @@ impl Geometry {
                 });
             });
         }
-    }
-}
-
-/// Calls `with` for all places of an array of these sizes.
-fn each(sizes: &[i64], mut with: impl FnMut(&[i64])) {
-    let mut place = [0; SPATIAL];
-    let count: i64 = sizes.iter().product();
-    for _ in 0..count {
-        with(&place[..sizes.len()]);
-        let _ = (0..sizes.len()).rev().try_for_each(|dim| {
-            place[dim] += 1;
-            if place[dim] < sizes[dim] {
-                return ControlFlow::Break(());
-            }
-            place[dim] = 0;
-            ControlFlow::Continue(())
-        });
-    }
-}
-
-/// Refuses what is not floating-point, and tensors of different types.
-fn same_floats(tensors: &[&Tensor<'_>]) -> Result<()> {
-    let dtype = tensors[0].dtype();
-    if ![DType::F32, DType::F64, DType::F16, DType::BF16].contains(&dtype) {
-        return unsupported(format!(
-            "convolution of {dtype}: f32, f64, f16 and bf16 are served"
-        ));
-    }
-    match tensors.iter().find(|tensor| tensor.dtype() != dtype) {
-        Some(other) => invalid(format!("operands of {dtype} and {}", other.dtype())),
-        None => Ok(()),
     }
 }
 

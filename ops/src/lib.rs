@@ -49,6 +49,7 @@ pub mod parallel;
 mod pick;
 mod plain;
 mod plan;
+mod pooling;
 mod reduce;
 mod registry;
 mod rows;

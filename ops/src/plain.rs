@@ -4,6 +4,7 @@
 //! block of its own.
 
 use std::ffi::c_void;
+use std::ops::ControlFlow;
 
 use half::{bf16, f16};
 use outrigger_device::{Code, DType};
@@ -261,6 +262,16 @@ impl<'a> View<'a> {
         steps.map(|(index, stride)| index * stride).sum()
     }
 
+    /// The place of the first element of those with the same first indices, by the number of these in row-major order.
+    pub(crate) fn nth_start(&self, dims: usize, mut number: i64) -> i64 {
+        let mut place = 0;
+        for (size, stride) in self.sizes.iter().zip(self.strides).take(dims).rev() {
+            place += number % size * stride;
+            number /= size;
+        }
+        place
+    }
+
     /// What indices of the dimensions from `first` on add to a place.
     pub(crate) fn at_end(&self, first: usize, indices: &[i64]) -> i64 {
         let steps = indices.iter().zip(&self.strides[first..]);
@@ -422,4 +433,38 @@ pub(crate) fn same_sizes(what: &str, found: &[i64], right: &[i64]) -> Result<()>
     invalid(format!(
         "{what} has sizes {found:?}, {right:?} are expected"
     ))
+}
+
+/// Refuses what is not floating-point, and tensors of different types.
+pub(crate) fn same_floats(tensors: &[&Tensor<'_>]) -> Result<()> {
+    let dtype = tensors[0].dtype();
+    if ![DType::F32, DType::F64, DType::F16, DType::BF16].contains(&dtype) {
+        return unsupported(format!(
+            "operands of {dtype}: f32, f64, f16 and bf16 are served"
+        ));
+    }
+    match tensors.iter().find(|tensor| tensor.dtype() != dtype) {
+        Some(other) => invalid(format!("operands of {dtype} and {}", other.dtype())),
+        None => Ok(()),
+    }
+}
+
+/// The most spatial dimensions.
+pub(crate) const SPATIAL: usize = 3;
+
+/// Calls `with` for all places of an array of these sizes.
+pub(crate) fn each(sizes: &[i64], mut with: impl FnMut(&[i64])) {
+    let mut place = [0; SPATIAL];
+    let count: i64 = sizes.iter().product();
+    for _ in 0..count {
+        with(&place[..sizes.len()]);
+        let _ = (0..sizes.len()).rev().try_for_each(|dim| {
+            place[dim] += 1;
+            if place[dim] < sizes[dim] {
+                return ControlFlow::Break(());
+            }
+            place[dim] = 0;
+            ControlFlow::Continue(())
+        });
+    }
 }

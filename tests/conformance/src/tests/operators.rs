@@ -2,6 +2,7 @@
 //! sentinels around the outputs. They run through the C ABI of the host side, whichever kernels it
 //! uses, and in the driver's own library.
 
+mod array;
 mod convolution;
 mod dimensions;
 mod elementwise;
@@ -9,10 +10,12 @@ pub(super) mod launch;
 pub(super) mod library;
 mod numbers;
 pub(super) mod operand;
+mod pooling;
 pub(super) mod prepare;
 mod running;
 pub(super) mod sample;
 mod scatter;
+mod sorting;
 
 use outrigger_device::DType;
 
@@ -23,8 +26,13 @@ use dimensions::{layer_norm, mm, reduce, softmax};
 use elementwise::{binary, cast, unary};
 use operand::Given;
 use operand::Runner;
+use pooling::{
+    adaptive_avg_pool, adaptive_avg_pool_backward, adaptive_max_pool, adaptive_max_pool_backward,
+    avg_pool, avg_pool_backward, max_pool, max_pool_backward,
+};
 use running::cumprod;
 use scatter::{index_put, or_old, scatter, slices};
+use sorting::{Sort, logcumsumexp, running_extreme, search_with_nan, searchsorted, sort};
 
 /// An operator of one dtype, and what judges it.
 pub(super) struct Case {
@@ -94,9 +102,28 @@ of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
     "mm" mm();
     "layer_norm" layer_norm();
     "cumprod" cumprod();
+    "sort" sort(Sort::Both);
+    "argsort" sort(Sort::Indices);
+    "topk" sort(Sort::Top);
+    "cummax" running_extreme(false);
+    "cummin" running_extreme(true);
+    "logcumsumexp" logcumsumexp();
+    "searchsorted" search_with_nan();
     "index_put" index_put();
     "convolution" convolution();
     "convolution_backward" convolution_backward();
+    "max_pool2d" max_pool(2);
+    "max_pool2d_backward" max_pool_backward(2);
+    "max_pool3d" max_pool(3);
+    "max_pool3d_backward" max_pool_backward(3);
+    "avg_pool2d" avg_pool(2);
+    "avg_pool2d_backward" avg_pool_backward(2);
+    "avg_pool3d" avg_pool(3);
+    "avg_pool3d_backward" avg_pool_backward(3);
+    "adaptive_max_pool2d" adaptive_max_pool();
+    "adaptive_max_pool2d_backward" adaptive_max_pool_backward();
+    "adaptive_avg_pool2d" adaptive_avg_pool();
+    "adaptive_avg_pool2d_backward" adaptive_avg_pool_backward();
     "scatter_add" scatter(&[], |old, moved| old + moved.iter().sum::<f64>());
     "scatter_reduce" scatter(&MEAN, |old, moved| (old + moved.iter().sum::<f64>()) / (moved.len() + 1) as f64);
     "index_add" slices(&[Given::Number(-0.5)], |old, moved| old - 0.5 * moved.iter().sum::<f64>());
@@ -108,6 +135,12 @@ of_dtypes! { INTEGERS INTEGER_CASES [I64 "i64", I32 "i32", I16 "i16", I8 "i8", U
     "maximum" binary((0.0, 100.0), f64::max);
     "amin" reduce(|row| row.iter().copied().fold(f64::MAX, f64::min));
     "copy" cast();
+    "sort" sort(Sort::Both);
+    "argsort" sort(Sort::Indices);
+    "topk" sort(Sort::Top);
+    "cummax" running_extreme(false);
+    "cummin" running_extreme(true);
+    "searchsorted" searchsorted();
     "scatter" scatter(&[], |old, moved| or_old(old, moved, |moved| moved[0]));
     "scatter_reduce" scatter(&LARGEST, |old, moved| or_old(old, moved, |moved| moved.iter().copied().fold(f64::MIN, f64::max)));
     "index_copy" slices(&[], |old, moved| or_old(old, moved, |moved| moved[0]));

@@ -3,7 +3,8 @@
 
 use outrigger_device::DType;
 
-use super::numbers::{count, values};
+use super::array::{Array, array, place, turned};
+use super::numbers::count;
 use super::operand::{Given, Operand, Runner, schema_gives};
 use crate::Verdict;
 
@@ -86,50 +87,6 @@ const CASES: [Case; 7] = [
         ..PLAIN
     },
 ];
-
-/// An array in row-major order.
-#[derive(Clone)]
-struct Array {
-    sizes: Vec<i64>,
-    values: Vec<f64>,
-}
-
-impl Array {
-    fn zeros(sizes: &[i64]) -> Self {
-        let (sizes, values) = (sizes.to_vec(), vec![0.0; count(sizes)]);
-        Self { sizes, values }
-    }
-
-    /// The value at a place, 0 outside.
-    fn at(&self, place: &[i64]) -> f64 {
-        let mut number = 0;
-        for (index, size) in place.iter().zip(&self.sizes) {
-            if !(0..*size).contains(index) {
-                return 0.0;
-            }
-            number = number * size + index;
-        }
-        self.values[number as usize]
-    }
-
-    fn dot(&self, other: &Self) -> f64 {
-        self.values
-            .iter()
-            .zip(&other.values)
-            .map(|(a, b)| a * b)
-            .sum()
-    }
-}
-
-/// The indices of an element, from its number.
-fn place(sizes: &[i64], mut number: i64) -> Vec<i64> {
-    let mut place = vec![0; sizes.len()];
-    for (index, size) in place.iter_mut().zip(sizes).rev() {
-        *index = number % size;
-        number /= size;
-    }
-    place
-}
 
 impl Case {
     fn out_sizes(&self) -> Vec<i64> {
@@ -223,32 +180,6 @@ impl Case {
              {groups} groups)"
         )
     }
-}
-
-fn array(dtype: DType, sizes: &[i64], seed: u64) -> Array {
-    let values = values(dtype, count(sizes), (-1.0, 1.0), seed);
-    let sizes = sizes.to_vec();
-    Array { sizes, values }
-}
-
-/// An operand whose dimensions lie in memory the other way round.
-fn turned(on: &dyn Runner, dtype: DType, array: &Array) -> Verdict<Operand> {
-    let (mut strides, mut step) = (Vec::new(), 1);
-    for size in &array.sizes {
-        strides.push(step);
-        step *= size.max(&1);
-    }
-    let mut memory = vec![0.0; array.values.len()];
-    for (number, value) in array.values.iter().enumerate() {
-        let place = place(&array.sizes, number as i64);
-        let at: i64 = place
-            .iter()
-            .zip(&strides)
-            .map(|(index, stride)| index * stride)
-            .sum();
-        memory[at as usize] = *value;
-    }
-    Operand::new(on, dtype, &array.sizes, &strides, &memory)
 }
 
 pub(super) fn convolution(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
