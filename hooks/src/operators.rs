@@ -8,10 +8,11 @@ use outrigger_graph::{Device as _, HostNode, KernelCall};
 use outrigger_ops::{Call, OperatorId, refused};
 
 use crate::places::{Place, count, count_timed, is_timing};
-use crate::{Result, Stream};
+use crate::{Result, Stream, registrations};
 
 impl Stream {
-    /// Runs an operator in stream order, on operands in this device's memory. Returns without waiting.
+    /// Runs an operator in stream order, on operands in this device's memory. Returns without waiting. Functions that a
+    /// host registered are asked first, then the driver; what neither serves becomes a host kernel.
     ///
     /// # Safety
     /// The operands lie in live memory of this stream's device (H22, H23). Work of other streams on them is ordered
@@ -22,9 +23,71 @@ impl Stream {
     /// operator elsewhere. `INVALID_ARGUMENT` if the operands do not fit the operator.
     #[inline]
     pub unsafe fn call(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        if registrations::any() {
+            // SAFETY: this function's contract.
+            return unsafe { self.call_registered(operator, call) };
+        }
         if self.is_capturing() {
             return self.record_call(operator, call);
         }
+        self.check_awake(operator, call)?;
+        if is_timing() {
+            // SAFETY: this function's contract.
+            return self.timed(operator, || unsafe { self.call_somewhere(operator, call) });
+        }
+        // SAFETY: this function's contract.
+        let place = unsafe { self.call_somewhere(operator, call) }?;
+        count(operator, place, 1);
+        Ok(())
+    }
+
+    /// Does what [`call`](Self::call) does, where a host has registered operators.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn call_registered(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        if self.is_capturing() {
+            // What a function submits is recorded, and counted at replays.
+            return match self.ask_registered(operator, call) {
+                Ok(Some(_)) => Ok(()),
+                Ok(None) => self.record_call(operator, call),
+                Err(error) => Err(self.not_recorded(error)),
+            };
+        }
+        self.check_awake(operator, call)?;
+        let run = || match self.ask_registered(operator, call)? {
+            Some(place) => Ok(place),
+            // SAFETY: this function's contract.
+            None => unsafe { self.call_somewhere(operator, call) },
+        };
+        if is_timing() && !registrations::is_part() {
+            return self.timed(operator, run);
+        }
+        let place = run()?;
+        if !registrations::is_part_at(place) {
+            count(operator, place, 1);
+        }
+        Ok(())
+    }
+
+    /// Asks the functions that are registered for a call. Returns where the work of the one that served it ran.
+    fn ask_registered(&self, operator: OperatorId, call: &Call<'_>) -> Result<Option<Place>> {
+        if !registrations::is_registered(operator) {
+            return Ok(None);
+        }
+        let found = registrations::find(operator, self.device().index());
+        if !found.any() {
+            return Ok(None);
+        }
+        outrigger_ops::check(operator, call)
+            .map_err(|error| refused(operator, error).on_stream(self.id()))?;
+        registrations::ask(&found, self, operator, call)
+    }
+
+    /// Refuses operands in memory of pools that sleep.
+    #[inline]
+    fn check_awake(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
         let device = self.device();
         if device.sleeping().any() {
             for operand in call.inputs.iter().chain(call.outputs) {
@@ -35,26 +98,15 @@ impl Stream {
                 })?;
             }
         }
-        if is_timing() {
-            // SAFETY: this function's contract.
-            return unsafe { self.call_timed(operator, call) };
-        }
-        // SAFETY: this function's contract.
-        let place = unsafe { self.call_somewhere(operator, call) }?;
-        count(operator, place, 1);
         Ok(())
     }
 
     /// Runs a call on its own, and times it.
-    ///
-    /// # Safety
-    /// The contract of [`call`](Self::call).
     #[cold]
-    unsafe fn call_timed(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+    fn timed(&self, operator: OperatorId, run: impl FnOnce() -> Result<Place>) -> Result<()> {
         self.synchronize_now()?;
         let start = Instant::now();
-        // SAFETY: this function's contract.
-        let place = unsafe { self.call_somewhere(operator, call) }?;
+        let place = run()?;
         let outcome = self.synchronize_now();
         let nanoseconds = start.elapsed().as_nanos();
         count_timed(
