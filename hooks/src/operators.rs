@@ -10,10 +10,11 @@ use outrigger_ops::guard::{self, Guard};
 use outrigger_ops::{Call, OperatorId, Part, Prepared, refused};
 
 use crate::places::{NanGuard, Place, count, count_timed, is_timing, is_watched, nan_guard};
-use crate::{Result, Stream};
+use crate::{Result, Stream, registrations};
 
 impl Stream {
-    /// Runs an operator in stream order, on operands in this device's memory. Returns without waiting.
+    /// Runs an operator in stream order, on operands in this device's memory. Returns without waiting. Functions that a
+    /// host registered are asked first, then the driver; what neither serves becomes a host kernel.
     ///
     /// # Safety
     /// The operands lie in live memory of this stream's device (H22, H23). Work of other streams on them is ordered
@@ -24,17 +25,89 @@ impl Stream {
     /// operator elsewhere. `INVALID_ARGUMENT` if the operands do not fit the operator.
     #[inline]
     pub unsafe fn call(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
-        let device = self.device();
+        if registrations::any() {
+            // SAFETY: this function's contract.
+            return unsafe { self.call_registered(operator, call) };
+        }
         if self.is_capturing() {
             // SAFETY: this function's contract.
-            let parts =
-                device.door().composes(operator) && unsafe { self.call_parts(operator, call) }?;
-            if !parts {
+            return unsafe { self.record(operator, call) };
+        }
+        self.check_awake(operator, call)?;
+        if is_watched() {
+            // SAFETY: this function's contract.
+            return unsafe {
+                self.call_watched(operator, call, is_timing(), || {
+                    self.call_somewhere(operator, call)
+                })
+            };
+        }
+        // SAFETY: this function's contract.
+        let place = unsafe { self.call_somewhere(operator, call) }?;
+        count(operator, place, 1);
+        Ok(())
+    }
+
+    /// Does what [`call`](Self::call) does, where a host has registered operators.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn call_registered(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        if self.is_capturing() {
+            // What a function submits is recorded, and counted at replays.
+            return match self.ask_registered(operator, call) {
+                // SAFETY: this function's contract.
+                Ok(Some(_)) => unsafe { self.guard(operator, call) },
+                // SAFETY: this function's contract.
+                Ok(None) => unsafe { self.record(operator, call) },
+                Err(error) => Err(self.not_recorded(error)),
+            };
+        }
+        self.check_awake(operator, call)?;
+        let run = || match self.ask_registered(operator, call)? {
+            Some(place) => Ok(place),
+            // SAFETY: this function's contract.
+            None => unsafe { self.call_somewhere(operator, call) },
+        };
+        let timed = is_timing() && !registrations::is_part();
+        // SAFETY: this function's contract.
+        unsafe { self.call_watched(operator, call, timed, run) }
+    }
+
+    /// Records a call, whole or in parts, and a guard behind it.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn record(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        // SAFETY: this function's contract, for each of these.
+        unsafe {
+            if !(self.device().door().composes(operator) && self.call_parts(operator, call)?) {
                 self.record_call(operator, call)?;
             }
-            // SAFETY: this function's contract.
-            return unsafe { self.guard(operator, call) };
+            self.guard(operator, call)
         }
+    }
+
+    /// Asks the functions that are registered for a call. Returns where the work of the one that served it ran.
+    fn ask_registered(&self, operator: OperatorId, call: &Call<'_>) -> Result<Option<Place>> {
+        if !registrations::is_registered(operator) {
+            return Ok(None);
+        }
+        let found = registrations::find(operator, self.device().index());
+        if !found.any() {
+            return Ok(None);
+        }
+        outrigger_ops::check(operator, call)
+            .map_err(|error| refused(operator, error).on_stream(self.id()))?;
+        registrations::ask(&found, self, operator, call)
+    }
+
+    /// Refuses operands in memory of pools that sleep.
+    #[inline]
+    fn check_awake(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        let device = self.device();
         if device.sleeping().any() {
             for operand in call.inputs.iter().chain(call.outputs) {
                 let awake = device.check_awake(operand.address());
@@ -44,32 +117,31 @@ impl Stream {
                 })?;
             }
         }
-        if is_watched() {
-            // SAFETY: this function's contract.
-            return unsafe { self.call_watched(operator, call) };
-        }
-        // SAFETY: this function's contract.
-        let place = unsafe { self.call_somewhere(operator, call) }?;
-        count(operator, place, 1);
         Ok(())
     }
 
-    /// Runs a call that is timed, or has a guard behind it.
+    /// Runs a call as `run` does, times it or counts it, and puts a guard behind it.
     ///
     /// # Safety
     /// The contract of [`call`](Self::call).
     #[cold]
-    unsafe fn call_watched(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
-        // SAFETY: this function's contract, for each of these.
-        unsafe {
-            if is_timing() {
-                self.call_timed(operator, call)?;
-            } else {
-                let place = self.call_somewhere(operator, call)?;
+    unsafe fn call_watched(
+        &self,
+        operator: OperatorId,
+        call: &Call<'_>,
+        timed: bool,
+        run: impl FnOnce() -> Result<Place>,
+    ) -> Result<()> {
+        if timed {
+            self.timed(operator, run)?;
+        } else {
+            let place = run()?;
+            if !registrations::is_part_at(place) {
                 count(operator, place, 1);
             }
-            self.guard(operator, call)
         }
+        // SAFETY: this function's contract.
+        unsafe { self.guard(operator, call) }
     }
 
     /// Puts a guard behind a call, or records one, if there are to be guards and host kernels run on the device.
@@ -106,15 +178,11 @@ impl Stream {
     }
 
     /// Runs a call on its own, and times it.
-    ///
-    /// # Safety
-    /// The contract of [`call`](Self::call).
     #[cold]
-    unsafe fn call_timed(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+    fn timed(&self, operator: OperatorId, run: impl FnOnce() -> Result<Place>) -> Result<()> {
         self.synchronize_now()?;
         let start = Instant::now();
-        // SAFETY: this function's contract.
-        let place = unsafe { self.call_somewhere(operator, call) }?;
+        let place = run()?;
         let outcome = self.synchronize_now();
         let nanoseconds = start.elapsed().as_nanos();
         count_timed(

@@ -50,6 +50,8 @@ ranks! {
     Resources,
     /// Who listens.
     Observers,
+    /// Operators that a host has registered.
+    Registrations,
     /// How many calls of an observer are running.
     ObserverCalls,
     /// The timelines of all devices.
