@@ -432,3 +432,309 @@ fn what_is_kept_whole_is_not_made_of_parts() {
     assert_eq!(ran(false), [Place::Device]);
     assert!(!parts.offers(operator("prod")));
 }
+
+/// What the outputs are for these inputs.
+type Reference = fn(&[Vec<f64>]) -> Vec<Vec<f64>>;
+
+/// Cases without a host kernel to compare with: operators with a schema. Inputs are [3,4,6] and the like.
+fn schema_cases() -> Vec<(Case, Reference)> {
+    use Argument::{Bool, Input, Int, Ints, None as Absent, Output, Scalar as Number};
+    let wide = (-2.0, 2.0);
+    let case = |name,
+                inputs: &[&[i64]],
+                outputs: &[&[i64]],
+                scalars: &[f64],
+                args: &[Argument<'static>]| Case {
+        name,
+        inputs: inputs
+            .iter()
+            .map(|sizes| float(sizes, wide, DType::F32))
+            .collect(),
+        outputs: outputs
+            .iter()
+            .map(|sizes| (sizes.to_vec(), DType::F32))
+            .collect(),
+        scalars: scalars.iter().map(|&value| Scalar::F64(value)).collect(),
+        args: args.to_vec(),
+        limit: 1e-5,
+    };
+    let linear = |activation| {
+        let args = [Input(0), Input(1), Input(2), Input(3), Int(activation)];
+        case(
+            "linear",
+            &[&[2, 3, 4], &[5, 4], &[5], &[2, 3, 5]],
+            &[&[2, 3, 5]],
+            &[],
+            &args,
+        )
+    };
+    let mut cases: Vec<(Case, Reference)> = vec![
+        (linear(0), |x| linear_of(x, |y| y)),
+        (linear(1), |x| linear_of(x, |y| y.max(0.0))),
+        (linear(4), |x| linear_of(x, |y| y / (1.0 + (-y).exp()))),
+        (
+            case(
+                "linear",
+                &[&[6, 4], &[5, 4]],
+                &[&[6, 5]],
+                &[],
+                &[Input(0), Input(1), Absent, Absent, Int(0)],
+            ),
+            |x| {
+                linear_of(
+                    &[x[0].clone(), x[1].clone(), vec![0.0; 5], vec![0.0; 30]],
+                    |y| y,
+                )
+            },
+        ),
+        (
+            case(
+                "rms_norm",
+                &[&[3, 4, 6], &[6]],
+                &[&[3, 4, 6], &[3, 4, 1]],
+                &[1e-3],
+                &[Input(0), Ints(&[6]), Input(1), Number(0)],
+            ),
+            |x| {
+                let rstd: Vec<f64> = x[0]
+                    .chunks(6)
+                    .map(|row| 1.0 / (row.iter().map(|x| x * x).sum::<f64>() / 6.0 + 1e-3).sqrt())
+                    .collect();
+                let out = x[0]
+                    .iter()
+                    .enumerate()
+                    .map(|(at, value)| value * rstd[at / 6] * x[1][at % 6]);
+                vec![out.collect(), rstd]
+            },
+        ),
+        (
+            case(
+                "native_group_norm",
+                &[&[3, 4, 6], &[4], &[4]],
+                &[&[3, 4, 6], &[3, 2], &[3, 2]],
+                &[1e-3],
+                &[
+                    Input(0),
+                    Input(1),
+                    Input(2),
+                    Int(3),
+                    Int(4),
+                    Int(6),
+                    Int(2),
+                    Number(0),
+                ],
+            ),
+            |x| normalized(x, |at| at / 12, 6, |at| at / 6 % 4, None),
+        ),
+    ];
+    let batch = |training| {
+        case(
+            "native_batch_norm",
+            &[&[3, 4, 6], &[4], &[4]],
+            &[&[4], &[4], &[3, 4, 6], &[4], &[4]],
+            &[0.25, 1e-3],
+            &[
+                Input(0),
+                Input(1),
+                Input(2),
+                Output(0),
+                Output(1),
+                Bool(training),
+                Number(0),
+                Number(1),
+            ],
+        )
+    };
+    cases.push((batch(true), |x| {
+        let mut found = normalized(x, |at| at / 6 % 4, 4, |at| at / 6 % 4, None);
+        // Running statistics begin with 0.5.
+        let mean = found[1]
+            .iter()
+            .map(|mean| 0.75 * 0.5 + 0.25 * mean)
+            .collect();
+        let var = found[2]
+            .iter()
+            .map(|rstd| 0.75 * 0.5 + 0.25 * (1.0 / (rstd * rstd) - 1e-3) * 18.0 / 17.0);
+        let var = var.collect();
+        found.splice(0..0, [mean, var]);
+        found
+    }));
+    cases.push((batch(false), |x| {
+        let found = normalized(x, |at| at / 6 % 4, 4, |at| at / 6 % 4, Some((0.5, 0.5)));
+        // Nothing is said of statistics that are not computed.
+        vec![vec![0.5; 4], vec![0.5; 4], found[0].clone()]
+    }));
+    let attention = |mask: &'static [i64], causal, heads| {
+        let mut made = case(
+            "attention",
+            &[&[2, 4, 3, 5], &[2, heads, 6, 5], &[2, heads, 6, 2]],
+            &[&[2, 4, 3, 2], &[2, 4, 3]],
+            &[0.5, 0.0, 0.0, 0.0],
+            &[
+                Input(0),
+                Input(1),
+                Input(2),
+                Absent,
+                Bool(causal),
+                Number(0),
+                Number(1),
+                Number(2),
+                Number(3),
+            ],
+        );
+        if !mask.is_empty() {
+            made.inputs.push(float(mask, wide, DType::F32));
+            made.args[3] = Input(3);
+        }
+        made
+    };
+    cases.push((attention(&[], false, 4), |x| {
+        attention_of(x, 4, |_, _, _| 0.0)
+    }));
+    cases.push((attention(&[], true, 2), |x| {
+        attention_of(x, 2, |_, q, k| if k > q { f64::NEG_INFINITY } else { 0.0 })
+    }));
+    cases.push((attention(&[3, 6], false, 1), |x| {
+        attention_of(x, 1, |x, q, k| x[3][q * 6 + k])
+    }));
+    // Rows whose mask is all false see nothing.
+    let mut hidden = attention(&[3, 6], false, 4);
+    hidden.inputs[3].1 = DType::BOOL;
+    hidden.inputs[3].3 = -0.5;
+    cases.push((hidden, |x| attention_of(x, 4, |_, _, _| f64::NEG_INFINITY)));
+    let mut some = attention(&[2, 1, 3, 6], false, 4);
+    some.inputs[3].1 = DType::BOOL;
+    cases.push((some, |x| {
+        let shown = |n: usize, q: usize, k: usize| x[3][(n * 3 + q) * 6 + k] != 0.0;
+        attention_of_batch(x, 4, |_, n, q, k| {
+            if shown(n, q, k) {
+                0.0
+            } else {
+                f64::NEG_INFINITY
+            }
+        })
+    }));
+    cases
+}
+
+fn linear_of(x: &[Vec<f64>], activation: fn(f64) -> f64) -> Vec<Vec<f64>> {
+    let out = (0..30).map(|at| {
+        let (row, column) = (at / 5, at % 5);
+        let sum: f64 = (0..4)
+            .map(|k| x[0][row * 4 + k] * x[1][column * 4 + k])
+            .sum();
+        activation(sum + x[2][column]) + x[3][at]
+    });
+    vec![out.collect()]
+}
+
+/// The norm of [3,4,6] with statistics of groups of elements, of which there are so many, or with given mean and variance.
+fn normalized(
+    x: &[Vec<f64>],
+    group: fn(usize) -> usize,
+    groups: usize,
+    channel: fn(usize) -> usize,
+    given: Option<(f64, f64)>,
+) -> Vec<Vec<f64>> {
+    let of = |group_: usize| {
+        (0..72)
+            .filter(move |&at| group(at) == group_)
+            .map(|at| x[0][at])
+    };
+    let count = (72 / groups) as f64;
+    let means: Vec<f64> = (0..groups)
+        .map(|one| given.map_or_else(|| of(one).sum::<f64>() / count, |given| given.0))
+        .collect();
+    let rstds: Vec<f64> = (0..groups)
+        .map(|one| {
+            let var = of(one).map(|x| (x - means[one]).powi(2)).sum::<f64>() / count;
+            1.0 / (given.map_or(var, |given| given.1) + 1e-3).sqrt()
+        })
+        .collect();
+    let out = (0..72).map(|at| {
+        let centred = (x[0][at] - means[group(at)]) * rstds[group(at)];
+        centred * x[1][channel(at)] + x[2][channel(at)]
+    });
+    vec![out.collect(), means, rstds]
+}
+
+fn attention_of(
+    x: &[Vec<f64>],
+    heads: usize,
+    added: fn(&[Vec<f64>], usize, usize) -> f64,
+) -> Vec<Vec<f64>> {
+    attention_of_batch(x, heads, |x, _, q, k| added(x, q, k))
+}
+
+/// Attention of [2,4,3,5] over keys [2,heads,6,5] and values [2,heads,6,2], with a scale of 0.5.
+fn attention_of_batch(
+    x: &[Vec<f64>],
+    heads: usize,
+    added: impl Fn(&[Vec<f64>], usize, usize, usize) -> f64,
+) -> Vec<Vec<f64>> {
+    let (mut out, mut sums) = (Vec::new(), Vec::new());
+    for (n, h, q) in (0..24).map(|at| (at / 12, at / 3 % 4, at % 3)) {
+        let head = n * heads + h * heads / 4;
+        let scores: Vec<f64> = (0..6)
+            .map(|k| {
+                let products = (0..5)
+                    .map(|d| x[0][((n * 4 + h) * 3 + q) * 5 + d] * x[1][(head * 6 + k) * 5 + d]);
+                0.5 * products.sum::<f64>() + added(x, n, q, k)
+            })
+            .collect();
+        let sum: f64 = scores.iter().map(|score| score.exp()).sum();
+        for e in 0..2 {
+            let weighted = (0..6).map(|k| scores[k].exp() * x[2][(head * 6 + k) * 2 + e]);
+            out.push(if sum > 0.0 {
+                weighted.sum::<f64>() / sum
+            } else {
+                0.0
+            });
+        }
+        sums.push(sum.ln());
+    }
+    vec![out, sums]
+}
+
+#[test]
+fn operators_with_a_schema_are_made_of_parts() {
+    let [_, parts] = devices();
+    for (number, (case, reference)) in schema_cases().iter().enumerate() {
+        let placed = Placed::new(case, parts);
+        let seed = 1000 * number as u64 + 7;
+        placed.write(case, seed);
+        for &address in placed
+            .outputs
+            .iter()
+            .take(2)
+            .filter(|_| case.name == "native_batch_norm")
+        {
+            let half = 0.5f32.to_ne_bytes();
+            // SAFETY: both are live until the work has finished.
+            unsafe { placed.stream.fill(address, 16, &half) }.unwrap();
+        }
+        operator_reset();
+        placed
+            .call(case, false)
+            .unwrap_or_else(|error| panic!("{} ({number}): {error}", case.name));
+        assert_eq!(place(case.name), [Place::Device], "{}", case.name);
+        let inputs: Vec<_> = case
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(at, given)| numbers(given, seed + 10 * at as u64))
+            .collect();
+        for (output, (found, expected)) in
+            placed.read(case).iter().zip(reference(&inputs)).enumerate()
+        {
+            for (at, (one, other)) in found.iter().zip(&expected).enumerate() {
+                let near = one == other || (one - other).abs() <= case.limit * (1.0 + other.abs());
+                assert!(
+                    near,
+                    "{} ({number}): output {output} at {at}: {one}, not {other}",
+                    case.name
+                );
+            }
+        }
+    }
+}
