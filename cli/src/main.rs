@@ -5,6 +5,7 @@
 mod conformance;
 mod info;
 mod memory;
+mod ops;
 mod replay;
 
 use std::io::Write;
@@ -37,6 +38,8 @@ enum Command {
     Info(info::Options),
     /// Draws a trace or a snapshot of memory as one HTML page
     Memory(memory::Options),
+    /// Lists where each operator runs on a device, for each element type
+    Ops(ops::Options),
     /// Runs a recording of driver calls on any driver, and shrinks a recording that fails
     Replay(replay::Options),
 }
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::ConformanceHelper(options) => conformance::helper(&options),
         Command::Info(options) => info::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Memory(options) => memory::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Ops(options) => ops::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Replay(options) => replay::run(&options),
     };
     match outcome {

@@ -3,10 +3,12 @@
 
 #[rustfmt::skip] // a row is a line
 mod rows;
+pub mod samples;
 
 use std::ffi::CStr;
 use std::fmt::Write as _;
 
+use outrigger_device::DType;
 use rows::SECTIONS;
 
 /// An operator as the documentation has it.
@@ -28,6 +30,23 @@ pub struct Entry {
     pub dtypes: &'static str,
     /// What it computes.
     pub definition: &'static str,
+}
+
+impl Entry {
+    /// Whether its results may have elements of a type.
+    pub(crate) fn gives(&self, dtype: DType) -> bool {
+        let is_float = matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16);
+        let is_complex = matches!(dtype, DType::C64 | DType::C128);
+        let mut kinds = self.dtypes.split([' ', ',']);
+        kinds.any(|kind| match kind {
+            "F" => is_float,
+            "I" => !is_float && !is_complex && dtype != DType::BOOL,
+            "B" => dtype == DType::BOOL,
+            "all" => !is_complex,
+            "any" => true,
+            _ => false,
+        })
+    }
 }
 
 struct Section {

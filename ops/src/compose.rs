@@ -202,6 +202,12 @@ pub(crate) fn compose(door: &Door, id: OperatorId, call: &Call<'_>) -> Result<Op
     let Some(rule) = rules::RULES.iter().find(|rule| rule.whole == id) else {
         return Ok(None);
     };
+    let mut dtypes = call.outputs.iter().map(Tensor::dtype);
+    let dtype = dtypes.find(|dtype| *dtype != DType::INVALID);
+    let gives = |dtype| id.entry().is_some_and(|entry| entry.gives(dtype));
+    if !dtype.is_some_and(gives) {
+        return Ok(None);
+    }
     let mut maker = Maker {
         // Any address but 0: memory is taken when all parts are known to be there.
         scratch: Scratch::at(ALIGN),
