@@ -22,6 +22,7 @@ mod operator;
 mod pinned;
 mod places;
 mod pool;
+mod registration;
 mod runtime;
 mod status;
 mod stream;
@@ -42,6 +43,7 @@ pub use operator::*;
 pub use pinned::*;
 pub use places::*;
 pub use pool::*;
+pub use registration::*;
 pub use runtime::*;
 pub use status::*;
 pub use stream::*;
@@ -55,6 +57,8 @@ pub type otr_event_t = u64;
 pub type otr_generator_t = u64;
 /// An observer: a generational id, never 0.
 pub type otr_observer_t = u64;
+/// A registered operator: a generational id, never 0.
+pub type otr_registration_t = u64;
 /// A pool of memory that graphs share: a generational id, never 0.
 pub type otr_pool_t = u64;
 /// A graph, nodes and edges: a generational id, never 0.

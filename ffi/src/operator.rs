@@ -16,8 +16,8 @@ use crate::{otr_operator_id_t, otr_stream_t};
 /// The most scalars of one call.
 pub const OTR_SCALARS_MAX: usize = 64;
 
-/// `flags` of a call: nothing but an operator of the driver may serve it. Without one the answer is
-/// OTR_ERR_UNSUPPORTED, whatever host kernels there are.
+/// `flags` of a call: nothing but a registered function or an operator of the driver may serve it. Without one the
+/// answer is OTR_ERR_UNSUPPORTED, whatever host kernels there are.
 pub const OTR_CALL_DEVICE_ONLY: u32 = 1;
 
 /// The operator is not made of others: the driver serves the whole, or a host kernel does.
@@ -193,11 +193,12 @@ api! {
         Ok(())
     }
 
-    /// Sets `yes` to 1 if the driver of a device has the operator for some operands, as a whole or in parts, else to 0.
+    /// Sets `yes` to 1 if the driver of a device has the operator for some operands, as a whole or in parts, or a function
+    /// is registered for it there, else to 0.
     fn otr_operator_offered(device: u32, operator_id: otr_operator_id_t, yes: *mut u32) {
         let out = Out::new(yes, "yes")?;
         let operator = operator(operator_id)?;
-        out.set(hooks::runtime()?.device(device)?.offers(operator).into());
+        out.set(hooks::runtime()?.device(device)?.serves(operator).into());
         Ok(())
     }
 

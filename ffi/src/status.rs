@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 
-use outrigger_hooks::{Code, Error};
+use outrigger_hooks::{Code, Error, Result};
 
 /// Why a call failed. A status of NULL means success.
 pub struct otr_status_t {
@@ -26,6 +26,25 @@ impl otr_status_t {
     }
 }
 
+impl otr_status_t {
+    /// What a function of the host answers, which owns a status until then.
+    ///
+    /// # Safety
+    /// NULL, or a status that was not freed; it is not used afterwards.
+    pub(crate) unsafe fn outcome(status: *mut Self) -> Result<()> {
+        if status.is_null() {
+            return Ok(());
+        }
+        // SAFETY: made by `Box::into_raw`; this function's contract: it is freed here only.
+        let status = unsafe { Box::from_raw(status) };
+        let mut text = status.message.to_string_lossy().into_owned();
+        if let Some(operator) = &status.operator {
+            text = format!("{}: {text}", operator.to_string_lossy());
+        }
+        Err(Error::new(Code(status.code), text))
+    }
+}
+
 fn c_string(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).unwrap_or_default()
 }
@@ -38,6 +57,25 @@ unsafe fn get<'a>(status: *const otr_status_t) -> Option<&'a otr_status_t> {
 }
 
 // These cannot fail or panic, and so need no guard; the test of exports knows them by name.
+
+/// A status of the host, for functions of the host that answer with one. NULL for the code OTR_OK. `message` is copied;
+/// NULL is an empty text.
+///
+/// # Safety
+/// NULL, or a string that ends in NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn otr_status_new(code: i32, message: *const c_char) -> *mut otr_status_t {
+    if code == Code::OK.0 {
+        return std::ptr::null_mut();
+    }
+    let text = if message.is_null() {
+        c""
+    } else {
+        // SAFETY: not NULL; H6, H7: a string that ends in NUL.
+        unsafe { CStr::from_ptr(message) }
+    };
+    otr_status_t::boxed(&Error::new(Code(code), text.to_string_lossy()))
+}
 
 /// The code of a status: OTR_OK for NULL.
 ///

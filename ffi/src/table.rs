@@ -607,6 +607,18 @@ pub struct otr_host_api_t {
         ids: *const otr_operator_id_t,
         count: u32,
     ) -> *mut otr_status_t,
+    pub operator_register: unsafe extern "C" fn(
+        params: *const otr_operator_registration_t,
+        registration: *mut otr_registration_t,
+    ) -> *mut otr_status_t,
+    pub operator_withdraw: unsafe extern "C" fn(
+        registration: otr_registration_t,
+    ) -> *mut otr_status_t,
+    pub operator_list: unsafe extern "C" fn(json: *mut *mut c_char) -> *mut otr_status_t,
+    pub status_new: unsafe extern "C" fn(
+        code: i32,
+        message: *const c_char,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -769,6 +781,10 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     operator_timing: crate::otr_operator_timing,
     operator_offered: crate::otr_operator_offered,
     operator_keep_whole: crate::otr_operator_keep_whole,
+    operator_register: crate::otr_operator_register,
+    operator_withdraw: crate::otr_operator_withdraw,
+    operator_list: crate::otr_operator_list,
+    status_new: crate::otr_status_new,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1244,5 +1260,17 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_operator_keep_whole) => {
         $table .operator_keep_whole
+    };
+    ($table:expr, otr_operator_register) => {
+        $table .operator_register
+    };
+    ($table:expr, otr_operator_withdraw) => {
+        $table .operator_withdraw
+    };
+    ($table:expr, otr_operator_list) => {
+        $table .operator_list
+    };
+    ($table:expr, otr_status_new) => {
+        $table .status_new
     };
 }

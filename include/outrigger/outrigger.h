@@ -198,8 +198,8 @@ typedef struct otr_status otr_status_t;
 // The most scalars of one call.
 #define OTR_SCALARS_MAX 64
 
-// `flags` of a call: nothing but an operator of the driver may serve it. Without one the answer is
-// OTR_ERR_UNSUPPORTED, whatever host kernels there are.
+// `flags` of a call: nothing but a registered function or an operator of the driver may serve it. Without one the
+// answer is OTR_ERR_UNSUPPORTED, whatever host kernels there are.
 #define OTR_CALL_DEVICE_ONLY 1
 
 // The operator is not made of others: the driver serves the whole, or a host kernel does.
@@ -213,6 +213,10 @@ typedef struct otr_status otr_status_t;
 
 // Fallbacks are refused.
 #define OTR_FALLBACK_ERROR 2
+
+// `flags` of a registration: it replaces the one that is there for the same operator and the same device, or for
+// all.
+#define OTR_REGISTER_REPLACE 1
 
 // The major number of the host contract.
 #define OTR_HOST_API_MAJOR 1
@@ -589,6 +593,43 @@ typedef struct {
   uint32_t reserved;
 } otr_pool_info_t;
 
+// Serves a call of an operator by giving work to the stream: copies, fills, kernels, host nodes, other operators. It
+// is called on the thread that calls the operator, outside of all locks of the runtime, and from several threads at
+// a time. Returns NULL, or a status, which the runtime frees: one that a call gave it, or one of otr_status_new. The
+// code OTR_ERR_UNSUPPORTED passes the call on; it is right only while the function has given no work to the stream. A
+// call of the same operator from within the function goes to what comes after it. `call` lives as long as the
+// function runs. The function must not throw.
+typedef otr_status_t *(*otr_operator_fn)(void *user,
+                                         otr_stream_t stream,
+                                         otr_operator_id_t operator_id,
+                                         const otr_operator_call_t *call);
+
+// A function that serves an operator.
+typedef struct {
+  // sizeof(otr_operator_registration_t)
+  size_t struct_size;
+  // NULL
+  const void *next;
+  // The operator: a name that otr_operator_find takes, such as "mylib::scale_add".
+  const char *name;
+  // Who registers it, for texts. Copied.
+  const char *owner;
+  // The function.
+  otr_operator_fn function;
+  // Its argument.
+  void *user;
+  // Called once with `user` when the registration has ended and its last call is over, on whichever thread that
+  // is; or NULL. It is not called if otr_operator_register fails.
+  otr_destroy_fn destroy;
+  // The device that it serves, or OTR_ALL_DEVICES.
+  uint32_t device;
+  // 0 or OTR_REGISTER_REPLACE.
+  uint32_t flags;
+} otr_operator_registration_t;
+
+// A registered operator: a generational id, never 0.
+typedef uint64_t otr_registration_t;
+
 // What is known of a device. Set `struct_size` before the call.
 typedef struct {
   // sizeof(otr_device_info_t)
@@ -878,6 +919,11 @@ typedef struct {
   otr_status_t *(*operator_timing)(uint32_t on);
   otr_status_t *(*operator_offered)(uint32_t device, otr_operator_id_t operator_id, uint32_t *yes);
   otr_status_t *(*operator_keep_whole)(uint32_t device, const otr_operator_id_t *ids, uint32_t count);
+  otr_status_t *(*operator_register)(const otr_operator_registration_t *params,
+                                     otr_registration_t *registration);
+  otr_status_t *(*operator_withdraw)(otr_registration_t registration);
+  otr_status_t *(*operator_list)(char **json);
+  otr_status_t *(*status_new)(int32_t code, const char *message);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -1356,7 +1402,8 @@ otr_status_t *otr_operator_keep_whole(uint32_t device,
                                       const otr_operator_id_t *ids,
                                       uint32_t count);
 
-// Sets `yes` to 1 if the driver of a device has the operator for some operands, as a whole or in parts, else to 0.
+// Sets `yes` to 1 if the driver of a device has the operator for some operands, as a whole or in parts, or a function
+// is registered for it there, else to 0.
 otr_status_t *otr_operator_offered(uint32_t device,
                                    otr_operator_id_t operator_id,
                                    uint32_t *yes);
@@ -1506,6 +1553,25 @@ otr_status_t *otr_pool_wake(otr_pool_t pool);
 // events. Free it with otr_string_free.
 otr_status_t *otr_pool_snapshot(otr_pool_t pool, char **json);
 
+// Registers a function for an operator, which is asked before the driver. A call asks the registration for its
+// device first, then the one for all devices, then the driver, then a host kernel. OTR_ERR_BUSY if there is one
+// for the same device, or for all, already; the text names both owners. With OTR_REGISTER_REPLACE that one ends,
+// and its id with it. Calls that were served count for the device (otr_operator_report), or as a host kernel if
+// an operator that the function called ran as one; what the function calls is not counted on its own. A stream
+// that captures records what the function submits. Nodes of otr_graph_add_operator are not served: they have
+// no stream.
+otr_status_t *otr_operator_register(const otr_operator_registration_t *params,
+                                    otr_registration_t *registration);
+
+// Ends a registration. No call of its function begins after that. Calls that are running on other threads go on,
+// and `destroy` is called when the last one is over; this call does not wait for them.
+otr_status_t *otr_operator_withdraw(otr_registration_t registration);
+
+// All registrations in force, as JSON: [{"operator", "owner", "device", "calls", "replaced"}]. `device` is null
+// for all devices, `calls` the number of calls that were served, `replaced` the owner of the registration that
+// it replaced, or null. Free it with otr_string_free.
+otr_status_t *otr_operator_list(char **json);
+
 // The version of Outrigger, such as "0.1.0". Lives as long as the process.
 const char *otr_version(void);
 
@@ -1546,6 +1612,13 @@ otr_status_t *otr_device_set_current(uint32_t device);
 // the failures of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device,
 // unless the capture has the mode OTR_CAPTURE_RELAXED.
 otr_status_t *otr_device_synchronize(uint32_t device);
+
+// A status of the host, for functions of the host that answer with one. NULL for the code OTR_OK. `message` is copied;
+// NULL is an empty text.
+//
+// NULL, or a string that ends in NUL.
+otr_status_t *otr_status_new(int32_t code,
+                             const char *message);
 
 // The code of a status: OTR_OK for NULL.
 //

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use outrigger_device::{Code, DeviceProperties, Driver, Kernel, Operator, Queue};
 
-pub use driver::Prepared;
+pub use driver::{Prepared, with_raw};
 
 use crate::call::Call;
 use crate::compose::{self, Composable, Composition};

@@ -59,7 +59,7 @@ mod sorting;
 
 pub use call::{Argument, Call, Scalar, Tensor, Value};
 pub use compose::{Composition, Part};
-pub use door::{Door, Prepared};
+pub use door::{Door, Prepared, with_raw};
 pub use error::PlanError;
 pub use failure::{Error, FailedOperator, Result, refused};
 pub use outrigger_device::{Code, DType};

@@ -35,6 +35,28 @@ int main() {
   EXPECT(stream->id() == 0 && moved.id() != 0);
   EXPECT(moved.synchronize());
 
+  // A function serves an operator until its registration ends; its failures are those of the calls.
+  {
+    int calls = 0;
+    auto served = otr::OperatorRegistration::create(
+        "results::seven", "results_host",
+        [&calls](otr::StreamRef on, otr::Operator, const otr_operator_call_t& call) -> otr::Result<void> {
+          if (++calls == 2) return on.fill(call.outputs[0].address, 1 << 30, std::uint8_t{1});
+          return on.fill(call.outputs[0].address, 64, std::uint32_t{77});
+        });
+    EXPECT(served);
+    const auto seven = otr::Operator::find("results::seven");
+    const auto out = buffer->tensor(otr::DType::i32, {16});
+    EXPECT(seven && moved.call(*seven, {}, {out}));
+    EXPECT(buffer->download(values, sizeof values, moved) && values[15] == 77);
+    const auto failed = moved.call(*seven, {}, {out});
+    EXPECT(!failed && failed.error().code() == OTR_ERR_INVALID_ARGUMENT);
+    EXPECT(std::strstr(failed.error().what(), "registered by results_host") != nullptr);
+    EXPECT(served->withdraw() && calls == 2);
+    const auto nobody = moved.call(*seven, {}, {out});
+    EXPECT(!nobody && nobody.error().code() == OTR_ERR_UNSUPPORTED);
+  }
+
   // A capture that is given up leaves its stream usable.
   {
     const auto capture = otr::Capture::begin(moved);

@@ -210,12 +210,53 @@ bool face() {
   return true;
 }
 
+// What a registered function throws is the failure of the operator's call.
+bool registered() {
+  const auto on = otr::Stream::create(otr::Device(kDevice));
+  const auto op = otr::Operator::find("unwinding::registered");
+  const auto fails = [&](std::int32_t code, const char* part) {
+    try {
+      on.call(op, {}, {});
+    } catch (const otr::Error& error) {
+      return error.code() == code && std::strstr(error.what(), part) != nullptr;
+    }
+    return false;
+  };
+  int calls = 0;
+  const auto function = [&calls](otr::StreamRef stream, otr::Operator self, const otr_operator_call_t& call) {
+    switch (calls++) {
+      case 0: throw std::runtime_error("the host is tired");
+      case 1: throw 7;
+      case 2: stream.fill(8, 64, std::uint8_t{1}); return;  // no memory of the device
+      case 3: stream.call(self, call); return;              // nobody comes after it
+      default: return;
+    }
+  };
+  {
+    const auto served = otr::OperatorRegistration::create("unwinding::registered", "the test", function);
+    if (!fails(OTR_ERR_EXECUTION, "the host is tired") || !fails(OTR_ERR_EXECUTION, "no std::exception") ||
+        !fails(OTR_ERR_INVALID_ARGUMENT, "(registered by the test)") || !fails(OTR_ERR_UNSUPPORTED, "")) {
+      return false;
+    }
+    on.call(op, {}, {});
+    bool refused = false;
+    try {
+      otr::OperatorRegistration::create("unwinding::registered", "another", function);
+    } catch (const otr::Error& error) {
+      refused = error.code() == OTR_ERR_BUSY && std::strstr(error.what(), "another") != nullptr;
+    }
+    if (!refused) return false;
+  }
+  return fails(OTR_ERR_UNSUPPORTED, "") && calls == 5;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   if (count != 2) return 5;
   try {
     if (std::strcmp(arguments[1], "face") == 0) return face() ? 0 : 6;
+    if (std::strcmp(arguments[1], "registered") == 0) return registered() ? 0 : 6;
     run(arguments[1]);
   } catch (...) {
     return 3;

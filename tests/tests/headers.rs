@@ -149,6 +149,7 @@ fn the_cpp_face_owns_moves_and_reports() {
             ("tests/cpp/threads_host.cc", ["-std=c++17", "-O1"]),
             ("examples/hello-cpp/hello.cc", ["-std=c++17", "-O1"]),
             ("examples/mlp-cpp/mlp.cc", ["-std=c++17", "-O1"]),
+            ("examples/operator-cpp/operator.cc", ["-std=c++17", "-O1"]),
         ] {
             let program = host(compiler, &flags, source, &include);
             for driver in ["host?face=unified", "host?face=discrete"] {
@@ -159,14 +160,20 @@ fn the_cpp_face_owns_moves_and_reports() {
 }
 
 #[test]
-fn the_page_for_hosts_shows_the_example_that_is_compiled() {
+fn the_page_for_hosts_shows_the_examples_that_are_compiled() {
     let read = |name| std::fs::read_to_string(root().join(name)).expect("a file of the repository");
-    let example = read("examples/hello-cpp/hello.cc");
-    let (_head, program) = example
-        .split_once("\n\n")
-        .expect("a head, then the program");
-    assert!(
-        read("docs/hosts.md").contains(&format!("```cpp\n{program}```")),
-        "docs/hosts.md does not show examples/hello-cpp/hello.cc: copy the program below its head there"
-    );
+    let page = read("docs/hosts.md");
+    for name in [
+        "examples/hello-cpp/hello.cc",
+        "examples/operator-cpp/operator.cc",
+    ] {
+        let example = read(name);
+        let (_head, program) = example
+            .split_once("\n\n")
+            .expect("a head, then the program");
+        assert!(
+            page.contains(&format!("```cpp\n{program}```")),
+            "docs/hosts.md does not show {name}: copy the program below its head there"
+        );
+    }
 }

@@ -110,6 +110,15 @@ fn the_cpp_face_makes_an_exception_the_failure_of_the_stream() {
     std::fs::remove_file(program).expect("the program is ours");
 }
 
+#[test]
+fn the_cpp_face_makes_an_exception_of_a_registered_function_the_failure_of_the_call() {
+    let program = host("registered");
+    let output = run(&program, "registered");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    std::fs::remove_file(program).expect("the program is ours");
+}
+
 /// Contexts that panic, and what was asked of them.
 #[derive(Default)]
 struct Contexts(AtomicU32);

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -223,10 +224,11 @@ class Operator {
     otr_operator_id_t id = 0;
     return detail::done(otr_operator_find(name, &id), [&id] { return Operator(id); });
   }
+  /// The operator of a number that the library has given.
+  explicit Operator(otr_operator_id_t id) noexcept : id_(id) {}
   [[nodiscard]] otr_operator_id_t id() const noexcept { return id_; }
 
  private:
-  explicit Operator(otr_operator_id_t id) noexcept : id_(id) {}
   otr_operator_id_t id_;
 };
 
@@ -323,6 +325,11 @@ class StreamRef {
     return detail::done(otr_operator_call(id_, op.id(), operands.raw()));
   }
 
+  /// The same with a call in the form of the C functions, such as a registered function gets it.
+  Outcome<> call(Operator op, const otr_operator_call_t& call) const {
+    return detail::done(otr_operator_call(id_, op.id(), &call));
+  }
+
   /// Calls a function on the host in stream order; where the stream captures, at every replay. It gets
   /// OTR_OK or the failure of the work before it, and returns OTR_OK or its own; an exception counts as
   /// OTR_ERR_EXECUTION. It must not call the library.
@@ -368,6 +375,69 @@ class Stream : public StreamRef {
 inline Outcome<> Event::record(StreamRef stream) const {
   return detail::done(otr_event_record(id(), stream.id()));
 }
+
+/// A function of the host that serves an operator, until this object ends. Calls that run then go on.
+class OperatorRegistration {
+ public:
+  /// Gives work to the stream. It fails as any call does: with exceptions by throwing an Error, which becomes the
+  /// failure of the operator's call; another exception counts as OTR_ERR_EXECUTION. OTR_ERR_UNSUPPORTED passes the
+  /// call on, and is right only while no work was given. Called from any thread, and from several at a time.
+  using Function = std::function<Outcome<>(StreamRef stream, Operator op, const otr_operator_call_t& call)>;
+
+  /// Registers it for all devices, or for one. `owner` says in texts who did. OTR_ERR_BUSY if there is one already,
+  /// unless `replace` is set.
+  static Outcome<OperatorRegistration> create(const char* name, const char* owner, Function function,
+                                              std::optional<Device> device = std::nullopt, bool replace = false) {
+    auto user = std::make_unique<Function>(std::move(function));
+    auto params = sized<otr_operator_registration_t>();
+    params.name = name;
+    params.owner = owner;
+    params.function = &OperatorRegistration::call;
+    params.user = user.get();
+    params.destroy = &OperatorRegistration::destroy;
+    params.device = device ? device->index() : OTR_ALL_DEVICES;
+    params.flags = replace ? OTR_REGISTER_REPLACE : 0;
+    otr_registration_t id = 0;
+    otr_status_t* const status = otr_operator_register(&params, &id);
+    if (status == nullptr) static_cast<void>(user.release());  // `destroy` frees it
+    return detail::done(status, [&id] { return OperatorRegistration(id); });
+  }
+  [[nodiscard]] otr_registration_t id() const noexcept { return handle_.get(); }
+  /// Ends it now. OTR_ERR_INVALID_HANDLE if another one has replaced it.
+  Outcome<> withdraw() { return detail::done(otr_operator_withdraw(handle_.release())); }
+  /// All registrations as JSON.
+  static Outcome<std::string> list() { return detail::text_of(&otr_operator_list); }
+
+ private:
+  explicit OperatorRegistration(otr_registration_t id) noexcept : handle_(id) {}
+
+  static otr_status_t* status_of(const Error& error) {
+    const std::string op = error.operator_name() == nullptr ? "" : std::string(error.operator_name()) + ": ";
+    return otr_status_new(error.code(), (op + error.what()).c_str());
+  }
+  static otr_status_t* call(void* user, otr_stream_t stream, otr_operator_id_t op,
+                            const otr_operator_call_t* call) noexcept {
+    const auto& function = *static_cast<const Function*>(user);
+#ifdef OTR_NO_EXCEPTIONS
+    const Outcome<> outcome = function(StreamRef(stream), Operator(op), *call);
+    return outcome ? nullptr : status_of(outcome.error());
+#else
+    try {
+      function(StreamRef(stream), Operator(op), *call);
+      return nullptr;
+    } catch (const Error& error) {
+      return status_of(error);
+    } catch (const std::exception& error) {
+      return otr_status_new(OTR_ERR_EXECUTION, error.what());
+    } catch (...) {
+      return otr_status_new(OTR_ERR_EXECUTION, "an exception that is no std::exception");
+    }
+#endif
+  }
+  static void destroy(void* user) noexcept { delete static_cast<Function*>(user); }
+
+  detail::Owned<otr_operator_withdraw> handle_;
+};
 
 /// A pool: memory of a device that serves only those who name it. Its memory goes back to the device when
 /// the object and all that uses it are gone.

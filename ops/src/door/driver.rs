@@ -341,9 +341,14 @@ impl Prepared {
     }
 }
 
-/// Gives `with` a call in the form of the driver contract. Only the scalars have another form there.
+/// Gives `with` a call in the form of the driver contract. Only the scalars have another form there; those beyond 64 are
+/// left out.
 #[inline]
-fn with_raw<R>(id: OperatorId, call: &Call<'_>, with: impl FnOnce(&otr_operator_call) -> R) -> R {
+pub fn with_raw<R>(
+    id: OperatorId,
+    call: &Call<'_>,
+    with: impl FnOnce(&otr_operator_call) -> R,
+) -> R {
     let mut scalars = ArrayVec::<otr_scalar, SCALARS>::new();
     // `find` lets no more through.
     for scalar in call.scalars.iter().take(SCALARS) {

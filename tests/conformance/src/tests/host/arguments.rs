@@ -3,6 +3,7 @@
 
 pub(in crate::tests) mod handle;
 pub(in crate::tests) mod range;
+pub(in crate::tests) mod values;
 
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
@@ -18,6 +19,29 @@ use super::{
 use crate::test::tests;
 use crate::verdict::{check, equal};
 use crate::{Context, Verdict};
+
+/// A registration that is right.
+pub(super) fn registration() -> otr_operator_registration_t {
+    unsafe extern "C" fn serve(
+        _: *mut std::ffi::c_void,
+        _: otr_stream_t,
+        _: otr_operator_id_t,
+        _: *const outrigger_device::sys::otr_operator_call_t,
+    ) -> *mut otr_status_t {
+        null_mut()
+    }
+    otr_operator_registration_t {
+        struct_size: size_of::<otr_operator_registration_t>(),
+        next: null(),
+        name: c"conformance::registered".as_ptr(),
+        owner: c"conformance".as_ptr(),
+        function: Some(serve),
+        user: null_mut(),
+        destroy: None,
+        device: OTR_ALL_DEVICES,
+        flags: 0,
+    }
+}
 
 macro_rules! null {
     ($($(#[doc = $about:literal])+ $name:ident: $call:expr;)*) => {
@@ -92,6 +116,22 @@ null! {
     operator_find_name: || Ok(otr!(otr_operator_find, null(), &mut 0));
     /// An operator needs a place.
     operator_find_output: || Ok(otr!(otr_operator_find, c"add".as_ptr(), null_mut()));
+    /// A registration needs its struct.
+    operator_register: || Ok(otr!(otr_operator_register, null(), &mut 0));
+    /// A registration needs a place, a name, an owner and a function.
+    operator_register_members: || {
+        let whole = registration();
+        let none = otr_operator_registration_t { name: null(), ..whole };
+        let nobody = otr_operator_registration_t { owner: null(), ..whole };
+        let nothing = otr_operator_registration_t { function: None, ..whole };
+        for params in [&none, &nobody, &nothing] {
+            let answer = otr!(otr_operator_register, params, &mut 0);
+            refused(answer, Code::INVALID_ARGUMENT, "a registration without a member")?;
+        }
+        Ok(otr!(otr_operator_register, &whole, null_mut()))
+    };
+    /// The list of registrations needs a place.
+    operator_list: || Ok(otr!(otr_operator_list, null_mut()));
     /// A call of an operator needs its operands.
     operator_call: || {
         let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;

@@ -11,6 +11,7 @@ pub(super) mod observers;
 pub(super) mod operators;
 pub(super) mod pinned;
 pub(super) mod pools;
+pub(super) mod registrations;
 pub(super) mod runtime;
 pub(super) mod sharing;
 pub(super) mod unwinding;

@@ -56,6 +56,8 @@ escapes! {
     destroy_of_a_stream "unwinding-destroy", needs HostCompute;
     /// A function that is given user data back by a graph ends the process.
     destroy_of_a_graph "unwinding-graph-destroy", needs HostCompute;
+    /// A registered operator ends the process.
+    registered "unwinding-registered";
     /// A lent executor ends the process.
     executor "unwinding-executor", needs OwnOperators;
 }
@@ -113,6 +115,19 @@ fn observer_of_fallbacks() -> Verdict {
     let name = c"nothing".as_ptr();
     otr!(otr_fallback_begin, name, &mut 0)?;
     Ok(otr!(otr_fallback_end, name, 1, 1)?)
+}
+
+fn registered() -> Verdict {
+    type Call = outrigger_device::sys::otr_operator_call_t;
+    let mut params = super::arguments::registration();
+    params.function = Some(unwinding!(
+        (*mut c_void, otr_stream_t, otr_operator_id_t, *const Call) -> *mut otr_status_t
+    ));
+    otr!(otr_operator_register, &params, &mut 0)?;
+    let mut id = 0;
+    otr!(otr_operator_find, params.name, &mut id)?;
+    let call = super::operators::empty_call();
+    Ok(otr!(otr_operator_call, stream()?, id, &call)?)
 }
 
 fn pressure() -> Verdict {

@@ -53,6 +53,8 @@ handles! {
         let call = super::super::operators::empty_call();
         Ok(otr!(otr_operator_call, id, add, &call))
     };
+    /// A registration that is none is not withdrawn.
+    operator_withdraw: Registration, |id| Ok(otr!(otr_operator_withdraw, id));
     /// An event that is none is not destroyed.
     event_destroy: Event, |id| Ok(otr!(otr_event_destroy, id));
     /// An event that is none is not recorded.
@@ -254,6 +256,7 @@ enum Kind {
     Graph,
     Exec,
     Observer,
+    Registration,
 }
 
 unsafe extern "C" fn never(_: *mut std::ffi::c_void, _: i32) -> i32 {
@@ -288,6 +291,14 @@ fn make(kind: Kind) -> Verdict<u64> {
                 )
             })
         }
+        Kind::Registration => {
+            // One that is there makes way.
+            let params = otr_operator_registration_t {
+                flags: OTR_REGISTER_REPLACE,
+                ..registration()
+            };
+            made(|out| otr!(otr_operator_register, &params, out))
+        }
     }
 }
 
@@ -300,6 +311,7 @@ fn unmake(kind: Kind, id: u64) -> Result<(), Refused> {
         Kind::Graph => otr!(otr_graph_destroy, id),
         Kind::Exec => otr!(otr_graph_exec_destroy, id),
         Kind::Observer => otr!(otr_observer_remove, id),
+        Kind::Registration => otr!(otr_operator_withdraw, id),
     }
 }
 

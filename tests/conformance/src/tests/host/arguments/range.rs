@@ -130,6 +130,13 @@ fn flags(context: &Context) -> Verdict {
             otr!(otr_graph_instantiate, graph, 0x8000_0000, &mut id),
         ),
         ("a fallback mode", otr!(otr_fallback_set_mode, 77)),
+        ("flags of a registration", {
+            let params = otr_operator_registration_t {
+                flags: 2,
+                ..registration()
+            };
+            otr!(otr_operator_register, &params, &mut id)
+        }),
         (
             "no kind of observation",
             otr!(otr_observer_add, 0, Some(unheard), null_mut(), &mut id),
