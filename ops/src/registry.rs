@@ -17,7 +17,7 @@ use crate::error::{Result, unsupported};
 use crate::plan::Plan;
 use crate::{
     convolution, copy, elementwise, generate, index, loss, matmul, norm, optimizer, pick, reduce,
-    rows, scatter, sorting,
+    rows, scatter, sorting, statistics,
 };
 
 /// The host kernels of an operator. Each module of operators lists its own ones.
@@ -30,7 +30,7 @@ pub(crate) struct Definition {
 type PlanFn = fn(&Call<'_>, &mut Plan) -> Result<()>;
 
 /// All host kernels.
-const GROUPS: [&[Definition]; 18] = [
+const GROUPS: [&[Definition]; 19] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -49,6 +49,7 @@ const GROUPS: [&[Definition]; 18] = [
     convolution::OPERATORS,
     scatter::OPERATORS,
     pick::OPERATORS,
+    statistics::OPERATORS,
 ];
 
 /// The plans in the order of the catalog.
