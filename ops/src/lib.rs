@@ -56,6 +56,7 @@ mod rows;
 mod scatter;
 mod shard;
 mod sorting;
+mod statistics;
 
 pub use call::{Argument, Call, Scalar, Tensor, Value};
 pub use compose::{Composition, Part};

@@ -412,6 +412,16 @@ pub(crate) fn real(tensor: &Tensor<'_>) -> Result<()> {
     }
 }
 
+/// Refuses elements that are not floating-point.
+pub(crate) fn floating(tensor: &Tensor<'_>) -> Result<()> {
+    match tensor.dtype() {
+        DType::F32 | DType::F64 | DType::F16 | DType::BF16 => Ok(()),
+        dtype => unsupported(format!(
+            "elements of {dtype}: f32, f64, f16 and bf16 are served"
+        )),
+    }
+}
+
 /// A dimension that may be counted from the end, of a tensor of `rank` (0 counts as 1).
 pub(crate) fn dimension(dim: i64, rank: usize) -> Result<usize> {
     let count = rank.max(1) as i64;

@@ -17,7 +17,7 @@ use crate::error::{Result, unsupported};
 use crate::plan::Plan;
 use crate::{
     convolution, copy, elementwise, generate, index, loss, matmul, norm, optimizer, pick, pooling,
-    reduce, rows, scatter, sorting,
+    reduce, rows, scatter, sorting, statistics,
 };
 
 /// The host kernels of an operator. Each module of operators lists its own ones.
@@ -30,7 +30,7 @@ pub(crate) struct Definition {
 type PlanFn = fn(&Call<'_>, &mut Plan) -> Result<()>;
 
 /// All host kernels.
-const GROUPS: [&[Definition]; 19] = [
+const GROUPS: [&[Definition]; 20] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -50,6 +50,7 @@ const GROUPS: [&[Definition]; 19] = [
     scatter::OPERATORS,
     pick::OPERATORS,
     pooling::OPERATORS,
+    statistics::OPERATORS,
 ];
 
 /// The plans in the order of the catalog.

@@ -5,9 +5,11 @@
 mod array;
 mod convolution;
 mod dimensions;
+mod dual;
 mod elementwise;
 pub(super) mod launch;
 pub(super) mod library;
+mod norms;
 mod numbers;
 pub(super) mod operand;
 mod pooling;
@@ -24,6 +26,10 @@ use crate::{Test, Verdict};
 use convolution::{convolution, convolution_backward};
 use dimensions::{layer_norm, mm, reduce, softmax};
 use elementwise::{binary, cast, unary};
+use norms::{
+    batch_norm, batch_norm_backward, group_norm, group_norm_backward, rms_norm, rms_norm_backward,
+    rms_norm_rotary,
+};
 use operand::Given;
 use operand::Runner;
 use pooling::{
@@ -124,6 +130,13 @@ of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
     "adaptive_max_pool2d_backward" adaptive_max_pool_backward();
     "adaptive_avg_pool2d" adaptive_avg_pool();
     "adaptive_avg_pool2d_backward" adaptive_avg_pool_backward();
+    "native_batch_norm" batch_norm();
+    "native_batch_norm_backward" batch_norm_backward();
+    "native_group_norm" group_norm();
+    "native_group_norm_backward" group_norm_backward();
+    "rms_norm" rms_norm();
+    "rms_norm_backward" rms_norm_backward();
+    "rms_norm_rotary" rms_norm_rotary();
     "scatter_add" scatter(&[], |old, moved| old + moved.iter().sum::<f64>());
     "scatter_reduce" scatter(&MEAN, |old, moved| (old + moved.iter().sum::<f64>()) / (moved.len() + 1) as f64);
     "index_add" slices(&[Given::Number(-0.5)], |old, moved| old - 0.5 * moved.iter().sum::<f64>());
