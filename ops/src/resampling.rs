@@ -131,7 +131,7 @@ impl Method for Nearest {
     const ALIGNS: bool = false;
 
     fn taps(dim: &Dimension, at: i64) -> Taps {
-        let index = if dim.out == dim.input {
+        let index = if dim.out == dim.input && dim.scale.is_none() {
             at
         } else {
             // In f32 as PyTorch has it, because rounding decides which of two neighbours is the nearest.

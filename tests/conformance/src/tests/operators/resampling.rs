@@ -16,13 +16,14 @@ pub(super) enum Method {
 /// Input, spatial sizes of the result, and scales if they are given.
 type Case = (&'static [i64], &'static [i64], &'static [f64]);
 
-const CASES: [Case; 12] = [
+const CASES: [Case; 13] = [
     (&[2, 3, 5], &[8], &[]),
     (&[1, 2, 6], &[4], &[0.6]),
     (&[0, 1, 3], &[2], &[]),
     (&[1, 2, 1], &[4], &[]),
     (&[1, 2, 7], &[1], &[]),
     (&[2, 1, 3], &[3], &[]),
+    (&[1, 1, 6], &[6], &[1.05]),
     (&[2, 3, 4, 5], &[7, 3], &[]),
     (&[1, 2, 3, 4], &[6, 8], &[2.0, 2.0]),
     (&[1, 1, 2, 3], &[5, 4], &[1.7, 1.4]),
@@ -52,7 +53,10 @@ impl Method {
     ) -> f64 {
         let scale = scale.unwrap_or(out as f64 / input as f64);
         let last = (input - 1) as f64;
-        let source = if align {
+        let source = if self == Self::Linear && input == out {
+            // Whatever the scale is.
+            at as f64
+        } else if align {
             at as f64 * last / (out - 1).max(1) as f64
         } else {
             (at as f64 + 0.5) / scale - 0.5
