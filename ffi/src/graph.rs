@@ -247,8 +247,7 @@ api! {
 
     /// Adds a conditional node: OTR_GRAPH_IF, _WHILE or _SWITCH. The predicate is one number in device
     /// memory, of dtype bool, u8, i32 or i64, read when the node runs. The bodies are graphs of the
-    /// same device, taken as they are now. OTR_ERR_UNSUPPORTED for bodies that draw random numbers, or
-    /// run operators of the driver's own.
+    /// same device, taken as they are now. OTR_ERR_UNSUPPORTED for bodies that draw random numbers.
     fn otr_graph_add_conditional(
         graph: otr_graph_t,
         deps: *const otr_node_t,

@@ -20,6 +20,9 @@ pub const OTR_SCALARS_MAX: usize = 64;
 /// OTR_ERR_UNSUPPORTED, whatever host kernels there are.
 pub const OTR_CALL_DEVICE_ONLY: u32 = 1;
 
+/// The operator is not made of others: the driver serves the whole, or a host kernel does.
+pub const OTR_CALL_WHOLE: u32 = 2;
+
 /// Runs `body` over parts of a range.
 pub type otr_parallel_body_fn = extern "C" fn(context: *mut c_void, begin: i64, end: i64);
 /// Splits a range into parts of at least `grain`, runs `body` on each part, on any threads, and returns
@@ -115,7 +118,7 @@ pub(crate) fn with_call<R>(
     // SAFETY: H6: NULL, or valid for the call.
     let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
     struct_size(call.struct_size, size_of::<otr_operator_call_t>(), "call")?;
-    if call.flags & !OTR_CALL_DEVICE_ONLY != 0 {
+    if call.flags & !(OTR_CALL_DEVICE_ONLY | OTR_CALL_WHOLE) != 0 {
         return Err(unknown_flags(call.flags));
     }
     let operator = operator(operator_id)?;
@@ -132,6 +135,7 @@ pub(crate) fn with_call<R>(
             scalars: &numbers,
             args: arguments(call)?,
             device_only: call.flags & OTR_CALL_DEVICE_ONLY != 0,
+            whole: call.flags & OTR_CALL_WHOLE != 0,
         },
     )
 }
@@ -159,7 +163,8 @@ fn unknown_flags(flags: u32) -> Error {
     Error::new(
         Code::INVALID_ARGUMENT,
         format!(
-            "call->flags {flags:#x} has bits without a meaning: it is 0 or OTR_CALL_DEVICE_ONLY"
+            "call->flags {flags:#x} has bits without a meaning: those with one are OTR_CALL_DEVICE_ONLY and \
+             OTR_CALL_WHOLE"
         ),
     )
 }
@@ -179,7 +184,16 @@ api! {
         Ok(())
     }
 
-    /// Sets `yes` to 1 if the driver of a device has the operator for some operands, else to 0.
+    /// Keeps operators whole on a device: they are not made of others where the driver has the parts alone. Operators
+    /// that were kept whole before, by a call or the variable OUTRIGGER_WHOLE, are no longer.
+    fn otr_operator_keep_whole(device: u32, ids: *const otr_operator_id_t, count: u32) {
+        let ids = slice(ids, count as usize, "ids")?;
+        let ids: Vec<_> = ids.iter().map(|id| operator(*id)).collect::<Result<_>>()?;
+        hooks::runtime()?.device(device)?.keep_whole(&ids);
+        Ok(())
+    }
+
+    /// Sets `yes` to 1 if the driver of a device has the operator for some operands, as a whole or in parts, else to 0.
     fn otr_operator_offered(device: u32, operator_id: otr_operator_id_t, yes: *mut u32) {
         let out = Out::new(yes, "yes")?;
         let operator = operator(operator_id)?;

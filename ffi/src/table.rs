@@ -602,6 +602,11 @@ pub struct otr_host_api_t {
         operator_id: otr_operator_id_t,
         yes: *mut u32,
     ) -> *mut otr_status_t,
+    pub operator_keep_whole: unsafe extern "C" fn(
+        device: u32,
+        ids: *const otr_operator_id_t,
+        count: u32,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -763,6 +768,7 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     operator_report: crate::otr_operator_report,
     operator_timing: crate::otr_operator_timing,
     operator_offered: crate::otr_operator_offered,
+    operator_keep_whole: crate::otr_operator_keep_whole,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1235,5 +1241,8 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_operator_offered) => {
         $table .operator_offered
+    };
+    ($table:expr, otr_operator_keep_whole) => {
+        $table .operator_keep_whole
     };
 }

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub(crate) struct Command {
     pub(crate) size: u32,
     /// The operator call of the node, in the store of calls.
     pub(crate) call: Option<StoredCall>,
+    /// The name under which its kernel is launched.
+    pub(crate) name: &'static CStr,
     /// Whether words of the block may be addresses that are not known as such. Other memory cannot be bound in place of
     /// what they name.
     pub(crate) fixed: bool,
@@ -393,6 +395,7 @@ impl Store {
                 words,
                 size: plan.args().len() as u32,
                 call: Some(stored),
+                name: plan.label,
                 fixed,
             },
         })

@@ -15,13 +15,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use outrigger_allocator::{PoolGate, StreamId};
-use outrigger_device::Code;
+use outrigger_device::{Code, CopyKind};
 use outrigger_locks::{Mutex, MutexGuard, Rank};
 use outrigger_ops::{FailedOperator, parallel};
 
 use bind::{Slot, check_slots, slot_ranges, slots_of, unbind};
 
 use crate::capture::Stream;
+use crate::dag::NodeId;
 use crate::data::{GraphData, Work};
 use crate::graph::Graph;
 use crate::launch::{Block, Header, replay};
@@ -173,7 +174,7 @@ impl Graph {
         let native = match mode {
             // SAFETY: no replay runs, because nobody else has the program yet. The exec keeps data and program, and
             // retires them together with the driver's graph.
-            ExecMode::Native => Some(unsafe { Native::new(device, &data, &schedule, &program) }?),
+            ExecMode::Native => Some(unsafe { Native::new(device, &program) }?),
             _ => None,
         };
         let shown = Shown::new(&data, &schedule, &slots);
@@ -323,7 +324,7 @@ impl GraphExec {
                 unsafe {
                     state.program.patch(&patches);
                     state.program.applied.store(number, Ordering::Release);
-                    submit::submit(stream, &state.data, &state.schedule, &state.program)?;
+                    submit::submit(stream, &state.program)?;
                 }
             }
             ExecMode::Native => {
@@ -357,26 +358,10 @@ impl GraphExec {
         Ok(())
     }
 
-    /// Whether the graph has conditional nodes, which cannot be submitted one by one.
-    pub(super) fn has_conditionals(&self) -> bool {
-        !self.shown.lock().data.store.bodies.is_empty()
-    }
-
-    /// Refuses a graph with operators of the driver, which the host cannot run.
-    pub(super) fn check_on_host(&self, what: &str) -> Result<()> {
+    /// Whether the host can run all nodes: none is an operator of the driver.
+    pub(super) fn runs_on_host(&self) -> Result<bool> {
         let data = Arc::clone(&self.shown.lock().data);
-        let mut nodes = data.graph.nodes();
-        let node = nodes.find(|(_, node)| matches!(node.spec.command.work, Work::Operator(..)));
-        match node {
-            None => Ok(()),
-            Some((id, node)) => Err(Error::new(
-                Code::UNSUPPORTED,
-                format!(
-                    "{what} runs the nodes on the host, and node {id} ({}) is an operator of the driver",
-                    node.spec.label
-                ),
-            )),
-        }
+        Ok(!has_operators(&data) && self.device.door().runs_host_kernels()?)
     }
 
     /// Takes a turn in which replays are inspected one after the other. The work that the stream was given before is
@@ -411,16 +396,88 @@ impl Look<'_> {
         Ok(begun.elapsed())
     }
 
-    /// Submits the nodes one by one with the changes of the last replay, waits, and returns how long that took.
-    pub(super) fn node_by_node(&mut self) -> Result<Duration> {
+    /// The program, with the changes of all bindings so far. Nothing runs.
+    pub(super) fn program(&mut self) -> Result<Arc<Program>> {
+        self.stream.synchronize()?;
         let state = &mut *self.turn.state;
+        let patches: Vec<_> = state.pending.iter().map(|(_, patch)| *patch).collect();
+        // SAFETY: no replay is running: the stream is behind the latest one, and was waited for.
+        unsafe { state.program.patch(&patches) };
         state.last = Some(self.stream.id());
+        Ok(Arc::clone(&state.program))
+    }
+
+    /// Runs the nodes with the changes of the last replay as a replay does, waits, and returns how long that took.
+    pub(super) fn again(&mut self) -> Result<Duration> {
+        let program = self.program()?;
+        let state = &mut *self.turn.state;
         let begun = Instant::now();
-        // SAFETY: no replay is running: each replay of this turn was waited for, and no other one begins before the
-        // turn ends. The graph keeps the memory of its nodes alive.
-        unsafe { submit::submit(self.stream, &state.data, &state.schedule, &state.program) }?;
+        if self.exec.mode == ExecMode::Launch {
+            let header = Header {
+                program: Arc::as_ptr(&program),
+                report: std::ptr::null(),
+                number: state.program.applied.load(Ordering::Acquire),
+                patches: 0,
+            };
+            let report = state_report(&mut state.reports, self.stream);
+            // SAFETY: as in `GraphExec::submit`; no replay is running.
+            Block::new(header).finish(report, |args| unsafe {
+                self.stream.launch_host(replay, args, 0, c"graph")
+            })?;
+        } else {
+            // SAFETY: no replay is running, and no other one begins before the turn ends. The graph keeps the memory of
+            // its nodes alive.
+            unsafe { submit::submit(self.stream, &program) }?;
+        }
         self.stream.synchronize()?;
         Ok(begun.elapsed())
+    }
+
+    /// Submits the nodes one by one with the changes of the last replay, waits, and returns how long that took.
+    pub(super) fn node_by_node(&mut self) -> Result<Duration> {
+        let program = self.program()?;
+        let begun = Instant::now();
+        // SAFETY: as in `again`.
+        unsafe { submit::submit(self.stream, &program) }?;
+        self.stream.synchronize()?;
+        Ok(begun.elapsed())
+    }
+
+    /// Runs one node, and waits for it.
+    pub(super) fn node(&mut self, program: &Program, id: NodeId) -> Result<()> {
+        // SAFETY: as in `again`.
+        unsafe { submit::submit_node(self.stream, program, id) }?;
+        self.stream.synchronize()
+    }
+
+    /// Reads memory of the device.
+    ///
+    /// # Safety
+    /// The range is live, and nothing writes to it.
+    pub(super) unsafe fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<()> {
+        let (to, size) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
+        // SAFETY: this function's contract.
+        unsafe { self.copy(to, address, size, CopyKind::DeviceToHost) }
+    }
+
+    /// Writes memory of the device.
+    ///
+    /// # Safety
+    /// The range is live, and nothing else uses it.
+    pub(super) unsafe fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+        let (from, size) = (bytes.as_ptr() as u64, bytes.len() as u64);
+        // SAFETY: this function's contract.
+        unsafe { self.copy(address, from, size, CopyKind::HostToDevice) }
+    }
+
+    /// # Safety
+    /// Both ranges are live, and the device's is the caller's alone.
+    unsafe fn copy(&mut self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
+        // SAFETY: this function's contract. The copy has finished before this returns: `synchronize` fails only when the
+        // work before it is over (R20).
+        unsafe { self.stream.queue().copy(dst, src, size, kind) }
+            .map_err(|error| self.stream.failed(error))?;
+        self.stream.synchronize()
     }
 
     /// Runs `with` on a thread of the driver, and waits for it. `with` is given the program, its data, and what to add
@@ -451,38 +508,34 @@ impl Look<'_> {
     }
 }
 
-fn mode_of(device: &dyn Device, data: &GraphData, flags: ExecFlags) -> Result<ExecMode> {
+/// Whether a node of a graph, or of a body in it, is an operator of the driver.
+fn has_operators(data: &GraphData) -> bool {
     let mut nodes = data.graph.nodes().map(|(_, node)| &node.spec.command.work);
-    let operators = nodes.any(|work| matches!(work, Work::Operator(..)));
-    if flags.native && flags.submit {
-        return Err(Error::new(
+    let mut bodies = data.store.bodies.iter().flat_map(|one| &one.graphs);
+    nodes.any(|work| matches!(work, Work::Operator(..))) || bodies.any(|body| has_operators(body))
+}
+
+fn mode_of(device: &dyn Device, data: &GraphData, flags: ExecFlags) -> Result<ExecMode> {
+    let conditionals = !data.store.bodies.is_empty();
+    let refused = |code, text| Err(Error::new(code, text));
+    match flags {
+        ExecFlags {
+            native: true,
+            submit: true,
+            ..
+        } => refused(
             Code::INVALID_ARGUMENT,
             "replays go node by node or through a graph of the driver, not both",
-        ));
-    }
-    let by_node = || {
-        if data.store.bodies.is_empty() {
-            return Ok(());
-        }
-        Err(Error::new(
+        ),
+        ExecFlags { native: true, .. } if conditionals => refused(
             Code::UNSUPPORTED,
-            "a graph with conditional nodes is not replayed node by node: the host would have to wait for \
-             each predicate",
-        ))
-    };
-    if flags.submit || flags.native || operators {
-        by_node()?;
-        return Ok(match flags {
-            ExecFlags { submit: true, .. } => ExecMode::Submit,
-            ExecFlags { native: true, .. } => ExecMode::Native,
-            _ => measured_mode(device),
-        });
-    }
-    if device.door().runs_host_kernels()? {
-        Ok(ExecMode::Launch)
-    } else {
-        by_node()?;
-        Ok(measured_mode(device))
+            "a graph of the driver has no conditional nodes",
+        ),
+        ExecFlags { native: true, .. } => Ok(ExecMode::Native),
+        ExecFlags { submit: true, .. } => Ok(ExecMode::Submit),
+        _ if !has_operators(data) && device.door().runs_host_kernels()? => Ok(ExecMode::Launch),
+        _ if conditionals => Ok(ExecMode::Submit),
+        _ => Ok(measured_mode(device)),
     }
 }
 
@@ -577,7 +630,7 @@ impl State {
             // SAFETY: this function's contract is that of `Native::renew`, and no replay runs while blocks change.
             unsafe {
                 self.program.patch(patches);
-                native.renew(device, &self.data, &self.schedule, &self.program, self.last)?;
+                native.renew(device, &self.program, self.last)?;
             }
         }
         self.program.applied.store(number, Ordering::Release);

@@ -314,7 +314,7 @@ impl Graph {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` that says what is wrong with predicate, bodies or `deps`; `UNSUPPORTED` for bodies that draw
-    /// random numbers or run operators of the driver.
+    /// random numbers.
     pub fn add_conditional(
         &self,
         deps: &[NodeId],

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::capture::Stream;
 use crate::dag::{Access, Dag, NodeId};
 use crate::data::{Command, GraphData};
-use crate::exec::GraphExec;
+use crate::exec::{GraphExec, Look};
 use crate::program::Program;
 use crate::{Error, Result};
 
@@ -22,10 +22,11 @@ impl GraphExec {
     /// track for each recorded stream.
     ///
     /// # Errors
-    /// Those of a replay; `UNSUPPORTED` if the host cannot reach the device's memory, or a node is an
-    /// operator of the driver.
+    /// Those of a replay.
     pub fn profile(&self, stream: &Stream) -> Result<Value> {
-        self.check_on_host("a profile")?;
+        if !self.runs_on_host()? {
+            return self.profile_on_device(stream);
+        }
         let (code, timed) = self.look(stream)?.on_host(|program, data, bias| {
             let mut times = Vec::new();
             let start = Instant::now();
@@ -51,42 +52,56 @@ impl GraphExec {
         Ok(timed)
     }
 
+    /// Times each node on the device, with its submission and the wait for it.
+    fn profile_on_device(&self, stream: &Stream) -> Result<Value> {
+        let mut look = self.look(stream)?;
+        let program = look.program()?;
+        let mut times = Vec::new();
+        let start = Instant::now();
+        for &node in &program.schedule.steps {
+            let begun = start.elapsed();
+            look.node(&program, node)?;
+            let took = start.elapsed().saturating_sub(begun);
+            times.push(Timed { node, begun, took });
+        }
+        Ok(described(&program.data, &times))
+    }
+
     /// Compares what a replay costs with submitting its nodes one by one, as eager work does, and waits. Returns the
-    /// best of some rounds each, as JSON: `nodes`, `replay_ns`, `node_by_node_ns` (`null` for a graph with conditional
-    /// nodes), and `slower`, whether the replay takes more time. Each round calls host functions and draws random
-    /// numbers. The memory of the graph is restored afterwards.
+    /// best of some rounds each, as JSON: `nodes`, `replay_ns`, `node_by_node_ns`, and `slower`, whether the replay takes
+    /// more time. Each round calls host functions and draws random numbers. The memory of the graph is restored
+    /// afterwards.
     ///
     /// # Errors
-    /// Those of a replay; `UNSUPPORTED` if the host cannot reach the device's memory.
+    /// Those of a replay.
     pub fn cost(&self, stream: &Stream) -> Result<Value> {
         const ROUNDS: usize = 5;
         let mut look = self.look(stream)?;
-        let saved = look.on_host(|program, data, bias| {
-            // SAFETY: stream order: no replay runs now, and the graph keeps its buffers alive.
-            unsafe { Memory::new(data, bias, &program.bindings()).save() }
-        })?;
+        let program = look.program()?;
+        let memory = Memory::of(&program);
+        let saved = memory.save(&mut look)?;
         let times: Result<Vec<_>> = (0..ROUNDS)
-            .map(|_| {
-                let replay = look.replay()?;
-                let alone = (!self.has_conditionals()).then(|| look.node_by_node());
-                Ok((replay, alone.transpose()?))
-            })
+            .map(|_| Ok((look.replay()?, look.node_by_node()?)))
             .collect();
-        look.on_host(move |program, data, bias| {
-            // SAFETY: stream order: no replay runs now, and the graph keeps its buffers alive.
-            unsafe { Memory::new(data, bias, &program.bindings()).restore(&saved) }
-        })?;
+        memory.restore(&mut look, &saved)?;
         drop(look);
         let times = times?;
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
-        let replay = times.iter().map(|one| nanoseconds(one.0)).min();
-        let replay = replay.unwrap_or(0);
-        let alone = times.iter().filter_map(|one| one.1.map(nanoseconds)).min();
+        let replay = times
+            .iter()
+            .map(|one| nanoseconds(one.0))
+            .min()
+            .unwrap_or(0);
+        let alone = times
+            .iter()
+            .map(|one| nanoseconds(one.1))
+            .min()
+            .unwrap_or(0);
         Ok(json!({
             "nodes": self.info().nodes,
             "replay_ns": replay,
             "node_by_node_ns": alone,
-            "slower": alone.is_some_and(|alone| replay > alone),
+            "slower": replay > alone,
         }))
     }
 
@@ -94,27 +109,26 @@ impl GraphExec {
     /// each node wrote. Waits. Afterwards the memory is as after one replay. Both runs call host functions.
     ///
     /// # Errors
-    /// `EXECUTION` that names the first node whose result differs; `UNSUPPORTED` where [`profile`](Self::profile) has
-    /// it; those of a replay.
+    /// `EXECUTION` that names the first node whose result differs; those of a replay.
     pub fn check(&self, stream: &Stream) -> Result<()> {
-        self.check_on_host("a check")?;
-        let outcome = self.look(stream)?.on_host(|program, data, bias| {
-            // SAFETY: stream order: no other replay runs now, and the graph keeps the memory of its nodes alive.
-            unsafe { compare(program, data, bias) }
-        })?;
-        match outcome {
-            Outcome::Same => Ok(()),
-            Outcome::Failed(code) => failed(code, "a node failed during the check", stream),
-            Outcome::Differs(node, label) => Err(Error::new(
-                Code::EXECUTION,
-                format!(
-                    "a replay differs from running the nodes one after the other, first in what node {node} \
-                     ({label}) writes: nodes that touch the same memory are not ordered by edges"
-                ),
-            )
-            .in_operator(label)
-            .on_stream(stream.id())),
-        }
+        let mut look = self.look(stream)?;
+        let program = look.program()?;
+        let differs = compare(&mut look, &program)?;
+        drop(look);
+        let Some(id) = differs else {
+            return Ok(());
+        };
+        let node = program.data.graph.node(id);
+        let label = node.map_or(String::new(), |node| node.spec.label.to_string());
+        Err(Error::new(
+            Code::EXECUTION,
+            format!(
+                "a replay differs from running the nodes one after the other, first in what node {id} ({label}) writes: \
+                 nodes that touch the same memory are not ordered by edges"
+            ),
+        )
+        .in_operator(label)
+        .on_stream(stream.id()))
     }
 }
 
@@ -170,59 +184,37 @@ fn described(data: &GraphData, times: &[Timed]) -> Value {
     })
 }
 
-enum Outcome {
-    Same,
-    Failed(i32),
-    Differs(NodeId, String),
-}
-
-/// # Safety
-/// The contract of [`Program::run`].
-unsafe fn compare(program: &Program, data: &GraphData, bias: i64) -> Outcome {
-    // SAFETY: this function's contract: no replay of the program is running.
-    let memory = Memory::new(data, bias, &unsafe { program.bindings() });
+/// Runs the nodes in recorded order and as a replay does. Returns the first node that writes something else in a replay.
+fn compare(look: &mut Look<'_>, program: &Program) -> Result<Option<NodeId>> {
+    let memory = Memory::of(program);
+    let nodes = || program.data.graph.nodes().map(|(id, _)| id);
     let mut recorded = HashMap::new();
     let mut replayed = HashMap::new();
-    // SAFETY: this function's contract, for the whole block: the buffers are live, and nothing else uses them now.
-    unsafe {
-        let before = memory.save();
-        let in_order = data.graph.nodes().map(|(id, _)| id);
-        let code = program.run_in_order(in_order, bias, &mut |node| {
-            recorded.insert(node, memory.written_by(node));
-        });
-        if code != Code::OK.0 {
-            return Outcome::Failed(code);
-        }
-        let expected = memory.save();
-        memory.restore(&before);
-        let code = program.run(bias);
-        if code != Code::OK.0 {
-            return Outcome::Failed(code);
-        }
-        let actual = memory.save();
-        let mut seen = (0..).zip(&memory.ranges).filter(|(_, one)| one.seen);
-        let Some((_, differing)) =
-            seen.find(|&(index, _): &(usize, _)| actual[index] != expected[index])
-        else {
-            return Outcome::Same;
-        };
-        // Something differs, so the steps run once more, one by one, to find the first node that differs.
-        memory.restore(&before);
-        program.run_watched(bias, &mut |node, ended| {
-            if ended {
-                replayed.insert(node, memory.written_by(node));
-            }
-        });
-        let mut nodes = data.graph.nodes().map(|(id, _)| id);
-        let first = nodes.find(|node| match (recorded.get(node), replayed.get(node)) {
-            (Some(a), Some(b)) => a != b,
-            _ => false,
-        });
-        let writer = last_writer(&data.graph, differing.buffer);
-        first
-            .or(writer)
-            .map_or(Outcome::Same, |node| memory.differs(node))
+    let before = memory.save(look)?;
+    for node in nodes() {
+        look.node(program, node)?;
+        recorded.insert(node, memory.written_by(look, node)?);
     }
+    let expected = memory.save(look)?;
+    memory.restore(look, &before)?;
+    look.again()?;
+    let actual = memory.save(look)?;
+    let mut seen = (0..).zip(&memory.ranges).filter(|(_, one)| one.seen);
+    let differs = |&(index, _): &(usize, _)| actual[index] != expected[index];
+    let Some((_, differing)) = seen.find(differs) else {
+        return Ok(None);
+    };
+    // Something differs, so the steps run once more, one by one, to find the first node that differs.
+    memory.restore(look, &before)?;
+    for &node in &program.schedule.steps {
+        look.node(program, node)?;
+        replayed.insert(node, memory.written_by(look, node)?);
+    }
+    let first = nodes().find(|node| match (recorded.get(node), replayed.get(node)) {
+        (Some(a), Some(b)) => a != b,
+        _ => false,
+    });
+    Ok(first.or_else(|| last_writer(&program.data.graph, differing.buffer)))
 }
 
 fn last_writer(graph: &Dag<Command>, buffer: u32) -> Option<NodeId> {
@@ -236,7 +228,6 @@ fn last_writer(graph: &Dag<Command>, buffer: u32) -> Option<NodeId> {
 /// The bytes of a graph's buffers, and of the memory that is bound in place of them.
 struct Memory<'a> {
     data: &'a GraphData,
-    bias: i64,
     ranges: Vec<Range>,
 }
 
@@ -250,8 +241,8 @@ struct Range {
 }
 
 impl<'a> Memory<'a> {
-    /// `bindings` are present addresses, each with the recorded address and size.
-    fn new(data: &'a GraphData, bias: i64, bindings: &[(u64, (u64, u64))]) -> Self {
+    fn of(program: &'a Program) -> Self {
+        let data = &*program.data;
         let buffers = || (0..).zip(data.graph.buffers());
         // A buffer that shares memory with a transient one is not compared: where nobody writes, it holds what the
         // transient one left, and in recorded order dead nodes leave something there, too.
@@ -265,7 +256,8 @@ impl<'a> Memory<'a> {
             }),
         });
         let mut ranges: Vec<_> = recorded.collect();
-        for &(now, (address, size)) in bindings {
+        // SAFETY: whoever has a `Look` runs no replay.
+        for (now, (address, size)) in unsafe { program.bindings() } {
             // Each buffer that overlaps the named range.
             let reached = buffers().filter(|(_, one)| {
                 address < one.address + one.size && one.address < address + size
@@ -277,43 +269,22 @@ impl<'a> Memory<'a> {
                 seen: true,
             }));
         }
-        Self { data, bias, ranges }
+        Self { data, ranges }
     }
 
-    fn pointer(&self, range: &Range) -> (*mut u8, usize) {
-        let address = range.address.wrapping_add(self.bias as u64);
-        (address as *mut u8, range.size as usize)
+    fn save(&self, look: &mut Look<'_>) -> Result<Vec<Vec<u8>>> {
+        let ranges = self.ranges.iter();
+        ranges.map(|range| range.read(look)).collect()
     }
 
-    /// # Safety
-    /// The buffers are live and nobody writes to them.
-    unsafe fn save(&self) -> Vec<Vec<u8>> {
-        self.ranges
-            .iter()
-            .map(|range| {
-                let (pointer, size) = self.pointer(range);
-                // SAFETY: this function's contract: the buffers are live, and nobody writes to them.
-                unsafe { std::slice::from_raw_parts(pointer, size) }.to_vec()
-            })
-            .collect()
-    }
-
-    /// # Safety
-    /// The buffers are live and nobody else uses them.
-    unsafe fn restore(&self, saved: &[Vec<u8>]) {
-        for (range, bytes) in self.ranges.iter().zip(saved) {
-            let (pointer, size) = self.pointer(range);
-            // SAFETY: this function's contract: the buffers are live, and nobody else uses them. `bytes` has the
-            // size that was saved.
-            unsafe { std::slice::from_raw_parts_mut(pointer, size) }.copy_from_slice(bytes);
-        }
+    fn restore(&self, look: &mut Look<'_>, saved: &[Vec<u8>]) -> Result<()> {
+        let mut ranges = self.ranges.iter().zip(saved);
+        // SAFETY: as in `Range::read`.
+        ranges.try_for_each(|(range, bytes)| unsafe { look.write(range.address, bytes) })
     }
 
     /// A hash of all buffers that a node writes.
-    ///
-    /// # Safety
-    /// The buffers are live and nobody writes to them.
-    unsafe fn written_by(&self, node: NodeId) -> u64 {
+    fn written_by(&self, look: &mut Look<'_>, node: NodeId) -> Result<u64> {
         let graph = &self.data.graph;
         let mut hasher = DefaultHasher::new();
         if let Some(node) = graph.node(node) {
@@ -324,20 +295,19 @@ impl<'a> Memory<'a> {
                 .collect();
             let touched = |range: &&Range| written.contains(&range.buffer);
             for range in self.ranges.iter().filter(touched) {
-                let (pointer, size) = self.pointer(range);
-                // SAFETY: this function's contract: the buffers are live, and nobody writes to them.
-                hasher.write(unsafe { std::slice::from_raw_parts(pointer, size) });
+                hasher.write(&range.read(look)?);
             }
         }
-        hasher.finish()
+        Ok(hasher.finish())
     }
+}
 
-    fn differs(&self, node: NodeId) -> Outcome {
-        let label = self
-            .data
-            .graph
-            .node(node)
-            .map(|node| node.spec.label.to_string());
-        Outcome::Differs(node, label.unwrap_or_default())
+impl Range {
+    fn read(&self, look: &mut Look<'_>) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.size as usize];
+        // SAFETY: the graph and its bindings keep their memory alive, and nothing runs during a look but what the look
+        // itself waits for.
+        unsafe { look.read(self.address, &mut bytes) }?;
+        Ok(bytes)
     }
 }

@@ -11,10 +11,8 @@ use std::time::{Duration, Instant};
 use outrigger_device::{Code, NativeGraph, Queue};
 use outrigger_ops::{Door, KernelFn};
 
-use crate::data::GraphData;
 use crate::memory::Device;
 use crate::program::Program;
-use crate::schedule::Schedule;
 use crate::steps;
 use crate::submit::{KernelSubmission, Submission, submissions};
 use crate::timeline::Timeline;
@@ -71,13 +69,8 @@ impl Native {
     ///
     /// # Safety
     /// - No replay changes the program's blocks meanwhile.
-    /// - The caller keeps `data` and `program` until the result was dropped and its launches have finished.
-    pub(super) unsafe fn new(
-        device: &dyn Device,
-        data: &GraphData,
-        schedule: &Schedule,
-        program: &Program,
-    ) -> Result<Self> {
+    /// - The caller keeps `program` until the result was dropped and its launches have finished.
+    pub(super) unsafe fn new(device: &dyn Device, program: &Program) -> Result<Self> {
         if device.door().driver().native_graphs().is_none() {
             return Err(Error::new(
                 Code::UNSUPPORTED,
@@ -92,7 +85,7 @@ impl Native {
             .driver()
             .queue_create(device.door().ordinal(), 0)?;
         // SAFETY: this function's contract is that of `record`.
-        let recorded = unsafe { record(device, &queue, data, schedule, program) }?;
+        let recorded = unsafe { record(device, &queue, program) }?;
         Ok(Self { queue, recorded })
     }
 
@@ -107,13 +100,11 @@ impl Native {
     pub(super) unsafe fn renew(
         &mut self,
         device: &dyn Device,
-        data: &GraphData,
-        schedule: &Schedule,
         program: &Program,
         last: Option<u64>,
     ) -> Result<()> {
         // SAFETY: this function's contract is that of `record`.
-        let mut new = unsafe { record(device, &self.queue, data, schedule, program) }?;
+        let mut new = unsafe { record(device, &self.queue, program) }?;
         let graphs = device.door().driver().native_graphs();
         let updates = graphs.is_some_and(|graphs| graphs.can_update());
         if updates && self.recorded.graph.update(&new.graph).is_ok() {
@@ -141,19 +132,13 @@ impl Native {
 
 /// # Safety
 /// The contract of [`Native::new`].
-unsafe fn record(
-    device: &dyn Device,
-    queue: &Queue,
-    data: &GraphData,
-    schedule: &Schedule,
-    program: &Program,
-) -> Result<Recorded> {
+unsafe fn record(device: &dyn Device, queue: &Queue, program: &Program) -> Result<Recorded> {
     let missing = || Error::new(Code::INTERNAL, "the driver's graphs have vanished");
     let graphs = device.door().driver().native_graphs().ok_or_else(missing)?;
     let mut calls = HostSteps::new();
     graphs.record_begin(queue)?;
     // SAFETY: this function's contract: no replay changes the blocks meanwhile.
-    let kept = unsafe { submissions(data, schedule, program) }
+    let kept = unsafe { submissions(program) }
         // SAFETY: this function's contract is that of `keep`.
         .try_for_each(|one| unsafe { keep(device, queue, one, &mut calls) });
     let graph = graphs.record_end(queue);

@@ -69,7 +69,7 @@ impl Patch {
 /// A graph that can run.
 pub(crate) struct Program {
     steps: Vec<Step>,
-    schedule: Arc<Schedule>,
+    pub(crate) schedule: Arc<Schedule>,
     /// An `Arc`, not a box: other pointers into the words exist, and a box would claim to be the only one.
     words: Arc<[UnsafeCell<u64>]>,
     /// By slot: the words that follow its buffer.
@@ -77,8 +77,9 @@ pub(crate) struct Program {
     /// The recorded address and size of the buffer of each slot.
     recorded: Vec<(u64, u64)>,
     draws: Vec<DrawPlace>,
-    bodies: Vec<Vec<Program>>,
-    data: Arc<GraphData>,
+    /// By the number of a conditional node.
+    pub(crate) bodies: Vec<Vec<Program>>,
+    pub(crate) data: Arc<GraphData>,
     threads: u32,
     pace: Pace,
     failed: Mutex<Option<NodeId>>,
@@ -365,27 +366,6 @@ impl Program {
             watch(step.node, true);
             if code != Code::OK.0 {
                 self.fail(step.node);
-                return code;
-            }
-        }
-        Code::OK.0
-    }
-
-    /// Runs nodes in the given order, also those that the schedule drops. Tells `ended` when each node ends.
-    ///
-    /// # Safety
-    /// The contract of [`Program::run`].
-    pub(crate) unsafe fn run_in_order(
-        &self,
-        nodes: impl Iterator<Item = NodeId>,
-        bias: i64,
-        ended: &mut dyn FnMut(NodeId),
-    ) -> i32 {
-        for step in nodes.filter_map(|id| step(&self.data, &self.words, id)) {
-            // SAFETY: this function's contract: the memory is live. The block was made for this kernel.
-            let code = unsafe { (step.function)(step.args, step.size, bias) };
-            ended(step.node);
-            if code != Code::OK.0 {
                 return code;
             }
         }

@@ -143,6 +143,7 @@ fn stored(
             words,
             size,
             call: None,
+            name: c"graph",
             fixed: false,
         },
     }
@@ -225,6 +226,7 @@ pub(crate) fn kernel(
     let mut stored = stored(Kind::Kernel, label, call.function, words, size);
     stored.cost_ns = call.cost_ns;
     stored.effects = true;
+    stored.command.name = call.label;
     Ok((stored, accesses))
 }
 
@@ -354,13 +356,6 @@ pub(crate) fn conditional(
     for body in condition.bodies {
         if body.resources.device.index() != device.index() {
             return invalid("a body of a conditional node is a graph of another device".to_owned());
-        }
-        let mut works = body.graph.nodes().map(|(_, node)| &node.spec.command.work);
-        if works.any(|work| matches!(work, Work::Operator(..))) {
-            return Err(Error::new(
-                Code::UNSUPPORTED,
-                "an operator of the driver in a body of a conditional node: bodies run on the host",
-            ));
         }
         if !body.store.drawn.is_empty() {
             return Err(Error::new(

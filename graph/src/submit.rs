@@ -4,13 +4,13 @@
 use std::ffi::CStr;
 
 use outrigger_device::sys::otr_operator_call;
-use outrigger_device::{CopyKind, Queue};
+use outrigger_device::{Code, CopyKind, DType, Queue};
 use outrigger_ops::{KernelFn, Prepared, packed};
 
-use crate::dag::Kind;
-use crate::data::{GraphData, Work};
+use crate::dag::{Kind, NodeId};
+use crate::data::Work;
 use crate::program::Program;
-use crate::schedule::Schedule;
+use crate::program::conditional::{self, Condition};
 use crate::steps;
 use crate::timeline::Timeline;
 use crate::{Error, Result};
@@ -85,69 +85,130 @@ impl Submission<'_> {
 ///
 /// # Safety
 /// No replay changes the program's blocks while the result is used.
-pub(super) unsafe fn submissions<'a>(
-    data: &'a GraphData,
-    schedule: &'a Schedule,
-    program: &'a Program,
-) -> impl Iterator<Item = Submission<'a>> {
-    schedule.steps.iter().filter_map(move |&id| {
-        let node = data.graph.node(id)?;
-        let command = &node.spec.command;
-        // SAFETY: this function's contract: no replay changes the blocks while they are read.
-        let block = unsafe { program.block(command.words.clone()) };
-        match (&command.work, node.spec.kind) {
-            (Work::Operator(prepared, workspace), _) => Some(Submission::Operator {
-                prepared,
-                // SAFETY: this function's contract. The program has fixed the block.
-                call: unsafe { packed::raw(block) },
-                workspace: *workspace,
-            }),
-            (Work::Kernel(_), Kind::Copy) => {
-                let (dst, src, size, kind) = steps::copy_of(block)?;
-                Some(Submission::Copy {
-                    dst,
-                    src,
-                    size,
-                    kind,
-                })
-            }
-            (Work::Kernel(_), Kind::Fill) => {
-                let (dst, size, pattern) = steps::fill_of(block)?;
-                Some(Submission::Fill { dst, size, pattern })
-            }
-            (Work::Kernel(function), _) => Some(Submission::Kernel(KernelSubmission {
-                function: *function,
-                args: &bytemuck::cast_slice(block)[..command.size as usize],
-                cost_ns: node.spec.cost_ns,
-                label: command
-                    .call
-                    .map_or(c"graph", |call| call.operator(&data.store.calls).name()),
-            })),
-            (Work::None | Work::Conditional(_), _) => None,
-        }
-    })
+pub(super) unsafe fn submissions(program: &Program) -> impl Iterator<Item = Submission<'_>> {
+    let steps = program.schedule.steps.iter();
+    // SAFETY: this function's contract.
+    steps.filter_map(|&id| unsafe { submission(program, id) })
 }
 
-/// Submits all nodes to a stream, one by one.
+/// The command of a node; `None` for one that has none, or is a conditional.
+///
+/// # Safety
+/// The contract of [`submissions`].
+unsafe fn submission(program: &Program, id: NodeId) -> Option<Submission<'_>> {
+    let data = &program.data;
+    let node = data.graph.node(id)?;
+    let command = &node.spec.command;
+    // SAFETY: this function's contract: no replay changes the blocks while they are read.
+    let block = unsafe { program.block(command.words.clone()) };
+    match (&command.work, node.spec.kind) {
+        (Work::Operator(prepared, workspace), _) => Some(Submission::Operator {
+            prepared,
+            // SAFETY: this function's contract. The program has fixed the block.
+            call: unsafe { packed::raw(block) },
+            workspace: *workspace,
+        }),
+        (Work::Kernel(_), Kind::Copy) => {
+            let (dst, src, size, kind) = steps::copy_of(block)?;
+            Some(Submission::Copy {
+                dst,
+                src,
+                size,
+                kind,
+            })
+        }
+        (Work::Kernel(_), Kind::Fill) => {
+            let (dst, size, pattern) = steps::fill_of(block)?;
+            Some(Submission::Fill { dst, size, pattern })
+        }
+        (Work::Kernel(function), _) => Some(Submission::Kernel(KernelSubmission {
+            function: *function,
+            args: &bytemuck::cast_slice(block)[..command.size as usize],
+            cost_ns: node.spec.cost_ns,
+            label: command.name,
+        })),
+        (Work::None | Work::Conditional(_), _) => None,
+    }
+}
+
+/// Submits all nodes to a stream, one by one. Waits at each conditional node, for its predicate.
 ///
 /// # Safety
 /// - No replay changes the program's blocks meanwhile.
 /// - All memory that the nodes name is live until they have run.
-pub(super) unsafe fn submit(
-    stream: &Timeline,
-    data: &GraphData,
-    schedule: &Schedule,
-    program: &Program,
-) -> Result<()> {
+pub(super) unsafe fn submit(stream: &Timeline, program: &Program) -> Result<()> {
+    for &id in &program.schedule.steps {
+        // SAFETY: this function's contract.
+        unsafe { submit_node(stream, program, id) }?;
+    }
+    Ok(())
+}
+
+/// Submits one node.
+///
+/// # Safety
+/// The contract of [`submit`].
+pub(super) unsafe fn submit_node(stream: &Timeline, program: &Program, id: NodeId) -> Result<()> {
     // SAFETY: this function's contract: no replay changes the blocks meanwhile.
-    for one in unsafe { submissions(data, schedule, program) } {
-        // SAFETY: this function's contract: all memory that the nodes name is live until they have run. The block was
-        // made for this kernel.
+    if let Some(one) = unsafe { submission(program, id) } {
+        // SAFETY: this function's contract: all memory that the node names is live until it has run. The block was made
+        // for this kernel.
         let kernel = |one: KernelSubmission<'_>| unsafe {
             stream.launch_host(one.function, one.args, one.cost_ns, one.label)
         };
-        // SAFETY: this function's contract: all memory that the nodes name is live until they have run.
-        unsafe { one.put(stream.queue(), |error| stream.failed(error), kernel) }?;
+        // SAFETY: as above.
+        return unsafe { one.put(stream.queue(), |error| stream.failed(error), kernel) };
     }
-    Ok(())
+    let Some(command) = program.data.graph.node(id).map(|node| &node.spec.command) else {
+        return Ok(());
+    };
+    let Work::Conditional(index) = command.work else {
+        return Ok(());
+    };
+    // SAFETY: this function's contract: no replay changes the blocks meanwhile.
+    let block = unsafe { program.block(command.words.clone()) };
+    let (bodies, condition) = (&program.bodies[index], Condition::of(block));
+    let condition =
+        condition.ok_or_else(|| Error::new(Code::INTERNAL, "a condition without a block"))?;
+    let followed = condition.follow::<Stop>(
+        bodies.len(),
+        // SAFETY: this function's contract: the predicate is live.
+        || unsafe { read(stream, condition.predicate, condition.dtype) }.map_err(Stop),
+        // SAFETY: this function's contract, which includes the bodies.
+        |index| unsafe { submit(stream, &bodies[index]) }.map_err(Stop),
+    );
+    followed.map_err(|stop| stop.0)
+}
+
+/// Why a conditional node ends early.
+struct Stop(Error);
+
+impl From<Code> for Stop {
+    fn from(code: Code) -> Self {
+        Self(Error::new(code, "a loop of a graph does not end"))
+    }
+}
+
+/// Waits for a predicate.
+///
+/// # Safety
+/// It is an element of this dtype in live memory.
+unsafe fn read(stream: &Timeline, address: u64, dtype: DType) -> Result<i64> {
+    let place = Box::into_raw(Box::new(0u64));
+    let size = dtype.size().unwrap_or(8) as u64;
+    // SAFETY: this function's contract. The place goes only when the copy has finished: where the wait fails, nobody knows
+    // that, and it is leaked.
+    unsafe {
+        let copied = stream
+            .queue()
+            .copy(place as u64, address, size, CopyKind::DeviceToHost);
+        if let Err(error) = copied {
+            drop(Box::from_raw(place));
+            return Err(stream.failed(error));
+        }
+        stream.synchronize_now()?;
+        let value = conditional::value(place.cast(), dtype);
+        drop(Box::from_raw(place));
+        Ok(value)
+    }
 }

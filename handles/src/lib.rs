@@ -42,6 +42,8 @@ pub enum Kind {
     Graph = 6,
     /// An executable graph.
     GraphExec = 7,
+    /// A registered operator.
+    Registration = 8,
 }
 
 impl Kind {
@@ -54,6 +56,7 @@ impl Kind {
             5 => "a pool",
             6 => "a graph",
             7 => "an executable graph",
+            8 => "a registration",
             _ => return None,
         })
     }

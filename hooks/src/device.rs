@@ -81,7 +81,12 @@ impl Device {
     /// Whether the driver has an operator, for some operands.
     #[inline]
     pub fn offers(&self, operator: OperatorId) -> bool {
-        self.door.offers(operator)
+        self.door.offers(operator) || self.door.composes(operator)
+    }
+
+    /// Keeps operators whole: they are not made of others. Operators that were kept whole before are no longer.
+    pub fn keep_whole(&self, operators: &[OperatorId]) {
+        self.door.keep_whole(operators);
     }
 
     /// Where a host kernel of this device counts as having run.

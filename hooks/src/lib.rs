@@ -37,6 +37,7 @@ mod peer;
 mod pinned;
 mod places;
 mod pool;
+mod registrations;
 mod runtime;
 mod stream;
 mod timelines;
@@ -56,11 +57,15 @@ pub use observer::{
 };
 pub use pinned::{HostMemory, host_memory, is_pinned};
 pub use places::{
-    FallbackMode, FallbackPolicy, Place, PlaceEntry, fallback_begin, fallback_end, fallback_mode,
-    fallback_policy, fallback_report, operator_report, operator_reset, set_fallback_mode,
-    set_fallback_policy, set_operator_timing,
+    FallbackMode, FallbackPolicy, NanGuard, Place, PlaceEntry, fallback_begin, fallback_end,
+    fallback_mode, fallback_policy, fallback_report, operator_report, operator_reset,
+    set_fallback_mode, set_fallback_policy, set_nan_guard, set_operator_timing,
 };
 pub use pool::{Pool, destroy_pool, pool};
+pub use registrations::{
+    Registration, RegistrationInfo, operator_registrations, register_operator, replace_operator,
+    withdraw_operator,
+};
 pub use runtime::{
     Runtime, create_event, create_generator, create_graph, create_pool, create_stream,
     current_stream, runtime, set_current_device, set_current_stream,

@@ -1,17 +1,20 @@
 //! Work of a stream that computes: operators, host kernels and host functions.
 
 use std::ffi::c_void;
+use std::sync::Once;
 use std::time::Instant;
 
-use outrigger_device::{Code, foreign_call};
+use outrigger_device::{Code, CopyKind, foreign_call};
 use outrigger_graph::{Device as _, HostNode, KernelCall};
-use outrigger_ops::{Call, OperatorId, refused};
+use outrigger_ops::guard::{self, Guard};
+use outrigger_ops::{Call, OperatorId, Part, Prepared, refused};
 
-use crate::places::{Place, count, count_timed, is_timing};
-use crate::{Result, Stream};
+use crate::places::{NanGuard, Place, count, count_timed, is_timing, is_watched, nan_guard};
+use crate::{Result, Stream, registrations};
 
 impl Stream {
-    /// Runs an operator in stream order, on operands in this device's memory. Returns without waiting.
+    /// Runs an operator in stream order, on operands in this device's memory. Returns without waiting. Functions that a
+    /// host registered are asked first, then the driver; what neither serves becomes a host kernel.
     ///
     /// # Safety
     /// The operands lie in live memory of this stream's device (H22, H23). Work of other streams on them is ordered
@@ -22,9 +25,88 @@ impl Stream {
     /// operator elsewhere. `INVALID_ARGUMENT` if the operands do not fit the operator.
     #[inline]
     pub unsafe fn call(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
-        if self.is_capturing() {
-            return self.record_call(operator, call);
+        if registrations::any() {
+            // SAFETY: this function's contract.
+            return unsafe { self.call_registered(operator, call) };
         }
+        if self.is_capturing() {
+            // SAFETY: this function's contract.
+            return unsafe { self.record(operator, call) };
+        }
+        self.check_awake(operator, call)?;
+        if is_watched() {
+            // SAFETY: this function's contract.
+            return unsafe {
+                self.call_watched(operator, call, is_timing(), || {
+                    self.call_somewhere(operator, call)
+                })
+            };
+        }
+        // SAFETY: this function's contract.
+        let place = unsafe { self.call_somewhere(operator, call) }?;
+        count(operator, place, 1);
+        Ok(())
+    }
+
+    /// Does what [`call`](Self::call) does, where a host has registered operators.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn call_registered(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        if self.is_capturing() {
+            // What a function submits is recorded, and counted at replays.
+            return match self.ask_registered(operator, call) {
+                // SAFETY: this function's contract.
+                Ok(Some(_)) => unsafe { self.guard(operator, call) },
+                // SAFETY: this function's contract.
+                Ok(None) => unsafe { self.record(operator, call) },
+                Err(error) => Err(self.not_recorded(error)),
+            };
+        }
+        self.check_awake(operator, call)?;
+        let run = || match self.ask_registered(operator, call)? {
+            Some(place) => Ok(place),
+            // SAFETY: this function's contract.
+            None => unsafe { self.call_somewhere(operator, call) },
+        };
+        let timed = is_timing() && !registrations::is_part();
+        // SAFETY: this function's contract.
+        unsafe { self.call_watched(operator, call, timed, run) }
+    }
+
+    /// Records a call, whole or in parts, and a guard behind it.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn record(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        // SAFETY: this function's contract, for each of these.
+        unsafe {
+            if !(self.device().door().composes(operator) && self.call_parts(operator, call)?) {
+                self.record_call(operator, call)?;
+            }
+            self.guard(operator, call)
+        }
+    }
+
+    /// Asks the functions that are registered for a call. Returns where the work of the one that served it ran.
+    fn ask_registered(&self, operator: OperatorId, call: &Call<'_>) -> Result<Option<Place>> {
+        if !registrations::is_registered(operator) {
+            return Ok(None);
+        }
+        let found = registrations::find(operator, self.device().index());
+        if !found.any() {
+            return Ok(None);
+        }
+        outrigger_ops::check(operator, call)
+            .map_err(|error| refused(operator, error).on_stream(self.id()))?;
+        registrations::ask(&found, self, operator, call)
+    }
+
+    /// Refuses operands in memory of pools that sleep.
+    #[inline]
+    fn check_awake(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
         let device = self.device();
         if device.sleeping().any() {
             for operand in call.inputs.iter().chain(call.outputs) {
@@ -35,26 +117,72 @@ impl Stream {
                 })?;
             }
         }
-        if is_timing() {
-            // SAFETY: this function's contract.
-            return unsafe { self.call_timed(operator, call) };
-        }
-        // SAFETY: this function's contract.
-        let place = unsafe { self.call_somewhere(operator, call) }?;
-        count(operator, place, 1);
         Ok(())
     }
 
-    /// Runs a call on its own, and times it.
+    /// Runs a call as `run` does, times it or counts it, and puts a guard behind it.
     ///
     /// # Safety
     /// The contract of [`call`](Self::call).
     #[cold]
-    unsafe fn call_timed(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+    unsafe fn call_watched(
+        &self,
+        operator: OperatorId,
+        call: &Call<'_>,
+        timed: bool,
+        run: impl FnOnce() -> Result<Place>,
+    ) -> Result<()> {
+        if timed {
+            self.timed(operator, run)?;
+        } else {
+            let place = run()?;
+            if !registrations::is_part_at(place) {
+                count(operator, place, 1);
+            }
+        }
+        // SAFETY: this function's contract.
+        unsafe { self.guard(operator, call) }
+    }
+
+    /// Puts a guard behind a call, or records one, if there are to be guards and host kernels run on the device.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn guard(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        let infinite = match nan_guard() {
+            NanGuard::Off => return Ok(()),
+            found => found == NanGuard::NanAndInfinite,
+        };
+        if !self.device().door().runs_host_kernels()? {
+            static WARNED: Once = Once::new();
+            WARNED.call_once(|| {
+                tracing::warn!(target: "outrigger::ops", device = self.device().index(),
+                    "no guard looks for NaN: the device runs no host kernels");
+            });
+            return Ok(());
+        }
+        let node = self.capture_info().map(|info| info.nodes.saturating_sub(1));
+        let Some(guard) = Guard::of(operator, call, node, infinite) else {
+            return Ok(());
+        };
+        let kernel = KernelCall {
+            function: guard::guard,
+            args: guard.args(),
+            cost_ns: 0,
+            label: operator.name(),
+            address_offsets: &guard.addresses,
+        };
+        // SAFETY: the block is the guard's; its memory is live by this function's contract.
+        unsafe { self.launch(&kernel) }
+    }
+
+    /// Runs a call on its own, and times it.
+    #[cold]
+    fn timed(&self, operator: OperatorId, run: impl FnOnce() -> Result<Place>) -> Result<()> {
         self.synchronize_now()?;
         let start = Instant::now();
-        // SAFETY: this function's contract.
-        let place = unsafe { self.call_somewhere(operator, call) }?;
+        let place = run()?;
         let outcome = self.synchronize_now();
         let nanoseconds = start.elapsed().as_nanos();
         count_timed(
@@ -76,6 +204,10 @@ impl Stream {
         if device.door().offers(operator) && unsafe { self.call_driver(operator, call) }? {
             return Ok(Place::Device);
         }
+        // SAFETY: this function's contract is that of `call_parts`.
+        if device.door().composes(operator) && unsafe { self.call_parts(operator, call) }? {
+            return Ok(Place::Device);
+        }
         let plan = outrigger_ops::plan(operator, call)
             .map_err(|error| refused(operator, error).on_stream(self.id()))?;
         device.admit_host_kernel(operator)?;
@@ -94,9 +226,25 @@ impl Stream {
         let Some(prepared) = device.find_operator(operator, call)? else {
             return Ok(false);
         };
-        let needs = prepared.needs();
+        // SAFETY: this function's contract.
+        unsafe { self.launch_prepared(&prepared, operator, call) }?;
+        Ok(true)
+    }
+
+    /// Launches an operator of the driver.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[inline]
+    unsafe fn launch_prepared(
+        &self,
+        prepared: &Prepared,
+        operator: OperatorId,
+        call: &Call<'_>,
+    ) -> Result<()> {
+        let device = self.device();
         // The workspace is memory of this stream, so it may be freed at once: it is reused in stream order.
-        let workspace = match needs.workspace_bytes {
+        let workspace = match prepared.needs().workspace_bytes {
             0 => 0,
             bytes => device.alloc(bytes, self.id())?,
         };
@@ -106,8 +254,60 @@ impl Stream {
         if workspace != 0 {
             device.free(workspace)?;
         }
-        launched.map_err(|error| self.failed(error))?;
-        Ok(true)
+        launched.map_err(|error| self.failed(error))
+    }
+
+    /// Runs or records a call as other operators of the driver, or as commands that every driver has. Returns false if
+    /// the driver has the whole, or does not have all parts.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call).
+    #[cold]
+    unsafe fn call_parts(&self, operator: OperatorId, call: &Call<'_>) -> Result<bool> {
+        let device = self.device();
+        if call.whole || device.find_operator(operator, call)?.is_some() {
+            return Ok(false);
+        }
+        let composition = device.door().compose(operator, call);
+        let Some(composition) = composition.map_err(|error| error.on_stream(self.id()))? else {
+            return Ok(false);
+        };
+        // As with a workspace: what is freed at once is reused in stream order.
+        let scratch = device.alloc(composition.scratch_bytes(), self.id())?;
+        let ran = composition.run(call, scratch, &mut |part| {
+            // SAFETY: this function's contract: the operands are live and ordered; what lies between the parts is in the
+            // scratch memory.
+            unsafe { self.put(part) }
+        });
+        if scratch != 0 {
+            device.free(scratch)?;
+        }
+        ran.map(|()| true)
+            .map_err(|error| error.in_operator(operator.name().to_string_lossy()))
+    }
+
+    /// Runs or records one part of an operator.
+    ///
+    /// # Safety
+    /// The contract of [`call`](Self::call), for the operands or ranges of the part.
+    unsafe fn put(&self, part: Part<'_>) -> Result<()> {
+        // SAFETY: this function's contract is that of each of these.
+        unsafe {
+            match part {
+                Part::Operator { id, call, .. } if self.is_capturing() => {
+                    self.record_call(id, call)
+                }
+                Part::Operator { id, call, prepared } => self.launch_prepared(prepared, id, call),
+                Part::Copy { dst, src, bytes } => {
+                    self.copy(dst, src, bytes, CopyKind::DeviceToDevice)
+                }
+                Part::Fill {
+                    dst,
+                    bytes,
+                    pattern,
+                } => self.fill(dst, bytes, pattern),
+            }
+        }
     }
 
     /// Launches a host kernel in stream order. It becomes a launch where the driver takes host functions, and a host

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use outrigger_device::Code;
 use outrigger_locks::{Mutex, Rank};
@@ -204,17 +204,78 @@ static FRAMEWORK_COUNTS: Mutex<Option<HashMap<String, Count>>> = Mutex::new(Rank
 /// Who was warned of, so that a warning comes once for each operator and place.
 static WARNED: Mutex<Option<HashSet<(String, Place)>>> = Mutex::new(Rank::Fallbacks, None);
 
-static TIMING: AtomicBool = AtomicBool::new(false);
+/// What is watched of each call, as bits.
+static WATCHED: AtomicU32 = AtomicU32::new(0);
+const TIMING: u32 = 1;
+const NAN: u32 = 2;
+const INFINITE: u32 = 4;
+
+fn watch(bits: u32, on: bool) {
+    if on {
+        WATCHED.fetch_or(bits, Ordering::Relaxed);
+    } else {
+        WATCHED.fetch_and(!bits, Ordering::Relaxed);
+    }
+}
+
+/// Whether calls are timed or guarded.
+#[inline]
+pub(crate) fn is_watched() -> bool {
+    WATCHED.load(Ordering::Relaxed) != 0
+}
 
 /// Whether calls are timed: each one is waited for then.
-#[inline]
 pub(crate) fn is_timing() -> bool {
-    TIMING.load(Ordering::Relaxed)
+    WATCHED.load(Ordering::Relaxed) & TIMING != 0
 }
 
 /// Times each call from now on, or no longer. While calls are timed, a stream runs one at a time.
 pub fn set_operator_timing(on: bool) {
-    TIMING.store(on, Ordering::Relaxed);
+    watch(TIMING, on);
+}
+
+/// What a guard behind each operator looks for in its outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NanGuard {
+    /// There is no guard.
+    Off,
+    /// NaN.
+    Nan,
+    /// NaN, and elements that are infinite.
+    NanAndInfinite,
+}
+
+impl NanGuard {
+    /// Reads the form of `OUTRIGGER_NAN_GUARD`.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        match text {
+            "0" => Ok(Self::Off),
+            "nan" => Ok(Self::Nan),
+            "1" => Ok(Self::NanAndInfinite),
+            _ => Err(Error::new(
+                Code::INVALID_ARGUMENT,
+                format!(
+                    "OUTRIGGER_NAN_GUARD={text} is unknown: it is 0, 1, or nan, which lets infinite elements pass"
+                ),
+            )),
+        }
+    }
+}
+
+/// The guard in force.
+pub(crate) fn nan_guard() -> NanGuard {
+    match WATCHED.load(Ordering::Relaxed) {
+        bits if bits & INFINITE != 0 => NanGuard::NanAndInfinite,
+        bits if bits & NAN != 0 => NanGuard::Nan,
+        _ => NanGuard::Off,
+    }
+}
+
+/// Puts a guard behind each operator from now on, eager or recorded. Where it finds something, the stream fails with
+/// `EXECUTION`, and the text names the operator, the output, and what its inputs were.
+pub fn set_nan_guard(guard: NanGuard) {
+    watch(NAN, guard != NanGuard::Off);
+    watch(INFINITE, guard == NanGuard::NanAndInfinite);
 }
 
 #[cold]

@@ -1,5 +1,6 @@
 //! The runtime of the process: the drivers that were loaded, and their devices.
 
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,12 +10,13 @@ use outrigger_device::{Code, LoadReport, Outcome};
 #[cfg(feature = "layers")]
 use outrigger_layers::Stack;
 use outrigger_locks::{Mutex, Rank};
+use outrigger_ops::OperatorId;
 
 use crate::current::{MAX_DEVICES, choose_device, choose_stream, chosen_stream};
 use crate::memory::trim::start_trimming;
 #[cfg(not(feature = "layers"))]
 use crate::no_layers::Stack;
-use crate::places::{FallbackPolicy, set_fallback_policy};
+use crate::places::{FallbackPolicy, NanGuard, set_fallback_policy, set_nan_guard};
 use crate::{Device, Error, Event, Generator, Graph, Pool, Ref, Result, Stream, stream};
 
 /// The devices of all loaded drivers. There is one runtime; the first call of [`runtime`] makes it.
@@ -24,6 +26,8 @@ pub struct Runtime {
     /// The number of drivers with memory that the host does not see.
     unseen: AtomicU32,
     config: Config,
+    /// Operators that each new device keeps whole.
+    whole: Vec<OperatorId>,
     search_path: Vec<PathBuf>,
     layers: Stack,
     // Held while drivers are loaded and their devices are added.
@@ -65,6 +69,9 @@ impl Runtime {
         if let Some(word) = variable("OUTRIGGER_FALLBACK")? {
             set_fallback_policy(FallbackPolicy::parse(&word)?);
         }
+        if let Some(word) = variable("OUTRIGGER_NAN_GUARD")? {
+            set_nan_guard(NanGuard::parse(&word)?);
+        }
         let config = match variable("OUTRIGGER_ALLOC")? {
             Some(text) => Config::parse(&text).map_err(|error| {
                 Error::new(
@@ -79,6 +86,7 @@ impl Runtime {
             count: AtomicU32::new(0),
             unseen: AtomicU32::new(0),
             config,
+            whole: whole(&variable("OUTRIGGER_WHOLE")?.unwrap_or_default())?,
             search_path: outrigger_device::default_search_path(),
             layers: Stack::from_environment()?,
             loading: Mutex::new(Rank::Loading, ()),
@@ -125,6 +133,7 @@ impl Runtime {
                     ));
                 };
                 let device = Device::open(index, &driver, ordinal, &self.config)?;
+                device.keep_whole(&self.whole);
                 device.begin_streams()?;
                 device.begin_generators()?;
                 if let Some(after) = self.config.trim_after() {
@@ -277,6 +286,24 @@ impl std::fmt::Debug for Runtime {
 }
 
 /// The value of a variable of the environment. An empty value counts as unset.
+/// The operators of a list with commas.
+fn whole(names: &str) -> Result<Vec<OperatorId>> {
+    let names = names
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let find = |name: &str| {
+        let found = CString::new(name)
+            .ok()
+            .and_then(|name| OperatorId::find(&name));
+        found.ok_or_else(|| {
+            let text = format!("OUTRIGGER_WHOLE: there is no operator named '{name}'");
+            Error::new(Code::INVALID_ARGUMENT, text)
+        })
+    };
+    names.map(find).collect()
+}
+
 fn variable(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) if value.is_empty() => Ok(None),

@@ -202,6 +202,9 @@ typedef struct otr_status otr_status_t;
 // OTR_ERR_UNSUPPORTED, whatever host kernels there are.
 #define OTR_CALL_DEVICE_ONLY 1
 
+// The operator is not made of others: the driver serves the whole, or a host kernel does.
+#define OTR_CALL_WHOLE 2
+
 // Fallbacks are counted.
 #define OTR_FALLBACK_SILENT 0
 
@@ -874,6 +877,7 @@ typedef struct {
   otr_status_t *(*operator_report)(char **json);
   otr_status_t *(*operator_timing)(uint32_t on);
   otr_status_t *(*operator_offered)(uint32_t device, otr_operator_id_t operator_id, uint32_t *yes);
+  otr_status_t *(*operator_keep_whole)(uint32_t device, const otr_operator_id_t *ids, uint32_t count);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -1100,8 +1104,7 @@ otr_status_t *otr_graph_add_child(otr_graph_t graph,
 
 // Adds a conditional node: OTR_GRAPH_IF, _WHILE or _SWITCH. The predicate is one number in device
 // memory, of dtype bool, u8, i32 or i64, read when the node runs. The bodies are graphs of the
-// same device, taken as they are now. OTR_ERR_UNSUPPORTED for bodies that draw random numbers, or
-// run operators of the driver's own.
+// same device, taken as they are now. OTR_ERR_UNSUPPORTED for bodies that draw random numbers.
 otr_status_t *otr_graph_add_conditional(otr_graph_t graph,
                                         const otr_node_t *deps,
                                         uint32_t dep_count,
@@ -1347,8 +1350,16 @@ otr_status_t *otr_observer_remove(otr_observer_t observer);
 otr_status_t *otr_operator_find(const char *name,
                                 otr_operator_id_t *operator_id);
 
-// Sets `yes` to 1 if the driver of a device has the operator for some operands, else to 0.
-otr_status_t *otr_operator_offered(uint32_t device, otr_operator_id_t operator_id, uint32_t *yes);
+// Keeps operators whole on a device: they are not made of others where the driver has the parts alone. Operators
+// that were kept whole before, by a call or the variable OUTRIGGER_WHOLE, are no longer.
+otr_status_t *otr_operator_keep_whole(uint32_t device,
+                                      const otr_operator_id_t *ids,
+                                      uint32_t count);
+
+// Sets `yes` to 1 if the driver of a device has the operator for some operands, as a whole or in parts, else to 0.
+otr_status_t *otr_operator_offered(uint32_t device,
+                                   otr_operator_id_t operator_id,
+                                   uint32_t *yes);
 
 // Runs an operator in stream order and returns at once. The operands lie in live memory of the
 // stream's device. `name` of the call is ignored. The call may be freed after the return.

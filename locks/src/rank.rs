@@ -50,6 +50,8 @@ ranks! {
     Resources,
     /// Who listens.
     Observers,
+    /// Operators that a host has registered.
+    Registrations,
     /// How many calls of an observer are running.
     ObserverCalls,
     /// The timelines of all devices.
@@ -78,6 +80,8 @@ ranks! {
     FreeEvents,
     /// The first operator that failed on a stream.
     FailedOperator,
+    /// Why host kernels failed.
+    Reasons,
     /// The first node that failed in a replay.
     FailedNode,
     /// Memory of other processes.

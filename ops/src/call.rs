@@ -414,4 +414,6 @@ pub struct Call<'a> {
     pub args: &'a [Value<'a>],
     /// Whether nothing but an operator of the driver may serve the call: there is no plan for it.
     pub device_only: bool,
+    /// Whether the operator is not made of others: the driver has the whole, or the host kernel runs.
+    pub whole: bool,
 }

@@ -227,7 +227,7 @@ fn plan_fill(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 }
 
 /// The bytes of one element with this value. A complex element gets it as its real part.
-fn pattern(value: Scalar, dtype: DType) -> [u8; 16] {
+pub(crate) fn pattern(value: Scalar, dtype: DType) -> [u8; 16] {
     let mut pattern = [0; 16];
     let mut put = |bytes: &[u8]| pattern[..bytes.len()].copy_from_slice(bytes);
     let real = value.to_f64();

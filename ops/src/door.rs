@@ -14,9 +14,10 @@ use outrigger_device::{Code, DeviceProperties, Driver, Kernel, Operator, Queue};
 pub use driver::Prepared;
 
 use crate::call::Call;
+use crate::compose::{self, Composable, Composition};
 use crate::failure::{Error, FailedOperator, Result};
 use crate::plan::KernelFn;
-use crate::registry::OperatorId;
+use crate::registry::{OperatorId, check};
 use driver::{Answers, Ended};
 use kernels::Kernels;
 
@@ -28,6 +29,7 @@ pub struct Door {
     is_cpu: bool,
     kernels: Kernels,
     answers: Answers,
+    composable: Composable,
     ended: Arc<Ended>,
     bias: OnceLock<i64>,
 }
@@ -38,13 +40,16 @@ impl Door {
     /// # Errors
     /// What the driver reports when it is asked which operators it has.
     pub fn new(driver: &Driver, ordinal: u32, properties: &DeviceProperties) -> Result<Self> {
+        let answers = Answers::new(driver, ordinal)?;
+        let is_cpu = properties.is_cpu();
         Ok(Self {
             driver: driver.clone(),
             ordinal,
             host_visible: properties.host_visible(),
-            is_cpu: properties.is_cpu(),
+            is_cpu,
             kernels: Kernels::new(),
-            answers: Answers::new(driver, ordinal)?,
+            composable: Composable::new(|id| answers.offers(id), is_cpu),
+            answers,
             ended: Arc::default(),
             bias: OnceLock::new(),
         })
@@ -81,6 +86,30 @@ impl Door {
     #[inline]
     pub fn offers(&self, id: OperatorId) -> bool {
         self.answers.offers(id)
+    }
+
+    /// Whether an operator may be made of others on this device.
+    #[inline]
+    pub fn composes(&self, id: OperatorId) -> bool {
+        self.composable.has(id)
+    }
+
+    /// How the driver serves a call by parts; `None` if it does not, or the call asks for the whole. The caller has seen
+    /// that the driver does not have the whole.
+    ///
+    /// # Errors
+    /// What the driver reports when it is asked for a part.
+    pub fn compose(&self, id: OperatorId, call: &Call<'_>) -> Result<Option<Composition>> {
+        // Who plans the call next says what is wrong with it.
+        if call.whole || !self.composes(id) || check(id, call).is_err() {
+            return Ok(None);
+        }
+        compose::compose(self, id, call)
+    }
+
+    /// Keeps operators whole: they are not made of others any more. Operators that were kept whole before are no longer.
+    pub fn keep_whole(&self, ids: &[OperatorId]) {
+        self.composable.keep_whole(ids);
     }
 
     /// Whether the device is the CPU, so that host kernels are its own.

@@ -109,10 +109,12 @@ impl Plain for EmbeddingBag {
             run.output(0),
             Mode::of(run.call).map_err(|_| Code::INTERNAL)?,
         );
-        let bounds = bounds(&offsets, out.size(0), indices.numel())?;
+        let bounds = bounds(run, &offsets, out.size(0), indices.numel())?;
         let row = |sample: i64| indices.get_int(indices.at(&[sample]));
-        if (0..indices.numel()).any(|sample| !(0..weight.size(0)).contains(&row(sample))) {
-            return Err(Code::OUT_OF_RANGE);
+        let rows = weight.size(0);
+        let mut all = (0..indices.numel()).map(row);
+        if let Some(wrong) = all.find(|row| !(0..rows).contains(row)) {
+            return Err(run.out_of_bounds(wrong, rows));
         }
         // -1 is no row.
         let padding = run.call.int(8).unwrap_or(-1);
@@ -167,7 +169,7 @@ fn fill(view: &View<'_>, value: i64) {
 }
 
 /// Where each bag begins, and where the last one ends.
-fn bounds(offsets: &View<'_>, bags: i64, samples: i64) -> Result<Vec<i64>, Code> {
+fn bounds(run: &Run<'_>, offsets: &View<'_>, bags: i64, samples: i64) -> Result<Vec<i64>, Code> {
     let given = (0..offsets.numel()).map(|at| offsets.get_int(offsets.at(&[at])));
     let mut bounds: Vec<i64> = given.collect();
     if bounds.len() as i64 == bags {
@@ -176,8 +178,11 @@ fn bounds(offsets: &View<'_>, bags: i64, samples: i64) -> Result<Vec<i64>, Code>
     let ordered = bounds.windows(2).all(|two| two[0] <= two[1]);
     let first = bounds.first().copied().unwrap_or(0);
     let last = bounds.last().copied().unwrap_or(0);
-    let empty = bags == 0 && bounds.len() == 1;
-    if !ordered || last > samples || (first != 0 && !empty) {
+    if last > samples {
+        return Err(run.out_of_bounds(last, samples));
+    }
+    // Offsets go up from 0. Where there is no bag, they do not matter.
+    if !ordered || (first != 0 && bags > 0) {
         return Err(Code::OUT_OF_RANGE);
     }
     Ok(bounds)

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 
+use arrayvec::ArrayVec;
 use outrigger_device::Code;
 use outrigger_locks::{Mutex, Rank};
 
@@ -135,13 +136,76 @@ impl FailedOperator {
         self.0.lock().take();
     }
 
-    /// Turns a failure that the stream's queue reports into an error that names the noted operator.
+    /// Turns a failure that the stream's queue reports into an error that names the noted operator, and says why it
+    /// failed if the kernel did.
     #[cold]
     pub fn explain(&self, error: outrigger_device::Error) -> Error {
-        let error = Error::from(error);
-        match &*self.0.lock() {
-            Some(name) => error.in_operator(name.to_string_lossy()),
-            None => error,
+        let mut error = Error::from(error);
+        if let Some(name) = &*self.0.lock() {
+            error = error.in_operator(name.to_string_lossy());
         }
+        if let Some(operator) = &error.0.operator
+            && let Some(text) = take_text(error.code(), operator)
+        {
+            error.0.message = text;
+        }
+        error
+    }
+}
+
+/// Why a host kernel failed. The kernel's code alone reaches the stream, so the text is kept here until the failure is
+/// reported.
+#[derive(Clone, PartialEq, Eq)]
+struct Reason {
+    code: Code,
+    /// The operators that the kernel is of.
+    operators: Vec<&'static CStr>,
+    text: String,
+}
+
+/// The most that are kept. A failure that nobody asks for leaves one behind.
+const REASONS: usize = 16;
+
+static REASONS_KEPT: Mutex<ArrayVec<Reason, REASONS>> =
+    Mutex::new(Rank::Reasons, ArrayVec::new_const());
+
+/// The code of a host kernel that fails, whose text is kept.
+#[cold]
+pub(crate) fn failed_with(code: Code, operators: &[&'static CStr], text: String) -> Code {
+    let new = Reason {
+        code,
+        operators: operators.to_vec(),
+        text,
+    };
+    let mut all = REASONS_KEPT.lock();
+    // Threads of a kernel may find the same.
+    if !all.contains(&new) {
+        if all.is_full() {
+            all.remove(0);
+        }
+        all.push(new);
+    }
+    code
+}
+
+/// The code of a kernel that found an index out of bounds.
+#[cold]
+pub(crate) fn out_of_bounds(operators: &[&'static CStr], index: i64, size: i64) -> Code {
+    let text = format!("index {index} is out of bounds for a dimension of size {size}");
+    failed_with(Code::OUT_OF_RANGE, operators, text)
+}
+
+/// Why an operator failed; `None` if nobody said, or several failures may be meant.
+fn take_text(code: Code, operator: &str) -> Option<String> {
+    let is_mine = |one: &Reason| {
+        let mut names = one.operators.iter();
+        one.code == code && names.any(|name| name.to_bytes() == operator.as_bytes())
+    };
+    let mut all = REASONS_KEPT.lock();
+    let (mine, others) = all.drain(..).partition::<Vec<_>, _>(is_mine);
+    all.extend(others);
+    match <[Reason; 1]>::try_from(mine) {
+        Ok([one]) => Some(one.text),
+        Err(_) => None,
     }
 }

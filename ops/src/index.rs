@@ -3,9 +3,9 @@
 //! Elements are moved as bytes, whatever their type. If an index is out of bounds, the kernel's result is
 //! `OUT_OF_RANGE`, and the rows and elements of all other indices are still moved.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 
 use bytemuck::{Pod, Zeroable};
 use outrigger_device::{Code, DType};
@@ -14,6 +14,7 @@ use crate::call::{Call, Tensor};
 use crate::convert::{Class, class_of};
 use crate::cursor::Cursor;
 use crate::error::{Result, invalid, unsupported};
+use crate::failure::out_of_bounds;
 use crate::geometry::{Dim, Geometry, MAX_OPERANDS, checked_size};
 use crate::memory::{ArgumentBlock, Base, Reader, Writer, read_dims};
 use crate::norm::Number;
@@ -204,6 +205,27 @@ fn plan_rows(plan: &mut Plan, rows: &Rows) {
     plan.push(rows);
 }
 
+/// The first index that a kernel found out of bounds.
+#[derive(Default)]
+struct Bad(OnceLock<i64>);
+
+impl Bad {
+    #[cold]
+    fn note(&self, index: i64) {
+        // Threads may find several: any one will do.
+        let _ = self.0.set(index);
+    }
+
+    /// The result of a kernel of these operators.
+    fn code(&self, operators: &[&'static CStr], size: i64) -> i32 {
+        let code = self
+            .0
+            .get()
+            .map(|&index| out_of_bounds(operators, index, size));
+        code.unwrap_or(Code::OK).0
+    }
+}
+
 /// # Safety
 /// `args` is a block that `plan_rows` made, and its operands, moved by `bias`, lie in live memory.
 unsafe extern "C" fn rows_kernel(args: *const c_void, args_size: u32, bias: i64) -> i32 {
@@ -218,7 +240,7 @@ unsafe extern "C" fn rows_kernel(args: *const c_void, args_size: u32, bias: i64)
     let index_size = DType(u32::from(h.index_dtype)).size().unwrap_or(8) as i64;
     let (from, to) = (Base::new(h.from, bias), Base::new(h.to, bias));
     let indices = Base::new(h.indices, bias);
-    let bad = AtomicBool::new(false);
+    let bad = Bad::default();
     let grain = ((1 << 17) / h.bytes.max(32)).max(1);
     parallel::for_range(0, h.outer * h.count, grain, &|begin, end| {
         for item in begin..end {
@@ -226,7 +248,7 @@ unsafe extern "C" fn rows_kernel(args: *const c_void, args_size: u32, bias: i64)
             // SAFETY: this function's contract: index k of the operand is live.
             let index = unsafe { reader.one(indices.at(k * index_size)) };
             if index < 0 || index >= h.limit {
-                bad.store(true, Ordering::Relaxed);
+                bad.note(index);
                 continue;
             }
             // SAFETY: the row of the input exists, as just compared. The row of the output is that of index k. The
@@ -240,11 +262,7 @@ unsafe extern "C" fn rows_kernel(args: *const c_void, args_size: u32, bias: i64)
             }
         }
     });
-    if bad.into_inner() {
-        Code::OUT_OF_RANGE.0
-    } else {
-        Code::OK.0
-    }
+    bad.code(&[c"index_select", c"embedding"], h.limit)
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -336,13 +354,13 @@ unsafe extern "C" fn backward_kernel<C: Number + std::ops::AddAssign>(
     let indices = Base::new(h.indices, bias);
     // The gradients that belong to each row of the output, in their order: a counting sort.
     let mut starts = vec![0usize; h.limit as usize + 1];
-    let mut bad = false;
+    let bad = Bad::default();
     // SAFETY: this function's contract: index k of the operand is live, for 0 <= k < count.
     let index_of = |k: i64| unsafe { index_reader.one(indices.at(k * index_size)) };
     for k in 0..h.count {
         let index = index_of(k);
         if index < 0 || index >= h.limit {
-            bad = true;
+            bad.note(index);
         } else if index != h.padding {
             starts[index as usize + 1] += 1;
         }
@@ -377,11 +395,7 @@ unsafe extern "C" fn backward_kernel<C: Number + std::ops::AddAssign>(
             unsafe { writer.row(&sum, out.at(row * h.length * size), size) };
         }
     });
-    if bad {
-        Code::OUT_OF_RANGE.0
-    } else {
-        Code::OK.0
-    }
+    bad.code(&[c"embedding_dense_backward"], h.limit)
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -500,14 +514,14 @@ unsafe extern "C" fn gather_kernel<T: Pod>(args: *const c_void, args_size: u32, 
     };
     let (to, from) = (Base::new(h.to, bias), Base::new(h.from, bias));
     let indices = Base::new(h.indices, bias);
-    let bad = AtomicBool::new(false);
+    let bad = Bad::default();
     parallel::for_range(0, h.numel, 1 << 13, &|begin, end| {
         let mut cursor = Cursor::at(&dims[..rank], begin);
         for _ in begin..end {
             // SAFETY: this function's contract: the index at the cursor is live.
             let index = unsafe { reader.one(indices.at(cursor.offset(1))) };
             if index < 0 || index >= h.limit {
-                bad.store(true, Ordering::Relaxed);
+                bad.note(index);
             } else {
                 // SAFETY: the element of the input exists, as just compared. Its place in the output is at the cursor.
                 // Both are aligned to T.
@@ -519,9 +533,5 @@ unsafe extern "C" fn gather_kernel<T: Pod>(args: *const c_void, args_size: u32, 
             cursor.advance(1);
         }
     });
-    if bad.into_inner() {
-        Code::OUT_OF_RANGE.0
-    } else {
-        Code::OK.0
-    }
+    bad.code(&[c"gather"], h.limit)
 }

@@ -11,6 +11,7 @@ use outrigger_device::{Code, DType};
 use crate::call::{Call, Scalar, Tensor};
 use crate::convert::{Class, class_of};
 use crate::error::{Result, invalid, unsupported};
+use crate::failure::out_of_bounds;
 use crate::geometry::checked_size;
 use crate::memory::{ArgumentBlock, Base, Reader, Writer};
 use crate::norm::Number;
@@ -213,7 +214,11 @@ impl<'a, C: Number> Items<'a, C> {
             return Ok(None);
         }
         if class < 0 || class >= self.h.classes {
-            return Err(Code::OUT_OF_RANGE);
+            return Err(out_of_bounds(
+                &[c"nll_loss_forward", c"nll_loss_backward"],
+                class,
+                self.h.classes,
+            ));
         }
         let weight = match &self.weight {
             Some((base, reader)) => {

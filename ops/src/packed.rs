@@ -230,6 +230,7 @@ pub fn unpack<R>(mut block: Vec<u64>, with: impl FnOnce(&Call<'_>) -> R) -> R {
         scalars: &scalars,
         args,
         device_only: false,
+        whole: false,
     })
 }
 
@@ -265,6 +266,7 @@ mod tests {
             scalars: &[Scalar::F64(-0.5), Scalar::I64(i64::MIN)],
             args: &args.clone().map(Value::new),
             device_only: false,
+            whole: false,
         };
         let block = pack(id, &call);
         assert_eq!(operator(&block), id);

@@ -102,6 +102,7 @@ impl Layout {
     /// Calls `with` for each element of the result: its indices there, and the place of the tensor's element.
     fn each(
         &self,
+        run: &Run<'_>,
         view: &View<'_>,
         indices: &[View<'_>],
         mut with: impl FnMut(&[i64], i64),
@@ -132,7 +133,7 @@ impl Layout {
                         let picked = index.get_int(here.sum());
                         let size = view.size(dim);
                         if picked < -size || picked >= size {
-                            return Err(Code::OUT_OF_RANGE);
+                            return Err(run.out_of_bounds(picked, size));
                         }
                         if picked < 0 { picked + size } else { picked }
                     }
@@ -174,7 +175,7 @@ impl Plain for Index {
     fn run(run: &Run<'_>) -> Result<(), Code> {
         let (input, out) = (run.tensor(0).ok_or(Code::INTERNAL)?, run.output(0));
         let layout = Layout::new(input.sizes, given(run.call)).map_err(|_| Code::INTERNAL)?;
-        layout.each(&input, &views(run), |at, place| {
+        layout.each(run, &input, &views(run), |at, place| {
             out.take(out.at(at), &input, place)
         })
     }
@@ -217,7 +218,7 @@ impl Plain for IndexPut {
         let layout = Layout::new(out.sizes, given(run.call)).map_err(|_| Code::INTERNAL)?;
         let indices = views(run);
         // Nothing is written if an index is wrong.
-        layout.each(&out, &indices, |_, _| {})?;
+        layout.each(run, &out, &indices, |_, _| {})?;
         let from = |at: &[i64]| -> i64 {
             let mine = &at[at.len() - values.rank()..];
             let steps = mine.iter().zip(values.sizes).zip(values.strides);
@@ -226,12 +227,12 @@ impl Plain for IndexPut {
                 .sum()
         };
         if !run.call.truth(3) {
-            return layout.each(&out, &indices, |at, place| {
+            return layout.each(run, &out, &indices, |at, place| {
                 out.take(place, &values, from(at))
             });
         }
         if out.is_int() {
-            return layout.each(&out, &indices, |at, place| {
+            return layout.each(run, &out, &indices, |at, place| {
                 out.set_int(
                     place,
                     out.get_int(place).wrapping_add(values.get_int(from(at))),
@@ -241,7 +242,7 @@ impl Plain for IndexPut {
         // Sums are rounded once.
         let mut sums = vec![0.0; out.span()];
         let lowest = out.lowest();
-        layout.each(&out, &indices, |at, place| {
+        layout.each(run, &out, &indices, |at, place| {
             sums[(place - lowest) as usize] += values.get(from(at));
         })?;
         for number in 0..out.numel() {

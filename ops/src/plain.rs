@@ -12,6 +12,7 @@ use outrigger_device::{Code, DType};
 use crate::arguments;
 use crate::call::{Argument, Call, Scalar, Tensor};
 use crate::error::{Result, invalid, unsupported};
+use crate::failure::out_of_bounds;
 use crate::memory::ArgumentBlock;
 use crate::packed;
 use crate::plan::{Plan, cost_ns};
@@ -48,7 +49,9 @@ pub(crate) fn plan<P: Plain>(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 unsafe extern "C" fn kernel<P: Plain>(args: *const c_void, args_size: u32, bias: i64) -> i32 {
     // SAFETY: the caller gives the block of the plan, which is readable.
     let block = unsafe { ArgumentBlock::new(args, args_size) };
-    packed::unpack(block.words(), |call| match P::run(&Run { call, bias }) {
+    let words = block.words();
+    let id = packed::operator(&words);
+    packed::unpack(words, |call| match P::run(&Run { id, call, bias }) {
         Ok(()) => Code::OK.0,
         Err(code) => code.0,
     })
@@ -56,6 +59,7 @@ unsafe extern "C" fn kernel<P: Plain>(args: *const c_void, args_size: u32, bias:
 
 /// A call that runs.
 pub(crate) struct Run<'a> {
+    id: OperatorId,
     pub(crate) call: &'a Call<'a>,
     bias: i64,
 }
@@ -75,6 +79,11 @@ impl<'a> Run<'a> {
     /// A tensor of the call.
     pub(crate) fn view(&self, tensor: &Tensor<'a>) -> View<'a> {
         View::new(tensor, self.bias)
+    }
+
+    /// The failure of an index that is not within a dimension.
+    pub(crate) fn out_of_bounds(&self, index: i64, size: i64) -> Code {
+        out_of_bounds(&[self.id.name()], index, size)
     }
 
     /// The tensor of an argument, by its place in the schema; `None` if it was left out.
@@ -218,7 +227,7 @@ macro_rules! by_dtype {
 }
 
 impl<'a> View<'a> {
-    fn new(tensor: &Tensor<'a>, bias: i64) -> Self {
+    pub(crate) fn new(tensor: &Tensor<'a>, bias: i64) -> Self {
         Self {
             base: tensor.address().wrapping_add_signed(bias),
             dtype: tensor.dtype(),

@@ -141,6 +141,15 @@ impl OperatorId {
         Some(Self(number))
     }
 
+    /// The operator of the catalog with this name, which must be there.
+    pub(crate) const fn named(name: &CStr) -> Self {
+        let mut at = 0;
+        while !same(ENTRIES[at].name, name) {
+            at += 1;
+        }
+        Self(at as u32)
+    }
+
     /// The operator with this number, if there is one.
     #[inline]
     pub fn from_index(index: u32) -> Option<Self> {

@@ -102,7 +102,7 @@ fn each_target(
         index.indices(number, &mut indices);
         let target = index.get_int(index.nth(number));
         if target < 0 || target >= out.size(dim) {
-            return Err(Code::OUT_OF_RANGE);
+            return Err(run.out_of_bounds(target, out.size(dim)));
         }
         let place = match out.rank() {
             0 => 0,
@@ -370,8 +370,10 @@ fn each_of_slices(
             target
         }
     };
-    if (0..index.numel()).any(|number| !(0..size).contains(&target_of(number))) {
-        return Err(Code::OUT_OF_RANGE);
+    let mut numbers = 0..index.numel();
+    if let Some(wrong) = numbers.find(|&number| !(0..size).contains(&target_of(number))) {
+        let wrong = index.get_int(index.nth(wrong));
+        return Err(run.out_of_bounds(wrong, size));
     }
     let count = index.numel();
     let slice = out.numel() / out.size(dim).max(1);
@@ -489,7 +491,7 @@ impl Plain for MaskedScatter {
         };
         let taken = (0..out.numel()).filter(|number| is_taken(*number).0);
         if taken.count() as i64 > source.numel() {
-            return Err(Code::OUT_OF_RANGE);
+            return Err(run.out_of_bounds(source.numel(), source.numel()));
         }
         let mut next = 0;
         for number in 0..out.numel() {

@@ -334,18 +334,15 @@ fn conditionals_read_their_predicate_on_the_device() {
                 otr_capture_conditional(s, kind, flag, DType::I64.0, bodies.as_ptr(), count)
             });
             let graph = end(s);
-            let exec = instantiate(graph, 0);
-            for &(value, want) in cases {
-                upload(s, x, &[1.0; 16]);
-                set(value);
-                replay(exec, s);
-                assert_eq!(download(s, x, 16), [want; 16], "{kind} {value}");
+            for flags in [0, OTR_GRAPH_SUBMIT] {
+                let exec = instantiate(graph, flags);
+                for &(value, want) in cases {
+                    upload(s, x, &[1.0; 16]);
+                    set(value);
+                    replay(exec, s);
+                    assert_eq!(download(s, x, 16), [want; 16], "{kind} {value} {flags}");
+                }
             }
-            fails(
-                unsafe { otr_graph_instantiate(graph, OTR_GRAPH_SUBMIT, &mut 0) },
-                Code::UNSUPPORTED,
-                &["conditional"],
-            );
         }
         // While: the body counts its own predicate down.
         let one = alloc(device, 64, s);
@@ -363,12 +360,18 @@ fn conditionals_read_their_predicate_on_the_device() {
         begin(s);
         ok(unsafe { otr_capture_conditional(s, OTR_GRAPH_WHILE, flag, DType::I64.0, &body, 1) });
         let graph = end(s);
-        let exec = instantiate(graph, 0);
-        for rounds in [3, 0, 5] {
-            upload(s, x, &[1.0; 16]);
-            set(rounds);
-            replay(exec, s);
-            assert_eq!(download(s, x, 16), [2f32.powi(rounds as i32); 16]);
+        for flags in [0, OTR_GRAPH_SUBMIT] {
+            let exec = instantiate(graph, flags);
+            for rounds in [3, 0, 5] {
+                upload(s, x, &[1.0; 16]);
+                set(rounds);
+                replay(exec, s);
+                assert_eq!(
+                    download(s, x, 16),
+                    [2f32.powi(rounds as i32); 16],
+                    "{flags}"
+                );
+            }
         }
         fails(
             unsafe {

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, DType};
-use outrigger_device::sys::{otr_operator_call_t, otr_tensor_t};
+use outrigger_device::sys::{
+    otr_operator_call_t, otr_scalar__bindgen_ty_1, otr_scalar_t, otr_tensor_t,
+};
 use outrigger_tests::abi::*;
 use serial_test::serial;
 
@@ -150,5 +152,71 @@ fn a_host_may_launch_ever_new_kernels() {
             assert_eq!(runs, round + 1, "kernel {at} on device {device}");
         }
         ok(unsafe { otr_stream_destroy(stream) });
+    }
+}
+
+#[test]
+#[serial]
+fn an_index_out_of_bounds_is_named_with_its_operator_and_the_size() {
+    for device in *DEVICES {
+        let s = stream(device);
+        let (rows, indices, out) = (
+            alloc(device, 64, s),
+            alloc(device, 64, s),
+            alloc(device, 64, s),
+        );
+        let tensor = |address: u64,
+                      dtype: DType,
+                      sizes: &'static [i64],
+                      strides: &'static [i64]| otr_tensor_t {
+            address,
+            dtype: dtype.0,
+            rank: sizes.len() as u32,
+            sizes: sizes.as_ptr(),
+            strides: strides.as_ptr(),
+        };
+        for (name, wrong, picked) in [
+            ("index_select", 9i64, &[1, 2][..]),
+            ("embedding", -3, &[1, 2]),
+            ("gather", 5, &[1, 1]),
+        ] {
+            ok(unsafe { otr_fill(s, indices, 8, wrong.to_ne_bytes().as_ptr().cast(), 8) });
+            let index = match name {
+                "gather" => tensor(indices, DType::I64, &[1, 1], &[1, 1]),
+                _ => tensor(indices, DType::I64, &[1], &[1]),
+            };
+            let inputs = [tensor(rows, DType::F32, &[5, 2], &[2, 1]), index];
+            let output = tensor(out, DType::F32, picked, &[2, 1]);
+            let dim = otr_scalar_t {
+                dtype: DType::I64.0,
+                reserved: 0,
+                value: otr_scalar__bindgen_ty_1 { i64_: 0 },
+            };
+            let name = CString::new(name).expect("no NUL");
+            let id = made(|out| unsafe { otr_operator_find(name.as_ptr(), out) });
+            let call = otr_operator_call_t {
+                struct_size: size_of::<otr_operator_call_t>(),
+                next: null(),
+                name: null(),
+                inputs: inputs.as_ptr(),
+                outputs: &output,
+                scalars: &dim,
+                input_count: 2,
+                output_count: 1,
+                scalar_count: u32::from(name.to_bytes() != b"embedding"),
+                flags: 0,
+            };
+            let parts = [name.to_str().unwrap(), &format!("index {wrong} "), "size 5"];
+            let failed = |status| fails(status, Code::OUT_OF_RANGE, &parts);
+            ok(unsafe { otr_operator_call(s, id, &call) });
+            failed(unsafe { otr_stream_synchronize(s) });
+            // The same in a replay.
+            begin(s);
+            ok(unsafe { otr_operator_call(s, id, &call) });
+            let exec = instantiate(end(s), 0);
+            ok(unsafe { otr_graph_replay(exec, s) });
+            failed(unsafe { otr_stream_synchronize(s) });
+            ok(unsafe { otr_graph_exec_destroy(exec) });
+        }
     }
 }

@@ -110,7 +110,7 @@ impl Stream {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` if the stream is not capturing, or the predicate or a body is wrong; `UNSUPPORTED` for bodies
-    /// that draw random numbers or run operators of the driver.
+    /// that draw random numbers.
     pub fn capture_conditional(
         &self,
         kind: ConditionalKind,

@@ -344,7 +344,7 @@ impl GraphExec {
         program.applied.store(state.submissions, Ordering::Relaxed);
         if let Some(native) = &mut state.native {
             // SAFETY: nobody else has the program yet; the exec keeps it from here on.
-            unsafe { native.renew(self.device, &data, &schedule, &program, state.last) }?;
+            unsafe { native.renew(self.device, &program, state.last) }?;
         }
         *self.shown.lock() = Shown::new(&data, &schedule, &slots);
         let bound = std::mem::replace(&mut state.slots, slots).into_iter();

@@ -1,8 +1,9 @@
 //! The driver `liboutrigger_library_driver.so`: the built-in driver `host` as a device with an operator library. The
 //! library has every operator for which Outrigger has a host kernel, so that a framework can be tested on a device that
-//! does all of the work. It takes the options of `host`, and two more:
+//! does all of the work. It takes the options of `host`, and three more:
 //!
 //! - `offer=FILE`: names of further operators, one in a line. The driver says that it has them, and refuses each call.
+//! - `only=FILE`: the only names that it has, one in a line, in place of all.
 //! - `log=FILE`: the name of each operator that the driver is asked for is appended to the file, and the names of the
 //!   framework's operators that it serves.
 
@@ -95,13 +96,19 @@ fn file_error(path: &str, error: &std::io::Error) -> Error {
 }
 
 impl Library {
-    fn new(offer: Option<&str>, log: Option<&str>) -> Result<Self> {
-        let mut texts: Vec<CString> = OperatorId::all().map(|id| id.name().to_owned()).collect();
-        if let Some(path) = offer {
+    fn new(offer: Option<&str>, only: Option<&str>, log: Option<&str>) -> Result<Self> {
+        let names = |path: &str| {
             let list = std::fs::read_to_string(path).map_err(|error| file_error(path, &error))?;
             let names = list.lines().filter(|line| !line.is_empty());
-            texts.extend(names.filter_map(|line| CString::new(line).ok()));
-        }
+            Ok(names
+                .filter_map(|line| CString::new(line).ok())
+                .collect::<Vec<_>>())
+        };
+        let mut texts = match only {
+            Some(path) => names(path)?,
+            None => OperatorId::all().map(|id| id.name().to_owned()).collect(),
+        };
+        texts.extend(offer.map(names).transpose()?.into_iter().flatten());
         let open = |path: &str| {
             let file = File::options().create(true).append(true).open(path);
             let file = file.map_err(|error| file_error(path, &error))?;
@@ -184,6 +191,7 @@ unsafe fn planned(call: *const sys::otr_operator_call, asked: bool) -> Option<(O
         scalars: &scalars,
         args,
         device_only: false,
+        whole: false,
     };
     Some((id, outrigger_ops::plan(id, &call).ok()?))
 }
@@ -375,15 +383,16 @@ fn below(options: &[(&str, &str)]) -> Result<RawDriver> {
 }
 
 fn make(options: &str) -> Result<(RawDriver, Box<dyn Layer>)> {
-    let (mut rest, mut offer, mut log) = (Vec::new(), None, None);
+    let (mut rest, mut offer, mut only, mut log) = (Vec::new(), None, None, None);
     for option in options.split(',').filter(|option| !option.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
             ("offer", path) => offer = Some(path),
+            ("only", path) => only = Some(path),
             ("log", path) => log = Some(path),
             pair => rest.push(pair),
         }
     }
-    Ok((below(&rest)?, Box::new(Library::new(offer, log)?)))
+    Ok((below(&rest)?, Box::new(Library::new(offer, only, log)?)))
 }
 
 unsafe extern "C" fn open(

@@ -220,7 +220,7 @@ fn run(device: u32, case: &Case) {
                 fails(status, Code::UNSUPPORTED, &[]);
                 continue;
             }
-            if flags >= OTR_GRAPH_SUBMIT && block.chooses() {
+            if flags == OTR_GRAPH_NATIVE && block.chooses() {
                 let status = unsafe { otr_graph_instantiate(graph, flags, &mut 0) };
                 fails(status, Code::UNSUPPORTED, &["conditional"]);
                 continue;

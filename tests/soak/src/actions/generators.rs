@@ -84,6 +84,10 @@ fn account(actor: &mut Actor) {
             let _ = call!(operator_timing(1));
             let _ = call!(operator_timing(0));
         }
+        8 => {
+            let id = actor.rng.u32(..4);
+            let _ = call!(operator_keep_whole(0, &id, actor.rng.u32(..2)));
+        }
         7 => ignore(made::<u32>(|out| {
             call!(operator_offered(0, actor.rng.u32(..4), out))
         })),

@@ -56,6 +56,7 @@ const MISUSES: &[Misuse] = misuses! {
     operator_report = |h| (null_mut());
     operator_timing = |h| (2);
     operator_offered = |h| (0, 0, null_mut());
+    operator_keep_whole = |h| (0, null(), 1);
     generator_create = |h| (NOWHERE, null_mut());
     generator_default = |h| (0, null_mut());
     generator_destroy = |h| (h);

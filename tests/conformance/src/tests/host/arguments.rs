@@ -140,6 +140,8 @@ null! {
     fallback_policy: || Ok(otr!(otr_fallback_policy, null_mut()));
     /// A report of operators needs a place.
     operator_report: || Ok(otr!(otr_operator_report, null_mut()));
+    /// Operators that are kept whole need a list.
+    operator_keep_whole: || Ok(otr!(otr_operator_keep_whole, 0, null(), 1));
     /// Whether an operator is offered needs a place.
     operator_offered: || {
         let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
