@@ -278,6 +278,15 @@ impl<'a> View<'a> {
         steps.map(|(index, stride)| index * stride).sum()
     }
 
+    /// The place of the element that stands at indices of a tensor to whose sizes this one is broadcast.
+    pub(crate) fn at_broadcast(&self, indices: &[i64]) -> i64 {
+        let mine = &indices[indices.len() - self.rank()..];
+        let steps = mine.iter().zip(self.sizes).zip(self.strides);
+        steps
+            .map(|((at, size), stride)| if *size == 1 { 0 } else { at * stride })
+            .sum()
+    }
+
     /// The indices of the element with a number in row-major order.
     pub(crate) fn indices(&self, mut number: i64, indices: &mut [i64]) {
         for (index, size) in indices.iter_mut().zip(self.sizes).rev() {
@@ -442,6 +451,17 @@ pub(crate) fn same_sizes(what: &str, found: &[i64], right: &[i64]) -> Result<()>
     }
     invalid(format!(
         "{what} has sizes {found:?}, {right:?} are expected"
+    ))
+}
+
+/// Refuses a tensor that cannot be broadcast to these sizes.
+pub(crate) fn broadcasts(what: &str, found: &[i64], to: &[i64]) -> Result<()> {
+    let mut pairs = found.iter().rev().zip(to.iter().rev());
+    if found.len() <= to.len() && pairs.all(|(size, right)| *size == 1 || size == right) {
+        return Ok(());
+    }
+    invalid(format!(
+        "{what} has sizes {found:?}, which are not broadcast to {to:?}"
     ))
 }
 

@@ -468,8 +468,9 @@ impl<W: Windows> Plain for MaxBackward<W> {
         let lead = grad.rank() - pooling.spatial;
         let elements: i64 = pooling.dims.iter().map(|dim| dim.input).product();
         let number = |place| indices.get_int(indices.nth(place));
-        if (0..indices.numel()).any(|place| !(0..elements).contains(&number(place))) {
-            return Err(Code::OUT_OF_RANGE);
+        let mut all = (0..indices.numel()).map(number);
+        if let Some(wrong) = all.find(|number| !(0..elements).contains(number)) {
+            return Err(run.out_of_bounds(wrong, elements));
         }
         write_sums(&run.output(0), pooling.spatial, |plane, sums| {
             let (from, at) = (grad.nth_start(lead, plane), indices.nth_start(lead, plane));

@@ -16,8 +16,8 @@ use crate::catalog::{COUNT, ENTRIES, Entry};
 use crate::error::{Result, unsupported};
 use crate::plan::Plan;
 use crate::{
-    convolution, copy, elementwise, generate, index, loss, matmul, norm, optimizer, pick, pooling,
-    reduce, rows, scatter, sorting, statistics,
+    cells, convolution, copy, elementwise, embedding, generate, index, loss, matmul, norm,
+    optimizer, pick, pooling, reduce, resampling, rows, scatter, sorting, statistics,
 };
 
 /// The host kernels of an operator. Each module of operators lists its own ones.
@@ -30,7 +30,7 @@ pub(crate) struct Definition {
 type PlanFn = fn(&Call<'_>, &mut Plan) -> Result<()>;
 
 /// All host kernels.
-const GROUPS: [&[Definition]; 20] = [
+const GROUPS: [&[Definition]; 23] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -51,6 +51,9 @@ const GROUPS: [&[Definition]; 20] = [
     pick::OPERATORS,
     pooling::OPERATORS,
     statistics::OPERATORS,
+    resampling::OPERATORS,
+    embedding::OPERATORS,
+    cells::OPERATORS,
 ];
 
 /// The plans in the order of the catalog.

@@ -4,7 +4,7 @@ use outrigger_device::{Code, DType};
 
 use crate::call::{Argument, Call, Tensor};
 use crate::error::{Result, invalid, unsupported};
-use crate::plain::{self, Plain, Run, View, dimension, real, same_sizes};
+use crate::plain::{self, Plain, Run, View, broadcasts, dimension, real, same_sizes};
 use crate::registry::Definition;
 
 pub(crate) const OPERATORS: &[Definition] = &[
@@ -35,6 +35,10 @@ pub(crate) const OPERATORS: &[Definition] = &[
     Definition {
         name: c"index_fill",
         plan: plain::plan::<IndexFill>,
+    },
+    Definition {
+        name: c"masked_scatter",
+        plan: plain::plan::<MaskedScatter>,
     },
 ];
 
@@ -443,5 +447,62 @@ impl Plain for IndexFill {
         each_of_slices(run, &index, &out, |_, _| {})?;
         out.take_all(&input);
         each_of_slices(run, &index, &out, |place, _| out.set_scalar(place, value))
+    }
+}
+
+/// The elements of the source, in order, where the mask is true.
+struct MaskedScatter;
+
+impl Plain for MaskedScatter {
+    fn check(call: &Call<'_>) -> Result<i64> {
+        let (input, mask, source) = (call.needed(0)?, call.needed(1)?, call.needed(2)?);
+        let out = call.result(0)?;
+        if mask.dtype() != DType::BOOL {
+            return invalid(format!("a mask of {}, bool is expected", mask.dtype()));
+        }
+        if out.dtype().size().is_none() {
+            return unsupported(format!("elements of {}", out.dtype()));
+        }
+        for operand in [input, source] {
+            if operand.dtype() != out.dtype() {
+                return invalid(format!(
+                    "an operand of {} for an output of {}",
+                    operand.dtype(),
+                    out.dtype()
+                ));
+            }
+        }
+        broadcasts("the input", input.sizes(), out.sizes())?;
+        broadcasts("the mask", mask.sizes(), out.sizes())?;
+        Ok(out.numel().saturating_mul(2))
+    }
+
+    fn run(run: &Run<'_>) -> Result<(), Code> {
+        let (Some(input), Some(mask), Some(source), out) =
+            (run.tensor(0), run.tensor(1), run.tensor(2), run.output(0))
+        else {
+            return Err(Code::INTERNAL);
+        };
+        let mut indices = vec![0; out.rank()];
+        let mut is_taken = |number: i64| {
+            out.indices(number, &mut indices);
+            let taken = mask.get_int(mask.at_broadcast(&indices)) != 0;
+            (taken, input.at_broadcast(&indices))
+        };
+        let taken = (0..out.numel()).filter(|number| is_taken(*number).0);
+        if taken.count() as i64 > source.numel() {
+            return Err(run.out_of_bounds(source.numel(), source.numel()));
+        }
+        let mut next = 0;
+        for number in 0..out.numel() {
+            match is_taken(number) {
+                (true, _) => {
+                    out.take(out.nth(number), &source, source.nth(next));
+                    next += 1;
+                }
+                (false, from) => out.take(out.nth(number), &input, from),
+            }
+        }
+        Ok(())
     }
 }

@@ -390,8 +390,9 @@ impl Plain for SearchSorted {
         let (last, length) = (sorted.rank() - 1, sorted.size(sorted.rank() - 1));
         if let Some(sorter) = &sorter {
             let at = |number| sorter.get_int(sorter.nth(number));
-            if (0..sorter.numel()).any(|number| !(0..length).contains(&at(number))) {
-                return Err(Code::OUT_OF_RANGE);
+            let mut all = (0..sorter.numel()).map(at);
+            if let Some(wrong) = all.find(|at| !(0..length).contains(at)) {
+                return Err(run.out_of_bounds(wrong, length));
             }
         }
         let mut indices = vec![0; values.rank()];

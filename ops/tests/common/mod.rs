@@ -237,16 +237,19 @@ pub(crate) fn call_tensors(
     outputs: &[Tensor<'_>],
     scalars: &[Scalar],
 ) -> Result<i32, PlanError> {
+    let call = Call {
+        inputs,
+        outputs,
+        scalars,
+        ..Call::default()
+    };
+    run_call(name, &call)
+}
+
+/// Runs a call of any kind.
+pub(crate) fn run_call(name: &str, call: &Call<'_>) -> Result<i32, PlanError> {
     let id = OperatorId::find(&CString::new(name).expect("a name")).expect("the operator exists");
-    let plan = plan(
-        id,
-        &Call {
-            inputs,
-            outputs,
-            scalars,
-            ..Call::default()
-        },
-    )?;
+    let plan = plan(id, call)?;
     // A block may be copied to any address, so the kernel gets it at an odd one.
     let mut moved = vec![0u8; plan.args().len() + 1];
     moved[1..].copy_from_slice(plan.args());

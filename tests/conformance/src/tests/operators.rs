@@ -3,10 +3,12 @@
 //! uses, and in the driver's own library.
 
 mod array;
+mod cells;
 mod convolution;
 mod dimensions;
 mod dual;
 mod elementwise;
+mod embedding;
 pub(super) mod launch;
 pub(super) mod library;
 mod norms;
@@ -14,6 +16,7 @@ mod numbers;
 pub(super) mod operand;
 mod pooling;
 pub(super) mod prepare;
+mod resampling;
 mod running;
 pub(super) mod sample;
 mod scatter;
@@ -23,9 +26,11 @@ use outrigger_device::DType;
 
 use super::host::operators::host;
 use crate::{Test, Verdict};
+use cells::{gru_cell, gru_cell_backward, lstm_cell, lstm_cell_backward};
 use convolution::{convolution, convolution_backward};
 use dimensions::{layer_norm, mm, reduce, softmax};
 use elementwise::{binary, cast, unary};
+use embedding::embedding_bag;
 use norms::{
     batch_norm, batch_norm_backward, group_norm, group_norm_backward, rms_norm, rms_norm_backward,
     rms_norm_rotary,
@@ -36,8 +41,9 @@ use pooling::{
     adaptive_avg_pool, adaptive_avg_pool_backward, adaptive_max_pool, adaptive_max_pool_backward,
     avg_pool, avg_pool_backward, max_pool, max_pool_backward,
 };
+use resampling::{Method, upsample, upsample_backward};
 use running::cumprod;
-use scatter::{index_put, or_old, scatter, slices};
+use scatter::{index_put, masked_scatter, or_old, scatter, slices};
 use sorting::{Sort, logcumsumexp, running_extreme, search_with_nan, searchsorted, sort};
 
 /// An operator of one dtype, and what judges it.
@@ -137,6 +143,26 @@ of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
     "rms_norm" rms_norm();
     "rms_norm_backward" rms_norm_backward();
     "rms_norm_rotary" rms_norm_rotary();
+    "masked_scatter" masked_scatter();
+    "embedding_bag" embedding_bag();
+    "upsample_nearest1d" upsample(Method::Nearest, 1);
+    "upsample_nearest1d_backward" upsample_backward(Method::Nearest, 1);
+    "upsample_nearest2d" upsample(Method::Nearest, 2);
+    "upsample_nearest2d_backward" upsample_backward(Method::Nearest, 2);
+    "upsample_nearest3d" upsample(Method::Nearest, 3);
+    "upsample_nearest3d_backward" upsample_backward(Method::Nearest, 3);
+    "upsample_linear1d" upsample(Method::Linear, 1);
+    "upsample_linear1d_backward" upsample_backward(Method::Linear, 1);
+    "upsample_bilinear2d" upsample(Method::Linear, 2);
+    "upsample_bilinear2d_backward" upsample_backward(Method::Linear, 2);
+    "upsample_trilinear3d" upsample(Method::Linear, 3);
+    "upsample_trilinear3d_backward" upsample_backward(Method::Linear, 3);
+    "upsample_bicubic2d" upsample(Method::Cubic, 2);
+    "upsample_bicubic2d_backward" upsample_backward(Method::Cubic, 2);
+    "lstm_cell" lstm_cell();
+    "lstm_cell_backward" lstm_cell_backward();
+    "gru_cell" gru_cell();
+    "gru_cell_backward" gru_cell_backward();
     "scatter_add" scatter(&[], |old, moved| old + moved.iter().sum::<f64>());
     "scatter_reduce" scatter(&MEAN, |old, moved| (old + moved.iter().sum::<f64>()) / (moved.len() + 1) as f64);
     "index_add" slices(&[Given::Number(-0.5)], |old, moved| old - 0.5 * moved.iter().sum::<f64>());
@@ -154,6 +180,7 @@ of_dtypes! { INTEGERS INTEGER_CASES [I64 "i64", I32 "i32", I16 "i16", I8 "i8", U
     "cummax" running_extreme(false);
     "cummin" running_extreme(true);
     "searchsorted" searchsorted();
+    "masked_scatter" masked_scatter();
     "scatter" scatter(&[], |old, moved| or_old(old, moved, |moved| moved[0]));
     "scatter_reduce" scatter(&LARGEST, |old, moved| or_old(old, moved, |moved| moved.iter().copied().fold(f64::MIN, f64::max)));
     "index_copy" slices(&[], |old, moved| or_old(old, moved, |moved| moved[0]));

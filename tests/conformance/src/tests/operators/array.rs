@@ -115,3 +115,18 @@ pub(super) fn dense(on: &dyn Runner, dtype: DType, array: &Array) -> Verdict<Ope
 pub(super) fn empty(on: &dyn Runner, dtype: DType, sizes: &[i64]) -> Verdict<Operand> {
     Operand::dense(on, dtype, sizes, &vec![70.0; count(sizes)])
 }
+
+/// All places of an array of these sizes.
+pub(super) fn places(sizes: &[i64]) -> impl Iterator<Item = Vec<i64>> {
+    (0..count(sizes)).map(move |number| place(sizes, number as i64))
+}
+
+/// How a linear function's result, multiplied by a gradient, changes with each element alone.
+pub(super) fn linear(sizes: &[i64], grad: &Array, forward: &dyn Fn(&Array) -> Array) -> Vec<f64> {
+    let one = |at: usize| {
+        let mut unit = Array::zeros(sizes);
+        unit.values[at] = 1.0;
+        forward(&unit).dot(grad)
+    };
+    (0..count(sizes)).map(one).collect()
+}

@@ -3,8 +3,7 @@
 
 use outrigger_device::DType;
 
-use super::array::{Array, array, dense, empty, place, turned};
-use super::numbers::count;
+use super::array::{Array, array, dense, empty, linear, place, places, turned};
 use super::operand::{Given, Operand, Runner, schema_gives};
 use crate::Verdict;
 
@@ -108,18 +107,10 @@ const CASES: [Case; 8] = [
     },
 ];
 
-/// An average over windows: the sum of each, divided.
-type Forward<'a> = dyn Fn(&Array) -> Array + 'a;
-
 /// The number of an element in its plane.
 fn number(sizes: &[i64], place: &[i64]) -> i64 {
     let dims = sizes.iter().zip(place);
     dims.fold(0, |number, (size, index)| number * size + index)
-}
-
-/// All places of an array of these sizes.
-fn places(sizes: &[i64]) -> impl Iterator<Item = Vec<i64>> {
-    (0..count(sizes)).map(move |number| place(sizes, number as i64))
 }
 
 /// The number of a list for a dimension.
@@ -273,16 +264,6 @@ fn given_back(grad: &Array, spatial: usize, numbers: &Array, sizes: &[i64]) -> A
         let here = windows.filter(|window| numbers.at(window) == mine);
         here.map(|window| grad.at(&window)).sum()
     })
-}
-
-/// How a linear function changes with each element alone.
-fn linear(sizes: &[i64], grad: &Array, forward: &Forward<'_>) -> Vec<f64> {
-    let one = |at: usize| {
-        let mut unit = Array::zeros(sizes);
-        unit.values[at] = 1.0;
-        forward(&unit).dot(grad)
-    };
-    (0..count(sizes)).map(one).collect()
 }
 
 /// An input, in which one element of floating point is NaN.

@@ -241,3 +241,44 @@ pub(super) fn index_put(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
     }
     Ok(())
 }
+
+/// Elements of the source go in order to where the mask is true.
+pub(super) fn masked_scatter(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
+    let range = if floats(dtype) {
+        (-2.0, 2.0)
+    } else {
+        (0.0, 9.0)
+    };
+    // The input and the mask are broadcast to 4 by 5 by 3.
+    for (of_input, of_mask) in [
+        (SIZES, SIZES),
+        (SIZES, [1, 5, 1]),
+        ([4, 1, 3], SIZES),
+        ([1, 5, 3], [4, 1, 3]),
+    ] {
+        let x = values(dtype, count(&of_input), range, 60);
+        let source = values(dtype, 60, range, 61);
+        let mask: Vec<f64> = (0..count(&of_mask))
+            .map(|at| f64::from(u8::from(at % 3 != 1)))
+            .collect();
+        let within = |sizes: [i64; 3], place: [i64; 3]| {
+            let place = [0, 1, 2].map(|dim| place[dim] % sizes[dim]);
+            number(&sizes, place)
+        };
+        let mut next = source.iter();
+        let expected: Vec<f64> = each(SIZES)
+            .map(|place| match mask[within(of_mask, place)] {
+                1.0 => next.next().copied().unwrap_or(f64::NAN),
+                _ => x[within(of_input, place)],
+            })
+            .collect();
+        let input = Operand::dense(on, dtype, &of_input, &x)?;
+        let mask = Operand::dense(on, DType::BOOL, &of_mask, &mask)?;
+        let from = Operand::dense(on, dtype, &[10, 6], &source)?;
+        let out = Operand::dense(on, dtype, &SIZES, &[9.0; 60])?;
+        let given = [&input, &mask, &from].map(Given::In);
+        let what = format!("{name} of {of_input:?} where {of_mask:?}");
+        schema_gives(on, name, &given, &[Some(&out)], &[Some(&expected)], &what)?;
+    }
+    Ok(())
+}
