@@ -8,7 +8,7 @@ use outrigger_ops::{Argument, Call, Code, DType, PlanError, Scalar, Value};
 const F: DType = DType::F32;
 const I: DType = DType::I64;
 
-/// Operands of a call by dtype and sizes, filled with a number.
+/// Operands of a call by dtype and sizes, filled with a number. Of indices it is the last one, the others are 0.
 type Operands<'a> = &'a [(DType, &'a [i64], f64)];
 
 /// Runs a call on new tensors.
@@ -21,7 +21,8 @@ fn run(
     let arrays = |operands: Operands<'_>| -> Vec<Array> {
         let one = |&(dtype, sizes, value): &(DType, &[i64], f64)| {
             let mut array = Array::dense(dtype, sizes);
-            (0..array.numel()).for_each(|at| array.set(at, value));
+            let first = if dtype == I { array.numel() - 1 } else { 0 };
+            (first.max(0)..array.numel()).for_each(|at| array.set(at, value));
             array
         };
         operands.iter().map(one).collect()
@@ -258,6 +259,12 @@ fn bags_and_masks_refuse_what_is_wrong() {
     for (row, offset) in [(5.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, 5.0), (0.0, -1.0)] {
         let ran = run(name, &inputs(row, offset), &out, &bag(0, None, false));
         assert_eq!(ran, Ok(Code::OUT_OF_RANGE.0), "row {row}, offset {offset}");
+    }
+    // The last bag ends behind the samples.
+    let with_last = |end| [inputs(0.0, 0.0)[0], inputs(0.0, 0.0)[1], (I, &[2][..], end)];
+    for (end, code) in [(4.0, Code::OK), (5.0, Code::OUT_OF_RANGE)] {
+        let ran = run(name, &with_last(end), &out, &bag(0, None, true));
+        assert_eq!(ran, Ok(code.0), "the last bag ends at {end}");
     }
     let masked = |count: &'static [i64]| {
         [
