@@ -2,6 +2,7 @@
 //! sentinels around the outputs. They run through the C ABI of the host side, whichever kernels it
 //! uses, and in the driver's own library.
 
+mod attention;
 mod convolution;
 mod dimensions;
 mod dual;
@@ -20,6 +21,7 @@ use outrigger_device::DType;
 
 use super::host::operators::host;
 use crate::{Test, Verdict};
+use attention::{attention, attention_backward};
 use convolution::{convolution, convolution_backward};
 use dimensions::{layer_norm, mm, reduce, softmax};
 use elementwise::{binary, cast, unary};
@@ -103,6 +105,8 @@ of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
     "index_put" index_put();
     "convolution" convolution();
     "convolution_backward" convolution_backward();
+    "attention" attention();
+    "attention_backward" attention_backward();
     "native_batch_norm" batch_norm();
     "native_batch_norm_backward" batch_norm_backward();
     "native_group_norm" group_norm();
