@@ -251,6 +251,12 @@ fn fraction32(word: u32, digits: u32) -> f32 {
     (word >> (32 - digits)) as f32 * f32::from_bits((127 - digits) << 23)
 }
 
+/// One number of `uniform` of f32 in [0, 1), by its position.
+pub(crate) fn uniform(seed: u64, offset: u64, position: u64) -> f32 {
+    let words = Stream { seed, offset }.block(position / 4);
+    fraction32(words[(position % 4) as usize], 24)
+}
+
 /// 53 bits of two words as a fraction in [0, 1).
 #[inline(always)]
 fn fraction64(high: u32, low: u32) -> f64 {

@@ -20,6 +20,7 @@
 //! - *Door*: the way from this crate to a device.
 
 mod arguments;
+mod attention;
 mod bounds;
 mod call;
 pub mod catalog;

@@ -16,8 +16,8 @@ use crate::catalog::{COUNT, ENTRIES, Entry};
 use crate::error::{Result, unsupported};
 use crate::plan::Plan;
 use crate::{
-    cells, convolution, copy, elementwise, embedding, generate, index, loss, matmul, norm,
-    optimizer, pick, pooling, reduce, resampling, rows, scatter, sorting, statistics,
+    attention, cells, convolution, copy, elementwise, embedding, generate, index, loss, matmul,
+    norm, optimizer, pick, pooling, reduce, resampling, rows, scatter, sorting, statistics,
 };
 
 /// The host kernels of an operator. Each module of operators lists its own ones.
@@ -30,7 +30,7 @@ pub(crate) struct Definition {
 type PlanFn = fn(&Call<'_>, &mut Plan) -> Result<()>;
 
 /// All host kernels.
-const GROUPS: [&[Definition]; 23] = [
+const GROUPS: [&[Definition]; 24] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -54,6 +54,7 @@ const GROUPS: [&[Definition]; 23] = [
     resampling::OPERATORS,
     embedding::OPERATORS,
     cells::OPERATORS,
+    attention::OPERATORS,
 ];
 
 /// The plans in the order of the catalog.
@@ -182,8 +183,8 @@ impl OperatorId {
 
     /// Whether the operator draws random numbers. Then its last two scalars are seed and offset.
     pub fn is_random(self) -> bool {
-        let name = self.name();
-        generate::RANDOM.iter().any(|one| one.name == name)
+        let mut random = generate::RANDOM.iter().chain(attention::OPERATORS);
+        random.any(|one| one.name == self.name())
     }
 
     /// All operators of `docs/operators.md`.

@@ -196,7 +196,7 @@ pub(super) const SECTIONS: &[Section] = &[
         title: "Attention",
         before: "query [n,h,l,d], key [n,g,s,d], value [n,g,s,e]; h is a multiple of g, and each head of key and value serves h / g heads in a row. The mask is broadcast to [n,h,l,s]: a bool mask keeps what is true, any other is added to the products. With `is_causal` a query sees the keys up to its own place. `logsumexp` [n,h,l] is f32, or f64 for f64; that of a row which sees no key is -infinity, and its output is 0.",
         operators: &[
-            schema(c"attention", &[], "query T, key T, value T, mask T?, is_causal b, scale n, dropout n, seed n, offset n", "out, logsumexp", "F", "dropout zeroes a weight with this probability, and divides the others by 1 minus it. The weight with the row-major index i is zeroed if the number i of `uniform` in [0, 1) is below it; `torch.nn.functional.scaled_dot_product_attention`"),
+            schema(c"attention", &[], "query T, key T, value T, mask T?, is_causal b, scale n, dropout n, seed n, offset n", "out, logsumexp", "F", "dropout zeroes a weight with this probability, and divides the others by 1 minus it. The weight with the row-major index i is zeroed if the number i of `uniform` of f32 in [0, 1) is below it; `torch.nn.functional.scaled_dot_product_attention`"),
             schema(c"attention_backward", &[], "grad T, query T, key T, value T, mask T?, out T, logsumexp T, is_causal b, scale n, dropout n, seed n, offset n", "grad_query, grad_key, grad_value, grad_mask?", "F", "the gradient of the mask has the mask's sizes"),
         ],
         after: "",

@@ -3,6 +3,7 @@
 //! uses, and in the driver's own library.
 
 mod array;
+mod attention;
 mod cells;
 mod convolution;
 mod dimensions;
@@ -26,6 +27,7 @@ use outrigger_device::DType;
 
 use super::host::operators::host;
 use crate::{Test, Verdict};
+use attention::{attention, attention_backward};
 use cells::{gru_cell, gru_cell_backward, lstm_cell, lstm_cell_backward};
 use convolution::{convolution, convolution_backward};
 use dimensions::{layer_norm, mm, reduce, softmax};
@@ -136,6 +138,8 @@ of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
     "adaptive_max_pool2d_backward" adaptive_max_pool_backward();
     "adaptive_avg_pool2d" adaptive_avg_pool();
     "adaptive_avg_pool2d_backward" adaptive_avg_pool_backward();
+    "attention" attention();
+    "attention_backward" attention_backward();
     "native_batch_norm" batch_norm();
     "native_batch_norm_backward" batch_norm_backward();
     "native_group_norm" group_norm();

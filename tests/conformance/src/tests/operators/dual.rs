@@ -11,6 +11,11 @@ pub(super) struct Dual {
 }
 
 impl Dual {
+    pub(super) fn exp(self) -> Self {
+        let value = self.value.exp();
+        self.chain(value, value)
+    }
+
     pub(super) fn sqrt(self) -> Self {
         let value = self.value.sqrt();
         self.chain(value, 0.5 / value)
