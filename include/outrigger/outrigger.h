@@ -21,8 +21,8 @@
  *       what is thrown in work is the failure OTR_ERR_EXECUTION of its stream, and a panic of an observer
  *       or a context goes no further.
  * Arguments
- *   H5  Streams, events, generators, observers, pools, graphs and executable graphs are 64-bit ids:
- *       never 0, never used again, the top bit never set. 0, a stale id, an id of another kind and
+ *   H5  Streams, events, generators, observers, registrations, pools, graphs and executable graphs are 64-bit
+ *       ids: never 0, never used again, the top bit never set. 0, a stale id, an id of another kind and
  *       garbage are OTR_ERR_INVALID_HANDLE.
  *   H6  Pointers are valid for the call. NULL where a pointer is needed is OTR_ERR_INVALID_ARGUMENT, and
  *       the text names the argument. An array of no elements may be NULL.
@@ -46,7 +46,8 @@
  *   H15 Current device, current streams, memory labels and uses of pools are per thread. A thread starts
  *       on device 0, on default streams, without label and pool.
  *   H16 Functions of the host that run in stream order (otr_host_fn, otr_host_node_fn,
- *       otr_host_kernel_fn) must not call the library. Observers may: no lock of the library is held then.
+ *       otr_host_kernel_fn) must not call the library. Observers and registered operators may: no lock of the
+ *       library is held then.
  *   H17 After a fork the child's calls fail with OTR_ERR_FORKED, if the parent had made the runtime.
  * Order
  *   H18 Work of a stream takes effect in the order of submission. Submitting does not wait for work to

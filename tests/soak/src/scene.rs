@@ -10,7 +10,7 @@ use anyhow::Context;
 use outrigger_device::Code;
 use outrigger_ffi::{OTR_ALL_DEVICES, OTR_HOST_MEMORY, otr_memory_stats_t};
 
-use crate::actions::{Action, diagnostics, sharing};
+use crate::actions::{Action, diagnostics, registrations, sharing};
 use crate::actor::Actor;
 use crate::library::{NAMES, TALLY, call, filled, ignore, made, problem, problems, text};
 use crate::world::World;
@@ -153,6 +153,7 @@ fn finish(world: &World) {
             problem("observer_remove: an observer cannot be removed");
         }
     }
+    registrations::end_all(world);
     let _ = call!(trace_end());
     for device in (0..world.devices).chain([OTR_HOST_MEMORY]) {
         let _ = call!(memory_history_stop(device));

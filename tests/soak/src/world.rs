@@ -265,6 +265,7 @@ pub(crate) struct World {
     pub(crate) points: Shelf<Event>,
     pub(crate) generators: Shelf<(u64, bool)>,
     pub(crate) observers: Shelf<u64>,
+    pub(crate) registrations: Shelf<u64>,
     pub(crate) pools: Shelf<Pool>,
     /// Taken for writing while a pool is put to sleep: nobody may submit work on its memory then. Afterwards
     /// that is refused.
@@ -297,6 +298,7 @@ impl World {
             points: Shelf::new(),
             generators: Shelf::new(),
             observers: Shelf::new(),
+            registrations: Shelf::new(),
             pools: Shelf::new(),
             falling_asleep: RwLock::new(()),
             blocks: Shelf::new(),

@@ -17,6 +17,7 @@ pub(crate) mod pinned;
 pub(crate) mod pools;
 pub(crate) mod pressure;
 pub(crate) mod private;
+pub(crate) mod registrations;
 pub(crate) mod runtime;
 pub(crate) mod sharing;
 pub(crate) mod streams;
@@ -61,6 +62,7 @@ pub(crate) const ACTIONS: &[&[Action]] = &[
     build::ACTIONS,
     execs::ACTIONS,
     observers::ACTIONS,
+    registrations::ACTIONS,
     diagnostics::ACTIONS,
     runtime::ACTIONS,
     sharing::ACTIONS,

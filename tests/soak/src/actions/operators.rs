@@ -7,7 +7,7 @@ use std::sync::Arc;
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
 use outrigger_ffi::otr_parallel_body_fn;
 
-use super::{Action, action};
+use super::{Action, action, registrations};
 use crate::actor::Actor;
 use crate::library::{Outcome, call, made};
 use crate::world::Block;
@@ -25,7 +25,7 @@ const I64: u32 = 6;
 const BOOL: u32 = 1;
 
 /// Operators of as many inputs, from and to vectors of one type, and their scalars.
-const VECTORS: [(&CStr, usize, &[f64]); 14] = [
+const VECTORS: [(&CStr, usize, &[f64]); 16] = [
     (c"add", 2, &[1.0]),
     (c"mul", 2, &[]),
     (c"maximum", 2, &[]),
@@ -40,6 +40,8 @@ const VECTORS: [(&CStr, usize, &[f64]); 14] = [
     (c"arange", 0, &[0.0, 1.0]),
     (c"uniform", 0, &[0.0, 1.0, 7.0, 0.0]),
     (c"add", 3, &[]),
+    (registrations::NAMES[0], 0, &[2.5]),
+    (registrations::NAMES[1], 0, &[2.5]),
 ];
 
 pub(crate) fn tensor(address: u64, dtype: u32, sizes: &[i64], strides: &[i64]) -> otr_tensor_t {

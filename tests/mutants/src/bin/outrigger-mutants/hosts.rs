@@ -487,6 +487,24 @@ hosts! {
         }
     }
 
+    /// A registration stays in force after its end.
+    withdraws_nothing [H5 H11] {
+        operator_withdraw(_registration: u64) {
+            success()
+        }
+    }
+
+    /// A second registration takes the place of the first without being asked to.
+    registers_over_another [H2] {
+        operator_register(params: *const otr_operator_registration_t, registration: *mut u64) {
+            let Some(params) = params.as_ref() else {
+                return otr_operator_register(params, registration);
+            };
+            let flags = params.flags | OTR_REGISTER_REPLACE;
+            otr_operator_register(&otr_operator_registration_t { flags, ..*params }, registration)
+        }
+    }
+
     /// A call for which there is no kernel counts as a wrong one.
     unsupported_is_wrong [H29] {
         operator_call(stream: u64, operator: u32, call: *const otr_operator_call_t) {
