@@ -16,8 +16,8 @@ use crate::catalog::{COUNT, ENTRIES, Entry};
 use crate::error::{Result, unsupported};
 use crate::plan::Plan;
 use crate::{
-    attention, convolution, copy, elementwise, generate, index, loss, matmul, norm, optimizer,
-    pick, reduce, rows, scatter, sorting, statistics,
+    attention, convolution, copy, divergence, elementwise, generate, index, linear, loss, matmul,
+    norm, optimizer, pick, reduce, rows, scatter, sorting, statistics,
 };
 
 /// The host kernels of an operator. Each module of operators lists its own ones.
@@ -30,7 +30,7 @@ pub(crate) struct Definition {
 type PlanFn = fn(&Call<'_>, &mut Plan) -> Result<()>;
 
 /// All host kernels.
-const GROUPS: [&[Definition]; 20] = [
+const GROUPS: [&[Definition]; 22] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -51,6 +51,8 @@ const GROUPS: [&[Definition]; 20] = [
     pick::OPERATORS,
     statistics::OPERATORS,
     attention::OPERATORS,
+    divergence::OPERATORS,
+    linear::OPERATORS,
 ];
 
 /// The plans in the order of the catalog.
