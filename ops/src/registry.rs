@@ -16,8 +16,9 @@ use crate::catalog::{COUNT, ENTRIES, Entry};
 use crate::error::{Result, unsupported};
 use crate::plan::Plan;
 use crate::{
-    attention, cells, convolution, copy, elementwise, embedding, generate, index, loss, matmul,
-    norm, optimizer, pick, pooling, reduce, resampling, rows, scatter, sorting, statistics,
+    attention, cells, convolution, copy, divergence, elementwise, embedding, generate, index,
+    linear, loss, matmul, norm, optimizer, pick, pooling, reduce, resampling, rows, scatter,
+    sorting, statistics,
 };
 
 /// The host kernels of an operator. Each module of operators lists its own ones.
@@ -30,7 +31,7 @@ pub(crate) struct Definition {
 type PlanFn = fn(&Call<'_>, &mut Plan) -> Result<()>;
 
 /// All host kernels.
-const GROUPS: [&[Definition]; 24] = [
+const GROUPS: [&[Definition]; 26] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -55,6 +56,8 @@ const GROUPS: [&[Definition]; 24] = [
     embedding::OPERATORS,
     cells::OPERATORS,
     attention::OPERATORS,
+    divergence::OPERATORS,
+    linear::OPERATORS,
 ];
 
 /// The plans in the order of the catalog.

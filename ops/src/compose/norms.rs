@@ -91,8 +91,6 @@ pub(super) fn rms_norm(call: &Call<'_>, maker: &mut Maker<'_>) -> Made {
     }
     let eps = call.number(3).unwrap_or(match x.dtype {
         DType::F64 => f64::EPSILON,
-        DType::F16 => f64::from(half::f16::EPSILON),
-        DType::BF16 => f64::from(half::bf16::EPSILON),
         _ => f64::from(f32::EPSILON),
     });
     let rows = x.numel() / length;

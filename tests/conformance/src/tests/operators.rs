@@ -12,6 +12,8 @@ mod elementwise;
 mod embedding;
 pub(super) mod launch;
 pub(super) mod library;
+mod linear;
+mod losses;
 mod norms;
 mod numbers;
 pub(super) mod operand;
@@ -33,6 +35,8 @@ use convolution::{convolution, convolution_backward};
 use dimensions::{layer_norm, mm, reduce, softmax};
 use elementwise::{binary, cast, unary};
 use embedding::embedding_bag;
+use linear::linear;
+use losses::{kl_div, loss, loss_backward};
 use norms::{
     batch_norm, batch_norm_backward, group_norm, group_norm_backward, rms_norm, rms_norm_backward,
     rms_norm_rotary,
@@ -59,6 +63,15 @@ const MEAN: [Given<'_>; 2] = [Given::Text("mean"), Given::Truth(true)];
 
 /// The largest of those that go to a place.
 const LARGEST: [Given<'_>; 2] = [Given::Text("amax"), Given::Truth(false)];
+
+/// Ranges of a probability, of a target, of a weight and of a factor for what is 1.
+const PROBABILITIES: [(f64, f64); 3] = [(0.1, 0.9), (0.0, 1.0), (0.5, 2.0)];
+const LOGITS: [(f64, f64); 4] = [(-3.0, 3.0), (0.0, 1.0), (0.5, 2.0), (0.5, 3.0)];
+const REALS: [(f64, f64); 2] = [(-2.0, 2.0), (-2.0, 2.0)];
+const POSITIVE: [(f64, f64); 2] = [(0.1, 0.9), (0.1, 0.9)];
+
+/// Where the square becomes a line.
+const KNEE: [Given<'_>; 1] = [Given::Number(0.75)];
 
 /// Makes a test of each operator for each dtype over the C ABI, and cases for whoever else runs operators.
 macro_rules! of_dtypes {
@@ -167,6 +180,16 @@ of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
     "lstm_cell_backward" lstm_cell_backward();
     "gru_cell" gru_cell();
     "gru_cell_backward" gru_cell_backward();
+    "binary_cross_entropy" loss(&PROBABILITIES, &[], losses::cross_entropy);
+    "binary_cross_entropy_backward" loss_backward(&PROBABILITIES, &[], losses::cross_entropy);
+    "binary_cross_entropy_with_logits" loss(&LOGITS, &[], losses::logits);
+    "smooth_l1_loss" loss(&REALS, &KNEE, losses::smooth_l1);
+    "smooth_l1_loss_backward" loss_backward(&REALS, &KNEE, losses::smooth_l1);
+    "huber_loss" loss(&REALS, &KNEE, losses::huber);
+    "huber_loss_backward" loss_backward(&REALS, &KNEE, losses::huber);
+    "kl_div" kl_div(&POSITIVE, &REALS);
+    "js_div" loss(&POSITIVE, &[], losses::js);
+    "linear" linear();
     "scatter_add" scatter(&[], |old, moved| old + moved.iter().sum::<f64>());
     "scatter_reduce" scatter(&MEAN, |old, moved| (old + moved.iter().sum::<f64>()) / (moved.len() + 1) as f64);
     "index_add" slices(&[Given::Number(-0.5)], |old, moved| old - 0.5 * moved.iter().sum::<f64>());

@@ -1,0 +1,97 @@
+//! Linear layers against their definition.
+
+use outrigger_device::DType;
+
+use super::numbers::{count, values};
+use super::operand::{Given, Operand, Runner, schema_gives};
+use crate::Verdict;
+
+/// The integral of the normal density up to x, by Simpson's rule.
+fn normal_up_to(x: f64) -> f64 {
+    const STEPS: i32 = 2000;
+    let density = |t: f64| (-0.5 * t * t).exp() / std::f64::consts::TAU.sqrt();
+    let width = x / f64::from(STEPS);
+    let weight = |step| match step {
+        0 | STEPS => 1.0,
+        step if step % 2 == 1 => 4.0,
+        _ => 2.0,
+    };
+    let terms = (0..=STEPS).map(|step| weight(step) * density(width * f64::from(step)));
+    0.5 + terms.sum::<f64>() * width / 3.0
+}
+
+fn activation(number: i64, x: f64) -> f64 {
+    match number {
+        1 => x.max(0.0),
+        2 => x * normal_up_to(x),
+        3 => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        4 => x * (1.0 / (1.0 + (-x).exp())),
+        _ => x,
+    }
+}
+
+pub(super) fn linear(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
+    // Sizes of the input, columns of the result.
+    let cases: [(&[i64], i64); 5] = [
+        (&[3, 5], 4),
+        (&[2, 3, 7], 5),
+        (&[6], 3),
+        (&[4, 1], 2),
+        (&[0, 4], 3),
+    ];
+    for (number, (sizes, columns)) in (0i64..).zip(cases) {
+        let (seed, depth) = (10 * number as u64, sizes[sizes.len() - 1]);
+        let rows = &sizes[..sizes.len() - 1];
+        let of_out = [rows, &[columns]].concat();
+        let x = values(dtype, count(sizes), (-1.0, 1.0), seed);
+        let weight = values(dtype, count(&[columns, depth]), (-1.0, 1.0), seed + 1);
+        let bias = values(dtype, columns as usize, (-1.0, 1.0), seed + 2);
+        let residual = values(dtype, count(&of_out), (-1.0, 1.0), seed + 3);
+        // The weight lies in memory by columns.
+        let (n, k) = (columns as usize, depth as usize);
+        let turned: Vec<f64> = (0..n * k).map(|at| weight[at % n * k + at / n]).collect();
+        let operands = [
+            Operand::dense(on, dtype, sizes, &x)?,
+            Operand::new(on, dtype, &[columns, depth], &[1, columns], &turned)?,
+            Operand::dense(on, dtype, &[columns], &bias)?,
+            Operand::dense(on, dtype, &of_out, &residual)?,
+        ];
+        for (way, (with_bias, with_residual)) in [
+            (0, (false, false)),
+            (1, (true, false)),
+            (2, (true, true)),
+            (3, (false, true)),
+            (4, (true, true)),
+        ] {
+            let mut expected = vec![0.0; count(&of_out)];
+            for (at, value) in expected.iter_mut().enumerate() {
+                let (row, column) = (at / n, at % n);
+                let products = (0..k).map(|one| x[row * k + one] * weight[column * k + one]);
+                let sum = products.sum::<f64>() + if with_bias { bias[column] } else { 0.0 };
+                let added = if with_residual { residual[at] } else { 0.0 };
+                *value = activation(way, sum) + added;
+            }
+            let out = Operand::dense(on, dtype, &of_out, &vec![9.0; expected.len()])?;
+            let optional = |with: bool, at: usize| {
+                if with {
+                    Given::In(&operands[at])
+                } else {
+                    Given::Nothing
+                }
+            };
+            let given = [
+                Given::In(&operands[0]),
+                Given::In(&operands[1]),
+                optional(with_bias, 2),
+                optional(with_residual, 3),
+                Given::Int(way),
+            ];
+            let what = format!("{name} of {sizes:?} to {columns}, activation {way}");
+            schema_gives(on, name, &given, &[Some(&out)], &[Some(&expected)], &what)?;
+        }
+    }
+    Ok(())
+}
