@@ -1,16 +1,22 @@
-//! Linear layers: a product with a weight, and what follows it.
+//! Linear layers: a product with a weight, and what follows it; and products with a weight of few bits.
 
-use outrigger_device::Code;
+use outrigger_device::{Code, DType};
 
 use crate::call::Call;
 use crate::error::{Result, invalid};
 use crate::plain::{self, Plain, Run, floating, same_sizes};
 use crate::registry::Definition;
 
-pub(crate) const OPERATORS: &[Definition] = &[Definition {
-    name: c"linear",
-    plan: plain::plan::<Linear>,
-}];
+pub(crate) const OPERATORS: &[Definition] = &[
+    Definition {
+        name: c"linear",
+        plan: plain::plan::<Linear>,
+    },
+    Definition {
+        name: c"quantized_mm",
+        plan: plain::plan::<QuantizedMm>,
+    },
+];
 
 const INPUT: usize = 0;
 const WEIGHT: usize = 1;
@@ -94,6 +100,97 @@ impl Plain for Linear {
                 value += residual.get(residual.nth(number));
             }
             out.set(out.nth(number), value);
+        }
+        Ok(())
+    }
+}
+
+const SCALES: usize = 2;
+const ZEROS: usize = 3;
+const GROUP: usize = 4;
+const BITS: usize = 5;
+
+/// A product with a weight of 8 or 4 bits, whose elements have a scale for each group of a row.
+struct QuantizedMm;
+
+impl Plain for QuantizedMm {
+    fn check(call: &Call<'_>) -> Result<i64> {
+        let (input, weight, out) = (call.needed(INPUT)?, call.needed(WEIGHT)?, call.result(0)?);
+        let scales = call.needed(SCALES)?;
+        for tensor in [input, scales, out].into_iter().chain(call.tensor(ZEROS)) {
+            floating(tensor)?;
+        }
+        let (dtype, in_a_byte) = match call.int(BITS) {
+            Some(8) => (DType::I8, 1),
+            Some(4) => (DType::U8, 2),
+            other => return invalid(format!("weights of {other:?} bits: 8 or 4 are expected")),
+        };
+        if weight.dtype() != dtype {
+            return invalid(format!(
+                "a weight of {}: with these bits {dtype} is expected",
+                weight.dtype()
+            ));
+        }
+        let (&[rows, depth], &[columns, bytes]) = (input.sizes(), weight.sizes()) else {
+            return invalid(format!(
+                "input {:?} and weight {:?}: two dimensions each are expected",
+                input.sizes(),
+                weight.sizes()
+            ));
+        };
+        if bytes.checked_mul(in_a_byte) != Some(depth) {
+            return invalid(format!(
+                "a row of the weight has {bytes} bytes of {in_a_byte} elements, and one of the input {depth} elements"
+            ));
+        }
+        let group = call.int(GROUP).unwrap_or(0);
+        if group <= 0 || depth % group != 0 {
+            return invalid(format!(
+                "groups of {group} elements in rows of {depth}: a number that divides a row is expected"
+            ));
+        }
+        let right = [columns, depth / group];
+        same_sizes("the scales", scales.sizes(), &right)?;
+        if let Some(zeros) = call.tensor(ZEROS) {
+            same_sizes("the zeros", zeros.sizes(), &right)?;
+        }
+        same_sizes("the output", out.sizes(), &[rows, columns])?;
+        Ok(out.numel().saturating_mul(depth))
+    }
+
+    fn run(run: &Run<'_>) -> Result<(), Code> {
+        let (Some(input), Some(weight), Some(scales), out) = (
+            run.tensor(INPUT),
+            run.tensor(WEIGHT),
+            run.tensor(SCALES),
+            run.output(0),
+        ) else {
+            return Err(Code::INTERNAL);
+        };
+        let zeros = run.tensor(ZEROS);
+        let group = run.call.int(GROUP).unwrap_or(1);
+        let weight_at = |column: i64, at: i64| {
+            if weight.dtype == DType::I8 {
+                return weight.get_int(weight.at(&[column, at]));
+            }
+            let byte = weight.get_int(weight.at(&[column, at / 2]));
+            let half = byte >> (at % 2 * 4) & 15;
+            match zeros {
+                None if half > 7 => half - 16,
+                _ => half,
+            }
+        };
+        for number in 0..out.numel() {
+            let (row, column) = (number / out.size(1), number % out.size(1));
+            let mut sum = 0.0;
+            for at in 0..input.size(1) {
+                let of_group = [column, at / group];
+                let zero = zeros.map_or(0.0, |zeros| zeros.get(zeros.at(&of_group)));
+                let value = weight_at(column, at) as f64 - zero;
+                let scaled = value * scales.get(scales.at(&of_group));
+                sum += input.get(input.at(&[row, at])) * scaled;
+            }
+            out.set(out.nth(number), sum);
         }
         Ok(())
     }

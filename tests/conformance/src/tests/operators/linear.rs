@@ -95,3 +95,61 @@ pub(super) fn linear(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
     }
     Ok(())
 }
+
+/// Weights of so many bits, with zeros or without.
+pub(super) fn quantized_mm(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
+    for (seed, (m, n, k, group)) in (0..).zip([(3, 5, 8, 4), (1, 2, 6, 6), (4, 3, 12, 2)]) {
+        let x = values(dtype, m * k, (-1.0, 1.0), seed);
+        let scales = values(dtype, n * (k / group), (0.05, 0.2), 10 + seed);
+        let zeros = values(dtype, n * (k / group), (0.0, 9.0), 20 + seed);
+        for (bits, with_zeros) in [(8, false), (8, true), (4, false), (4, true)] {
+            let range = match (bits, with_zeros) {
+                (8, _) => (-128.0, 127.99),
+                (_, false) => (-8.0, 7.99),
+                (_, true) => (0.0, 15.99),
+            };
+            let weight = values(DType::F64, n * k, range, 30 + seed);
+            let weight: Vec<f64> = weight.iter().map(|value| value.floor()).collect();
+            let sizes = |columns: usize| [n as i64, columns as i64];
+            let kept = if bits == 8 {
+                Operand::dense(on, DType::I8, &sizes(k), &weight)?
+            } else {
+                let halves =
+                    |two: &[f64]| (two[0] as i64 & 15) as f64 + 16.0 * (two[1] as i64 & 15) as f64;
+                let bytes: Vec<f64> = weight.chunks(2).map(halves).collect();
+                Operand::dense(on, DType::U8, &sizes(k / 2), &bytes)?
+            };
+            let mut expected = vec![0.0; m * n];
+            for (at, value) in expected.iter_mut().enumerate() {
+                let (row, column) = (at / n, at % n);
+                for one in 0..k {
+                    let of_group = column * (k / group) + one / group;
+                    let zero = if with_zeros { zeros[of_group] } else { 0.0 };
+                    *value +=
+                        x[row * k + one] * (weight[column * k + one] - zero) * scales[of_group];
+                }
+            }
+            let out = Operand::dense(on, dtype, &[m as i64, n as i64], &vec![9.0; m * n])?;
+            let (x, scales, zeros) = (
+                Operand::dense(on, dtype, &[m as i64, k as i64], &x)?,
+                Operand::dense(on, dtype, &sizes(k / group), &scales)?,
+                Operand::dense(on, dtype, &sizes(k / group), &zeros)?,
+            );
+            let given = [
+                Given::In(&x),
+                Given::In(&kept),
+                Given::In(&scales),
+                if with_zeros {
+                    Given::In(&zeros)
+                } else {
+                    Given::Nothing
+                },
+                Given::Int(group as i64),
+                Given::Int(bits),
+            ];
+            let what = format!("{name} of {bits} bits in groups of {group}, zeros: {with_zeros}");
+            schema_gives(on, name, &given, &[Some(&out)], &[Some(&expected)], &what)?;
+        }
+    }
+    Ok(())
+}
