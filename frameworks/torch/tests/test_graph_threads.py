@@ -117,7 +117,7 @@ def test_ten_thousand_captures_leave_nothing_behind(device):
     gc.collect()
     torch.accelerator.empty_cache()
     same(x, torch.full((16,), 10_000.0))
-    assert _threads() == threads
+    assert _threads() <= threads  # idle workers may have ended
     assert torch.accelerator.memory_allocated(device) == allocated
     assert torch.accelerator.memory_reserved(device) == reserved
     # A leak of a hundred bytes in each cycle would be seen.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 import torch
@@ -342,7 +341,7 @@ def test_bound_tensors_reach_operators_on_the_cpu(device):
     other = torch.tensor([8.0, 4.0, 2.0], device=device)
     graph.replay(x=other)
     same(y, torch.tensor([2.0, 4.0, 8.0]) + 0.875)
-    assert {row["operator"] for row in torch_fallbacks()} >= {"sort"}
+    assert {row["operator"] for row in torch_fallbacks()} >= {"linalg_inv_ex"}
 
 
 def torch_fallbacks():
@@ -435,11 +434,6 @@ def test_profile_and_check_run_the_graph(device):
     graph = graphs.Graph()
     with graphs.graph(graph):
         y = torch.softmax(x @ x, dim=-1)
-    if "library_driver" in os.environ.get("OUTRIGGER_DRIVER", ""):
-        # The host cannot run the nodes of such a graph one by one.
-        with pytest.raises(NotImplementedError, match="operator of the driver"):
-            graph.check()
-        return
     graph.check()
     cost = graph.cost()
     assert cost["nodes"] == graph.info()["nodes"] and cost["replay_ns"] > 0 and cost["node_by_node_ns"] > 0

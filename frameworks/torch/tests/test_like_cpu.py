@@ -216,7 +216,9 @@ def test_group_norm_is_as_exact_as_on_the_cpu(dtype, device):
     weight, bias = torch.randn(6).to(dtype), torch.randn(6).to(dtype)
     expected = torch.nn.functional.group_norm(x, 3, weight, bias)
     result = torch.nn.functional.group_norm(x.to(device), 3, weight.to(device), bias.to(device))
-    assert torch.equal(result.cpu(), expected)
+    truth = torch.nn.functional.group_norm(x.double(), 3, weight.double(), bias.double())
+    error = (result.cpu().double() - truth).abs().max()
+    assert error <= (expected.double() - truth).abs().max()
 
 
 @pytest.mark.parametrize(
