@@ -434,10 +434,11 @@ pub unsafe extern "C" fn otr_driver_get_api(
     unsafe {
         *api = table.as_ptr();
         if (*host).api_major != sys::OTR_DRIVER_API_MAJOR {
-            return fail(
-                Code::VERSION,
-                "the host speaks another major version of the contract",
+            let (theirs, ours) = ((*host).api_major, sys::OTR_DRIVER_API_MAJOR);
+            let text = format!(
+                "the host speaks version {theirs} of the contract, this driver version {ours}"
             );
+            return fail(Code::VERSION, text);
         }
     }
     Code::OK.0

@@ -1,5 +1,6 @@
 //! Operators that are made of others, on a device whose driver has the parts and not the whole: results against those of
-//! the host kernels, eager and replayed, and what keeps an operator whole.
+//! the host kernels, eager and replayed, and what keeps an operator whole. One test at a time: they share a stream, and the
+//! count of where operators ran.
 
 use std::ffi::CString;
 
@@ -10,6 +11,7 @@ use outrigger_hooks::{
     operator_reset, runtime,
 };
 use outrigger_ops::{Argument, Call, OperatorId, Scalar, Tensor, Value};
+use serial_test::serial;
 
 /// What the driver has.
 const PARTS: &str = "add sub mul div exp log sqrt rsqrt erf tanh sigmoid clamp_min gt logical_not masked_fill copy arange sum \
@@ -353,6 +355,7 @@ fn cases(dtype: DType) -> Vec<Case> {
 }
 
 #[test]
+#[serial]
 fn parts_make_the_whole() {
     let [whole, parts] = devices();
     for (number, case) in [DType::F32, DType::BF16]
@@ -410,6 +413,7 @@ fn parts_make_the_whole() {
 }
 
 #[test]
+#[serial]
 fn what_is_kept_whole_is_not_made_of_parts() {
     let [_, parts] = devices();
     let case = &cases(DType::F32)[5];
@@ -697,6 +701,7 @@ fn attention_of_batch(
 }
 
 #[test]
+#[serial]
 fn operators_with_a_schema_are_made_of_parts() {
     let [_, parts] = devices();
     for (number, (case, reference)) in schema_cases().iter().enumerate() {
