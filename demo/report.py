@@ -141,7 +141,8 @@ class Report:
         places = []
         for place, name in PLACES.items():
             here = [row for row in self.timed if row["place"] == place]
-            places.append([f"{name}: {len(here)} operators", *figures(here)])
+            count = f"{len(here)} operator{'s' if len(here) != 1 else ''}"
+            places.append([f"{name}: {count}", *figures(here)])
         most = sorted(self.timed, key=lambda row: -row["seconds"])[:MOST_EXPENSIVE]
         places += [[f"  {row['operator']} ({PLACES[row['place']]})", *figures([row])] for row in most]
         return "\n".join([*lines, *aligned([head, *places])])
