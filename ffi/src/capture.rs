@@ -5,7 +5,9 @@ use std::ffi::{CStr, c_char, c_void};
 
 use outrigger_device::sys::otr_host_kernel_fn;
 use outrigger_hooks as hooks;
-use outrigger_hooks::{CaptureMode, ConditionalKind, DType, HostNode, KernelCall, Result};
+use outrigger_hooks::{
+    AddressRange, CaptureMode, ConditionalKind, DType, HostNode, KernelCall, Result,
+};
 
 use crate::graph::graphs;
 use crate::guard::{Out, OutStruct, null, slice, struct_size, text, unused};
@@ -35,6 +37,22 @@ pub struct otr_kernel_call_t {
     pub address_offsets: *const u32,
     /// How many there are.
     pub address_count: u32,
+    /// 0
+    pub reserved: u32,
+    /// For each address what the kernel uses from there on; or NULL. With it, the kernel runs on every
+    /// device: over copies in host memory where the driver runs no host kernels and the host does not
+    /// see the memory.
+    pub address_ranges: *const otr_address_range_t,
+}
+
+/// What a kernel uses from one of its addresses on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct otr_address_range_t {
+    /// Bytes, all within one allocation.
+    pub bytes: u64,
+    /// 1 if the kernel writes to them, else 0.
+    pub written: u32,
     /// 0
     pub reserved: u32,
 }
@@ -127,6 +145,22 @@ pub(crate) fn with_kernel<R>(
         // SAFETY: not NULL; a label is a NUL-terminated string that lives as long as the process.
         unsafe { CStr::from_ptr(call.label) }
     };
+    let ranges = if call.address_ranges.is_null() {
+        &[]
+    } else {
+        slice(
+            call.address_ranges,
+            call.address_count as usize,
+            "call->address_ranges",
+        )?
+    };
+    let ranges: Vec<AddressRange> = ranges
+        .iter()
+        .map(|range| AddressRange {
+            bytes: range.bytes,
+            written: range.written != 0,
+        })
+        .collect();
     with(&KernelCall {
         function: call.function.ok_or_else(|| null("call->function"))?,
         args: slice(
@@ -141,6 +175,7 @@ pub(crate) fn with_kernel<R>(
             call.address_count as usize,
             "call->address_offsets",
         )?,
+        ranges: &ranges,
     })
 }
 
@@ -169,8 +204,8 @@ pub(crate) fn with_host_node<R>(
 }
 
 api! {
-    /// Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the device
-    /// runs none and its memory is not visible to the host.
+    /// Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the driver
+    /// runs none, its memory is not visible to the host, and the call says nothing of what to copy.
     fn otr_kernel_launch(stream: otr_stream_t, call: *const otr_kernel_call_t) {
         with_kernel(call, |call| {
             let stream = hooks::stream(stream)?;

@@ -37,6 +37,8 @@ pub(crate) struct Command {
     /// Whether words of the block may be addresses that are not known as such. Other memory cannot be bound in place of
     /// what they name.
     pub(crate) fixed: bool,
+    /// Whether the addresses in the block of a kernel are host pointers: it runs as a host call on every device.
+    pub(crate) on_host: bool,
 }
 
 /// The work of a node.
@@ -397,6 +399,7 @@ impl Store {
                 call: Some(stored),
                 name: plan.label,
                 fixed,
+                on_host: false,
             },
         })
     }

@@ -66,7 +66,7 @@ pub use exec::{ExecFlags, ExecInfo, ExecMode, GraphExec};
 pub use graph::{DumpFormat, Graph, GraphInfo, check_pattern};
 pub use memory::{Claim, Device, PoolRef, Replayed};
 pub use outrigger_ops::{Error, Result};
-pub use record::{HostNode, KernelCall};
+pub use record::{AddressRange, HostNode, KernelCall};
 pub use recorder::{Lane, Mark, Recorder, Unjoined};
 pub use schedule::{Chunk, Region, Schedule, Segment};
 pub use steps::HostNodeFn;

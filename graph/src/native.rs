@@ -158,14 +158,21 @@ unsafe fn keep(
     calls: &mut HostSteps,
 ) -> Result<()> {
     let kernel = |one: KernelSubmission<'_>| {
-        if !steps::is_host(one.function)
+        if !one.on_host
+            && !steps::is_host(one.function)
             && let Some(kernel) = device.door().host_kernel(one.function)?
         {
             // SAFETY: the block was made for this kernel. the graph keeps its memory alive until the last launch has
             // finished.
             return Ok(unsafe { queue.launch(kernel, one.args, one.cost_ns, one.label) }?);
         }
-        let bias = device.door().host_bias()?;
+        // Where nobody reaches the device's memory, a host function names none of it.
+        let alone = steps::is_host(one.function) && !device.door().runs_host_kernels()?;
+        let bias = if one.on_host || alone {
+            0
+        } else {
+            device.door().host_bias()?
+        };
         let step = Arc::new(HostStep {
             function: one.function,
             block: one.args.to_vec(),

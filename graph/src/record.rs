@@ -32,6 +32,17 @@ pub struct KernelCall<'a> {
     pub label: &'static CStr,
     /// The offsets in the block at which device addresses stand, in bytes; each is a multiple of 8.
     pub address_offsets: &'a [u32],
+    /// What the kernel uses from each of these addresses on; empty if that is not known.
+    pub ranges: &'a [AddressRange],
+}
+
+/// The bytes that a kernel uses from one of its addresses on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    /// How many there are.
+    pub bytes: u64,
+    /// Whether the kernel writes to them.
+    pub written: bool,
 }
 
 impl KernelCall<'_> {
@@ -39,7 +50,7 @@ impl KernelCall<'_> {
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an offset that is no multiple of 8 or beyond the block.
-    pub(crate) fn addresses(&self) -> Result<Vec<(u32, u64)>> {
+    pub fn addresses(&self) -> Result<Vec<(u32, u64)>> {
         let one = |&offset: &u32| {
             let at = offset as usize;
             let word = self.args.get(at..at + 8).filter(|_| at.is_multiple_of(8));
@@ -145,6 +156,7 @@ fn stored(
             call: None,
             name: c"graph",
             fixed: false,
+            on_host: false,
         },
     }
 }
@@ -228,6 +240,37 @@ pub(crate) fn kernel(
     stored.effects = true;
     stored.command.name = call.label;
     Ok((stored, accesses))
+}
+
+/// Records an operator over copies of its operands in host memory, which the graph keeps.
+pub(crate) fn operator_on_host(
+    store: &mut Store,
+    device: &'static dyn Device,
+    id: OperatorId,
+    call: &Call<'_>,
+) -> Result<Recorded> {
+    let refused = |error| refused(id, error);
+    outrigger_ops::check(id, call).map_err(refused)?;
+    device.admit_host_kernel(id)?;
+    let places = vec![None; call.inputs.len() + call.outputs.len()];
+    let mut stored = store.operator(id, call, &places, refused)?;
+    // What the copies behind it read is not known to the graph.
+    stored.effects = true;
+    stored.command.on_host = true;
+    Ok((stored, Vec::new()))
+}
+
+/// Records a host kernel over copies in host memory, which the graph keeps.
+pub(crate) fn kernel_on_host(store: &mut Store, call: &KernelCall<'_>) -> Recorded {
+    let words = store.push_bytes(call.args);
+    let label = call.label.to_string_lossy();
+    let size = call.args.len() as u32;
+    let mut stored = stored(Kind::Kernel, label, call.function, words, size);
+    stored.cost_ns = call.cost_ns;
+    stored.effects = true;
+    stored.command.name = call.label;
+    stored.command.on_host = true;
+    (stored, Vec::new())
 }
 
 pub(crate) fn copy(

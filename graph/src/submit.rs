@@ -43,6 +43,8 @@ pub(super) struct KernelSubmission<'a> {
     pub(super) args: &'a [u8],
     pub(super) cost_ns: u32,
     pub(super) label: &'static CStr,
+    /// Whether its addresses are host pointers.
+    pub(super) on_host: bool,
 }
 
 impl Submission<'_> {
@@ -126,6 +128,7 @@ unsafe fn submission(program: &Program, id: NodeId) -> Option<Submission<'_>> {
             args: &bytemuck::cast_slice(block)[..command.size as usize],
             cost_ns: node.spec.cost_ns,
             label: command.name,
+            on_host: command.on_host,
         })),
         (Work::None | Work::Conditional(_), _) => None,
     }
@@ -153,9 +156,7 @@ pub(super) unsafe fn submit_node(stream: &Timeline, program: &Program, id: NodeI
     if let Some(one) = unsafe { submission(program, id) } {
         // SAFETY: this function's contract: all memory that the node names is live until it has run. The block was made
         // for this kernel.
-        let kernel = |one: KernelSubmission<'_>| unsafe {
-            stream.launch_host(one.function, one.args, one.cost_ns, one.label)
-        };
+        let kernel = |one: KernelSubmission<'_>| unsafe { launch(stream, one) };
         // SAFETY: as above.
         return unsafe { one.put(stream.queue(), |error| stream.failed(error), kernel) };
     }
@@ -178,6 +179,34 @@ pub(super) unsafe fn submit_node(stream: &Timeline, program: &Program, id: NodeI
         |index| unsafe { submit(stream, &bodies[index]) }.map_err(Stop),
     );
     followed.map_err(|stop| stop.0)
+}
+
+/// Submits a host kernel, or a call of a host function.
+///
+/// # Safety
+/// The block was made for this kernel, and all memory that it names is live until it has run.
+unsafe fn launch(stream: &Timeline, one: KernelSubmission<'_>) -> Result<()> {
+    if one.on_host {
+        // SAFETY: this function's contract; `on_host`: the addresses are host pointers.
+        return unsafe { stream.call_on_host(one.function, one.args, one.label) };
+    }
+    let door = stream.door();
+    if steps::is_host(one.function) && !door.runs_host_kernels()? {
+        let (function, block) = (one.function, one.args.to_vec());
+        return stream.host_call_now(move |upstream| {
+            let upstream = upstream.err().unwrap_or(Code::OK);
+            // SAFETY: `is_host`: the block is one of `host_block`. Nobody reaches the device's memory, so the function
+            // names none of it, and needs no bias.
+            let code = unsafe { steps::call_host(function, block.as_ptr().cast(), 0, upstream.0) };
+            if code == Code::OK.0 {
+                Ok(())
+            } else {
+                Err(Code(code))
+            }
+        });
+    }
+    // SAFETY: this function's contract.
+    unsafe { stream.launch_host(one.function, one.args, one.cost_ns, one.label) }
 }
 
 /// Why a conditional node ends early.

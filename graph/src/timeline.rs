@@ -94,6 +94,32 @@ impl Timeline {
         .map_err(|error| error.on_stream(self.id))
     }
 
+    /// The way to the driver's kernels.
+    pub(crate) fn door(&self) -> &'static Door {
+        self.door
+    }
+
+    /// Runs a host kernel over host pointers as a host call; see [`outrigger_ops::Door::call_on_host`].
+    ///
+    /// # Safety
+    /// The contract of [`outrigger_ops::Door::call_on_host`].
+    ///
+    /// # Errors
+    /// Those of [`outrigger_ops::Door::call_on_host`].
+    pub unsafe fn call_on_host(
+        &self,
+        function: KernelFn,
+        args: &[u8],
+        label: &'static CStr,
+    ) -> Result<()> {
+        // SAFETY: this function's contract is that of `Door::call_on_host`.
+        unsafe {
+            self.door
+                .call_on_host(&self.queue, &self.failed, (function, args), label)
+        }
+        .map_err(|error| error.on_stream(self.id))
+    }
+
     /// Runs a function on the host in queue order, exactly once. The function gets the failure of the work before it,
     /// if any. If the function fails, the queue fails.
     ///

@@ -39,6 +39,7 @@ mod places;
 mod pool;
 mod registrations;
 mod runtime;
+mod staging;
 mod stream;
 mod timelines;
 
@@ -78,8 +79,8 @@ pub use outrigger_allocator::{
 };
 pub use outrigger_device::{Code, CopyKind, DType, LoadReport};
 pub use outrigger_graph::{
-    CaptureInfo, CaptureMode, ConditionalKind, DestroyFn, DumpFormat, ExecFlags, ExecInfo,
-    ExecMode, Graph, GraphExec, GraphInfo, HostNode, HostNodeFn, KernelCall,
+    AddressRange, CaptureInfo, CaptureMode, ConditionalKind, DestroyFn, DumpFormat, ExecFlags,
+    ExecInfo, ExecMode, Graph, GraphExec, GraphInfo, HostNode, HostNodeFn, KernelCall,
 };
 pub use outrigger_handles::Ref;
 pub use outrigger_ops as ops;

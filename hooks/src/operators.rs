@@ -84,7 +84,11 @@ impl Stream {
         // SAFETY: this function's contract, for each of these.
         unsafe {
             if !(self.device().door().composes(operator) && self.call_parts(operator, call)?) {
-                self.record_call(operator, call)?;
+                if self.is_staged(operator, call)? {
+                    self.call_staged(operator, call)?;
+                } else {
+                    self.record_call(operator, call)?;
+                }
             }
             self.guard(operator, call)
         }
@@ -172,6 +176,7 @@ impl Stream {
             cost_ns: 0,
             label: operator.name(),
             address_offsets: &guard.addresses,
+            ranges: &[],
         };
         // SAFETY: the block is the guard's; its memory is live by this function's contract.
         unsafe { self.launch(&kernel) }
@@ -212,7 +217,14 @@ impl Stream {
             .map_err(|error| refused(operator, error).on_stream(self.id()))?;
         device.admit_host_kernel(operator)?;
         // SAFETY: the plan made the block for this kernel. This function's contract: its operands are live and ordered.
-        unsafe { self.launch_host(plan.kernel, plan.args(), plan.cost_ns, plan.label) }?;
+        match unsafe { self.launch_host(plan.kernel, plan.args(), plan.cost_ns, plan.label) } {
+            Ok(()) => {}
+            // SAFETY: this function's contract.
+            Err(_) if !device.door().runs_host_kernels()? => unsafe {
+                self.call_staged(operator, call)?;
+            },
+            Err(error) => return Err(error),
+        }
         Ok(device.host_kernel_place())
     }
 
@@ -311,15 +323,20 @@ impl Stream {
     }
 
     /// Launches a host kernel in stream order. It becomes a launch where the driver takes host functions, and a host
-    /// call where the host sees the device's memory.
+    /// call where the host sees the device's memory. Elsewhere it is a host call over copies, if the call says how many
+    /// bytes to copy.
     ///
     /// # Safety
     /// The kernel may run with this block, and the memory that the block names is live until it has run.
     ///
     /// # Errors
-    /// `UNSUPPORTED` if the device can do neither; `INVALID_ARGUMENT` for an address offset that is wrong.
+    /// `UNSUPPORTED` if there is no way to run it; `INVALID_ARGUMENT` for an address offset that is wrong.
     #[inline]
     pub unsafe fn launch(&self, call: &KernelCall<'_>) -> Result<()> {
+        if !call.ranges.is_empty() && !self.device().door().runs_host_kernels()? {
+            // SAFETY: this function's contract.
+            return unsafe { self.launch_staged(call) };
+        }
         if self.is_capturing() {
             return self.record_kernel(call);
         }
@@ -333,13 +350,17 @@ impl Stream {
     /// The function may be called with its user data, from any thread, until `destroy` is called.
     ///
     /// # Errors
-    /// `UNSUPPORTED` if the host cannot reach the device's memory. Then neither the function nor `destroy` is called.
+    /// `UNSUPPORTED` if the node names memory and the host cannot reach it. Then neither the function nor `destroy` is
+    /// called.
     pub unsafe fn host_node(&self, node: &HostNode<'_>) -> Result<()> {
+        let bias = match self.device().door().host_bias() {
+            Ok(bias) => bias,
+            Err(_) if node.reads.is_empty() && node.writes.is_empty() => 0,
+            Err(error) => return Err(self.not_recorded(error)),
+        };
         if self.is_capturing() {
             return self.record_host_node(node);
         }
-        let bias = self.device().door().host_bias();
-        let bias = bias.map_err(|error| error.on_stream(self.id()))?;
         let (function, user, destroy) = (node.function, node.user as usize, node.destroy);
         self.host_call_now(move |upstream| {
             let upstream = upstream.err().unwrap_or(Code::OK);

@@ -192,8 +192,8 @@ struct Count {
     staged_bytes: u64,
 }
 
-/// What one thread has counted: calls, timed calls and nanoseconds, on the device and as host kernels.
-type Counts = Box<[[[AtomicU64; 3]; 2]]>;
+/// What one thread has counted: calls, timed calls, nanoseconds and staged bytes, on the device and as host kernels.
+type Counts = Box<[[[AtomicU64; 4]; 2]]>;
 
 /// By the number of the thread. The last one is of all threads without a number.
 static COUNTS: [OnceLock<Counts>; SHARDS + 1] = [const { OnceLock::new() }; SHARDS + 1];
@@ -281,14 +281,14 @@ pub fn set_nan_guard(guard: NanGuard) {
 #[cold]
 fn new_counts() -> Counts {
     // Zeroed pages that nobody writes to take no memory, and most operators are never called.
-    let zeroed = Box::<[[[AtomicU64; 3]; 2]]>::new_zeroed_slice(OperatorId::MOST);
+    let zeroed = Box::<[[[AtomicU64; 4]; 2]]>::new_zeroed_slice(OperatorId::MOST);
     // SAFETY: all bits 0 are the number 0.
     unsafe { zeroed.assume_init() }
 }
 
 /// Adds to numbers of an operator.
 #[inline]
-fn add(operator: OperatorId, place: Place, numbers: [u64; 3]) {
+fn add(operator: OperatorId, place: Place, numbers: [u64; 4]) {
     let shard = shard();
     let counts = COUNTS[shard.unwrap_or(SHARDS)].get_or_init(new_counts);
     let sums = &counts[operator.index() as usize][place as usize & 1];
@@ -305,13 +305,19 @@ fn add(operator: OperatorId, place: Place, numbers: [u64; 3]) {
 /// Counts calls of an operator on the device or as host kernels.
 #[inline]
 pub(crate) fn count(operator: OperatorId, place: Place, calls: u64) {
-    add(operator, place, [calls, 0, 0]);
+    add(operator, place, [calls, 0, 0, 0]);
 }
 
 /// Counts a call that was timed.
 #[cold]
 pub(crate) fn count_timed(operator: OperatorId, place: Place, nanoseconds: u64) {
-    add(operator, place, [1, 1, nanoseconds]);
+    add(operator, place, [1, 1, nanoseconds, 0]);
+}
+
+/// Counts bytes that were copied between device and host for a host kernel.
+#[cold]
+pub(crate) fn count_staged(operator: OperatorId, bytes: u64) {
+    add(operator, Place::HostKernel, [0, 0, 0, bytes]);
 }
 
 fn warned(operator: &str, place: Place) -> bool {
@@ -422,10 +428,11 @@ pub fn operator_report() -> Vec<PlaceEntry> {
         for place in [Place::Device, Place::HostKernel] {
             let mut sum = Count::default();
             for counts in COUNTS.iter().filter_map(OnceLock::get) {
-                let [calls, timed, nanoseconds] = &counts[index as usize][place as usize];
+                let [calls, timed, nanoseconds, staged] = &counts[index as usize][place as usize];
                 sum.calls += calls.load(Ordering::Relaxed);
                 sum.timed_calls += timed.load(Ordering::Relaxed);
                 sum.nanoseconds += nanoseconds.load(Ordering::Relaxed);
+                sum.staged_bytes += staged.load(Ordering::Relaxed);
             }
             if sum.calls > 0 {
                 entries.push(entry(id.name().to_string_lossy().into_owned(), place, sum));

@@ -228,6 +228,16 @@ typedef struct otr_status otr_status_t;
 // A stream: a generational id, never 0.
 typedef uint64_t otr_stream_t;
 
+// What a kernel uses from one of its addresses on.
+typedef struct {
+  // Bytes, all within one allocation.
+  uint64_t bytes;
+  // 1 if the kernel writes to them, else 0.
+  uint32_t written;
+  // 0
+  uint32_t reserved;
+} otr_address_range_t;
+
 // A host kernel to launch.
 typedef struct {
   // sizeof(otr_kernel_call_t)
@@ -251,6 +261,10 @@ typedef struct {
   uint32_t address_count;
   // 0
   uint32_t reserved;
+  // For each address what the kernel uses from there on; or NULL. With it, the kernel runs on every
+  // device: over copies in host memory where the driver runs no host kernels and the host does not
+  // see the memory.
+  const otr_address_range_t *address_ranges;
 } otr_kernel_call_t;
 
 // A host function of a stream or graph. `bias`: add it to an address of this device to reach the
@@ -931,8 +945,8 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the device
-// runs none and its memory is not visible to the host.
+// Launches a host kernel in stream order and returns at once. OTR_ERR_UNSUPPORTED if the driver
+// runs none, its memory is not visible to the host, and the call says nothing of what to copy.
 otr_status_t *otr_kernel_launch(otr_stream_t stream, const otr_kernel_call_t *call);
 
 // Calls a host function in stream order: once, or at every replay if the stream captures.

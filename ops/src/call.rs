@@ -133,6 +133,25 @@ impl<'a> Tensor<'a> {
         self.raw.rank as usize
     }
 
+    /// The bytes that the elements reach over: the distance of the first one from the address, and how many there are. 0
+    /// bytes without elements.
+    pub fn reach(&self) -> (i64, u64) {
+        let size = self.dtype().size().unwrap_or(0) as i64;
+        if size == 0 || self.numel() == 0 {
+            return (0, 0);
+        }
+        let (mut low, mut high) = (0, 0);
+        for (&extent, &stride) in self.sizes().iter().zip(self.strides()) {
+            let reach = (extent - 1) * stride;
+            if reach < 0 {
+                low += reach;
+            } else {
+                high += reach;
+            }
+        }
+        (low * size, ((high - low + 1) * size) as u64)
+    }
+
     /// Number of elements: the product of the sizes, 1 for rank 0.
     #[inline]
     pub fn numel(&self) -> i64 {

@@ -184,8 +184,40 @@ impl Door {
         if !self.host_visible {
             return Err(no_way().in_operator(label.to_string_lossy()));
         }
-        // SAFETY: this function's contract is that of `call_on_host`, and the host sees the memory, as just checked.
-        unsafe { call_on_host(queue, failed, function, args, label) }
+        // SAFETY: this function's contract. R15: device addresses are host pointers.
+        unsafe { self.call_on_host(queue, failed, (function, args), label) }
+    }
+
+    /// Runs a host kernel as a host call, over addresses of the host.
+    ///
+    /// # Safety
+    /// The kernel may run with this argument block, whose addresses are host pointers to memory that is live until it has
+    /// run.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    #[cold]
+    pub unsafe fn call_on_host(
+        &self,
+        queue: &Queue,
+        failed: &Arc<FailedOperator>,
+        (function, args): (KernelFn, &[u8]),
+        label: &'static CStr,
+    ) -> Result<()> {
+        let args = args.to_vec();
+        let noted = Arc::clone(failed);
+        let call = move |upstream: Result<(), Code>| {
+            upstream?;
+            // SAFETY: this function's contract: the block is the kernel's, and its memory is live. Its addresses are
+            // host pointers, so the bias is 0.
+            let code = unsafe { function(args.as_ptr().cast(), args.len() as u32, 0) };
+            if code == Code::OK.0 {
+                return Ok(());
+            }
+            noted.set(label.into());
+            Err(Code(code))
+        };
+        queue.host_call(call).map_err(|error| failed.explain(error))
     }
 
     /// What a thread of the driver has to add to a device address to reach its bytes.
@@ -217,34 +249,6 @@ impl std::fmt::Debug for Door {
             .field("ordinal", &self.ordinal)
             .finish_non_exhaustive()
     }
-}
-
-/// Runs a host kernel as a host call.
-///
-/// # Safety
-/// The contract of [`Door::launch_host`]. The host sees the device's memory.
-#[cold]
-unsafe fn call_on_host(
-    queue: &Queue,
-    failed: &Arc<FailedOperator>,
-    function: KernelFn,
-    args: &[u8],
-    label: &'static CStr,
-) -> Result<()> {
-    let args = args.to_vec();
-    let noted = Arc::clone(failed);
-    let call = move |upstream: Result<(), Code>| {
-        upstream?;
-        // SAFETY: this function's contract: the block is the kernel's, and its memory is live. R15: device addresses
-        // are host pointers, so the bias is 0.
-        let code = unsafe { function(args.as_ptr().cast(), args.len() as u32, 0) };
-        if code == Code::OK.0 {
-            return Ok(());
-        }
-        noted.set(label.into());
-        Err(Code(code))
-    };
-    queue.host_call(call).map_err(|error| failed.explain(error))
 }
 
 #[cold]

@@ -279,6 +279,7 @@ pub fn kernel() -> otr_kernel_call_t {
         address_offsets: null(),
         address_count: 0,
         reserved: 0,
+        address_ranges: std::ptr::null(),
     }
 }
 

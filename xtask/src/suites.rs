@@ -206,9 +206,13 @@ impl Run<'_> {
             }
             Work::Mutants => mutants::suite(workspace),
             Work::Sanitizer(sanitizer) => sanitizer.suite(workspace, name),
-            Work::Sweep { driver } => {
+            Work::Sweep {
+                driver,
+                dtypes,
+                samples,
+            } => {
                 self.shim()?;
-                python::sweep(workspace, name, &self.driver(driver)?)
+                python::sweep(workspace, name, &self.driver(driver)?, dtypes, samples)
             }
             Work::Torch { driver, device } => {
                 self.shim()?;

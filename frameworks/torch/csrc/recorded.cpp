@@ -9,6 +9,7 @@
 #include "capture.h"
 #include "host.h"
 #include "images.h"
+#include "schema_call.h"
 #include "values.h"
 
 #include <ATen/core/grad_mode.h>
@@ -238,8 +239,8 @@ class Recording {
     }
     auto call = std::make_shared<Recorded>(op_);
     call_ = call.get();
-    for (const c10::IValue& value : arguments) {
-      call_->slots.push_back(slot_of(value));
+    for (size_t i = 0; i < count; ++i) {
+      call_->slots.push_back(slot_of(arguments[i], writes(op_.schema(), op_.schema().arguments()[i])));
     }
     torch::jit::Stack results;
     for (const c10::IValue& value : images_.results()) {
@@ -297,7 +298,7 @@ class Recording {
     }
   }
 
-  uint32_t place_of(const at::Tensor& tensor) {
+  uint32_t place_of(const at::Tensor& tensor, bool written) {
     Place place;
     place.defined = tensor.defined();
     if (place.defined) {
@@ -307,6 +308,7 @@ class Recording {
         if (place.bytes != 0) {
           place.address = static_cast<uint32_t>(addresses_.size());
           addresses_.push_back(address_of(tensor.const_data_ptr()));
+          ranges_.push_back({place.bytes, written ? 1U : 0U, 0});
         }
       } else {
         place.host = tensor.storage();
@@ -317,7 +319,7 @@ class Recording {
     return static_cast<uint32_t>(call_->places.size() - 1);
   }
 
-  Slot slot_of(const c10::IValue& value) {
+  Slot slot_of(const c10::IValue& value, bool written) {
     Slot slot;
     if (value.isTensor()) {
       const at::Tensor& tensor = value.toTensor();
@@ -339,10 +341,10 @@ class Recording {
     }
     if (slot.kind == Slot::Kind::kOptionalTensors) {
       for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-        slot.places.push_back(place_of(tensor.value_or(at::Tensor())));
+        slot.places.push_back(place_of(tensor.value_or(at::Tensor()), written));
       }
     } else {
-      each_tensor(value, [&](const at::Tensor& tensor) { slot.places.push_back(place_of(tensor)); });
+      each_tensor(value, [&](const at::Tensor& tensor) { slot.places.push_back(place_of(tensor, written)); });
     }
     return slot;
   }
@@ -369,7 +371,7 @@ class Recording {
     }
     at::Tensor made =
         empty_strided_on(device_, found.sizes(), found.strides(), c10::typeMetaToScalarType(found.dtype()));
-    call_->targets.push_back(place_of(made));
+    call_->targets.push_back(place_of(made, true));
     return made;
   }
 
@@ -387,6 +389,7 @@ class Recording {
     node.label = name_;
     node.address_offsets = offsets.data();
     node.address_count = static_cast<uint32_t>(offsets.size());
+    node.address_ranges = ranges_.data();
     keep_in_capture(stream_, std::move(call));
     check(otr_kernel_launch(stream_, &node));
   }
@@ -397,6 +400,7 @@ class Recording {
   const char* name_;
   Images images_;
   std::vector<uint64_t> addresses_;
+  std::vector<otr_address_range_t> ranges_;
   Recorded* call_ = nullptr;
 };
 

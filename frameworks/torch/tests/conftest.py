@@ -18,6 +18,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Which device type is tested."""
     default = "mtia" if os.environ.get("OUTRIGGER_TORCH") == "mtia" else "outrigger"
     parser.addoption("--device", choices=("outrigger", "mtia"), default=default, help="the torch device type to test")
+    parser.addoption("--sweep-dtype", default="float32", metavar="DTYPE", help="dtype of the sweep's samples")
+    parser.addoption("--sweep-samples", type=int, metavar="N", help="samples of each operator in the sweep; all if not given")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,6 +84,18 @@ def host_visible(device):
     from torch_outrigger import _C
 
     return _C.device_info(device.index)["host_visible"]
+
+
+@pytest.fixture
+def timestamps(device):
+    """Skips a test where the driver cannot tell when work ran."""
+    import torch
+
+    try:
+        torch.Event(device.type, enable_timing=True).record()
+    except NotImplementedError as error:
+        assert "no timestamps" in str(error)
+        pytest.skip("the driver has no timestamps")
 
 
 @pytest.fixture

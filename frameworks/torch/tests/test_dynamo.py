@@ -37,7 +37,7 @@ def test_dynamo_knows_the_device_and_does_not_start_the_runtime(order):
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
-def test_the_profiler_times_operators_on_the_device(device):
+def test_the_profiler_times_operators_on_the_device(device, timestamps):
     x = torch.randn(64, 64, device=device)
     with profiler.profile(use_device="outrigger") as profile:
         x @ x

@@ -123,7 +123,7 @@ def test_an_event_marks_its_point(device, module, hold):
         assert late.query()
 
 
-def test_timed_events_measure(device, module):
+def test_timed_events_measure(device, module, timestamps):
     from torch_outrigger import _C
 
     start, end = torch.Event(device.type, enable_timing=True), torch.Event(device.type, enable_timing=True)

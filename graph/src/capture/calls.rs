@@ -12,7 +12,7 @@ use outrigger_ops::{Call, OperatorId};
 
 use super::{Capture, CapturedMark, LaneState, Stream, error};
 use crate::buffers::Resolver;
-use crate::data::{ConditionalKind, Drawn, Generator, Store};
+use crate::data::{ConditionalKind, DestroyFn, Drawn, Generator, Store};
 use crate::graph::{Graph, whole};
 use crate::memory::{Device, PoolRef};
 use crate::record::{self, Condition, DriverNode, HostNode, KernelCall, Recorded};
@@ -77,6 +77,40 @@ impl Stream {
     #[cold]
     pub fn record_kernel(&self, call: &KernelCall<'_>) -> Result<()> {
         self.record(|_, store, buffers| record::kernel(store, buffers, call))
+    }
+
+    /// Records an operator over copies of its operands in host memory, which the caller has given to the graph by
+    /// [`capture_own`](Self::capture_own).
+    ///
+    /// # Errors
+    /// Those of [`record_call`](Self::record_call).
+    #[cold]
+    pub fn record_call_on_host(&self, id: OperatorId, call: &Call<'_>) -> Result<()> {
+        self.record(|device, store, _| record::operator_on_host(store, device, id, call))
+    }
+
+    /// Records a host kernel over copies in host memory, which the caller has given to the graph.
+    ///
+    /// # Errors
+    /// `CAPTURE` if the capture has failed or ended.
+    #[cold]
+    pub fn record_kernel_on_host(&self, call: &KernelCall<'_>) -> Result<()> {
+        self.record(|_, store, _| Ok(record::kernel_on_host(store, call)))
+    }
+
+    /// Gives the graph user data, which it destroys when nothing of it runs any more.
+    ///
+    /// # Errors
+    /// `CAPTURE` if the capture has failed or ended. The user data is the caller's then.
+    #[cold]
+    pub fn capture_own(&self, user: *mut c_void, destroy: DestroyFn) -> Result<()> {
+        let (capture, _) = self.place()?;
+        capture
+            .with(|state| {
+                state.resources.own(user, Some(destroy));
+                Ok(())
+            })
+            .map_err(|error| error.on_stream(self.id()))
     }
 
     /// Records a function that is called at every replay.

@@ -175,5 +175,6 @@ pub(crate) fn kernel<R>(
         address_offsets: ADDRESS.as_ptr(),
         address_count: addresses,
         reserved: 0,
+        address_ranges: std::ptr::null(),
     })
 }

@@ -185,6 +185,7 @@ fn launch(
         address_offsets: offsets.as_ptr(),
         address_count: 2,
         reserved: 0,
+        address_ranges: std::ptr::null(),
     })
 }
 

@@ -30,9 +30,10 @@ pub(super) enum Suite {
     Mutants,
     /// The Rust tests of device, handles, allocator, graph and hooks under the thread and the address sanitizer
     Sanitizers,
-    /// torch's own operator database on the device; on its discrete face too with --all
+    /// torch's own operator database on the device: two samples of each operator; with --all all samples, and seven
+    /// dtypes on every kind of device
     Sweep,
-    /// The PyTorch tests on host unified, host discrete, the C driver, and as MTIA
+    /// The PyTorch tests on every kind of device, and as MTIA
     Torch,
     /// The archive for C and C++ hosts: unpacked, its examples built and run; hosts under sanitizers
     Hosts,
@@ -109,6 +110,10 @@ pub(super) enum Work {
     Sanitizer(Sanitizer),
     Sweep {
         driver: &'static str,
+        /// By their names in torch; each is a sweep of its own.
+        dtypes: &'static [&'static str],
+        /// How many samples of each operator; all for None.
+        samples: Option<u32>,
     },
     Torch {
         driver: &'static str,
@@ -188,6 +193,21 @@ enum Tier {
 const UNIFIED: &str = "host?face=unified";
 const DISCRETE: &str = "host?face=discrete";
 const LIBRARY: &str = "tests/library?devices=2";
+/// The operators and graphs of `host` as those of a driver.
+const NATIVE: &str = "host?face=discrete&operators=native&graphs=native";
+/// Memory that only the driver reaches, and no host functions.
+const SECOND: &str = "tests/drivers/dispatcher.c?devices=2&memory=1073741824";
+
+/// The dtypes of the sweep, as torch names them.
+const DTYPES: &[&str] = &[
+    "float32",
+    "float64",
+    "bfloat16",
+    "float16",
+    "int64",
+    "bool",
+    "complex64",
+];
 
 const CLIPPY: &[&str] = &[
     "clippy",
@@ -209,8 +229,29 @@ const fn sanitizer(name: &'static str, sanitizer: Sanitizer) -> Job {
     Job::new(Suite::Sanitizers, name, Work::Sanitizer(sanitizer), 180)
 }
 
-const fn sweep(name: &'static str, driver: &'static str) -> Job {
-    Job::new(Suite::Sweep, name, Work::Sweep { driver }, 240)
+/// A sweep of two samples of each operator, which takes about half a minute for each dtype.
+const fn sweep(
+    name: &'static str,
+    driver: &'static str,
+    dtypes: &'static [&'static str],
+    tier: Tier,
+) -> Job {
+    let work = Work::Sweep {
+        driver,
+        dtypes,
+        samples: Some(2),
+    };
+    Job::new(Suite::Sweep, name, work, 35 * dtypes.len() as u32).only(tier)
+}
+
+/// A sweep of all samples in float32.
+const fn whole_sweep(name: &'static str, driver: &'static str) -> Job {
+    let work = Work::Sweep {
+        driver,
+        dtypes: &["float32"],
+        samples: None,
+    };
+    Job::new(Suite::Sweep, name, work, 240).only(Tier::Everything)
 }
 
 const fn torch(name: &'static str, driver: &'static str, device: &'static str) -> Job {
@@ -236,7 +277,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 33] = [
+static JOBS: [Job; 42] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -265,9 +306,16 @@ static JOBS: [Job; 33] = [
     ),
     sanitizer("threads", Sanitizer::Thread),
     sanitizer("addresses", Sanitizer::Address),
-    sweep("sweep unified", UNIFIED),
-    sweep("sweep library", LIBRARY).only(Tier::Everything),
-    sweep("sweep discrete", DISCRETE).only(Tier::Everything),
+    sweep("sweep f32", UNIFIED, &["float32"], Tier::Short),
+    sweep("sweep bf16", DISCRETE, &["bfloat16"], Tier::Short),
+    whole_sweep("sweep unified", UNIFIED),
+    whole_sweep("sweep discrete", DISCRETE),
+    whole_sweep("sweep library", LIBRARY),
+    sweep("dtypes unified", UNIFIED, DTYPES, Tier::Everything),
+    sweep("dtypes discrete", DISCRETE, DTYPES, Tier::Everything),
+    sweep("dtypes driver-c", C_DRIVER, DTYPES, Tier::Everything),
+    sweep("dtypes native", NATIVE, DTYPES, Tier::Everything),
+    sweep("dtypes second", SECOND, DTYPES, Tier::Everything),
     soak("soak 600 s", 600, Tier::Everything),
     fuzz("fuzz 60 s", 60, Tier::Everything),
     fuzz("fuzz 10 s", 10, Tier::Short),
@@ -277,6 +325,8 @@ static JOBS: [Job; 33] = [
     torch("torch discrete", DISCRETE, "outrigger"),
     torch("torch driver-c", C_DRIVER, "outrigger"),
     torch("torch library", LIBRARY, "outrigger"),
+    torch("torch native", NATIVE, "outrigger"),
+    torch("torch second", SECOND, "outrigger"),
     torch("torch mtia", UNIFIED, "mtia"),
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
     Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),

@@ -46,8 +46,24 @@ pub(super) fn sweep(
     workspace: &Workspace,
     title: &str,
     driver: &DriverSpec,
+    dtypes: &[&str],
+    samples: Option<u32>,
 ) -> anyhow::Result<Counts> {
-    on_device(workspace, title, driver, "outrigger", &["sweep"])
+    let mut counts = Counts::default();
+    for dtype in dtypes {
+        let mut arguments = vec!["sweep".to_owned(), format!("--sweep-dtype={dtype}")];
+        arguments.extend(samples.map(|samples| format!("--sweep-samples={samples}")));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let title = format!("{title} {dtype}");
+        counts.add(on_device(
+            workspace,
+            &title,
+            driver,
+            "outrigger",
+            &arguments,
+        )?);
+    }
+    Ok(counts)
 }
 
 /// Runs pytest in the tests of the PyTorch package.

@@ -15,10 +15,14 @@ from pathlib import Path
 from . import document
 from .pool import Pool, Settings, Unusable
 from .result import Outcome, Result, Sweep
-from .verdict import FACES, Expectations, Verdict
+from .verdict import DTYPES, FACES, Expectations, Verdict
 
 PROGRESS_SECONDS = 2.0
-LIST = "from sweep.catalog import operators; print(*operators(), sep='\\n')"
+LIST = """
+import sys, torch
+from sweep.catalog import operators
+print(*operators(getattr(torch, sys.argv[1])), sep='\\n')
+"""
 
 
 def arguments() -> argparse.Namespace:
@@ -29,6 +33,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--driver", help="OUTRIGGER_DRIVER to use instead of the host device's face")
     parser.add_argument("--filter", default="", metavar="REGEX", help="only operators whose name matches")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes, each with one thread")
+    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0], help="dtype of the samples")
+    parser.add_argument("--samples", type=int, metavar="N", help="samples of each operator; all if not given")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to save the results")
     parser.add_argument(
         "--from",
@@ -42,8 +48,10 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.jobs < 1:
         parser.error("--jobs must be at least 1")
-    if options.write_doc and options.filter:
-        parser.error("--write-doc needs all operators, and --filter leaves some out")
+    if options.samples is not None and options.samples < 1:
+        parser.error("--samples must be at least 1")
+    if options.write_doc and (options.filter or options.samples or options.dtype != DTYPES[0]):
+        parser.error("--write-doc needs all operators with all samples in float32: no --filter, --samples, --dtype")
     return options
 
 
@@ -67,10 +75,16 @@ def main() -> int:
 def run(options: argparse.Namespace) -> Sweep:
     """Runs the operators that `options` ask for."""
     driver = options.driver or f"host?face={options.face}"
-    settings = Settings(options.device, options.jobs, environment={"OUTRIGGER_DRIVER": driver})
-    names = [name for name in all_operators() if re.search(options.filter, name)]
+    settings = Settings(
+        options.device,
+        options.jobs,
+        environment={"OUTRIGGER_DRIVER": driver},
+        dtype=options.dtype,
+        samples=options.samples,
+    )
+    names = [name for name in all_operators(options.dtype) if re.search(options.filter, name)]
     pool = Pool(settings)
-    sweep = Sweep(options.device, options.face, "", [])
+    sweep = Sweep(options.device, options.face, "", [], options.dtype)
     progress = Progress(len(names))
     for result in pool.run(names):
         sweep.results.append(result)
@@ -79,10 +93,10 @@ def run(options: argparse.Namespace) -> Sweep:
     return sweep
 
 
-def all_operators() -> list[str]:
-    """The names of all operators, asked of another process: this one stays without torch."""
+def all_operators(dtype: str) -> list[str]:
+    """The names of all operators that have the dtype, asked of another process: this one stays without torch."""
     folder = Path(__file__).resolve().parent.parent
-    listed = subprocess.run([sys.executable, "-c", LIST], cwd=folder, text=True, capture_output=True)
+    listed = subprocess.run([sys.executable, "-c", LIST, dtype], cwd=folder, text=True, capture_output=True)
     if listed.returncode != 0:
         raise Unusable(f"torch's operator database cannot be imported:\n{listed.stderr}")
     return listed.stdout.split("\n")[:-1]
@@ -115,9 +129,9 @@ def report(sweeps: list[Sweep], expectations: Expectations) -> int:
     """Prints what is not as expected, then the counts; returns how many failed."""
     count = dict.fromkeys(Verdict, 0)
     for sweep in sweeps:
-        print(f"\n{sweep.device}, {sweep.face}:", ", ".join(f"{n} {o.value}" for o, n in sweep.count().items()))
+        print(f"\n{sweep.device}, {sweep.face}, {sweep.dtype}:", ", ".join(f"{n} {o.value}" for o, n in sweep.count().items()))
         for result in sweep.results:
-            judgement = expectations.judge(result, sweep.face)
+            judgement = expectations.judge(result, sweep.face, sweep.dtype)
             count[judgement.verdict] += 1
             if judgement.verdict is Verdict.FAILED:
                 print(f"FAILED {result.name}: {judgement.reason}")

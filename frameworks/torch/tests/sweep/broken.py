@@ -22,8 +22,8 @@ from .operator import ACCUMULATING, ELEMENTWISE, Operator
 HANG_SECONDS = 3600
 
 
-def operators() -> dict[str, Operator]:
-    """All of them, by name."""
+def operators(dtype: torch.dtype) -> dict[str, Operator]:
+    """All of them, by name. They have one dtype."""
     neg = torch.neg
     made = [
         operator("good", neg),

@@ -21,7 +21,7 @@ from . import compare
 from .operator import Operator, Tolerance
 from .chance import draws_random
 from .compare import Mismatch
-from .fallback import Fallbacks
+from .places import Places
 from .result import Outcome, Result, one_line
 from .transfer import Arguments, Transfer
 
@@ -45,6 +45,10 @@ class Pair:
     actual: Any
     again: Callable[[], Any]
     """Repeats the call on CPU tensors."""
+    wide_arguments: Arguments | None = None
+    """The arguments in float64, where the results have a reference."""
+    wide: Any = None
+    """What the call gives for them."""
 
     @functools.cached_property
     def random(self) -> bool:
@@ -55,10 +59,13 @@ class Pair:
 class Check:
     """The check of one operator on one device."""
 
-    def __init__(self, operator: Operator, device: torch.device, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, operator: Operator, device: torch.device, heartbeat: Heartbeat, samples: int | None = None
+    ) -> None:
         self.operator = operator
         self.device = device
         self.heartbeat = heartbeat
+        self.limit = samples
         self.result = Result(operator.name, Outcome.PASS, str(operator.dtype).removeprefix("torch."))
         self.index = 0
         self.left_to_chance: set[int] = set()
@@ -66,16 +73,16 @@ class Check:
     def run(self) -> Result:
         """Checks all samples."""
         started = time.monotonic()
-        fallbacks = Fallbacks(self.device)
+        places = Places(self.device)
         try:
-            for self.index, sample in enumerate(self.operator.samples()):
+            for self.index, sample in enumerate(self.operator.samples(self.limit)):
                 self.result.samples += 1
                 self.sample(sample)
         except Exception as error:  # The generator of samples is torch's, and may lack what it needs.
             self.note(f"no further samples: {explain(error)}")
         self.synchronize()
         self.result.random = len(self.left_to_chance)
-        self.result.fallbacks = fallbacks.taken()
+        self.result.places = places.taken()
         self.result.seconds = round(time.monotonic() - started, 3)
         self.result.outcome = self.outcome()
         return self.result
@@ -171,28 +178,40 @@ class Check:
     def call(self, sample: SampleInput, function: Callable[..., Any]) -> Pair:
         """Calls `function` on both sides, with copies of the arguments."""
 
-        def on(device: torch.device) -> tuple[Arguments, Any]:
-            moved = Transfer(device, self.operator).sample(sample)
+        def on(device: torch.device, wide: bool = False) -> tuple[Arguments, Any]:
+            moved = Transfer(device, self.operator, wide).sample(sample)
             return moved, function(moved.input, *moved.args, **moved.kwargs)
 
         try:
             arguments, expected = on(CPU)
         except Exception as error:
             raise Refused from error
+        wide_arguments, wide = self.reference(on)
         moved, actual = on(self.device)
         if self.operator.keeps_devices:
             # A copy to the host that does not block ends up in pinned memory some time later.
             self.wait()
-        return Pair(arguments, moved, expected, actual, again=lambda: on(CPU))
+        return Pair(arguments, moved, expected, actual, lambda: on(CPU), wide_arguments, wide)
+
+    def reference(self, on: Callable[[torch.device, bool], tuple[Arguments, Any]]) -> tuple[Arguments | None, Any]:
+        """The call in float64; nothing where the CPU refuses that, as it does for results of a given dtype."""
+        if not self.operator.has_reference:
+            return None, None
+        try:
+            return on(CPU, True)
+        except Exception:
+            return None, None
 
     def compare_results(self, pair: Pair, finish: Callable[[Any], Any]) -> None:
         """Compares the results, and the arguments, which the call may have written to.
 
         `finish` makes results comparable that are defined only up to a sign or an order.
         """
-        self.same("result", finish(pair.expected), finish(pair.actual), pair, self.operator.tolerance)
+        wide = finish(pair.wide) if pair.wide_arguments is not None else None
+        self.same("result", finish(pair.expected), finish(pair.actual), pair, self.operator.tolerance, wide)
         expected, actual = pair.expected_arguments.tensors(), pair.actual_arguments.tensors()
-        self.same("argument", expected, actual, pair, self.operator.tolerance)
+        wide = pair.wide_arguments.tensors() if pair.wide_arguments is not None else None
+        self.same("argument", expected, actual, pair, self.operator.tolerance, wide)
 
     def backward(self, sample: SampleInput, pair: Pair) -> None:
         """Compares the gradients of the results, weighted by fixed random numbers."""
@@ -214,16 +233,26 @@ class Check:
             [one.to(root.device) for one, root in zip(weights, actual, strict=True)],
             allow_unused=True,
         )
-        self.same("gradient", wanted, given, pair, self.operator.gradient_tolerance)
+        # A gradient is a formula of several roundings: in half precision it is compared like a sum.
+        wide = wanted if self.operator.dtype in compare.NEAR else None
+        # What torch's formulas for complex gradients lose is not the device's.
+        if pair.wide_arguments is not None and not self.operator.dtype.is_complex:
+            wide = torch.autograd.grad(
+                roots(finish(pair.wide)),
+                pair.wide_arguments.differentiable(),
+                [one.to(root.dtype) for one, root in zip(weights, roots(finish(pair.wide)), strict=True)],
+                allow_unused=True,
+            )
+        self.same("gradient", wanted, given, pair, self.operator.gradient_tolerance, wide)
 
-    def same(self, what: str, expected: Any, actual: Any, pair: Pair, tolerance: Tolerance) -> None:
-        """Compares values, or the form only where values are left to chance."""
+    def same(self, what: str, expected: Any, actual: Any, pair: Pair, tolerance: Tolerance, wide: Any = None) -> None:
+        """Compares values, with the reference `wide` where there is one, or the form only where values are left to chance."""
         place = None if self.operator.keeps_devices else pair.actual_arguments.place(self.device)
         if not self.operator.initialised:
             compare.alike(what, expected, actual, place, finite=False)
             return
         try:
-            compare.equal(what, expected, actual, tolerance, place)
+            compare.equal(what, expected, actual, tolerance, place, wide)
         except Mismatch:
             if not pair.random:
                 raise

@@ -51,11 +51,23 @@ class Operator:
     tolerance: Tolerance
     gradient_tolerance: Tolerance
     make_samples: Callable[[], Iterator[SampleInput]]
+    has_reference: bool = False
+    """Results and gradients are judged by the same call in float64, not by the CPU's kernel for the dtype."""
 
-    def samples(self) -> Iterator[SampleInput]:
-        """All samples, the same ones in every run, made one by one."""
+    def samples(self, limit: int | None = None) -> Iterator[SampleInput]:
+        """The samples, the same ones in every run: all, made one by one, or `limit` of them, the first and the last among them."""
         seed = zlib.crc32(self.name.encode())
         torch.manual_seed(seed)
         random.seed(seed)
         numpy.random.seed(seed)
-        return iter(self.make_samples())
+        made = iter(self.make_samples())
+        return made if limit is None else iter(spread(list(made), limit))
+
+
+def spread(values: list[Any], limit: int) -> list[Any]:
+    """At most `limit` of the values, evenly spread, the first and the last among them."""
+    if len(values) <= limit:
+        return values
+    if limit == 1:
+        return values[:1]
+    return [values[index * (len(values) - 1) // (limit - 1)] for index in range(limit)]

@@ -47,6 +47,9 @@ class Settings:
     catalog: str = "sweep.catalog"
     silence: float = SILENCE_SECONDS
     limit: float = OPERATOR_SECONDS
+    dtype: str = "float32"
+    samples: int | None = None
+    """How many samples of an operator; None for all."""
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -56,9 +59,11 @@ class Worker:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.log: IO[bytes] = tempfile.TemporaryFile()
+        options = ["--device", settings.device, "--catalog", settings.catalog, "--dtype", settings.dtype]
+        if settings.samples is not None:
+            options.append(f"--samples={settings.samples}")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sweep.worker"]
-            + ["--device", settings.device, "--catalog", settings.catalog],
+            [sys.executable, "-m", "sweep.worker", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,

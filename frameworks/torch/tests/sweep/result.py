@@ -41,8 +41,8 @@ class Result:
     """Samples that differ and draw random numbers: compared by shape, dtype and finiteness."""
     error: str = ""
     """The first failure, in one line."""
-    fallbacks: dict[str, int] = field(default_factory=dict)
-    """Calls that ran on the CPU, by operator."""
+    places: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Calls by place and operator: `device`, `host_kernel` or `framework`."""
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -63,6 +63,7 @@ class Sweep:
     face: str
     torch: str
     results: list[Result]
+    dtype: str = "float32"
 
     def count(self) -> Counter[Outcome]:
         """How many operators had which outcome."""

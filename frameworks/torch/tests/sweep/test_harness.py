@@ -106,14 +106,14 @@ def test_expectations_excuse_failures_only() -> None:
 def test_expectations_are_checked_when_read() -> None:
     with pytest.raises(ValueError, match="no reason"):
         Expectations({EVERY_FACE: {"op": " "}})
-    with pytest.raises(ValueError, match="faces that do not exist"):
+    with pytest.raises(ValueError, match="faces and dtypes that do not exist"):
         Expectations({"unifed": {}})
 
 
 def test_the_page_survives_saving_and_names_every_failure() -> None:
     results = [
         Result("a|b", Outcome.FAIL, "float32", samples=3, failed=1, error="x"),
-        Result("c", Outcome.PASS, "float32", samples=2, fallbacks={"aten::c": 4}),
+        Result("c", Outcome.PASS, "float32", samples=2, places={"framework": {"aten::c": 4}, "device": {"fill": 1}}),
     ]
     sweep = Sweep("outrigger", "unified", "2.15.0", results)
     with tempfile.TemporaryDirectory() as folder:
@@ -121,7 +121,7 @@ def test_the_page_survives_saving_and_names_every_failure() -> None:
         assert Sweep.load(Path(folder) / "sweep.json") == sweep
     page = document.render([sweep], Expectations({EVERY_FACE: {"a|b": "why"}}))
     assert "| `a\\|b` | unified | 1 of 3 | why | `x` |" in page
-    assert "| `c` | `aten::c` |" in page
+    assert "| `c` | `fill` | `aten::c` |" in page
     assert "On the device only, forward and backward (0)" in page
 
 

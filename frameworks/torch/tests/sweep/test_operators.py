@@ -1,7 +1,7 @@
 """The sweep as tests: one for each operator of torch's operator database.
 
 Workers run ahead while pytest reports, in the order in which pytest asks. The device is that of
-`OUTRIGGER_DRIVER` and `OUTRIGGER_TORCH`, as for all tests beside.
+`OUTRIGGER_DRIVER` and `OUTRIGGER_TORCH`, as for all tests beside; `--sweep-dtype` and `--sweep-samples` choose the samples.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
+import torch
 
 from .catalog import operators
 from .pool import Pool, Settings
@@ -25,16 +26,15 @@ MARGIN_SECONDS = 3600
 class Runner:
     """A sweep in the background, whose results can be waited for one by one."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], settings: Settings) -> None:
         self.futures: dict[str, Future[Result]] = {name: Future() for name in names}
         # A daemon, so that an interrupted pytest ends; the workers end with their standard input.
-        threading.Thread(target=self.sweep, args=(names,), daemon=True).start()
+        threading.Thread(target=self.sweep, args=(names, settings), daemon=True).start()
 
-    def sweep(self, names: list[str]) -> None:
+    def sweep(self, names: list[str], settings: Settings) -> None:
         """Runs all operators; an error of the sweep itself is every waiting test's."""
-        device = "mtia" if os.environ.get("OUTRIGGER_TORCH") == "mtia" else "outrigger"
         try:
-            for result in Pool(Settings(device, jobs=os.cpu_count() or 1)).run(names):
+            for result in Pool(settings).run(names):
                 self.futures[result.name].set_result(result)
         except Exception as error:
             for future in self.futures.values():
@@ -52,7 +52,16 @@ def face() -> str:
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     """The sweep over those operators whose tests were selected."""
     selected = [item.callspec.params["name"] for item in request.session.items if item.function is test_operator]
-    yield Runner(selected)
+    options = request.config.option
+    yield Runner(
+        selected,
+        Settings(
+            "mtia" if os.environ.get("OUTRIGGER_TORCH") == "mtia" else "outrigger",
+            jobs=os.cpu_count() or 1,
+            dtype=options.sweep_dtype,
+            samples=options.sweep_samples,
+        ),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +70,16 @@ def expectations() -> Expectations:
     return Expectations.load()
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each operator that has the dtype."""
+    if metafunc.function is test_operator:
+        metafunc.parametrize("name", operators(getattr(torch, metafunc.config.option.sweep_dtype)))
+
+
 @pytest.mark.timeout(MARGIN_SECONDS)
-@pytest.mark.parametrize("name", operators())
-def test_operator(name: str, runner: Runner, expectations: Expectations) -> None:
-    judgement = expectations.judge(runner.futures[name].result(MARGIN_SECONDS), face())
+def test_operator(name: str, runner: Runner, expectations: Expectations, request: pytest.FixtureRequest) -> None:
+    result = runner.futures[name].result(MARGIN_SECONDS)
+    judgement = expectations.judge(result, face(), request.config.option.sweep_dtype)
     if judgement.verdict is Verdict.SKIPPED:
         pytest.skip(judgement.reason)
     if judgement.verdict is Verdict.EXPECTED:

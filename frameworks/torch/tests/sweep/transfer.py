@@ -17,6 +17,15 @@ from torch.utils import _pytree as pytree
 from .operator import Operator
 
 
+# The dtypes whose results have a reference, and the dtype that it is computed in.
+WIDER_THAN = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
 @dataclass
 class Arguments:
     """The arguments of one call, all on one side."""
@@ -44,11 +53,12 @@ class Arguments:
 class Transfer:
     """One copy of one sample; remembers the storages that it has copied."""
 
-    def __init__(self, device: torch.device, operator: Operator) -> None:
+    def __init__(self, device: torch.device, operator: Operator, wide: bool = False) -> None:
         self.device = device
         self.operator = operator
+        self.wide = wide
         # Keyed by the storage object's address: the sample outlives the transfer, so that none is reused.
-        self.bases: dict[int, Tensor] = {}
+        self.bases: dict[tuple[int, torch.dtype], Tensor] = {}
 
     def sample(self, sample: SampleInput) -> Arguments:
         """The arguments of `sample` on this side."""
@@ -76,22 +86,25 @@ class Transfer:
     def tensor(self, tensor: Tensor) -> Tensor:
         """A copy of `tensor` without its history."""
         tensor = tensor.detach()
+        dtype = WIDER_THAN.get(tensor.dtype, tensor.dtype) if self.wide else tensor.dtype
         if tensor.layout is not torch.strided or tensor.is_nested:
-            return tensor.to(self.device, copy=True)
+            return tensor.to(self.device, dtype, copy=True)
         if tensor.is_conj():
             return self.tensor(tensor.conj()).conj()
         if tensor.is_neg():
             return torch._neg_view(self.tensor(torch._neg_view(tensor)))
-        copy = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        storage = self.base(tensor).untyped_storage()
+        copy = torch.empty(0, dtype=dtype, device=self.device)
+        storage = self.base(tensor, dtype).untyped_storage()
         return copy.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
-    def base(self, tensor: Tensor) -> Tensor:
-        """The copy of the whole storage behind `tensor`, as bytes."""
+    def base(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The copy of the whole storage behind `tensor`: as bytes, or in a wider `dtype`."""
         storage = tensor.untyped_storage()
-        base = self.bases.get(storage._cdata)
+        narrow = torch.uint8 if dtype is tensor.dtype else tensor.dtype
+        key = (storage._cdata, narrow)
+        base = self.bases.get(key)
         if base is None:
-            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-            base = whole.to(self.device, copy=True)
-            self.bases[storage._cdata] = base
+            whole = torch.empty(0, dtype=narrow).set_(storage)
+            base = whole.to(self.device, torch.uint8 if narrow is torch.uint8 else dtype, copy=True)
+            self.bases[key] = base
         return base

@@ -19,6 +19,8 @@ from .result import Outcome, Result
 EXPECTED = Path(__file__).with_name("expected.toml")
 EVERY_FACE = "every"
 FACES = ("unified", "discrete")
+# The first is what a sweep is of unless it is told otherwise.
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool", "complex64")
 
 
 class Verdict(str, enum.Enum):
@@ -39,28 +41,28 @@ class Judgement:
 
 
 class Expectations:
-    """Reasons why operators fail, by operator."""
+    """Reasons why operators fail, by operator, in tables for a face or a dtype."""
 
-    def __init__(self, by_face: dict[str, dict[str, str]]) -> None:
-        if unknown := by_face.keys() - {EVERY_FACE, *FACES}:
-            raise ValueError(f"{EXPECTED.name} has tables for faces that do not exist: {sorted(unknown)}")
-        for face, reasons in by_face.items():
+    def __init__(self, tables: dict[str, dict[str, str]]) -> None:
+        if unknown := tables.keys() - {EVERY_FACE, *FACES, *DTYPES}:
+            raise ValueError(f"{EXPECTED.name} has tables for faces and dtypes that do not exist: {sorted(unknown)}")
+        for table, reasons in tables.items():
             if empty := [name for name, reason in reasons.items() if not reason.strip()]:
-                raise ValueError(f"{EXPECTED.name} gives no reason for {empty} in [{face}]")
-        self.by_face = by_face
+                raise ValueError(f"{EXPECTED.name} gives no reason for {empty} in [{table}]")
+        self.tables = tables
 
     @classmethod
     def load(cls, path: Path = EXPECTED) -> Expectations:
         """Reads the committed file."""
         return cls(tomllib.loads(path.read_text()))
 
-    def reasons(self, face: str) -> dict[str, str]:
-        """The reasons that hold for `face`."""
-        return {**self.by_face.get(EVERY_FACE, {}), **self.by_face.get(face, {})}
+    def reasons(self, face: str, dtype: str = DTYPES[0]) -> dict[str, str]:
+        """The reasons that hold for `dtype` on `face`."""
+        return {name: why for table in (EVERY_FACE, face, dtype) for name, why in self.tables.get(table, {}).items()}
 
-    def judge(self, result: Result, face: str) -> Judgement:
-        """What `result` means on `face`."""
-        reason = self.reasons(face).get(result.name)
+    def judge(self, result: Result, face: str, dtype: str = DTYPES[0]) -> Judgement:
+        """What `result` of a sweep of `dtype` means on `face`."""
+        reason = self.reasons(face, dtype).get(result.name)
         if result.outcome in (Outcome.CRASH, Outcome.HANG):
             return Judgement(Verdict.FAILED, f"{result.outcome.value}: {result.error}")
         if result.outcome is Outcome.FAIL:

@@ -58,7 +58,9 @@ def main() -> None:
     """Answers until the parent closes the standard input."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", required=True)
-    parser.add_argument("--catalog", required=True, help="module with a function operators()")
+    parser.add_argument("--catalog", required=True, help="module with a function operators(dtype)")
+    parser.add_argument("--dtype", default="float32", help="dtype of the samples, by its name in torch")
+    parser.add_argument("--samples", type=int, help="how many samples of an operator; all if not given")
     options = parser.parse_args()
     answers = Answers(take_over_stdout())
     # The parent ends a hanging worker by SIGABRT: the log then shows where it hung.
@@ -66,7 +68,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     device = torch.device(options.device)
-    operators = importlib.import_module(options.catalog).operators()
+    operators = importlib.import_module(options.catalog).operators(getattr(torch, options.dtype))
     # Opens the device, so that a missing one is no operator's failure.
     if reason := unwell(device):
         answers.send(unusable=reason)
@@ -74,7 +76,7 @@ def main() -> None:
     answers.send(ready=True, torch=torch.__version__)
     for line in sys.stdin:
         operator = operators[line.strip()]
-        result = Check(operator, device, answers.heartbeat).run()
+        result = Check(operator, device, answers.heartbeat, options.samples).run()
         reason = unwell(device) if result.outcome is Outcome.FAIL else ""
         answers.send(result=result.to_json(), unwell=reason)
 

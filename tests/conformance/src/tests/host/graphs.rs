@@ -51,6 +51,7 @@ pub(super) fn kernel() -> otr_kernel_call_t {
         address_offsets: null(),
         address_count: 0,
         reserved: 0,
+        address_ranges: std::ptr::null(),
     }
 }
 
