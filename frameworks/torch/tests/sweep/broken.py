@@ -39,12 +39,14 @@ def operators(dtype: torch.dtype) -> dict[str, Operator]:
         operator("exit", turns(neg, lambda x: os._exit(7))),
         operator("hang", turns(neg, lambda x: time.sleep(HANG_SECONDS))),
         operator("noisy", noisy),
+        operator("imprecise", lambda x: -x + 1e-3 * (x.dtype is torch.float32), has_reference=True),
+        operator("precise", neg, has_reference=True),
         operator("last", torch.abs),
     ]
     return {one.name: one for one in made}
 
 
-def operator(name: str, function: Callable[..., Any]) -> Operator:
+def operator(name: str, function: Callable[..., Any], has_reference: bool = False) -> Operator:
     """An operator on two small tensors."""
     return Operator(
         name=name,
@@ -59,6 +61,7 @@ def operator(name: str, function: Callable[..., Any]) -> Operator:
         tolerance=ELEMENTWISE,
         gradient_tolerance=ACCUMULATING,
         make_samples=samples,
+        has_reference=has_reference,
     )
 
 

@@ -6,15 +6,18 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
-from . import document
+from . import compare, document
+from .compare import Mismatch
+from .operator import ELEMENTWISE, spread
 from .pool import Pool, Settings, Unusable
 from .result import Outcome, Result, Sweep
 from .verdict import EVERY_FACE, Expectations, Verdict
 
 BROKEN = [
     "good wrong wrong_gradient wrong_dtype writes_argument raises refused random",
-    "random_infinite crash exit hang noisy last",
+    "random_infinite crash exit hang noisy imprecise precise last",
 ]
 NAMES = " ".join(BROKEN).split()
 
@@ -31,7 +34,7 @@ def test_every_operator_has_one_result(results: dict[str, Result]) -> None:
     assert sorted(results) == sorted(NAMES)
 
 
-@pytest.mark.parametrize("name", ["good", "random", "noisy", "last"])
+@pytest.mark.parametrize("name", ["good", "random", "noisy", "precise", "last"])
 def test_right_operators_pass(results: dict[str, Result], name: str) -> None:
     assert (results[name].outcome, results[name].error) == (Outcome.PASS, "")
     assert results[name].samples == 2
@@ -46,6 +49,8 @@ def test_right_operators_pass(results: dict[str, Result], name: str) -> None:
         ("writes_argument", "argument[0]: Tensor-likes are not close!"),
         ("raises", "sample 0 (forward): RuntimeError: not for 1 dimensions; nor others"),
         ("random_infinite", "result is not finite"),
+        # The same on both sides, so that only the reference tells.
+        ("imprecise", "sample 0 (forward): result against float64: Tensor-likes are not close!"),
     ],
 )
 def test_wrong_operators_fail(results: dict[str, Result], name: str, words: str) -> None:
@@ -57,6 +62,27 @@ def test_wrong_operators_fail(results: dict[str, Result], name: str, words: str)
 def test_random_operators_are_compared_by_form(results: dict[str, Result]) -> None:
     assert results["random"].random == 2
     assert results["good"].random == 0
+
+
+def test_fewer_samples_are_the_first_and_the_last() -> None:
+    assert spread([1, 2, 3, 4, 5], 2) == [1, 5]
+    assert spread([1, 2, 3, 4, 5], 3) == [1, 3, 5]
+    assert spread([1, 2, 3], 1) == [1]
+    assert spread([1, 2], 7) == [1, 2]
+    settings = Settings("cpu", jobs=1, catalog="sweep.broken", samples=1)
+    assert [result.samples for result in Pool(settings).run(["good", "last"])] == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_compared_element_by_element(dtype: torch.dtype) -> None:
+    reference = torch.linspace(1, 2, 70001, dtype=torch.float64)
+    right = reference.to(dtype)
+    compare.near("result", reference, right, ELEMENTWISE)
+    for wrong in (right.clone().index_fill_(0, torch.arange(35), 0), right * 1.1):
+        with pytest.raises(Mismatch, match="against float64"):
+            compare.near("result", reference, wrong, ELEMENTWISE)
+    too_large = torch.tensor([1e5, -1e5], dtype=torch.float64)
+    compare.near("result", too_large, too_large.to(dtype), ELEMENTWISE)
 
 
 def test_what_cpu_tensors_refuse_is_not_applicable(results: dict[str, Result]) -> None:
