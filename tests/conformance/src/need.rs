@@ -38,10 +38,9 @@ pub enum Need {
     Kernel,
     /// Kernels that are host functions, on device 0.
     HostKernels,
-    /// Kernels that are host functions, or memory that the host sees: what operators of Outrigger's own
-    /// run by.
-    HostCompute,
-    /// `HostCompute`, and not the group `operators`: all operators are Outrigger's own.
+    /// Kernels that are host functions, or memory that the host sees: host functions reach the memory.
+    HostReach,
+    /// Not the group `operators`: all operators are Outrigger's own.
     OwnOperators,
     /// The group `operators`.
     Operators,
@@ -95,7 +94,7 @@ impl Need {
         Self::Timing,
         Self::Kernel,
         Self::HostKernels,
-        Self::HostCompute,
+        Self::HostReach,
         Self::OwnOperators,
         Self::Operators,
         Self::Graphs,
@@ -133,12 +132,10 @@ impl Need {
             Self::HostKernels => {
                 !api.kernel.is_null() && !matches!(driver.host_kernel(0, probe), Ok(None))
             }
-            Self::HostCompute => {
+            Self::HostReach => {
                 Self::HostVisible.declared(driver, spec) || Self::HostKernels.declared(driver, spec)
             }
-            Self::OwnOperators => {
-                driver.operators().is_none() && Self::HostCompute.declared(driver, spec)
-            }
+            Self::OwnOperators => driver.operators().is_none(),
             Self::Operators => driver.operators().is_some(),
             Self::Graphs => driver.native_graphs().is_some(),
             Self::GraphUpdate => driver.native_graphs().is_some_and(|g| g.can_update()),

@@ -82,7 +82,7 @@ macro_rules! of_dtypes {
         pub(super) const $list: &[Test] = &[$($(Test {
             id: concat!("ops.", $name, ".", $suffix),
             rules: &["H18", "H22"],
-            needs: &[$crate::Need::HostCompute],
+            needs: &[],
             absent: &[],
             about: concat!("The operator `", $name, "` of ", $suffix, " gives what a reference in f64 gives, and writes nothing else."),
             limit: 60,

@@ -26,7 +26,7 @@ tests! { "host-abi.building":
     /// A child's nodes run where it was added, as often as it was added.
     children: H27;
     /// Kernels and operators are nodes as copies are.
-    kernels_and_operators: H29, needs HostCompute;
+    kernels_and_operators: H29, needs HostReach;
     /// What does not fit is refused, and no node is added.
     wrong_nodes: H2 H5 H8 H22;
 }

@@ -29,9 +29,9 @@ tests! { "host-abi.graph":
     /// An update is for later replays.
     updates_are_for_later_replays: H28;
     /// Replays on several streams run one after the other.
-    replays_run_one_after_the_other: H18 H28, needs HostCompute;
+    replays_run_one_after_the_other: H18 H28, needs HostReach;
     /// A kernel that fails in a replay fails the stream, and the next replay is sound.
-    a_failure_in_a_replay: H19, needs HostCompute;
+    a_failure_in_a_replay: H19, needs HostReach;
 }
 
 unsafe extern "C" fn nothing(_args: *const c_void, _size: u32, _bias: i64) -> i32 {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::test::tests;
 use crate::verdict::{check, equal};
-use crate::{Context, Failure, Need, Verdict};
+use crate::{Context, Failure, Verdict};
 
 /// The C ABI as a runner of operators. Its memory goes with the process.
 pub(in crate::tests) struct Host {
@@ -88,23 +88,21 @@ fn call_of(inputs: &[otr_tensor_t], outputs: &[otr_tensor_t]) -> otr_operator_ca
 
 tests! { "ops.call":
     /// A call that does not fit an operator's table is refused, and nothing is done.
-    a_wrong_call_is_refused: H2 H6, needs HostCompute;
+    a_wrong_call_is_refused: H2 H6;
     /// Dtypes for which there is no kernel are OTR_ERR_UNSUPPORTED, and nothing is done.
     what_is_not_there_is_unsupported: H2 H29;
-    /// An operator runs where something can run it, and is OTR_ERR_UNSUPPORTED elsewhere; the stream goes on.
-    runs_or_is_unsupported: H2 H29, absent HostCompute;
     /// An index out of bounds fails the stream with OTR_ERR_OUT_OF_RANGE, and names the operator.
-    an_index_out_of_bounds_fails_the_stream: H3 H19, needs HostCompute;
+    an_index_out_of_bounds_fails_the_stream: H3 H19;
     /// Calls are counted by operator and place, and timed while that is asked for.
-    calls_are_counted_where_they_run: H11 H29, needs HostCompute;
+    calls_are_counted_where_they_run: H11 H29;
     /// A policy names a mode for each place, and a wrong one changes nothing. What it forbids is refused.
-    policies_hold_for_their_place: H2 H29, needs HostCompute;
+    policies_hold_for_their_place: H2 H29;
     /// A call that only the driver may serve is refused where the driver does not offer the operator.
     a_call_for_the_driver_alone: H2 H29;
     /// Operators of the framework have numbers by their schema names, and those that the page serves are found as that.
     schema_names_have_numbers: H29;
     /// Operators of a stream see each other's results, without a wait between them.
-    a_chain_of_calls: H18, needs HostCompute;
+    a_chain_of_calls: H18;
 }
 
 fn a_wrong_call_is_refused(context: &Context) -> Verdict {
@@ -168,36 +166,6 @@ fn what_is_not_there_is_unsupported(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn runs_or_is_unsupported(context: &Context) -> Verdict {
-    let driver = context.open()?;
-    let runs = Need::HostCompute.declared(&driver, context.spec());
-    // A library of the driver's own has it or not.
-    let may_run = runs || driver.operators().is_some();
-    drop(driver);
-    let host = host(context)?;
-    let stream = host.stream;
-    let add = made(|out| otr!(otr_operator_find, c"add".as_ptr(), out))?;
-    let a = Operand::dense(&host, DType::F32, &[4], &[1.0; 4])?;
-    let out = Operand::dense(&host, DType::F32, &[4], &[9.0; 4])?;
-    let (inputs, outputs) = ([a.tensor(), a.tensor()], [out.tensor()]);
-    let call = call_of(&inputs, &outputs);
-    let outcome = otr!(otr_operator_call, stream, add, &call);
-    let expected = if runs || may_run && outcome.is_ok() {
-        outcome?;
-        2.0
-    } else {
-        refused(outcome, Code::UNSUPPORTED, "an operator that nothing runs")?;
-        9.0
-    };
-    otr!(otr_stream_synchronize, stream)?;
-    equal!(
-        out.values(&host, "the output")?,
-        [expected; 4],
-        "the output"
-    );
-    Ok(())
-}
-
 fn an_index_out_of_bounds_fails_the_stream(context: &Context) -> Verdict {
     let host = host(context)?;
     let stream = host.stream;
@@ -255,7 +223,7 @@ pub(in crate::tests) mod own {
         /// An operator that the driver has is used, and its failure is told.
         what_the_driver_has_is_used: H2 H18, needs Operators;
         /// What the driver does not have runs elsewhere, and its library is left alone.
-        what_it_has_not_runs_elsewhere: H2 H29, needs Operators HostCompute;
+        what_it_has_not_runs_elsewhere: H2 H29, needs Operators;
         /// A driver is asked once for each signature; a question that failed is asked again.
         each_signature_is_asked_once: H2 H18, needs Operators;
     }

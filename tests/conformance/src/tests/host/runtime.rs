@@ -44,7 +44,7 @@ tests! { "host-abi.runtime":
     /// A trace is written from its begin to its end, one at a time.
     traces: H2 H11;
     /// Results are the same on any number of threads, and 0 means as many as there are cores.
-    threads_of_kernels: H14, needs HostCompute;
+    threads_of_kernels: H14;
 }
 
 fn it_starts_once(context: &Context) -> Verdict {

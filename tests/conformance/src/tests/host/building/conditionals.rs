@@ -4,7 +4,7 @@ use super::*;
 
 tests! { "host-abi.conditional":
     /// The predicate decides when the node runs: one body, another, or none.
-    conditionals: H25, needs HostCompute;
+    conditionals: H25;
     /// A body that changes its predicate runs as often as that says.
     loops: H25, needs OwnOperators;
     /// A conditional whose predicate or bodies do not fit is refused, and no node is added.

@@ -3,13 +3,17 @@
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use super::*;
+use crate::Need;
 use crate::tests::kit::until;
 
 tests! { "host-abi.host_function":
     /// A host function runs once in the order of its stream, and its data is given back.
-    of_a_stream: H11 H16 H18 H19, needs HostCompute;
+    of_a_stream: H11 H16 H18 H19, needs HostReach;
     /// A host function of a graph runs at each replay; its data is given back with the graph, once.
-    of_a_graph: H11 H13 H16 H19, needs HostCompute;
+    of_a_graph: H11 H13 H16 H19, needs HostReach;
+    /// A host function that names memory runs where host functions reach it and is refused elsewhere; one that names
+    /// none runs everywhere.
+    without_reach: H2 H11 H29, absent HostReach;
     /// What a call that fails was given is not given back.
     refused_ones: H2 H11;
 }
@@ -116,6 +120,29 @@ fn of_a_stream(context: &Context) -> Verdict {
         "calls, told of the failure, given back"
     );
     Ok(otr!(otr_stream_synchronize, stream)?)
+}
+
+fn without_reach(context: &Context) -> Verdict {
+    let reaches = context.has(&context.open()?, Need::HostReach);
+    start(context)?;
+    let (stream, script) = (stream()?, Script::new());
+    let address = [alloc(64, stream)?];
+    let naming = otr_host_node_t {
+        writes: address.as_ptr(),
+        write_count: 1,
+        ..script.node()
+    };
+    let named = otr!(otr_host_node, stream, &naming);
+    if reaches {
+        named?;
+    } else {
+        refused(named, Code::UNSUPPORTED, "a function that names memory")?;
+    }
+    otr!(otr_host_node, stream, &script.node())?;
+    otr!(otr_stream_synchronize, stream)?;
+    let runs = 1 + u64::from(reaches);
+    equal!(script.counts(), (runs, 0, runs), "calls, told, given back");
+    Ok(())
 }
 
 fn of_a_graph(context: &Context) -> Verdict {

@@ -9,11 +9,11 @@ tests! { "host-abi.replay":
     /// An executable graph tells its nodes and replays, and how it runs.
     executable_graphs: H8 H9 H28;
     /// A number of an operator is bound by its name for later replays.
-    numbers_are_bound: H2 H28, needs OwnOperators;
+    numbers_are_bound: H2 H28, needs HostReach OwnOperators;
     /// Names are of a buffer or a number, and once each.
-    wrong_names: H2 H22 H28, needs OwnOperators;
+    wrong_names: H2 H22 H28, needs HostReach OwnOperators;
     /// A profile tells each node, and the comparison with single nodes leaves memory as it was.
-    profiles_and_costs: H11, needs OwnOperators;
+    profiles_and_costs: H11, needs HostReach OwnOperators;
     /// A check passes where replays do what the nodes do one by one, and is a replay.
     checks: H18, needs OwnOperators;
     /// A profile and a check of nodes that only the driver can run are refused, or are a replay of all nodes.
