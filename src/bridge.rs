@@ -36,6 +36,14 @@ mod ffi {
         F64 = 13,
         C64 = 14,
         C128 = 15,
+        F8E4M3 = 16,
+        F8E5M2 = 17,
+        F8E8M0 = 18,
+        F4E2M1x2 = 19,
+        I4x2 = 20,
+        U4x2 = 21,
+        F8E4M3FNUZ = 22,
+        F8E5M2FNUZ = 23,
     }
 
     /// A view of device memory. Strides count elements.
@@ -200,6 +208,14 @@ const _: () = {
         DType::F64,
         DType::C64,
         DType::C128,
+        DType::F8E4M3,
+        DType::F8E5M2,
+        DType::F8E8M0,
+        DType::F4E2M1x2,
+        DType::I4x2,
+        DType::U4x2,
+        DType::F8E4M3FNUZ,
+        DType::F8E5M2FNUZ,
     ];
     let theirs = [
         ops::DType::BOOL,
@@ -217,6 +233,14 @@ const _: () = {
         ops::DType::F64,
         ops::DType::C64,
         ops::DType::C128,
+        ops::DType::F8E4M3,
+        ops::DType::F8E5M2,
+        ops::DType::F8E8M0,
+        ops::DType::F4E2M1X2,
+        ops::DType::I4X2,
+        ops::DType::U4X2,
+        ops::DType::F8E4M3FNUZ,
+        ops::DType::F8E5M2FNUZ,
     ];
     assert!(ours.len() == ops::DType::ALL.len());
     let mut at = 0;

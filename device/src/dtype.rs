@@ -66,6 +66,22 @@ dtypes! {
     C64 = sys::OTR_DTYPE_C64, "c64", 8;
     /// Two F64: real, imaginary.
     C128 = sys::OTR_DTYPE_C128, "c128", 16;
+    /// OCP OFP8: 4 bits of exponent, 3 of fraction; no infinity, and all ones but the sign are NaN.
+    F8E4M3 = sys::OTR_DTYPE_F8E4M3, "f8e4m3", 1;
+    /// OCP OFP8: 5 bits of exponent, 2 of fraction; infinities and NaN as in IEEE 754.
+    F8E5M2 = sys::OTR_DTYPE_F8E5M2, "f8e5m2", 1;
+    /// A power of two, which scales a block of an OCP microscaling format.
+    F8E8M0 = sys::OTR_DTYPE_F8E8M0, "f8e8m0", 1;
+    /// A byte with two numbers of OCP microscaling's 4 bits, the even place in its low half.
+    F4E2M1X2 = sys::OTR_DTYPE_F4E2M1X2, "f4e2m1x2", 1;
+    /// A byte with two signed integers of 4 bits, the even place in its low half.
+    I4X2 = sys::OTR_DTYPE_I4X2, "i4x2", 1;
+    /// A byte with two unsigned integers of 4 bits, the even place in its low half.
+    U4X2 = sys::OTR_DTYPE_U4X2, "u4x2", 1;
+    /// 4 bits of exponent with bias 8, 3 of fraction; no infinity, and the bits of negative zero are NaN.
+    F8E4M3FNUZ = sys::OTR_DTYPE_F8E4M3FNUZ, "f8e4m3fnuz", 1;
+    /// 5 bits of exponent with bias 16, 2 of fraction; no infinity, and the bits of negative zero are NaN.
+    F8E5M2FNUZ = sys::OTR_DTYPE_F8E5M2FNUZ, "f8e5m2fnuz", 1;
 }
 
 impl DType {

@@ -54,6 +54,18 @@ typedef uint32_t otr_dtype_t;
 #define OTR_DTYPE_F64 13
 #define OTR_DTYPE_C64 14   /* two f32: real, imaginary */
 #define OTR_DTYPE_C128 15  /* two f64: real, imaginary */
+/* Floating-point numbers of one byte: OCP OFP8, a scale of OCP microscaling formats, and two without a
+ * negative zero, whose bits are their only NaN, and without infinities. */
+#define OTR_DTYPE_F8E4M3 16     /* bias 7; no infinity, and all ones but the sign are NaN */
+#define OTR_DTYPE_F8E5M2 17     /* bias 15; infinities and NaN as in IEEE 754 */
+#define OTR_DTYPE_F8E8M0 18     /* 2^(bits - 127); 255 is NaN */
+#define OTR_DTYPE_F8E4M3FNUZ 22 /* bias 8 */
+#define OTR_DTYPE_F8E5M2FNUZ 23 /* bias 16 */
+/* Bytes with two numbers of 4 bits each, the even place in the low half. Sizes and strides count bytes, so
+ * that copies and views need not know of them. */
+#define OTR_DTYPE_F4E2M1X2 19 /* OCP microscaling: 0, 0.5, 1, 1.5, 2, 3, 4, 6; the highest bit is the sign */
+#define OTR_DTYPE_I4X2 20     /* -8 to 7 */
+#define OTR_DTYPE_U4X2 21     /* 0 to 15 */
 
 /* ---- Addresses and commands ----------------------------------------------------------------
  * A device address can be offset; 0 is never one.

@@ -37,10 +37,21 @@ impl Entry {
     pub(crate) fn gives(&self, dtype: DType) -> bool {
         let is_float = matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16);
         let is_complex = matches!(dtype, DType::C64 | DType::C128);
+        let is_integer = matches!(
+            dtype,
+            DType::I64
+                | DType::I32
+                | DType::I16
+                | DType::I8
+                | DType::U8
+                | DType::U16
+                | DType::U32
+                | DType::U64
+        );
         let mut kinds = self.dtypes.split([' ', ',']);
         kinds.any(|kind| match kind {
             "F" => is_float,
-            "I" => !is_float && !is_complex && dtype != DType::BOOL,
+            "I" => is_integer,
             "B" => dtype == DType::BOOL,
             "all" => !is_complex,
             "any" => true,

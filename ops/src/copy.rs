@@ -17,6 +17,7 @@ use crate::elementwise::{kernel, maps};
 use crate::error::{Result, invalid, unsupported};
 use crate::geometry::{self, Dim, MAX_OPERANDS, MAX_RANK};
 use crate::memory::{ArgumentBlock, Base, read_dims};
+use crate::narrow::{F8E4M3, F8E4M3Fnuz, F8E5M2, F8E5M2Fnuz};
 use crate::parallel;
 use crate::plan::{KernelFn, Plan};
 use crate::registry::Definition;
@@ -219,7 +220,7 @@ fn plan_fill(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
     plan.push(&Fill {
         numel: geometry.numel,
         to: output.address(),
-        pattern: pattern(*value, output.dtype()),
+        pattern: pattern(*value, output.dtype())?,
         rank: geometry.rank as u64,
     });
     geometry.push(1, plan);
@@ -227,7 +228,10 @@ fn plan_fill(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
 }
 
 /// The bytes of one element with this value. A complex element gets it as its real part.
-pub(crate) fn pattern(value: Scalar, dtype: DType) -> [u8; 16] {
+///
+/// # Errors
+/// `UNSUPPORTED` for elements that hold several numbers, and for scales.
+pub(crate) fn pattern(value: Scalar, dtype: DType) -> Result<[u8; 16]> {
     let mut pattern = [0; 16];
     let mut put = |bytes: &[u8]| pattern[..bytes.len()].copy_from_slice(bytes);
     let real = value.to_f64();
@@ -239,13 +243,20 @@ pub(crate) fn pattern(value: Scalar, dtype: DType) -> [u8; 16] {
         DType::F16 => put(&crate::convert::f32_to_f16(real as f32).to_ne_bytes()),
         DType::BF16 => put(&crate::convert::f32_to_bf16(real as f32).to_ne_bytes()),
         DType::BOOL => put(&[u8::from(real != 0.0)]),
+        DType::F8E4M3 => put(&[F8E4M3::from_f64(real).0]),
+        DType::F8E5M2 => put(&[F8E5M2::from_f64(real).0]),
+        DType::F8E4M3FNUZ => put(&[F8E4M3Fnuz::from_f64(real).0]),
+        DType::F8E5M2FNUZ => put(&[F8E5M2Fnuz::from_f64(real).0]),
+        DType::F8E8M0 | DType::F4E2M1X2 | DType::I4X2 | DType::U4X2 => {
+            return unsupported(format!("a number as an element of {dtype}"));
+        }
         _ => put(&integer.to_le_bytes()),
     }
     if cfg!(target_endian = "big") && !is_float(dtype) {
         let size = dtype.size().unwrap_or(1);
         pattern[..size].reverse();
     }
-    pattern
+    Ok(pattern)
 }
 
 /// Moves elements of the size of `T`, for each of the moves of a block.

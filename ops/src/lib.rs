@@ -47,6 +47,7 @@ mod loss;
 mod math;
 mod matmul;
 mod memory;
+mod narrow;
 mod norm;
 mod optimizer;
 pub mod packed;

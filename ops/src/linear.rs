@@ -3,14 +3,18 @@
 use outrigger_device::{Code, DType};
 
 use crate::call::Call;
-use crate::error::{Result, invalid};
-use crate::plain::{self, Plain, Run, floating, same_sizes};
+use crate::error::{Result, invalid, unsupported};
+use crate::plain::{self, Plain, Run, View, floating, same_sizes};
 use crate::registry::Definition;
 
 pub(crate) const OPERATORS: &[Definition] = &[
     Definition {
         name: c"linear",
         plan: plain::plan::<Linear>,
+    },
+    Definition {
+        name: c"scaled_mm",
+        plan: plain::plan::<ScaledMm>,
     },
     Definition {
         name: c"quantized_mm",
@@ -100,6 +104,90 @@ impl Plain for Linear {
                 value += residual.get(residual.nth(number));
             }
             out.set(out.nth(number), value);
+        }
+        Ok(())
+    }
+}
+
+const SCALE_A: usize = 2;
+const SCALE_B: usize = 3;
+const PRODUCT_BIAS: usize = 4;
+const SCALE_RESULT: usize = 5;
+
+/// A product of matrices of 8 bits, whose elements have a scale for the whole or for each row and column.
+struct ScaledMm;
+
+impl Plain for ScaledMm {
+    fn check(call: &Call<'_>) -> Result<i64> {
+        let (a, b, out) = (call.needed(INPUT)?, call.needed(WEIGHT)?, call.result(0)?);
+        floating(out)?;
+        for factor in [a, b] {
+            if ![DType::F8E4M3, DType::F8E5M2].contains(&factor.dtype()) {
+                return unsupported(format!(
+                    "a factor of {}: f8e4m3 and f8e5m2 are served",
+                    factor.dtype()
+                ));
+            }
+        }
+        if call.tensor(SCALE_RESULT).is_some() {
+            return unsupported(format!(
+                "a scale of a result of {}: only results of 8 bits are scaled",
+                out.dtype()
+            ));
+        }
+        let (&[rows, depth], &[of_b, columns]) = (a.sizes(), b.sizes()) else {
+            return invalid(format!(
+                "a {:?} and b {:?}: two dimensions each are expected",
+                a.sizes(),
+                b.sizes()
+            ));
+        };
+        same_sizes("a column of b", &[of_b], &[depth])?;
+        for (what, at, right) in [
+            ("scale_a", SCALE_A, [rows, 1]),
+            ("scale_b", SCALE_B, [1, columns]),
+        ] {
+            let scale = call.needed(at)?;
+            if scale.dtype() != DType::F32 {
+                return unsupported(format!("{what} of {}: f32 is served", scale.dtype()));
+            }
+            if scale.numel() != 1 {
+                same_sizes(what, scale.sizes(), &right)?;
+            }
+        }
+        if let Some(bias) = call.tensor(PRODUCT_BIAS) {
+            floating(bias)?;
+            same_sizes("the bias", bias.sizes(), &[columns])?;
+        }
+        same_sizes("the output", out.sizes(), &[rows, columns])?;
+        Ok(out.numel().saturating_mul(depth))
+    }
+
+    fn run(run: &Run<'_>) -> Result<(), Code> {
+        let (Some(a), Some(b), Some(scale_a), Some(scale_b), out) = (
+            run.tensor(INPUT),
+            run.tensor(WEIGHT),
+            run.tensor(SCALE_A),
+            run.tensor(SCALE_B),
+            run.output(0),
+        ) else {
+            return Err(Code::INTERNAL);
+        };
+        let bias = run.tensor(PRODUCT_BIAS);
+        let scale = |scales: &View<'_>, at: i64| {
+            scales.get(scales.nth(if scales.numel() == 1 { 0 } else { at }))
+        };
+        for number in 0..out.numel() {
+            let (row, column) = (number / out.size(1), number % out.size(1));
+            let mut sum = 0.0;
+            for at in 0..a.size(1) {
+                sum += a.get(a.at(&[row, at])) * b.get(b.at(&[at, column]));
+            }
+            sum *= scale(&scale_a, row) * scale(&scale_b, column);
+            if let Some(bias) = &bias {
+                sum += bias.get(bias.at(&[column]));
+            }
+            out.set(out.nth(number), sum);
         }
         Ok(())
     }

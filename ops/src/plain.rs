@@ -189,6 +189,22 @@ macro_rules! by_dtype {
                 type $half = bf16;
                 $do_half
             }
+            DType::F8E4M3 => {
+                type $half = crate::narrow::F8E4M3;
+                $do_half
+            }
+            DType::F8E5M2 => {
+                type $half = crate::narrow::F8E5M2;
+                $do_half
+            }
+            DType::F8E4M3FNUZ => {
+                type $half = crate::narrow::F8E4M3Fnuz;
+                $do_half
+            }
+            DType::F8E5M2FNUZ => {
+                type $half = crate::narrow::F8E5M2Fnuz;
+                $do_half
+            }
             DType::I64 => {
                 type $type = i64;
                 $do
@@ -407,16 +423,29 @@ impl<'a> View<'a> {
         !matches!(
             self.dtype,
             DType::F32 | DType::F64 | DType::F16 | DType::BF16
-        )
+        ) && !is_narrow(self.dtype)
     }
 }
 
-/// Refuses elements that are no real numbers: complex ones, and those that the tensor does not say of.
+/// Whether elements are floating-point numbers of 8 bits, which host kernels read and write.
+pub(crate) fn is_narrow(dtype: DType) -> bool {
+    matches!(
+        dtype,
+        DType::F8E4M3 | DType::F8E5M2 | DType::F8E4M3FNUZ | DType::F8E5M2FNUZ
+    )
+}
+
+/// Refuses elements that are no real numbers of their own: complex ones, scales, several in a byte, and those that the
+/// tensor does not say of.
 pub(crate) fn real(tensor: &Tensor<'_>) -> Result<()> {
     match tensor.dtype() {
-        DType::C64 | DType::C128 | DType::INVALID => {
-            unsupported(format!("elements of {}", tensor.dtype()))
-        }
+        DType::C64
+        | DType::C128
+        | DType::F8E8M0
+        | DType::F4E2M1X2
+        | DType::I4X2
+        | DType::U4X2
+        | DType::INVALID => unsupported(format!("elements of {}", tensor.dtype())),
         _ => Ok(()),
     }
 }

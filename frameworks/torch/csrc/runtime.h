@@ -62,6 +62,12 @@ constexpr otr_dtype_t dtype_of(c10::ScalarType type) {
     case c10::ScalarType::Double: return OTR_DTYPE_F64;
     case c10::ScalarType::ComplexFloat: return OTR_DTYPE_C64;
     case c10::ScalarType::ComplexDouble: return OTR_DTYPE_C128;
+    case c10::ScalarType::Float8_e4m3fn: return OTR_DTYPE_F8E4M3;
+    case c10::ScalarType::Float8_e5m2: return OTR_DTYPE_F8E5M2;
+    case c10::ScalarType::Float8_e8m0fnu: return OTR_DTYPE_F8E8M0;
+    case c10::ScalarType::Float8_e4m3fnuz: return OTR_DTYPE_F8E4M3FNUZ;
+    case c10::ScalarType::Float8_e5m2fnuz: return OTR_DTYPE_F8E5M2FNUZ;
+    case c10::ScalarType::Float4_e2m1fn_x2: return OTR_DTYPE_F4E2M1X2;
     default: return OTR_DTYPE_INVALID;
   }
 }

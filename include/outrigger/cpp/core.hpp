@@ -38,6 +38,14 @@ enum class DType : otr_dtype_t {
   f64 = OTR_DTYPE_F64,
   c64 = OTR_DTYPE_C64,
   c128 = OTR_DTYPE_C128,
+  f8e4m3 = OTR_DTYPE_F8E4M3,
+  f8e5m2 = OTR_DTYPE_F8E5M2,
+  f8e8m0 = OTR_DTYPE_F8E8M0,
+  f4e2m1x2 = OTR_DTYPE_F4E2M1X2,
+  i4x2 = OTR_DTYPE_I4X2,
+  u4x2 = OTR_DTYPE_U4X2,
+  f8e4m3fnuz = OTR_DTYPE_F8E4M3FNUZ,
+  f8e5m2fnuz = OTR_DTYPE_F8E5M2FNUZ,
 };
 
 /// The version of the library, such as "0.1.0".

@@ -320,7 +320,7 @@ pub(super) const SECTIONS: &[Section] = &[
         before: "",
         operators: &[
             schema(c"linear", &[], "input T, weight T, bias T?, residual T?, activation i", "out", "F", "input [...,k], weight [n,k]: the product, then the bias, then the activation (0 none, 1 relu, 2 gelu, 3 gelu with tanh, 4 silu), then the residual"),
-            schema(c"scaled_mm", &[c"aten::_scaled_mm"], "a T, b T, scale_a T, scale_b T, bias T?, scale_result T?, out_dtype d?, fast b", "out", "f8 (inputs)", "a [m,k], b [k,n] of f8e4m3 or f8e5m2; scales are f32, of one element, or [m,1] and [1,n]; `aten::_scaled_mm`"),
+            schema(c"scaled_mm", &[c"aten::_scaled_mm"], "a T, b T, scale_a T, scale_b T, bias T?, scale_result T?, out_dtype d?, fast b", "out", "F (result)", "a [m,k], b [k,n] of f8e4m3 or f8e5m2, each element times its scale, their product, then the bias [n]. Scales are f32, each of one element, or [m,1] and [1,n]. `scale_result` is for a result of f8, which it multiplies; `aten::_scaled_mm`"),
             schema(c"quantized_mm", &[], "input T, weight T, scales T, zeros T?, group i, bits i", "out", "F (input)", "input [m,k]. The weight is i8 [n,k] for 8 bits; for 4 bits u8 [n, k / 2], with the element of the even place in the low half, as a number from -8 to 7 without zeros and 0 to 15 with them. Scales and zeros are [n, k / group] in the input's dtype: a weight w counts as (w - zero) scale"),
         ],
         after: "",

@@ -99,6 +99,7 @@ const UNUSUAL: &[(&str, &str)] = &[
     ("lstm_cell_backward", "grad_hidden=2x3 grad_cell=2x3 old_cell=2x3 cell=2x3 workspace=2x12 has_bias=1 grad_gates=2x12 grad_old_cell=2x3 grad_bias=12"),
     ("gru_cell_backward", "grad=2x3 workspace=2x15 has_bias=1 grad_input_gates=2x9 grad_hidden_gates=2x9 grad_hidden=2x3 grad_input_bias=9 grad_hidden_bias=9"),
     ("linear", "input=4x5 weight=6x5 bias=6 out=4x6"),
+    ("scaled_mm", "a=4x16:f8 b=16x6:f8 scale_a=1:f32 scale_b=1:f32 bias=6 scale_result=none out=4x6"),
     ("quantized_mm", "input=4x8 weight=6x8:i8 scales=6x1 group=8 bits=8 out=4x6"),
 ];
 
@@ -215,6 +216,8 @@ impl Maker {
                 dtype = match marked {
                     "i64" => DType::I64,
                     "i8" => DType::I8,
+                    "f8" => DType::F8E4M3,
+                    "f32" => DType::F32,
                     "bool" => DType::BOOL,
                     "stat" if matches!(self.dtype, DType::F16 | DType::BF16) => DType::F32,
                     _ => dtype,

@@ -139,7 +139,9 @@ fn fill(call: &Call<'_>, maker: &mut Maker<'_>) -> Made {
     if out.numel() == 0 || !is_dense(&out) {
         return Err(Stop::No);
     }
-    let pattern = pattern(*value, out.dtype);
+    let Ok(pattern) = pattern(*value, out.dtype) else {
+        return Err(Stop::No);
+    };
     maker.fill_bytes(out.address, out.bytes(), &pattern[..size])
 }
 

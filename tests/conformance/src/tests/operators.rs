@@ -35,7 +35,7 @@ use convolution::{convolution, convolution_backward};
 use dimensions::{layer_norm, mm, reduce, softmax};
 use elementwise::{binary, cast, unary};
 use embedding::embedding_bag;
-use linear::{linear, quantized_mm};
+use linear::{linear, quantized_mm, scaled_mm};
 use losses::{kl_div, loss, loss_backward};
 use norms::{
     batch_norm, batch_norm_backward, group_norm, group_norm_backward, rms_norm, rms_norm_backward,
@@ -191,6 +191,7 @@ of_dtypes! { FLOATS FLOAT_CASES [F32 "f32", F64 "f64", F16 "f16", BF16 "bf16"];
     "js_div" loss(&POSITIVE, &[], losses::js);
     "linear" linear();
     "quantized_mm" quantized_mm();
+    "scaled_mm" scaled_mm();
     "scatter_add" scatter(&[], |old, moved| old + moved.iter().sum::<f64>());
     "scatter_reduce" scatter(&MEAN, |old, moved| (old + moved.iter().sum::<f64>()) / (moved.len() + 1) as f64);
     "index_add" slices(&[Given::Number(-0.5)], |old, moved| old - 0.5 * moved.iter().sum::<f64>());

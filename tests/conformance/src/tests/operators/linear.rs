@@ -96,6 +96,68 @@ pub(super) fn linear(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
     Ok(())
 }
 
+/// Factors of 8 bits, with a scale for the whole and with scales of rows and columns.
+pub(super) fn scaled_mm(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
+    let kinds = [
+        (DType::F8E4M3, DType::F8E4M3),
+        (DType::F8E4M3, DType::F8E5M2),
+        (DType::F8E5M2, DType::F8E4M3),
+    ];
+    for (seed, (m, n, k)) in (0..).zip([(3, 5, 16), (1, 2, 7), (17, 16, 32), (2, 3, 0)]) {
+        for (of_a, of_b) in kinds {
+            let a = values(of_a, m * k, (-8.0, 8.0), seed);
+            let b = values(of_b, k * n, (-2.0, 2.0), 10 + seed);
+            let bias = values(dtype, n, (-1.0, 1.0), 20 + seed);
+            // The second factor lies in memory by columns, as a weight does.
+            let turned: Vec<f64> = (0..n * k).map(|at| b[at % k * n + at / k]).collect();
+            let factors = [
+                Operand::dense(on, of_a, &[m as i64, k as i64], &a)?,
+                Operand::new(on, of_b, &[k as i64, n as i64], &[1, k as i64], &turned)?,
+            ];
+            for (by_row, with_bias) in [(false, false), (false, true), (true, false), (true, true)]
+            {
+                let (rows, columns) = if by_row { (m, n) } else { (1, 1) };
+                let left = values(DType::F32, rows, (0.05, 0.5), 30 + seed);
+                let right = values(DType::F32, columns, (0.05, 0.5), 40 + seed);
+                let mut expected = vec![0.0; m * n];
+                for (at, value) in expected.iter_mut().enumerate() {
+                    let (row, column) = (at / n, at % n);
+                    for one in 0..k {
+                        *value += a[row * k + one] * b[one * n + column];
+                    }
+                    *value *= left[row % rows] * right[column % columns];
+                    if with_bias {
+                        *value += bias[column];
+                    }
+                }
+                let out = Operand::dense(on, dtype, &[m as i64, n as i64], &vec![9.0; m * n])?;
+                let scales = [
+                    Operand::dense(on, DType::F32, &[rows as i64, 1], &left)?,
+                    Operand::dense(on, DType::F32, &[1, columns as i64], &right)?,
+                ];
+                let kept = Operand::dense(on, dtype, &[n as i64], &bias)?;
+                let given = [
+                    Given::In(&factors[0]),
+                    Given::In(&factors[1]),
+                    Given::In(&scales[0]),
+                    Given::In(&scales[1]),
+                    if with_bias {
+                        Given::In(&kept)
+                    } else {
+                        Given::Nothing
+                    },
+                    Given::Nothing,
+                    Given::Dtype(dtype),
+                    Given::Truth(false),
+                ];
+                let what = format!("{name} of {of_a} [{m}, {k}] and {of_b}, by rows: {by_row}");
+                schema_gives(on, name, &given, &[Some(&out)], &[Some(&expected)], &what)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Weights of so many bits, with zeros or without.
 pub(super) fn quantized_mm(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
     for (seed, (m, n, k, group)) in (0..).zip([(3, 5, 8, 4), (1, 2, 6, 6), (4, 3, 12, 2)]) {
