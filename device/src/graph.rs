@@ -70,6 +70,11 @@ impl NativeGraphs<'_> {
         self.group.update.is_some()
     }
 
+    /// Whether [`NativeGraph::update_part`] can be used.
+    pub fn can_update_part(&self) -> bool {
+        self.group.update_part.is_some()
+    }
+
     fn check_queue(&self, queue: &Queue) -> Result<()> {
         if queue.driver().same_as(self.driver) {
             return Ok(());
@@ -109,26 +114,52 @@ impl NativeGraph {
     /// `UNSUPPORTED` if the driver cannot; `INVALID_ARGUMENT` if the commands differ, or for a graph of
     /// another driver: nothing has changed then.
     pub fn update(&self, from: &Self) -> Result<()> {
+        let group = self.before_update(from)?;
+        let update = group.update.ok_or_else(|| self.no_update("graphs"))?;
+        // SAFETY: both graphs are live and of one driver.
+        self.driver
+            .check(unsafe { update(self.handle.as_ptr(), from.handle.as_ptr()) })
+    }
+
+    /// Gives later launches the arguments of another graph, for as many commands as that has. `first` is
+    /// the number of the first one here, from 0.
+    ///
+    /// # Errors
+    /// Those of [`update`](Self::update); `INVALID_ARGUMENT` also for commands that this graph does not
+    /// have.
+    pub fn update_part(&self, first: u32, from: &Self) -> Result<()> {
+        let group = self.before_update(from)?;
+        let part = group.update_part;
+        let update = part.ok_or_else(|| self.no_update("parts of graphs"))?;
+        // SAFETY: both graphs are live and of one driver.
+        self.driver
+            .check(unsafe { update(self.handle.as_ptr(), first, from.handle.as_ptr()) })
+    }
+
+    fn before_update(&self, from: &Self) -> Result<&sys::otr_graph_api> {
         refuse_fork()?;
-        let update = self.driver.table().graph.as_ref();
-        let Some(update) = update.and_then(|group| group.update) else {
-            return Err(Error::new(
-                Code::UNSUPPORTED,
-                format!(
-                    "the driver {} does not update graphs: record another one",
-                    self.driver.name()
-                ),
-            ));
-        };
         if !from.driver.same_as(&self.driver) {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 "a graph cannot take arguments of another driver's",
             ));
         }
-        // SAFETY: both graphs are live and of one driver.
         self.driver
-            .check(unsafe { update(self.handle.as_ptr(), from.handle.as_ptr()) })
+            .table()
+            .graph
+            .as_ref()
+            .ok_or_else(|| hole("graph"))
+    }
+
+    #[cold]
+    fn no_update(&self, what: &str) -> Error {
+        Error::new(
+            Code::UNSUPPORTED,
+            format!(
+                "the driver {} does not update {what}: record another one",
+                self.driver.name()
+            ),
+        )
     }
 }
 

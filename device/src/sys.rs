@@ -1053,10 +1053,17 @@ pub struct otr_graph_api {
     pub destroy: ::core::option::Option<
         unsafe extern "C" fn(arg1: *mut otr_drv_graph_t) -> otr_code_t,
     >,
+    pub update_part: ::core::option::Option<
+        unsafe extern "C" fn(
+            graph: *mut otr_drv_graph_t,
+            first: u32,
+            from: *mut otr_drv_graph_t,
+        ) -> otr_code_t,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_graph_api"][::core::mem::size_of::<otr_graph_api>() - 48usize];
+    ["Size of otr_graph_api"][::core::mem::size_of::<otr_graph_api>() - 56usize];
     ["Alignment of otr_graph_api"][::core::mem::align_of::<otr_graph_api>() - 8usize];
     [
         "Offset of field: otr_graph_api::struct_size",
@@ -1076,6 +1083,9 @@ const _: () = {
     [
         "Offset of field: otr_graph_api::destroy",
     ][::core::mem::offset_of!(otr_graph_api, destroy) - 40usize];
+    [
+        "Offset of field: otr_graph_api::update_part",
+    ][::core::mem::offset_of!(otr_graph_api, update_part) - 48usize];
 };
 pub type otr_graph_api_t = otr_graph_api;
 #[repr(C)]

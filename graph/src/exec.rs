@@ -330,7 +330,7 @@ impl GraphExec {
             ExecMode::Native => {
                 let patches: Vec<_> = patches.collect();
                 // SAFETY: the condition of `Submit`, where a node's block is read when the node is recorded.
-                unsafe { state.renew(self.device, &patches, number) }?;
+                unsafe { state.follow(self.device, &patches, number) }?;
                 if let Some(native) = &state.native {
                     // SAFETY: the graph keeps the memory of its nodes alive until the exec is retired.
                     unsafe { native.launch(stream) }?;
@@ -621,16 +621,16 @@ impl State {
         bound.try_for_each(|base| resources.device.check_awake(base))
     }
 
-    /// Records the driver's graph again if patches change it.
+    /// Brings patches into the driver's graph.
     ///
     /// # Safety
-    /// The contract of [`Native::renew`].
-    unsafe fn renew(&mut self, device: &dyn Device, patches: &[Patch], number: u64) -> Result<()> {
+    /// The contract of [`Native::follow`].
+    unsafe fn follow(&mut self, device: &dyn Device, patches: &[Patch], number: u64) -> Result<()> {
         if let Some(native) = self.native.as_mut().filter(|_| !patches.is_empty()) {
-            // SAFETY: this function's contract is that of `Native::renew`, and no replay runs while blocks change.
+            // SAFETY: this function's contract is that of `Native::follow`, and no replay runs while blocks change.
             unsafe {
                 self.program.patch(patches);
-                native.renew(device, &self.program, self.last)?;
+                native.follow(device, &self.program, patches, self.last)?;
             }
         }
         self.program.applied.store(number, Ordering::Release);

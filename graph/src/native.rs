@@ -1,20 +1,23 @@
 //! Replays through a driver's graphs. The nodes are recorded once, and a replay is one launch. When a replay changes
-//! something, the nodes are recorded again; the driver updates its graph if it can.
+//! something, the nodes that it changes are recorded again, and the driver updates its graph. A driver that cannot
+//! update a part of a graph gets all nodes again.
 //!
 //! This file also measures, once for each device, whether that is cheaper than submitting the nodes. Nothing here waits
 //! for work of a stream.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_device::{Code, NativeGraph, Queue};
 use outrigger_ops::{Door, KernelFn};
 
+use crate::dag::NodeId;
 use crate::memory::Device;
-use crate::program::Program;
+use crate::program::{Patch, Program};
 use crate::steps;
-use crate::submit::{KernelSubmission, Submission, submissions};
+use crate::submit::{KernelSubmission, Submission, submission};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
 
@@ -24,6 +27,7 @@ pub(super) struct Native {
     /// Work is only recorded on this queue, and never runs on it.
     queue: Queue,
     recorded: Recorded,
+    commands: Commands,
 }
 
 #[derive(Debug)]
@@ -32,9 +36,57 @@ struct Recorded {
     calls: HostSteps,
 }
 
-/// The user data of the host calls of a graph. `Arc`s, not boxes: the driver has the address of each, and a box would
-/// claim to be the only pointer to it.
-type HostSteps = Vec<Arc<HostStep>>;
+/// By the number of the command: the user data of its host call, if it is one. `Arc`s, not boxes: the driver has the
+/// address of each, and a box would claim to be the only pointer to it.
+type HostSteps = Vec<Option<Arc<HostStep>>>;
+
+/// The commands of a program, in the order in which they are recorded.
+#[derive(Debug)]
+struct Commands {
+    nodes: Vec<NodeId>,
+    /// Where the block of each command begins that has one, and the number of the command; in the order of the blocks.
+    blocks: Vec<(u32, u32)>,
+}
+
+/// Nodes between two changed ones are recorded with them if they are no more than this: a recording of its own costs as
+/// much.
+const GAP: u32 = 8;
+
+impl Commands {
+    /// # Safety
+    /// The contract of [`submission`].
+    unsafe fn of(program: &Program) -> Self {
+        let steps = program.schedule.steps.iter().copied();
+        // SAFETY: this function's contract.
+        let nodes = steps.filter(|&id| unsafe { submission(program, id) }.is_some());
+        let nodes: Vec<_> = nodes.collect();
+        let block = |(number, &id)| {
+            let words = &program.data.graph.node(id)?.spec.command.words;
+            (!words.is_empty()).then_some((words.start, number))
+        };
+        let mut blocks: Vec<_> = (0..).zip(&nodes).filter_map(block).collect();
+        blocks.sort_unstable();
+        Self { nodes, blocks }
+    }
+
+    /// The commands whose blocks hold some of these words, as ranges of their numbers.
+    fn holding(&self, words: &[u32]) -> Vec<Range<u32>> {
+        let holding = words.iter().filter_map(|&word| {
+            let behind = self.blocks.partition_point(|&(start, _)| start <= word);
+            self.blocks.get(behind.checked_sub(1)?)
+        });
+        let mut numbers: Vec<_> = holding.map(|&(_, number)| number).collect();
+        numbers.sort_unstable();
+        let mut runs: Vec<Range<u32>> = Vec::new();
+        for number in numbers {
+            match runs.last_mut().filter(|run| number <= run.end + GAP) {
+                Some(run) => run.end = run.end.max(number + 1),
+                None => runs.push(number..number + 1),
+            }
+        }
+        runs
+    }
+}
 
 /// A node that runs as a host call.
 #[derive(Debug)]
@@ -84,9 +136,72 @@ impl Native {
             .door()
             .driver()
             .queue_create(device.door().ordinal(), 0)?;
+        // SAFETY: this function's contract is that of `record`, and includes that of `Commands::of`.
+        let (commands, recorded) = unsafe {
+            let commands = Commands::of(program);
+            let recorded = record(device, &queue, program, &commands.nodes)?;
+            (commands, recorded)
+        };
+        Ok(Self {
+            queue,
+            recorded,
+            commands,
+        })
+    }
+
+    /// Records the nodes again that some patches have changed, for later launches. Earlier launches, the last of which
+    /// was on stream `last`, keep what they had.
+    ///
+    /// # Errors
+    /// What the driver reports. Later launches may then have some of the changes; the next call of this or of
+    /// [`renew`](Self::renew) brings all.
+    ///
+    /// # Safety
+    /// The contract of [`new`](Self::new), for the same program as before.
+    pub(super) unsafe fn follow(
+        &mut self,
+        device: &dyn Device,
+        program: &Program,
+        patches: &[Patch],
+        last: Option<u64>,
+    ) -> Result<()> {
+        let graphs = device.door().driver().native_graphs();
+        if graphs.is_some_and(|graphs| graphs.can_update_part()) {
+            let runs = self.commands.holding(&program.words_of(patches));
+            let mut old = HostSteps::new();
+            // SAFETY: this function's contract.
+            let updated = runs
+                .into_iter()
+                .try_for_each(|run| unsafe { self.renew_part(device, program, run, &mut old) });
+            if old.iter().any(Option::is_some) {
+                device.retire(last, Box::new(old));
+            }
+            if updated.is_ok() {
+                return Ok(());
+            }
+        }
+        // SAFETY: this function's contract.
+        unsafe { self.renew(device, program, last) }
+    }
+
+    /// Records some commands again. `old` gets what earlier launches need.
+    ///
+    /// # Safety
+    /// The contract of [`follow`](Self::follow).
+    unsafe fn renew_part(
+        &mut self,
+        device: &dyn Device,
+        program: &Program,
+        run: Range<u32>,
+        old: &mut HostSteps,
+    ) -> Result<()> {
+        let numbers = run.start as usize..run.end as usize;
+        let nodes = &self.commands.nodes[numbers.clone()];
         // SAFETY: this function's contract is that of `record`.
-        let recorded = unsafe { record(device, &queue, program) }?;
-        Ok(Self { queue, recorded })
+        let new = unsafe { record(device, &self.queue, program, nodes) }?;
+        self.recorded.graph.update_part(run.start, &new.graph)?;
+        old.extend(self.recorded.calls.splice(numbers, new.calls));
+        Ok(())
     }
 
     /// Records the graph again with the present blocks, for later launches. Earlier launches, the last of which was on
@@ -103,19 +218,24 @@ impl Native {
         program: &Program,
         last: Option<u64>,
     ) -> Result<()> {
-        // SAFETY: this function's contract is that of `record`.
-        let mut new = unsafe { record(device, &self.queue, program) }?;
+        // SAFETY: this function's contract is that of `record`, and includes that of `Commands::of`.
+        let (commands, mut new) = unsafe {
+            let commands = Commands::of(program);
+            let new = record(device, &self.queue, program, &commands.nodes)?;
+            (commands, new)
+        };
         let graphs = device.door().driver().native_graphs();
         let updates = graphs.is_some_and(|graphs| graphs.can_update());
         if updates && self.recorded.graph.update(&new.graph).is_ok() {
             std::mem::swap(&mut self.recorded.calls, &mut new.calls);
-            if !new.calls.is_empty() {
+            if new.calls.iter().any(Option::is_some) {
                 device.retire(last, Box::new(new.calls));
             }
         } else {
             let old = std::mem::replace(&mut self.recorded, new);
             device.retire(last, Box::new(old));
         }
+        self.commands = commands;
         Ok(())
     }
 
@@ -130,24 +250,36 @@ impl Native {
     }
 }
 
+/// Records nodes that are commands.
+///
 /// # Safety
 /// The contract of [`Native::new`].
-unsafe fn record(device: &dyn Device, queue: &Queue, program: &Program) -> Result<Recorded> {
+unsafe fn record(
+    device: &dyn Device,
+    queue: &Queue,
+    program: &Program,
+    nodes: &[NodeId],
+) -> Result<Recorded> {
     let missing = || Error::new(Code::INTERNAL, "the driver's graphs have vanished");
     let graphs = device.door().driver().native_graphs().ok_or_else(missing)?;
     let mut calls = HostSteps::new();
     graphs.record_begin(queue)?;
     // SAFETY: this function's contract: no replay changes the blocks meanwhile.
-    let kept = unsafe { submissions(program) }
-        // SAFETY: this function's contract is that of `keep`.
-        .try_for_each(|one| unsafe { keep(device, queue, one, &mut calls) });
+    let mut all = nodes
+        .iter()
+        .filter_map(|&id| unsafe { submission(program, id) });
+    // SAFETY: this function's contract is that of `keep`.
+    let kept: Result<()> = all.try_for_each(|one| unsafe {
+        calls.push(keep(device, queue, one)?);
+        Ok(())
+    });
     let graph = graphs.record_end(queue);
     kept?;
     let graph = graph?;
     Ok(Recorded { graph, calls })
 }
 
-/// Submits a node to a queue that records.
+/// Submits a node to a queue that records. Returns the user data of a host call.
 ///
 /// # Safety
 /// The contract of [`Native::new`].
@@ -155,8 +287,8 @@ unsafe fn keep(
     device: &dyn Device,
     queue: &Queue,
     one: Submission<'_>,
-    calls: &mut HostSteps,
-) -> Result<()> {
+) -> Result<Option<Arc<HostStep>>> {
+    let mut call = None;
     let kernel = |one: KernelSubmission<'_>| {
         if !one.on_host
             && !steps::is_host(one.function)
@@ -179,13 +311,14 @@ unsafe fn keep(
             bias,
         });
         let user = Arc::as_ptr(&step).cast_mut().cast();
-        calls.push(step);
-        // SAFETY: R31: `calls` keeps the step until the driver's graph is destroyed and its last launch has finished.
+        call = Some(step);
+        // SAFETY: R31: the caller keeps the step until the driver's graph is destroyed and its last launch has finished.
         Ok(unsafe { queue.host_call_raw(call_step, user) }?)
     };
     // SAFETY: this function's contract: the graph keeps the device memory alive until the last launch has finished. The
     // contract of `Graph::add_copy` keeps host ranges valid.
-    unsafe { one.put(queue, Error::from, kernel) }
+    unsafe { one.put(queue, Error::from, kernel) }?;
+    Ok(call)
 }
 
 /// The number of nodes of the graph that is measured, and the bytes that each node fills.

@@ -242,28 +242,44 @@ impl Program {
     #[inline]
     pub(crate) unsafe fn patch(&self, patches: &[Patch]) {
         for patch in patches {
-            let index = patch.target as u32;
-            match patch.target & !u64::from(u32::MAX) {
-                0 => {
-                    for one in &self.relocations[index as usize] {
-                        // SAFETY: a word of this program or of a body. This function's contract: no replay uses it.
-                        unsafe { one.word.write(patch.first.wrapping_add(one.offset)) };
-                    }
+            // SAFETY: a word of this program or of a body. This function's contract: no replay uses it.
+            self.each_change(patch, |word, value| unsafe { word.write(value) });
+        }
+    }
+
+    /// The words that the changes of a replay write, as indexes. Words of bodies are left out.
+    pub(crate) fn words_of(&self, patches: &[Patch]) -> Vec<u32> {
+        let words = self.words.as_ptr_range();
+        let mut found = Vec::new();
+        for patch in patches {
+            self.each_change(patch, |word, _| {
+                let word = word.cast_const().cast();
+                if words.contains(&word) {
+                    let offset = word as usize - words.start as usize;
+                    found.push((offset / size_of::<u64>()) as u32);
                 }
-                Patch::GENERATOR => {
-                    for draw in self.draws.iter().filter(|draw| draw.generator == index) {
-                        // SAFETY: words of this program. This function's contract: no replay uses them.
-                        unsafe {
-                            draw.seed.write(patch.first);
-                            draw.offset.write(patch.second.wrapping_add(draw.relative));
-                        }
-                    }
-                }
-                _ => {
-                    // SAFETY: a word of this program. This function's contract: no replay uses it.
-                    unsafe { self.words[index as usize].get().write(patch.first) };
+            });
+        }
+        found
+    }
+
+    /// Calls `with` for each word that a change writes, with the value.
+    #[inline]
+    fn each_change(&self, patch: &Patch, mut with: impl FnMut(*mut u64, u64)) {
+        let index = patch.target as u32;
+        match patch.target & !u64::from(u32::MAX) {
+            0 => {
+                for one in &self.relocations[index as usize] {
+                    with(one.word, patch.first.wrapping_add(one.offset));
                 }
             }
+            Patch::GENERATOR => {
+                for draw in self.draws.iter().filter(|draw| draw.generator == index) {
+                    with(draw.seed, patch.first);
+                    with(draw.offset, patch.second.wrapping_add(draw.relative));
+                }
+            }
+            _ => with(self.words[index as usize].get(), patch.first),
         }
     }
 

@@ -83,21 +83,11 @@ impl Submission<'_> {
     }
 }
 
-/// The commands of a graph, in the order of the schedule.
-///
-/// # Safety
-/// No replay changes the program's blocks while the result is used.
-pub(super) unsafe fn submissions(program: &Program) -> impl Iterator<Item = Submission<'_>> {
-    let steps = program.schedule.steps.iter();
-    // SAFETY: this function's contract.
-    steps.filter_map(|&id| unsafe { submission(program, id) })
-}
-
 /// The command of a node; `None` for one that has none, or is a conditional.
 ///
 /// # Safety
-/// The contract of [`submissions`].
-unsafe fn submission(program: &Program, id: NodeId) -> Option<Submission<'_>> {
+/// No replay changes the program's blocks while the result is used.
+pub(super) unsafe fn submission(program: &Program, id: NodeId) -> Option<Submission<'_>> {
     let data = &program.data;
     let node = data.graph.node(id)?;
     let command = &node.spec.command;

@@ -116,7 +116,9 @@
  *       order those of one graph besides.
  *   R35 `update` is for later launches: those that were submitted keep what they had. Where kinds,
  *       kernels, number or order of the commands differ, it answers OTR_ERR_INVALID_ARGUMENT and
- *       changes nothing. `from` stays as it is, and the host's.
+ *       changes nothing. `from` stays as it is, and the host's. `update_part` compares and updates a
+ *       run of commands. They are numbered from 0 in the order of their calls, without waits for
+ *       events; a launch of a graph is one.
  *   R36 `destroy` returns without waiting: launches that were submitted still run.
  * Virtual memory (the optional group `virtual_memory`)
  *   R37 Addresses, sizes and alignments are multiples of the device's `granularity`, a power of two of
@@ -382,6 +384,8 @@ typedef struct otr_graph_api {
   /* Gives `graph` the arguments of `from`, which has the same commands. Optional. */
   otr_code_t (*update)(otr_drv_graph_t* graph, otr_drv_graph_t* from);
   otr_code_t (*destroy)(otr_drv_graph_t*);
+  /* As `update`, for the commands of `graph` from number `first` on, as many as `from` has. Optional. */
+  otr_code_t (*update_part)(otr_drv_graph_t* graph, uint32_t first, otr_drv_graph_t* from);
 } otr_graph_api_t;
 
 /* Memory and events of other processes (R42 to R44). */

@@ -92,6 +92,8 @@ macro_rules! entries {
             plain graph_update: graph.update(graph: otr_drv_graph,
                 from: *mut sys::otr_drv_graph) [];
             takes graph_destroy: graph.destroy(graph: otr_drv_graph) [];
+            plain graph_update_part: graph.update_part(graph: otr_drv_graph, first: u32,
+                from: *mut sys::otr_drv_graph) [];
             plain ipc_memory_export: ipc.memory_export(driver: otr_driver, base: u64,
                 handle: *mut sys::otr_ipc_handle) [];
             plain ipc_memory_import: ipc.memory_import(driver: otr_driver, device: u32,

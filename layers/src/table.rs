@@ -217,6 +217,11 @@ impl LayerTable {
                 )
                 .then_some(thunks::graph_update),
                 destroy: Some(thunks::graph_destroy),
+                update_part: has(
+                    below.graph().is_some_and(|g| g.update_part.is_some()),
+                    "graph.update_part",
+                )
+                .then_some(thunks::graph_update_part),
             },
             ipc: sys::otr_ipc_api {
                 struct_size: size_of::<sys::otr_ipc_api>(),

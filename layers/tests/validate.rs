@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use outrigger_device::{Code, CopyKind, Driver, sys};
+use outrigger_device::{Code, CopyKind, DType, Driver, sys};
 use outrigger_layers::validate::{Finding, Side, Sink, validate};
 use outrigger_layers::{Layer, Next, fail, layered};
 
@@ -181,6 +181,78 @@ fn a_graph_uses_its_memory_when_it_is_launched() {
     }
     drop((event, queue, other));
     assert_eq!(rules(&findings), [(Side::Host, "R12")]);
+}
+
+#[test]
+fn work_of_every_kind_uses_its_memory() {
+    let spec = "host?devices=1&memory=64M&graphs=native&operators=native";
+    let (driver, findings) = validated(Driver::open(&spec.parse().unwrap()).unwrap());
+    let (graphs, peer) = (driver.native_graphs().unwrap(), driver.peer().unwrap());
+    let operators = driver.operators().unwrap();
+    let queue = driver.queue_create(0, 0).unwrap();
+    let (open, gate) = mpsc::channel::<()>();
+    let wait = move |upstream| {
+        let _ = gate.recv_timeout(Duration::from_secs(60));
+        upstream
+    };
+    let memory: Vec<u64> = (0..8)
+        .map(|_| driver.memory_alloc(0, 64).unwrap())
+        .collect();
+    let operand = |address: &u64| sys::otr_tensor {
+        address: *address,
+        dtype: DType::F32.0,
+        rank: 1,
+        sizes: [16].as_ptr(),
+        strides: [1].as_ptr(),
+    };
+    let (inputs, output) = ([&memory[3], &memory[4]].map(operand), operand(&memory[5]));
+    let alpha = sys::otr_scalar {
+        dtype: DType::F64.0,
+        reserved: 0,
+        value: sys::otr_scalar__bindgen_ty_1 { f64_: 1.0 },
+    };
+    let call = sys::otr_operator_call {
+        struct_size: size_of::<sys::otr_operator_call>(),
+        next: std::ptr::null(),
+        name: c"add".as_ptr(),
+        inputs: inputs.as_ptr(),
+        outputs: &output,
+        scalars: &alpha,
+        input_count: 2,
+        output_count: 1,
+        scalar_count: 1,
+        flags: 0,
+    };
+    // SAFETY: memory is freed when no work uses it, and what would be too early is refused.
+    unsafe {
+        graphs.record_begin(&queue).unwrap();
+        queue.fill(memory[0], 64, &[1]).unwrap();
+        queue.fill(memory[1], 64, &[1]).unwrap();
+        let graph = graphs.record_end(&queue).unwrap();
+        graphs.record_begin(&queue).unwrap();
+        queue.fill(memory[2], 64, &[1]).unwrap();
+        let part = graphs.record_end(&queue).unwrap();
+        graph.update_part(1, &part).unwrap();
+        let (add, _) = operators.prepare(0, &call).unwrap().unwrap();
+        queue.host_call(wait).unwrap();
+        queue.launch_graph(&graph).unwrap();
+        queue.launch_operator(&add, &call, 0).unwrap();
+        peer.copy(&queue, (0, memory[6]), (0, memory[7]), 64)
+            .unwrap();
+        driver.memory_free(memory[1]).unwrap();
+        assert_eq!(rules(&findings), [], "nothing uses what was replaced");
+        let used: Vec<u64> = [0, 2, 3, 4, 5, 6, 7].map(|i| memory[i]).into();
+        for &address in &used {
+            let refused = driver.memory_free(address).unwrap_err();
+            assert_eq!(refused.code(), Code::BUSY, "{refused}");
+        }
+        assert_eq!(findings.lock().unwrap().len(), used.len());
+        open.send(()).unwrap();
+        queue.synchronize().unwrap();
+        for &address in &used {
+            driver.memory_free(address).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ use crate::{Code, sys};
 struct Line([u8; 64]);
 
 /// A kept command: its argument block is `size` bytes from a line on.
+#[derive(Clone)]
 struct Kept {
     command: Command,
     line: usize,
@@ -34,8 +35,8 @@ unsafe impl Send for Kept {}
 // SAFETY: as above; nothing in it is written after it was kept.
 unsafe impl Sync for Kept {}
 
-/// Commands in an order that respects what each waits for.
-#[derive(Default)]
+/// Commands in the order of their calls, which respects what each waits for.
+#[derive(Clone, Default)]
 pub(super) struct Body {
     commands: Vec<Kept>,
     args: Vec<Line>,
@@ -98,14 +99,38 @@ impl Body {
         outcome
     }
 
-    /// Where the other one does not do the same with other arguments: the number of the first command
-    /// that differs, from 0.
-    fn differs(&self, other: &Self) -> Option<usize> {
-        let pairs = self.commands.iter().zip(&other.commands);
-        let same = pairs
-            .take_while(|(one, other)| one.size == other.size && one.command.same(&other.command))
-            .count();
-        (same < self.commands.len().max(other.commands.len())).then_some(same)
+    /// Refuses another one whose commands differ from these, from number `first` on, in more than their
+    /// arguments.
+    fn check_same(&self, first: usize, other: &Self) -> Result<(), Fault> {
+        let own = self.commands.get(first..).unwrap_or_default();
+        let mut pairs = own.iter().zip(&other.commands);
+        let differs = pairs
+            .position(|(one, other)| one.size != other.size || !one.command.same(&other.command));
+        match differs {
+            Some(index) => Err(Fault::argument(format!(
+                "command {} (from 0) of the graph is not of the kind, the kernel or the size of command \
+                 {index} of the other one",
+                first + index
+            ))),
+            None if own.len() < other.commands.len() => Err(Fault::argument(format!(
+                "the graph has {} commands from number {first} on, not {}",
+                own.len(),
+                other.commands.len()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Replaces commands from number `first` on by those of another one, which are the same but for their
+    /// arguments.
+    fn replace(&mut self, first: usize, other: &Self) {
+        for (kept, new) in self.commands[first..].iter_mut().zip(&other.commands) {
+            let lines = (new.size as usize).div_ceil(64);
+            self.args[kept.line..][..lines].copy_from_slice(&other.args[new.line..][..lines]);
+            let (old, new) = (kept.command.cost_ns(), new.command.clone());
+            self.cost = self.cost.saturating_sub(old).saturating_add(new.cost_ns());
+            kept.command = new;
+        }
     }
 }
 
@@ -173,24 +198,55 @@ pub(super) unsafe extern "C" fn update(
     handle: *mut sys::otr_drv_graph,
     from: *mut sys::otr_drv_graph,
 ) -> i32 {
+    // SAFETY: this function's own contract.
+    unsafe {
+        exchange(handle, from, |body, new| {
+            let (own, other) = (body.commands.len(), new.commands.len());
+            if own > other {
+                return Err(Fault::argument(format!(
+                    "the graph has {own} commands, not {other}"
+                )));
+            }
+            body.check_same(0, &new)?;
+            *body = new;
+            Ok(())
+        })
+    }
+}
+
+pub(super) unsafe extern "C" fn update_part(
+    handle: *mut sys::otr_drv_graph,
+    first: u32,
+    from: *mut sys::otr_drv_graph,
+) -> i32 {
+    // SAFETY: this function's own contract.
+    unsafe {
+        exchange(handle, from, |body, new| {
+            body.check_same(first as usize, &new)?;
+            // A copy only where launches still have the old commands.
+            Arc::make_mut(body).replace(first as usize, &new);
+            Ok(())
+        })
+    }
+}
+
+/// Lets `with` change the commands of a graph by those of another one.
+///
+/// # Safety
+/// R8: no call uses a graph that the host destroys, so each is NULL or live.
+unsafe fn exchange(
+    handle: *mut sys::otr_drv_graph,
+    from: *mut sys::otr_drv_graph,
+    with: impl FnOnce(&mut Arc<Body>, Arc<Body>) -> Result<(), Fault>,
+) -> i32 {
     done(|| {
-        // SAFETY: R8: no call uses a graph that the host destroys, so each is NULL or live.
+        // SAFETY: this function's contract.
         let (graph, from) = unsafe { (graph(handle)?, graph(from)?) };
-        let new = Arc::clone(&from.body.lock());
-        let mut body = graph.body.lock();
         if !std::ptr::eq(graph.device, from.device) {
             return Err(Fault::argument("the graphs are of two devices"));
         }
-        if let Some(index) = body.differs(&new) {
-            return Err(Fault::argument(format!(
-                "command {index} (from 0) of the graphs differs in more than its arguments, or only one \
-                 of them has it: of {} and {}",
-                body.commands.len(),
-                new.commands.len()
-            )));
-        }
-        *body = new;
-        Ok(())
+        let new = Arc::clone(&from.body.lock());
+        with(&mut graph.body.lock(), new)
     })
 }
 
@@ -210,7 +266,7 @@ pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_drv_graph) -> i32 
 mod tests {
     use std::ptr::null_mut;
 
-    use super::{destroy, launch, record_begin, record_end, update};
+    use super::{destroy, launch, record_begin, record_end, update, update_part};
     use crate::Code;
 
     #[test]
@@ -232,6 +288,8 @@ mod tests {
             assert_eq!(launch(queue, null_mut()), Code::INVALID_HANDLE.0);
             assert_eq!(update(graph, null_mut()), Code::INVALID_HANDLE.0);
             assert_eq!(update(null_mut(), graph), Code::INVALID_HANDLE.0);
+            assert_eq!(update_part(graph, 0, null_mut()), Code::INVALID_HANDLE.0);
+            assert_eq!(update_part(null_mut(), 0, graph), Code::INVALID_HANDLE.0);
             assert_eq!(destroy(null_mut()), Code::INVALID_HANDLE.0);
             assert_eq!(give_up(queue), Code::OK.0);
             assert_eq!(close(driver), Code::BUSY.0);

@@ -201,6 +201,7 @@ static GRAPH: sys::otr_graph_api = sys::otr_graph_api {
     launch: Some(graph::launch),
     update: Some(graph::update),
     destroy: Some(graph::destroy),
+    update_part: Some(graph::update_part),
 };
 
 static OPERATORS: sys::otr_operator_api = sys::otr_operator_api {

@@ -142,7 +142,8 @@ pub fn replay(recording: &Recording, driver: Driver, options: ReplayOptions) -> 
             Ok(code) => player.results[at].code = Some(code),
             Err(reason) => {
                 player.results[at].skipped = Some(reason);
-                player.uncertain |= step.entry.submits() || step.entry == Entry::graph_update;
+                let updates = matches!(step.entry, Entry::graph_update | Entry::graph_update_part);
+                player.uncertain |= step.entry.submits() || updates;
             }
         }
     }

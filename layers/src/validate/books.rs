@@ -71,13 +71,15 @@ pub(super) type Behind = HashMap<(usize, u32), u64>;
 /// What some work is, and where memory that it uses begins, with its size.
 pub(super) type Used = (Arc<str>, u64, u64);
 
+/// What a launch of a graph uses, for each of its commands.
+pub(super) type Commands = Vec<Vec<Used>>;
+
 /// A recording of a graph.
 #[derive(Debug)]
 pub(super) struct Recording {
     /// The handle of the queue that began it.
     queue: usize,
-    /// What the graph will use.
-    used: Vec<Used>,
+    commands: Commands,
 }
 
 /// Memory of any kind.
@@ -118,8 +120,8 @@ pub(super) struct Books {
     pub(super) events: HashMap<usize, Event>,
     /// Modules, graphs, operators, physical memory: kind, number, and size of physical memory.
     pub(super) others: HashMap<usize, (&'static str, u32, u64)>,
-    /// What a launch of a graph uses, by its handle.
-    pub(super) graphs: HashMap<usize, Arc<[Used]>>,
+    /// By the handle of a graph.
+    pub(super) graphs: HashMap<usize, Commands>,
     /// By where it begins.
     pub(super) memory: BTreeMap<u64, Memory>,
     /// By where it begins.
@@ -176,21 +178,21 @@ impl Books {
         true
     }
 
-    /// Counts work of a queue, and notes the memory that it uses. What a queue records runs later: its graph
-    /// keeps that.
-    pub(super) fn submit(&mut self, queue: usize, used: &[Used]) {
+    /// Counts work of a queue, and notes the memory that it uses; `None` is a mark, which uses none. What a queue
+    /// records runs later: its graph keeps that.
+    pub(super) fn submit(&mut self, queue: usize, used: Option<&[Used]>) {
         let Some(entry) = self.queues.get_mut(&queue) else {
             return;
         };
         if let Some(recording) = entry.recording {
-            if let Some(recording) = self.recordings.get_mut(&recording) {
-                recording.used.extend_from_slice(used);
+            if let (Some(recording), Some(used)) = (self.recordings.get_mut(&recording), used) {
+                recording.commands.push(used.to_vec());
             }
             return;
         }
         entry.submitted += 1;
         let (number, work) = (entry.number, entry.submitted);
-        for (what, address, size) in used {
+        for (what, address, size) in used.unwrap_or_default() {
             let note = |uses: &mut Uses| {
                 let what = Arc::clone(what);
                 uses.insert(number, Use { queue, work, what })
@@ -217,8 +219,9 @@ impl Books {
             return true;
         };
         let twice = entry.recording.replace(number).is_some();
-        let used = Vec::new();
-        self.recordings.insert(number, Recording { queue, used });
+        let commands = Vec::new();
+        self.recordings
+            .insert(number, Recording { queue, commands });
         !twice
     }
 
@@ -231,15 +234,25 @@ impl Books {
         }
     }
 
-    /// The recording that a queue began ends, for all who joined it. Gives what its graph will use.
-    pub(super) fn record_end(&mut self, queue: usize) -> Option<Vec<Used>> {
+    /// The recording that a queue began ends, for all who joined it.
+    pub(super) fn record_end(&mut self, queue: usize) -> Option<Commands> {
         let mut recordings = self.recordings.iter();
         let (&number, _) = recordings.find(|(_, one)| one.queue == queue)?;
         let members = self.queues.values_mut();
         for member in members.filter(|member| member.recording == Some(number)) {
             member.recording = None;
         }
-        self.recordings.remove(&number).map(|one| one.used)
+        self.recordings.remove(&number).map(|one| one.commands)
+    }
+
+    /// Commands of a graph, from number `first` on, use what those of another graph do.
+    pub(super) fn update(&mut self, graph: usize, first: usize, from: usize) {
+        let from = self.graphs.get(&from).cloned().unwrap_or_default();
+        if let Some(commands) = self.graphs.get_mut(&graph) {
+            for (old, new) in commands.iter_mut().skip(first).zip(from) {
+                *old = new;
+            }
+        }
     }
 
     /// Work of a queue, if it is alive, is known to have finished up to here, with what it comes after.

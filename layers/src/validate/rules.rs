@@ -108,10 +108,10 @@ impl Rules {
             .iter()
             .map(|(address, size)| (Arc::clone(&what), *address, *size));
         let used: Vec<Used> = used.collect();
-        self.submit_used(queue, &used, work)
+        self.submit_used(queue, Some(&used), work)
     }
 
-    fn submit_used(&self, queue: usize, used: &[Used], work: impl FnOnce() -> i32) -> i32 {
+    fn submit_used(&self, queue: usize, used: Option<&[Used]>, work: impl FnOnce() -> i32) -> i32 {
         let order = self
             .books
             .lock()
@@ -476,6 +476,37 @@ unsafe fn launched(launch: *const sys::otr_launch) -> (String, Vec<(u64, u64)>) 
         let word = |bytes: &[u8]| bytes.first_chunk().map(|w| u64::from_ne_bytes(*w));
         let words = bytes.chunks(8).filter_map(word);
         ranges.extend(words.map(|word| (word, 1)));
+    }
+    (what, ranges)
+}
+
+/// The name of an operator, and where the memory of its operands and its workspace begins.
+///
+/// # Safety
+/// `call` is NULL or valid.
+unsafe fn operands(
+    call: *const sys::otr_operator_call,
+    workspace: u64,
+) -> (String, Vec<(u64, u64)>) {
+    // SAFETY: this function's contract.
+    let Some(call) = (unsafe { call.as_ref() }) else {
+        return ("an operator".to_owned(), Vec::new());
+    };
+    let what = if call.name.is_null() {
+        "an operator".to_owned()
+    } else {
+        // SAFETY: a string that is valid during the call.
+        let name = unsafe { CStr::from_ptr(call.name) };
+        name.to_string_lossy().into_owned()
+    };
+    let mut ranges = vec![(workspace, 1)];
+    let inputs = (call.inputs, call.input_count);
+    for (tensors, count) in [inputs, (call.outputs, call.output_count)] {
+        if !tensors.is_null() {
+            // SAFETY: as many tensors as are counted, valid during the call.
+            let tensors = unsafe { std::slice::from_raw_parts(tensors, count as usize) };
+            ranges.extend(tensors.iter().map(|one| (one.address, 1)));
+        }
     }
     (what, ranges)
 }

@@ -48,6 +48,8 @@ pub enum Need {
     Graphs,
     /// Its entry `update`.
     GraphUpdate,
+    /// Its entry `update_part`.
+    GraphUpdatePart,
     /// The group `ipc`.
     Ipc,
     /// Its entries for events.
@@ -79,7 +81,7 @@ macro_rules! has_entry {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::TwoDevices,
         Self::HostVisible,
         Self::HostInvisible,
@@ -99,6 +101,7 @@ impl Need {
         Self::Operators,
         Self::Graphs,
         Self::GraphUpdate,
+        Self::GraphUpdatePart,
         Self::Ipc,
         Self::IpcEvents,
         Self::IpcPhysical,
@@ -139,6 +142,7 @@ impl Need {
             Self::Operators => driver.operators().is_some(),
             Self::Graphs => driver.native_graphs().is_some(),
             Self::GraphUpdate => driver.native_graphs().is_some_and(|g| g.can_update()),
+            Self::GraphUpdatePart => driver.native_graphs().is_some_and(|g| g.can_update_part()),
             Self::Ipc => driver.ipc().is_some(),
             Self::IpcEvents => driver.ipc().is_some_and(|ipc| ipc.shares_events()),
             Self::IpcPhysical => {

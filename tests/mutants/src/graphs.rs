@@ -86,6 +86,30 @@ mutants! {
         }
     }
 
+    /// An update of a part succeeds and changes nothing.
+    graph_part_ignored [R35] (()) {
+        graph_update_part(self, _next, _graph, _first, from) {
+            if from.is_null() { Code::INVALID_HANDLE.0 } else { Code::OK.0 }
+        }
+    }
+
+    /// An update of a part begins at the first command.
+    graph_part_from_the_start [R35] (()) {
+        graph_update_part(self, next, graph, _first, from) {
+            next.graph_update_part(graph, 0, from)
+        }
+    }
+
+    /// A part that does not fit is taken, and changes nothing.
+    graph_part_of_others_taken [R35] (()) {
+        graph_update_part(self, next, graph, first, from) {
+            match next.graph_update_part(graph, first, from) {
+                code if code == Code::INVALID_ARGUMENT.0 => Code::OK.0,
+                code => code,
+            }
+        }
+    }
+
     /// An update also changes the launch that was submitted last.
     graph_update_changes_launches [R35] (Held) {
         graph_launch(self, next, queue, graph) {

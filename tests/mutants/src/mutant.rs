@@ -206,6 +206,9 @@ macro_rules! entry {
     (graph_update $args:tt $body:block) => {
         $crate::mutant::method! { graph_update $args [Graph, Graph] $body }
     };
+    (graph_update_part $args:tt $body:block) => {
+        $crate::mutant::method! { graph_update_part $args [Graph, u32, Graph] $body }
+    };
     (graph_destroy $args:tt $body:block) => {
         $crate::mutant::method! { graph_destroy $args [Graph] $body }
     };

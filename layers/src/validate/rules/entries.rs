@@ -218,7 +218,7 @@ impl Layer for Rules {
         queue: *mut sys::otr_queue,
         event: *mut sys::otr_drv_event,
     ) -> i32 {
-        self.submit(queue.addr(), "queue_wait_event", &[], || {
+        self.submit_used(queue.addr(), None, || {
             // SAFETY: R7: the host's own arguments, handed on.
             let wait = || unsafe { next.queue_wait_event(queue, event) };
             let (code, asked) = self.ask(event.addr(), wait);
@@ -283,7 +283,7 @@ impl Layer for Rules {
         event: *mut sys::otr_drv_event,
         queue: *mut sys::otr_queue,
     ) -> i32 {
-        self.submit(queue.addr(), "event_record", &[], || {
+        self.submit_used(queue.addr(), None, || {
             let mut books = self.books.lock();
             let record = books.events.get_mut(&event.addr());
             let record = record.map(Event::record_begins);
@@ -440,14 +440,52 @@ impl Layer for Rules {
         })
     }
 
+    unsafe fn operator_launch(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        operator: *mut sys::otr_operator,
+        call: *const sys::otr_operator_call,
+        workspace: u64,
+    ) -> i32 {
+        // SAFETY: R7: the call is valid until this returns.
+        let (what, ranges) = unsafe { operands(call, workspace) };
+        self.submit(queue.addr(), &what, &ranges, || {
+            // SAFETY: R7: the memory of a launch is the host's to keep live; the call is handed on.
+            unsafe { next.operator_launch(queue, operator, call, workspace) }
+        })
+    }
+
+    unsafe fn peer_copy(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        dst_device: u32,
+        dst: u64,
+        src_device: u32,
+        src: u64,
+        size: u64,
+    ) -> i32 {
+        self.submit(
+            queue.addr(),
+            "peer copy",
+            &[(dst, size), (src, size)],
+            || {
+                // SAFETY: R7: the host's own arguments, handed on.
+                unsafe { next.peer_copy(queue, dst_device, dst, src_device, src, size) }
+            },
+        )
+    }
+
     unsafe fn graph_launch(
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
         graph: *mut sys::otr_drv_graph,
     ) -> i32 {
-        let used = self.books.lock().graphs.get(&graph.addr()).cloned();
-        self.submit_used(queue.addr(), used.as_deref().unwrap_or_default(), || {
+        let commands = self.books.lock().graphs.get(&graph.addr()).cloned();
+        let used = commands.unwrap_or_default().concat();
+        self.submit_used(queue.addr(), Some(&used), || {
             // SAFETY: R31: the host keeps what the commands name valid; the call is handed on.
             unsafe { next.graph_launch(queue, graph) }
         })
@@ -474,14 +512,13 @@ impl Layer for Rules {
         // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.graph_record_end(queue, graph) };
         // After a failure the recording is lost, too (R32), but for one that this queue has only joined.
-        let used = self.books.lock().record_end(queue.addr());
+        let commands = self.books.lock().record_end(queue.addr());
         if code == Code::OK.0 {
             // SAFETY: written on success.
             unsafe { self.made("graph", 0, graph) };
             // SAFETY: as above.
-            if let (Some(graph), Some(used)) = (unsafe { before(graph) }, used) {
-                let mut books = self.books.lock();
-                books.graphs.insert(graph.addr(), used.into());
+            if let (Some(graph), Some(commands)) = (unsafe { before(graph) }, commands) {
+                self.books.lock().graphs.insert(graph.addr(), commands);
             }
         }
         code
@@ -495,9 +532,24 @@ impl Layer for Rules {
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
         let code = unsafe { next.graph_update(graph, from) };
-        let mut books = self.books.lock();
-        if let (Code::OK, Some(used)) = (Code(code), books.graphs.get(&from.addr()).cloned()) {
-            books.graphs.insert(graph.addr(), used);
+        if code == Code::OK.0 {
+            self.books.lock().update(graph.addr(), 0, from.addr());
+        }
+        code
+    }
+
+    unsafe fn graph_update_part(
+        &self,
+        next: &Next,
+        graph: *mut sys::otr_drv_graph,
+        first: u32,
+        from: *mut sys::otr_drv_graph,
+    ) -> i32 {
+        // SAFETY: R7: the host's own arguments, handed on.
+        let code = unsafe { next.graph_update_part(graph, first, from) };
+        if code == Code::OK.0 {
+            let first = first as usize;
+            self.books.lock().update(graph.addr(), first, from.addr());
         }
         code
     }

@@ -29,7 +29,7 @@ tests! { "core.absent":
     /// Host functions are taken as kernels, or refused with OTR_ERR_UNSUPPORTED and nothing written.
     host_kernels: R4, absent HostKernels Kernel;
     /// With or without `graph`, what is submitted to a queue that records nothing runs by itself.
-    graphs: R18, absent Graphs GraphUpdate;
+    graphs: R18, absent Graphs GraphUpdate GraphUpdatePart;
     /// With or without `queue_flush`, waiting for a queue makes its work run.
     flush: R18, absent Flush;
     /// With or without `operators`, a copy and a fill are all that a host needs to bring its own.

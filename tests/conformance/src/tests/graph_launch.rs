@@ -13,7 +13,7 @@ use super::kit::{
 use super::raw::{Bare, Raw, call};
 use crate::test::tests;
 use crate::verdict::{answers, check, equal};
-use crate::{Context, Failure, Gate, Verdict};
+use crate::{Context, Failure, Gate, Need, Verdict};
 
 tests! { "graph.launch":
     /// A launch keeps its place among the work of its queue.

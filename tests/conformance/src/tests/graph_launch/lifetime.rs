@@ -135,6 +135,19 @@ fn null_is_refused(context: &Context) -> Verdict {
         let answer = unsafe { update(graph, null_mut()) };
         raw.refuses(answer, Code::INVALID_HANDLE, "update from NULL")?;
     }
+    if context.has(raw.driver(), Need::GraphUpdatePart) {
+        // SAFETY: the group reaches as far as this entry.
+        let update = unsafe { (&raw const (*raw.api().graph).update_part).read() };
+        let Some(update) = update else {
+            return Err(Failure::new("the entry `update_part` has vanished"));
+        };
+        // SAFETY: NULL, which is refused (R7), and a live graph.
+        let answer = unsafe { update(null_mut(), 0, graph) };
+        raw.refuses(answer, Code::INVALID_HANDLE, "update_part of NULL")?;
+        // SAFETY: as above.
+        let answer = unsafe { update(graph, 0, null_mut()) };
+        raw.refuses(answer, Code::INVALID_HANDLE, "update_part from NULL")?;
+    }
     raw.refuses(
         call!(group, destroy, null_mut()),
         Code::INVALID_HANDLE,
