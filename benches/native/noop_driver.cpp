@@ -57,7 +57,7 @@ otr_code_t event_done(otr_drv_event_t*) { return OTR_OK; }
 otr_code_t event_record(otr_drv_event_t*, otr_queue_t*) { return OTR_OK; }
 otr_code_t copy(otr_queue_t*, uint64_t, uint64_t, uint64_t, otr_copy_kind_t) { return OTR_OK; }
 otr_code_t fill(otr_queue_t*, otr_address_t, uint64_t, const void*, uint32_t) { return OTR_OK; }
-otr_code_t host_call(otr_queue_t*, otr_host_fn function, void* user) { return function(user, OTR_OK); }
+otr_code_t host_call(otr_queue_t*, otr_host_fn function, void* user, uint32_t) { return function(user, OTR_OK); }
 
 otr_code_t module_load(
     otr_driver_t*, uint32_t, otr_code_format_t, const void*, size_t, const char*, otr_module_t** module) {

@@ -4,21 +4,109 @@
 use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::fork::{forked, refuse_fork};
-use crate::table::entry;
+use crate::table::{entry, hole};
 use crate::{Code, Driver, Error, Result, sys};
 
 /// A kernel for devices whose memory is host memory behind another address, as in `driver.h`: the
 /// argument block, its size in bytes, and the bias that turns a device address into a host address.
 pub type HostKernelFn = unsafe extern "C" fn(args: *const c_void, args_size: u32, bias: i64) -> i32;
 
-/// A loaded kernel of a device. Its last launch has finished before it is dropped.
-pub struct Kernel {
-    kernel: NonNull<sys::otr_kernel>,
+/// Code that is loaded on a device. Its kernels keep it, and the last launch of each has finished before the last of
+/// them is dropped.
+#[derive(Clone, Debug)]
+pub struct Module(Arc<Loaded>);
+
+struct Loaded {
     module: NonNull<sys::otr_module>,
     // Declared last: the driver stays open until the module is unloaded.
     driver: Driver,
+}
+
+// SAFETY: R8: every function may be called from any thread, also at the same time on one object.
+unsafe impl Send for Loaded {}
+// SAFETY: as above.
+unsafe impl Sync for Loaded {}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if forked() {
+            return;
+        }
+        let group = self.driver.table().kernel.as_ref();
+        let Some(unload) = group.and_then(|group| group.module_unload) else {
+            return;
+        };
+        // SAFETY: the module is live, and its last launch has finished: its kernels are dropped only then.
+        if let Err(error) = self.driver.check(unsafe { unload(self.module.as_ptr()) }) {
+            tracing::warn!(target: "outrigger::device", %error, "a module could not be unloaded");
+        }
+    }
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Module")
+            .field("driver", &self.driver.name())
+            .field("handle", &self.module)
+            .finish()
+    }
+}
+
+impl Module {
+    /// A kernel by its name; without one, the only kernel of the module.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` for a name that the module does not have; what else the driver answers.
+    pub fn kernel(&self, name: Option<&CStr>) -> Result<Kernel> {
+        refuse_fork()?;
+        let Loaded { module, driver } = &*self.0;
+        let Some(group) = &driver.table().kernel else {
+            return Err(hole("kernel"));
+        };
+        let get = entry!(group, kernel_get);
+        let name = name.map_or(std::ptr::null(), CStr::as_ptr);
+        let mut kernel = std::ptr::null_mut();
+        // SAFETY: the module is live; the name is NULL or a string, and the output lives through the call.
+        driver.check(unsafe { get(module.as_ptr(), name, &mut kernel) })?;
+        let kernel = NonNull::new(kernel)
+            .ok_or_else(|| Error::new(Code::INTERNAL, "the driver gave NULL for a kernel"))?;
+        Ok(Kernel {
+            kernel,
+            module: self.clone(),
+        })
+    }
+
+    /// The compiled form, which the same driver loads as `OTR_CODE_ELF`.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the driver does not tell it; what else the driver answers.
+    pub fn binary(&self) -> Result<Vec<u8>> {
+        refuse_fork()?;
+        let Loaded { module, driver } = &*self.0;
+        let group = driver.table().kernel.as_ref();
+        let Some(tell) = group.and_then(|group| group.module_binary) else {
+            let text = format!("the driver {} tells no compiled form", driver.name());
+            return Err(Error::new(Code::UNSUPPORTED, text));
+        };
+        let mut size = 0;
+        // SAFETY: the module is live, and the size lives through the call; NULL asks for it alone.
+        driver.check(unsafe { tell(module.as_ptr(), std::ptr::null_mut(), &mut size) })?;
+        let mut bytes = vec![0_u8; usize::try_from(size).unwrap_or(usize::MAX)];
+        // SAFETY: as above, with room for that many bytes.
+        driver.check(unsafe { tell(module.as_ptr(), bytes.as_mut_ptr().cast(), &mut size) })?;
+        bytes.truncate(size as usize);
+        Ok(bytes)
+    }
+}
+
+/// A kernel of a module.
+#[derive(Clone)]
+pub struct Kernel {
+    kernel: NonNull<sys::otr_kernel>,
+    module: Module,
 }
 
 // SAFETY: R8: every function may be called from any thread, also at the same time on one object.
@@ -33,26 +121,10 @@ impl Kernel {
     }
 }
 
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        if forked() {
-            return;
-        }
-        let group = self.driver.table().kernel.as_ref();
-        let Some(unload) = group.and_then(|group| group.module_unload) else {
-            return;
-        };
-        // SAFETY: the module is live, and its last launch has finished: a `Kernel` is dropped only then.
-        if let Err(error) = self.driver.check(unsafe { unload(self.module.as_ptr()) }) {
-            tracing::warn!(target: "outrigger::device", %error, "a module could not be unloaded");
-        }
-    }
-}
-
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kernel")
-            .field("driver", &self.driver.name())
+            .field("module", &self.module)
             .field("handle", &self.kernel)
             .finish()
     }
@@ -64,54 +136,64 @@ impl Driver {
     /// # Errors
     /// `INVALID_DEVICE`, or what else the driver answers.
     pub fn host_kernel(&self, device: u32, function: HostKernelFn) -> Result<Option<Kernel>> {
+        let code = (function as *const c_void, 0);
+        // SAFETY: for this format `code` is the function itself and the size 0.
+        match unsafe { self.load(device, sys::OTR_CODE_HOST_FUNCTION, code, None) } {
+            Ok(module) => module.kernel(None).map(Some),
+            Err(error) if error.code() == Code::UNSUPPORTED => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Loads code on a device. `format` is one of `OTR_CODE_*` but for host functions, and `options` are for its
+    /// compiler.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` for a format that the driver does not take, `INVALID_ARGUMENT` with the compiler's log for code
+    /// that does not compile, `INVALID_DEVICE`, or what else the driver answers.
+    pub fn module_load(
+        &self,
+        device: u32,
+        format: u32,
+        code: &[u8],
+        options: Option<&CStr>,
+    ) -> Result<Module> {
+        if format == sys::OTR_CODE_HOST_FUNCTION {
+            let text = "a host function is no code: see `host_kernel`";
+            return Err(Error::new(Code::INVALID_ARGUMENT, text));
+        }
+        // A NUL behind it, as source needs one.
+        let terminated = [code, &[0]].concat();
+        let code = (terminated.as_ptr().cast(), code.len());
+        // SAFETY: as many bytes as are counted.
+        unsafe { self.load(device, format, code, options) }
+    }
+
+    /// # Safety
+    /// `code` is what the format says.
+    unsafe fn load(
+        &self,
+        device: u32,
+        format: u32,
+        (code, size): (*const c_void, usize),
+        options: Option<&CStr>,
+    ) -> Result<Module> {
         refuse_fork()?;
         self.check_device(device)?;
         let Some(group) = &self.table().kernel else {
-            return Ok(None);
+            let text = format!("the driver {} takes no code", self.name());
+            return Err(Error::new(Code::UNSUPPORTED, text));
         };
-        let (load, get) = (entry!(group, module_load), entry!(group, kernel_get));
+        let load = entry!(group, module_load);
+        let options = options.map_or(std::ptr::null(), CStr::as_ptr);
         let mut module = std::ptr::null_mut();
-        // SAFETY: the driver is open and `module` lives through the call. For this format `code` is
-        // the function itself and the size 0.
-        let code = unsafe {
-            load(
-                self.handle(),
-                device,
-                sys::OTR_CODE_HOST_FUNCTION,
-                function as *const c_void,
-                0,
-                std::ptr::null(),
-                &mut module,
-            )
-        };
-        if Code(code) == Code::UNSUPPORTED {
-            return Ok(None);
-        }
-        self.check(code)?;
-        let Some(module) = NonNull::new(module) else {
-            return Err(Error::new(
-                Code::INTERNAL,
-                "the driver gave NULL for a module",
-            ));
-        };
-        let mut kernel = std::ptr::null_mut();
-        // SAFETY: the module is live, a NULL name asks for its only kernel.
-        let found = self.check(unsafe { get(module.as_ptr(), std::ptr::null(), &mut kernel) });
-        let error = match (found, NonNull::new(kernel)) {
-            (Ok(()), Some(kernel)) => {
-                return Ok(Some(Kernel {
-                    kernel,
-                    module,
-                    driver: self.clone(),
-                }));
-            }
-            (Ok(()), None) => Error::new(Code::INTERNAL, "the driver gave NULL for a kernel"),
-            (Err(error), _) => error,
-        };
-        let unload = entry!(group, module_unload);
-        // SAFETY: the module is live and was never launched. The first error is the one to report.
-        let _ = unsafe { unload(module.as_ptr()) };
-        Err(error)
+        let driver = self.handle();
+        // SAFETY: the driver is open, and the output lives through the call; this function's contract.
+        self.check(unsafe { load(driver, device, format, code, size, options, &mut module) })?;
+        let module = NonNull::new(module)
+            .ok_or_else(|| Error::new(Code::INTERNAL, "the driver gave NULL for a module"))?;
+        let driver = self.clone();
+        Ok(Module(Arc::new(Loaded { module, driver })))
     }
 
     /// The driver's own operators; `None` if it brings none.

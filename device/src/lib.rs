@@ -1,4 +1,4 @@
-//! The driver contract in Rust: its bindings, the loading of drivers, and drivers, queues, events,
+//! The driver contract in Rust: the loading of drivers, and drivers, queues, events,
 //! kernels and graphs as owned values. The crate also has the built-in driver `host`.
 //!
 //! This is the only crate that calls a driver. It reports what a driver answers, and decides nothing:
@@ -42,9 +42,6 @@ mod queue;
 mod raw;
 mod report;
 mod spec;
-// Generated: formatted by its generator.
-#[rustfmt::skip]
-pub mod sys;
 mod table;
 mod virtual_memory;
 
@@ -57,10 +54,11 @@ pub use foreign::{EndOfUnwinding, Foreign};
 pub use fork::forked;
 pub use graph::{NativeGraph, NativeGraphs};
 pub use ipc::{Ipc, IpcHandle};
-pub use kernel::{HostKernelFn, Kernel, Needs, Operator, Operators};
+pub use kernel::{HostKernelFn, Kernel, Module, Needs, Operator, Operators};
 pub use loader::{default_search_path, load};
-pub use properties::DeviceProperties;
-pub use queue::{CopyKind, HostFn, Queue};
+pub use outrigger_contract as sys;
+pub use properties::{CodeLimits, DeviceProperties, FailureScope};
+pub use queue::{Arguments, CopyKind, Grid, HostFn, Queue};
 pub use raw::RawDriver;
 pub use report::{Candidate, CandidateKind, LoadReport, Outcome};
 pub use spec::DriverSpec;

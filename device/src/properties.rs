@@ -29,6 +29,52 @@ pub struct DeviceProperties {
     pub peak_flops_f32: u64,
     /// Peak rate of f16 operations per second; 0 if unknown.
     pub peak_flops_f16: u64,
+    /// Bytes of the largest allocation; 0 if that is all of the memory.
+    pub largest_allocation: u64,
+    /// How far a failure of the device's own work reaches.
+    pub failure_scope: FailureScope,
+    /// Limits of code that is loaded as a module.
+    pub limits: CodeLimits,
+}
+
+/// How far a failure of the device's own work reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailureScope {
+    /// Later work of its queue is not executed.
+    #[default]
+    Queue,
+    /// As [`Queue`](Self::Queue), but work that was submitted before the failure was seen may run.
+    Command,
+    /// The device is lost.
+    Device,
+}
+
+/// What code for a device has to keep to, host functions apart. 0 is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodeLimits {
+    /// Bit N: code of format N (`OTR_CODE_*`) is loaded.
+    pub formats: u32,
+    /// `OTR_FEATURE_*`.
+    pub features: u32,
+    /// Work-items of a group, in all.
+    pub group: u32,
+    /// Work-items of a group in each dimension.
+    pub block: [u32; 3],
+    /// Work-items that run in step.
+    pub sub_group: u32,
+    /// Bytes of local memory of a group.
+    pub local_memory: u32,
+    /// Bytes of the argument block of a launch.
+    pub arguments: u32,
+}
+
+impl CodeLimits {
+    /// Whether code of a format (`OTR_CODE_*`) is loaded.
+    pub fn takes(&self, format: u32) -> bool {
+        1_u32
+            .checked_shl(format)
+            .is_some_and(|bit| self.formats & bit != 0)
+    }
 }
 
 impl DeviceProperties {
@@ -61,6 +107,15 @@ impl DeviceProperties {
             peak_bytes_per_second: 0,
             peak_flops_f32: 0,
             peak_flops_f16: 0,
+            largest_allocation: 0,
+            failure_scope: sys::OTR_FAILURE_QUEUE,
+            code_formats: 0,
+            features: 0,
+            largest_group: 0,
+            largest_block: [0; 3],
+            sub_group: 0,
+            local_memory_bytes: 0,
+            argument_block_bytes: 0,
         }
     }
 
@@ -78,6 +133,16 @@ impl DeviceProperties {
                 raw.priority_highest, raw.priority_lowest
             ));
         }
+        let failure_scope = match raw.failure_scope {
+            sys::OTR_FAILURE_QUEUE => FailureScope::Queue,
+            sys::OTR_FAILURE_COMMAND => FailureScope::Command,
+            sys::OTR_FAILURE_DEVICE => FailureScope::Device,
+            other => {
+                return Err(format!(
+                    "failure_scope is {other}, not one of OTR_FAILURE_*"
+                ));
+            }
+        };
         Ok(Self {
             name: text(&raw.name),
             vendor: text(&raw.vendor),
@@ -91,6 +156,17 @@ impl DeviceProperties {
             peak_bytes_per_second: raw.peak_bytes_per_second,
             peak_flops_f32: raw.peak_flops_f32,
             peak_flops_f16: raw.peak_flops_f16,
+            largest_allocation: raw.largest_allocation,
+            failure_scope,
+            limits: CodeLimits {
+                formats: raw.code_formats,
+                features: raw.features,
+                group: raw.largest_group,
+                block: raw.largest_block,
+                sub_group: raw.sub_group,
+                local_memory: raw.local_memory_bytes,
+                arguments: raw.argument_block_bytes,
+            },
         })
     }
 }

@@ -92,6 +92,36 @@ impl Drop for Queue {
     }
 }
 
+/// How a kernel is spread over a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Work-groups in each dimension.
+    pub groups: [u32; 3],
+    /// Work-items of a group in each dimension.
+    pub items: [u32; 3],
+    /// Bytes of local memory of a group, besides those of arguments.
+    pub shared_bytes: u32,
+}
+
+impl Grid {
+    /// One work-item, as host functions have.
+    pub const ONE: Self = Self {
+        groups: [1; 3],
+        items: [1; 3],
+        shared_bytes: 0,
+    };
+}
+
+/// The argument block of a launch, and what stands where in it, in the order of the kernel's parameters. Host
+/// functions need no parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Arguments<'a> {
+    /// The packed block.
+    pub block: &'a [u8],
+    /// Its parts.
+    pub parts: &'a [sys::otr_argument],
+}
+
 impl Queue {
     pub(crate) fn create(driver: &Driver, device: u32, priority: i32) -> Result<Self> {
         let params = sys::otr_queue_params {
@@ -184,7 +214,7 @@ impl Queue {
     {
         let user = Box::into_raw(Box::new(function));
         // SAFETY: `call_boxed::<F>` is called at most once with this pointer, and takes it over.
-        let submitted = unsafe { self.host_call_raw(call_boxed::<F>, user.cast()) };
+        let submitted = unsafe { self.host_call_raw(call_boxed::<F>, user.cast(), 0) };
         if submitted.is_err() {
             // SAFETY: R4: a failed submission has changed nothing, so the pointer is still ours.
             drop(unsafe { Box::from_raw(user) });
@@ -192,7 +222,7 @@ impl Queue {
         submitted
     }
 
-    /// Calls `function(user, upstream)` in queue order and exactly once.
+    /// Calls `function(user, upstream)` in queue order and exactly once. `flags` are `OTR_HOST_CALL_*`.
     ///
     /// # Errors
     /// What the driver answers; then `function` is never called.
@@ -201,13 +231,18 @@ impl Queue {
     /// `function` may be called with `user` on any thread, at any time until it has been, and does not
     /// unwind.
     #[inline]
-    pub unsafe fn host_call_raw(&self, function: HostFn, user: *mut c_void) -> Result<()> {
+    pub unsafe fn host_call_raw(
+        &self,
+        function: HostFn,
+        user: *mut c_void,
+        flags: u32,
+    ) -> Result<()> {
         refuse_fork()?;
         let host_call = entry!(self.driver.table().api, host_call);
         // SAFETY: the queue is live; R27: `function` may be called once with `user` on any thread, and
         // does not unwind.
         self.driver
-            .check(unsafe { host_call(self.raw(), Some(function), user) })
+            .check(unsafe { host_call(self.raw(), Some(function), user, flags) })
     }
 
     /// Launches a kernel. The argument block is copied during the call.
@@ -227,24 +262,55 @@ impl Queue {
         cost_ns: u32,
         label: &'static CStr,
     ) -> Result<()> {
+        let args = Arguments {
+            block: args,
+            parts: &[],
+        };
+        // SAFETY: this function's contract is that of `launch_grid`.
+        unsafe { self.launch_grid(kernel, &Grid::ONE, args, cost_ns, label) }
+    }
+
+    /// Launches a kernel over a grid. Everything else is as in [`launch`](Self::launch).
+    ///
+    /// # Errors
+    /// Those of [`launch`](Self::launch).
+    ///
+    /// # Safety
+    /// The contract of [`launch`](Self::launch).
+    #[inline]
+    pub unsafe fn launch_grid(
+        &self,
+        kernel: &Kernel,
+        grid: &Grid,
+        args: Arguments<'_>,
+        cost_ns: u32,
+        label: &'static CStr,
+    ) -> Result<()> {
         refuse_fork()?;
         let Some(group) = &self.driver.table().kernel else {
             return Err(hole("kernel"));
         };
         let launch = entry!(group, launch);
-        let Ok(args_size) = u32::try_from(args.len()) else {
+        let (args, parts) = (args.block, args.parts);
+        let (Ok(args_size), Ok(argument_count)) =
+            (u32::try_from(args.len()), u32::try_from(parts.len()))
+        else {
             return Err(too_many_arguments());
         };
         let params = sys::otr_launch {
             struct_size: size_of::<sys::otr_launch>(),
             next: std::ptr::null(),
-            grid: [1; 3],
-            block: [1; 3],
-            shared_bytes: 0,
+            grid: grid.groups,
+            block: grid.items,
+            shared_bytes: grid.shared_bytes,
             args_size,
             args: args.as_ptr().cast(),
-            arg_offsets: std::ptr::null(),
-            arg_count: 0,
+            arguments: if parts.is_empty() {
+                std::ptr::null()
+            } else {
+                parts.as_ptr()
+            },
+            argument_count,
             cost_ns,
             label: label.as_ptr(),
         };

@@ -158,7 +158,6 @@ impl RawDriver {
     groups! {
         memory_info: otr_memory_info_api
         virtual_memory: otr_virtual_memory_api
-        unified_memory: otr_unified_memory_api
         pinned_memory: otr_pinned_memory_api
         peer: otr_peer_api
         timing: otr_timing_api

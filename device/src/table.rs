@@ -15,7 +15,6 @@ pub(crate) struct Table {
     /// NULL.
     pub(crate) memory_info: Option<sys::otr_memory_info_api>,
     pub(crate) virtual_memory: Option<sys::otr_virtual_memory_api>,
-    pub(crate) unified_memory: Option<sys::otr_unified_memory_api>,
     pub(crate) pinned_memory: Option<sys::otr_pinned_memory_api>,
     pub(crate) peer: Option<sys::otr_peer_api>,
     pub(crate) timing: Option<sys::otr_timing_api>,
@@ -124,10 +123,6 @@ impl Table {
                         granularity reserve release create destroy map unmap);
                     check_entries("group virtual_memory", size, size_of_val(g), all)
                 })?,
-                unified_memory: group(api.unified_memory, "unified_memory", |g, size| {
-                    let all = entries!(g, sys::otr_unified_memory_api: alloc free prefetch);
-                    check_entries("group unified_memory", size, size_of_val(g), all)
-                })?,
                 pinned_memory: group(api.pinned_memory, "pinned_memory", |g, size| {
                     let all = entries!(g, sys::otr_pinned_memory_api: alloc free);
                     let needed = offset_of!(sys::otr_pinned_memory_api, pin);
@@ -235,7 +230,7 @@ macro_rules! sized {
 }
 
 sized! {
-    otr_driver_api otr_memory_info_api otr_unified_memory_api otr_pinned_memory_api otr_peer_api otr_timing_api
+    otr_driver_api otr_memory_info_api otr_pinned_memory_api otr_peer_api otr_timing_api
     otr_kernel_api otr_operator_api otr_graph_api otr_virtual_memory_api otr_ipc_api
 }
 

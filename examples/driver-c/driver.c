@@ -88,6 +88,7 @@ struct command {
   uint32_t pattern_size;
   otr_host_fn function;
   void* user;
+  uint32_t flags; /* OTR_HOST_CALL_* */
   struct point* point; /* of a wait, with one reference; or NULL */
   struct command* next;
 };
@@ -262,6 +263,7 @@ static void fill_bytes(unsigned char* dst, uint64_t size, const unsigned char* p
 static otr_code_t execute(const struct command* command, otr_code_t upstream) {
   if (command->kind == HOST_CALL) { /* R27: exactly once, so also after a failure */
     const otr_code_t code = command->function(command->user, upstream);
+    if (command->flags & OTR_HOST_CALL_CANNOT_FAIL) return OTR_OK;
     return code == OTR_NOT_READY ? OTR_ERR_EXECUTION : code; /* which no query could tell from "wait" */
   }
   if (upstream != OTR_OK) return OTR_OK;
@@ -431,10 +433,11 @@ static otr_code_t fill(otr_queue_t* queue, otr_address_t dst, uint64_t size, con
   return submit(queue, command, NULL);
 }
 
-static otr_code_t host_call(otr_queue_t* queue, otr_host_fn function, void* user) {
+static otr_code_t host_call(otr_queue_t* queue, otr_host_fn function, void* user, uint32_t flags) {
   REQUIRE_HANDLE(queue);
   REQUIRE_POINTER(function);
-  return submit(queue, (struct command){.kind = HOST_CALL, .function = function, .user = user}, NULL);
+  REQUIRE((flags & ~OTR_HOST_CALL_CANNOT_FAIL) == 0, OTR_ERR_INVALID_ARGUMENT, "host call flags 0x%x are unknown", flags);
+  return submit(queue, (struct command){.kind = HOST_CALL, .function = function, .user = user, .flags = flags}, NULL);
 }
 
 /* ---- 7. Events ------------------------------------------------------------------------------------ */

@@ -313,7 +313,7 @@ unsafe fn keep(
         let user = Arc::as_ptr(&step).cast_mut().cast();
         call = Some(step);
         // SAFETY: R31: the caller keeps the step until the driver's graph is destroyed and its last launch has finished.
-        Ok(unsafe { queue.host_call_raw(call_step, user) }?)
+        Ok(unsafe { queue.host_call_raw(call_step, user, 0) }?)
     };
     // SAFETY: this function's contract: the graph keeps the device memory alive until the last launch has finished. The
     // contract of `Graph::add_copy` keeps host ranges valid.

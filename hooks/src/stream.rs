@@ -248,7 +248,7 @@ impl Stream {
             return self.record_host_call(function, user);
         }
         // SAFETY: this function's contract: `function` may be called with `user` from any thread, at any later time.
-        unsafe { self.queue().host_call_raw(function, user) }.map_err(|error| self.failed(error))
+        unsafe { self.queue().host_call_raw(function, user, 0) }.map_err(|error| self.failed(error))
     }
 }
 

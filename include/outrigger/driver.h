@@ -85,11 +85,15 @@
  *       to it. Source and destination do not overlap.
  *   R27 A host call is called exactly once, in queue order, on a thread of the driver's choice, and
  *       must not call the driver, nor throw or unwind. The code that it returns is the outcome of the
- *       command; OTR_NOT_READY, which is none, counts as OTR_ERR_EXECUTION.
+ *       command; OTR_NOT_READY, which is none, counts as OTR_ERR_EXECUTION. With
+ *       OTR_HOST_CALL_CANNOT_FAIL the command has no outcome of its own, whatever the function returns:
+ *       a driver may give the device what comes behind it at once.
  *   R28 `fill` repeats a pattern of 1, 2, 4, 8 or 16 bytes. The size is a multiple of it.
  *   R29 Out of memory is OTR_ERR_OUT_OF_MEMORY for device memory and OTR_ERR_OUT_OF_HOST_MEMORY for
  *       everything else, and leaves the driver as usable as before.
- *   R30 Arguments of a launch are copied during the call.
+ *   R30 Arguments of a launch are copied during the call. Where the format of the code needs more than
+ *       the packed block, `arguments` says what each one is, in the order of the kernel's parameters; one
+ *       that reaches beyond the block is refused (R7).
  * Graphs (the optional group `graph`)
  *   R31 From `record_begin` to `record_end` what is submitted to the queue is kept and nothing of it
  *       runs: copies, fills, launches, host calls, waits for events, and launches of graphs, whose
@@ -220,6 +224,19 @@ typedef struct otr_host_info {
 #define OTR_DEVICE_HOST_VISIBLE 0x1u /* R15 */
 #define OTR_DEVICE_CPU 0x2u          /* the device is the CPU of the host: host functions are its own code */
 
+/* What the device's code may use besides 32-bit numbers. */
+#define OTR_FEATURE_F16 0x1u
+#define OTR_FEATURE_F64 0x2u
+#define OTR_FEATURE_ATOMIC_ADD_F32 0x4u
+#define OTR_FEATURE_ATOMIC_64 0x8u /* atomic operations on 64-bit integers */
+
+/* How far a failure of the device's own work reaches (a kernel, a copy). What host calls answer fails their
+ * queue alone, on every device. */
+typedef uint32_t otr_failure_scope_t;
+#define OTR_FAILURE_QUEUE 0   /* R20 */
+#define OTR_FAILURE_COMMAND 1 /* R20, but commands that were submitted before the failure was seen may run */
+#define OTR_FAILURE_DEVICE 2  /* the device answers OTR_ERR_DEVICE_LOST from then on */
+
 typedef struct otr_device_properties {
   size_t struct_size; /* set by the host; the driver writes no further */
   otr_ext_t* next;
@@ -235,6 +252,16 @@ typedef struct otr_device_properties {
   uint64_t peak_bytes_per_second; /* device memory; 0: unknown */
   uint64_t peak_flops_f32;        /* per second; 0: unknown */
   uint64_t peak_flops_f16;
+  uint64_t largest_allocation; /* bytes of one `memory_alloc`; 0: all of the memory */
+  otr_failure_scope_t failure_scope;
+  uint32_t code_formats; /* that `kernel` loads: bit N is otr_code_format_t N, of those below 32 */
+  /* Of code that it loads, host functions apart; 0: unknown. */
+  uint32_t features;      /* OTR_FEATURE_* */
+  uint32_t largest_group; /* work-items of a group, in all */
+  uint32_t largest_block[3];
+  uint32_t sub_group; /* work-items that run in step */
+  uint32_t local_memory_bytes;   /* of a group */
+  uint32_t argument_block_bytes; /* of a launch */
 } otr_device_properties_t;
 
 typedef struct otr_open_params {
@@ -252,6 +279,8 @@ typedef struct otr_queue_params {
 } otr_queue_params_t;
 
 #define OTR_EVENT_TIMING 0x1u /* the event carries a timestamp; needs `timing` */
+
+#define OTR_HOST_CALL_CANNOT_FAIL 0x1u /* R27 */
 
 /* ---- Optional groups ----------------------------------------------------------------------- */
 
@@ -275,15 +304,6 @@ typedef struct otr_virtual_memory_api {
                     uint32_t count);
   otr_code_t (*unmap)(otr_driver_t*, otr_address_t address, uint64_t size);
 } otr_virtual_memory_api_t;
-
-/* Memory that both sides may touch, moved by the driver on demand. */
-typedef struct otr_unified_memory_api {
-  size_t struct_size;
-  otr_code_t (*alloc)(otr_driver_t*, uint32_t device, uint64_t size, otr_address_t* address);
-  otr_code_t (*free)(otr_driver_t*, otr_address_t address);
-  /* device UINT32_MAX is the host */
-  otr_code_t (*prefetch)(otr_queue_t*, otr_address_t address, uint64_t size, uint32_t device);
-} otr_unified_memory_api_t;
 
 /* Host memory that the device reaches fast and asynchronously. */
 typedef struct otr_pinned_memory_api {
@@ -318,9 +338,19 @@ typedef uint32_t otr_code_format_t;
 #define OTR_CODE_SPIRV 2
 #define OTR_CODE_PTX 3
 #define OTR_CODE_ELF 4       /* a driver's own binary: cubin, hsaco, native */
-#define OTR_CODE_OPENCL_C 5  /* NUL-terminated source */
+#define OTR_CODE_OPENCL_C 5  /* `size` bytes of source, and a NUL behind them */
 #define OTR_CODE_CUDA_C 6
 #define OTR_CODE_VENDOR 0x80000000u /* and above */
+
+/* One parameter of a kernel. */
+#define OTR_ARGUMENT_VALUE 0   /* `size` bytes of the block */
+#define OTR_ARGUMENT_ADDRESS 1 /* a device address, 8 bytes of the block; may be 0 */
+#define OTR_ARGUMENT_LOCAL 2   /* `size` bytes of local memory of the group; nothing in the block */
+typedef struct otr_argument {
+  uint32_t offset; /* in the argument block */
+  uint32_t size;
+  uint32_t kind; /* OTR_ARGUMENT_* */
+} otr_argument_t;
 
 typedef struct otr_launch {
   size_t struct_size;
@@ -330,8 +360,8 @@ typedef struct otr_launch {
   uint32_t shared_bytes;
   uint32_t args_size;
   const void* args;            /* packed argument block */
-  const uint32_t* arg_offsets; /* where each argument starts; NULL where the format needs none */
-  uint32_t arg_count;
+  const otr_argument_t* arguments; /* NULL for host functions */
+  uint32_t argument_count;
   uint32_t cost_ns;  /* the host's estimate of the run time, 0: unknown; a hint for scheduling */
   const char* label; /* for failures and traces; lives as long as the process; or NULL */
 } otr_launch_t;
@@ -339,7 +369,8 @@ typedef struct otr_launch {
 typedef struct otr_kernel_api {
   size_t struct_size;
   /* OTR_ERR_UNSUPPORTED for a format that the driver does not take. `options` are for the compiler of
-   * the format, or NULL. */
+   * the format, or NULL. Code that does not compile is OTR_ERR_INVALID_ARGUMENT, and the text has the
+   * compiler's log. */
   otr_code_t (*module_load)(otr_driver_t*, uint32_t device, otr_code_format_t format,
                             const void* code, size_t size, const char* options, otr_module_t**);
   otr_code_t (*module_unload)(otr_module_t*); /* after its last launch has finished */
@@ -347,6 +378,10 @@ typedef struct otr_kernel_api {
    * kernel lives as long as the module. */
   otr_code_t (*kernel_get)(otr_module_t*, const char* name, otr_kernel_t**);
   otr_code_t (*launch)(otr_queue_t*, otr_kernel_t*, const otr_launch_t*);
+  /* The compiled form of a module, which this version of the driver loads as OTR_CODE_ELF on this device, in
+   * other processes too. `*size` is what `binary` has room for, and becomes what there is; with NULL that
+   * alone is told, and too little room is OTR_ERR_INVALID_ARGUMENT. Optional. */
+  otr_code_t (*module_binary)(otr_module_t*, void* binary, uint64_t* size);
 } otr_kernel_api_t;
 
 /* What a driver says of an operator that it prepared. The host sets `struct_size`, and 0 elsewhere. */
@@ -458,7 +493,7 @@ typedef struct otr_driver_api {
   otr_code_t (*copy)(otr_queue_t*, uint64_t dst, uint64_t src, uint64_t size, otr_copy_kind_t kind);
   otr_code_t (*fill)(otr_queue_t*, otr_address_t dst, uint64_t size, const void* pattern,
                      uint32_t pattern_size);
-  otr_code_t (*host_call)(otr_queue_t*, otr_host_fn, void* user);
+  otr_code_t (*host_call)(otr_queue_t*, otr_host_fn, void* user, uint32_t flags); /* OTR_HOST_CALL_* */
 
   /* -- Optional entry -- */
 
@@ -468,7 +503,6 @@ typedef struct otr_driver_api {
   /* -- Optional groups -- */
   const otr_memory_info_api_t* memory_info;
   const otr_virtual_memory_api_t* virtual_memory;
-  const otr_unified_memory_api_t* unified_memory;
   const otr_pinned_memory_api_t* pinned_memory;
   const otr_peer_api_t* peer;
   const otr_timing_api_t* timing;

@@ -34,7 +34,7 @@ macro_rules! entries {
             plain fill: core.fill(queue: otr_queue, dst: u64, size: u64, pattern: *const c_void,
                 pattern_size: u32) [];
             plain host_call: core.host_call(queue: otr_queue, function: sys::otr_host_fn,
-                user: *mut c_void) [];
+                user: *mut c_void, flags: u32) [];
             plain queue_flush: core.queue_flush(queue: otr_queue) [];
             plain memory_info: memory_info.info(driver: otr_driver, device: u32,
                 free_bytes: *mut u64, total_bytes: *mut u64) [];
@@ -52,11 +52,6 @@ macro_rules! entries {
                 physical: *const *mut sys::otr_physical, count: u32) [];
             plain virtual_unmap: virtual_memory.unmap(driver: otr_driver, address: u64,
                 size: u64) [];
-            plain unified_alloc: unified_memory.alloc(driver: otr_driver, device: u32, size: u64,
-                address: *mut u64) [];
-            plain unified_free: unified_memory.free(driver: otr_driver, address: u64) [];
-            plain unified_prefetch: unified_memory.prefetch(queue: otr_queue, address: u64,
-                size: u64, device: u32) [];
             plain pinned_alloc: pinned_memory.alloc(driver: otr_driver, size: u64,
                 pointer: *mut *mut c_void) [];
             plain pinned_free: pinned_memory.free(driver: otr_driver, pointer: *mut c_void) [];
@@ -77,6 +72,8 @@ macro_rules! entries {
                 [kernel: otr_kernel];
             plain kernel_launch: kernel.launch(queue: otr_queue, kernel: *mut sys::otr_kernel,
                 launch: *const sys::otr_launch) [];
+            plain module_binary: kernel.module_binary(module: otr_module, binary: *mut c_void,
+                size: *mut u64) [];
             plain operator_names: operators.names(driver: otr_driver, device: u32,
                 names: *mut *const *const c_char, count: *mut u32) [];
             makes operator_prepare: operators.prepare(driver: otr_driver, device: u32,

@@ -51,7 +51,6 @@ impl Entry {
                 | Self::copy
                 | Self::fill
                 | Self::host_call
-                | Self::unified_prefetch
                 | Self::peer_copy
                 | Self::kernel_launch
                 | Self::operator_launch
@@ -70,7 +69,6 @@ impl Entry {
                 | Self::virtual_release
                 | Self::virtual_destroy
                 | Self::virtual_unmap
-                | Self::unified_free
                 | Self::pinned_free
                 | Self::pinned_unpin
                 | Self::module_unload

@@ -125,7 +125,6 @@ struct Groups {
     api: sys::otr_driver_api,
     memory_info: sys::otr_memory_info_api,
     virtual_memory: sys::otr_virtual_memory_api,
-    unified_memory: sys::otr_unified_memory_api,
     pinned_memory: sys::otr_pinned_memory_api,
     peer: sys::otr_peer_api,
     timing: sys::otr_timing_api,
@@ -164,12 +163,6 @@ impl LayerTable {
                 map: Some(thunks::virtual_map),
                 unmap: Some(thunks::virtual_unmap),
             },
-            unified_memory: sys::otr_unified_memory_api {
-                struct_size: size_of::<sys::otr_unified_memory_api>(),
-                alloc: Some(thunks::unified_alloc),
-                free: Some(thunks::unified_free),
-                prefetch: Some(thunks::unified_prefetch),
-            },
             pinned_memory: sys::otr_pinned_memory_api {
                 struct_size: size_of::<sys::otr_pinned_memory_api>(),
                 alloc: Some(thunks::pinned_alloc),
@@ -198,6 +191,11 @@ impl LayerTable {
                 module_unload: Some(thunks::module_unload),
                 kernel_get: Some(thunks::kernel_get),
                 launch: Some(thunks::kernel_launch),
+                module_binary: has(
+                    below.kernel().is_some_and(|g| g.module_binary.is_some()),
+                    "kernel.module_binary",
+                )
+                .then_some(thunks::module_binary),
             },
             operators: sys::otr_operator_api {
                 struct_size: size_of::<sys::otr_operator_api>(),
@@ -258,7 +256,7 @@ impl LayerTable {
             };
         }
         groups! {
-            memory_info virtual_memory unified_memory pinned_memory peer timing kernel operators graph
+            memory_info virtual_memory pinned_memory peer timing kernel operators graph
             ipc
         }
         if !has(below.api().queue_flush.is_some(), "queue_flush") {
@@ -313,7 +311,6 @@ fn core(below: &RawDriver, open: OpenFn) -> sys::otr_driver_api {
         queue_flush: Some(thunks::queue_flush),
         memory_info: std::ptr::null(),
         virtual_memory: std::ptr::null(),
-        unified_memory: std::ptr::null(),
         pinned_memory: std::ptr::null(),
         peer: std::ptr::null(),
         timing: std::ptr::null(),

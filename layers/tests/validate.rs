@@ -512,6 +512,7 @@ impl Layer for WrongDriver {
         queue: *mut sys::otr_queue,
         function: sys::otr_host_fn,
         user: *mut c_void,
+        flags: u32,
     ) -> i32 {
         let wrapper: sys::otr_host_fn = match self.wrong {
             Wrong::TwoCalls => Some(twice),
@@ -523,7 +524,7 @@ impl Layer for WrongDriver {
             if let (Some(wrapper), Some(function)) = (wrapper, function) {
                 let call: Call = (function, user);
                 let call = Box::into_raw(Box::new(call)).cast();
-                return next.host_call(queue, Some(wrapper), call);
+                return next.host_call(queue, Some(wrapper), call, flags);
             }
             if self.is(Wrong::ReorderedCalls) {
                 let mut held = self.held.lock().unwrap();
@@ -531,11 +532,11 @@ impl Layer for WrongDriver {
                     *held = Some((function, user.expose_provenance()));
                     return 0;
                 };
-                next.host_call(queue, function, user);
+                next.host_call(queue, function, user, flags);
                 let data = std::ptr::with_exposed_provenance_mut(data);
-                return next.host_call(queue, first, data);
+                return next.host_call(queue, first, data, flags);
             }
-            next.host_call(queue, function, user)
+            next.host_call(queue, function, user, flags)
         }
     }
 
@@ -755,6 +756,7 @@ impl Layer for CallsAtOnce {
         _: *mut sys::otr_queue,
         function: sys::otr_host_fn,
         user: *mut c_void,
+        _: u32,
     ) -> i32 {
         // SAFETY: the host's function with its data, called once.
         unsafe { function.unwrap()(user, 0) };

@@ -60,7 +60,7 @@ ENTRY(event_query, nothing, 0, (otr_drv_event_t* e), e)
 ENTRY(event_synchronize, nothing, 0, (otr_drv_event_t* e), e)
 ENTRY(copy, nothing, 0, (otr_queue_t* q, uint64_t d, uint64_t s, uint64_t n, otr_copy_kind_t k), q, d, s, n, k)
 ENTRY(fill, nothing, 0, (otr_queue_t* q, otr_address_t d, uint64_t n, const void* p, uint32_t m), q, d, n, p, m)
-ENTRY(host_call, nothing, 0, (otr_queue_t* q, otr_host_fn f, void* u), q, f, u)
+ENTRY(host_call, nothing, 0, (otr_queue_t* q, otr_host_fn f, void* u, uint32_t g), q, f, u, g)
 #endif
 
 #ifdef OPEN_FAILS

@@ -47,6 +47,7 @@ struct command {
   uint32_t pattern_size;
   otr_host_fn call;
   void* user;
+  uint32_t flags;
 };
 
 /* What a handle points at begins with this. */
@@ -286,6 +287,7 @@ static void step(struct queue* queue) {
   if (command->operation == CALL) {
     pthread_mutex_unlock(&lock);
     code = command->call(command->user, upstream);
+    if (command->flags & OTR_HOST_CALL_CANNOT_FAIL) code = OTR_OK;
     pthread_mutex_lock(&lock);
   } else if (command->done < command->size && !upstream) {
     uint64_t left = command->size - command->done, size = left < SLICE ? left : SLICE;
@@ -492,10 +494,11 @@ static otr_code_t fill(otr_queue_t* handle, otr_address_t dst, uint64_t size, co
   return leave(OTR_OK);
 }
 
-static otr_code_t host_call(otr_queue_t* handle, otr_host_fn function, void* user) {
+static otr_code_t host_call(otr_queue_t* handle, otr_host_fn function, void* user, uint32_t flags) {
   ENTER(queue, handle);
   CHECK(function, "the function is NULL");
-  SUBMIT(queue, .operation = CALL, .call = function, .user = user);
+  CHECK(!(flags & ~OTR_HOST_CALL_CANNOT_FAIL), "flags 0x%x; OTR_HOST_CALL_CANNOT_FAIL is all there is", flags);
+  SUBMIT(queue, .operation = CALL, .call = function, .user = user, .flags = flags);
   return leave(OTR_OK);
 }
 

@@ -287,6 +287,7 @@ impl Imported {
             let submitted = relay.submit(Command::HostCall {
                 function: wait,
                 user: user.cast(),
+                can_fail: true,
             });
             if submitted.is_err() {
                 // SAFETY: boxed above, and nobody will be called with it.

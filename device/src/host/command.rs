@@ -31,6 +31,8 @@ pub(super) enum Command {
     HostCall {
         function: HostFn,
         user: *mut c_void,
+        /// Whether what the function returns is the outcome.
+        can_fail: bool,
     },
     /// Runs the commands of a graph.
     Graph {
@@ -181,11 +183,17 @@ impl Command {
                 std::ptr::fn_addr_eq(one.kernel, other.kernel)
             }
             (
-                Self::HostCall { function: one, .. },
                 Self::HostCall {
-                    function: other, ..
+                    function: one,
+                    can_fail: can,
+                    ..
                 },
-            ) => std::ptr::fn_addr_eq(*one, *other),
+                Self::HostCall {
+                    function: other,
+                    can_fail,
+                    ..
+                },
+            ) => std::ptr::fn_addr_eq(*one, *other) && can == can_fail,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -235,9 +243,14 @@ impl Command {
                 unsafe { fill(dst as *mut u8, size as usize, pattern) };
                 Code::OK.into()
             }
-            Self::HostCall { function, user } => {
+            Self::HostCall {
+                function,
+                user,
+                can_fail,
+            } => {
                 // SAFETY: called once, in order, with what the host gave (R27).
-                Code(unsafe { foreign_call!(function, user, upstream.0) }).into()
+                let code = Code(unsafe { foreign_call!(function, user, upstream.0) });
+                if can_fail { code } else { Code::OK }.into()
             }
             // SAFETY: a graph is run in its turn; R31: all that it names is valid until its last launch
             // has finished.

@@ -249,6 +249,7 @@ pub(super) unsafe extern "C" fn device_properties(
         full.address_alignment = 64;
         full.compute_units =
             std::thread::available_parallelism().map_or(0, |count| count.get() as u32);
+        full.code_formats = 1 << sys::OTR_CODE_HOST_FUNCTION;
         // SAFETY: not NULL, so a struct of the size that stands in it; R1: no further is written, and
         // size and chain stay the host's.
         unsafe {

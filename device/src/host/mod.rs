@@ -125,7 +125,6 @@ const TABLE: sys::otr_driver_api = sys::otr_driver_api {
     queue_flush: Some(submit::flush),
     memory_info: &raw const MEMORY_INFO,
     virtual_memory: std::ptr::null(),
-    unified_memory: std::ptr::null(),
     pinned_memory: &raw const PINNED_MEMORY,
     peer: &raw const PEER,
     timing: &raw const TIMING,
@@ -218,4 +217,5 @@ static KERNEL: sys::otr_kernel_api = sys::otr_kernel_api {
     module_unload: Some(submit::module_unload),
     kernel_get: Some(submit::kernel_get),
     launch: Some(submit::launch),
+    module_binary: None,
 };

@@ -78,6 +78,7 @@ pub(super) unsafe extern "C" fn host_call(
     handle: *mut sys::otr_queue,
     function: Option<HostFn>,
     user: *mut c_void,
+    flags: u32,
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
@@ -85,7 +86,17 @@ pub(super) unsafe extern "C" fn host_call(
         let Some(function) = function else {
             return Err(Fault::null("the function", Code::INVALID_ARGUMENT));
         };
-        queue.submit(Command::HostCall { function, user })
+        if flags & !sys::OTR_HOST_CALL_CANNOT_FAIL != 0 {
+            return Err(Fault::argument(format!(
+                "the flags of a host call are {flags:#x}; the only one is OTR_HOST_CALL_CANNOT_FAIL"
+            )));
+        }
+        let can_fail = flags == 0;
+        queue.submit(Command::HostCall {
+            function,
+            user,
+            can_fail,
+        })
     })
 }
 
@@ -291,6 +302,30 @@ pub(super) unsafe extern "C" fn kernel_get(
     })
 }
 
+/// A host function gets the packed block, whatever is said of its parts.
+#[cold]
+fn check_arguments(launch: &sys::otr_launch, arguments: &[sys::otr_argument]) -> Result<(), Fault> {
+    for (index, one) in arguments.iter().enumerate() {
+        let size = match one.kind {
+            sys::OTR_ARGUMENT_VALUE => one.size,
+            sys::OTR_ARGUMENT_ADDRESS => 8,
+            sys::OTR_ARGUMENT_LOCAL => continue,
+            kind => {
+                return Err(Fault::argument(format!(
+                    "argument {index} is of kind {kind}, not one of OTR_ARGUMENT_*"
+                )));
+            }
+        };
+        if u64::from(one.offset) + u64::from(size) > u64::from(launch.args_size) {
+            return Err(Fault::argument(format!(
+                "argument {index} is {size} bytes at {} of a block of {}",
+                one.offset, launch.args_size
+            )));
+        }
+    }
+    Ok(())
+}
+
 pub(super) unsafe extern "C" fn launch(
     handle: *mut sys::otr_queue,
     kernel: *mut sys::otr_kernel,
@@ -327,6 +362,12 @@ pub(super) unsafe extern "C" fn launch(
         }
         if launch.args.is_null() && launch.args_size > 0 {
             return Err(Fault::null("the argument block", Code::INVALID_ARGUMENT));
+        }
+        if !launch.arguments.is_null() {
+            // SAFETY: not NULL, so `argument_count` of them.
+            check_arguments(launch, unsafe {
+                std::slice::from_raw_parts(launch.arguments, launch.argument_count as usize)
+            })?;
         }
         let args = match launch.args_size {
             0 => &[][..],

@@ -143,6 +143,7 @@ fn ahead(
             queue,
             Some(function),
             std::ptr::without_provenance_mut(user),
+            0,
         )
     };
     if code == Code::OK.0 {
@@ -272,27 +273,6 @@ impl Layer for Limits {
         self.give(physical.addr() as u64, || unsafe {
             next.virtual_destroy(driver, physical)
         })
-    }
-
-    unsafe fn unified_alloc(
-        &self,
-        next: &Next,
-        driver: *mut sys::otr_driver,
-        device: u32,
-        size: u64,
-        address: *mut u64,
-    ) -> i32 {
-        // SAFETY: R7: the host's own arguments, handed on.
-        unsafe {
-            self.take(size, address, || {
-                next.unified_alloc(driver, device, size, address)
-            })
-        }
-    }
-
-    unsafe fn unified_free(&self, next: &Next, driver: *mut sys::otr_driver, address: u64) -> i32 {
-        // SAFETY: R12: the host frees memory only after its work; the call is handed on.
-        self.give(address, || unsafe { next.unified_free(driver, address) })
     }
 
     unsafe fn copy(

@@ -164,7 +164,6 @@ impl Recorder {
             | Entry::graph_destroy => object(words[0]),
             Entry::virtual_destroy => object(words[1]),
             Entry::memory_free
-            | Entry::unified_free
             | Entry::pinned_free
             | Entry::virtual_release
             | Entry::ipc_memory_close => match names.remove_memory(words[1]) {
@@ -192,7 +191,7 @@ fn made(entry: Entry, arguments: &[Value]) -> u64 {
         _ => 0,
     };
     match entry {
-        Entry::memory_alloc | Entry::unified_alloc | Entry::virtual_reserve => number(2),
+        Entry::memory_alloc | Entry::virtual_reserve => number(2),
         Entry::pinned_alloc => number(1),
         // Nobody says how large it is: up to where other memory begins.
         Entry::ipc_memory_import => u64::MAX,
@@ -379,7 +378,7 @@ impl Drop for Kept {
 
 enum HookKind {
     /// The host's own.
-    Call(HostFn, *mut c_void),
+    Call(HostFn, *mut c_void, u32),
     /// The source of a copy, before it, or the destination, after it.
     Memory {
         start: u64,
@@ -402,7 +401,7 @@ unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
     // SAFETY: `user` is a live `Hook`.
     let hook = unsafe { &*pointer };
     let code = match hook.what {
-        HookKind::Call(function, user) => {
+        HookKind::Call(function, user, _) => {
             // SAFETY: the host's function and its data, which are called as the host asked for.
             let code = unsafe { function(user, upstream) };
             hook.shared.write(&Record::Ran {
@@ -435,6 +434,10 @@ impl Hooks {
     /// # Safety
     /// The queue is live, and what the hook names lives until it has run.
     unsafe fn submit(&self, next: &Next, queue: *mut sys::otr_queue, what: HookKind) -> i32 {
+        let flags = match what {
+            HookKind::Call(.., flags) => flags,
+            HookKind::Memory { .. } => sys::OTR_HOST_CALL_CANNOT_FAIL,
+        };
         let once = self.recordings.load(Ordering::Relaxed) == 0;
         let hook = Box::new(Hook {
             shared: Arc::clone(&self.shared),
@@ -444,7 +447,7 @@ impl Hooks {
         });
         let pointer = Box::into_raw(hook);
         // SAFETY: `run` is called with it, once unless it is kept.
-        let code = unsafe { next.host_call(queue, Some(run), pointer.cast()) };
+        let code = unsafe { next.host_call(queue, Some(run), pointer.cast(), flags) };
         if code != Code::OK.0 {
             // SAFETY: the driver did not take it (R4).
             drop(unsafe { Box::from_raw(pointer) });
@@ -462,13 +465,14 @@ impl Layer for Hooks {
         queue: *mut sys::otr_queue,
         function: sys::otr_host_fn,
         user: *mut c_void,
+        flags: u32,
     ) -> i32 {
         let Some(function) = function else {
             // SAFETY: R27: the function is called exactly once, with what was given for it.
-            return unsafe { next.host_call(queue, function, user) };
+            return unsafe { next.host_call(queue, function, user, flags) };
         };
         // SAFETY: R27: the function is called exactly once, with what was given for it.
-        unsafe { self.submit(next, queue, HookKind::Call(function, user)) }
+        unsafe { self.submit(next, queue, HookKind::Call(function, user, flags)) }
     }
 
     unsafe fn copy(

@@ -251,18 +251,18 @@ impl Argument for *const sys::otr_queue_params {
 }
 
 impl Argument for *const sys::otr_launch {
-    /// Grid, block, shared bytes, arguments, offsets, cost, label, the addresses among the arguments as
+    /// Grid, block, shared bytes, arguments, their offsets, sizes and kinds, cost, label, the addresses among the arguments as
     /// pairs of offset and address, and whether pointers of this process are among them.
     unsafe fn input(self, names: &Names, _: &str) -> Value {
         // SAFETY: NULL or the struct.
         let Some(launch) = (unsafe { self.as_ref() }) else {
             return Value::Null;
         };
-        // SAFETY: as many bytes and offsets as are counted.
-        let (arguments, offsets) = unsafe {
+        // SAFETY: as many bytes and arguments as are counted.
+        let (arguments, parts) = unsafe {
             (
                 slice(launch.args.cast::<u8>(), launch.args_size),
-                slice(launch.arg_offsets, launch.arg_count),
+                slice(launch.arguments, launch.argument_count),
             )
         };
         let mut addresses = Vec::new();
@@ -284,7 +284,13 @@ impl Argument for *const sys::otr_launch {
             Value::List(launch.block.map(number).to_vec()),
             number(launch.shared_bytes),
             Value::Bytes(arguments.to_vec()),
-            Value::List(offsets.iter().map(|offset| number(*offset)).collect()),
+            Value::List(
+                parts
+                    .iter()
+                    .flat_map(|one| [one.offset, one.size, one.kind])
+                    .map(number)
+                    .collect(),
+            ),
             number(launch.cost_ns),
             // SAFETY: NULL or a string that lives as long as the process.
             unsafe { text(launch.label) },

@@ -327,7 +327,7 @@ impl Rebuilt for *const sys::otr_launch {
             block,
             shared,
             Value::Bytes(arguments),
-            offsets,
+            parts,
             cost,
             label,
             addresses,
@@ -351,7 +351,15 @@ impl Rebuilt for *const sys::otr_launch {
                 .ok_or("its addresses lie outside of its arguments")
                 .map(|place| *place = address.to_ne_bytes())?;
         }
-        let offsets = numbers::<u32>(offsets)?;
+        let parts = numbers::<u32>(parts)?;
+        let (parts, []) = parts.as_chunks() else {
+            return Err("its parts are incomplete");
+        };
+        let parts =
+            parts
+                .iter()
+                .map(|&[offset, size, kind]| sys::otr_argument { offset, size, kind });
+        let parts: Vec<_> = parts.collect();
         let too_many = |_| "it has too many arguments";
         let launch = sys::otr_launch {
             struct_size: size_of::<sys::otr_launch>(),
@@ -361,8 +369,8 @@ impl Rebuilt for *const sys::otr_launch {
             shared_bytes: number(shared)? as u32,
             args_size: u32::try_from(arguments.len()).map_err(too_many)?,
             args: frame.keep(aligned(&bytes)).cast(),
-            arg_count: u32::try_from(offsets.len()).map_err(too_many)?,
-            arg_offsets: frame.keep(offsets),
+            argument_count: u32::try_from(parts.len()).map_err(too_many)?,
+            arguments: frame.keep(parts),
             cost_ns: number(cost)? as u32,
             label: lasting_text(label),
         };

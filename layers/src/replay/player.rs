@@ -159,6 +159,7 @@ impl Player {
         let mut frame = Frame::default();
         let code = match step.entry {
             Entry::close => return Err("the player closes the driver itself"),
+            Entry::module_binary => return Err("a driver compiles to what it likes"),
             Entry::host_call => self.host_call(at, step)?,
             Entry::copy => self.copy(at, step)?,
             Entry::module_load => self.module_load(step, &mut frame)?,
@@ -194,7 +195,6 @@ impl Player {
         if matches!(
             entry,
             Entry::memory_free
-                | Entry::unified_free
                 | Entry::pinned_free
                 | Entry::virtual_unmap
                 | Entry::module_unload
@@ -321,10 +321,7 @@ impl Player {
                     | Entry::module_unload
                     | Entry::operator_release
                     | Entry::graph_destroy => argument(0),
-                    Entry::memory_free
-                    | Entry::unified_free
-                    | Entry::pinned_free
-                    | Entry::virtual_destroy => argument(1),
+                    Entry::memory_free | Entry::pinned_free | Entry::virtual_destroy => argument(1),
                     _ => None,
                 };
                 if let Some(taken) = taken {
@@ -359,13 +356,15 @@ impl Player {
     }
 
     fn host_call(&mut self, at: usize, step: &Step) -> Result<i32, Skip> {
-        let [queue, function, _] = &step.arguments[..] else {
+        let [queue, function, _, Value::Number(flags)] = &step.arguments[..] else {
             return Err("it is incomplete");
         };
         let queue = std::ptr::with_exposed_provenance_mut(self.things.object(queue)? as usize);
+        let flags = u32::try_from(*flags).map_err(|_| "its flags are out of range")?;
         if *function == Value::Null {
+            let user = std::ptr::null_mut();
             // SAFETY: a live queue of this driver, or NULL, which it has to refuse.
-            return Ok(unsafe { self.next.host_call(queue, None, std::ptr::null_mut()) });
+            return Ok(unsafe { self.next.host_call(queue, None, user, flags) });
         }
         let outcome = step
             .ran
@@ -379,7 +378,7 @@ impl Player {
         self.calls.push((at, self.host.len()));
         self.host.push(HostMemory::Call(call));
         // SAFETY: as above, and the data is kept until the driver is closed.
-        Ok(unsafe { self.next.host_call(queue, Some(host_call), user) })
+        Ok(unsafe { self.next.host_call(queue, Some(host_call), user, flags) })
     }
 
     fn copy(&mut self, at: usize, step: &Step) -> Result<i32, Skip> {
@@ -474,7 +473,7 @@ impl Player {
             Some(Value::Number(number)) => *number,
             _ => 0,
         };
-        if matches!(step.entry, Entry::memory_alloc | Entry::unified_alloc) {
+        if step.entry == Entry::memory_alloc {
             self.define_range(address, number(2), number(1) as u32);
         }
     }
@@ -563,7 +562,6 @@ impl Player {
                     Entry::graph_destroy => next.graph_destroy(handle.cast()),
                     Entry::virtual_destroy => next.virtual_destroy(driver, handle.cast()),
                     Entry::memory_free => next.memory_free(driver, value),
-                    Entry::unified_free => next.unified_free(driver, value),
                     Entry::pinned_free => next.pinned_free(driver, handle),
                     _ => Code::OK.0,
                 };
@@ -602,7 +600,6 @@ fn given_by(entry: Entry) -> Entry {
         Entry::graph_record_end => Entry::graph_destroy,
         Entry::virtual_create => Entry::virtual_destroy,
         Entry::memory_alloc => Entry::memory_free,
-        Entry::unified_alloc => Entry::unified_free,
         Entry::pinned_alloc => Entry::pinned_free,
         other => other,
     }

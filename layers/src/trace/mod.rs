@@ -131,7 +131,11 @@ struct Marker {
     /// The arrow from the call.
     arrow: u64,
     event: EventArrow,
-    host: Option<(unsafe extern "C" fn(*mut c_void, i32) -> i32, *mut c_void)>,
+    host: Option<(
+        unsafe extern "C" fn(*mut c_void, i32) -> i32,
+        *mut c_void,
+        u32,
+    )>,
 }
 
 enum EventArrow {
@@ -147,7 +151,7 @@ unsafe extern "C" fn mark(user: *mut c_void, upstream: i32) -> i32 {
     let marker = *unsafe { Box::from_raw(user.cast::<Marker>()) };
     let timeline = &marker.timeline;
     let (code, from) = match marker.host {
-        Some((function, user)) => {
+        Some((function, user, _)) => {
             let from = timeline.now();
             // SAFETY: the host's function and its data, as the host asked for.
             (unsafe { function(user, upstream) }, Some(from))
@@ -218,9 +222,14 @@ impl Work {
     /// The queue is live.
     unsafe fn submit(&self, next: &Next, queue: *mut sys::otr_queue, marker: Marker) -> i32 {
         ARROW.set(marker.arrow);
+        // A marker of the layer's own answers what it is called with.
+        let flags = match &marker.host {
+            Some((.., flags)) => *flags,
+            None => sys::OTR_HOST_CALL_CANNOT_FAIL,
+        };
         let pointer = Box::into_raw(Box::new(marker));
         // SAFETY: the marker is used up by its one call.
-        let code = unsafe { next.host_call(queue, Some(mark), pointer.cast()) };
+        let code = unsafe { next.host_call(queue, Some(mark), pointer.cast(), flags) };
         if code != Code::OK.0 {
             ARROW.set(0);
             // SAFETY: the driver did not take it (R4).
@@ -381,16 +390,17 @@ impl Layer for Work {
         queue: *mut sys::otr_queue,
         function: sys::otr_host_fn,
         user: *mut c_void,
+        flags: u32,
     ) -> i32 {
         let marker = self.marker(queue, "host call".to_owned(), json!({}));
         // SAFETY: R27: the function is called exactly once, by the marker or by the driver below.
         unsafe {
             match (marker, function) {
                 (Some(mut marker), Some(function)) => {
-                    marker.host = Some((function, user));
+                    marker.host = Some((function, user, flags));
                     self.submit(next, queue, marker)
                 }
-                _ => next.host_call(queue, function, user),
+                _ => next.host_call(queue, function, user, flags),
             }
         }
     }

@@ -17,6 +17,8 @@ use super::threads::{host_call, submitting};
 pub(super) struct HostCall {
     function: unsafe extern "C" fn(*mut c_void, i32) -> i32,
     user: *mut c_void,
+    /// Whether what it returns is the outcome.
+    can_fail: bool,
     ran: AtomicBool,
     /// Whether it has returned, so that nobody looks at it any more.
     done: AtomicBool,
@@ -48,7 +50,11 @@ impl HostCalls {
     /// its place among those of the queue.
     pub(super) fn make(
         &self,
-        (function, user): (unsafe extern "C" fn(*mut c_void, i32) -> i32, *mut c_void),
+        (function, user, flags): (
+            unsafe extern "C" fn(*mut c_void, i32) -> i32,
+            *mut c_void,
+            u32,
+        ),
         queue: Option<(u32, &Arc<Mutex<CallBook>>)>,
         driver: usize,
         sink: &Sink,
@@ -67,6 +73,7 @@ impl HostCalls {
         let call = Arc::new(HostCall {
             function,
             user,
+            can_fail: flags & sys::OTR_HOST_CALL_CANNOT_FAIL == 0,
             ran: AtomicBool::new(false),
             done: AtomicBool::new(false),
             place,
@@ -154,14 +161,14 @@ unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
     let code = host_call(call.driver, || unsafe {
         (call.function)(call.user, upstream)
     });
-    if code == Code::NOT_READY.0 {
+    if call.can_fail && code == Code::NOT_READY.0 {
         let text = "a host call returned OTR_NOT_READY, which is not an outcome".to_owned();
         report(Side::Host, "R27", text);
     }
     if let Some(place) = &call.place {
         let mut book = place.book.lock();
         book.ran = book.ran.max(place.number + 1);
-        if upstream == Code::OK.0 && code != Code::OK.0 && book.failure.is_none() {
+        if call.can_fail && upstream == Code::OK.0 && code != Code::OK.0 && book.failure.is_none() {
             let code = match Code(code) {
                 Code::NOT_READY => Code::EXECUTION.0,
                 code => code.0,

@@ -24,8 +24,6 @@ pub enum Need {
     MemoryInfo,
     /// The group `virtual_memory`.
     VirtualMemory,
-    /// The group `unified_memory`.
-    UnifiedMemory,
     /// The group `pinned_memory`.
     Pinned,
     /// Its entries `pin` and `unpin`.
@@ -38,6 +36,8 @@ pub enum Need {
     Kernel,
     /// Kernels that are host functions, on device 0.
     HostKernels,
+    /// Kernels in OpenCL C, on device 0.
+    OpenclC,
     /// Kernels that are host functions, or memory that the host sees: host functions reach the memory.
     HostReach,
     /// Not the group `operators`: all operators are Outrigger's own.
@@ -89,13 +89,13 @@ impl Need {
         Self::Priorities,
         Self::MemoryInfo,
         Self::VirtualMemory,
-        Self::UnifiedMemory,
         Self::Pinned,
         Self::Pin,
         Self::Peer,
         Self::Timing,
         Self::Kernel,
         Self::HostKernels,
+        Self::OpenclC,
         Self::HostReach,
         Self::OwnOperators,
         Self::Operators,
@@ -123,7 +123,6 @@ impl Need {
             Self::Priorities => properties().is_ok_and(|p| p.priority_lowest != p.priority_highest),
             Self::MemoryInfo => !api.memory_info.is_null(),
             Self::VirtualMemory => driver.virtual_memory().is_some(),
-            Self::UnifiedMemory => !api.unified_memory.is_null(),
             Self::Pinned => driver.pinned().is_some(),
             Self::Pin => {
                 has_entry!(api.pinned_memory, otr_pinned_memory_api, pin)
@@ -135,6 +134,7 @@ impl Need {
             Self::HostKernels => {
                 !api.kernel.is_null() && !matches!(driver.host_kernel(0, probe), Ok(None))
             }
+            Self::OpenclC => properties().is_ok_and(|p| p.limits.takes(sys::OTR_CODE_OPENCL_C)),
             Self::HostReach => {
                 Self::HostVisible.declared(driver, spec) || Self::HostKernels.declared(driver, spec)
             }

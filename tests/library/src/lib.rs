@@ -356,8 +356,8 @@ impl Layer for Library {
             shared_bytes: 0,
             args_size: args.len() as u32,
             args: args.as_ptr().cast(),
-            arg_offsets: std::ptr::null(),
-            arg_count: 0,
+            arguments: std::ptr::null(),
+            argument_count: 0,
             cost_ns: plan.cost_ns,
             label: plan.label.as_ptr(),
         };

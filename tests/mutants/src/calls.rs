@@ -28,18 +28,21 @@ pub(crate) fn key(queue: *mut sys::otr_queue) -> usize {
 pub(crate) unsafe fn around(
     next: &Next,
     queue: *mut sys::otr_queue,
-    function: sys::otr_host_fn,
-    user: *mut c_void,
+    (function, user, flags): (sys::otr_host_fn, *mut c_void, u32),
     body: impl Fn(&Original, i32) -> i32 + Send + Sync + 'static,
 ) -> i32 {
     // SAFETY: the closure is called by the body, once for each time that the driver calls it (R27).
     let original = unsafe { callable(function, user) };
     let Some(original) = original else {
         // SAFETY: R27: the function is called exactly once, with what was given for it.
-        return unsafe { next.host_call(queue, function, user) };
+        return unsafe { next.host_call(queue, function, user, flags) };
     };
     // SAFETY: R8: the host destroys no queue that a call uses.
-    unsafe { submit(next, queue, move |upstream| body(&original, upstream)) }
+    unsafe {
+        submit(next, queue, flags, move |upstream| {
+            body(&original, upstream)
+        })
+    }
 }
 
 /// The host's function as a closure; `None` for NULL.
@@ -66,11 +69,12 @@ struct Body(Box<dyn Fn(i32) -> i32 + Send + Sync>);
 pub(crate) unsafe fn submit(
     next: &Next,
     queue: *mut sys::otr_queue,
+    flags: u32,
     body: impl Fn(i32) -> i32 + Send + Sync + 'static,
 ) -> i32 {
     let body = Box::leak(Box::new(Body(Box::new(body))));
     // SAFETY: R8: the host destroys no queue that a call uses; the closure lives for ever.
-    unsafe { next.host_call(queue, Some(run), (&raw mut *body).cast()) }
+    unsafe { next.host_call(queue, Some(run), (&raw mut *body).cast(), flags) }
 }
 
 unsafe extern "C" fn run(body: *mut c_void, upstream: i32) -> i32 {

@@ -176,7 +176,7 @@ mutants! {
             let code = next.copy(queue, dst, src, size, kind);
             if code == Code::OK.0 && kind == sys::OTR_COPY_HOST_TO_DEVICE && size > 0 {
                 let source = Shared(std::ptr::with_exposed_provenance_mut(src as usize));
-                crate::calls::submit(next, queue, move |upstream| {
+                crate::calls::submit(next, queue, 0, move |upstream| {
                     let source = source;
                     // The host keeps its memory until the copy has finished, and not longer: within it is
                     // where the test looks.

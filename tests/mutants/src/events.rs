@@ -115,7 +115,7 @@ mutants! {
             let Some(query) = query.filter(|_| live.lock().contains(&event_key)) else {
                 return next.queue_wait_event(queue, event);
             };
-            submit(next, queue, move |upstream| loop {
+            submit(next, queue, 0, move |upstream| loop {
                 let live = live.lock();
                 let code = if live.contains(&event_key) {
                     // SAFETY: it cannot be destroyed while the lock is held. That host calls must not
@@ -208,9 +208,9 @@ mutants! {
 
     /// A queue that fails by an event has a code of its own instead of the event's.
     wait_changes_the_code [R24] (Numbers) {
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             let (own, at) = (self.state.clone(), key(queue));
-            around(next, queue, function, user, move |original, upstream| {
+            around(next, queue, (function, user, flags), move |original, upstream| {
                 let code = original(upstream);
                 if code != 0 && upstream == 0 {
                     own.put(at, code.into());

@@ -159,9 +159,9 @@ mutants! {
             self.state.release(next, queue);
             next.fill(queue, dst, size, pattern, pattern_size)
         }
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             self.state.release(next, queue);
-            next.host_call(queue, function, user)
+            next.host_call(queue, function, user, flags)
         }
         kernel_launch(self, next, queue, kernel, launch) {
             self.state.release(next, queue);
@@ -182,11 +182,11 @@ mutants! {
             self.state.take(key(queue));
             next.graph_record_end(queue, graph)
         }
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             if let Some(original) = callable(function, user).filter(|_| self.state.has(key(queue))) {
                 original(Code::OK.0);
             }
-            next.host_call(queue, function, user)
+            next.host_call(queue, function, user, flags)
         }
     }
 

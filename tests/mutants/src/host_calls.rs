@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outrigger_device::Code;
+use outrigger_device::{Code, sys};
 
 use crate::calls::{around, callable};
 use crate::mutant::{mutants, types::*};
@@ -12,8 +12,8 @@ use crate::mutant::{mutants, types::*};
 mutants! {
     /// Host calls are called twice.
     host_call_twice [R27] (()) {
-        host_call(self, next, queue, function, user) {
-            around(next, queue, function, user, |original, upstream| {
+        host_call(self, next, queue, function, user, flags) {
+            around(next, queue, (function, user, flags), |original, upstream| {
                 original(upstream);
                 original(upstream)
             })
@@ -22,8 +22,8 @@ mutants! {
 
     /// After a failure host calls are not called.
     host_call_lost_after_failure [R20 R27] (()) {
-        host_call(self, next, queue, function, user) {
-            around(next, queue, function, user, |original, upstream| match upstream {
+        host_call(self, next, queue, function, user, flags) {
+            around(next, queue, (function, user, flags), |original, upstream| match upstream {
                 0 => original(upstream),
                 failed => failed,
             })
@@ -32,15 +32,15 @@ mutants! {
 
     /// Host calls are told that all went well, whatever happened.
     host_call_upstream_lost [R20] (()) {
-        host_call(self, next, queue, function, user) {
-            around(next, queue, function, user, |original, _| original(Code::OK.0))
+        host_call(self, next, queue, function, user, flags) {
+            around(next, queue, (function, user, flags), |original, _| original(Code::OK.0))
         }
     }
 
     /// What a host call answers is not looked at.
     host_call_outcome_lost [R27] (()) {
-        host_call(self, next, queue, function, user) {
-            around(next, queue, function, user, |original, upstream| {
+        host_call(self, next, queue, function, user, flags) {
+            around(next, queue, (function, user, flags), |original, upstream| {
                 original(upstream);
                 upstream
             })
@@ -49,18 +49,42 @@ mutants! {
 
     /// A host call that answers OTR_NOT_READY counts as a success.
     host_call_not_ready_taken [R27] (()) {
-        host_call(self, next, queue, function, user) {
-            around(next, queue, function, user, |original, upstream| match original(upstream) {
+        host_call(self, next, queue, function, user, flags) {
+            around(next, queue, (function, user, flags), |original, upstream| match original(upstream) {
                 code if code == Code::NOT_READY.0 => upstream,
                 code => code,
             })
         }
     }
 
+    /// A host call that cannot fail fails all the same.
+    host_call_flag_ignored [R27] (()) {
+        host_call(self, next, queue, function, user, flags) {
+            next.host_call(queue, function, user, flags & !sys::OTR_HOST_CALL_CANNOT_FAIL)
+        }
+    }
+
+    /// Flags of host calls are not looked at.
+    host_call_flags_unchecked [R7] (()) {
+        host_call(self, next, queue, function, user, flags) {
+            next.host_call(queue, function, user, flags & sys::OTR_HOST_CALL_CANNOT_FAIL)
+        }
+    }
+
+    /// A host call that cannot fail makes its queue forget a failure.
+    host_call_flag_hides_failures [R20 R27] (()) {
+        host_call(self, next, queue, function, user, flags) {
+            if flags & sys::OTR_HOST_CALL_CANNOT_FAIL == 0 {
+                return next.host_call(queue, function, user, flags);
+            }
+            around(next, queue, (function, user, flags), |original, _| original(Code::OK.0))
+        }
+    }
+
     /// Every failure of a host call is reported as OTR_ERR_EXECUTION.
     host_call_code_lost [R27] (()) {
-        host_call(self, next, queue, function, user) {
-            around(next, queue, function, user, |original, upstream| match original(upstream) {
+        host_call(self, next, queue, function, user, flags) {
+            around(next, queue, (function, user, flags), |original, upstream| match original(upstream) {
                 0 => 0,
                 failed if failed == upstream => failed,
                 _ => Code::EXECUTION.0,
@@ -70,28 +94,29 @@ mutants! {
 
     /// A host call on an idle queue is called inside of its submission.
     host_call_in_submission [R17 R27] (()) {
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             if next.queue_query(queue) != Code::OK.0 {
-                return next.host_call(queue, function, user);
+                return next.host_call(queue, function, user, flags);
             }
             let Some(original) = callable(function, user) else {
-                return next.host_call(queue, function, user);
+                return next.host_call(queue, function, user, flags);
             };
             let code = original(Code::OK.0);
             // What it answered is its outcome, as ever.
-            crate::calls::submit(next, queue, move |upstream| if upstream == 0 { code } else { upstream })
+            let outcome = move |upstream| if upstream == 0 { code } else { upstream };
+            crate::calls::submit(next, queue, flags, outcome)
         }
     }
 
     /// A host call is lost where two threads submit one at the same time.
     host_call_lost_in_a_race [R8 R27] (AtomicBool) {
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             if self.state.swap(true, Ordering::AcqRel) {
                 return Code::OK.0;
             }
             // Widens the window, so that the race is met within a test.
             std::thread::sleep(Duration::from_micros(20));
-            let code = next.host_call(queue, function, user);
+            let code = next.host_call(queue, function, user, flags);
             self.state.store(false, Ordering::Release);
             code
         }

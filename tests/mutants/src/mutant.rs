@@ -167,7 +167,7 @@ macro_rules! entry {
         $crate::mutant::method! { fill $args [Queue, u64, u64, Bytes, u32] $body }
     };
     (host_call $args:tt $body:block) => {
-        $crate::mutant::method! { host_call $args [Queue, Call, Pointer] $body }
+        $crate::mutant::method! { host_call $args [Queue, Call, Pointer, u32] $body }
     };
     (peer_copy $args:tt $body:block) => {
         $crate::mutant::method! { peer_copy $args [Queue, u32, u64, u32, u64, u64] $body }

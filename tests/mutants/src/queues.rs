@@ -133,7 +133,7 @@ impl Doors {
             upstream
         };
         // SAFETY: R8: the host destroys no queue that a call uses.
-        unsafe { submit(next, queue, body) };
+        unsafe { submit(next, queue, 0, body) };
     }
 
     fn open_all(&self) {
@@ -171,9 +171,9 @@ mutants! {
 
     /// A query answers a failure while work is still to finish.
     query_fails_early [R20] (Numbers) {
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             let (failures, at) = (self.state.clone(), key(queue));
-            around(next, queue, function, user, move |original, upstream| {
+            around(next, queue, (function, user, flags), move |original, upstream| {
                 let code = original(upstream);
                 if code != 0 && upstream == 0 {
                     failures.put(at, code.into());
@@ -246,9 +246,9 @@ mutants! {
 
     /// The last failure is reported, not the first.
     last_failure_wins [R20] (Numbers) {
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             let (last, at) = (self.state.clone(), key(queue));
-            around(next, queue, function, user, move |original, upstream| {
+            around(next, queue, (function, user, flags), move |original, upstream| {
                 let code = original(upstream);
                 if code != 0 {
                     last.put(at, code.into());
@@ -265,9 +265,9 @@ mutants! {
 
     /// After a failure the queue goes on with its work.
     failed_queue_goes_on [R20] (Numbers) {
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             let (first, at) = (self.state.clone(), key(queue));
-            around(next, queue, function, user, move |original, upstream| {
+            around(next, queue, (function, user, flags), move |original, upstream| {
                 let before = first.get(at).map_or(upstream, |code| code as i32);
                 let code = original(before);
                 if code != 0 && before == 0 {
@@ -290,9 +290,9 @@ mutants! {
 
     /// A failed queue does not wait for events any more.
     failed_queue_does_not_wait [R20] (Numbers) {
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             let (failed, at) = (self.state.clone(), key(queue));
-            around(next, queue, function, user, move |original, upstream| {
+            around(next, queue, (function, user, flags), move |original, upstream| {
                 let code = original(upstream);
                 if code != 0 {
                     failed.put(at, 1);
@@ -333,9 +333,9 @@ mutants! {
             }
             code
         }
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             let (live, at) = (self.state.clone(), key(queue));
-            around(next, queue, function, user, move |original, upstream| {
+            around(next, queue, (function, user, flags), move |original, upstream| {
                 if live.has(at) { original(upstream) } else { upstream }
             })
         }
@@ -347,11 +347,11 @@ mutants! {
 
     /// Work starts only when somebody waits, also where it was flushed.
     flush_does_nothing [R18] (Doors) {
-        host_call(self, next, queue, function, user) {
+        host_call(self, next, queue, function, user, flags) {
             if callable(function, user).is_some() {
                 self.state.shut(next, queue);
             }
-            next.host_call(queue, function, user)
+            next.host_call(queue, function, user, flags)
         }
         queue_synchronize(self, next, queue) {
             self.state.open_all();
@@ -405,8 +405,8 @@ mutants! {
         fill(self, next, queue, dst, size, pattern, pattern_size) {
             next.fill(self.state.of(queue), dst, size, pattern, pattern_size)
         }
-        host_call(self, next, queue, function, user) {
-            next.host_call(self.state.of(queue), function, user)
+        host_call(self, next, queue, function, user, flags) {
+            next.host_call(self.state.of(queue), function, user, flags)
         }
         kernel_launch(self, next, queue, kernel, launch) {
             next.kernel_launch(self.state.of(queue), kernel, launch)
@@ -415,8 +415,8 @@ mutants! {
 
     /// Every thousandth submission waits for the work before it.
     submission_waits [R17] (AtomicUsize) {
-        host_call(self, next, queue, function, user) {
-            let code = next.host_call(queue, function, user);
+        host_call(self, next, queue, function, user, flags) {
+            let code = next.host_call(queue, function, user, flags);
             if self.state.fetch_add(1, Ordering::Relaxed) % 1000 == 999 {
                 while next.queue_query(queue) == Code::NOT_READY.0 {
                     std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Prints the list of the driver table's entries from which the layers are made, as `device/src/sys.rs`
+//! Prints the list of the driver table's entries from which the layers are made, as `contract/src/bindings.rs`
 //! has them. It is a separate program behind the feature `gen`, so that only those who regenerate build
 //! a parser of Rust. `cargo xtask gen` starts it, never a person.
 
@@ -34,11 +34,10 @@ pub(crate) use entries;
 
 /// The groups in the order of the list: what a table calls the group, its type, and what comes before the
 /// names of its entries to make the names of methods.
-const GROUPS: [(&str, &str, &str); 11] = [
+const GROUPS: [(&str, &str, &str); 10] = [
     ("core", "otr_driver_api", ""),
     ("memory_info", "otr_memory_info_api", "memory_"),
     ("virtual_memory", "otr_virtual_memory_api", "virtual_"),
-    ("unified_memory", "otr_unified_memory_api", "unified_"),
     ("pinned_memory", "otr_pinned_memory_api", "pinned_"),
     ("peer", "otr_peer_api", "peer_"),
     ("timing", "otr_timing_api", ""),
@@ -49,7 +48,12 @@ const GROUPS: [(&str, &str, &str); 11] = [
 ];
 
 /// Entries that are named fully in a group whose others are not.
-const NAMED: [&str; 3] = ["module_load", "module_unload", "kernel_get"];
+const NAMED: [&str; 4] = [
+    "module_load",
+    "module_unload",
+    "module_binary",
+    "kernel_get",
+];
 
 /// Entries without a handle of the driver's own: `open` makes the first one, `last_error` asks for a text.
 const NO_HANDLE: [&str; 2] = ["open", "last_error"];
@@ -66,7 +70,7 @@ type Argument = (String, String);
 fn main() -> anyhow::Result<()> {
     let path = std::env::args()
         .nth(1)
-        .context("usage: layer-entries PATH-TO-sys.rs")?;
+        .context("usage: layer-entries PATH-TO-bindings.rs")?;
     let source = std::fs::read_to_string(&path).with_context(|| path.clone())?;
     let file = syn::parse_file(&source).with_context(|| path.clone())?;
     for item in &file.items {

@@ -400,10 +400,11 @@ impl Layer for Rules {
         queue: *mut sys::otr_queue,
         function: sys::otr_host_fn,
         user: *mut c_void,
+        flags: u32,
     ) -> i32 {
         let Some(function) = function else {
             // SAFETY: R27: the function is called exactly once, with what was given for it.
-            return unsafe { next.host_call(queue, None, user) };
+            return unsafe { next.host_call(queue, None, user, flags) };
         };
         let place = {
             let books = self.books.lock();
@@ -413,11 +414,11 @@ impl Layer for Rules {
         };
         self.submit(queue.addr(), "host_call", &[], || {
             let place = place.as_ref().map(|(number, book)| (*number, book));
-            let call = (function, user);
+            let call = (function, user, flags);
             let (function, user) = self.calls.make(call, place, self.driver, &self.sink);
             // SAFETY: R27: the function is called exactly once; its data is kept until the driver is
             // closed.
-            let code = unsafe { next.host_call(queue, function, user) };
+            let code = unsafe { next.host_call(queue, function, user, flags) };
             if code != Code::OK.0 {
                 self.calls.refused(user);
             }

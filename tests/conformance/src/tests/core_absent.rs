@@ -20,8 +20,6 @@ tests! { "core.absent":
     virtual_memory: R1 R42, absent VirtualMemory IpcPhysical;
     /// With or without `ipc`, two open drivers share nothing.
     ipc: R10, absent Ipc IpcEvents;
-    /// With or without `unified_memory`, copies bring bytes to the device and back.
-    unified_memory: R15 R26, absent UnifiedMemory;
     /// With or without `pin`, host memory of any size and alignment serves copies.
     pin: R26, absent Pin;
     /// With or without `peer`, bytes go from each device to each by way of the host.
@@ -94,15 +92,6 @@ fn ipc(context: &Context) -> Verdict {
     );
     other.finish()?;
     one.finish()
-}
-
-fn unified_memory(context: &Context) -> Verdict {
-    let bench = Bench::new(context)?;
-    let (queue, memory) = (bench.queue()?, bench.memory(5000)?);
-    let bytes = pattern(5000, context.seed());
-    write(&queue, memory, &bytes)?;
-    equal!(read(&queue, memory, 5000)?, bytes, "there and back");
-    bench.finish()
 }
 
 fn pin(context: &Context) -> Verdict {

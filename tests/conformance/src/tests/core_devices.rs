@@ -4,12 +4,12 @@ use std::ffi::CStr;
 use std::mem::offset_of;
 use std::ptr::null;
 
-use outrigger_device::sys;
+use outrigger_device::{Code, sys};
 
 use super::kit::threads;
 use super::raw::{Newer, Raw, call};
 use crate::test::tests;
-use crate::verdict::{check, equal};
+use crate::verdict::{answers, check, equal};
 use crate::{Context, Verdict};
 
 tests! { "core.device":
@@ -19,6 +19,12 @@ tests! { "core.device":
     properties_stay: R8 R9;
     /// Properties make sense: a name, a power of two of at least 64 as alignment, memory, priorities.
     properties_make_sense: R14;
+    /// Limits make sense: no allocation is larger than the memory, no group smaller than a sub-group.
+    limits_make_sense: R7;
+    /// More than the largest allocation is out of memory.
+    the_largest_allocation_is_the_largest: R29;
+    /// A format of code is loaded only where the properties say so.
+    code_formats_are_told: R4 R7;
     /// Two devices are told apart: where they have uuids, these differ.
     devices_are_told_apart: R13, needs TwoDevices;
     /// A driver writes no further than a host that knows only the size and the chain of properties.
@@ -28,7 +34,7 @@ tests! { "core.device":
     /// A driver writes no further than a host that knows properties up to the flags.
     an_old_host_gets_the_flags: R1, run |c| truncated(c, offset_of!(sys::otr_device_properties, total_memory));
     /// A driver writes no further than a host that knows all but the last field.
-    an_old_host_gets_all_but_the_last: R1, run |c| truncated(c, offset_of!(sys::otr_device_properties, peak_flops_f16));
+    an_old_host_gets_all_but_the_last: R1, run |c| truncated(c, offset_of!(sys::otr_device_properties, argument_block_bytes));
     /// A larger struct of a newer host is filled in as far as the driver knows it.
     a_newer_host_gets_what_is_known: R1;
     /// `struct_size` and `next` stay the host's, and unknown extensions are skipped.
@@ -135,6 +141,82 @@ fn properties_make_sense(context: &Context) -> Verdict {
             "flags of device {device}: {:#x}",
             properties.flags
         );
+    }
+    Ok(())
+}
+
+fn limits_make_sense(context: &Context) -> Verdict {
+    let raw = Raw::open(context)?;
+    for device in 0..raw.driver().device_count() {
+        let one = get(&raw, device)?;
+        check!(
+            one.largest_allocation <= one.total_memory,
+            "the largest allocation of device {device} is {} of {} bytes",
+            one.largest_allocation,
+            one.total_memory
+        );
+        check!(
+            one.failure_scope <= sys::OTR_FAILURE_DEVICE,
+            "the scope of a failure is {}",
+            one.failure_scope
+        );
+        let group = one.largest_group;
+        check!(
+            one.largest_block.iter().all(|&items| items <= group),
+            "a block of {:?} in a group of {group}",
+            one.largest_block
+        );
+        check!(
+            one.sub_group <= group,
+            "a sub-group of {} in a group of {group}",
+            one.sub_group
+        );
+    }
+    Ok(())
+}
+
+fn the_largest_allocation_is_the_largest(context: &Context) -> Verdict {
+    let driver = context.open()?;
+    for device in 0..driver.device_count() {
+        let properties = driver.properties(device)?;
+        let most = match properties.largest_allocation {
+            0 => properties.total_memory,
+            bytes => bytes,
+        };
+        for size in [most + 1, most.saturating_mul(2), u64::MAX] {
+            answers!(
+                driver.memory_alloc(device, size),
+                Code::OUT_OF_MEMORY,
+                "{size} bytes of device {device}, whose largest allocation is {most}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn code_formats_are_told(context: &Context) -> Verdict {
+    unsafe extern "C" fn nothing(_: *const std::ffi::c_void, _: u32, _: i64) -> i32 {
+        Code::OK.0
+    }
+    let driver = context.open()?;
+    for device in 0..driver.device_count() {
+        let limits = driver.properties(device)?.limits;
+        if driver.host_kernel(device, nothing)?.is_some() {
+            check!(
+                limits.takes(sys::OTR_CODE_HOST_FUNCTION),
+                "device {device} takes host functions, and says so: {:#x}",
+                limits.formats
+            );
+        }
+        let others = sys::OTR_CODE_SPIRV..32;
+        for format in others.filter(|&format| !limits.takes(format)) {
+            answers!(
+                driver.module_load(device, format, b"no code", None),
+                Code::UNSUPPORTED,
+                "code of format {format}, of {:#x}",
+                limits.formats
+            );
+        }
     }
     Ok(())
 }

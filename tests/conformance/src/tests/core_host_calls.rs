@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use outrigger_device::{Code, CopyKind};
 
+use super::graph_recording::{begin, end, launch};
 use super::kit::{
-    Bench, HostBytes, Log, block, copy, fail, fails_once, fill, note, note_upstream, pattern,
-    threads, until, write,
+    Bench, HostBytes, Log, block, copy, fail, fails_once, fill, holds, note, note_upstream,
+    pattern, read, threads, until, write,
 };
 use super::raw::{Raw, call};
 use crate::test::tests;
@@ -86,6 +87,7 @@ pub(super) mod outcome {
             queue.host_call_raw(
                 answer,
                 std::ptr::without_provenance_mut(returned as u32 as usize),
+                0,
             )
         }?;
         note_upstream(&queue, &log)?;
@@ -115,6 +117,182 @@ pub(super) mod outcome {
     }
 }
 
+pub(super) mod flag {
+    use outrigger_device::{Queue, sys};
+
+    use super::*;
+
+    tests! { "core.host_call_flag":
+        /// A call that cannot fail has no outcome of its own: what it returns is not looked at.
+        what_it_returns_is_ignored: R27;
+        /// It is called after a failure too, is told of it, and the failure is reported.
+        it_is_told_of_failures: R20 R27;
+        /// It keeps its place among copies and other host calls.
+        it_keeps_its_place: R16 R27;
+        /// Submitting it does not wait for work before it, nor for the call.
+        submitting_does_not_wait: R17 R27;
+        /// An event behind it has passed when it has returned.
+        an_event_behind_it: R21 R27;
+        /// In a graph it is called at each launch, and does not fail.
+        in_a_graph: R27 R31, needs Graphs;
+    }
+
+    /// Notes a value in a log, and 1000 more with a failure before it, and returns a code.
+    struct Told {
+        log: Log,
+        value: u64,
+        returned: i32,
+    }
+
+    /// Submits a call that cannot fail, whatever it returns. What it needs lives as long as the process.
+    fn tell(queue: &Queue, log: &Log, value: u64, returned: i32) -> Verdict {
+        unsafe extern "C" fn told_of(user: *mut c_void, upstream: i32) -> i32 {
+            // SAFETY: what was leaked below.
+            let told = unsafe { &*user.cast::<Told>() };
+            let failed = u64::from(upstream != Code::OK.0);
+            told.log.push(told.value + 1000 * failed);
+            told.returned
+        }
+        let log = log.clone();
+        let told = Box::leak(Box::new(Told {
+            log,
+            value,
+            returned,
+        }));
+        let user = std::ptr::from_mut(told).cast();
+        // SAFETY: the data lives as long as the process, and any thread may use it.
+        unsafe { queue.host_call_raw(told_of, user, sys::OTR_HOST_CALL_CANNOT_FAIL) }?;
+        Ok(())
+    }
+
+    fn what_it_returns_is_ignored(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queue, at, log) = (bench.queue()?, bench.memory(64)?, Log::default());
+        let codes = [Code::EXECUTION.0, Code::NOT_READY.0, 1234, -7];
+        for (value, code) in (1..).zip(codes) {
+            tell(&queue, &log, value, code)?;
+            fill(&queue, at, 64, &[value as u8])?;
+            note(&queue, &log, 100 + value)?;
+        }
+        queue.synchronize()?;
+        equal!(
+            log.values(),
+            [1, 101, 2, 102, 3, 103, 4, 104],
+            "calls, none of which was told of a failure"
+        );
+        holds(&queue, at, 64, 4, "what was filled last")?;
+        bench.finish()
+    }
+
+    fn it_is_told_of_failures(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queue, at, log) = (bench.queue()?, bench.memory(64)?, Log::default());
+        write(&queue, at, &[1; 64])?;
+        fail(&queue, Code::OUT_OF_RANGE)?;
+        for value in 0..3 {
+            tell(&queue, &log, value, Code::OK.0)?;
+            fill(&queue, at, 64, &[9])?;
+        }
+        fails_once(&queue, Code::OUT_OF_RANGE, "queue_synchronize")?;
+        equal!(log.values(), [1000, 1001, 1002], "calls after the failure");
+        holds(&queue, at, 64, 1, "memory, which no later fill has reached")?;
+        tell(&queue, &log, 3, Code::OK.0)?;
+        queue.synchronize()?;
+        equal!(
+            log.values()[3..],
+            [3],
+            "a call once the failure was reported"
+        );
+        bench.finish()
+    }
+
+    fn it_keeps_its_place(context: &Context) -> Verdict {
+        const CALLS: u64 = 200;
+        unsafe extern "C" fn increment(user: *mut c_void, upstream: i32) -> i32 {
+            // SAFETY: the word below, which is leaked; the copies around this call do not overlap it.
+            unsafe { *user.cast::<u64>() += 1 };
+            upstream
+        }
+        let bench = Bench::new(context)?;
+        let (queue, at, log) = (bench.queue()?, bench.memory(64)?, Log::default());
+        let word: *mut u64 = Box::leak(Box::new(0));
+        write(&queue, at, &[0; 8])?;
+        for round in 0..CALLS {
+            // SAFETY: the word lives as long as the process, and nothing else uses it.
+            unsafe {
+                queue.copy(word as u64, at, 8, CopyKind::DeviceToHost)?;
+                let flags = sys::OTR_HOST_CALL_CANNOT_FAIL;
+                queue.host_call_raw(increment, word.cast(), flags)?;
+                queue.copy(at, word as u64, 8, CopyKind::HostToDevice)?;
+            }
+            match round % 2 {
+                0 => note(&queue, &log, round)?,
+                _ => tell(&queue, &log, round, 0)?,
+            }
+        }
+        let found = read(&queue, at, 8)?;
+        equal!(found, CALLS.to_ne_bytes(), "the word that went to and fro");
+        equal!(
+            log.values(),
+            (0..CALLS).collect::<Vec<_>>(),
+            "calls of both kinds"
+        );
+        bench.finish()
+    }
+
+    fn submitting_does_not_wait(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queue, gate, log) = (bench.queue()?, Gate::new(), Log::default());
+        block(&queue, &gate)?;
+        for value in 0..100 {
+            tell(&queue, &log, value, 0)?;
+        }
+        queue.flush()?;
+        check!(log.values().is_empty(), "nothing overtakes the queue");
+        check!(!queue.query()?, "the calls have not run");
+        gate.open();
+        queue.synchronize()?;
+        equal!(log.values().len(), 100, "calls");
+        bench.finish()
+    }
+
+    fn an_event_behind_it(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queue, other, event) = (bench.queue()?, bench.queue()?, bench.event()?);
+        let log = Log::default();
+        for round in 0..50 {
+            tell(&queue, &log, 2 * round, 0)?;
+            event.record(&queue)?;
+            other.wait_event(&event)?;
+            tell(&other, &log, 2 * round + 1, 0)?;
+            event.synchronize()?;
+            check!(
+                log.values().contains(&(2 * round)),
+                "the event of round {round} is behind the call"
+            );
+            other.synchronize()?;
+        }
+        equal!(log.values(), (0..100).collect::<Vec<_>>(), "calls");
+        bench.finish()
+    }
+
+    fn in_a_graph(context: &Context) -> Verdict {
+        let bench = Bench::new(context)?;
+        let (queue, at, log) = (bench.queue()?, bench.memory(64)?, Log::default());
+        begin(&queue)?;
+        tell(&queue, &log, 1, Code::EXECUTION.0)?;
+        fill(&queue, at, 64, &[5])?;
+        let graph = end(&queue)?;
+        equal!(log.values(), Vec::<u64>::new(), "calls of the recording");
+        for _ in 0..3 {
+            launch(&queue, &graph)?;
+        }
+        holds(&queue, at, 64, 5, "what was filled behind the call")?;
+        equal!(log.values(), [1, 1, 1], "calls of the launches");
+        bench.finish()
+    }
+}
+
 fn once_and_in_order(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let (queue, log) = (bench.queue()?, Log::default());
@@ -137,7 +315,7 @@ fn the_pointer_is_passed_on(context: &Context) -> Verdict {
     for number in [0, 1, 0x1234_5678, usize::MAX, usize::MAX / 2] {
         SEEN.store(!number, Ordering::SeqCst);
         // SAFETY: the pointer is not followed.
-        unsafe { queue.host_call_raw(look, std::ptr::without_provenance_mut(number)) }?;
+        unsafe { queue.host_call_raw(look, std::ptr::without_provenance_mut(number), 0) }?;
         queue.synchronize()?;
         equal!(SEEN.load(Ordering::SeqCst), number, "the pointer");
     }
@@ -156,7 +334,7 @@ fn upstream_is_ok(context: &Context) -> Verdict {
         SEEN.store(-1, Ordering::SeqCst);
         fill(&queue, address, 64, &[1])?;
         // SAFETY: the function takes nothing.
-        unsafe { queue.host_call_raw(look, std::ptr::null_mut()) }?;
+        unsafe { queue.host_call_raw(look, std::ptr::null_mut(), 0) }?;
         queue.synchronize()?;
         equal!(SEEN.load(Ordering::SeqCst), 0, "upstream");
     }
@@ -310,7 +488,7 @@ fn not_ready_is_no_outcome(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let queue = bench.queue()?;
     // SAFETY: the function takes nothing.
-    unsafe { queue.host_call_raw(not_ready, std::ptr::null_mut()) }?;
+    unsafe { queue.host_call_raw(not_ready, std::ptr::null_mut(), 0) }?;
     queue.flush()?;
     let mut answer = queue.query();
     until(|| {
@@ -333,7 +511,7 @@ fn the_data_is_the_callers(context: &Context) -> Verdict {
     let counter: &'static AtomicU64 = Box::leak(Box::default());
     block(&queue, &gate)?;
     // SAFETY: the counter lives as long as the process.
-    unsafe { queue.host_call_raw(double, std::ptr::from_ref(counter).cast_mut().cast()) }?;
+    unsafe { queue.host_call_raw(double, std::ptr::from_ref(counter).cast_mut().cast(), 0) }?;
     counter.store(41, Ordering::SeqCst);
     gate.open();
     queue.synchronize()?;
@@ -357,10 +535,11 @@ fn a_refused_call_is_not_called(context: &Context) -> Verdict {
             host_call,
             std::ptr::null_mut(),
             Some(never),
-            std::ptr::null_mut()
+            std::ptr::null_mut(),
+            0
         );
         raw.refuses(answer, Code::INVALID_HANDLE, "host_call on no queue")?;
-        let answer = call!(raw.api(), host_call, queue, None, std::ptr::null_mut());
+        let answer = call!(raw.api(), host_call, queue, None, std::ptr::null_mut(), 0);
         raw.refuses(answer, Code::INVALID_ARGUMENT, "host_call of no function")?;
     }
     raw.takes(

@@ -69,9 +69,11 @@ tests! { "core.null":
     /// `fill` on a NULL queue is an invalid handle.
     fill_queue: R7, run |c| handle(c, |raw| Ok(call!(raw.api(), fill, null_mut(), 64, 16, [0u8; 4].as_ptr().cast(), 4)));
     /// `host_call` on a NULL queue is an invalid handle, and calls nothing.
-    host_call_queue: R7 R27, run |c| handle(c, |raw| Ok(call!(raw.api(), host_call, null_mut(), Some(never), null_mut())));
+    host_call_queue: R7 R27, run |c| handle(c, |raw| Ok(call!(raw.api(), host_call, null_mut(), Some(never), null_mut(), 0)));
     /// `host_call` of no function is an invalid argument, and the queue stays idle.
-    host_call_function: R7, run |c| argument(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), host_call, queue, None, null_mut()))));
+    host_call_function: R7, run |c| argument(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), host_call, queue, None, null_mut(), 0))));
+    /// `host_call` with a flag that nobody knows is an invalid argument, and calls nothing.
+    host_call_flags: R7 R27, run |c| argument(c, |raw| with_objects(raw, |queue, _| Ok(call!(raw.api(), host_call, queue, Some(never), null_mut(), 0x8000_0000))));
     /// `fill` with a pattern at NULL is an invalid argument, and the queue stays idle.
     fill_pattern: R7, run fill_pattern;
 }

@@ -99,7 +99,7 @@ pub(super) fn keep_note(queue: &Queue, log: &Log, value: u64) -> Verdict {
     }
     let pair = Box::leak(Box::new((log.clone(), value)));
     // SAFETY: the pair lives for ever, and may be used by any thread.
-    unsafe { queue.host_call_raw(call, std::ptr::from_mut(pair).cast()) }?;
+    unsafe { queue.host_call_raw(call, std::ptr::from_mut(pair).cast(), 0) }?;
     Ok(())
 }
 
@@ -109,7 +109,7 @@ pub(super) fn keep_failure(queue: &Queue, code: Code) -> Verdict {
         user.addr() as i32
     }
     // SAFETY: the code stands in for the pointer, which is not followed.
-    unsafe { queue.host_call_raw(call, std::ptr::without_provenance_mut(code.0 as usize)) }?;
+    unsafe { queue.host_call_raw(call, std::ptr::without_provenance_mut(code.0 as usize), 0) }?;
     Ok(())
 }
 

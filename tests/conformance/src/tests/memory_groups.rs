@@ -1,9 +1,9 @@
-//! R7, R13, R16, R26 and R29 for the groups `memory_info`, `pinned_memory`, `peer` and `unified_memory`.
+//! R7, R13, R16, R26 and R29 for the groups `memory_info`, `pinned_memory` and `peer`.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-use outrigger_device::{Code, CopyKind, Pinned, sys};
+use outrigger_device::{Code, CopyKind, Pinned};
 
 use super::kit::{
     Bench, HostBytes, Log, block, copy, fail, fails_once, fill, free, holds, note, pattern, read,
@@ -615,107 +615,5 @@ pub(super) mod peer {
         // SAFETY: nothing was submitted.
         unsafe { raw.driver().memory_free(address) }?;
         Ok(())
-    }
-}
-
-pub(super) mod unified {
-    use super::*;
-
-    tests! { "memory.unified":
-        /// Unified memory is the host's and the device's: both see what the other wrote.
-        both_sides_see_it: R15 R16, needs UnifiedMemory;
-        /// A prefetch keeps its place in the queue, and changes no byte.
-        a_prefetch_changes_nothing: R16, needs UnifiedMemory;
-        /// NULL, no bytes and devices that do not exist are refused.
-        wrong_arguments_are_refused: R4 R7, needs UnifiedMemory;
-    }
-
-    fn both_sides_see_it(context: &Context) -> Verdict {
-        let bench = Bench::new(context)?;
-        let raw = Raw::of(bench.driver());
-        // SAFETY: the group is there.
-        let group = unsafe { &*raw.api().unified_memory };
-        let (queue, mut address) = (bench.queue()?, 0);
-        raw.takes(
-            call!(group, alloc, raw.handle(), 0, 65536, &mut address),
-            "alloc",
-        )?;
-        for round in 1..10u8 {
-            // SAFETY: unified memory of this size, which no work uses now.
-            unsafe { (address as *mut u8).write_bytes(round, 65536) };
-            holds(&queue, address, 65536, round, "what the host wrote")?;
-            fill(&queue, address, 65536, &[round ^ 0xff])?;
-            queue.synchronize()?;
-            // SAFETY: as above.
-            let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, 65536) };
-            check!(
-                bytes.iter().all(|b| *b == round ^ 0xff),
-                "the host sees what the device wrote"
-            );
-        }
-        raw.takes(call!(group, free, raw.handle(), address), "free")?;
-        bench.finish()
-    }
-
-    fn a_prefetch_changes_nothing(context: &Context) -> Verdict {
-        let raw = Raw::open(context)?;
-        // SAFETY: the group is there.
-        let group = unsafe { &*raw.api().unified_memory };
-        let (queue, mut address) = (raw.queue()?, 0);
-        raw.takes(
-            call!(group, alloc, raw.handle(), 0, 65536, &mut address),
-            "alloc",
-        )?;
-        // SAFETY: unified memory of this size, which no work uses now.
-        unsafe { (address as *mut u8).write_bytes(5, 65536) };
-        for device in [0, u32::MAX] {
-            raw.takes(
-                call!(group, prefetch, queue, address, 65536, device),
-                "prefetch",
-            )?;
-            raw.takes(
-                call!(raw.api(), queue_synchronize, queue),
-                "queue_synchronize",
-            )?;
-            // SAFETY: as above.
-            let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, 65536) };
-            check!(bytes.iter().all(|b| *b == 5), "the bytes after a prefetch");
-        }
-        raw.takes(call!(group, free, raw.handle(), address), "free")?;
-        raw.destroy(queue, null_mut())
-    }
-
-    fn wrong_arguments_are_refused(context: &Context) -> Verdict {
-        let raw = Raw::open(context)?;
-        // SAFETY: the group is there.
-        let group: &sys::otr_unified_memory_api = unsafe { &*raw.api().unified_memory };
-        let mut address = 0x5a5a;
-        raw.refuses(
-            call!(group, alloc, null_mut(), 0, 64, &mut address),
-            Code::INVALID_HANDLE,
-            "alloc of NULL",
-        )?;
-        raw.refuses(
-            call!(group, alloc, raw.handle(), 0, 0, &mut address),
-            Code::INVALID_ARGUMENT,
-            "alloc of no bytes",
-        )?;
-        let count = raw.driver().device_count();
-        raw.refuses(
-            call!(group, alloc, raw.handle(), count, 64, &mut address),
-            Code::INVALID_DEVICE,
-            "alloc on no device",
-        )?;
-        equal!(address, 0x5a5a, "R4: the output of failed calls");
-        raw.refuses(
-            call!(group, free, raw.handle(), 7),
-            Code::INVALID_ARGUMENT,
-            "free of what is none",
-        )?;
-        raw.refuses(
-            call!(group, prefetch, null_mut(), 64, 64, 0),
-            Code::INVALID_HANDLE,
-            "prefetch on NULL",
-        )
     }
 }

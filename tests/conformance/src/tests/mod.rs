@@ -23,6 +23,7 @@ mod operators;
 mod perf;
 mod programs;
 mod raw;
+mod stream_code;
 mod stream_events;
 mod stream_failures;
 mod stream_pairs;
@@ -54,6 +55,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     core_fills::of_8::TESTS,
     core_fills::of_16::TESTS,
     core_host_calls::TESTS,
+    core_host_calls::flag::TESTS,
     core_host_calls::outcome::TESTS,
     core_errors::TESTS,
     core_lifetimes::TESTS,
@@ -61,7 +63,6 @@ pub(crate) const MODULES: &[&[Test]] = &[
     memory_groups::TESTS,
     memory_groups::pinned::TESTS,
     memory_groups::peer::TESTS,
-    memory_groups::unified::TESTS,
     memory_virtual::TESTS,
     memory_virtual::object::TESTS,
     memory_virtual::map::TESTS,
@@ -71,6 +72,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     stream_pairs::KERNEL_ORDER,
     stream_pairs::CROSS,
     stream_pairs::KERNEL_CROSS,
+    stream_code::TESTS,
     stream_queues::TESTS,
     stream_queues::flush::TESTS,
     stream_queues::apart::TESTS,

@@ -162,7 +162,7 @@ fn a_time_is_not_ready_before(context: &Context) -> Verdict {
     let waiter: Box<dyn FnOnce() + Send> = Box::new(gate.waiter());
     let user = Box::into_raw(Box::new(waiter)).cast();
     raw.takes(
-        call!(raw.api(), host_call, queue, Some(wait), user),
+        call!(raw.api(), host_call, queue, Some(wait), user, 0),
         "host_call",
     )?;
     raw.takes(call!(raw.api(), event_record, event, queue), "event_record")?;

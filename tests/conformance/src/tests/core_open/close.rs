@@ -200,7 +200,7 @@ fn slow_call(raw: &Raw, queue: *mut sys::otr_queue, done: &Arc<AtomicBool>) -> V
     }
     let user = Arc::into_raw(done.clone()).cast_mut().cast();
     raw.takes(
-        call!(raw.api(), host_call, queue, Some(slow), user),
+        call!(raw.api(), host_call, queue, Some(slow), user, 0),
         "host_call",
     )
 }

@@ -75,7 +75,15 @@ pub const OTR_LOG_INFO: i32 = 3;
 pub const OTR_LOG_DEBUG: i32 = 4;
 pub const OTR_DEVICE_HOST_VISIBLE: u64 = 1;
 pub const OTR_DEVICE_CPU: u64 = 2;
+pub const OTR_FEATURE_F16: u32 = 1;
+pub const OTR_FEATURE_F64: u32 = 2;
+pub const OTR_FEATURE_ATOMIC_ADD_F32: u32 = 4;
+pub const OTR_FEATURE_ATOMIC_64: u32 = 8;
+pub const OTR_FAILURE_QUEUE: u32 = 0;
+pub const OTR_FAILURE_COMMAND: u32 = 1;
+pub const OTR_FAILURE_DEVICE: u32 = 2;
 pub const OTR_EVENT_TIMING: u32 = 1;
+pub const OTR_HOST_CALL_CANNOT_FAIL: u32 = 1;
 pub const OTR_CODE_HOST_FUNCTION: u32 = 1;
 pub const OTR_CODE_SPIRV: u32 = 2;
 pub const OTR_CODE_PTX: u32 = 3;
@@ -83,6 +91,9 @@ pub const OTR_CODE_ELF: u32 = 4;
 pub const OTR_CODE_OPENCL_C: u32 = 5;
 pub const OTR_CODE_CUDA_C: u32 = 6;
 pub const OTR_CODE_VENDOR: u32 = 2147483648;
+pub const OTR_ARGUMENT_VALUE: u32 = 0;
+pub const OTR_ARGUMENT_ADDRESS: u32 = 1;
+pub const OTR_ARGUMENT_LOCAL: u32 = 2;
 pub const OTR_IPC_HANDLE_BYTES: usize = 64;
 pub type otr_code_t = i32;
 pub type otr_dtype_t = u32;
@@ -412,6 +423,7 @@ const _: () = {
     ][::core::mem::offset_of!(otr_host_info, log) - 32usize];
 };
 pub type otr_host_info_t = otr_host_info;
+pub type otr_failure_scope_t = u32;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_device_properties {
@@ -429,12 +441,21 @@ pub struct otr_device_properties {
     pub peak_bytes_per_second: u64,
     pub peak_flops_f32: u64,
     pub peak_flops_f16: u64,
+    pub largest_allocation: u64,
+    pub failure_scope: otr_failure_scope_t,
+    pub code_formats: u32,
+    pub features: u32,
+    pub largest_group: u32,
+    pub largest_block: [u32; 3usize],
+    pub sub_group: u32,
+    pub local_memory_bytes: u32,
+    pub argument_block_bytes: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     [
         "Size of otr_device_properties",
-    ][::core::mem::size_of::<otr_device_properties>() - 280usize];
+    ][::core::mem::size_of::<otr_device_properties>() - 328usize];
     [
         "Alignment of otr_device_properties",
     ][::core::mem::align_of::<otr_device_properties>() - 8usize];
@@ -480,6 +501,33 @@ const _: () = {
     [
         "Offset of field: otr_device_properties::peak_flops_f16",
     ][::core::mem::offset_of!(otr_device_properties, peak_flops_f16) - 272usize];
+    [
+        "Offset of field: otr_device_properties::largest_allocation",
+    ][::core::mem::offset_of!(otr_device_properties, largest_allocation) - 280usize];
+    [
+        "Offset of field: otr_device_properties::failure_scope",
+    ][::core::mem::offset_of!(otr_device_properties, failure_scope) - 288usize];
+    [
+        "Offset of field: otr_device_properties::code_formats",
+    ][::core::mem::offset_of!(otr_device_properties, code_formats) - 292usize];
+    [
+        "Offset of field: otr_device_properties::features",
+    ][::core::mem::offset_of!(otr_device_properties, features) - 296usize];
+    [
+        "Offset of field: otr_device_properties::largest_group",
+    ][::core::mem::offset_of!(otr_device_properties, largest_group) - 300usize];
+    [
+        "Offset of field: otr_device_properties::largest_block",
+    ][::core::mem::offset_of!(otr_device_properties, largest_block) - 304usize];
+    [
+        "Offset of field: otr_device_properties::sub_group",
+    ][::core::mem::offset_of!(otr_device_properties, sub_group) - 316usize];
+    [
+        "Offset of field: otr_device_properties::local_memory_bytes",
+    ][::core::mem::offset_of!(otr_device_properties, local_memory_bytes) - 320usize];
+    [
+        "Offset of field: otr_device_properties::argument_block_bytes",
+    ][::core::mem::offset_of!(otr_device_properties, argument_block_bytes) - 324usize];
 };
 pub type otr_device_properties_t = otr_device_properties;
 #[repr(C)]
@@ -656,55 +704,6 @@ const _: () = {
 pub type otr_virtual_memory_api_t = otr_virtual_memory_api;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
-pub struct otr_unified_memory_api {
-    pub struct_size: usize,
-    pub alloc: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut otr_driver_t,
-            device: u32,
-            size: u64,
-            address: *mut otr_address_t,
-        ) -> otr_code_t,
-    >,
-    pub free: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut otr_driver_t,
-            address: otr_address_t,
-        ) -> otr_code_t,
-    >,
-    pub prefetch: ::core::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut otr_queue_t,
-            address: otr_address_t,
-            size: u64,
-            device: u32,
-        ) -> otr_code_t,
-    >,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    [
-        "Size of otr_unified_memory_api",
-    ][::core::mem::size_of::<otr_unified_memory_api>() - 32usize];
-    [
-        "Alignment of otr_unified_memory_api",
-    ][::core::mem::align_of::<otr_unified_memory_api>() - 8usize];
-    [
-        "Offset of field: otr_unified_memory_api::struct_size",
-    ][::core::mem::offset_of!(otr_unified_memory_api, struct_size) - 0usize];
-    [
-        "Offset of field: otr_unified_memory_api::alloc",
-    ][::core::mem::offset_of!(otr_unified_memory_api, alloc) - 8usize];
-    [
-        "Offset of field: otr_unified_memory_api::free",
-    ][::core::mem::offset_of!(otr_unified_memory_api, free) - 16usize];
-    [
-        "Offset of field: otr_unified_memory_api::prefetch",
-    ][::core::mem::offset_of!(otr_unified_memory_api, prefetch) - 24usize];
-};
-pub type otr_unified_memory_api_t = otr_unified_memory_api;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
 pub struct otr_pinned_memory_api {
     pub struct_size: usize,
     pub alloc: ::core::option::Option<
@@ -833,6 +832,28 @@ pub type otr_timing_api_t = otr_timing_api;
 pub type otr_code_format_t = u32;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct otr_argument {
+    pub offset: u32,
+    pub size: u32,
+    pub kind: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_argument"][::core::mem::size_of::<otr_argument>() - 12usize];
+    ["Alignment of otr_argument"][::core::mem::align_of::<otr_argument>() - 4usize];
+    [
+        "Offset of field: otr_argument::offset",
+    ][::core::mem::offset_of!(otr_argument, offset) - 0usize];
+    [
+        "Offset of field: otr_argument::size",
+    ][::core::mem::offset_of!(otr_argument, size) - 4usize];
+    [
+        "Offset of field: otr_argument::kind",
+    ][::core::mem::offset_of!(otr_argument, kind) - 8usize];
+};
+pub type otr_argument_t = otr_argument;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct otr_launch {
     pub struct_size: usize,
     pub next: *const otr_ext_t,
@@ -841,8 +862,8 @@ pub struct otr_launch {
     pub shared_bytes: u32,
     pub args_size: u32,
     pub args: *const ::core::ffi::c_void,
-    pub arg_offsets: *const u32,
-    pub arg_count: u32,
+    pub arguments: *const otr_argument_t,
+    pub argument_count: u32,
     pub cost_ns: u32,
     pub label: *const ::core::ffi::c_char,
 }
@@ -872,11 +893,11 @@ const _: () = {
         "Offset of field: otr_launch::args",
     ][::core::mem::offset_of!(otr_launch, args) - 48usize];
     [
-        "Offset of field: otr_launch::arg_offsets",
-    ][::core::mem::offset_of!(otr_launch, arg_offsets) - 56usize];
+        "Offset of field: otr_launch::arguments",
+    ][::core::mem::offset_of!(otr_launch, arguments) - 56usize];
     [
-        "Offset of field: otr_launch::arg_count",
-    ][::core::mem::offset_of!(otr_launch, arg_count) - 64usize];
+        "Offset of field: otr_launch::argument_count",
+    ][::core::mem::offset_of!(otr_launch, argument_count) - 64usize];
     [
         "Offset of field: otr_launch::cost_ns",
     ][::core::mem::offset_of!(otr_launch, cost_ns) - 68usize];
@@ -917,10 +938,17 @@ pub struct otr_kernel_api {
             arg3: *const otr_launch_t,
         ) -> otr_code_t,
     >,
+    pub module_binary: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_module_t,
+            binary: *mut ::core::ffi::c_void,
+            size: *mut u64,
+        ) -> otr_code_t,
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_kernel_api"][::core::mem::size_of::<otr_kernel_api>() - 40usize];
+    ["Size of otr_kernel_api"][::core::mem::size_of::<otr_kernel_api>() - 48usize];
     ["Alignment of otr_kernel_api"][::core::mem::align_of::<otr_kernel_api>() - 8usize];
     [
         "Offset of field: otr_kernel_api::struct_size",
@@ -937,6 +965,9 @@ const _: () = {
     [
         "Offset of field: otr_kernel_api::launch",
     ][::core::mem::offset_of!(otr_kernel_api, launch) - 32usize];
+    [
+        "Offset of field: otr_kernel_api::module_binary",
+    ][::core::mem::offset_of!(otr_kernel_api, module_binary) - 40usize];
 };
 pub type otr_kernel_api_t = otr_kernel_api;
 #[repr(C)]
@@ -1298,6 +1329,7 @@ pub struct otr_driver_api {
             arg1: *mut otr_queue_t,
             arg2: otr_host_fn,
             user: *mut ::core::ffi::c_void,
+            flags: u32,
         ) -> otr_code_t,
     >,
     pub queue_flush: ::core::option::Option<
@@ -1305,7 +1337,6 @@ pub struct otr_driver_api {
     >,
     pub memory_info: *const otr_memory_info_api_t,
     pub virtual_memory: *const otr_virtual_memory_api_t,
-    pub unified_memory: *const otr_unified_memory_api_t,
     pub pinned_memory: *const otr_pinned_memory_api_t,
     pub peer: *const otr_peer_api_t,
     pub timing: *const otr_timing_api_t,
@@ -1316,7 +1347,7 @@ pub struct otr_driver_api {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 296usize];
+    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 288usize];
     ["Alignment of otr_driver_api"][::core::mem::align_of::<otr_driver_api>() - 8usize];
     [
         "Offset of field: otr_driver_api::struct_size",
@@ -1409,29 +1440,26 @@ const _: () = {
         "Offset of field: otr_driver_api::virtual_memory",
     ][::core::mem::offset_of!(otr_driver_api, virtual_memory) - 224usize];
     [
-        "Offset of field: otr_driver_api::unified_memory",
-    ][::core::mem::offset_of!(otr_driver_api, unified_memory) - 232usize];
-    [
         "Offset of field: otr_driver_api::pinned_memory",
-    ][::core::mem::offset_of!(otr_driver_api, pinned_memory) - 240usize];
+    ][::core::mem::offset_of!(otr_driver_api, pinned_memory) - 232usize];
     [
         "Offset of field: otr_driver_api::peer",
-    ][::core::mem::offset_of!(otr_driver_api, peer) - 248usize];
+    ][::core::mem::offset_of!(otr_driver_api, peer) - 240usize];
     [
         "Offset of field: otr_driver_api::timing",
-    ][::core::mem::offset_of!(otr_driver_api, timing) - 256usize];
+    ][::core::mem::offset_of!(otr_driver_api, timing) - 248usize];
     [
         "Offset of field: otr_driver_api::kernel",
-    ][::core::mem::offset_of!(otr_driver_api, kernel) - 264usize];
+    ][::core::mem::offset_of!(otr_driver_api, kernel) - 256usize];
     [
         "Offset of field: otr_driver_api::operators",
-    ][::core::mem::offset_of!(otr_driver_api, operators) - 272usize];
+    ][::core::mem::offset_of!(otr_driver_api, operators) - 264usize];
     [
         "Offset of field: otr_driver_api::graph",
-    ][::core::mem::offset_of!(otr_driver_api, graph) - 280usize];
+    ][::core::mem::offset_of!(otr_driver_api, graph) - 272usize];
     [
         "Offset of field: otr_driver_api::ipc",
-    ][::core::mem::offset_of!(otr_driver_api, ipc) - 288usize];
+    ][::core::mem::offset_of!(otr_driver_api, ipc) - 280usize];
 };
 pub type otr_driver_api_t = otr_driver_api;
 pub type otr_driver_get_api_fn = ::core::option::Option<

@@ -1,0 +1,8 @@
+//! The driver contract as Rust sees it: the types and numbers of `include/outrigger/driver.h`, and no behaviour.
+//! Outrigger's side of the contract and drivers that are written in Rust use the same ones.
+
+// Generated: formatted by its generator.
+#[rustfmt::skip]
+mod bindings;
+
+pub use bindings::*;
