@@ -60,12 +60,12 @@ otr_code_t fill(otr_queue_t*, otr_address_t, uint64_t, const void*, uint32_t) { 
 otr_code_t host_call(otr_queue_t*, otr_host_fn function, void* user, uint32_t) { return function(user, OTR_OK); }
 
 otr_code_t module_load(
-    otr_driver_t*, uint32_t, otr_code_format_t, const void*, size_t, const char*, otr_module_t** module) {
+    otr_driver_t*, uint32_t, otr_code_format_t, const void*, size_t, const char*, otr_drv_module_t** module) {
   return give(module);
 }
-otr_code_t module_unload(otr_module_t*) { return OTR_OK; }
-otr_code_t kernel_get(otr_module_t*, const char*, otr_kernel_t** kernel) { return give(kernel); }
-otr_code_t kernel_launch(otr_queue_t*, otr_kernel_t*, const otr_launch_t*) { return OTR_OK; }
+otr_code_t module_unload(otr_drv_module_t*) { return OTR_OK; }
+otr_code_t kernel_get(otr_drv_module_t*, const char*, otr_drv_kernel_t** kernel) { return give(kernel); }
+otr_code_t kernel_launch(otr_queue_t*, otr_drv_kernel_t*, const otr_launch_t*) { return OTR_OK; }
 
 otr_code_t names(otr_driver_t* driver, uint32_t, const char* const** names, uint32_t* count) {
   static const char* const kNames[] = {"addcmul"};

@@ -67,6 +67,16 @@ pub const OTR_VALUE_DTYPE: u32 = 9;
 pub const OTR_VALUE_STRING: u32 = 10;
 pub const OTR_VALUE_INTS: u32 = 11;
 pub const OTR_VALUE_BOOLS: u32 = 12;
+pub const OTR_CODE_HOST_FUNCTION: u32 = 1;
+pub const OTR_CODE_SPIRV: u32 = 2;
+pub const OTR_CODE_PTX: u32 = 3;
+pub const OTR_CODE_ELF: u32 = 4;
+pub const OTR_CODE_OPENCL_C: u32 = 5;
+pub const OTR_CODE_CUDA_C: u32 = 6;
+pub const OTR_CODE_VENDOR: u32 = 2147483648;
+pub const OTR_ARGUMENT_VALUE: u32 = 0;
+pub const OTR_ARGUMENT_ADDRESS: u32 = 1;
+pub const OTR_ARGUMENT_LOCAL: u32 = 2;
 pub const OTR_DRIVER_API_MAJOR: u32 = 1;
 pub const OTR_DRIVER_API_MINOR: u32 = 0;
 pub const OTR_LOG_ERROR: i32 = 1;
@@ -84,16 +94,6 @@ pub const OTR_FAILURE_COMMAND: u32 = 1;
 pub const OTR_FAILURE_DEVICE: u32 = 2;
 pub const OTR_EVENT_TIMING: u32 = 1;
 pub const OTR_HOST_CALL_CANNOT_FAIL: u32 = 1;
-pub const OTR_CODE_HOST_FUNCTION: u32 = 1;
-pub const OTR_CODE_SPIRV: u32 = 2;
-pub const OTR_CODE_PTX: u32 = 3;
-pub const OTR_CODE_ELF: u32 = 4;
-pub const OTR_CODE_OPENCL_C: u32 = 5;
-pub const OTR_CODE_CUDA_C: u32 = 6;
-pub const OTR_CODE_VENDOR: u32 = 2147483648;
-pub const OTR_ARGUMENT_VALUE: u32 = 0;
-pub const OTR_ARGUMENT_ADDRESS: u32 = 1;
-pub const OTR_ARGUMENT_LOCAL: u32 = 2;
 pub const OTR_IPC_HANDLE_BYTES: usize = 64;
 pub type otr_code_t = i32;
 pub type otr_dtype_t = u32;
@@ -339,6 +339,83 @@ const _: () = {
     ][::core::mem::offset_of!(otr_operator_call, flags) - 60usize];
 };
 pub type otr_operator_call_t = otr_operator_call;
+pub type otr_code_format_t = u32;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_argument {
+    pub offset: u32,
+    pub size: u32,
+    pub kind: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_argument"][::core::mem::size_of::<otr_argument>() - 12usize];
+    ["Alignment of otr_argument"][::core::mem::align_of::<otr_argument>() - 4usize];
+    [
+        "Offset of field: otr_argument::offset",
+    ][::core::mem::offset_of!(otr_argument, offset) - 0usize];
+    [
+        "Offset of field: otr_argument::size",
+    ][::core::mem::offset_of!(otr_argument, size) - 4usize];
+    [
+        "Offset of field: otr_argument::kind",
+    ][::core::mem::offset_of!(otr_argument, kind) - 8usize];
+};
+pub type otr_argument_t = otr_argument;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_launch {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub grid: [u32; 3usize],
+    pub block: [u32; 3usize],
+    pub shared_bytes: u32,
+    pub args_size: u32,
+    pub args: *const ::core::ffi::c_void,
+    pub arguments: *const otr_argument_t,
+    pub argument_count: u32,
+    pub cost_ns: u32,
+    pub label: *const ::core::ffi::c_char,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_launch"][::core::mem::size_of::<otr_launch>() - 80usize];
+    ["Alignment of otr_launch"][::core::mem::align_of::<otr_launch>() - 8usize];
+    [
+        "Offset of field: otr_launch::struct_size",
+    ][::core::mem::offset_of!(otr_launch, struct_size) - 0usize];
+    [
+        "Offset of field: otr_launch::next",
+    ][::core::mem::offset_of!(otr_launch, next) - 8usize];
+    [
+        "Offset of field: otr_launch::grid",
+    ][::core::mem::offset_of!(otr_launch, grid) - 16usize];
+    [
+        "Offset of field: otr_launch::block",
+    ][::core::mem::offset_of!(otr_launch, block) - 28usize];
+    [
+        "Offset of field: otr_launch::shared_bytes",
+    ][::core::mem::offset_of!(otr_launch, shared_bytes) - 40usize];
+    [
+        "Offset of field: otr_launch::args_size",
+    ][::core::mem::offset_of!(otr_launch, args_size) - 44usize];
+    [
+        "Offset of field: otr_launch::args",
+    ][::core::mem::offset_of!(otr_launch, args) - 48usize];
+    [
+        "Offset of field: otr_launch::arguments",
+    ][::core::mem::offset_of!(otr_launch, arguments) - 56usize];
+    [
+        "Offset of field: otr_launch::argument_count",
+    ][::core::mem::offset_of!(otr_launch, argument_count) - 64usize];
+    [
+        "Offset of field: otr_launch::cost_ns",
+    ][::core::mem::offset_of!(otr_launch, cost_ns) - 68usize];
+    [
+        "Offset of field: otr_launch::label",
+    ][::core::mem::offset_of!(otr_launch, label) - 72usize];
+};
+pub type otr_launch_t = otr_launch;
 #[repr(C)]
 #[derive(Debug)]
 pub struct otr_driver {
@@ -359,16 +436,16 @@ pub struct otr_drv_event {
 pub type otr_drv_event_t = otr_drv_event;
 #[repr(C)]
 #[derive(Debug)]
-pub struct otr_module {
+pub struct otr_drv_module {
     _unused: [u8; 0],
 }
-pub type otr_module_t = otr_module;
+pub type otr_drv_module_t = otr_drv_module;
 #[repr(C)]
 #[derive(Debug)]
-pub struct otr_kernel {
+pub struct otr_drv_kernel {
     _unused: [u8; 0],
 }
-pub type otr_kernel_t = otr_kernel;
+pub type otr_drv_kernel_t = otr_drv_kernel;
 #[repr(C)]
 #[derive(Debug)]
 pub struct otr_operator {
@@ -829,83 +906,6 @@ const _: () = {
     ][::core::mem::offset_of!(otr_timing_api, device_time) - 16usize];
 };
 pub type otr_timing_api_t = otr_timing_api;
-pub type otr_code_format_t = u32;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct otr_argument {
-    pub offset: u32,
-    pub size: u32,
-    pub kind: u32,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of otr_argument"][::core::mem::size_of::<otr_argument>() - 12usize];
-    ["Alignment of otr_argument"][::core::mem::align_of::<otr_argument>() - 4usize];
-    [
-        "Offset of field: otr_argument::offset",
-    ][::core::mem::offset_of!(otr_argument, offset) - 0usize];
-    [
-        "Offset of field: otr_argument::size",
-    ][::core::mem::offset_of!(otr_argument, size) - 4usize];
-    [
-        "Offset of field: otr_argument::kind",
-    ][::core::mem::offset_of!(otr_argument, kind) - 8usize];
-};
-pub type otr_argument_t = otr_argument;
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct otr_launch {
-    pub struct_size: usize,
-    pub next: *const otr_ext_t,
-    pub grid: [u32; 3usize],
-    pub block: [u32; 3usize],
-    pub shared_bytes: u32,
-    pub args_size: u32,
-    pub args: *const ::core::ffi::c_void,
-    pub arguments: *const otr_argument_t,
-    pub argument_count: u32,
-    pub cost_ns: u32,
-    pub label: *const ::core::ffi::c_char,
-}
-#[allow(clippy::unnecessary_operation, clippy::identity_op)]
-const _: () = {
-    ["Size of otr_launch"][::core::mem::size_of::<otr_launch>() - 80usize];
-    ["Alignment of otr_launch"][::core::mem::align_of::<otr_launch>() - 8usize];
-    [
-        "Offset of field: otr_launch::struct_size",
-    ][::core::mem::offset_of!(otr_launch, struct_size) - 0usize];
-    [
-        "Offset of field: otr_launch::next",
-    ][::core::mem::offset_of!(otr_launch, next) - 8usize];
-    [
-        "Offset of field: otr_launch::grid",
-    ][::core::mem::offset_of!(otr_launch, grid) - 16usize];
-    [
-        "Offset of field: otr_launch::block",
-    ][::core::mem::offset_of!(otr_launch, block) - 28usize];
-    [
-        "Offset of field: otr_launch::shared_bytes",
-    ][::core::mem::offset_of!(otr_launch, shared_bytes) - 40usize];
-    [
-        "Offset of field: otr_launch::args_size",
-    ][::core::mem::offset_of!(otr_launch, args_size) - 44usize];
-    [
-        "Offset of field: otr_launch::args",
-    ][::core::mem::offset_of!(otr_launch, args) - 48usize];
-    [
-        "Offset of field: otr_launch::arguments",
-    ][::core::mem::offset_of!(otr_launch, arguments) - 56usize];
-    [
-        "Offset of field: otr_launch::argument_count",
-    ][::core::mem::offset_of!(otr_launch, argument_count) - 64usize];
-    [
-        "Offset of field: otr_launch::cost_ns",
-    ][::core::mem::offset_of!(otr_launch, cost_ns) - 68usize];
-    [
-        "Offset of field: otr_launch::label",
-    ][::core::mem::offset_of!(otr_launch, label) - 72usize];
-};
-pub type otr_launch_t = otr_launch;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_kernel_api {
@@ -918,29 +918,29 @@ pub struct otr_kernel_api {
             code: *const ::core::ffi::c_void,
             size: usize,
             options: *const ::core::ffi::c_char,
-            arg2: *mut *mut otr_module_t,
+            arg2: *mut *mut otr_drv_module_t,
         ) -> otr_code_t,
     >,
     pub module_unload: ::core::option::Option<
-        unsafe extern "C" fn(arg1: *mut otr_module_t) -> otr_code_t,
+        unsafe extern "C" fn(arg1: *mut otr_drv_module_t) -> otr_code_t,
     >,
     pub kernel_get: ::core::option::Option<
         unsafe extern "C" fn(
-            arg1: *mut otr_module_t,
+            arg1: *mut otr_drv_module_t,
             name: *const ::core::ffi::c_char,
-            arg2: *mut *mut otr_kernel_t,
+            arg2: *mut *mut otr_drv_kernel_t,
         ) -> otr_code_t,
     >,
     pub launch: ::core::option::Option<
         unsafe extern "C" fn(
             arg1: *mut otr_queue_t,
-            arg2: *mut otr_kernel_t,
+            arg2: *mut otr_drv_kernel_t,
             arg3: *const otr_launch_t,
         ) -> otr_code_t,
     >,
     pub module_binary: ::core::option::Option<
         unsafe extern "C" fn(
-            arg1: *mut otr_module_t,
+            arg1: *mut otr_drv_module_t,
             binary: *mut ::core::ffi::c_void,
             size: *mut u64,
         ) -> otr_code_t,

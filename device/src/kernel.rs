@@ -20,7 +20,7 @@ pub type HostKernelFn = unsafe extern "C" fn(args: *const c_void, args_size: u32
 pub struct Module(Arc<Loaded>);
 
 struct Loaded {
-    module: NonNull<sys::otr_module>,
+    module: NonNull<sys::otr_drv_module>,
     // Declared last: the driver stays open until the module is unloaded.
     driver: Driver,
 }
@@ -105,7 +105,7 @@ impl Module {
 /// A kernel of a module.
 #[derive(Clone)]
 pub struct Kernel {
-    kernel: NonNull<sys::otr_kernel>,
+    kernel: NonNull<sys::otr_drv_kernel>,
     module: Module,
 }
 
@@ -116,7 +116,7 @@ unsafe impl Sync for Kernel {}
 
 impl Kernel {
     #[inline]
-    pub(crate) fn raw(&self) -> *mut sys::otr_kernel {
+    pub(crate) fn raw(&self) -> *mut sys::otr_drv_kernel {
         self.kernel.as_ptr()
     }
 }

@@ -169,4 +169,39 @@ typedef struct otr_operator_call {
   uint32_t flags;     /* OTR_CALL_* in the host contract; 0 in the driver contract */
 } otr_operator_call_t;
 
+/* ---- Device code ----------------------------------------------------------------------------- */
+typedef uint32_t otr_code_format_t;
+#define OTR_CODE_HOST_FUNCTION 1 /* `code` is an otr_host_kernel_fn; size 0. Runs where the memory is. */
+#define OTR_CODE_SPIRV 2
+#define OTR_CODE_PTX 3
+#define OTR_CODE_ELF 4      /* a driver's own binary: cubin, hsaco, native */
+#define OTR_CODE_OPENCL_C 5 /* `size` bytes of source, and a NUL behind them */
+#define OTR_CODE_CUDA_C 6
+#define OTR_CODE_VENDOR 0x80000000u /* and above */
+
+/* One parameter of a kernel. */
+#define OTR_ARGUMENT_VALUE 0   /* `size` bytes of the block */
+#define OTR_ARGUMENT_ADDRESS 1 /* a device address, 8 bytes of the block; may be 0 */
+#define OTR_ARGUMENT_LOCAL 2   /* `size` bytes of local memory of the group; nothing in the block */
+typedef struct otr_argument {
+  uint32_t offset; /* in the argument block */
+  uint32_t size;
+  uint32_t kind; /* OTR_ARGUMENT_* */
+} otr_argument_t;
+
+/* How a kernel is launched. */
+typedef struct otr_launch {
+  size_t struct_size;
+  const otr_ext_t* next;
+  uint32_t grid[3];  /* work-groups; 1,1,1 for host functions */
+  uint32_t block[3]; /* work-items of a group */
+  uint32_t shared_bytes; /* local memory of a group besides that of its arguments */
+  uint32_t args_size;
+  const void* args;                /* packed argument block */
+  const otr_argument_t* arguments; /* in the order of the kernel's parameters; NULL for host functions */
+  uint32_t argument_count;
+  uint32_t cost_ns;  /* the host's estimate of the run time, 0: unknown; a hint for scheduling */
+  const char* label; /* for failures and traces; to a driver it lives as long as the process; or NULL */
+} otr_launch_t;
+
 #endif /* OUTRIGGER_BASE_H */

@@ -197,8 +197,8 @@ extern "C" {
 typedef struct otr_driver otr_driver_t;
 typedef struct otr_queue otr_queue_t;
 typedef struct otr_drv_event otr_drv_event_t;
-typedef struct otr_module otr_module_t;
-typedef struct otr_kernel otr_kernel_t;
+typedef struct otr_drv_module otr_drv_module_t;
+typedef struct otr_drv_kernel otr_drv_kernel_t;
 typedef struct otr_operator otr_operator_t;
 typedef struct otr_drv_graph otr_drv_graph_t;
 typedef struct otr_physical otr_physical_t; /* memory without an address, until it is mapped */
@@ -256,10 +256,10 @@ typedef struct otr_device_properties {
   otr_failure_scope_t failure_scope;
   uint32_t code_formats; /* that `kernel` loads: bit N is otr_code_format_t N, of those below 32 */
   /* Of code that it loads, host functions apart; 0: unknown. */
-  uint32_t features;      /* OTR_FEATURE_* */
-  uint32_t largest_group; /* work-items of a group, in all */
-  uint32_t largest_block[3];
-  uint32_t sub_group; /* work-items that run in step */
+  uint32_t features;         /* OTR_FEATURE_* */
+  uint32_t largest_group;    /* work-items of a group, in all */
+  uint32_t largest_block[3]; /* the same for each dimension */
+  uint32_t sub_group;        /* work-items that run in step */
   uint32_t local_memory_bytes;   /* of a group */
   uint32_t argument_block_bytes; /* of a launch */
 } otr_device_properties_t;
@@ -278,8 +278,7 @@ typedef struct otr_queue_params {
   uint32_t flags;   /* 0 */
 } otr_queue_params_t;
 
-#define OTR_EVENT_TIMING 0x1u /* the event carries a timestamp; needs `timing` */
-
+#define OTR_EVENT_TIMING 0x1u          /* the event carries a timestamp; needs `timing` */
 #define OTR_HOST_CALL_CANNOT_FAIL 0x1u /* R27 */
 
 /* ---- Optional groups ----------------------------------------------------------------------- */
@@ -332,56 +331,23 @@ typedef struct otr_timing_api {
   otr_code_t (*device_time)(otr_driver_t*, uint32_t device, uint64_t* nanoseconds);
 } otr_timing_api_t;
 
-/* Code and kernels. */
-typedef uint32_t otr_code_format_t;
-#define OTR_CODE_HOST_FUNCTION 1 /* `code` is an otr_host_kernel_fn; size 0. Runs where the memory is. */
-#define OTR_CODE_SPIRV 2
-#define OTR_CODE_PTX 3
-#define OTR_CODE_ELF 4       /* a driver's own binary: cubin, hsaco, native */
-#define OTR_CODE_OPENCL_C 5  /* `size` bytes of source, and a NUL behind them */
-#define OTR_CODE_CUDA_C 6
-#define OTR_CODE_VENDOR 0x80000000u /* and above */
-
-/* One parameter of a kernel. */
-#define OTR_ARGUMENT_VALUE 0   /* `size` bytes of the block */
-#define OTR_ARGUMENT_ADDRESS 1 /* a device address, 8 bytes of the block; may be 0 */
-#define OTR_ARGUMENT_LOCAL 2   /* `size` bytes of local memory of the group; nothing in the block */
-typedef struct otr_argument {
-  uint32_t offset; /* in the argument block */
-  uint32_t size;
-  uint32_t kind; /* OTR_ARGUMENT_* */
-} otr_argument_t;
-
-typedef struct otr_launch {
-  size_t struct_size;
-  const otr_ext_t* next;
-  uint32_t grid[3];  /* work-groups; 1,1,1 for host functions */
-  uint32_t block[3]; /* work-items of a group */
-  uint32_t shared_bytes;
-  uint32_t args_size;
-  const void* args;            /* packed argument block */
-  const otr_argument_t* arguments; /* NULL for host functions */
-  uint32_t argument_count;
-  uint32_t cost_ns;  /* the host's estimate of the run time, 0: unknown; a hint for scheduling */
-  const char* label; /* for failures and traces; lives as long as the process; or NULL */
-} otr_launch_t;
-
+/* Code and kernels (otr_launch_t is in base.h). */
 typedef struct otr_kernel_api {
   size_t struct_size;
   /* OTR_ERR_UNSUPPORTED for a format that the driver does not take. `options` are for the compiler of
    * the format, or NULL. Code that does not compile is OTR_ERR_INVALID_ARGUMENT, and the text has the
    * compiler's log. */
   otr_code_t (*module_load)(otr_driver_t*, uint32_t device, otr_code_format_t format,
-                            const void* code, size_t size, const char* options, otr_module_t**);
-  otr_code_t (*module_unload)(otr_module_t*); /* after its last launch has finished */
+                            const void* code, size_t size, const char* options, otr_drv_module_t**);
+  otr_code_t (*module_unload)(otr_drv_module_t*); /* after its last launch has finished */
   /* name NULL: the only kernel of the module; OTR_ERR_NOT_FOUND for a name that it does not have. The
    * kernel lives as long as the module. */
-  otr_code_t (*kernel_get)(otr_module_t*, const char* name, otr_kernel_t**);
-  otr_code_t (*launch)(otr_queue_t*, otr_kernel_t*, const otr_launch_t*);
+  otr_code_t (*kernel_get)(otr_drv_module_t*, const char* name, otr_drv_kernel_t**);
+  otr_code_t (*launch)(otr_queue_t*, otr_drv_kernel_t*, const otr_launch_t*);
   /* The compiled form of a module, which this version of the driver loads as OTR_CODE_ELF on this device, in
    * other processes too. `*size` is what `binary` has room for, and becomes what there is; with NULL that
    * alone is told, and too little room is OTR_ERR_INVALID_ARGUMENT. Optional. */
-  otr_code_t (*module_binary)(otr_module_t*, void* binary, uint64_t* size);
+  otr_code_t (*module_binary)(otr_drv_module_t*, void* binary, uint64_t* size);
 } otr_kernel_api_t;
 
 /* What a driver says of an operator that it prepared. The host sets `struct_size`, and 0 elsewhere. */

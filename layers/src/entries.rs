@@ -66,13 +66,13 @@ macro_rules! entries {
             plain device_time: timing.device_time(driver: otr_driver, device: u32,
                 nanoseconds: *mut u64) [];
             makes module_load: kernel.module_load(driver: otr_driver, device: u32, format: u32,
-                code: *const c_void, size: usize, options: *const c_char) [module: otr_module];
-            takes module_unload: kernel.module_unload(module: otr_module) [];
-            other kernel_get: kernel.kernel_get(module: otr_module, name: *const c_char)
-                [kernel: otr_kernel];
-            plain kernel_launch: kernel.launch(queue: otr_queue, kernel: *mut sys::otr_kernel,
+                code: *const c_void, size: usize, options: *const c_char) [module: otr_drv_module];
+            takes module_unload: kernel.module_unload(module: otr_drv_module) [];
+            other kernel_get: kernel.kernel_get(module: otr_drv_module, name: *const c_char)
+                [kernel: otr_drv_kernel];
+            plain kernel_launch: kernel.launch(queue: otr_queue, kernel: *mut sys::otr_drv_kernel,
                 launch: *const sys::otr_launch) [];
-            plain module_binary: kernel.module_binary(module: otr_module, binary: *mut c_void,
+            plain module_binary: kernel.module_binary(module: otr_drv_module, binary: *mut c_void,
                 size: *mut u64) [];
             plain operator_names: operators.names(driver: otr_driver, device: u32,
                 names: *mut *const *const c_char, count: *mut u32) [];

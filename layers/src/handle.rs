@@ -58,8 +58,8 @@ objects! {
     otr_driver "driver" 1
     otr_queue "queue" 2
     otr_drv_event "event" 3
-    otr_module "module" 4
-    otr_kernel "kernel" 5
+    otr_drv_module "module" 4
+    otr_drv_kernel "kernel" 5
     otr_operator "operator" 6
     otr_drv_graph "graph" 7
     otr_physical "physical memory" 8
@@ -182,7 +182,7 @@ impl Handle {
     }
 
     /// The handle of a kernel of this module; the same for the same kernel below.
-    pub(crate) fn kernel(&self, below: *mut sys::otr_kernel) -> *mut sys::otr_kernel {
+    pub(crate) fn kernel(&self, below: *mut sys::otr_drv_kernel) -> *mut sys::otr_drv_kernel {
         let content = self.content();
         let mut kernels = content.kernels.lock();
         let known = kernels

@@ -211,9 +211,9 @@ pub(crate) unsafe extern "C" fn virtual_map(
 }
 
 pub(crate) unsafe extern "C" fn kernel_get(
-    module: *mut sys::otr_module,
+    module: *mut sys::otr_drv_module,
     name: *const c_char,
-    kernel: *mut *mut sys::otr_kernel,
+    kernel: *mut *mut sys::otr_drv_kernel,
 ) -> i32 {
     call(module, |layered, handle, module| {
         // SAFETY: R7: the host's own arguments, with handles of the driver below; a place that is not

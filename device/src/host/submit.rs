@@ -236,7 +236,7 @@ pub(super) unsafe extern "C" fn module_load(
     code: *const c_void,
     size: usize,
     _options: *const c_char,
-    place: *mut *mut sys::otr_module,
+    place: *mut *mut sys::otr_drv_module,
 ) -> i32 {
     done(|| {
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
@@ -269,7 +269,7 @@ pub(super) unsafe extern "C" fn module_load(
     })
 }
 
-pub(super) unsafe extern "C" fn module_unload(module: *mut sys::otr_module) -> i32 {
+pub(super) unsafe extern "C" fn module_unload(module: *mut sys::otr_drv_module) -> i32 {
     done(|| {
         if module.is_null() {
             return Err(Fault::null("the module", Code::INVALID_HANDLE));
@@ -282,9 +282,9 @@ pub(super) unsafe extern "C" fn module_unload(module: *mut sys::otr_module) -> i
 }
 
 pub(super) unsafe extern "C" fn kernel_get(
-    module: *mut sys::otr_module,
+    module: *mut sys::otr_drv_module,
     name: *const c_char,
-    place: *mut *mut sys::otr_kernel,
+    place: *mut *mut sys::otr_drv_kernel,
 ) -> i32 {
     done(|| {
         if module.is_null() {
@@ -328,7 +328,7 @@ fn check_arguments(launch: &sys::otr_launch, arguments: &[sys::otr_argument]) ->
 
 pub(super) unsafe extern "C" fn launch(
     handle: *mut sys::otr_queue,
-    kernel: *mut sys::otr_kernel,
+    kernel: *mut sys::otr_drv_kernel,
     launch: *const sys::otr_launch,
 ) -> i32 {
     done(|| {

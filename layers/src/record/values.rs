@@ -96,7 +96,7 @@ macro_rules! handles {
 }
 
 handles! {
-    otr_driver otr_queue otr_drv_event otr_module otr_kernel otr_operator otr_drv_graph otr_physical
+    otr_driver otr_queue otr_drv_event otr_drv_module otr_drv_kernel otr_operator otr_drv_graph otr_physical
 }
 
 impl Argument for *mut u32 {

@@ -409,7 +409,7 @@ impl Layer for Work {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        kernel: *mut sys::otr_kernel,
+        kernel: *mut sys::otr_drv_kernel,
         launch: *const sys::otr_launch,
     ) -> i32 {
         // SAFETY: NULL or the struct, whose label is NULL or a string.

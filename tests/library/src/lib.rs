@@ -51,8 +51,8 @@ struct Operator {
 #[derive(Clone, Copy)]
 struct Kernel {
     function: usize,
-    module: *mut sys::otr_module,
-    kernel: *mut sys::otr_kernel,
+    module: *mut sys::otr_drv_module,
+    kernel: *mut sys::otr_drv_kernel,
 }
 
 impl Operator {

@@ -79,8 +79,8 @@ pub(crate) mod types {
     pub(crate) type Driver = *mut sys::otr_driver;
     pub(crate) type Queue = *mut sys::otr_queue;
     pub(crate) type Event = *mut sys::otr_drv_event;
-    pub(crate) type Module = *mut sys::otr_module;
-    pub(crate) type Kernel = *mut sys::otr_kernel;
+    pub(crate) type Module = *mut sys::otr_drv_module;
+    pub(crate) type Kernel = *mut sys::otr_drv_kernel;
     pub(crate) type Graph = *mut sys::otr_drv_graph;
     pub(crate) type Physical = *mut sys::otr_physical;
     pub(crate) type Operator = *mut sys::otr_operator;

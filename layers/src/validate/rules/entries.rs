@@ -430,7 +430,7 @@ impl Layer for Rules {
         &self,
         next: &Next,
         queue: *mut sys::otr_queue,
-        kernel: *mut sys::otr_kernel,
+        kernel: *mut sys::otr_drv_kernel,
         launch: *const sys::otr_launch,
     ) -> i32 {
         // SAFETY: R7: the memory of a launch is the host's to keep live; the call is handed on.
@@ -755,7 +755,7 @@ impl Layer for Rules {
         code: *const c_void,
         size: usize,
         options: *const std::ffi::c_char,
-        module: *mut *mut sys::otr_module,
+        module: *mut *mut sys::otr_drv_module,
     ) -> i32 {
         // SAFETY: R7: the host's own arguments, handed on.
         let answer =
@@ -767,7 +767,7 @@ impl Layer for Rules {
         answer
     }
 
-    unsafe fn module_unload(&self, next: &Next, module: *mut sys::otr_module) -> i32 {
+    unsafe fn module_unload(&self, next: &Next, module: *mut sys::otr_drv_module) -> i32 {
         // SAFETY: R8: the host destroys what no other call uses; the call is handed on.
         self.forget(module, || unsafe { next.module_unload(module) })
     }

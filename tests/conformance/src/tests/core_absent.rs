@@ -156,7 +156,7 @@ fn host_kernels(context: &Context) -> Verdict {
         );
         return Ok(());
     };
-    let untouched = 0x51 as *mut sys::otr_module;
+    let untouched = 0x51 as *mut sys::otr_drv_module;
     let mut module = untouched;
     let answer = call!(
         group,
