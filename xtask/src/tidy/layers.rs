@@ -8,8 +8,9 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 20] = [
     "outrigger-locks",
+    "outrigger-store",
     "outrigger-device",
     "outrigger-handles",
     "outrigger-trace",
