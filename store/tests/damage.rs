@@ -82,6 +82,7 @@ fn a_whole_file_under_another_name_is_not_taken() {
 #[test]
 fn what_is_no_file_does_not_stop_anybody() {
     let bench = Bench::new(b"value");
+    let whole = std::fs::read(&bench.file).unwrap();
     let replace = |make: &dyn Fn(&Path)| {
         let _ = std::fs::remove_file(&bench.file);
         make(&bench.file);
@@ -92,6 +93,28 @@ fn what_is_no_file_does_not_stop_anybody() {
         let made = std::process::Command::new("mkfifo").arg(path).status();
         assert!(made.unwrap().success());
     });
-    replace(&|path| std::os::unix::fs::symlink("/etc/passwd", path).unwrap());
+    let elsewhere = bench.file.with_extension("elsewhere");
+    std::fs::write(&elsewhere, &whole).unwrap();
+    replace(&|path| std::os::unix::fs::symlink(&elsewhere, path).unwrap());
     replace(&|path| std::fs::create_dir(path).unwrap());
+}
+
+#[test]
+fn files_that_a_process_of_the_same_number_writes_are_left_alone() {
+    let bench = Bench::new(b"value");
+    let folder = bench.file.parent().unwrap();
+    // A process in another container has the same number, and counts from 0 too.
+    let theirs = |number| folder.join(format!(".tmp-{}-{number}", std::process::id()));
+    for number in 0..200 {
+        std::fs::write(theirs(number), b"theirs").unwrap();
+    }
+    assert!(bench.store.put(&bench.key, b"new"));
+    assert_eq!(bench.store.get(&bench.key).unwrap(), b"new");
+    for number in 0..200 {
+        assert_eq!(
+            std::fs::read(theirs(number)).unwrap(),
+            b"theirs",
+            "{number}"
+        );
+    }
 }

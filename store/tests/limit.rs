@@ -26,7 +26,7 @@ fn the_limit_holds_after_every_write_and_the_newest_stay() {
     let store = open(folder.path());
     // Five pages each, with the head.
     let value = vec![7; 4 * 4096];
-    for number in 0..200 {
+    for number in 0..100 {
         let kind = if number % 2 == 0 { KIND } else { OTHER };
         assert!(store.put(&key(kind, number), &value));
         let usage = store.usage().unwrap();
@@ -34,10 +34,10 @@ fn the_limit_holds_after_every_write_and_the_newest_stay() {
         assert!(usage.entries >= u64::from(number + 1).min(LIMIT * 7 / 8 / (5 * 4096)));
     }
     let left = store.usage().unwrap().entries as u32;
-    for number in 0..200 {
+    for number in 0..100 {
         let kind = if number % 2 == 0 { KIND } else { OTHER };
         let there = store.get(&key(kind, number)).is_some();
-        assert_eq!(there, number >= 200 - left, "{number} of {left}");
+        assert_eq!(there, number >= 100 - left, "{number} of {left}");
     }
 }
 
@@ -46,7 +46,7 @@ fn what_is_read_stays() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let value = vec![7; 4 * 4096];
-    for number in 0..500 {
+    for number in 0..120 {
         assert!(store.put(&key(KIND, number), &value));
         assert!(store.get(&key(KIND, 0)).is_some(), "after {number}");
     }
@@ -85,12 +85,12 @@ fn what_fills_the_store_alone_is_not_kept() {
 fn what_others_wrote_counts_at_the_first_write_of_a_process() {
     let folder = tempfile::tempdir().unwrap();
     let large = Store::open(Settings::at(folder.path()));
-    for number in 0..1000 {
+    for number in 0..300 {
         assert!(large.put(&key(KIND, number), b"value"));
     }
     let store = open(folder.path());
-    assert_eq!(store.usage().unwrap().entries, 1000);
-    assert!(store.put(&key(KIND, 1000), b"value"));
+    assert_eq!(store.usage().unwrap().entries, 300);
+    assert!(store.put(&key(KIND, 300), b"value"));
     let all = LIMIT / 8 * 7;
     assert_eq!(
         store.usage().unwrap(),
@@ -99,7 +99,7 @@ fn what_others_wrote_counts_at_the_first_write_of_a_process() {
             bytes: all
         }
     );
-    assert!(store.get(&key(KIND, 1000)).is_some() && store.get(&key(KIND, 999)).is_some());
+    assert!(store.get(&key(KIND, 300)).is_some() && store.get(&key(KIND, 299)).is_some());
     assert!(store.get(&key(KIND, 0)).is_none());
 }
 
