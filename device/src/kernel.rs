@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString, c_void};
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::fork::{forked, refuse_fork};
 use crate::table::{entry, hole};
@@ -18,6 +18,23 @@ pub type HostKernelFn = unsafe extern "C" fn(args: *const c_void, args_size: u32
 /// them is dropped.
 #[derive(Clone, Debug)]
 pub struct Module(Arc<Loaded>);
+
+/// A module that is not kept by this.
+#[derive(Clone, Debug)]
+pub struct WeakModule(Weak<Loaded>);
+
+impl WeakModule {
+    /// The module, if somebody keeps it.
+    pub fn upgrade(&self) -> Option<Module> {
+        self.0.upgrade().map(Module)
+    }
+
+    /// Whether somebody keeps the module. Unlike dropping what [`upgrade`](Self::upgrade) gives, this never calls the
+    /// driver.
+    pub fn is_kept(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
 
 struct Loaded {
     module: NonNull<sys::otr_drv_module>,
@@ -56,6 +73,16 @@ impl fmt::Debug for Loaded {
 }
 
 impl Module {
+    /// The driver that loaded it.
+    pub fn driver(&self) -> &Driver {
+        &self.0.driver
+    }
+
+    /// The same module without keeping it.
+    pub fn downgrade(&self) -> WeakModule {
+        WeakModule(Arc::downgrade(&self.0))
+    }
+
     /// A kernel by its name; without one, the only kernel of the module.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ pub use foreign::{EndOfUnwinding, Foreign};
 pub use fork::forked;
 pub use graph::{NativeGraph, NativeGraphs};
 pub use ipc::{Ipc, IpcHandle};
-pub use kernel::{HostKernelFn, Kernel, Module, Needs, Operator, Operators};
+pub use kernel::{HostKernelFn, Kernel, Module, Needs, Operator, Operators, WeakModule};
 pub use loader::{default_search_path, load};
 pub use outrigger_contract as sys;
 pub use properties::{CodeLimits, DeviceProperties, FailureScope};

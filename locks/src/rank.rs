@@ -30,6 +30,12 @@ ranks! {
     // Locks: held for as long as it takes to read or change what they guard.
     /// What was tried and taken when drivers were loaded.
     LoadReport,
+    /// Modules that are loaded or being compiled.
+    Modules,
+    /// What threads that compile have to do.
+    CompileThreads,
+    /// Whether a module has been compiled.
+    Compilation,
     /// What can be asked of an executable graph at any time.
     Exec,
     /// What a capture has recorded.

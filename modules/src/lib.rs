@@ -1,0 +1,198 @@
+//! Loads device code. Each code is compiled once: who asks for one that is loaded gets the same module, who asks for one
+//! that is being compiled waits for it, and what another process has compiled comes from the store.
+//!
+//! [`Modules::load`] does it at once, [`Modules::load_async`] on a few threads of its own, so that a program can hand in all
+//! of its code and go on. A module is kept by those who hold it, never by this crate.
+//!
+//! This crate never looks into code: what a format or an option means is between its caller and the driver. Of a
+//! compiler's log it reads the line numbers, to show the lines.
+//!
+//! ```no_run
+//! use outrigger_device::{Driver, sys};
+//! use outrigger_modules::{Modules, Source};
+//! use outrigger_store::{Settings, Store};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let driver = Driver::open(&"opencl".parse()?)?;
+//! let modules = Modules::new(Store::open(Settings::from_environment()?), None);
+//! let text = "kernel void twice(global float* x) { x[get_global_id(0)] *= 2; }";
+//! let source = Source::new(sys::OTR_CODE_OPENCL_C, text.as_bytes());
+//! let kernel = modules.load(&driver, 0, &source)?.kernel(Some(c"twice"))?;
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod compile;
+mod compiler_log;
+mod job;
+mod pool;
+mod source;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use outrigger_device::{Driver, Module, Result, WeakModule};
+use outrigger_locks::{Mutex, Rank};
+use outrigger_store::{Key, Store};
+
+pub use compile::Counts;
+pub use job::Pending;
+use job::{Job, Request};
+use pool::Pool;
+pub use pool::threads_from_environment;
+pub use source::Source;
+
+/// The modules of a process, over a store.
+#[derive(Debug)]
+pub struct Modules {
+    shared: Arc<Shared>,
+    pool: Pool,
+}
+
+/// What jobs need, on whichever thread they run.
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    counts: compile::Counters,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    slots: HashMap<Place, Slot>,
+    /// With this many slots, those whose modules are gone are removed.
+    clean_at: usize,
+}
+
+const FEWEST_SLOTS: usize = 64;
+
+/// Which module it is, within this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    /// The handle of the open driver, as a number. It may come again after the driver was closed; but a module keeps its
+    /// driver open, so a module that is found belongs to the driver that was asked for.
+    driver: usize,
+    device: u32,
+    key: Key,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Compiling(Arc<Job>),
+    Loaded(WeakModule),
+}
+
+impl Modules {
+    /// Modules over a store, compiled in the background by at most so many threads; `None`: by one for each of the
+    /// machine's cores.
+    pub fn new(store: Store, threads: Option<usize>) -> Self {
+        let table = Table {
+            slots: HashMap::new(),
+            clean_at: FEWEST_SLOTS,
+        };
+        Self {
+            shared: Arc::new(Shared {
+                store,
+                counts: compile::Counters::default(),
+                table: Mutex::new(Rank::Modules, table),
+            }),
+            pool: Pool::new(threads),
+        }
+    }
+
+    /// Loads code on a device; if it is not known, compiles it on this thread. Code that waits for a thread of the
+    /// background is taken over.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` with the compiler's log and the lines that it names, for code that does not compile;
+    /// `UNSUPPORTED` for a format that the driver does not take; `INVALID_DEVICE`; or what else the driver answers.
+    pub fn load(&self, driver: &Driver, device: u32, source: &Source) -> Result<Module> {
+        match self.find(driver, device, source)? {
+            Found::Module(module) => Ok(module),
+            Found::Job { job, .. } => job.finish(),
+        }
+    }
+
+    /// Begins to load code on a device, and returns at once.
+    ///
+    /// # Errors
+    /// `INVALID_DEVICE`; all else comes from [`Pending::wait`].
+    pub fn load_async(&self, driver: &Driver, device: u32, source: &Source) -> Result<Pending> {
+        match self.find(driver, device, source)? {
+            Found::Module(module) => Ok(Pending::ready(module)),
+            Found::Job { job, new } => {
+                if new {
+                    self.pool.submit(&job);
+                }
+                Ok(Pending::of(job))
+            }
+        }
+    }
+
+    /// Where the modules of this process came from so far.
+    pub fn counts(&self) -> Counts {
+        self.shared.counts.read()
+    }
+
+    fn find(&self, driver: &Driver, device: u32, source: &Source) -> Result<Found> {
+        let place = Place {
+            driver: driver.raw().1.addr(),
+            device,
+            key: source.key(driver, device)?,
+        };
+        let mut table = self.shared.table.lock();
+        match table.slots.get(&place) {
+            Some(Slot::Loaded(module)) => {
+                if let Some(module) = module.upgrade() {
+                    drop(table);
+                    self.shared.counts.found();
+                    return Ok(Found::Module(module));
+                }
+            }
+            Some(Slot::Compiling(job)) => {
+                let job = job.clone();
+                return Ok(Found::Job { job, new: false });
+            }
+            None => {}
+        }
+        if table.slots.len() >= table.clean_at {
+            table.slots.retain(|_, slot| match slot {
+                Slot::Loaded(module) => module.is_kept(),
+                Slot::Compiling(_) => true,
+            });
+            table.clean_at = (table.slots.len() * 2).max(FEWEST_SLOTS);
+        }
+        let job = Arc::new(Job::new(
+            self.shared.clone(),
+            place,
+            Request {
+                driver: driver.clone(),
+                device,
+                source: source.clone(),
+            },
+        ));
+        table.slots.insert(place, Slot::Compiling(job.clone()));
+        Ok(Found::Job { job, new: true })
+    }
+}
+
+enum Found {
+    Module(Module),
+    Job { job: Arc<Job>, new: bool },
+}
+
+impl Shared {
+    /// Notes what became of the job of a place. Who asks from now on gets the module; or a new try, if it failed.
+    fn finished(&self, place: Place, result: &Result<Module>) {
+        let mut table = self.table.lock();
+        let ended = match result {
+            Ok(module) => table.slots.insert(place, Slot::Loaded(module.downgrade())),
+            Err(_) => table.slots.remove(&place),
+        };
+        drop(table);
+        // The job keeps its driver, which must not be closed while a lock is held.
+        drop(ended);
+    }
+}
