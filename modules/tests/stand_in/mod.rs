@@ -167,7 +167,7 @@ unsafe extern "C" fn module_load(
     code: *const c_void,
     size: usize,
     options: *const c_char,
-    module: *mut *mut sys::otr_module,
+    module: *mut *mut sys::otr_drv_module,
 ) -> i32 {
     // SAFETY: the caller keeps the contract of `module_load`.
     let (this, code, options) = unsafe {
@@ -217,7 +217,7 @@ unsafe extern "C" fn module_load(
     sys::OTR_OK
 }
 
-unsafe extern "C" fn module_unload(module: *mut sys::otr_module) -> i32 {
+unsafe extern "C" fn module_unload(module: *mut sys::otr_drv_module) -> i32 {
     // SAFETY: it came from a box, and is unloaded once, while its driver is open.
     unsafe {
         let module = Box::from_raw(module.cast::<Module>());
@@ -228,7 +228,7 @@ unsafe extern "C" fn module_unload(module: *mut sys::otr_module) -> i32 {
 }
 
 unsafe extern "C" fn module_binary(
-    module: *mut sys::otr_module,
+    module: *mut sys::otr_drv_module,
     binary: *mut c_void,
     size: *mut u64,
 ) -> i32 {
@@ -277,8 +277,8 @@ refuse! {
     copy(*mut sys::otr_queue, u64, u64, u64, u32)
     fill(*mut sys::otr_queue, u64, u64, *const c_void, u32)
     host_call(*mut sys::otr_queue, sys::otr_host_fn, *mut c_void, u32)
-    kernel_get(*mut sys::otr_module, *const c_char, *mut *mut sys::otr_kernel)
-    launch(*mut sys::otr_queue, *mut sys::otr_kernel, *const sys::otr_launch)
+    kernel_get(*mut sys::otr_drv_module, *const c_char, *mut *mut sys::otr_drv_kernel)
+    launch(*mut sys::otr_queue, *mut sys::otr_drv_kernel, *const sys::otr_launch)
 }
 
 fn kernel_api() -> sys::otr_kernel_api {
