@@ -148,6 +148,15 @@ impl Kernel {
     }
 }
 
+/// Two names of one kernel of one module.
+impl PartialEq for Kernel {
+    fn eq(&self, other: &Self) -> bool {
+        self.kernel == other.kernel && Arc::ptr_eq(&self.module.0, &other.module.0)
+    }
+}
+
+impl Eq for Kernel {}
+
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kernel")

@@ -128,6 +128,17 @@ api! {
         hooks::graph(graph)?.name_scalar(text(name, "name")?, node, scalar_index)
     }
 
+    /// Names an argument of a kernel's node (otr_graph_add_launch, otr_launch) by its number, before the graph is
+    /// instantiated (otr_graph_bind_argument). Addresses are named by otr_graph_name_buffer.
+    fn otr_graph_name_argument(
+        graph: otr_graph_t,
+        name: *const c_char,
+        node: otr_node_t,
+        index: u32,
+    ) {
+        hooks::graph(graph)?.name_argument(text(name, "name")?, node, index)
+    }
+
     /// Adds a host kernel.
     fn otr_graph_add_kernel(
         graph: otr_graph_t,

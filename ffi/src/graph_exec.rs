@@ -1,12 +1,12 @@
 //! Executable graphs.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
 use outrigger_device::sys::otr_scalar_t;
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Code, Error, ExecFlags, ExecMode};
 
-use crate::guard::{Out, OutStruct, null, string, text};
+use crate::guard::{Out, OutStruct, null, slice, string, text};
 use crate::operator::scalar;
 use crate::{otr_graph_exec_t, otr_graph_t, otr_stream_t};
 
@@ -108,6 +108,18 @@ api! {
         let value = unsafe { value.as_ref() }.ok_or_else(|| null("value"))?;
         let value = scalar(value)?;
         hooks::graph_exec(exec)?.bind_scalar(slot, value)
+    }
+
+    /// Binds another value in place of a named argument of a kernel, for later replays. It has as many bytes as the
+    /// recorded one.
+    fn otr_graph_bind_argument(
+        exec: otr_graph_exec_t,
+        slot: u32,
+        value: *const c_void,
+        size: u32,
+    ) {
+        let value = slice(value.cast::<u8>(), size as usize, "value")?;
+        hooks::graph_exec(exec)?.bind_argument(slot, value)
     }
 
     /// Takes over the addresses and numbers of another graph of the same shape: the same kinds of

@@ -17,6 +17,7 @@ mod graph;
 mod graph_exec;
 mod history;
 mod memory;
+mod module;
 mod observer;
 mod operator;
 mod pinned;
@@ -38,6 +39,7 @@ pub use graph::*;
 pub use graph_exec::*;
 pub use history::*;
 pub use memory::*;
+pub use module::*;
 pub use observer::*;
 pub use operator::*;
 pub use pinned::*;
@@ -65,6 +67,10 @@ pub type otr_pool_t = u64;
 pub type otr_graph_t = u64;
 /// A graph that can be replayed: a generational id, never 0.
 pub type otr_graph_exec_t = u64;
+/// Code that is loaded on a device: a generational id, never 0.
+pub type otr_module_t = u64;
+/// A kernel of a module: a generational id, never 0.
+pub type otr_kernel_t = u64;
 /// A node, by its number within its graph.
 pub type otr_node_t = u32;
 /// An operator: a dense number.

@@ -35,6 +35,24 @@ pub struct otr_device_info_t {
     pub priority_highest: i32,
     /// The device's number within its driver.
     pub driver_ordinal: u32,
+    /// Bytes of the largest allocation.
+    pub largest_allocation: u64,
+    /// Formats of code that otr_module_load takes: bit N is OTR_CODE_* number N.
+    pub code_formats: u32,
+    /// Of code for the device, 0 unknown: OTR_FEATURE_*.
+    pub features: u32,
+    /// Work-items of a group, in all.
+    pub largest_group: u32,
+    /// Work-items of a group in each dimension.
+    pub largest_block: [u32; 3],
+    /// Work-items that run in step.
+    pub sub_group: u32,
+    /// Bytes of local memory of a group.
+    pub local_memory_bytes: u32,
+    /// Bytes of the argument block of a launch.
+    pub argument_block_bytes: u32,
+    /// 0
+    pub reserved: u32,
 }
 
 fn chars<const N: usize>(text: &str) -> [c_char; N] {
@@ -99,6 +117,7 @@ api! {
         let out = OutStruct::new(info, "info")?;
         let device = hooks::runtime()?.device(device)?;
         let (driver, properties) = (device.driver(), device.properties());
+        let limits = &properties.limits;
         out.set(&otr_device_info_t {
             struct_size: 0,
             name: chars(&properties.name),
@@ -112,6 +131,18 @@ api! {
             priority_lowest: properties.priority_lowest,
             priority_highest: properties.priority_highest,
             driver_ordinal: device.ordinal(),
+            largest_allocation: match properties.largest_allocation {
+                0 => properties.total_memory,
+                bytes => bytes,
+            },
+            code_formats: limits.formats,
+            features: limits.features,
+            largest_group: limits.group,
+            largest_block: limits.block,
+            sub_group: limits.sub_group,
+            local_memory_bytes: limits.local_memory,
+            argument_block_bytes: limits.arguments,
+            reserved: 0,
         });
         Ok(())
     }

@@ -5,7 +5,9 @@
     reason = "an entry is the function of its name with otr_ before it"
 )]
 use std::ffi::{c_char, c_void};
-use outrigger_device::sys::{otr_host_fn, otr_operator_call_t, otr_scalar_t};
+use outrigger_device::sys::{
+    otr_host_fn, otr_launch_t, otr_operator_call_t, otr_scalar_t,
+};
 use crate::*;
 /// The major number of the host contract.
 pub const OTR_HOST_API_MAJOR: u32 = 1;
@@ -619,6 +621,47 @@ pub struct otr_host_api_t {
         code: i32,
         message: *const c_char,
     ) -> *mut otr_status_t,
+    pub graph_name_argument: unsafe extern "C" fn(
+        graph: otr_graph_t,
+        name: *const c_char,
+        node: otr_node_t,
+        index: u32,
+    ) -> *mut otr_status_t,
+    pub graph_bind_argument: unsafe extern "C" fn(
+        exec: otr_graph_exec_t,
+        slot: u32,
+        value: *const c_void,
+        size: u32,
+    ) -> *mut otr_status_t,
+    pub module_load: unsafe extern "C" fn(
+        device: u32,
+        params: *const otr_module_params_t,
+        module: *mut otr_module_t,
+    ) -> *mut otr_status_t,
+    pub module_query: unsafe extern "C" fn(
+        module: otr_module_t,
+        loaded: *mut u32,
+    ) -> *mut otr_status_t,
+    pub module_destroy: unsafe extern "C" fn(module: otr_module_t) -> *mut otr_status_t,
+    pub kernel_get: unsafe extern "C" fn(
+        module: otr_module_t,
+        name: *const c_char,
+        kernel: *mut otr_kernel_t,
+    ) -> *mut otr_status_t,
+    pub kernel_destroy: unsafe extern "C" fn(kernel: otr_kernel_t) -> *mut otr_status_t,
+    pub launch: unsafe extern "C" fn(
+        stream: otr_stream_t,
+        kernel: otr_kernel_t,
+        launch: *const otr_launch_t,
+    ) -> *mut otr_status_t,
+    pub graph_add_launch: unsafe extern "C" fn(
+        graph: otr_graph_t,
+        deps: *const otr_node_t,
+        dep_count: u32,
+        kernel: otr_kernel_t,
+        launch: *const otr_launch_t,
+        node: *mut otr_node_t,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -785,6 +828,15 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     operator_withdraw: crate::otr_operator_withdraw,
     operator_list: crate::otr_operator_list,
     status_new: crate::otr_status_new,
+    graph_name_argument: crate::otr_graph_name_argument,
+    graph_bind_argument: crate::otr_graph_bind_argument,
+    module_load: crate::otr_module_load,
+    module_query: crate::otr_module_query,
+    module_destroy: crate::otr_module_destroy,
+    kernel_get: crate::otr_kernel_get,
+    kernel_destroy: crate::otr_kernel_destroy,
+    launch: crate::otr_launch,
+    graph_add_launch: crate::otr_graph_add_launch,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1272,5 +1324,32 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_status_new) => {
         $table .status_new
+    };
+    ($table:expr, otr_graph_name_argument) => {
+        $table .graph_name_argument
+    };
+    ($table:expr, otr_graph_bind_argument) => {
+        $table .graph_bind_argument
+    };
+    ($table:expr, otr_module_load) => {
+        $table .module_load
+    };
+    ($table:expr, otr_module_query) => {
+        $table .module_query
+    };
+    ($table:expr, otr_module_destroy) => {
+        $table .module_destroy
+    };
+    ($table:expr, otr_kernel_get) => {
+        $table .kernel_get
+    };
+    ($table:expr, otr_kernel_destroy) => {
+        $table .kernel_destroy
+    };
+    ($table:expr, otr_launch) => {
+        $table .launch
+    };
+    ($table:expr, otr_graph_add_launch) => {
+        $table .graph_add_launch
     };
 }

@@ -19,6 +19,7 @@ use outrigger_ops::{Call, KernelFn, OperatorId, Plan, Prepared, packed};
 
 use crate::call::StoredCall;
 use crate::dag::{Access, Buffer, BufferId, Dag, Kind, NodeId, NodeSpec};
+use crate::kernel::DeviceKernel;
 use crate::memory::{Device, PoolRef};
 use crate::{Error, Result};
 
@@ -50,6 +51,8 @@ pub(crate) enum Work {
     Kernel(KernelFn),
     /// An operator of the driver, with the address of its workspace.
     Operator(Arc<Prepared>, u64),
+    /// A kernel of a module.
+    Device(Arc<DeviceKernel>),
     /// A conditional node: the index of its bodies in [`Store::bodies`].
     Conditional(usize),
 }
@@ -100,8 +103,19 @@ pub(crate) struct Named {
 /// A thing that replays may change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NamedThing {
-    Buffer { address: u64, size: u64 },
-    Scalar { node: NodeId, index: u32 },
+    Buffer {
+        address: u64,
+        size: u64,
+    },
+    Scalar {
+        node: NodeId,
+        index: u32,
+    },
+    /// Bytes of the store that are an argument of a kernel of a module.
+    Argument {
+        first: u32,
+        size: u32,
+    },
 }
 
 /// How the predicate of a conditional node chooses.

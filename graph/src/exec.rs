@@ -361,7 +361,7 @@ impl GraphExec {
     /// Whether the host can run all nodes: none is an operator of the driver.
     pub(super) fn runs_on_host(&self) -> Result<bool> {
         let data = Arc::clone(&self.shown.lock().data);
-        Ok(!has_operators(&data) && self.device.door().runs_host_kernels()?)
+        Ok(!has_device_work(&data) && self.device.door().runs_host_kernels()?)
     }
 
     /// Takes a turn in which replays are inspected one after the other. The work that the stream was given before is
@@ -508,11 +508,12 @@ impl Look<'_> {
     }
 }
 
-/// Whether a node of a graph, or of a body in it, is an operator of the driver.
-fn has_operators(data: &GraphData) -> bool {
+/// Whether a node of a graph, or of a body in it, is an operator of the driver or a kernel of a module.
+fn has_device_work(data: &GraphData) -> bool {
     let mut nodes = data.graph.nodes().map(|(_, node)| &node.spec.command.work);
     let mut bodies = data.store.bodies.iter().flat_map(|one| &one.graphs);
-    nodes.any(|work| matches!(work, Work::Operator(..))) || bodies.any(|body| has_operators(body))
+    nodes.any(|work| matches!(work, Work::Operator(..) | Work::Device(_)))
+        || bodies.any(|body| has_device_work(body))
 }
 
 fn mode_of(device: &dyn Device, data: &GraphData, flags: ExecFlags) -> Result<ExecMode> {
@@ -533,7 +534,7 @@ fn mode_of(device: &dyn Device, data: &GraphData, flags: ExecFlags) -> Result<Ex
         ),
         ExecFlags { native: true, .. } => Ok(ExecMode::Native),
         ExecFlags { submit: true, .. } => Ok(ExecMode::Submit),
-        _ if !has_operators(data) && device.door().runs_host_kernels()? => Ok(ExecMode::Launch),
+        _ if !has_device_work(data) && device.door().runs_host_kernels()? => Ok(ExecMode::Launch),
         _ if conditionals => Ok(ExecMode::Submit),
         _ => Ok(measured_mode(device)),
     }

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use outrigger_allocator::StreamId;
-use outrigger_device::{Code, CopyKind, DType};
+use outrigger_device::{Code, CopyKind, DType, sys};
 use outrigger_locks::{Mutex, Rank};
 use outrigger_ops::{Call, OperatorId};
 
@@ -13,6 +13,7 @@ use crate::dag::{Dag, Kind, NodeId};
 use crate::data::{
     Command, ConditionalKind, GraphData, Named, NamedThing, Resources, Store, Work, access, buffer,
 };
+use crate::kernel::DeviceCall;
 use crate::memory::{Device, PoolRef};
 use crate::record::{self, Condition, DriverNode, HostNode, KernelCall, Recorded};
 use crate::{Error, Result};
@@ -167,6 +168,39 @@ impl Graph {
         self.name(name, NamedThing::Scalar { node, index })
     }
 
+    /// Names an argument of a kernel of a module, by its number, so that replays may use another value. Addresses are
+    /// named as [buffers](Self::name_buffer).
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if the node has no such argument; `INVALID_ARGUMENT` for one that is no value, and as
+    /// [`name_buffer`](Self::name_buffer) for the name.
+    pub fn name_argument(&self, name: &str, node: NodeId, index: u32) -> Result<()> {
+        let data = Arc::clone(&self.inner.lock().data);
+        let command = data.graph.node(node).map(|node| &node.spec.command);
+        let Some((words, kernel)) = command.and_then(|command| match &command.work {
+            Work::Device(kernel) => Some((&command.words, kernel)),
+            _ => None,
+        }) else {
+            let text = format!("node {node} is not a kernel of a module in this graph");
+            return Err(Error::new(Code::NOT_FOUND, text));
+        };
+        let Some(part) = kernel.parts.get(index as usize) else {
+            let text = format!(
+                "node {node} has {} arguments, and none of number {index}",
+                kernel.parts.len()
+            );
+            return Err(Error::new(Code::NOT_FOUND, text));
+        };
+        if part.kind != sys::OTR_ARGUMENT_VALUE {
+            let text = format!(
+                "argument {index} of node {node} is not a value: an address is named as a buffer"
+            );
+            return Err(Error::new(Code::INVALID_ARGUMENT, text));
+        }
+        let (first, size) = (8 * words.start + part.offset, part.size);
+        self.name(name, NamedThing::Argument { first, size })
+    }
+
     fn name(&self, name: &str, what: NamedThing) -> Result<()> {
         let mut inner = self.inner.lock();
         if name.is_empty() || inner.data.names.iter().any(|one| one.name == name) {
@@ -234,6 +268,23 @@ impl Graph {
     pub unsafe fn add_kernel(&self, deps: &[NodeId], call: &KernelCall<'_>) -> Result<NodeId> {
         self.add(deps, |_, store, buffers| {
             record::kernel(store, buffers, call)
+        })
+    }
+
+    /// Adds a kernel of a module.
+    ///
+    /// # Errors
+    /// As [`add_kernel`](Self::add_kernel).
+    ///
+    /// # Safety
+    /// At every replay the kernel may run with this block, on the memory that its addresses name.
+    pub unsafe fn add_device_kernel(
+        &self,
+        deps: &[NodeId],
+        call: &DeviceCall<'_>,
+    ) -> Result<NodeId> {
+        self.add(deps, |_, store, buffers| {
+            record::device_kernel(store, buffers, call)
         })
     }
 

@@ -4,7 +4,7 @@
 //!
 //! 1. **Capture.** [`Stream::begin_capture`] makes a [`Capture`], lists it in the device's [`Captures`], and gives the
 //!    stream a place in it. From then on each call on the stream goes to `capture/calls`. There work becomes a stored command
-//!    (`record`, `data`): a host kernel with its argument block, an operator of the driver, or a conditional. `buffers` finds the
+//!    (`record`, `data`): a host kernel with its argument block, a kernel of a module with its own, an operator of the driver, or a conditional. `buffers` finds the
 //!    allocation of each operand, and holds those that are not of the graph's pool. The [`Recorder`] turns the order of
 //!    streams and events into edges of a [`Dag`]. [`Stream::end_capture`] makes a [`Graph`] of all that. A [`Graph`] that is
 //!    built node by node goes through `record`, too.
@@ -48,6 +48,7 @@ mod dump;
 mod exec;
 mod graph;
 mod inspect;
+mod kernel;
 mod launch;
 mod memory;
 mod native;
@@ -64,6 +65,7 @@ pub use dag::{Access, Buffer, BufferId, Dag, Difference, Kind, Node, NodeId, Nod
 pub use data::{ConditionalKind, DestroyFn, Generator};
 pub use exec::{ExecFlags, ExecInfo, ExecMode, GraphExec};
 pub use graph::{DumpFormat, Graph, GraphInfo, check_pattern};
+pub use kernel::DeviceCall;
 pub use memory::{Claim, Device, PoolRef, Replayed};
 pub use outrigger_ops::{Error, Result};
 pub use record::{AddressRange, HostNode, KernelCall};

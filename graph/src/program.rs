@@ -144,7 +144,7 @@ impl Program {
                     // cell may be written through a shared reference.
                     unsafe { packed::fix(UnsafeCell::raw_get(block)) };
                 }
-                Work::None | Work::Kernel(_) => {}
+                Work::None | Work::Kernel(_) | Work::Device(_) => {}
             }
         }
         let steps = match like {
@@ -412,7 +412,7 @@ fn step(data: &GraphData, words: &[UnsafeCell<u64>], id: NodeId) -> Option<Step>
     let function = match command.work {
         Work::Kernel(function) => function,
         Work::Conditional(_) => conditional::conditional,
-        Work::None | Work::Operator(..) => return None,
+        Work::None | Work::Operator(..) | Work::Device(_) => return None,
     };
     // A pointer that may reach the whole block: a pointer to its first word could not.
     let args = words

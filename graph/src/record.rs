@@ -14,6 +14,7 @@ use crate::dag::{Access, Kind};
 use crate::data::{
     Bodies, Command, ConditionalKind, DestroyFn, GraphData, Store, Stored, Work, access,
 };
+use crate::kernel::DeviceCall;
 use crate::memory::{Device, PoolRef};
 use crate::program::conditional;
 use crate::steps::{self, HostNodeFn};
@@ -236,6 +237,32 @@ pub(crate) fn kernel(
     let label = call.label.to_string_lossy();
     let size = call.args.len() as u32;
     let mut stored = stored(Kind::Kernel, label, call.function, words, size);
+    stored.cost_ns = call.cost_ns;
+    stored.effects = true;
+    stored.command.name = call.label;
+    Ok((stored, accesses))
+}
+
+/// Records a kernel of a module.
+pub(crate) fn device_kernel(
+    store: &mut Store,
+    buffers: &mut Resolver<'_>,
+    call: &DeviceCall<'_>,
+) -> Result<Recorded> {
+    let addresses = call.addresses()?;
+    let accesses = addresses.iter().map(|&(_, address)| {
+        let buffer = buffers.resolve(address)?;
+        Ok(access(buffer, true, true))
+    });
+    let accesses = accesses.collect::<Result<Vec<_>>>()?;
+    let words = store.push_bytes(call.args.block);
+    for (word, address) in addresses {
+        store.push_address(words.start + word, address);
+    }
+    let label = call.label.to_string_lossy();
+    let size = call.args.block.len() as u32;
+    let mut stored = stored(Kind::Kernel, label, steps::copy, words, size);
+    stored.command.work = Work::Device(Arc::new(call.stored()));
     stored.cost_ns = call.cost_ns;
     stored.effects = true;
     stored.command.name = call.label;

@@ -4,11 +4,12 @@
 use std::ffi::CStr;
 
 use outrigger_device::sys::otr_operator_call;
-use outrigger_device::{Code, CopyKind, DType, Queue};
+use outrigger_device::{Arguments, Code, CopyKind, DType, Queue};
 use outrigger_ops::{KernelFn, Prepared, packed};
 
 use crate::dag::{Kind, NodeId};
 use crate::data::Work;
+use crate::kernel::DeviceKernel;
 use crate::program::Program;
 use crate::program::conditional::{self, Condition};
 use crate::steps;
@@ -21,6 +22,12 @@ pub(super) enum Submission<'a> {
         prepared: &'a Prepared,
         call: &'a otr_operator_call,
         workspace: u64,
+    },
+    Device {
+        kernel: &'a DeviceKernel,
+        args: &'a [u8],
+        cost_ns: u32,
+        label: &'static CStr,
     },
     Copy {
         dst: u64,
@@ -67,6 +74,16 @@ impl Submission<'_> {
                     call,
                     workspace,
                 } => prepared.launch_raw(queue, call, workspace),
+                Self::Device {
+                    kernel,
+                    args: block,
+                    cost_ns,
+                    label,
+                } => {
+                    let parts = &kernel.parts;
+                    let args = Arguments { block, parts };
+                    queue.launch_grid(&kernel.kernel, &kernel.grid, args, cost_ns, label)
+                }
                 Self::Copy {
                     dst,
                     src,
@@ -99,6 +116,12 @@ pub(super) unsafe fn submission(program: &Program, id: NodeId) -> Option<Submiss
             // SAFETY: this function's contract. The program has fixed the block.
             call: unsafe { packed::raw(block) },
             workspace: *workspace,
+        }),
+        (Work::Device(kernel), _) => Some(Submission::Device {
+            kernel,
+            args: &bytemuck::cast_slice(block)[..command.size as usize],
+            cost_ns: node.spec.cost_ns,
+            label: command.name,
         }),
         (Work::Kernel(_), Kind::Copy) => {
             let (dst, src, size, kind) = steps::copy_of(block)?;

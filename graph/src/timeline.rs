@@ -6,6 +6,7 @@ use std::sync::Arc;
 use outrigger_device::{Code, Event, Queue};
 use outrigger_ops::{Door, Error, FailedOperator, KernelFn, Result};
 
+use crate::kernel::DeviceCall;
 use crate::memory::Device;
 
 /// The queue of a stream, with what its errors name: the id of the stream and the operator that failed.
@@ -92,6 +93,27 @@ impl Timeline {
                 .launch_host(&self.queue, &self.failed, (function, args), cost_ns, label)
         }
         .map_err(|error| error.on_stream(self.id))
+    }
+
+    /// Launches a kernel of a module.
+    ///
+    /// # Safety
+    /// The contract of [`outrigger_device::Queue::launch_grid`].
+    ///
+    /// # Errors
+    /// What the driver reports.
+    #[inline]
+    pub unsafe fn launch_device(&self, call: &DeviceCall<'_>) -> Result<()> {
+        let DeviceCall {
+            kernel,
+            grid,
+            args,
+            cost_ns,
+            label,
+        } = call;
+        // SAFETY: this function's contract.
+        unsafe { self.queue.launch_grid(kernel, grid, *args, *cost_ns, label) }
+            .map_err(|error| self.failed(error))
     }
 
     /// The way to the driver's kernels.

@@ -44,6 +44,10 @@ pub enum Kind {
     GraphExec = 7,
     /// A registered operator.
     Registration = 8,
+    /// A module.
+    Module = 9,
+    /// A kernel of a module.
+    Kernel = 10,
 }
 
 impl Kind {
@@ -57,6 +61,8 @@ impl Kind {
             6 => "a graph",
             7 => "an executable graph",
             8 => "a registration",
+            9 => "a module",
+            10 => "a kernel",
             _ => return None,
         })
     }

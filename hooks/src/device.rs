@@ -195,6 +195,11 @@ impl Device {
         self.keep(behind, kept);
     }
 
+    /// Keeps an object until all work that the device was given so far has finished.
+    pub(crate) fn retire_behind_all(&self, kept: Box<dyn Send>) {
+        self.keep(Behind::All, kept);
+    }
+
     fn keep(&self, behind: Behind, kept: Box<dyn Send>) {
         let behind = self.fenced(behind);
         let _kept = kept;
@@ -221,7 +226,7 @@ impl Device {
         self.timelines.settle();
         for operator in self.door.take_ended() {
             // R47: launches of the operator may be running, on any stream.
-            self.keep(Behind::All, Box::new(operator));
+            self.retire_behind_all(Box::new(operator));
         }
         // Not under the lock: the driver is asked, and what is dropped may retire more.
         let all = std::mem::take(&mut *self.retired.lock());

@@ -29,6 +29,7 @@ mod generator;
 mod graphs;
 mod labels;
 mod memory;
+mod modules;
 #[cfg(not(feature = "layers"))]
 mod no_layers;
 mod observer;
@@ -53,6 +54,9 @@ pub use memory::PointerInfo;
 pub use memory::limit::{process_memory_held, process_memory_limit, set_process_memory_limit};
 pub use memory::route::{begin_pool_use, end_pool_use};
 pub use memory::snapshot::snapshot_json;
+pub use modules::{
+    Kernel, Launch, Module, add_kernel_node, destroy_kernel, destroy_module, kernel, module,
+};
 pub use observer::{
     Observation, ObservationKinds, Pressure, add_observer, add_pressure_observer, remove_observer,
 };
@@ -77,11 +81,12 @@ pub use outrigger_allocator::{
     ClassStats, ContextSource, Frame, HistoryOptions, Holder, Label, PoolStats, SegmentInfo,
     Snapshot, Stat, Stats,
 };
-pub use outrigger_device::{Code, CopyKind, DType, LoadReport};
+pub use outrigger_device::{Arguments, Code, CopyKind, DType, Grid, LoadReport};
 pub use outrigger_graph::{
     AddressRange, CaptureInfo, CaptureMode, ConditionalKind, DestroyFn, DumpFormat, ExecFlags,
     ExecInfo, ExecMode, Graph, GraphExec, GraphInfo, HostNode, HostNodeFn, KernelCall,
 };
 pub use outrigger_handles::Ref;
+pub use outrigger_modules::Source;
 pub use outrigger_ops as ops;
 pub use outrigger_ops::{Error, Result};

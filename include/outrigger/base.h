@@ -179,6 +179,12 @@ typedef uint32_t otr_code_format_t;
 #define OTR_CODE_CUDA_C 6
 #define OTR_CODE_VENDOR 0x80000000u /* and above */
 
+/* What the device's code may use besides 32-bit numbers. */
+#define OTR_FEATURE_F16 0x1u
+#define OTR_FEATURE_F64 0x2u
+#define OTR_FEATURE_ATOMIC_ADD_F32 0x4u
+#define OTR_FEATURE_ATOMIC_64 0x8u /* atomic operations on 64-bit integers */
+
 /* One parameter of a kernel. */
 #define OTR_ARGUMENT_VALUE 0   /* `size` bytes of the block */
 #define OTR_ARGUMENT_ADDRESS 1 /* a device address, 8 bytes of the block; may be 0 */

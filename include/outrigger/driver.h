@@ -224,12 +224,6 @@ typedef struct otr_host_info {
 #define OTR_DEVICE_HOST_VISIBLE 0x1u /* R15 */
 #define OTR_DEVICE_CPU 0x2u          /* the device is the CPU of the host: host functions are its own code */
 
-/* What the device's code may use besides 32-bit numbers. */
-#define OTR_FEATURE_F16 0x1u
-#define OTR_FEATURE_F64 0x2u
-#define OTR_FEATURE_ATOMIC_ADD_F32 0x4u
-#define OTR_FEATURE_ATOMIC_64 0x8u /* atomic operations on 64-bit integers */
-
 /* How far a failure of the device's own work reaches (a kernel, a copy). What host calls answer fails their
  * queue alone, on every device. */
 typedef uint32_t otr_failure_scope_t;

@@ -21,9 +21,9 @@
  *       what is thrown in work is the failure OTR_ERR_EXECUTION of its stream, and a panic of an observer
  *       or a context goes no further.
  * Arguments
- *   H5  Streams, events, generators, observers, registrations, pools, graphs and executable graphs are 64-bit
- *       ids: never 0, never used again, the top bit never set. 0, a stale id, an id of another kind and
- *       garbage are OTR_ERR_INVALID_HANDLE.
+ *   H5  Streams, events, generators, observers, registrations, pools, graphs, executable graphs, modules and
+ *       kernels are 64-bit ids: never 0, never used again, the top bit never set. 0, a stale id, an id of
+ *       another kind and garbage are OTR_ERR_INVALID_HANDLE.
  *   H6  Pointers are valid for the call. NULL where a pointer is needed is OTR_ERR_INVALID_ARGUMENT, and
  *       the text names the argument. An array of no elements may be NULL.
  *   H7  Strings are NUL-terminated UTF-8; others are OTR_ERR_INVALID_ARGUMENT.
@@ -173,6 +173,9 @@ typedef struct otr_status otr_status_t;
 
 // Pinned host memory, for a call that takes it instead of a device.
 #define OTR_HOST_MEMORY 4294967294
+
+// `flags` of a module: the call returns at once, and the code is compiled on threads of the library.
+#define OTR_MODULE_BACKGROUND 1
 
 // Memory was handed out.
 #define OTR_OBSERVE_ALLOC 1
@@ -528,6 +531,30 @@ typedef struct {
   otr_class_stats_t large;
 } otr_memory_stats_t;
 
+// Code for a device.
+typedef struct {
+  // sizeof(otr_module_params_t)
+  size_t struct_size;
+  // NULL
+  const void *next;
+  // The code: source or a compiled form, as `format` says.
+  const void *code;
+  // Its bytes, without a NUL at the end of a source.
+  uint64_t size;
+  // Options for the compiler of the format; or NULL.
+  const char *options;
+  // OTR_CODE_*, but not OTR_CODE_HOST_FUNCTION: see otr_kernel_launch for these.
+  otr_code_format_t format;
+  // 0 or OTR_MODULE_BACKGROUND.
+  uint32_t flags;
+} otr_module_params_t;
+
+// Code that is loaded on a device: a generational id, never 0.
+typedef uint64_t otr_module_t;
+
+// A kernel of a module: a generational id, never 0.
+typedef uint64_t otr_kernel_t;
+
 // One event. It lives as long as the observer's call.
 typedef struct {
   // sizeof(otr_observation_t), of the library
@@ -671,6 +698,24 @@ typedef struct {
   int32_t priority_highest;
   // The device's number within its driver.
   uint32_t driver_ordinal;
+  // Bytes of the largest allocation.
+  uint64_t largest_allocation;
+  // Formats of code that otr_module_load takes: bit N is OTR_CODE_* number N.
+  uint32_t code_formats;
+  // Of code for the device, 0 unknown: OTR_FEATURE_*.
+  uint32_t features;
+  // Work-items of a group, in all.
+  uint32_t largest_group;
+  // Work-items of a group in each dimension.
+  uint32_t largest_block[3];
+  // Work-items that run in step.
+  uint32_t sub_group;
+  // Bytes of local memory of a group.
+  uint32_t local_memory_bytes;
+  // Bytes of the argument block of a launch.
+  uint32_t argument_block_bytes;
+  // 0
+  uint32_t reserved;
 } otr_device_info_t;
 
 // All functions but otr_host_api, each under its name without `otr_`. Up to `api_minor` it is
@@ -939,6 +984,28 @@ typedef struct {
   otr_status_t *(*operator_withdraw)(otr_registration_t registration);
   otr_status_t *(*operator_list)(char **json);
   otr_status_t *(*status_new)(int32_t code, const char *message);
+  otr_status_t *(*graph_name_argument)(otr_graph_t graph,
+                                       const char *name,
+                                       otr_node_t node,
+                                       uint32_t index);
+  otr_status_t *(*graph_bind_argument)(otr_graph_exec_t exec,
+                                       uint32_t slot,
+                                       const void *value,
+                                       uint32_t size);
+  otr_status_t *(*module_load)(uint32_t device,
+                               const otr_module_params_t *params,
+                               otr_module_t *module);
+  otr_status_t *(*module_query)(otr_module_t module, uint32_t *loaded);
+  otr_status_t *(*module_destroy)(otr_module_t module);
+  otr_status_t *(*kernel_get)(otr_module_t module, const char *name, otr_kernel_t *kernel);
+  otr_status_t *(*kernel_destroy)(otr_kernel_t kernel);
+  otr_status_t *(*launch)(otr_stream_t stream, otr_kernel_t kernel, const otr_launch_t *launch);
+  otr_status_t *(*graph_add_launch)(otr_graph_t graph,
+                                    const otr_node_t *deps,
+                                    uint32_t dep_count,
+                                    otr_kernel_t kernel,
+                                    const otr_launch_t *launch,
+                                    otr_node_t *node);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -1108,6 +1175,13 @@ otr_status_t *otr_graph_name_scalar(otr_graph_t graph,
                                     otr_node_t node,
                                     uint32_t scalar_index);
 
+// Names an argument of a kernel's node (otr_graph_add_launch, otr_launch) by its number, before the graph is
+// instantiated (otr_graph_bind_argument). Addresses are named by otr_graph_name_buffer.
+otr_status_t *otr_graph_name_argument(otr_graph_t graph,
+                                      const char *name,
+                                      otr_node_t node,
+                                      uint32_t index);
+
 // Adds a host kernel.
 otr_status_t *otr_graph_add_kernel(otr_graph_t graph,
                                    const otr_node_t *deps,
@@ -1218,6 +1292,13 @@ otr_status_t *otr_graph_bind(otr_graph_exec_t exec, uint32_t slot, uint64_t addr
 otr_status_t *otr_graph_bind_scalar(otr_graph_exec_t exec,
                                     uint32_t slot,
                                     const otr_scalar_t *value);
+
+// Binds another value in place of a named argument of a kernel, for later replays. It has as many bytes as the
+// recorded one.
+otr_status_t *otr_graph_bind_argument(otr_graph_exec_t exec,
+                                      uint32_t slot,
+                                      const void *value,
+                                      uint32_t size);
 
 // Takes over the addresses and numbers of another graph of the same shape: the same kinds of
 // nodes, operators and edges. Bindings go back to what that graph recorded. If a node differs,
@@ -1385,6 +1466,46 @@ otr_status_t *otr_memory_process_info(uint64_t *held_bytes, uint64_t *limit_byte
 // devices it also has "host_segments" and "host_traces" of pinned memory. Blocks and events also
 // have their "label". Free it with otr_string_free.
 otr_status_t *otr_memory_snapshot(uint32_t device, char **json);
+
+// Loads code on a device. It is compiled once: the compiled form is kept on disk (OUTRIGGER_CACHE), and equal
+// code that is loaded already is the same module. OTR_ERR_UNSUPPORTED for a format that the driver does not
+// take; OTR_ERR_INVALID_ARGUMENT for code that does not compile, with the compiler's log and the lines
+// that it names. With OTR_MODULE_BACKGROUND, otr_module_query and otr_kernel_get have these failures.
+otr_status_t *otr_module_load(uint32_t device,
+                              const otr_module_params_t *params,
+                              otr_module_t *module);
+
+// Sets `loaded` to 1 if the code of a module is loaded, and to 0 while it is compiled. Never waits. Fails if
+// it cannot be loaded, at every call.
+otr_status_t *otr_module_query(otr_module_t module,
+                               uint32_t *loaded);
+
+// Destroys a module. Its kernels live on.
+otr_status_t *otr_module_destroy(otr_module_t module);
+
+// A kernel of a module by its name, or its only kernel if the name is NULL. It is the caller's until
+// otr_kernel_destroy. Waits until the code is compiled. OTR_ERR_NOT_FOUND for another name.
+otr_status_t *otr_kernel_get(otr_module_t module,
+                             const char *name,
+                             otr_kernel_t *kernel);
+
+// Destroys a kernel without waiting. Launches that were submitted still run, and so do graphs.
+otr_status_t *otr_kernel_destroy(otr_kernel_t kernel);
+
+// Launches a kernel in stream order, and returns at once. Block and arguments are copied. The addresses among
+// the arguments lie in live memory of the stream's device (H22). OTR_ERR_INVALID_ARGUMENT for arguments that
+// are not those of the kernel, as far as the driver can tell.
+otr_status_t *otr_launch(otr_stream_t stream,
+                         otr_kernel_t kernel,
+                         const otr_launch_t *launch);
+
+// Adds a launch of a kernel to a graph. What its addresses name is kept alive, and can be bound.
+otr_status_t *otr_graph_add_launch(otr_graph_t graph,
+                                   const otr_node_t *deps,
+                                   uint32_t dep_count,
+                                   otr_kernel_t kernel,
+                                   const otr_launch_t *launch,
+                                   otr_node_t *node);
 
 // Adds an observer: `function` is called for every event of the given kinds (OTR_OBSERVE_*,
 // or-ed), from any thread, until the observer is removed. The host keeps `user` valid until

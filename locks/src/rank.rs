@@ -56,6 +56,8 @@ ranks! {
     Resources,
     /// Who listens.
     Observers,
+    /// Names of kernels.
+    KernelNames,
     /// Operators that a host has registered.
     Registrations,
     /// How many calls of an observer are running.

@@ -14,6 +14,7 @@ use super::{Capture, CapturedMark, LaneState, Stream, error};
 use crate::buffers::Resolver;
 use crate::data::{ConditionalKind, DestroyFn, Drawn, Generator, Store};
 use crate::graph::{Graph, whole};
+use crate::kernel::DeviceCall;
 use crate::memory::{Device, PoolRef};
 use crate::record::{self, Condition, DriverNode, HostNode, KernelCall, Recorded};
 use crate::recorder::Mark;
@@ -77,6 +78,15 @@ impl Stream {
     #[cold]
     pub fn record_kernel(&self, call: &KernelCall<'_>) -> Result<()> {
         self.record(|_, store, buffers| record::kernel(store, buffers, call))
+    }
+
+    /// Records a kernel of a module.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for an address that is not in live memory, or an address offset that is wrong.
+    #[cold]
+    pub fn record_device_kernel(&self, call: &DeviceCall<'_>) -> Result<()> {
+        self.record(|_, store, buffers| record::device_kernel(store, buffers, call))
     }
 
     /// Records an operator over copies of its operands in host memory, which the caller has given to the graph by

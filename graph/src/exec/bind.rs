@@ -14,7 +14,7 @@ use crate::memory::Device;
 use crate::program::{Patch, Program};
 use crate::{Error, Result};
 
-/// A named buffer or scalar.
+/// A named buffer, scalar or argument.
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) name: String,
@@ -23,12 +23,14 @@ pub(super) struct Slot {
     pub(super) bound: Option<u64>,
     /// The number that is bound in place of the recorded one.
     pub(super) scalar: Option<Scalar>,
+    /// The bytes that are bound in place of the recorded argument.
+    pub(super) bytes: Option<Box<[u8]>>,
 }
 
 pub(super) fn slot_ranges(slots: &[Slot]) -> Vec<(u64, u64)> {
     let range = |slot: &Slot| match slot.what {
         NamedThing::Buffer { address, size } => (address, size),
-        NamedThing::Scalar { .. } => (0, 0),
+        NamedThing::Scalar { .. } | NamedThing::Argument { .. } => (0, 0),
     };
     slots.iter().map(range).collect()
 }
@@ -93,6 +95,7 @@ pub(super) fn slots_of(data: &GraphData) -> Vec<Slot> {
             what: one.what,
             bound: None,
             scalar: None,
+            bytes: None,
         })
         .collect()
 }
@@ -268,6 +271,43 @@ impl GraphExec {
         Ok(())
     }
 
+    /// Binds another value in place of a named argument of a kernel, for later replays.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` for an unknown slot or one that is no argument; `INVALID_ARGUMENT` if the value has not as many bytes
+    /// as the recorded one.
+    pub fn bind_argument(&self, slot: u32, value: &[u8]) -> Result<()> {
+        let mut state = self.turn.lock();
+        let state = &mut *state;
+        let Some(Slot {
+            what: NamedThing::Argument { first, size },
+            bytes,
+            name,
+            ..
+        }) = state.slots.get_mut(slot as usize)
+        else {
+            return Err(no_slot(slot, "argument"));
+        };
+        if value.len() != *size as usize {
+            let text = format!(
+                "a value of {} bytes for '{name}', which has {size}",
+                value.len()
+            );
+            return Err(Error::new(Code::INVALID_ARGUMENT, text));
+        }
+        *bytes = Some(value.into());
+        let (first, end) = (*first, *first + *size);
+        for word in first / 8..end.div_ceil(8) {
+            let patch = Patch {
+                target: Patch::WORD | u64::from(word),
+                first: state.word_of_arguments(word),
+                second: 0,
+            };
+            state.push_pending(patch);
+        }
+        Ok(())
+    }
+
     /// Takes the nodes of another graph of the same shape: the same kinds, operators and edges, with other addresses
     /// and numbers. Bindings go back to what that graph recorded.
     ///
@@ -313,6 +353,7 @@ impl GraphExec {
                     what,
                     bound: None,
                     scalar: None,
+                    bytes: None,
                 })
             };
             let slots = state.slots.iter().map(moved);
@@ -367,6 +408,21 @@ impl State {
         self.pending.push((self.submissions + 1, patch));
     }
 
+    /// A word as it was recorded, but for the arguments in it that are bound.
+    fn word_of_arguments(&self, word: u32) -> u64 {
+        let mut bytes = self.data.store.words[word as usize].to_ne_bytes();
+        for slot in &self.slots {
+            if let (NamedThing::Argument { first, .. }, Some(value)) = (slot.what, &slot.bytes) {
+                for (at, byte) in (first..).zip(value) {
+                    if at / 8 == word {
+                        bytes[at as usize % 8] = *byte;
+                    }
+                }
+            }
+        }
+        u64::from_ne_bytes(bytes)
+    }
+
     /// Whether a word is written by replays for a generator.
     fn drawn(&self, word: u32) -> bool {
         let mut draws = self.data.store.draws.iter();
@@ -396,6 +452,7 @@ fn same_command(a: &Command, b: &Command) -> Result<(), String> {
         (Work::None, Work::None) => true,
         (Work::Kernel(a), Work::Kernel(b)) => std::ptr::fn_addr_eq(*a, *b),
         (Work::Operator(a, _), Work::Operator(b, _)) => Arc::ptr_eq(a, b),
+        (Work::Device(a), Work::Device(b)) => a == b,
         (Work::Conditional(a), Work::Conditional(b)) => a == b,
         _ => false,
     };
