@@ -8,8 +8,8 @@
 //   const auto x = otr::Buffer::allocate(otr::Device(0), 4096, stream);
 //   stream.call(otr::Operator::find("relu"), {x.tensor(otr::DType::f32, {32, 32})}, ...);
 //
-// Ownership  Streams, events, pools, buffers, graphs and executable graphs are given back with their
-//            objects, which can be moved and not copied. Destroying never waits, and never fails loudly.
+// Ownership  Streams, events, pools, buffers, graphs, executable graphs, modules and kernels are given back with
+//            their objects, which can be moved and not copied. Destroying never waits, and never fails loudly.
 // Failures   Every call that can fail returns an Outcome: the value itself, and an otr::Error is thrown;
 //            or, where OTR_NO_EXCEPTIONS is defined before the include or exceptions are off, an
 //            otr::Result, as std::expected of C++23. What is marked noexcept cannot fail.
@@ -27,6 +27,7 @@
 
 #include <outrigger/cpp/core.hpp>
 #include <outrigger/cpp/graph.hpp>
+#include <outrigger/cpp/module.hpp>
 #include <outrigger/cpp/result.hpp>
 
 #endif  // OUTRIGGER_HPP

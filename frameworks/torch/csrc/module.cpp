@@ -9,6 +9,7 @@
 #include "generator.h"
 #include "graph_module.h"
 #include "held.h"
+#include "kernel_module.h"
 #include "memory_module.h"
 #include "observer.h"
 #include "personality.h"
@@ -92,11 +93,12 @@ PyObject* check_index(PyObject* arguments) {
 PyObject* properties(PyObject* arguments) {
   const otr_device_info_t info = device_info(device_argument(arguments));
   return Py_BuildValue(
-      "{s:s,s:s,s:s,s:s,s:K,s:N,s:I,s:I,s:i,s:i,s:I}", "name", info.name, "vendor", info.vendor, "driver",
+      "{s:s,s:s,s:s,s:s,s:K,s:N,s:I,s:I,s:i,s:i,s:I,s:I}", "name", info.name, "vendor", info.vendor, "driver",
       info.driver, "driver_version", info.driver_version, "total_memory",
       static_cast<unsigned long long>(info.total_memory), "host_visible", PyBool_FromLong(info.host_visible),
       "address_alignment", info.address_alignment, "compute_units", info.compute_units, "priority_lowest",
-      info.priority_lowest, "priority_highest", info.priority_highest, "driver_ordinal", info.driver_ordinal);
+      info.priority_lowest, "priority_highest", info.priority_highest, "driver_ordinal", info.driver_ordinal,
+      "code_formats", info.code_formats);
 }
 
 PyObject* set_threads(PyObject* arguments) {
@@ -276,7 +278,8 @@ PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__C() {
   PyObject* module = PyModule_Create(&outrigger::definition);
-  if (module != nullptr && !(outrigger::add_graph_functions(module) && outrigger::add_memory_functions(module))) {
+  if (module != nullptr && !(outrigger::add_graph_functions(module) && outrigger::add_memory_functions(module) &&
+                             outrigger::add_kernel_functions(module))) {
     Py_CLEAR(module);
   }
   return module;

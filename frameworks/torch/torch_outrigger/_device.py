@@ -235,6 +235,8 @@ class DeviceProperties:
     priority_highest: int
     driver_ordinal: int
     """The device's number within its driver."""
+    code_formats: int
+    """The forms of code that `compile_kernel` and modules take: bit N is OTR_CODE_* number N."""
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:

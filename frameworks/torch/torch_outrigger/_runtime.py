@@ -16,8 +16,11 @@ from typing import Any
 from . import _C
 
 __all__ = [
+    "Kernel",
+    "LocalMemory",
     "MemoryObserver",
     "Observation",
+    "compile_kernel",
     "fallback_mode",
     "fallback_report",
     "load_driver",

@@ -8,6 +8,7 @@
 #define OUTRIGGER_CPP_GRAPH_HPP
 
 #include <outrigger/cpp/core.hpp>
+#include <outrigger/cpp/module.hpp>
 
 namespace otr {
 inline namespace OTR_CPP_FACE {
@@ -38,6 +39,15 @@ class Executable {
     std::uint32_t slot = 0;
     otr_status_t* const found = otr_graph_slot(id(), name, &slot);
     return detail::done(found != nullptr ? found : otr_graph_bind_scalar(id(), slot, &value.raw()));
+  }
+
+  /// Puts another value in place of a named argument of a kernel, of just the same type.
+  template <class T>
+  Outcome<> bind_argument(const char* name, const T& value) const {
+    static_assert(std::is_trivially_copyable_v<T>, "a value is plain bytes");
+    std::uint32_t slot = 0;
+    otr_status_t* const found = otr_graph_slot(id(), name, &slot);
+    return detail::done(found != nullptr ? found : otr_graph_bind_argument(id(), slot, &value, sizeof value));
   }
 
   [[nodiscard]] Outcome<otr_graph_exec_info_t> info() const {
@@ -83,6 +93,13 @@ class Graph {
       return otr_graph_add_operator(id(), after.begin(), count(after), op.id(), operands.raw(), node);
     });
   }
+  /// Adds a launch of a kernel.
+  Outcome<Node> add(Nodes after, const Kernel& kernel, const Grid& grid, const Arguments& arguments) const {
+    const otr_launch_t launch = arguments.raw(grid);
+    return detail::number<Node>([&](Node* node) {
+      return otr_graph_add_launch(id(), after.begin(), count(after), kernel.id(), &launch, node);
+    });
+  }
   /// Adds a copy between device addresses.
   Outcome<Node> add_copy(Nodes after, otr_address_t to, otr_address_t from, std::uint64_t bytes) const {
     return detail::number<Node>([&](Node* node) {
@@ -106,6 +123,11 @@ class Graph {
   /// Replays may put another number in place of this scalar of an operator's node.
   Outcome<> name_scalar(const char* name, Node node, std::uint32_t index) const {
     return detail::done(otr_graph_name_scalar(id(), name, node, index));
+  }
+
+  /// Replays may put another value in place of this argument of a kernel's node.
+  Outcome<> name_argument(const char* name, Node node, std::uint32_t index) const {
+    return detail::done(otr_graph_name_argument(id(), name, node, index));
   }
 
   [[nodiscard]] Outcome<otr_graph_info_t> info() const {

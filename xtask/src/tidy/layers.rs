@@ -8,7 +8,8 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 21] = [
+const LAYERS: [&str; 22] = [
+    "outrigger-contract",
     "outrigger-locks",
     "outrigger-store",
     "outrigger-device",
