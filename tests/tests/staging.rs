@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use outrigger::runtime::ops::{Call, OperatorId, Scalar, Tensor};
 use outrigger::runtime::{
@@ -247,9 +248,19 @@ fn a_graph_works_on_what_its_memory_holds_at_each_replay() {
         exec.check(stream).unwrap();
         destroy_graph_exec(exec.id()).unwrap();
     }
-    device.synchronize().unwrap();
-    let kept = host_memory().unwrap().stats().all.allocated_bytes.current;
-    assert_eq!(kept, 0, "graphs that are gone keep no host memory");
+    // An event may pass a moment later than the work before it.
+    let start = Instant::now();
+    loop {
+        device.synchronize().unwrap();
+        let kept = host_memory().unwrap().stats().all.allocated_bytes.current;
+        if kept == 0 {
+            break;
+        }
+        assert!(
+            start.elapsed() < outrigger_tests::LIMIT,
+            "graphs that are gone keep {kept} bytes of host memory"
+        );
+    }
 }
 
 /// Adds 1 to each of two numbers whose addresses the block has; the second one gets the sum.

@@ -15,7 +15,12 @@ use crate::workspace::Workspace;
 pub(crate) struct Options {
     /// The driver: a name, a specification such as `host?devices=1`, a library, or a folder with a
     /// Makefile such as examples/driver-c
-    #[arg(long, default_value = "host", value_name = "SPEC_OR_PATH")]
+    #[arg(
+        long,
+        env = "OUTRIGGER_DRIVER",
+        default_value = "host",
+        value_name = "SPEC_OR_PATH"
+    )]
     driver: String,
     /// Which face the built-in driver host shows
     #[arg(long)]

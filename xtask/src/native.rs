@@ -108,6 +108,11 @@ pub(crate) fn driver(
         let separator = if driver.contains('?') { '&' } else { '?' };
         return Ok(DriverSpec(format!("{driver}{separator}face={face}")));
     }
+    if driver.split('?').next() == Some("opencl") {
+        // Found by its name, beside the library.
+        opencl_driver(workspace)?;
+        return Ok(DriverSpec(driver.to_owned()));
+    }
     let (path, options) = driver.split_once('?').map_or((driver, None), |(path, o)| {
         (path, Some(o).filter(|o| !o.is_empty()))
     });
@@ -123,6 +128,16 @@ pub(crate) fn driver(
     };
     let options = options.map_or(String::new(), |options| format!("?{options}"));
     Ok(DriverSpec(format!("{}{options}", library.display())))
+}
+
+/// Builds the driver for OpenCL; its path.
+///
+/// # Errors
+/// If it cannot be built.
+pub(crate) fn opencl_driver(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let mut build = workspace.cargo(&["build", "--release", "--package=outrigger-driver-opencl"]);
+    shell::step(workspace, "building the driver for OpenCL", &mut build)?;
+    Ok(workspace.library_folder().join("liboutrigger_opencl.so"))
 }
 
 /// Builds the driver with an operator library; its path.

@@ -3,7 +3,7 @@
 //! what the chore names is installed; nothing is ever removed or upgraded.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure};
@@ -43,6 +43,10 @@ pub(crate) enum Need {
     Clippy,
     /// The sources of std
     RustSource,
+    /// What finds OpenCL platforms
+    OpenClLoader,
+    /// An OpenCL platform that runs on every CPU
+    OpenClPlatform,
 }
 
 /// What a Python environment with the compiled shim in it is made with.
@@ -79,6 +83,8 @@ impl Need {
             Self::Rustfmt => "rustfmt",
             Self::Clippy => "clippy",
             Self::RustSource => "the sources of Rust's std",
+            Self::OpenClLoader => "libOpenCL.so.1",
+            Self::OpenClPlatform => "PoCL",
         }
     }
 
@@ -97,6 +103,8 @@ impl Need {
             Self::Rustfmt => Source::Component("rustfmt"),
             Self::Clippy => Source::Component("clippy"),
             Self::RustSource => Source::Component("rust-src"),
+            Self::OpenClLoader => Source::Package("ocl-icd-libopencl1"),
+            Self::OpenClPlatform => Source::Package("pocl-opencl-icd"),
         }
     }
 
@@ -118,6 +126,8 @@ impl Need {
             Self::Rustfmt => succeeds(&mut workspace.cargo(&["fmt", "--version"])),
             Self::Clippy => succeeds(&mut workspace.cargo(&["clippy", "--version"])),
             Self::RustSource => rust_source(),
+            Self::OpenClLoader => has_library("libOpenCL.so.1"),
+            Self::OpenClPlatform => Path::new("/etc/OpenCL/vendors/pocl.icd").is_file(),
         }
     }
 }
@@ -129,6 +139,12 @@ fn succeeds(command: &mut Command) -> bool {
 
 fn runs(program: &str, arguments: &[&str]) -> bool {
     succeeds(Command::new(program).args(arguments))
+}
+
+/// True if the system's loader knows a library.
+fn has_library(name: &str) -> bool {
+    let listed = Command::new("/sbin/ldconfig").arg("-p").output();
+    listed.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(name))
 }
 
 /// True if the Python that environments are made with runs `code`.

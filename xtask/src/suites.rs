@@ -28,7 +28,7 @@ use crate::shell;
 use crate::soak;
 use crate::workspace::Workspace;
 use counts::Counts;
-use jobs::{C_DRIVER, Job, LIBRARY_DRIVER, SECOND_DRIVER, Shard, Suite, Work};
+use jobs::{C_DRIVER, Job, LIBRARY_DRIVER, OPENCL_DRIVER, SECOND_DRIVER, Shard, Suite, Work};
 use results::Results;
 use summary::{Row, Summary};
 
@@ -254,6 +254,7 @@ impl Run<'_> {
             LIBRARY_DRIVER => native::library_driver(self.workspace)?
                 .display()
                 .to_string(),
+            OPENCL_DRIVER => native::opencl_driver(self.workspace)?.display().to_string(),
             SECOND_DRIVER => conformance::second_driver(self.workspace)?
                 .display()
                 .to_string(),

@@ -90,6 +90,9 @@ pub struct Test {
     pub absent: &'static [Need],
     /// One sentence that says what a right driver does.
     pub about: &'static str,
+    /// Whether it has code compiled that is broken: what the compiler of an SDK prints then is not the driver's fault
+    /// (R6).
+    pub compiler_prints: bool,
     /// Seconds after which it is killed.
     pub limit: u64,
     /// The test.
@@ -138,13 +141,15 @@ pub struct Helper {
 /// }
 /// ```
 ///
-/// `absent CAPABILITY` marks the test that the capability fails cleanly where it is not declared.
+/// `absent CAPABILITY` marks the test that the capability fails cleanly where it is not declared, and `lets compiler print`
+/// one that has broken code compiled.
 macro_rules! tests {
     ($subject:literal: $(
         $(#[doc = $about:literal])+
         $name:ident: $($rule:ident)+
         $(, needs $($need:ident)+)?
         $(, absent $($absent:ident)+)?
+        $(, lets $who:ident print)?
         $(, limit $limit:literal)?
         $(, run $run:expr)?
     ;)+) => {
@@ -154,10 +159,13 @@ macro_rules! tests {
             needs: &[$($($crate::Need::$need),+)?],
             absent: &[$($($crate::Need::$absent),+)?],
             about: concat!($($about, " "),+),
+            compiler_prints: $crate::test::tests!(@prints $($who)?),
             limit: $crate::test::tests!(@limit $($limit)?),
             run: $crate::test::tests!(@run $name $($run)?),
         }),+];
     };
+    (@prints) => { false };
+    (@prints compiler) => { true };
     (@limit) => { $crate::test::DEFAULT_LIMIT };
     (@limit $limit:literal) => { $limit };
     (@run $name:ident) => { $name };

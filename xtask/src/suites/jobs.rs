@@ -65,9 +65,22 @@ impl Suite {
             Self::Tidy => &[Need::Git],
             Self::Clippy => &[Need::Clippy, Need::Compiler],
             Self::Gen => &[Need::Compiler, Need::Python, Need::Venv, Need::Clang],
-            Self::Rust => &[Need::Compiler, Need::Make, Need::Gcc, Need::Clang],
+            Self::Rust => &[
+                Need::Compiler,
+                Need::Make,
+                Need::Gcc,
+                Need::Clang,
+                Need::OpenClLoader,
+                Need::OpenClPlatform,
+            ],
             Self::Abi | Self::Fuzz | Self::Soak => &[Need::Compiler],
-            Self::Conformance | Self::Mutants => &[Need::Compiler, Need::Make],
+            Self::Mutants => &[Need::Compiler, Need::Make],
+            Self::Conformance => &[
+                Need::Compiler,
+                Need::Make,
+                Need::OpenClLoader,
+                Need::OpenClPlatform,
+            ],
             Self::Sanitizers => &[Need::Compiler, Need::RustSource],
             Self::Sweep | Self::Torch | Self::Demo => &[
                 Need::Compiler,
@@ -75,6 +88,8 @@ impl Suite {
                 Need::Python,
                 Need::Venv,
                 Need::PythonHeaders,
+                Need::OpenClLoader,
+                Need::OpenClPlatform,
             ],
             Self::Hosts => &[
                 Need::Gcc,
@@ -96,6 +111,9 @@ pub(super) const SECOND_DRIVER: &str = "tests/drivers/dispatcher.c";
 
 /// The driver with an operator library, by its folder.
 pub(super) const LIBRARY_DRIVER: &str = "tests/library";
+
+/// The driver for OpenCL, by its folder.
+pub(super) const OPENCL_DRIVER: &str = "drivers/opencl";
 
 /// What a job does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -198,6 +216,9 @@ const NATIVE: &str = "host?face=discrete&operators=native&graphs=native";
 /// Memory that only the driver reaches, and no host functions.
 const SECOND: &str = "tests/drivers/dispatcher.c?devices=2&memory=1073741824";
 
+/// PoCL, which runs on every CPU, as a device whose memory the host does not see.
+const OPENCL: &str = "drivers/opencl?host_visible=0";
+
 /// The dtypes of the sweep, as torch names them.
 const DTYPES: &[&str] = &[
     "float32",
@@ -277,7 +298,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 42] = [
+static JOBS: [Job; 46] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -304,6 +325,8 @@ static JOBS: [Job; 42] = [
         "conf second",
         "tests/drivers/dispatcher.c?devices=2&memory=268435456",
     ),
+    conformance("conf opencl", OPENCL),
+    conformance("conf opencl seen", "drivers/opencl?host_visible=1").only(Tier::Everything),
     sanitizer("threads", Sanitizer::Thread),
     sanitizer("addresses", Sanitizer::Address),
     sweep("sweep f32", UNIFIED, &["float32"], Tier::Short),
@@ -327,6 +350,7 @@ static JOBS: [Job; 42] = [
     torch("torch library", LIBRARY, "outrigger"),
     torch("torch native", NATIVE, "outrigger"),
     torch("torch second", SECOND, "outrigger"),
+    torch("torch opencl", OPENCL, "outrigger").only(Tier::Everything),
     torch("torch mtia", UNIFIED, "mtia"),
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
     Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
@@ -334,6 +358,7 @@ static JOBS: [Job; 42] = [
     demo("demo unified", UNIFIED, "outrigger"),
     demo("demo discrete", DISCRETE, "outrigger"),
     demo("demo driver-c", C_DRIVER, "outrigger"),
+    demo("demo opencl", OPENCL, "outrigger"),
     demo("demo mtia", UNIFIED, "mtia"),
 ];
 

@@ -96,6 +96,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     host::work::memory::TESTS,
     host::graphs::TESTS,
     host::building::TESTS,
+    host::code::TESTS,
     host::building::functions::TESTS,
     host::building::conditionals::TESTS,
     host::inspection::TESTS,

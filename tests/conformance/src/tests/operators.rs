@@ -85,6 +85,7 @@ macro_rules! of_dtypes {
             needs: &[],
             absent: &[],
             about: concat!("The operator `", $name, "` of ", $suffix, " gives what a reference in f64 gives, and writes nothing else."),
+            compiler_prints: false,
             limit: 60,
             run: |context| of_dtypes!(@judge &host(context)?, $name $family $dtype $arguments),
         },)+)*];

@@ -11,9 +11,9 @@ tests! { "stream.code":
     /// A kernel of source gets addresses, values and local memory, and runs in groups.
     source_runs: R30, needs Kernel OpenclC;
     /// Source that does not compile is refused with the compiler's log, and nothing is loaded.
-    source_that_does_not_compile: R4 R5, needs Kernel OpenclC;
+    source_that_does_not_compile: R4 R5, needs Kernel OpenclC, lets compiler print;
     /// Options reach the compiler.
-    options_reach_the_compiler: R10, needs Kernel OpenclC;
+    options_reach_the_compiler: R10, needs Kernel OpenclC, lets compiler print;
     /// Kernels are found by their names, and others are not.
     kernels_have_names: R4, needs Kernel OpenclC;
     /// Arguments are copied during the call.

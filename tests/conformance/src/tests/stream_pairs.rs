@@ -253,6 +253,7 @@ macro_rules! pairs {
             needs: &[$(Need::$need)?],
             absent: &[],
             about: concat!("A ", $second_name, " behind a ", $first_name, $where, " sees all of its effects, and undoes none."),
+            compiler_prints: false,
             limit: crate::test::DEFAULT_LIMIT,
             run: |context| pair(context, Op::$first, Op::$second, &Order::$order),
         }

@@ -3,6 +3,7 @@
 pub(super) mod accounting;
 pub(super) mod arguments;
 pub(super) mod building;
+pub(super) mod code;
 pub(super) mod faults;
 pub(super) mod graphs;
 pub(super) mod history;
