@@ -8,7 +8,10 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 22] = [
+    "outrigger-contract",
+    "outrigger-driver-kit",
+    "outrigger-driver-opencl",
     "outrigger-locks",
     "outrigger-device",
     "outrigger-handles",
