@@ -118,7 +118,7 @@ fn spirv_runs_where_the_runtime_takes_it() {
             assert_eq!(code, c::OTR_OK, "{text}");
         };
         let group = &*table.kernel;
-        let load = |code: *const u32, bytes, module: *mut *mut c::otr_module| {
+        let load = |code: *const u32, bytes, module: *mut *mut c::otr_drv_module| {
             let (load, format) = (group.module_load.unwrap(), c::OTR_CODE_SPIRV);
             load(
                 driver,
