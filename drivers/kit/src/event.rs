@@ -1,0 +1,180 @@
+//! Events (R21 to R24). An event refers to a point, a place behind the work of a queue, which keeps its outcome. Those
+//! who wait keep the point, wherever the event moves.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::failure::Failure;
+use crate::queue::{Lane, Marker, Queue};
+use crate::{Progress, Result};
+
+/// What a point is once the list of its queue has come to it.
+struct Marked<L: Lane> {
+    /// Where it is in the hardware queue; `None` if that was idle then.
+    marker: Option<Arc<L::Marker>>,
+    /// That of the queue at this place.
+    failure: Option<Arc<Failure>>,
+}
+
+/// A place behind the work of a queue.
+pub struct Point<L: Lane> {
+    queue: Arc<Queue<L>>,
+    timed: bool,
+    /// Its place in the list of its queue; 0 if it never was in there.
+    place: AtomicU64,
+    marked: OnceLock<Marked<L>>,
+}
+
+/// A marker, and the failure of the queue there.
+pub(crate) type Mark<'a, L> = (
+    Option<&'a Arc<<L as Lane>::Marker>>,
+    Option<&'a Arc<Failure>>,
+);
+
+impl<L: Lane> Point<L> {
+    /// A point of a queue whose gate is open.
+    pub(crate) fn behind(queue: &Arc<Queue<L>>, timed: bool, marker: Option<Arc<L::Marker>>) -> Self {
+        let point = Self::ahead(queue, timed);
+        point.reach(marker, None);
+        point
+    }
+
+    /// A point that the list has to come to.
+    pub(crate) fn ahead(queue: &Arc<Queue<L>>, timed: bool) -> Self {
+        Self {
+            queue: Arc::clone(queue),
+            timed,
+            place: AtomicU64::new(0),
+            marked: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn queue(&self) -> &Arc<Queue<L>> {
+        &self.queue
+    }
+
+    pub(crate) fn is_timed(&self) -> bool {
+        self.timed
+    }
+
+    pub(crate) fn place(&self) -> u64 {
+        self.place.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn place_at(&self, place: u64) {
+        self.place.store(place, Ordering::Release);
+    }
+
+    /// The list has come to it, which happens once.
+    pub(crate) fn reach(&self, marker: Option<Arc<L::Marker>>, failure: Option<Arc<Failure>>) {
+        let _ = self.marked.set(Marked { marker, failure });
+    }
+
+    /// What it is, once the list has come to it.
+    pub(crate) fn marked(&self) -> Option<Mark<'_, L>> {
+        let marked = self.marked.get()?;
+        Some((marked.marker.as_ref(), marked.failure.as_ref()))
+    }
+
+    /// Whether it was reached.
+    ///
+    /// # Errors
+    /// The failure of the work before it.
+    pub fn query(&self) -> Result<Progress> {
+        let Some((marker, failure)) = self.marked() else {
+            self.queue.flush()?;
+            return Ok(Progress::NotReady);
+        };
+        if let Some(marker) = marker {
+            self.queue.lane().flush()?;
+            if !marker.is_done()? {
+                return Ok(Progress::NotReady);
+            }
+        }
+        self.outcome(failure).map(|()| Progress::Done)
+    }
+
+    /// Waits until it is reached.
+    ///
+    /// # Errors
+    /// The failure of the work before it.
+    pub fn synchronize(&self) -> Result {
+        self.queue.await_list(self.place());
+        let Some((marker, failure)) = self.marked() else {
+            return Ok(());
+        };
+        if let Some(marker) = marker {
+            marker.wait()?;
+        }
+        self.outcome(failure)
+    }
+
+    /// The marker of a point that was reached, for its timestamp.
+    pub fn marker(&self) -> Option<&Arc<L::Marker>> {
+        self.marked()?.0
+    }
+
+    fn outcome(&self, failure: Option<&Arc<Failure>>) -> Result {
+        match failure {
+            Some(failure) => Err(failure.fault(self.queue.id())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An event of the driver.
+pub struct Event<L: Lane> {
+    timed: bool,
+    /// Where it was recorded last. The lock is held to read or write it, and no longer.
+    point: Mutex<Option<Arc<Point<L>>>>,
+}
+
+impl<L: Lane> Event<L> {
+    /// An event that was never recorded.
+    pub fn new(timed: bool) -> Self {
+        Self {
+            timed,
+            point: Mutex::new(None),
+        }
+    }
+
+    /// Whether it carries a timestamp.
+    pub fn is_timed(&self) -> bool {
+        self.timed
+    }
+
+    /// Moves the event behind all that was submitted to a queue (R21).
+    ///
+    /// # Errors
+    /// What the hardware answers, `OTR_ERR_OUT_OF_HOST_MEMORY`.
+    pub fn record(&self, queue: &Arc<Queue<L>>) -> Result {
+        let point = queue.point(self.timed)?;
+        let old = self.point.lock().replace(point);
+        // Outside of the lock: it may be the last that keeps a queue.
+        drop(old);
+        Ok(())
+    }
+
+    /// Where it was recorded last; `None` if it never was.
+    pub fn point(&self) -> Option<Arc<Point<L>>> {
+        self.point.lock().clone()
+    }
+
+    /// Whether its work has finished (R22, R23).
+    ///
+    /// # Errors
+    /// The failure of its work.
+    pub fn query(&self) -> Result<Progress> {
+        self.point().map_or(Ok(Progress::Done), |point| point.query())
+    }
+
+    /// Waits for its work.
+    ///
+    /// # Errors
+    /// The failure of its work.
+    pub fn synchronize(&self) -> Result {
+        self.point().map_or(Ok(()), |point| point.synchronize())
+    }
+}

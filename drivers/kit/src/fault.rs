@@ -1,0 +1,180 @@
+//! Failures inside of a driver, and how they cross the C boundary: as a code, with the text kept for `last_error` of
+//! the same thread (R5). Nothing unwinds beyond this module (R6).
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use outrigger_contract as c;
+
+/// A failed call: a code of `base.h`, and a text that says what was wrong and what would be right.
+#[derive(Clone)]
+pub struct Fault(Box<(i32, String)>);
+
+/// What a fallible function of a driver gives.
+pub type Result<T = (), E = Fault> = std::result::Result<T, E>;
+
+impl Fault {
+    /// A failure with a code of its own.
+    #[cold]
+    pub fn new(code: i32, text: impl Into<String>) -> Self {
+        Self(Box::new((code, text.into())))
+    }
+
+    /// An argument out of its range (`OTR_ERR_INVALID_ARGUMENT`).
+    #[cold]
+    pub fn argument(text: impl Into<String>) -> Self {
+        Self::new(c::OTR_ERR_INVALID_ARGUMENT, text)
+    }
+
+    /// A handle that is none (`OTR_ERR_INVALID_HANDLE`).
+    #[cold]
+    pub fn handle(text: impl Into<String>) -> Self {
+        Self::new(c::OTR_ERR_INVALID_HANDLE, text)
+    }
+
+    /// A feature that is absent (`OTR_ERR_UNSUPPORTED`).
+    #[cold]
+    pub fn unsupported(text: impl Into<String>) -> Self {
+        Self::new(c::OTR_ERR_UNSUPPORTED, text)
+    }
+
+    /// Host memory or another host resource that is exhausted (`OTR_ERR_OUT_OF_HOST_MEMORY`, R29).
+    #[cold]
+    pub fn host_memory(text: impl Into<String>) -> Self {
+        Self::new(c::OTR_ERR_OUT_OF_HOST_MEMORY, text)
+    }
+
+    /// Its code.
+    pub fn code(&self) -> i32 {
+        self.0.0
+    }
+
+    /// Its text.
+    pub fn text(&self) -> &str {
+        &self.0.1
+    }
+}
+
+impl fmt::Debug for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (code {})", self.text(), self.code())
+    }
+}
+
+/// The answer of a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The work has finished.
+    Done,
+    /// It has not (`OTR_NOT_READY`).
+    NotReady,
+}
+
+/// What the body of an entry may answer when it does not fail.
+pub trait Outcome {
+    /// The code that says so.
+    fn code(self) -> i32;
+}
+
+impl Outcome for () {
+    fn code(self) -> i32 {
+        c::OTR_OK
+    }
+}
+
+impl Outcome for Progress {
+    fn code(self) -> i32 {
+        match self {
+            Self::Done => c::OTR_OK,
+            Self::NotReady => c::OTR_NOT_READY,
+        }
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// The table's entry `last_error`: the text of this thread's most recent failed call, never NULL.
+pub extern "C" fn last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr())
+        .unwrap_or(c"".as_ptr())
+}
+
+/// Runs the body of an entry and turns its result into a code. [`entries!`](crate::entries) puts every entry in it.
+#[inline]
+pub fn guard<T: Outcome>(body: impl FnOnce() -> Result<T>) -> i32 {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(outcome)) => outcome.code(),
+        Ok(Err(fault)) => keep(fault),
+        // A body that panics has broken an invariant of the driver. Its locks are free again.
+        Err(payload) => keep(panicked(payload)),
+    }
+}
+
+/// The fault that a panic is.
+#[cold]
+pub(crate) fn panicked(payload: Box<dyn std::any::Any + Send>) -> Fault {
+    let text = match (
+        payload.downcast_ref::<&str>(),
+        payload.downcast_ref::<String>(),
+    ) {
+        (Some(text), _) => (*text).to_owned(),
+        (_, Some(text)) => text.clone(),
+        _ => String::new(),
+    };
+    // What else a payload does when it is dropped may panic again.
+    std::mem::forget(payload);
+    Fault::new(
+        c::OTR_ERR_INTERNAL,
+        format!("the driver panicked, which is a defect of it: {text}"),
+    )
+}
+
+#[cold]
+fn keep(fault: Fault) -> i32 {
+    let (code, text) = *fault.0;
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    // A thread that is ending has no text any more; the code still goes out.
+    let _ = LAST.try_with(|last| last.replace(text));
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::{Fault, Progress, Result, guard, last_error};
+    use outrigger_contract as c;
+
+    fn text() -> String {
+        // SAFETY: R5: never NULL, and valid until this thread's next call.
+        unsafe { CStr::from_ptr(last_error()) }
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    #[test]
+    fn codes_and_texts_cross_the_boundary() {
+        assert_eq!(text(), "");
+        assert_eq!(guard(|| Ok(())), c::OTR_OK);
+        assert_eq!(guard(|| Ok(Progress::NotReady)), c::OTR_NOT_READY);
+        let failing = || -> Result { Err(Fault::argument("a size of\0 0")) };
+        assert_eq!(guard(failing), c::OTR_ERR_INVALID_ARGUMENT);
+        assert_eq!(text(), "a size of  0");
+        let other = std::thread::spawn(text).join().unwrap();
+        assert_eq!(other, "", "another thread has its own text");
+    }
+
+    #[test]
+    fn a_panic_is_an_internal_error() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let code = guard(|| -> Result { panic!("no such {}", "thing") });
+        std::panic::set_hook(hook);
+        assert_eq!(code, c::OTR_ERR_INTERNAL);
+        assert!(text().contains("no such thing"), "{}", text());
+    }
+}

@@ -1,0 +1,161 @@
+//! Threads that run the lists of queues. There is one for each queue whose list runs at a time, since a host call
+//! may block for as long as it likes (R17). Threads that are idle wait for the next list, and end with the driver.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Fault, Result};
+
+/// Something to run; never two of them on one thread at a time.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads of one open driver.
+#[derive(Clone, Debug, Default)]
+pub struct Pool(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// For idle threads: there is a job, or the end.
+    work: Condvar,
+    /// For who closes: a job has ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    running: usize,
+    idle: usize,
+    closing: bool,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Pool")
+            .field("waiting", &state.jobs.len())
+            .field("running", &state.running)
+            .field("idle", &state.idle)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// Runs a job on a thread of its own.
+    ///
+    /// # Errors
+    /// `OTR_ERR_OUT_OF_HOST_MEMORY` if it takes a thread that the host does not have. The job is then kept for a
+    /// thread that becomes idle, or for [`finish`](Self::finish).
+    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> Result {
+        let mut state = self.0.state.lock();
+        state.jobs.push_back(Box::new(job));
+        if state.idle >= state.jobs.len() {
+            self.0.work.notify_one();
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("outrigger-driver".to_owned());
+        let thread = thread
+            .spawn(move || shared.serve())
+            .map_err(|error| Fault::host_memory(format!("no thread for host calls: {error}")))?;
+        state.threads.push(thread);
+        Ok(())
+    }
+
+    /// Waits until all jobs have ended, and for the threads too: code that they run may be unloaded afterwards. The
+    /// pool can be used again.
+    pub fn finish(&self) {
+        let mut state = self.0.state.lock();
+        // Jobs that no thread could be had for are run here, and so are others that wait.
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                parking_lot::MutexGuard::unlocked(&mut state, || contained(job));
+            } else if state.running > 0 {
+                self.0.ended.wait(&mut state);
+            } else {
+                break;
+            }
+        }
+        state.closing = true;
+        let threads = std::mem::take(&mut state.threads);
+        drop(state);
+        self.0.work.notify_all();
+        for thread in threads {
+            // Threads contain the panics of their jobs, so that there is nothing to report.
+            let _ = thread.join();
+        }
+        self.0.state.lock().closing = false;
+    }
+}
+
+/// A job that panics has broken its own queue, and must not take the thread with it.
+fn contained(job: Job) {
+    drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                state.running += 1;
+                parking_lot::MutexGuard::unlocked(&mut state, || contained(job));
+                state.running -= 1;
+                self.ended.notify_all();
+            } else if state.closing {
+                return;
+            } else {
+                state.idle += 1;
+                self.work.wait(&mut state);
+                state.idle -= 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Barrier};
+
+    use super::Pool;
+
+    #[test]
+    fn jobs_that_wait_for_each_other_all_run() {
+        let pool = Pool::default();
+        for _ in 0..20 {
+            let (barrier, count) = (Arc::new(Barrier::new(5)), Arc::new(AtomicUsize::new(0)));
+            for _ in 0..5 {
+                let (barrier, count) = (Arc::clone(&barrier), Arc::clone(&count));
+                pool.run(move || {
+                    barrier.wait();
+                    count.fetch_add(1, Ordering::SeqCst);
+                })
+                .unwrap();
+            }
+            pool.finish();
+            assert_eq!(count.load(Ordering::SeqCst), 5);
+        }
+    }
+
+    #[test]
+    fn a_job_that_panics_harms_no_other() {
+        let pool = Pool::default();
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        pool.run(|| panic!("broken")).unwrap();
+        let done = Arc::new(AtomicUsize::new(0));
+        let other = Arc::clone(&done);
+        pool.run(move || drop(other.fetch_add(1, Ordering::SeqCst)))
+            .unwrap();
+        pool.finish();
+        std::panic::set_hook(hook);
+        assert_eq!(done.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,595 @@
+//! Queues that keep the contract over a hardware queue.
+//!
+//! What a host call answers decides whether later commands run at all (R20, R27), and no hardware queue can wait for
+//! that. So a queue has a gate. While it is open, commands go straight to the hardware. A host call closes it:
+//! it and all behind it are kept in a list, in order. The gate opens again when the list has been run and
+//! nothing in it has failed.
+//!
+//! A list is run by whoever waits for the queue, which saves the way to another thread and back. It is run by a
+//! thread of the pool where somebody asked for progress without waiting (R18), and from a certain length on. One
+//! thread runs it at a time. Commands are never run in a callback of the hardware's library, and no thread waits while
+//! it holds a lock.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use outrigger_contract as c;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::event::Point;
+use crate::failure::{Failure, Label};
+use crate::fault::panicked;
+use crate::gate::Gate;
+use crate::{Fault, Pool, Progress, Result};
+
+/// A list of this length is run without anybody asking for it.
+const START: usize = 16;
+/// Beyond this length a submission is slowed down, but never stopped: what keeps the list long may be a host call
+/// that waits for this very thread (R17).
+const LIMIT: usize = 16384;
+const SLOW_DOWN: Duration = Duration::from_millis(1);
+
+/// The function of a host call.
+pub type HostFn = unsafe extern "C" fn(*mut c_void, i32) -> i32;
+
+/// A hardware queue, in order. All functions may be called from several threads at the same time.
+pub trait Lane: Send + Sync + Sized + 'static {
+    /// A command that is kept until it may run.
+    type Command: Send;
+    /// A place in a hardware queue of the driver.
+    type Marker: Marker;
+
+    /// Puts a command into the hardware queue.
+    ///
+    /// # Errors
+    /// The hardware refuses it.
+    fn issue(&self, command: Self::Command) -> Result;
+
+    /// Marks the place behind all that was put into the hardware queue, with a timestamp if that is asked for.
+    ///
+    /// # Errors
+    /// The hardware refuses it.
+    fn mark(&self, timed: bool) -> Result<Self::Marker>;
+
+    /// Lets what comes next start behind a marker of any queue of the driver. The answer is false if the hardware
+    /// cannot: then the marker is waited for.
+    ///
+    /// # Errors
+    /// The hardware refuses it.
+    fn join(&self, marker: &Self::Marker) -> Result<bool>;
+
+    /// Starts what was put into the hardware queue.
+    ///
+    /// # Errors
+    /// The hardware refuses it.
+    fn flush(&self) -> Result;
+
+    /// Waits for all that was put into the hardware queue.
+    ///
+    /// # Errors
+    /// Some of it failed.
+    fn finish(&self) -> Result;
+}
+
+/// A place in a hardware queue.
+pub trait Marker: Send + Sync + 'static {
+    /// Whether it has been reached.
+    ///
+    /// # Errors
+    /// The work before it failed.
+    fn is_done(&self) -> Result<bool>;
+
+    /// Waits until it is reached.
+    ///
+    /// # Errors
+    /// The work before it failed.
+    fn wait(&self) -> Result;
+}
+
+/// What is kept in a list.
+pub(crate) enum Item<L: Lane> {
+    Command(L::Command, Label, u64),
+    HostCall(HostCall, u64),
+    Wait(Arc<Point<L>>),
+    Mark(Arc<Point<L>>),
+}
+
+/// A host call with the pointer that it gets.
+pub(crate) struct HostCall {
+    function: HostFn,
+    user: *mut c_void,
+    cannot_fail: bool,
+}
+
+// SAFETY: R27: the host lets any thread call the function with its pointer.
+unsafe impl Send for HostCall {}
+
+struct List<L: Lane> {
+    items: VecDeque<Item<L>>,
+    /// How many items were put in, and how many of them are done.
+    taken: u64,
+    done: u64,
+    /// Up to here somebody asked for progress.
+    wanted: u64,
+    /// A thread runs the list.
+    running: bool,
+    /// A thread of the pool is on its way to do so.
+    called: bool,
+    /// Nothing was put into the hardware queue since it was last waited for.
+    drained: bool,
+    /// The first failure that no `queue_synchronize` has reported (R20), with the item that it happened at.
+    failure: Option<(u64, Arc<Failure>)>,
+}
+
+/// The newest marker behind direct commands.
+struct Tail<L: Lane> {
+    /// How many submissions lie before it.
+    count: u64,
+    marker: Option<Arc<L::Marker>>,
+}
+
+/// A queue of the driver.
+pub struct Queue<L: Lane> {
+    lane: L,
+    id: u64,
+    gate: Gate,
+    /// So many submissions have finished.
+    finished: AtomicU64,
+    tail: Mutex<Tail<L>>,
+    list: Mutex<List<L>>,
+    /// For those who wait for the list.
+    progress: Condvar,
+    pool: Pool,
+}
+
+/// What is done in the place of a hardware call, without a panic leaving it: the list would stay as if run for ever.
+fn contained<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(panicked(payload)))
+}
+
+impl<L: Lane> Queue<L> {
+    /// A queue over a lane, whose list is run by threads of `pool`.
+    pub fn new(lane: L, pool: &Pool) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self {
+            lane,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            gate: Gate::default(),
+            finished: AtomicU64::new(0),
+            tail: Mutex::new(Tail {
+                count: 0,
+                marker: None,
+            }),
+            list: Mutex::new(List {
+                items: VecDeque::new(),
+                taken: 0,
+                done: 0,
+                wanted: 0,
+                running: false,
+                called: false,
+                drained: false,
+                failure: None,
+            }),
+            progress: Condvar::new(),
+            pool: pool.clone(),
+        })
+    }
+
+    /// The hardware queue.
+    #[inline]
+    pub fn lane(&self) -> &L {
+        &self.lane
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Submits a command: by `direct`, which puts it into the hardware queue, or else as what `deferred` makes of it,
+    /// which is checked as well and holds copies of all that the call was given (R30).
+    ///
+    /// # Errors
+    /// What `direct` or `deferred` answers; nothing was submitted then (R4).
+    #[inline]
+    pub fn submit(
+        self: &Arc<Self>,
+        label: Label,
+        direct: impl FnOnce(&L) -> Result,
+        deferred: impl FnOnce(&L) -> Result<L::Command>,
+    ) -> Result {
+        match self.gate.enter() {
+            Some(pass) => {
+                direct(&self.lane)?;
+                pass.submitted();
+                Ok(())
+            }
+            None => self.submit_later(label, deferred),
+        }
+    }
+
+    #[cold]
+    fn submit_later(
+        self: &Arc<Self>,
+        label: Label,
+        deferred: impl FnOnce(&L) -> Result<L::Command>,
+    ) -> Result {
+        let command = deferred(&self.lane)?;
+        self.keep(|number| Item::Command(command, label, number), true)
+    }
+
+    /// Submits a host call; `flags` are `OTR_HOST_CALL_*`.
+    ///
+    /// # Errors
+    /// `OTR_ERR_INVALID_ARGUMENT` for NULL or an unknown flag, `OTR_ERR_OUT_OF_HOST_MEMORY`.
+    pub fn host_call(
+        self: &Arc<Self>,
+        function: Option<HostFn>,
+        user: *mut c_void,
+        flags: u32,
+    ) -> Result {
+        let Some(function) = function else {
+            return Err(crate::given::null("the function of a host call"));
+        };
+        if flags & !c::OTR_HOST_CALL_CANNOT_FAIL != 0 {
+            return Err(Fault::argument(format!(
+                "host call flags {flags:#x}; known is OTR_HOST_CALL_CANNOT_FAIL ({:#x})",
+                c::OTR_HOST_CALL_CANNOT_FAIL
+            )));
+        }
+        let call = HostCall {
+            function,
+            user,
+            cannot_fail: flags != 0,
+        };
+        self.keep(|number| Item::HostCall(call, number), true)
+    }
+
+    /// Lets later work start behind a point (R24).
+    ///
+    /// # Errors
+    /// What the hardware answers, `OTR_ERR_OUT_OF_HOST_MEMORY`.
+    pub fn wait_for(self: &Arc<Self>, point: &Arc<Point<L>>) -> Result {
+        let other = point.queue();
+        if let Some((marker, None)) = point.marked() {
+            let Some(marker) = marker else {
+                return Ok(());
+            };
+            // What is in a hardware queue is in order there.
+            if Arc::ptr_eq(self, other) || matches!(marker.is_done(), Ok(true)) {
+                return Ok(());
+            }
+            other.lane.flush()?;
+            if let Some(pass) = self.gate.enter()
+                && self.lane.join(marker)?
+            {
+                // Counted: what comes behind it has not finished before it.
+                pass.submitted();
+                return Ok(());
+            }
+        } else if !Arc::ptr_eq(self, other) {
+            other.flush()?;
+        }
+        let point = Arc::clone(point);
+        self.keep(|_| Item::Wait(point), true)
+    }
+
+    /// Makes a point behind all that was submitted (R21).
+    pub(crate) fn point(self: &Arc<Self>, timed: bool) -> Result<Arc<Point<L>>> {
+        if self.gate.is_open() {
+            let marker = if timed {
+                Some(Arc::new(self.lane.mark(true)?))
+            } else {
+                self.tail()?
+            };
+            return Ok(Arc::new(Point::behind(self, timed, marker)));
+        }
+        let point = Arc::new(Point::ahead(self, timed));
+        let kept = Arc::clone(&point);
+        self.keep(|_| Item::Mark(kept), false)?;
+        Ok(point)
+    }
+
+    /// A marker behind all direct commands; `None` if they have finished.
+    fn tail(&self) -> Result<Option<Arc<L::Marker>>> {
+        // Read before the marker is made, so that the marker is behind as many.
+        let count = self.gate.count();
+        if self.finished.load(Ordering::Acquire) >= count {
+            return Ok(None);
+        }
+        let mut tail = self.tail.lock();
+        if tail.count >= count
+            && let Some(marker) = &tail.marker
+        {
+            return Ok(Some(Arc::clone(marker)));
+        }
+        let marker = Arc::new(self.lane.mark(false)?);
+        *tail = Tail {
+            count,
+            marker: Some(Arc::clone(&marker)),
+        };
+        Ok(Some(marker))
+    }
+
+    /// Puts an item into the list, and gives points their place in it.
+    fn keep(self: &Arc<Self>, item: impl FnOnce(u64) -> Item<L>, counts: bool) -> Result {
+        let mut list = self.list.lock();
+        if list.items.try_reserve(1).is_err() {
+            return Err(Fault::host_memory("no host memory left for a command"));
+        }
+        if self.gate.close() {
+            list.drained = false;
+        }
+        list.taken += 1;
+        let number = if counts { self.gate.count_one() } else { 0 };
+        let item = item(number);
+        if let Item::Mark(point) = &item {
+            point.place_at(list.taken);
+        }
+        list.items.push_back(item);
+        let length = list.items.len();
+        if length >= START && !list.running && !list.called {
+            list.wanted = list.taken;
+            // The item is in. If there is no thread, the next one who asks runs the list.
+            let _ = self.call_a_thread(&mut list);
+        }
+        drop(list);
+        if length > LIMIT {
+            std::thread::sleep(SLOW_DOWN);
+        }
+        Ok(())
+    }
+
+    /// Has the list run by a thread of the pool.
+    fn call_a_thread(self: &Arc<Self>, list: &mut List<L>) -> Result {
+        let queue = Arc::clone(self);
+        list.called = true;
+        self.pool.run(move || {
+            let mut list = queue.list.lock();
+            list.called = false;
+            if !list.running {
+                queue.run(&mut list, u64::MAX);
+            }
+            drop(list);
+            // Whoever asked for progress asked for that of the hardware too.
+            let _ = contained(|| queue.lane.flush());
+        })
+    }
+
+    /// Starts what was submitted (R18).
+    ///
+    /// # Errors
+    /// What the hardware answers, `OTR_ERR_OUT_OF_HOST_MEMORY` if there is no thread left.
+    pub fn flush(self: &Arc<Self>) -> Result {
+        self.lane.flush()?;
+        if self.gate.is_open() {
+            return Ok(());
+        }
+        let mut list = self.list.lock();
+        list.wanted = list.taken;
+        // Whoever runs it sees `wanted` at its end.
+        if list.items.is_empty() || list.running || list.called {
+            return Ok(());
+        }
+        self.call_a_thread(&mut list)
+    }
+
+    /// Runs or awaits the list until `end` items of it are done. Afterwards nobody else has to.
+    pub(crate) fn await_list(self: &Arc<Self>, end: u64) {
+        let mut list = self.list.lock();
+        while list.done < end {
+            if list.running {
+                self.progress.wait(&mut list);
+            } else {
+                self.run(&mut list, end);
+            }
+        }
+    }
+
+    /// Runs items until `end` of them are done. Nobody else runs the list.
+    fn run(self: &Arc<Self>, list: &mut MutexGuard<'_, List<L>>, end: u64) {
+        list.running = true;
+        MutexGuard::unlocked(list, || self.gate.wait_until_empty());
+        while list.done < end
+            && let Some(item) = list.items.pop_front()
+        {
+            let upstream = list.failure.as_ref().map(|(_, failure)| Arc::clone(failure));
+            let mut drained = list.drained;
+            let failure =
+                MutexGuard::unlocked(list, || self.step(item, upstream.as_ref(), &mut drained));
+            list.drained = drained;
+            list.done += 1;
+            if let Some(failure) = failure
+                && list.failure.is_none()
+            {
+                list.failure = Some((list.done, failure));
+            }
+            self.progress.notify_all();
+        }
+        list.running = false;
+        self.open_if_sound(list);
+        if !list.items.is_empty() && list.wanted > list.done && !list.called {
+            // If there is no thread, the next one who asks tries again.
+            let _ = self.call_a_thread(list);
+        }
+        self.progress.notify_all();
+    }
+
+    fn open_if_sound(&self, list: &List<L>) {
+        if list.items.is_empty() && !list.running && list.failure.is_none() {
+            self.gate.open();
+        }
+    }
+
+    /// Does what an item says, and gives the failure that it is. `drained` says whether the hardware is idle.
+    fn step(
+        self: &Arc<Self>,
+        item: Item<L>,
+        upstream: Option<&Arc<Failure>>,
+        drained: &mut bool,
+    ) -> Option<Arc<Failure>> {
+        let failure = |fault, label, number| {
+            Some(Arc::new(Failure::new(fault, label, number, self.id)))
+        };
+        match item {
+            Item::Command(command, label, number) => {
+                if upstream.is_some() {
+                    return None;
+                }
+                *drained = false;
+                let issued = contained(|| self.lane.issue(command));
+                issued.map_or_else(|fault| failure(fault, label, number), |()| None)
+            }
+            Item::HostCall(call, number) => {
+                let before = if *drained {
+                    None
+                } else {
+                    let finished = contained(|| self.lane.finish());
+                    finished.map_or_else(|fault| failure(fault, Label::NONE, 0), |()| None)
+                };
+                *drained = true;
+                let code = upstream.or(before.as_ref()).map_or(c::OTR_OK, |f| f.code());
+                // SAFETY: R27: called once, in the order of the queue, with the pointer of its submission.
+                let answer = unsafe { (call.function)(call.user, code) };
+                let own = if call.cannot_fail { c::OTR_OK } else { answer };
+                let own = || Failure::of_host_call(own, number, self.id).map(Arc::new);
+                before.or_else(own)
+            }
+            Item::Wait(point) => {
+                point.queue().await_list(point.place());
+                let (marker, failed) = point.marked()?;
+                *drained = false;
+                // A failed queue waits too: host calls behind it may free what the point guards.
+                let joined = marker.map_or(Ok(true), |marker| {
+                    contained(|| point.queue().lane.flush().and_then(|()| self.lane.join(marker)))
+                });
+                let waited = match (joined, marker) {
+                    (Ok(false), Some(marker)) => contained(|| marker.wait()),
+                    (joined, _) => joined.map(|_| ()),
+                };
+                match (failed, waited) {
+                    (Some(failed), _) => Some(Arc::clone(failed)),
+                    (None, Err(fault)) => failure(fault, Label::NONE, 0),
+                    (None, Ok(())) => None,
+                }
+            }
+            Item::Mark(point) => {
+                let marker = if *drained && !point.is_timed() {
+                    Ok(None)
+                } else {
+                    contained(|| self.lane.mark(point.is_timed())).map(|marker| Some(Arc::new(marker)))
+                };
+                let (marker, failed) = match marker {
+                    Ok(marker) => (marker, None),
+                    Err(fault) => (None, failure(fault, Label::NONE, 0)),
+                };
+                let failed = upstream.map(Arc::clone).or(failed);
+                point.reach(marker, failed.clone());
+                failed
+            }
+        }
+    }
+
+    /// Whether all that was submitted has finished (R19, R20).
+    ///
+    /// # Errors
+    /// The failure of the queue, once all has finished.
+    pub fn query(self: &Arc<Self>) -> Result<Progress> {
+        let failure = if self.gate.is_open() {
+            None
+        } else {
+            let list = self.list.lock();
+            if list.done < list.taken {
+                drop(list);
+                self.flush()?;
+                return Ok(Progress::NotReady);
+            }
+            list.failure.as_ref().map(|(_, failure)| Arc::clone(failure))
+        };
+        let count = self.gate.count();
+        if let Some(marker) = self.tail()? {
+            self.lane.flush()?;
+            match marker.is_done() {
+                Ok(false) => return Ok(Progress::NotReady),
+                Ok(true) => drop(self.finished.fetch_max(count, Ordering::AcqRel)),
+                Err(fault) => return Err(self.fail(fault).fault(self.id)),
+            }
+        }
+        match failure {
+            Some(failure) => Err(failure.fault(self.id)),
+            None => Ok(Progress::Done),
+        }
+    }
+
+    /// Notes a failure of the hardware, which holds until it is reported.
+    #[cold]
+    fn fail(&self, fault: Fault) -> Arc<Failure> {
+        let mut list = self.list.lock();
+        self.gate.close();
+        let at = list.done;
+        let new = || (at, Arc::new(Failure::new(fault, Label::NONE, 0, self.id)));
+        Arc::clone(&list.failure.get_or_insert_with(new).1)
+    }
+
+    /// Waits for all that was submitted, and clears the failure that it reports (R20).
+    ///
+    /// # Errors
+    /// The failure of the queue.
+    #[inline]
+    pub fn synchronize(self: &Arc<Self>) -> Result {
+        if self.gate.is_open() {
+            let count = self.gate.count();
+            if self.finished.load(Ordering::Acquire) < count {
+                self.lane.finish()?;
+                self.finished.fetch_max(count, Ordering::AcqRel);
+            }
+            return Ok(());
+        }
+        self.synchronize_list()
+    }
+
+    #[cold]
+    fn synchronize_list(self: &Arc<Self>) -> Result {
+        let (end, count) = {
+            let list = self.list.lock();
+            (list.taken, self.gate.count())
+        };
+        self.await_list(end);
+        let finished = self.lane.finish();
+        let mut list = self.list.lock();
+        // A failure behind the end belongs to who waits for that.
+        let failure = list.failure.take_if(|(at, _)| *at <= end);
+        self.open_if_sound(&list);
+        drop(list);
+        if finished.is_ok() {
+            self.finished.fetch_max(count, Ordering::AcqRel);
+        }
+        match failure {
+            Some((_, failure)) => Err(failure.fault(self.id)),
+            None => finished,
+        }
+    }
+
+    /// Lets the queue end by itself: its work still runs, its host calls are called, and [`Pool::finish`] waits for
+    /// both (R11, R12).
+    pub fn retire(self: Arc<Self>) {
+        let kept = {
+            let list = self.list.lock();
+            list.done < list.taken
+        };
+        if !kept && !matches!(self.query(), Ok(Progress::NotReady)) {
+            return;
+        }
+        let pool = self.pool.clone();
+        // If there is no thread for it, `Pool::finish` does it.
+        let _ = pool.run(move || {
+            let end = self.list.lock().taken;
+            self.await_list(end);
+            // Who destroyed it did not wait for its failures.
+            let _ = contained(|| self.lane.finish());
+        });
+    }
+}

@@ -1,0 +1,524 @@
+//! Kernels and their launches. A kernel object of OpenCL's holds the arguments of one launch, and only one thread may
+//! use it at a time. So a kernel has several, and each launch takes one that nobody else has; no thread waits for
+//! another.
+
+use std::ffi::{CString, c_void};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use outrigger_contract as c;
+use outrigger_driver_kit::failure::Label;
+use outrigger_driver_kit::given::null;
+use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::{Fault, Result};
+use parking_lot::Mutex;
+
+use crate::cl;
+use crate::device::Device;
+use crate::driver::Open;
+use crate::module::Program;
+use crate::queue::{Command, Lane, get as get_queue};
+
+/// The handle of a kernel.
+pub(crate) struct KernelHandle {
+    pub(crate) open: Arc<Open>,
+    pub(crate) device: u32,
+    pub(crate) kernel: Arc<Kernel>,
+}
+
+impl Object for KernelHandle {
+    type Raw = c::otr_kernel;
+    const KIND: u64 = 0x6f63_6c20_6b65_726e;
+    const NAME: &'static str = "the kernel";
+}
+
+/// A parameter, as far as the runtime tells of it.
+#[derive(Clone, Copy, Default)]
+struct Parameter {
+    kind: Option<u32>,
+    /// Of a value.
+    size: Option<u32>,
+}
+
+/// A kernel.
+pub(crate) struct Kernel {
+    program: Arc<Program>,
+    name: CString,
+    parameters: Box<[Parameter]>,
+    /// The work-items that a group may have.
+    largest_group: usize,
+    largest_block: [usize; 3],
+    /// Kernel objects that no launch uses; NULL where there is none. More than these are in `others`.
+    free: [AtomicPtr<c_void>; 8],
+    others: Mutex<Vec<Object_>>,
+}
+
+/// A kernel object of OpenCL's that no launch uses.
+struct Object_(cl::cl_kernel);
+
+// SAFETY: one thread at a time uses it: the one that took it.
+unsafe impl Send for Object_ {}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        let places = self.free.iter().map(|place| place.load(Ordering::Acquire));
+        let others = self.others.get_mut().drain(..).map(|object| object.0);
+        for object in places.filter(|object| !object.is_null()).chain(others) {
+            // SAFETY: made by `create`, and no launch uses it.
+            unsafe { (self.program.cl.clReleaseKernel)(object) };
+        }
+    }
+}
+
+impl Kernel {
+    pub(crate) fn new(program: &Arc<Program>, device: &Device, name: &str) -> Result<Self> {
+        let name = CString::new(name).unwrap_or_default();
+        let mut kernel = Self {
+            program: Arc::clone(program),
+            name,
+            parameters: Box::default(),
+            largest_group: device.largest_group,
+            largest_block: device.largest_block,
+            free: Default::default(),
+            others: Mutex::default(),
+        };
+        let (cl, object) = (program.cl, kernel.create()?);
+        // SAFETY: a live kernel, here and below; the sizes are those of the places.
+        let count = cl::number::<u32>(|size, to| unsafe {
+            let what = cl::CL_KERNEL_NUM_ARGS;
+            (cl.clGetKernelInfo)(object, what, size, to, std::ptr::null_mut())
+        });
+        let parameter = |index| {
+            // SAFETY: as above.
+            let space = cl::number::<u32>(|size, to| unsafe {
+                let what = cl::CL_KERNEL_ARG_ADDRESS_QUALIFIER;
+                (cl.clGetKernelArgInfo)(object, index, what, size, to, std::ptr::null_mut())
+            });
+            // SAFETY: as above.
+            let type_ = cl::text(|size, to, got| unsafe {
+                let what = cl::CL_KERNEL_ARG_TYPE_NAME;
+                (cl.clGetKernelArgInfo)(object, index, what, size, to, got)
+            });
+            Parameter::of(space, &type_.unwrap_or_default())
+        };
+        kernel.parameters = (0..count.unwrap_or(0)).map(parameter).collect();
+        // SAFETY: as above.
+        let group = cl::number::<usize>(|size, to| unsafe {
+            let (what, got) = (cl::CL_KERNEL_WORK_GROUP_SIZE, std::ptr::null_mut());
+            (cl.clGetKernelWorkGroupInfo)(object, device.id, what, size, to, got)
+        });
+        kernel.largest_group = group.unwrap_or(device.largest_group);
+        kernel.put_back(object);
+        if count.is_none() {
+            return Err(cl::fault(cl::CL_INVALID_KERNEL, "clGetKernelInfo"));
+        }
+        Ok(kernel)
+    }
+
+    #[cold]
+    fn create(&self) -> Result<cl::cl_kernel> {
+        let mut status = cl::CL_SUCCESS;
+        // SAFETY: a live program that was built, and a text.
+        let object = unsafe {
+            (self.program.cl.clCreateKernel)(self.program.raw, self.name.as_ptr(), &mut status)
+        };
+        cl::check(status, "clCreateKernel")?;
+        Ok(object)
+    }
+
+    /// A kernel object that is this thread's until it puts it back.
+    #[inline]
+    fn take(&self) -> Result<cl::cl_kernel> {
+        for place in &self.free {
+            let object = place.swap(std::ptr::null_mut(), Ordering::Acquire);
+            if !object.is_null() {
+                return Ok(object);
+            }
+        }
+        match self.others.lock().pop() {
+            Some(object) => Ok(object.0),
+            None => self.create(),
+        }
+    }
+
+    #[inline]
+    fn put_back(&self, object: cl::cl_kernel) {
+        for place in &self.free {
+            let (none, order) = (std::ptr::null_mut(), Ordering::Relaxed);
+            if (place.compare_exchange(none, object, Ordering::Release, order)).is_ok() {
+                return;
+            }
+        }
+        self.others.lock().push(Object_(object));
+    }
+
+    /// Does something with a kernel object that has the arguments of a launch.
+    #[inline]
+    fn with_arguments(
+        &self,
+        block: &[u8],
+        parts: &[c::otr_argument],
+        body: impl FnOnce(cl::cl_kernel) -> Result,
+    ) -> Result {
+        let object = self.take()?;
+        let done = self.set(object, block, parts).and_then(|()| body(object));
+        self.put_back(object);
+        done
+    }
+
+    #[inline]
+    fn set(&self, object: cl::cl_kernel, block: &[u8], parts: &[c::otr_argument]) -> Result {
+        if parts.len() != self.parameters.len() {
+            return Err(self.wrong_count(parts.len()));
+        }
+        let cl = self.program.cl;
+        for (index, (part, parameter)) in (0..).zip(parts.iter().zip(&self.parameters)) {
+            let bytes = match part.kind {
+                c::OTR_ARGUMENT_VALUE => part.size,
+                c::OTR_ARGUMENT_ADDRESS => 8,
+                c::OTR_ARGUMENT_LOCAL => 0,
+                _ => return Err(self.wrong(index, part, "its kind is unknown")),
+            };
+            if parameter.kind.is_some_and(|kind| kind != part.kind) {
+                return Err(self.wrong(index, part, "the parameter is of another kind"));
+            }
+            let start = part.offset as usize;
+            // An argument of local memory has nothing in the block (R30).
+            let start = if bytes == 0 { 0 } else { start };
+            let Some(value) = block.get(start..).and_then(|rest| rest.get(..bytes as usize)) else {
+                return Err(self.wrong(index, part, "it reaches beyond the block of arguments"));
+            };
+            let status = match part.kind {
+                c::OTR_ARGUMENT_ADDRESS => {
+                    let mut address = [0; 8];
+                    address.copy_from_slice(value);
+                    match u64::from_ne_bytes(address) {
+                        // SAFETY: a live kernel that is this thread's; NULL is the pointer 0.
+                        0 => unsafe {
+                            (cl.clSetKernelArg)(object, index, 8, std::ptr::null())
+                        },
+                        // SAFETY: as above; R7: the host sees to it that the address is live.
+                        address => unsafe {
+                            (cl.clSetKernelArgSVMPointer)(object, index, address as *const c_void)
+                        },
+                    }
+                }
+                c::OTR_ARGUMENT_VALUE => {
+                    if parameter.size.is_some_and(|size| size != part.size) || part.size == 0 {
+                        return Err(self.wrong(index, part, "the parameter has another size"));
+                    }
+                    // SAFETY: a live kernel that is this thread's, and as many bytes.
+                    unsafe {
+                        (cl.clSetKernelArg)(object, index, value.len(), value.as_ptr().cast())
+                    }
+                }
+                _ => {
+                    if part.size == 0 {
+                        return Err(self.wrong(index, part, "local memory has at least 1 byte"));
+                    }
+                    // SAFETY: a live kernel that is this thread's.
+                    unsafe {
+                        (cl.clSetKernelArg)(object, index, part.size as usize, std::ptr::null())
+                    }
+                }
+            };
+            if status != cl::CL_SUCCESS {
+                let why = cl::fault(status, "OpenCL refuses it");
+                return Err(self.wrong(index, part, why.text()));
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wrong_count(&self, found: usize) -> Fault {
+        Fault::argument(format!(
+            "the kernel {} has {} parameters, and the launch has {found} arguments",
+            self.name.to_string_lossy(),
+            self.parameters.len()
+        ))
+    }
+
+    #[cold]
+    fn wrong(&self, index: u32, part: &c::otr_argument, why: &str) -> Fault {
+        Fault::argument(format!(
+            "argument {index} of the kernel {} (kind {}, {} bytes at offset {}): {why}",
+            self.name.to_string_lossy(),
+            part.kind,
+            part.size,
+            part.offset
+        ))
+    }
+
+    /// Puts a launch into the hardware queue.
+    #[inline]
+    fn enqueue(&self, lane: &Lane, object: cl::cl_kernel, shape: &Shape) -> Result {
+        let enqueue = lane.cl().clEnqueueNDRangeKernel;
+        let (none, event) = (std::ptr::null(), std::ptr::null_mut());
+        let (global, local) = (shape.global.as_ptr(), shape.local.as_ptr());
+        // SAFETY: a live queue, a kernel that is this thread's and has its arguments, and three sizes each, which
+        // OpenCL copies.
+        let status = unsafe {
+            enqueue(
+                lane.raw(),
+                object,
+                shape.dimensions,
+                std::ptr::null(),
+                global,
+                local,
+                0,
+                none,
+                event,
+            )
+        };
+        if status == cl::CL_SUCCESS {
+            return Ok(());
+        }
+        Err(self.refused(status, shape))
+    }
+
+    #[cold]
+    fn refused(&self, status: cl::cl_int, shape: &Shape) -> Fault {
+        let fault = cl::fault(status, "clEnqueueNDRangeKernel");
+        Fault::new(
+            fault.code(),
+            format!(
+                "the kernel {} with {:?} work-items in groups of {:?}: {}",
+                self.name.to_string_lossy(),
+                shape.global,
+                shape.local,
+                fault.text()
+            ),
+        )
+    }
+
+    /// What OpenCL would say of a group when it is enqueued, for a launch that waits.
+    fn check_group(&self, shape: &Shape) -> Result {
+        let items = shape.local.iter().product::<usize>();
+        let fits = |(size, most): (&usize, &usize)| size <= most;
+        if items <= self.largest_group && shape.local.iter().zip(&self.largest_block).all(fits) {
+            return Ok(());
+        }
+        Err(Fault::argument(format!(
+            "a group of {:?} work-items is too large: the kernel {} takes {}, and at most {:?} in each direction",
+            shape.local,
+            self.name.to_string_lossy(),
+            self.largest_group,
+            self.largest_block
+        )))
+    }
+}
+
+impl Parameter {
+    /// What an address space and the name of a type say.
+    fn of(space: Option<u32>, type_: &str) -> Self {
+        match space {
+            Some(cl::CL_KERNEL_ARG_ADDRESS_GLOBAL | cl::CL_KERNEL_ARG_ADDRESS_CONSTANT) => Self {
+                kind: Some(c::OTR_ARGUMENT_ADDRESS),
+                size: None,
+            },
+            Some(cl::CL_KERNEL_ARG_ADDRESS_LOCAL) => Self {
+                kind: Some(c::OTR_ARGUMENT_LOCAL),
+                size: None,
+            },
+            Some(cl::CL_KERNEL_ARG_ADDRESS_PRIVATE) => Self {
+                kind: Some(c::OTR_ARGUMENT_VALUE),
+                size: size_of_type(type_),
+            },
+            _ => Self::default(),
+        }
+    }
+}
+
+/// The bytes of a scalar or vector of OpenCL C; `None` for a type of the program's own.
+fn size_of_type(name: &str) -> Option<u32> {
+    let digits = name.find(|one: char| one.is_ascii_digit());
+    let (base, lanes) = name.split_at(digits.unwrap_or(name.len()));
+    let lanes: u32 = match lanes {
+        "" => 1,
+        // Three take the room of four.
+        "3" => 4,
+        "2" | "4" | "8" | "16" => lanes.parse().ok()?,
+        _ => return None,
+    };
+    let bytes = match base {
+        "char" | "uchar" | "unsigned char" => 1,
+        "short" | "ushort" | "unsigned short" | "half" => 2,
+        "int" | "uint" | "unsigned int" | "float" => 4,
+        "long" | "ulong" | "unsigned long" | "double" | "size_t" | "ptrdiff_t" => 8,
+        _ => return None,
+    };
+    Some(bytes * lanes)
+}
+
+/// The work-items of a launch: in all, and of a group.
+#[derive(Clone, Copy)]
+struct Shape {
+    dimensions: u32,
+    global: [usize; 3],
+    local: [usize; 3],
+}
+
+impl Shape {
+    #[inline]
+    fn of(launch: &c::otr_launch) -> Result<Self> {
+        let (groups, items) = (launch.grid, launch.block);
+        if groups.contains(&0) || items.contains(&0) {
+            return Err(Fault::argument(format!(
+                "a grid of {groups:?} groups of {items:?} work-items: each number is at least 1"
+            )));
+        }
+        let local = items.map(|size| size as usize);
+        let global = std::array::from_fn(|at| groups[at] as usize * local[at]);
+        let dimensions = match global {
+            [_, 1, 1] => 1,
+            [_, _, 1] => 2,
+            _ => 3,
+        };
+        Ok(Self {
+            dimensions,
+            global,
+            local,
+        })
+    }
+}
+
+/// A launch that waits in a list, with copies of all that it was given (R30).
+pub(crate) struct Launch {
+    kernel: Arc<Kernel>,
+    shape: Shape,
+    block: Box<[u8]>,
+    parts: Box<[c::otr_argument]>,
+}
+
+impl Launch {
+    pub(crate) fn issue(&self, lane: &Lane) -> Result {
+        let enqueue = |object| self.kernel.enqueue(lane, object, &self.shape);
+        self.kernel.with_arguments(&self.block, &self.parts, enqueue)
+    }
+}
+
+/// # Safety
+/// R8, R10, R30.
+pub(crate) unsafe fn launch(
+    queue: *mut c::otr_queue,
+    kernel: *mut c::otr_kernel,
+    launch: *const c::otr_launch,
+) -> Result {
+    // SAFETY: this function's contract.
+    let (queue, handle) = unsafe { (get_queue(queue)?, handle::get::<KernelHandle>(kernel)?) };
+    if !Arc::ptr_eq(&queue.open, &handle.open) {
+        return Err(Fault::handle(
+            "the kernel and the queue are of two open drivers: both have to be of one",
+        ));
+    }
+    if queue.device != handle.device {
+        return Err(Fault::new(
+            c::OTR_ERR_INVALID_DEVICE,
+            format!(
+                "the kernel is of device {} and the queue of device {}",
+                handle.device, queue.device
+            ),
+        ));
+    }
+    if launch.is_null() {
+        return Err(null("the launch"));
+    }
+    let mut shorter = MaybeUninit::zeroed();
+    // SAFETY: not NULL, so a struct of its size (R1), which lives through the call.
+    let launch = unsafe { whole(launch, &mut shorter) };
+    if launch.shared_bytes != 0 {
+        return Err(Fault::argument(format!(
+            "{} bytes of shared memory: local memory of OpenCL is an argument (OTR_ARGUMENT_LOCAL)",
+            launch.shared_bytes
+        )));
+    }
+    // SAFETY: R10: lists of the lengths that the launch has.
+    let (block, parts) = unsafe {
+        (
+            list(launch.args.cast::<u8>(), launch.args_size, "the block of arguments")?,
+            list(launch.arguments, launch.argument_count, "the list of arguments")?,
+        )
+    };
+    let shape = Shape::of(launch)?;
+    let kernel = &handle.kernel;
+    // SAFETY: the label lives as long as the process, as `otr_launch` has it.
+    let label = unsafe { Label::new(launch.label) };
+    queue.ordered.submit(
+        label,
+        |lane| kernel.with_arguments(block, parts, |object| kernel.enqueue(lane, object, &shape)),
+        |_| {
+            kernel.check_group(&shape)?;
+            // What OpenCL refuses, it refuses now and not later.
+            kernel.with_arguments(block, parts, |_| Ok(()))?;
+            Ok(Command::Launch(Box::new(Launch {
+                kernel: Arc::clone(kernel),
+                shape,
+                block: block.into(),
+                parts: parts.into(),
+            })))
+        },
+    )
+}
+
+/// A launch in full: that of an older host ends earlier, and what it lacks is 0 (R1).
+///
+/// # Safety
+/// `launch` is a struct of its size, which lives for `'a`.
+#[inline]
+unsafe fn whole<'a>(
+    launch: *const c::otr_launch,
+    shorter: &'a mut MaybeUninit<c::otr_launch>,
+) -> &'a c::otr_launch {
+    // SAFETY: every struct begins with its size.
+    let size = unsafe { launch.cast::<usize>().read() };
+    if size >= size_of::<c::otr_launch>() {
+        // SAFETY: as large as the type.
+        return unsafe { &*launch };
+    }
+    // SAFETY: `shorter` is zeroed, which is valid for all fields, and has room for as many bytes.
+    unsafe {
+        let to = shorter.as_mut_ptr();
+        std::ptr::copy_nonoverlapping(launch.cast::<u8>(), to.cast::<u8>(), size);
+        shorter.assume_init_ref()
+    }
+}
+
+/// A list of the host.
+///
+/// # Safety
+/// `first` is NULL, or that of as many which live for `'a`.
+#[inline]
+unsafe fn list<'a, T>(first: *const T, count: u32, what: &str) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if first.is_null() || !first.is_aligned() {
+        return Err(null(what));
+    }
+    // SAFETY: not NULL and aligned; this function's contract.
+    Ok(unsafe { std::slice::from_raw_parts(first, count as usize) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size_of_type;
+
+    #[test]
+    fn types_have_sizes() {
+        for (name, size) in [
+            ("uint", Some(4)),
+            ("ulong", Some(8)),
+            ("float4", Some(16)),
+            ("double3", Some(32)),
+            ("uchar16", Some(16)),
+            ("half", Some(2)),
+            ("pair", None),
+            ("float5", None),
+            ("", None),
+        ] {
+            assert_eq!(size_of_type(name), size, "{name}");
+        }
+    }
+}

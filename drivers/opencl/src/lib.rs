@@ -1,0 +1,20 @@
+//! The driver `opencl`: every OpenCL device with shared virtual memory as a device of Outrigger. A shared library that
+//! exports `otr_driver_get_api` and nothing else.
+//!
+//! Each file has one job: `cl` loads OpenCL, `platform` finds devices, `device` says what they are, `memory` has the
+//! memory, `queue` the commands, `event` the events and clocks, `module` the code, `kernel` launches it, `driver` opens
+//! and closes, and `table` is what the host gets. The order of work and its failures are the kit's.
+
+mod cl;
+mod device;
+mod driver;
+mod event;
+mod kernel;
+mod memory;
+mod module;
+mod platform;
+mod queue;
+mod table;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,522 @@
+//! Queues: OpenCL's in-order queues as lanes of the kit, and the commands that need no kernel.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+use outrigger_contract as c;
+use outrigger_driver_kit::failure::Label;
+use outrigger_driver_kit::given::{Out, null};
+use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::queue::{self as kit, HostFn};
+use outrigger_driver_kit::{Fault, Progress, Result, field};
+
+use crate::cl::{self, Cl};
+use crate::device::{Device, create_queue};
+use crate::driver::{Open, get as get_driver};
+use crate::kernel::Launch;
+
+/// A hardware queue of the kit, over this driver.
+pub(crate) type Ordered = kit::Queue<Lane>;
+
+/// A queue of OpenCL's.
+pub(crate) struct Lane {
+    open: Arc<Open>,
+    device: u32,
+    raw: cl::cl_command_queue,
+    /// A queue for markers with timestamps, once one is asked for.
+    timing: OnceLock<Timing>,
+}
+
+struct Timing(cl::cl_command_queue);
+
+// SAFETY: OpenCL's queues may be used by any thread.
+unsafe impl Send for Lane {}
+// SAFETY: as above.
+unsafe impl Sync for Lane {}
+// SAFETY: as above.
+unsafe impl Send for Timing {}
+// SAFETY: as above.
+unsafe impl Sync for Timing {}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let release = self.open.cl.clReleaseCommandQueue;
+        // SAFETY: made by `new` and `timing`; OpenCL keeps what work needs that has not finished.
+        unsafe {
+            if let Some(timing) = self.timing.get() {
+                release(timing.0);
+            }
+            release(self.raw);
+        }
+    }
+}
+
+/// A command that waits in a list.
+pub(crate) enum Command {
+    Copy { dst: u64, src: u64, size: u64 },
+    Fill(Fill),
+    Launch(Box<Launch>),
+}
+
+/// A fill, with a pattern of `length` bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Fill {
+    dst: u64,
+    size: u64,
+    pattern: [u8; 16],
+    length: u32,
+}
+
+/// A place in a queue of OpenCL's: the event of a marker.
+pub(crate) struct Marker {
+    cl: &'static Cl,
+    event: cl::cl_event,
+    context: cl::cl_context,
+}
+
+// SAFETY: OpenCL's events may be used by any thread.
+unsafe impl Send for Marker {}
+// SAFETY: as above.
+unsafe impl Sync for Marker {}
+
+impl Drop for Marker {
+    fn drop(&mut self) {
+        // SAFETY: the reference that the marker got.
+        unsafe { (self.cl.clReleaseEvent)(self.event) };
+    }
+}
+
+impl Marker {
+    /// A marker behind what is in a queue, and behind another event if there is one.
+    fn new(lane: &Lane, raw: cl::cl_command_queue, behind: Option<&Self>) -> Result<Self> {
+        let cl = lane.open.cl;
+        let mut event = std::ptr::null_mut();
+        let (count, list) = behind.map_or((0, std::ptr::null()), |one| (1, &raw const one.event));
+        // SAFETY: a live queue, a live event of the same context or none, and a place for the event.
+        let status = unsafe { (cl.clEnqueueMarkerWithWaitList)(raw, count, list, &mut event) };
+        cl::check(status, "clEnqueueMarkerWithWaitList")?;
+        let context = lane.device().context.raw;
+        Ok(Self { cl, event, context })
+    }
+
+    /// When it was reached, on the clock of the device.
+    pub(crate) fn time(&self) -> Result<u64> {
+        // SAFETY: a live event; the size is that of the place.
+        let time = cl::number(|size, to| unsafe {
+            let what = cl::CL_PROFILING_COMMAND_END;
+            (self.cl.clGetEventProfilingInfo)(self.event, what, size, to, std::ptr::null_mut())
+        });
+        time.ok_or_else(|| {
+            cl::fault(cl::CL_PROFILING_INFO_NOT_AVAILABLE, "clGetEventProfilingInfo")
+        })
+    }
+}
+
+impl kit::Marker for Marker {
+    fn is_done(&self) -> Result<bool> {
+        // SAFETY: a live event; the size is that of the place.
+        let status = cl::number::<cl::cl_int>(|size, to| unsafe {
+            let what = cl::CL_EVENT_COMMAND_EXECUTION_STATUS;
+            (self.cl.clGetEventInfo)(self.event, what, size, to, std::ptr::null_mut())
+        });
+        match status {
+            Some(status) if status < 0 => Err(cl::fault(status, "a command failed")),
+            Some(status) => Ok(status == cl::CL_COMPLETE),
+            None => Err(cl::fault(cl::CL_INVALID_EVENT, "clGetEventInfo")),
+        }
+    }
+
+    fn wait(&self) -> Result {
+        // SAFETY: one live event.
+        let status = unsafe { (self.cl.clWaitForEvents)(1, &self.event) };
+        if status == cl::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST {
+            // The event itself says more.
+            self.is_done()?;
+        }
+        cl::check(status, "clWaitForEvents")
+    }
+}
+
+impl kit::Lane for Lane {
+    type Command = Command;
+    type Marker = Marker;
+
+    fn issue(&self, command: Command) -> Result {
+        match command {
+            Command::Copy { dst, src, size } => self.copy(dst, src, size),
+            Command::Fill(fill) => self.fill(&fill),
+            Command::Launch(launch) => launch.issue(self),
+        }
+    }
+
+    fn mark(&self, timed: bool) -> Result<Marker> {
+        let marker = Marker::new(self, self.raw, None)?;
+        if !timed {
+            return Ok(marker);
+        }
+        let timing = self.timing()?;
+        let stamped = Marker::new(self, timing, Some(&marker))?;
+        // The other queue is waited for by events, and those who wait do not know it.
+        self.flush()?;
+        // SAFETY: a live queue.
+        cl::check(unsafe { (self.open.cl.clFlush)(timing) }, "clFlush")?;
+        Ok(stamped)
+    }
+
+    fn join(&self, marker: &Marker) -> Result<bool> {
+        if marker.context != self.device().context.raw {
+            return Ok(false);
+        }
+        let barrier = self.open.cl.clEnqueueBarrierWithWaitList;
+        // SAFETY: a live queue, and one live event of its context.
+        let status = unsafe { barrier(self.raw, 1, &marker.event, std::ptr::null_mut()) };
+        cl::check(status, "clEnqueueBarrierWithWaitList").map(|()| true)
+    }
+
+    fn flush(&self) -> Result {
+        // SAFETY: a live queue.
+        cl::check(unsafe { (self.open.cl.clFlush)(self.raw) }, "clFlush")
+    }
+
+    fn finish(&self) -> Result {
+        // SAFETY: a live queue.
+        cl::check(unsafe { (self.open.cl.clFinish)(self.raw) }, "clFinish")
+    }
+}
+
+impl Lane {
+    pub(crate) fn cl(&self) -> &'static Cl {
+        self.open.cl
+    }
+
+    pub(crate) fn raw(&self) -> cl::cl_command_queue {
+        self.raw
+    }
+
+    fn device(&self) -> &Device {
+        &self.open.devices[self.device as usize]
+    }
+
+    /// The queue for timestamps. They are taken at every command of a queue that has them, which costs more than
+    /// the way from one queue to another at the few events that carry them.
+    fn timing(&self) -> Result<cl::cl_command_queue> {
+        if let Some(timing) = self.timing.get() {
+            return Ok(timing.0);
+        }
+        let device = self.device();
+        let new = create_queue(self.open.cl, device.id, &device.context, true)?;
+        let kept = self.timing.get_or_init(|| Timing(new)).0;
+        if kept != new {
+            // SAFETY: another thread was faster, and nobody has seen this one.
+            unsafe { (self.open.cl.clReleaseCommandQueue)(new) };
+        }
+        Ok(kept)
+    }
+
+    fn copy(&self, dst: u64, src: u64, size: u64) -> Result {
+        let (to, from) = (dst as *mut c_void, src as *const c_void);
+        let (copy, none) = (self.open.cl.clEnqueueSVMMemcpy, std::ptr::null());
+        let (wait, size) = (cl::CL_FALSE, size as usize);
+        // SAFETY: R26: both ranges are live until the copy has finished, and do not overlap.
+        let status =
+            unsafe { copy(self.raw, wait, to, from, size, 0, none, std::ptr::null_mut()) };
+        cl::check(status, "clEnqueueSVMMemcpy")
+    }
+
+    /// OpenCL wants the destination aligned to the pattern, which the contract does not. So a fill may take some
+    /// smaller ones at its ends, with the pattern turned to where they begin.
+    fn fill(&self, fill: &Fill) -> Result {
+        let (mut at, end, length) = (fill.dst, fill.dst + fill.size, u64::from(fill.length));
+        while at < end {
+            let mut step = length;
+            while at % step != 0 || step > end - at {
+                step /= 2;
+            }
+            let size = if step < length {
+                step
+            } else {
+                (end - at) / length * length
+            };
+            let mut piece = fill.pattern;
+            for (index, byte) in piece[..step as usize].iter_mut().enumerate() {
+                *byte = fill.pattern[((at - fill.dst + index as u64) % length) as usize];
+            }
+            let (enqueue, none) = (self.open.cl.clEnqueueSVMMemFill, std::ptr::null());
+            // SAFETY: R12: the range is live until the fill has finished; OpenCL copies the pattern.
+            let status = unsafe {
+                enqueue(
+                    self.raw,
+                    at as *mut c_void,
+                    piece.as_ptr().cast(),
+                    step as usize,
+                    size as usize,
+                    0,
+                    none,
+                    std::ptr::null_mut(),
+                )
+            };
+            cl::check(status, "clEnqueueSVMMemFill")?;
+            at += size;
+        }
+        Ok(())
+    }
+}
+
+/// The handle of a queue.
+pub(crate) struct Queue {
+    pub(crate) open: Arc<Open>,
+    pub(crate) device: u32,
+    pub(crate) ordered: Arc<Ordered>,
+}
+
+impl Object for Queue {
+    type Raw = c::otr_queue;
+    const KIND: u64 = 0x6f63_6c20_7175_6575;
+    const NAME: &'static str = "the queue";
+}
+
+/// The queue behind a handle.
+///
+/// # Safety
+/// R8: the handle is NULL, or one of this driver's that no other call destroys.
+#[inline]
+pub(crate) unsafe fn get<'a>(handle: *mut c::otr_queue) -> Result<&'a Queue> {
+    // SAFETY: this function's contract.
+    unsafe { handle::get::<Queue>(handle) }
+}
+
+/// # Safety
+/// R1, R8, R10.
+pub(crate) unsafe fn create(
+    handle: *mut c::otr_driver,
+    device: u32,
+    params: *const c::otr_queue_params,
+    place: *mut *mut c::otr_queue,
+) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get_driver(handle)? };
+    let of = open.device(device)?;
+    let place = Out::new(place, "the place for the queue")?;
+    if !params.is_null() {
+        // There is one priority, to which all others are clamped.
+        // SAFETY: not NULL, so a struct of its size (R1).
+        let flags = unsafe { field!(params, c::otr_queue_params, flags) }.unwrap_or(0);
+        if flags != 0 {
+            return Err(Fault::argument(format!(
+                "queue flags {flags:#x} are unknown: pass 0"
+            )));
+        }
+    }
+    let lane = Lane {
+        raw: create_queue(open.cl, of.id, &of.context, false)?,
+        open: Arc::clone(open),
+        device,
+        timing: OnceLock::new(),
+    };
+    let queue = Queue {
+        open: Arc::clone(open),
+        device,
+        ordered: kit::Queue::new(lane, &open.pool),
+    };
+    open.queues.fetch_add(1, Ordering::Relaxed);
+    place.give(handle::give(queue));
+    Ok(())
+}
+
+/// # Safety
+/// R8: no other call uses the queue.
+pub(crate) unsafe fn destroy(handle: *mut c::otr_queue) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { handle::take::<Queue>(handle)? };
+    queue.ordered.retire();
+    queue.open.queues.fetch_sub(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// # Safety
+/// R8.
+pub(crate) unsafe fn query(handle: *mut c::otr_queue) -> Result<Progress> {
+    // SAFETY: this function's contract.
+    unsafe { get(handle)? }.ordered.query()
+}
+
+/// # Safety
+/// R8.
+pub(crate) unsafe fn synchronize(handle: *mut c::otr_queue) -> Result {
+    // SAFETY: this function's contract.
+    unsafe { get(handle)? }.ordered.synchronize()
+}
+
+/// # Safety
+/// R8.
+pub(crate) unsafe fn flush(handle: *mut c::otr_queue) -> Result {
+    // SAFETY: this function's contract.
+    unsafe { get(handle)? }.ordered.flush()
+}
+
+/// # Safety
+/// R8, R26.
+pub(crate) unsafe fn copy(
+    handle: *mut c::otr_queue,
+    dst: u64,
+    src: u64,
+    size: u64,
+    kind: c::otr_copy_kind_t,
+) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    let (from_device, to_device) = match kind {
+        c::OTR_COPY_HOST_TO_DEVICE => (false, true),
+        c::OTR_COPY_DEVICE_TO_HOST => (true, false),
+        c::OTR_COPY_DEVICE_TO_DEVICE => (true, true),
+        c::OTR_COPY_HOST_TO_HOST => (false, false),
+        _ => {
+            return Err(Fault::argument(format!(
+                "copy kind {kind} is unknown: they are 1 to 4"
+            )));
+        }
+    };
+    let side = |device| if device { Some(queue.device) } else { None };
+    submit_copy(queue, (side(to_device), dst), (side(from_device), src), size)
+}
+
+/// A copy between places on a device, or on the host without one.
+pub(crate) fn submit_copy(
+    queue: &Queue,
+    (to, dst): (Option<u32>, u64),
+    (from, src): (Option<u32>, u64),
+    size: u64,
+) -> Result {
+    if size == 0 {
+        return Ok(());
+    }
+    if dst == 0 || src == 0 {
+        return Err(null("the source or the destination of a copy"));
+    }
+    if dst.wrapping_sub(src) < size || src.wrapping_sub(dst) < size {
+        return Err(Fault::argument(format!(
+            "the {size} bytes at {src:#x} and at {dst:#x} overlap"
+        )));
+    }
+    for (device, address) in [(from, src), (to, dst)] {
+        if let Some(device) = device {
+            queue.open.allocations.check(device, address, size)?;
+        }
+    }
+    queue.ordered.submit(
+        Label::NONE,
+        |lane| lane.copy(dst, src, size),
+        |_| Ok(Command::Copy { dst, src, size }),
+    )
+}
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn fill(
+    handle: *mut c::otr_queue,
+    dst: u64,
+    size: u64,
+    pattern: *const c_void,
+    length: u32,
+) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    if !matches!(length, 1 | 2 | 4 | 8 | 16) {
+        return Err(Fault::argument(format!(
+            "a pattern has 1, 2, 4, 8 or 16 bytes, not {length}"
+        )));
+    }
+    if !size.is_multiple_of(u64::from(length)) {
+        return Err(Fault::argument(format!(
+            "the size, {size}, is not a multiple of the {length} bytes of the pattern"
+        )));
+    }
+    if size == 0 {
+        return Ok(());
+    }
+    if pattern.is_null() {
+        return Err(null("the pattern"));
+    }
+    queue.open.allocations.check(queue.device, dst, size)?;
+    let mut bytes = [0; 16];
+    // SAFETY: R10: not NULL, so as many bytes, of which there are at most 16.
+    unsafe {
+        std::ptr::copy_nonoverlapping(pattern.cast(), bytes.as_mut_ptr(), length as usize);
+    }
+    let fill = Fill {
+        dst,
+        size,
+        pattern: bytes,
+        length,
+    };
+    queue.ordered.submit(
+        Label::NONE,
+        |lane| lane.fill(&fill),
+        |_| Ok(Command::Fill(fill)),
+    )
+}
+
+/// # Safety
+/// R8, R27.
+pub(crate) unsafe fn host_call(
+    handle: *mut c::otr_queue,
+    function: Option<HostFn>,
+    user: *mut c_void,
+    flags: u32,
+) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    queue.ordered.host_call(function, user, flags)
+}
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn can_access(
+    handle: *mut c::otr_driver,
+    device: u32,
+    peer: u32,
+    yes: *mut u32,
+) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get_driver(handle)? };
+    let (one, other) = (open.device(device)?, open.device(peer)?);
+    let yes = Out::new(yes, "the place for the answer")?;
+    yes.give(u32::from(reaches(one, other)));
+    Ok(())
+}
+
+/// Devices of one platform share a context, and so their memory.
+fn reaches(one: &Device, other: &Device) -> bool {
+    Arc::ptr_eq(&one.context, &other.context)
+}
+
+/// # Safety
+/// R8, R26.
+pub(crate) unsafe fn peer_copy(
+    handle: *mut c::otr_queue,
+    dst_device: u32,
+    dst: u64,
+    src_device: u32,
+    src: u64,
+    size: u64,
+) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    let (to, from) = (queue.open.device(dst_device)?, queue.open.device(src_device)?);
+    if queue.device != dst_device && queue.device != src_device {
+        return Err(Fault::new(
+            c::OTR_ERR_INVALID_DEVICE,
+            format!(
+                "a copy from device {src_device} to device {dst_device} on a queue of device {}",
+                queue.device
+            ),
+        ));
+    }
+    if !reaches(to, from) {
+        return Err(Fault::unsupported(format!(
+            "device {src_device} and device {dst_device} are of two platforms: copy through the host"
+        )));
+    }
+    submit_copy(queue, (Some(dst_device), dst), (Some(src_device), src), size)
+}
