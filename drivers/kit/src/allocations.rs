@@ -60,7 +60,12 @@ impl Allocations {
     ///
     /// # Errors
     /// `OTR_ERR_OUT_OF_MEMORY` where it does not fit, or `alloc` gives nothing (R29).
-    pub fn alloc(&self, device: u32, size: u64, alloc: impl FnOnce() -> Option<u64>) -> Result<u64> {
+    pub fn alloc(
+        &self,
+        device: u32,
+        size: u64,
+        alloc: impl FnOnce() -> Option<u64>,
+    ) -> Result<u64> {
         if size == 0 {
             return Err(Fault::argument(
                 "an allocation of 0 bytes; at least 1 is needed",

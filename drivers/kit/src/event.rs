@@ -24,6 +24,8 @@ pub struct Point<L: Lane> {
     timed: bool,
     /// Its place in the list of its queue; 0 if it never was in there.
     place: AtomicU64,
+    /// So many submissions of its queue are before it.
+    count: AtomicU64,
     marked: OnceLock<Marked<L>>,
 }
 
@@ -35,8 +37,14 @@ pub(crate) type Mark<'a, L> = (
 
 impl<L: Lane> Point<L> {
     /// A point of a queue whose gate is open.
-    pub(crate) fn behind(queue: &Arc<Queue<L>>, timed: bool, marker: Option<Arc<L::Marker>>) -> Self {
+    pub(crate) fn behind(
+        queue: &Arc<Queue<L>>,
+        timed: bool,
+        count: u64,
+        marker: Option<Arc<L::Marker>>,
+    ) -> Self {
         let point = Self::ahead(queue, timed);
+        point.place_at(0, count);
         point.reach(marker, None);
         point
     }
@@ -47,6 +55,7 @@ impl<L: Lane> Point<L> {
             queue: Arc::clone(queue),
             timed,
             place: AtomicU64::new(0),
+            count: AtomicU64::new(0),
             marked: OnceLock::new(),
         }
     }
@@ -63,7 +72,8 @@ impl<L: Lane> Point<L> {
         self.place.load(Ordering::Acquire)
     }
 
-    pub(crate) fn place_at(&self, place: u64) {
+    pub(crate) fn place_at(&self, place: u64, count: u64) {
+        self.count.store(count, Ordering::Relaxed);
         self.place.store(place, Ordering::Release);
     }
 
@@ -87,13 +97,16 @@ impl<L: Lane> Point<L> {
             self.queue.flush()?;
             return Ok(Progress::NotReady);
         };
-        if let Some(marker) = marker {
+        let count = self.count.load(Ordering::Relaxed);
+        if let Some(marker) = marker
+            && !self.queue.is_known_to_have_finished(count)
+        {
             self.queue.lane().flush()?;
             if !marker.is_done()? {
                 return Ok(Progress::NotReady);
             }
         }
-        self.outcome(failure).map(|()| Progress::Done)
+        self.passed(failure).map(|()| Progress::Done)
     }
 
     /// Waits until it is reached.
@@ -108,7 +121,7 @@ impl<L: Lane> Point<L> {
         if let Some(marker) = marker {
             marker.wait()?;
         }
-        self.outcome(failure)
+        self.passed(failure)
     }
 
     /// The marker of a point that was reached, for its timestamp.
@@ -116,7 +129,9 @@ impl<L: Lane> Point<L> {
         self.marked()?.0
     }
 
-    fn outcome(&self, failure: Option<&Arc<Failure>>) -> Result {
+    /// It was reached: so was all that is before it, which the queue then need not ask the hardware for.
+    fn passed(&self, failure: Option<&Arc<Failure>>) -> Result {
+        self.queue.has_finished(self.count.load(Ordering::Relaxed));
         match failure {
             Some(failure) => Err(failure.fault(self.queue.id())),
             None => Ok(()),
@@ -167,7 +182,8 @@ impl<L: Lane> Event<L> {
     /// # Errors
     /// The failure of its work.
     pub fn query(&self) -> Result<Progress> {
-        self.point().map_or(Ok(Progress::Done), |point| point.query())
+        self.point()
+            .map_or(Ok(Progress::Done), |point| point.query())
     }
 
     /// Waits for its work.

@@ -111,10 +111,7 @@ mod tests {
         // SAFETY: a constant.
         let label = unsafe { Label::new(c"mm".as_ptr()) };
         let failure = Failure::new(Fault::new(11, "it failed"), label, 7, 1);
-        assert_eq!(
-            failure.fault(1).text(),
-            "it failed [label=mm submission=7]"
-        );
+        assert_eq!(failure.fault(1).text(), "it failed [label=mm submission=7]");
         let elsewhere = failure.fault(2);
         assert!(elsewhere.text().contains("waited for"), "{elsewhere:?}");
         assert!(elsewhere.text().ends_with("submission=7]"));

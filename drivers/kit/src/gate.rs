@@ -40,9 +40,16 @@ impl Gate {
         self.0.load(Ordering::Acquire) & CLOSED == 0
     }
 
-    /// Says whether it was open.
-    pub(crate) fn close(&self) -> bool {
-        self.0.fetch_or(CLOSED, Ordering::AcqRel) & CLOSED == 0
+    /// Closes it. If it was open, the answer is how many submissions there were; as many as can be if some thread is
+    /// still inside, whose submission is not among them.
+    pub(crate) fn close(&self) -> Option<u64> {
+        let before = self.0.fetch_or(CLOSED, Ordering::AcqRel);
+        let count = if before & INSIDE == 0 {
+            before & COUNT
+        } else {
+            u64::MAX
+        };
+        (before & CLOSED == 0).then_some(count)
     }
 
     pub(crate) fn open(&self) {
@@ -102,11 +109,13 @@ mod tests {
         gate.enter().unwrap().submitted();
         drop(gate.enter().unwrap());
         assert_eq!(gate.count(), 1);
-        assert!(gate.close() && !gate.close());
+        assert_eq!((gate.close(), gate.close()), (Some(1), None));
         assert!(gate.enter().is_none() && !gate.is_open());
         assert_eq!(gate.count_one(), 2);
         gate.open();
-        gate.enter().unwrap().submitted();
+        let pass = gate.enter().unwrap();
+        assert_eq!(gate.close(), Some(u64::MAX));
+        pass.submitted();
         assert_eq!(gate.count(), 3);
         gate.wait_until_empty();
     }
@@ -127,10 +136,7 @@ mod tests {
                 });
                 gate.close();
                 gate.wait_until_empty();
-                let pair = (
-                    done.load(Ordering::Relaxed),
-                    inside.load(Ordering::Relaxed),
-                );
+                let pair = (done.load(Ordering::Relaxed), inside.load(Ordering::Relaxed));
                 assert!(pair.0 || !pair.1, "{pair:?}");
             });
             gate.open();

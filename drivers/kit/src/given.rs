@@ -130,10 +130,8 @@ mod tests {
             flags: 9,
         };
         // SAFETY: a live struct, no larger than its first word says.
-        assert_eq!(
-            unsafe { field!(&params, c::otr_queue_params, flags) },
-            Some(9)
-        );
+        let flags = unsafe { field!(&params, c::otr_queue_params, flags) };
+        assert_eq!(flags, Some(9));
         params.struct_size = offset_of!(c::otr_queue_params, flags);
         // SAFETY: as above.
         let (flags, priority) = unsafe {

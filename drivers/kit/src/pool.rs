@@ -152,8 +152,7 @@ mod tests {
         pool.run(|| panic!("broken")).unwrap();
         let done = Arc::new(AtomicUsize::new(0));
         let other = Arc::clone(&done);
-        pool.run(move || drop(other.fetch_add(1, Ordering::SeqCst)))
-            .unwrap();
+        pool.run(move || other.store(1, Ordering::SeqCst)).unwrap();
         pool.finish();
         std::panic::set_hook(hook);
         assert_eq!(done.load(Ordering::SeqCst), 1);

@@ -280,12 +280,14 @@ impl<L: Lane> Queue<L> {
     /// Makes a point behind all that was submitted (R21).
     pub(crate) fn point(self: &Arc<Self>, timed: bool) -> Result<Arc<Point<L>>> {
         if self.gate.is_open() {
+            // Read before the marker is made, as in `tail`.
+            let count = self.gate.count();
             let marker = if timed {
                 Some(Arc::new(self.lane.mark(true)?))
             } else {
                 self.tail()?
             };
-            return Ok(Arc::new(Point::behind(self, timed, marker)));
+            return Ok(Arc::new(Point::behind(self, timed, count, marker)));
         }
         let point = Arc::new(Point::ahead(self, timed));
         let kept = Arc::clone(&point);
@@ -297,7 +299,7 @@ impl<L: Lane> Queue<L> {
     fn tail(&self) -> Result<Option<Arc<L::Marker>>> {
         // Read before the marker is made, so that the marker is behind as many.
         let count = self.gate.count();
-        if self.finished.load(Ordering::Acquire) >= count {
+        if self.is_known_to_have_finished(count) {
             return Ok(None);
         }
         let mut tail = self.tail.lock();
@@ -320,14 +322,14 @@ impl<L: Lane> Queue<L> {
         if list.items.try_reserve(1).is_err() {
             return Err(Fault::host_memory("no host memory left for a command"));
         }
-        if self.gate.close() {
-            list.drained = false;
+        if let Some(count) = self.gate.close() {
+            list.drained = self.is_known_to_have_finished(count);
         }
         list.taken += 1;
         let number = if counts { self.gate.count_one() } else { 0 };
         let item = item(number);
         if let Item::Mark(point) = &item {
-            point.place_at(list.taken);
+            point.place_at(list.taken, self.gate.count());
         }
         list.items.push_back(item);
         let length = list.items.len();
@@ -396,7 +398,10 @@ impl<L: Lane> Queue<L> {
         while list.done < end
             && let Some(item) = list.items.pop_front()
         {
-            let upstream = list.failure.as_ref().map(|(_, failure)| Arc::clone(failure));
+            let upstream = list
+                .failure
+                .as_ref()
+                .map(|(_, failure)| Arc::clone(failure));
             let mut drained = list.drained;
             let failure =
                 MutexGuard::unlocked(list, || self.step(item, upstream.as_ref(), &mut drained));
@@ -410,12 +415,25 @@ impl<L: Lane> Queue<L> {
             self.progress.notify_all();
         }
         list.running = false;
+        if list.items.is_empty() && list.drained {
+            // The gate is closed, so that nothing but the list was submitted.
+            self.has_finished(self.gate.count());
+        }
         self.open_if_sound(list);
         if !list.items.is_empty() && list.wanted > list.done && !list.called {
             // If there is no thread, the next one who asks tries again.
             let _ = self.call_a_thread(list);
         }
         self.progress.notify_all();
+    }
+
+    /// So many submissions have finished.
+    pub(crate) fn has_finished(&self, count: u64) {
+        self.finished.fetch_max(count, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_known_to_have_finished(&self, count: u64) -> bool {
+        self.finished.load(Ordering::Acquire) >= count
     }
 
     fn open_if_sound(&self, list: &List<L>) {
@@ -431,9 +449,8 @@ impl<L: Lane> Queue<L> {
         upstream: Option<&Arc<Failure>>,
         drained: &mut bool,
     ) -> Option<Arc<Failure>> {
-        let failure = |fault, label, number| {
-            Some(Arc::new(Failure::new(fault, label, number, self.id)))
-        };
+        let failure =
+            |fault, label, number| Some(Arc::new(Failure::new(fault, label, number, self.id)));
         match item {
             Item::Command(command, label, number) => {
                 if upstream.is_some() {
@@ -464,7 +481,13 @@ impl<L: Lane> Queue<L> {
                 *drained = false;
                 // A failed queue waits too: host calls behind it may free what the point guards.
                 let joined = marker.map_or(Ok(true), |marker| {
-                    contained(|| point.queue().lane.flush().and_then(|()| self.lane.join(marker)))
+                    contained(|| {
+                        point
+                            .queue()
+                            .lane
+                            .flush()
+                            .and_then(|()| self.lane.join(marker))
+                    })
                 });
                 let waited = match (joined, marker) {
                     (Ok(false), Some(marker)) => contained(|| marker.wait()),
@@ -480,7 +503,8 @@ impl<L: Lane> Queue<L> {
                 let marker = if *drained && !point.is_timed() {
                     Ok(None)
                 } else {
-                    contained(|| self.lane.mark(point.is_timed())).map(|marker| Some(Arc::new(marker)))
+                    contained(|| self.lane.mark(point.is_timed()))
+                        .map(|marker| Some(Arc::new(marker)))
                 };
                 let (marker, failed) = match marker {
                     Ok(marker) => (marker, None),
@@ -507,14 +531,16 @@ impl<L: Lane> Queue<L> {
                 self.flush()?;
                 return Ok(Progress::NotReady);
             }
-            list.failure.as_ref().map(|(_, failure)| Arc::clone(failure))
+            list.failure
+                .as_ref()
+                .map(|(_, failure)| Arc::clone(failure))
         };
         let count = self.gate.count();
         if let Some(marker) = self.tail()? {
             self.lane.flush()?;
             match marker.is_done() {
                 Ok(false) => return Ok(Progress::NotReady),
-                Ok(true) => drop(self.finished.fetch_max(count, Ordering::AcqRel)),
+                Ok(true) => self.has_finished(count),
                 Err(fault) => return Err(self.fail(fault).fault(self.id)),
             }
         }
@@ -542,9 +568,9 @@ impl<L: Lane> Queue<L> {
     pub fn synchronize(self: &Arc<Self>) -> Result {
         if self.gate.is_open() {
             let count = self.gate.count();
-            if self.finished.load(Ordering::Acquire) < count {
+            if !self.is_known_to_have_finished(count) {
                 self.lane.finish()?;
-                self.finished.fetch_max(count, Ordering::AcqRel);
+                self.has_finished(count);
             }
             return Ok(());
         }
@@ -565,7 +591,7 @@ impl<L: Lane> Queue<L> {
         self.open_if_sound(&list);
         drop(list);
         if finished.is_ok() {
-            self.finished.fetch_max(count, Ordering::AcqRel);
+            self.has_finished(count);
         }
         match failure {
             Some((_, failure)) => Err(failure.fault(self.id)),
@@ -593,3 +619,6 @@ impl<L: Lane> Queue<L> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

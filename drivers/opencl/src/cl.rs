@@ -177,18 +177,14 @@ fn name(status: cl_int) -> &'static str {
 }
 
 /// A number that one of OpenCL's `clGet...Info` functions gives; `None` if it does not.
-pub(crate) fn number<T: Default>(
-    get: impl FnOnce(usize, *mut c_void) -> cl_int,
-) -> Option<T> {
+pub(crate) fn number<T: Default>(get: impl FnOnce(usize, *mut c_void) -> cl_int) -> Option<T> {
     let mut value = T::default();
     let status = get(size_of::<T>(), (&raw mut value).cast());
     (status == CL_SUCCESS).then_some(value)
 }
 
 /// Bytes of any number that one of OpenCL's `clGet...Info` functions gives: first it is asked how many there are.
-pub(crate) fn bytes(
-    get: impl Fn(usize, *mut c_void, *mut usize) -> cl_int,
-) -> Option<Vec<u8>> {
+pub(crate) fn bytes(get: impl Fn(usize, *mut c_void, *mut usize) -> cl_int) -> Option<Vec<u8>> {
     let mut size = 0;
     if get(0, std::ptr::null_mut(), &mut size) != CL_SUCCESS {
         return None;

@@ -42,7 +42,7 @@ impl Context {
     fn of(cl: &'static Cl, candidates: &[Candidate]) -> Result<Arc<Self>> {
         let ids: Vec<_> = candidates.iter().map(|one| one.device).collect();
         let platform = candidates[0].platform;
-        let properties = [cl::CL_CONTEXT_PLATFORM as isize, platform as isize, 0];
+        let properties = [cl::CL_CONTEXT_PLATFORM, platform as isize, 0];
         let mut status = cl::CL_SUCCESS;
         // SAFETY: a list that ends in 0, and as many live devices as are counted.
         let raw = unsafe {
@@ -117,16 +117,23 @@ impl Device {
             largest: largest.min(candidate.memory),
             largest_group,
             largest_block: largest_block.unwrap_or([largest_group, 1, 1]),
-            version: [cl::CL_DEVICE_NAME, cl::CL_DEVICE_VERSION, cl::CL_DRIVER_VERSION]
-                .map(|what| ask_text(cl, id, what))
-                .join(", "),
+            version: [
+                cl::CL_DEVICE_NAME,
+                cl::CL_DEVICE_VERSION,
+                cl::CL_DRIVER_VERSION,
+            ]
+            .map(|what| ask_text(cl, id, what))
+            .join(", "),
             clock,
             // SAFETY: zero is valid for all fields: integers, and a pointer.
             properties: unsafe { std::mem::zeroed() },
         };
         let mut properties = device.properties;
         put_text(&mut properties.name, &ask_text(cl, id, cl::CL_DEVICE_NAME));
-        put_text(&mut properties.vendor, &ask_text(cl, id, cl::CL_DEVICE_VENDOR));
+        put_text(
+            &mut properties.vendor,
+            &ask_text(cl, id, cl::CL_DEVICE_VENDOR),
+        );
         let extensions = ask_text(cl, id, cl::CL_DEVICE_EXTENSIONS);
         let has = |name| extensions.split_whitespace().any(|one| one == name);
         if has("cl_khr_device_uuid") {
@@ -232,9 +239,8 @@ impl Clock {
             let mut event = std::ptr::null_mut();
             let before = host_time(clock);
             // SAFETY: a live queue, and a place for the event.
-            let status = unsafe {
-                (cl.clEnqueueMarkerWithWaitList)(queue, 0, std::ptr::null(), &mut event)
-            };
+            let status =
+                unsafe { (cl.clEnqueueMarkerWithWaitList)(queue, 0, std::ptr::null(), &mut event) };
             let after = host_time(clock);
             cl::check(status, "clEnqueueMarkerWithWaitList")?;
             // SAFETY: the event of the marker, which is released here.
@@ -276,7 +282,9 @@ impl Clock {
 fn has_2_1(cl: &Cl, device: cl::cl_device_id) -> bool {
     let text = ask_text(cl, device, cl::CL_DEVICE_VERSION);
     let number = text.strip_prefix("OpenCL ").unwrap_or_default();
-    let mut parts = number.split([' ', '.']).map(|part| part.parse().unwrap_or(0));
+    let mut parts = number
+        .split([' ', '.'])
+        .map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (2, 1)
 }
 

@@ -109,10 +109,7 @@ pub(crate) unsafe fn synchronize(event: *mut c::otr_drv_event) -> Result {
 
 /// # Safety
 /// R8.
-pub(crate) unsafe fn queue_wait(
-    queue: *mut c::otr_queue,
-    event: *mut c::otr_drv_event,
-) -> Result {
+pub(crate) unsafe fn queue_wait(queue: *mut c::otr_queue, event: *mut c::otr_drv_event) -> Result {
     // SAFETY: this function's contract.
     let (event, queue) = unsafe { both(event, queue)? };
     match event.event.point() {

@@ -186,7 +186,10 @@ impl Kernel {
             let start = part.offset as usize;
             // An argument of local memory has nothing in the block (R30).
             let start = if bytes == 0 { 0 } else { start };
-            let Some(value) = block.get(start..).and_then(|rest| rest.get(..bytes as usize)) else {
+            let Some(value) = block
+                .get(start..)
+                .and_then(|rest| rest.get(..bytes as usize))
+            else {
                 return Err(self.wrong(index, part, "it reaches beyond the block of arguments"));
             };
             let status = match part.kind {
@@ -195,9 +198,7 @@ impl Kernel {
                     address.copy_from_slice(value);
                     match u64::from_ne_bytes(address) {
                         // SAFETY: a live kernel that is this thread's; NULL is the pointer 0.
-                        0 => unsafe {
-                            (cl.clSetKernelArg)(object, index, 8, std::ptr::null())
-                        },
+                        0 => unsafe { (cl.clSetKernelArg)(object, index, 8, std::ptr::null()) },
                         // SAFETY: as above; R7: the host sees to it that the address is live.
                         address => unsafe {
                             (cl.clSetKernelArgSVMPointer)(object, index, address as *const c_void)
@@ -395,7 +396,8 @@ pub(crate) struct Launch {
 impl Launch {
     pub(crate) fn issue(&self, lane: &Lane) -> Result {
         let enqueue = |object| self.kernel.enqueue(lane, object, &self.shape);
-        self.kernel.with_arguments(&self.block, &self.parts, enqueue)
+        self.kernel
+            .with_arguments(&self.block, &self.parts, enqueue)
     }
 }
 
@@ -437,8 +439,16 @@ pub(crate) unsafe fn launch(
     // SAFETY: R10: lists of the lengths that the launch has.
     let (block, parts) = unsafe {
         (
-            list(launch.args.cast::<u8>(), launch.args_size, "the block of arguments")?,
-            list(launch.arguments, launch.argument_count, "the list of arguments")?,
+            list(
+                launch.args.cast::<u8>(),
+                launch.args_size,
+                "the block of arguments",
+            )?,
+            list(
+                launch.arguments,
+                launch.argument_count,
+                "the list of arguments",
+            )?,
         )
     };
     let shape = Shape::of(launch)?;
@@ -465,12 +475,12 @@ pub(crate) unsafe fn launch(
 /// A launch in full: that of an older host ends earlier, and what it lacks is 0 (R1).
 ///
 /// # Safety
-/// `launch` is a struct of its size, which lives for `'a`.
+/// `launch` is a struct of its size, which lives as long as `shorter` is borrowed.
 #[inline]
-unsafe fn whole<'a>(
+unsafe fn whole(
     launch: *const c::otr_launch,
-    shorter: &'a mut MaybeUninit<c::otr_launch>,
-) -> &'a c::otr_launch {
+    shorter: &mut MaybeUninit<c::otr_launch>,
+) -> &c::otr_launch {
     // SAFETY: every struct begins with its size.
     let size = unsafe { launch.cast::<usize>().read() };
     if size >= size_of::<c::otr_launch>() {

@@ -118,7 +118,9 @@ pub(crate) unsafe fn pinned_alloc(
         Some(index) => mapped(open.cl, &open.devices[index], index as u32, size),
     };
     let (pointer, kind) = taken.ok_or_else(|| {
-        Fault::host_memory(format!("{size} bytes of pinned host memory are not to be had"))
+        Fault::host_memory(format!(
+            "{size} bytes of pinned host memory are not to be had"
+        ))
     })?;
     open.pinned.0.lock().insert(pointer as usize, kind);
     place.give(pointer);
@@ -188,7 +190,20 @@ fn mapped(cl: &'static Cl, device: &Device, index: u32, size: u64) -> Option<(*m
         let (none, event) = (std::ptr::null(), std::ptr::null_mut());
         let (map, wait) = (cl.clEnqueueMapBuffer, cl::CL_TRUE);
         // SAFETY: a live queue and buffer of one context, and all of the buffer.
-        unsafe { map(queue, buffer, wait, access, 0, size, 0, none, event, &mut status) }
+        unsafe {
+            map(
+                queue,
+                buffer,
+                wait,
+                access,
+                0,
+                size,
+                0,
+                none,
+                event,
+                &mut status,
+            )
+        }
     });
     match pointer {
         Some(pointer) if status == cl::CL_SUCCESS && !pointer.is_null() => {

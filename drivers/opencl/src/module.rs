@@ -153,7 +153,12 @@ fn of_il(cl: &'static Cl, device: &Device, code: &[u8]) -> Result<Program> {
     let mut status = cl::CL_SUCCESS;
     // SAFETY: as many bytes, which OpenCL copies.
     let raw = unsafe {
-        create(device.context.raw, code.as_ptr().cast(), code.len(), &mut status)
+        create(
+            device.context.raw,
+            code.as_ptr().cast(),
+            code.len(),
+            &mut status,
+        )
     };
     if status == cl::CL_INVALID_VALUE {
         return Err(Fault::argument("the runtime does not take this SPIR-V"));
@@ -179,7 +184,9 @@ fn of_binary(cl: &'static Cl, device: &Device, code: &[u8]) -> Result<Program> {
         )
     };
     if status == cl::CL_INVALID_BINARY || state == cl::CL_INVALID_BINARY {
-        return Err(Fault::argument("the runtime does not take this compiled form"));
+        return Err(Fault::argument(
+            "the runtime does not take this compiled form",
+        ));
     }
     cl::check(status, "clCreateProgramWithBinary")?;
     Ok(Program { cl, raw })
@@ -189,8 +196,7 @@ fn build(program: &Program, device: &Device, options: &CStr) -> Result {
     let cl = program.cl;
     let (id, data) = (device.id, std::ptr::null_mut());
     // SAFETY: a live program, one device of its context, a text, and no callback: the call waits.
-    let status =
-        unsafe { (cl.clBuildProgram)(program.raw, 1, &id, options.as_ptr(), None, data) };
+    let status = unsafe { (cl.clBuildProgram)(program.raw, 1, &id, options.as_ptr(), None, data) };
     if status == cl::CL_SUCCESS {
         return Ok(());
     }
@@ -302,8 +308,8 @@ pub(crate) unsafe fn binary(
 
 /// What OpenCL compiled for a device.
 fn compiled(program: &Program, device: &Device) -> Result<Vec<u8>> {
-    // SAFETY: a live program; the sizes are those of the buffers.
     let ask = |what| {
+        // SAFETY: a live program; the sizes are those of the buffers.
         cl::bytes(|size, to, got| unsafe {
             (program.cl.clGetProgramInfo)(program.raw, what, size, to, got)
         })

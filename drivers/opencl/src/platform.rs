@@ -126,14 +126,19 @@ pub(crate) fn find(cl: &Cl, choice: &Choice) -> Result<Vec<Candidate>> {
     }
     if !found.is_empty() {
         for reason in reasons {
-            table::log(c::OTR_LOG_WARN, &format!("opencl: {reason}: it is left out"));
+            table::log(
+                c::OTR_LOG_WARN,
+                &format!("opencl: {reason}: it is left out"),
+            );
         }
         return Ok(found);
     }
     if reasons.is_empty() {
         let which = match choice.device {
             None => "the chosen platforms have no device".to_owned(),
-            Some(_) => format!("none of the {index} devices of the chosen platforms is the one of the option device="),
+            Some(_) => format!(
+                "none of the {index} devices of the chosen platforms is the one of the option device="
+            ),
         };
         return Err(not_found(which));
     }
@@ -173,8 +178,7 @@ fn platforms(cl: &Cl) -> Result<Vec<(cl::cl_platform_id, String)>> {
 fn devices(cl: &Cl, platform: cl::cl_platform_id) -> Vec<cl::cl_device_id> {
     let (all, mut count) = (cl::CL_DEVICE_TYPE_ALL, 0);
     // SAFETY: a live platform; asks for the number alone.
-    let status =
-        unsafe { (cl.clGetDeviceIDs)(platform, all, 0, std::ptr::null_mut(), &mut count) };
+    let status = unsafe { (cl.clGetDeviceIDs)(platform, all, 0, std::ptr::null_mut(), &mut count) };
     if status != cl::CL_SUCCESS {
         return Vec::new();
     }

@@ -71,8 +71,10 @@ pub(crate) struct Fill {
 /// A place in a queue of OpenCL's: the event of a marker.
 pub(crate) struct Marker {
     cl: &'static Cl,
-    event: cl::cl_event,
     context: cl::cl_context,
+    event: cl::cl_event,
+    /// A marker with a timestamp, right behind it on a queue of its own; or NULL.
+    stamp: cl::cl_event,
 }
 
 // SAFETY: OpenCL's events may be used by any thread.
@@ -82,33 +84,49 @@ unsafe impl Sync for Marker {}
 
 impl Drop for Marker {
     fn drop(&mut self) {
-        // SAFETY: the reference that the marker got.
-        unsafe { (self.cl.clReleaseEvent)(self.event) };
+        for event in [self.event, self.stamp] {
+            if !event.is_null() {
+                // SAFETY: the reference that the marker got.
+                unsafe { (self.cl.clReleaseEvent)(event) };
+            }
+        }
     }
 }
 
+/// Puts a marker into a queue, behind an event as well if there is one, and gives the marker's event.
+fn mark(cl: &Cl, raw: cl::cl_command_queue, behind: Option<cl::cl_event>) -> Result<cl::cl_event> {
+    let mut event = std::ptr::null_mut();
+    let list = behind.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let count = u32::from(behind.is_some());
+    // SAFETY: a live queue, a live event of the same context or none, and a place for the event.
+    let status = unsafe { (cl.clEnqueueMarkerWithWaitList)(raw, count, list, &mut event) };
+    cl::check(status, "clEnqueueMarkerWithWaitList")?;
+    Ok(event)
+}
+
 impl Marker {
-    /// A marker behind what is in a queue, and behind another event if there is one.
-    fn new(lane: &Lane, raw: cl::cl_command_queue, behind: Option<&Self>) -> Result<Self> {
-        let cl = lane.open.cl;
-        let mut event = std::ptr::null_mut();
-        let (count, list) = behind.map_or((0, std::ptr::null()), |one| (1, &raw const one.event));
-        // SAFETY: a live queue, a live event of the same context or none, and a place for the event.
-        let status = unsafe { (cl.clEnqueueMarkerWithWaitList)(raw, count, list, &mut event) };
-        cl::check(status, "clEnqueueMarkerWithWaitList")?;
-        let context = lane.device().context.raw;
-        Ok(Self { cl, event, context })
+    /// The last of its events, which who comes behind it waits for: so that times follow the order of the work.
+    fn last(&self) -> &cl::cl_event {
+        if self.stamp.is_null() {
+            &self.event
+        } else {
+            &self.stamp
+        }
     }
 
-    /// When it was reached, on the clock of the device.
+    /// When it was reached, on the clock of the device. It has been reached; the timestamp is at most on its way.
     pub(crate) fn time(&self) -> Result<u64> {
+        kit::Marker::wait(self)?;
         // SAFETY: a live event; the size is that of the place.
         let time = cl::number(|size, to| unsafe {
             let what = cl::CL_PROFILING_COMMAND_END;
-            (self.cl.clGetEventProfilingInfo)(self.event, what, size, to, std::ptr::null_mut())
+            (self.cl.clGetEventProfilingInfo)(*self.last(), what, size, to, std::ptr::null_mut())
         });
         time.ok_or_else(|| {
-            cl::fault(cl::CL_PROFILING_INFO_NOT_AVAILABLE, "clGetEventProfilingInfo")
+            cl::fault(
+                cl::CL_PROFILING_INFO_NOT_AVAILABLE,
+                "clGetEventProfilingInfo",
+            )
         })
     }
 }
@@ -129,7 +147,7 @@ impl kit::Marker for Marker {
 
     fn wait(&self) -> Result {
         // SAFETY: one live event.
-        let status = unsafe { (self.cl.clWaitForEvents)(1, &self.event) };
+        let status = unsafe { (self.cl.clWaitForEvents)(1, self.last()) };
         if status == cl::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST {
             // The event itself says more.
             self.is_done()?;
@@ -151,17 +169,22 @@ impl kit::Lane for Lane {
     }
 
     fn mark(&self, timed: bool) -> Result<Marker> {
-        let marker = Marker::new(self, self.raw, None)?;
-        if !timed {
-            return Ok(marker);
+        let cl = self.open.cl;
+        let mut marker = Marker {
+            cl,
+            context: self.device().context.raw,
+            event: mark(cl, self.raw, None)?,
+            stamp: std::ptr::null_mut(),
+        };
+        if timed {
+            let timing = self.timing()?;
+            marker.stamp = mark(cl, timing, Some(marker.event))?;
+            // One queue waits for the other, and nobody else knows that.
+            self.flush()?;
+            // SAFETY: a live queue.
+            cl::check(unsafe { (cl.clFlush)(timing) }, "clFlush")?;
         }
-        let timing = self.timing()?;
-        let stamped = Marker::new(self, timing, Some(&marker))?;
-        // The other queue is waited for by events, and those who wait do not know it.
-        self.flush()?;
-        // SAFETY: a live queue.
-        cl::check(unsafe { (self.open.cl.clFlush)(timing) }, "clFlush")?;
-        Ok(stamped)
+        Ok(marker)
     }
 
     fn join(&self, marker: &Marker) -> Result<bool> {
@@ -170,7 +193,7 @@ impl kit::Lane for Lane {
         }
         let barrier = self.open.cl.clEnqueueBarrierWithWaitList;
         // SAFETY: a live queue, and one live event of its context.
-        let status = unsafe { barrier(self.raw, 1, &marker.event, std::ptr::null_mut()) };
+        let status = unsafe { barrier(self.raw, 1, marker.last(), std::ptr::null_mut()) };
         cl::check(status, "clEnqueueBarrierWithWaitList").map(|()| true)
     }
 
@@ -219,8 +242,18 @@ impl Lane {
         let (copy, none) = (self.open.cl.clEnqueueSVMMemcpy, std::ptr::null());
         let (wait, size) = (cl::CL_FALSE, size as usize);
         // SAFETY: R26: both ranges are live until the copy has finished, and do not overlap.
-        let status =
-            unsafe { copy(self.raw, wait, to, from, size, 0, none, std::ptr::null_mut()) };
+        let status = unsafe {
+            copy(
+                self.raw,
+                wait,
+                to,
+                from,
+                size,
+                0,
+                none,
+                std::ptr::null_mut(),
+            )
+        };
         cl::check(status, "clEnqueueSVMMemcpy")
     }
 
@@ -378,7 +411,12 @@ pub(crate) unsafe fn copy(
         }
     };
     let side = |device| if device { Some(queue.device) } else { None };
-    submit_copy(queue, (side(to_device), dst), (side(from_device), src), size)
+    submit_copy(
+        queue,
+        (side(to_device), dst),
+        (side(from_device), src),
+        size,
+    )
 }
 
 /// A copy between places on a device, or on the host without one.
@@ -503,7 +541,10 @@ pub(crate) unsafe fn peer_copy(
 ) -> Result {
     // SAFETY: this function's contract.
     let queue = unsafe { get(handle)? };
-    let (to, from) = (queue.open.device(dst_device)?, queue.open.device(src_device)?);
+    let (to, from) = (
+        queue.open.device(dst_device)?,
+        queue.open.device(src_device)?,
+    );
     if queue.device != dst_device && queue.device != src_device {
         return Err(Fault::new(
             c::OTR_ERR_INVALID_DEVICE,
@@ -518,5 +559,10 @@ pub(crate) unsafe fn peer_copy(
             "device {src_device} and device {dst_device} are of two platforms: copy through the host"
         )));
     }
-    submit_copy(queue, (Some(dst_device), dst), (Some(src_device), src), size)
+    submit_copy(
+        queue,
+        (Some(dst_device), dst),
+        (Some(src_device), src),
+        size,
+    )
 }

@@ -134,7 +134,7 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
 /// # Safety
 /// R1, R2: the host's description and a place for the table, or NULL, which is refused.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn otr_driver_get_api(
+pub(crate) unsafe extern "C" fn otr_driver_get_api(
     host: *const c::otr_host_info,
     place: *mut *const c::otr_driver_api,
 ) -> c::otr_code_t {

@@ -62,7 +62,10 @@ pub(crate) fn opened(options: &str) -> Option<Arc<driver::Open>> {
 fn an_unknown_option_is_refused_by_its_name() {
     let (code, text) = open("colour=red").unwrap_err();
     assert_eq!(code, c::OTR_ERR_INVALID_ARGUMENT);
-    assert!(text.contains("`colour`") && text.contains("host_visible"), "{text}");
+    assert!(
+        text.contains("`colour`") && text.contains("host_visible"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::ptr::null_mut;
 
 use outrigger_device::{Code, CopyKind};
 
-use super::kit::{Bench, HostBytes, block, copy, fill, free, holds, pattern, read, threads, write};
+use super::kit::{
+    Bench, HostBytes, block, copy, fill, free, holds, part, pattern, read, threads, write,
+};
 use super::raw::{Raw, call};
 use crate::test::tests;
 use crate::verdict::{answers, check, equal};
@@ -375,7 +377,7 @@ fn work_goes_on_when_memory_is_refused(context: &Context) -> Verdict {
 
 fn memory_comes_back(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
-    let size = bench.properties(0)?.total_memory / 3;
+    let size = part(&bench, 3)?;
     for round in 0..2000 {
         let address = bench.driver().memory_alloc(0, size);
         let address =
@@ -402,7 +404,7 @@ fn memory_comes_back_in_one_piece(context: &Context) -> Verdict {
         // SAFETY: no work uses it.
         unsafe { bench.driver().memory_free(address) }?;
     }
-    bench.memory(total / 2)?;
+    bench.memory(part(&bench, 2)?)?;
     bench.finish()
 }
 

@@ -126,6 +126,17 @@ pub(super) fn free(driver: &Driver) -> Verdict<Vec<Option<(u64, u64)>>> {
         .collect::<Result<_, _>>()?)
 }
 
+/// A part of the memory of device 0, or less where one allocation cannot be as large.
+#[track_caller]
+pub(super) fn part(bench: &Bench, parts: u64) -> Verdict<u64> {
+    let properties = bench.properties(0)?;
+    let most = match properties.largest_allocation {
+        0 => properties.total_memory,
+        most => most,
+    };
+    Ok(most.min(properties.total_memory / parts))
+}
+
 /// Host memory that copies use. It is never given back, since a failing test does not wait for them.
 #[derive(Clone, Copy)]
 pub(super) struct HostBytes {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use outrigger_device::{Code, CopyKind};
 
 use super::kit::{
-    Bench, HostBytes, Log, block, copy, fail, fill, holds, pattern, read, threads, within, write,
+    Bench, HostBytes, Log, block, copy, fail, fill, holds, part, pattern, read, threads, within,
+    write,
 };
 use crate::test::tests;
 use crate::verdict::{answers, check, equal};
@@ -201,7 +202,7 @@ fn memory_pressure(context: &Context) -> Verdict {
         }
         Ok(())
     })?;
-    bench.memory(total / 2)?;
+    bench.memory(part(&bench, 2)?)?;
     bench.finish()
 }
 
