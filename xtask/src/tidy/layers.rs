@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 21] = [
+const LAYERS: [&str; 24] = [
     "outrigger-locks",
     "outrigger-store",
     "outrigger-device",
@@ -29,6 +29,9 @@ const LAYERS: [&str; 21] = [
     "outrigger-soak",
     "outrigger-bench-alloc",
     "outrigger-cli",
+    "outrigger-driver-kit",
+    "outrigger-driver-opencl",
+    "outrigger-driver-cuda",
     "xtask",
 ];
 
