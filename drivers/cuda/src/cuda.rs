@@ -18,6 +18,7 @@ pub(crate) type Module = *mut c_void;
 pub(crate) type Function = *mut c_void;
 pub(crate) type LinkState = *mut c_void;
 pub(crate) type Physical = u64;
+pub(crate) type WaitValue = unsafe extern "C" fn(Stream, u64, u32, c_uint) -> Status;
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
 /// The 16 bytes of a `CUuuid`.
@@ -117,6 +118,8 @@ numbers! {
 }
 
 pub(crate) const STREAM_NON_BLOCKING: c_uint = 1;
+/// Until the word is the value, or beyond it.
+pub(crate) const WAIT_VALUE_GEQ: c_uint = 0;
 pub(crate) const EVENT_DEFAULT: c_uint = 0;
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(crate) const HOST_ALLOC_PORTABLE: c_uint = 1;
@@ -227,6 +230,8 @@ functions! {
         set_access = "cuMemSetAccess" (u64, usize, *const Access, usize);
     }
     optional {
+        // From 11.7 on in this form.
+        stream_wait_value = "cuStreamWaitValue32_v2" (Stream, u64, u32, c_uint);
         // From 12.4 on.
         module_function_count = "cuModuleGetFunctionCount" (*mut c_uint, Module);
         module_functions = "cuModuleEnumerateFunctions" (*mut Function, c_uint, Module);

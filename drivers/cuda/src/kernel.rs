@@ -108,6 +108,7 @@ unsafe fn launch_now(
 ) -> Result {
     let device = lane.device();
     let _entered = device.enter()?;
+    let _turn = lane.turn(false);
     let none = std::ptr::null_mut();
     let mut extra = [
         cuda::LAUNCH_PARAM_BUFFER_POINTER,

@@ -1,15 +1,14 @@
 //! Streams as lanes of the kit: what puts a command into a stream of CUDA's.
 
-use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use outrigger_contract as c;
 use outrigger_driver_kit::Result;
 use outrigger_driver_kit::queue::{self as kit, HostFn};
-use parking_lot::Mutex;
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::calls::Calls;
 use crate::cuda;
 use crate::device::Device;
 use crate::driver::Open;
@@ -22,14 +21,23 @@ pub(crate) struct Lane {
     pub(crate) open: Arc<Open>,
     pub(crate) device: u32,
     pub(crate) raw: cuda::Stream,
-    pub(crate) staging: Staging,
-    calls: Arc<Calls>,
+    /// Held to write while several calls of CUDA make up one command, and to read over a single one: commands that
+    /// threads submit at the same time take effect one after the other (R16).
+    turn: RwLock<()>,
+    staging: Staging,
+    calls: Arc<Option<Calls>>,
 }
 
 // SAFETY: CUDA's streams may be used by any thread.
 unsafe impl Send for Lane {}
 // SAFETY: as above.
 unsafe impl Sync for Lane {}
+
+/// A command is being put into a stream until this is dropped.
+pub(crate) enum Turn<'a> {
+    One(#[allow(dead_code, reason = "it is held")] RwLockReadGuard<'a, ()>),
+    Several(#[allow(dead_code, reason = "it is held")] RwLockWriteGuard<'a, ()>),
+}
 
 /// A command that waits in a list.
 pub(crate) enum Command {
@@ -82,7 +90,7 @@ pub(crate) struct Marker {
     open: Arc<Open>,
     device: u32,
     event: Raw,
-    calls: Arc<Calls>,
+    calls: Arc<Option<Calls>>,
 }
 
 impl Drop for Marker {
@@ -120,8 +128,13 @@ impl kit::Marker for Marker {
             return Ok(false);
         }
         let done = device.check(told, "cuEventQuery").map(|()| true);
-        self.calls.after(device);
-        done
+        // It is over when the last host call has returned.
+        let called = |calls: &Calls| calls.settle(device);
+        if self.calls.as_ref().as_ref().is_none_or(called) {
+            done
+        } else {
+            Ok(false)
+        }
     }
 
     fn wait(&self) -> Result {
@@ -130,7 +143,7 @@ impl kit::Marker for Marker {
         // SAFETY: a live event.
         let told = unsafe { (device.cuda.event_synchronize)(self.event.0) };
         let done = device.check(told, "cuEventSynchronize");
-        self.calls.after(device);
+        finish_calls(&self.calls, device);
         done
     }
 }
@@ -185,7 +198,7 @@ impl kit::Lane for Lane {
         // SAFETY: a live stream.
         let finished = unsafe { (device.cuda.stream_synchronize)(self.raw) };
         let finished = device.check(finished, "cuStreamSynchronize");
-        self.calls.after(device);
+        finish_calls(&self.calls, device);
         finished
     }
 }
@@ -209,8 +222,9 @@ impl Lane {
             open: Arc::clone(open),
             device: index,
             raw,
+            calls: Arc::new(Calls::new(device, raw, staging.word())),
             staging,
-            calls: Arc::default(),
+            turn: RwLock::new(()),
         })
     }
 
@@ -218,20 +232,24 @@ impl Lane {
         &self.open.devices[self.device as usize]
     }
 
-    /// Calls a host function in the stream. It has no outcome (R27), so that nothing has to wait for it here.
-    pub(crate) fn host_call(&self, function: HostFn, user: *mut c_void) -> Result {
+    /// The turn of a command, which takes several calls of CUDA or one.
+    pub(crate) fn turn(&self, several: bool) -> Turn<'_> {
+        if several {
+            Turn::Several(self.turn.write())
+        } else {
+            Turn::One(self.turn.read())
+        }
+    }
+
+    /// Calls a host function in the stream. It has no outcome (R27), so that nothing has to wait for it here. The answer
+    /// is false if the stream cannot do that.
+    pub(crate) fn host_call(&self, function: HostFn, user: *mut c_void) -> Result<bool> {
         let device = self.device();
         let _entered = device.enter()?;
-        let call = self.calls.add(function, user);
-        let raw = Arc::into_raw(Arc::clone(&call)).cast_mut().cast();
-        // SAFETY: a live stream; `run_call` takes the reference that it is given.
-        let launched = unsafe { (device.cuda.host_function)(self.raw, run_call, raw) };
-        device.check(launched, "cuLaunchHostFunc").inspect_err(|_| {
-            // It counts as called: the host is told that it was not submitted (R4).
-            call.called.store(true, Ordering::Release);
-            // SAFETY: the reference of above, which nobody has taken.
-            drop(unsafe { Arc::from_raw(raw.cast_const().cast::<Call>()) });
-        })
+        match &*self.calls {
+            Some(calls) => calls.submit(device, self.raw, function, user),
+            None => Ok(false),
+        }
     }
 
     pub(crate) fn copy(&self, copy: Copy) -> Result {
@@ -244,6 +262,11 @@ impl Lane {
             size,
         } = copy;
         let (cuda, bytes, stream) = (device.cuda, size as usize, self.raw);
+        let staged = matches!(
+            way,
+            Way::ToDevice { pinned: false } | Way::ToHost { pinned: false }
+        );
+        let _turn = self.turn(staged);
         // SAFETY: R26, for all calls of this block: both ranges are live until the copy has finished, and do not overlap.
         unsafe {
             match way {
@@ -290,6 +313,7 @@ impl Lane {
         }
         let word = (length as u64).min(4).min(1 << dst.trailing_zeros().min(2)) as usize;
         let rows = size as usize / length;
+        let _turn = self.turn(word < length);
         for at in (0..length).step_by(word) {
             let place = dst + at as u64;
             let mut bytes = [0; 4];
@@ -316,75 +340,26 @@ impl Lane {
 impl Drop for Lane {
     fn drop(&mut self) {
         let device = self.device();
-        if let Ok(_entered) = device.enter() {
-            // SAFETY: made by `new`; CUDA keeps a stream until its work has finished.
+        let entered = device.enter();
+        if entered.is_ok() {
+            // The kit drops a lane when its work has finished. What is no work may not have: the first look at the word.
+            // SAFETY: a live stream.
+            unsafe { (device.cuda.stream_synchronize)(self.raw) };
+        }
+        if let Some(calls) = &*self.calls {
+            calls.close(device);
+        }
+        if entered.is_ok() {
+            // SAFETY: made by `new`, and idle.
             unsafe { (device.cuda.stream_destroy)(self.raw) };
-            // The kit drops a lane when its work has finished.
             self.staging.free(device);
         }
-        self.calls.after(device);
     }
 }
 
-/// The host calls that a stream has not come to, in order.
-#[derive(Default)]
-struct Calls(Mutex<VecDeque<Arc<Call>>>);
-
-struct Call {
-    function: HostFn,
-    user: *mut c_void,
-    /// Whoever sets it calls the function.
-    called: AtomicBool,
-}
-
-// SAFETY: R27: the host lets any thread call the function with its pointer.
-unsafe impl Send for Call {}
-// SAFETY: as above; the flag lets one thread through.
-unsafe impl Sync for Call {}
-
-impl Call {
-    /// Calls it, if nobody has.
-    fn run(&self, upstream: i32) {
-        if !self.called.swap(true, Ordering::AcqRel) {
-            // SAFETY: R27: called once, with the pointer of its submission.
-            unsafe { (self.function)(self.user, upstream) };
-        }
+/// What has no outcome has to have been called all the same, also by a stream that is lost.
+fn finish_calls(calls: &Option<Calls>, device: &Device) {
+    if let Some(calls) = calls {
+        calls.finish(device);
     }
-}
-
-impl Calls {
-    fn add(&self, function: HostFn, user: *mut c_void) -> Arc<Call> {
-        let call = Arc::new(Call {
-            function,
-            user,
-            called: AtomicBool::new(false),
-        });
-        let mut calls = self.0.lock();
-        while calls
-            .front()
-            .is_some_and(|first| first.called.load(Ordering::Acquire))
-        {
-            calls.pop_front();
-        }
-        calls.push_back(Arc::clone(&call));
-        call
-    }
-
-    /// A stream whose context is lost calls nobody any more, but every host call is called once (R27).
-    fn after(&self, device: &Device) {
-        if !device.is_lost() {
-            return;
-        }
-        let calls = std::mem::take(&mut *self.0.lock());
-        for call in calls {
-            call.run(c::OTR_ERR_DEVICE_LOST);
-        }
-    }
-}
-
-/// What CUDA calls for a host call.
-unsafe extern "C" fn run_call(call: *mut c_void) {
-    // SAFETY: the reference that `host_call` gave.
-    let call = unsafe { Arc::from_raw(call.cast_const().cast::<Call>()) };
-    call.run(c::OTR_OK);
 }

@@ -235,10 +235,14 @@ pub(crate) unsafe fn host_call(
     let queue = unsafe { get(handle)? };
     if let (Some(function), c::OTR_HOST_CALL_CANNOT_FAIL) = (function, flags) {
         // Without an outcome it may go into the stream, and what comes behind it as well.
+        let later = || Fault::new(LATER, "");
         let submitted = queue.ordered.submit(
             Label::NONE,
-            |lane| lane.host_call(function, user),
-            |_| Err(Fault::new(LATER, "")),
+            |lane| match lane.host_call(function, user)? {
+                true => Ok(()),
+                false => Err(later()),
+            },
+            |_| Err(later()),
         );
         match submitted {
             Err(fault) if fault.code() == LATER => {}

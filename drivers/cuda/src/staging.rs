@@ -14,7 +14,10 @@ use crate::memory::alloc_pinned;
 /// Bytes of a piece: large enough that the host functions between them do not count.
 const BLOCK: u64 = 1 << 20;
 
-/// A block of pinned memory that belongs to a stream.
+/// Bytes behind the block, for a word that the stream waits for: a line of a cache, which nobody else writes to.
+const WORD: u64 = 64;
+
+/// A block of pinned memory that belongs to a stream, and a word.
 pub(crate) struct Staging(*mut c_void);
 
 /// What a host function copies.
@@ -27,7 +30,13 @@ struct Piece {
 impl Staging {
     /// The block; the context of the device is entered.
     pub(crate) fn new(device: &Device) -> Result<Self> {
-        alloc_pinned(device, BLOCK).map(Self)
+        alloc_pinned(device, BLOCK + WORD).map(Self)
+    }
+
+    /// A word of pinned memory that the block does not use.
+    pub(crate) fn word(&self) -> *mut u32 {
+        // SAFETY: behind the block, and within what was allocated.
+        unsafe { self.0.byte_add(BLOCK as usize) }.cast()
     }
 
     /// All that used the block has finished; the context is entered.

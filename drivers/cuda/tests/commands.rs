@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bench::{Bench, block, call, free, read, refusal, write};
-use outrigger_device::{Code, CopyKind};
+use outrigger_device::{Code, CopyKind, sys};
 use serial_test::serial;
 
 #[test]
@@ -97,7 +97,10 @@ fn a_command_is_one_call_of_cuda_where_cuda_has_it() {
     event.record(&queue).unwrap();
     expect("an event where nothing was submitted since", &[]);
     call(&queue, |_| {});
-    expect("a host call without an outcome", &["cuLaunchHostFunc"]);
+    expect(
+        "a host call without an outcome",
+        &["cuLaunchHostFunc", "cuStreamWaitValue32_v2"],
+    );
     queue.synchronize().unwrap();
     expect("a wait", &["cuStreamSynchronize"]);
     queue.synchronize().unwrap();
@@ -337,6 +340,123 @@ fn a_mapping_that_fails_half_way_is_undone() {
     }
     virtual_memory.release(range, 4 * page).unwrap();
     assert_eq!(driver.memory_info(0).unwrap(), before);
+    drop(queue);
+    bench.finish(driver);
+}
+
+#[test]
+#[serial]
+fn a_host_call_that_blocks_keeps_no_other_queue_from_working() {
+    let bench = Bench::new();
+    let driver = bench.open();
+    let (first, second) = (
+        driver.queue_create(0, 0).unwrap(),
+        driver.queue_create(0, 0).unwrap(),
+    );
+    let memory = driver.memory_alloc(0, 64).unwrap();
+    // CUDA has one thread for the functions of all streams, and copies of pageable memory need it too.
+    let gate = block(&first);
+    write(&second, memory, &[3; 64]);
+    let own = gate.clone();
+    call(&second, move |_| own.open());
+    first.synchronize().unwrap();
+    assert_eq!(read(&second, memory, 64), [3; 64]);
+    free(&driver, memory);
+    drop((first, second));
+    bench.finish(driver);
+}
+
+#[test]
+#[serial]
+fn a_host_call_that_cuda_refuses_is_not_called() {
+    let bench = Bench::new();
+    let driver = bench.open();
+    let queue = driver.queue_create(0, 0).unwrap();
+    unsafe extern "C" fn count(user: *mut std::ffi::c_void, _: i32) -> i32 {
+        // SAFETY: the number of the test, which outlives the queue.
+        unsafe { &*user.cast::<AtomicI32>() }.fetch_add(1, Ordering::SeqCst);
+        0
+    }
+    let calls = AtomicI32::new(0);
+    let submit = || {
+        let user = std::ptr::from_ref(&calls).cast_mut().cast();
+        // SAFETY: as above.
+        unsafe { queue.host_call_raw(count, user, sys::OTR_HOST_CALL_CANNOT_FAIL) }
+    };
+    submit().unwrap();
+    bench.fail("cuLaunchHostFunc", 0, 2);
+    assert_eq!(refusal(submit()).0, Code::OUT_OF_MEMORY);
+    // The call is on its way when this is refused, and waited for.
+    bench.fail("cuStreamWaitValue32_v2", 0, 2);
+    submit().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 2);
+    submit().unwrap();
+    queue.synchronize().unwrap();
+    assert_eq!(calls.load(Ordering::SeqCst), 3);
+    drop(queue);
+    // Where streams cannot wait for memory, the list of the kit serves.
+    bench.fail("cuStreamWaitValue32_v2", 0, 801);
+    let queue = driver.queue_create(0, 0).unwrap();
+    bench.calls();
+    call(&queue, |_| {});
+    queue.synchronize().unwrap();
+    assert!(!bench.calls().contains(&"cuLaunchHostFunc".to_owned()));
+    drop(queue);
+    bench.finish(driver);
+}
+
+#[test]
+#[serial]
+fn threads_share_a_queue() {
+    const SIZE: usize = 3 << 19;
+    let bench = Bench::new();
+    let driver = bench.open();
+    let queue = driver.queue_create(0, 0).unwrap();
+    let pinned = driver.pinned().unwrap().alloc(4096).unwrap() as u64;
+    std::thread::scope(|scope| {
+        let (driver, queue) = (&driver, &queue);
+        for thread in 0..3_u8 {
+            scope.spawn(move || {
+                let memory = driver.memory_alloc(0, SIZE as u64).unwrap();
+                for round in 0..40_u8 {
+                    let value = thread * 64 + round;
+                    // Several calls of CUDA each, between which other threads make theirs.
+                    write(queue, memory, &vec![value; SIZE]);
+                    assert!(
+                        read(queue, memory, SIZE) == vec![value; SIZE],
+                        "{thread}: {round}"
+                    );
+                    let pattern: Vec<u8> = (0..16).map(|at| at + value).collect();
+                    // SAFETY: all of the allocation.
+                    unsafe { queue.fill(memory, SIZE as u64, &pattern) }.unwrap();
+                    assert!(
+                        read(queue, memory, SIZE) == pattern.repeat(SIZE / 16),
+                        "{thread}: {round}"
+                    );
+                }
+                free(driver, memory);
+            });
+        }
+        scope.spawn(move || {
+            for _ in 0..400 {
+                queue.host_call(|upstream| upstream).unwrap();
+                call(queue, |_| {});
+                std::thread::yield_now();
+            }
+        });
+        // One call of CUDA each, so that the others' pieces are what can go wrong.
+        scope.spawn(move || {
+            let memory = driver.memory_alloc(0, 4096).unwrap();
+            for _ in 0..400 {
+                // SAFETY: within both, which live until the queue has finished.
+                unsafe { queue.copy(memory, pinned, 4096, CopyKind::HostToDevice) }.unwrap();
+            }
+            queue.synchronize().unwrap();
+            free(driver, memory);
+        });
+    });
+    // SAFETY: no work uses it.
+    unsafe { driver.pinned().unwrap().free(pinned as *mut _) }.unwrap();
     drop(queue);
     bench.finish(driver);
 }

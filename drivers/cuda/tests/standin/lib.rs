@@ -12,9 +12,12 @@ mod nvrtc;
 mod streams;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Mutex;
 
 use calls::api;
 use machine::{Context, DEVICES, context, current};
+
+static HOST_FUNCTIONS: Mutex<()> = Mutex::new(());
 
 api! {
     fn cuInit(flags: c_uint) {
@@ -139,7 +142,11 @@ api! {
 
     fn cuLaunchHostFunc(stream: *mut streams::Stream, function: unsafe extern "C" fn(*mut c_void), user: *mut c_void) {
         let user = user as usize;
-        // SAFETY: the driver promises that the function may be called with its pointer.
-        streams::submit(stream, move || unsafe { function(user as *mut c_void) })
+        streams::submit(stream, move || {
+            // As CUDA may: there is one thread for the functions of all streams, and one that blocks it blocks all.
+            let _turn = HOST_FUNCTIONS.lock().unwrap();
+            // SAFETY: the driver promises that the function may be called with its pointer.
+            unsafe { function(user as *mut c_void) }
+        })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::calls::{api, misuse};
 use crate::machine::{Context, DEVICES, working};
@@ -232,6 +233,21 @@ api! {
             Some((_, true)) => 0,
             _ => misuse(format!("{pointer:p} is unregistered and was not registered")),
         }
+    }
+
+    fn cuStreamWaitValue32_v2(stream: *mut Stream, address: u64, value: u32, flags: c_uint) {
+        let context = attempt!(working());
+        attempt!(pinned(address as *const c_void, 4));
+        if flags != 0 {
+            return misuse("a wait for a value that is not at least one".to_owned());
+        }
+        submit(stream, move || {
+            // SAFETY: the driver promises that the word lives until the stream has come behind it.
+            let word = || (address as *const AtomicU32).as_ref().unwrap().load(Ordering::Acquire);
+            while (word().wrapping_sub(value) as i32) < 0 && context.lost() == 0 {
+                std::thread::sleep(std::time::Duration::from_micros(20));
+            }
+        })
     }
 
     fn cuMemcpyHtoDAsync_v2(dst: u64, src: *const c_void, size: usize, stream: *mut Stream) {
