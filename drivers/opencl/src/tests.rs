@@ -93,3 +93,99 @@ fn the_devices_are_those_of_the_options() {
     assert_eq!(one.devices.len(), 1);
     assert!(!one.devices[0].visible && !all.devices.is_empty());
 }
+
+/// `kernel void set(global uint* to, uint value) { *to = value; }`, as a module of SPIR-V 1.0.
+#[rustfmt::skip]
+const SPIRV: &[u32] = &[
+    0x0723_0203, 0x0001_0000, 0, 9, 0, // the head: nine ids
+    2 << 16 | 17, 4, 2 << 16 | 17, 6, // capabilities: addresses, kernels
+    3 << 16 | 14, 2, 2, // the memory model of OpenCL, with 64 bits
+    4 << 16 | 15, 6, 1, u32::from_le_bytes(*b"set\0"), // the kernel
+    2 << 16 | 19, 2, 4 << 16 | 21, 3, 32, 0, // void, uint
+    4 << 16 | 32, 4, 5, 3, 5 << 16 | 33, 5, 2, 4, 3, // the pointer, the type of the function
+    5 << 16 | 54, 2, 1, 0, 5, 3 << 16 | 55, 4, 6, 3 << 16 | 55, 3, 7, // the function and its parameters
+    2 << 16 | 248, 8, 5 << 16 | 62, 6, 7, 2, 4, 1 << 16 | 253, 1 << 16 | 56, // a store, and the end
+];
+
+#[test]
+fn spirv_runs_where_the_runtime_takes_it() {
+    let Ok(driver) = open("") else { return };
+    let table = table();
+    // SAFETY: R7, R10: live handles, and memory that lives until the queue was waited for.
+    unsafe {
+        let ok = |code| {
+            let text = CStr::from_ptr(table.last_error.unwrap()()).to_string_lossy();
+            assert_eq!(code, c::OTR_OK, "{text}");
+        };
+        let group = &*table.kernel;
+        let load = |code: *const u32, bytes, module: *mut *mut c::otr_module| {
+            let (load, format) = (group.module_load.unwrap(), c::OTR_CODE_SPIRV);
+            load(
+                driver,
+                0,
+                format,
+                code.cast(),
+                bytes,
+                std::ptr::null(),
+                module,
+            )
+        };
+        let takes = driver::get(driver).unwrap().devices[0].takes(c::OTR_CODE_SPIRV);
+        let (mut module, bytes) = (std::ptr::null_mut(), size_of_val(SPIRV));
+        if !takes {
+            assert_eq!(
+                load(SPIRV.as_ptr(), bytes, &mut module),
+                c::OTR_ERR_UNSUPPORTED
+            );
+            return;
+        }
+        let refused = load(SPIRV[1..].as_ptr(), bytes - 4, &mut module);
+        assert_eq!(
+            refused,
+            c::OTR_ERR_INVALID_ARGUMENT,
+            "what does not begin as SPIR-V"
+        );
+        ok(load(SPIRV.as_ptr(), bytes, &mut module));
+        let (mut kernel, mut queue, mut at) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        ok(group.kernel_get.unwrap()(
+            module,
+            c"set".as_ptr(),
+            &mut kernel,
+        ));
+        ok(table.queue_create.unwrap()(
+            driver,
+            0,
+            std::ptr::null(),
+            &mut queue,
+        ));
+        ok(table.memory_alloc.unwrap()(driver, 0, 64, &mut at));
+        let mut block = [0; 12];
+        block[..8].copy_from_slice(&at.to_ne_bytes());
+        block[8..].copy_from_slice(&77_u32.to_ne_bytes());
+        let part = |offset, size, kind| c::otr_argument { offset, size, kind };
+        let parts = [
+            part(0, 8, c::OTR_ARGUMENT_ADDRESS),
+            part(8, 4, c::OTR_ARGUMENT_VALUE),
+        ];
+        let mut launch: c::otr_launch = std::mem::zeroed();
+        launch.struct_size = size_of_val(&launch);
+        (launch.grid, launch.block) = ([1; 3], [1; 3]);
+        (launch.args, launch.args_size) = (block.as_ptr().cast(), 12);
+        (launch.arguments, launch.argument_count) = (parts.as_ptr(), 2);
+        ok(group.launch.unwrap()(queue, kernel, &launch));
+        let mut found = 0_u32;
+        let (to, kind) = ((&raw mut found) as u64, c::OTR_COPY_DEVICE_TO_HOST);
+        ok(table.copy.unwrap()(queue, to, at, 4, kind));
+        ok(table.queue_synchronize.unwrap()(queue));
+        assert_eq!(found, 77);
+        ok(table.memory_free.unwrap()(driver, at));
+        ok(table.queue_destroy.unwrap()(queue));
+        assert_eq!(
+            table.close.unwrap()(driver),
+            c::OTR_ERR_BUSY,
+            "a module is left"
+        );
+        ok(group.module_unload.unwrap()(module));
+        ok(table.close.unwrap()(driver));
+    }
+}

@@ -8,7 +8,10 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 24] = [
+const LAYERS: [&str; 25] = [
+    "outrigger-contract",
+    "outrigger-driver-kit",
+    "outrigger-driver-opencl",
     "outrigger-locks",
     "outrigger-store",
     "outrigger-device",
@@ -29,8 +32,6 @@ const LAYERS: [&str; 24] = [
     "outrigger-soak",
     "outrigger-bench-alloc",
     "outrigger-cli",
-    "outrigger-driver-kit",
-    "outrigger-driver-opencl",
     "outrigger-driver-cuda",
     "xtask",
 ];
