@@ -106,12 +106,7 @@ impl Store {
                 limit = self.0.settings.limit, "a value is too large to be kept");
             return false;
         }
-        // Somebody may delete the folder between two steps: then it is made once more.
-        let kept = match self.write(path, key, &file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.write(path, key, &file),
-            other => other,
-        };
-        if let Err(error) = kept {
+        if let Err(error) = self.write(path, key, &file) {
             self.warn(path, "written", &error);
             return false;
         }

@@ -68,7 +68,7 @@ impl Default for Make {
     fn default() -> Self {
         Self {
             version: c"1.0",
-            devices: 2,
+            devices: 3,
             binaries: true,
         }
     }
@@ -154,8 +154,9 @@ unsafe extern "C" fn device_properties(
     // SAFETY: the caller keeps the contract of `device_properties`.
     let properties = unsafe { &mut *properties };
     properties.address_alignment = 64;
-    properties.name[0] = (b'A' + device as u8) as c_char;
-    properties.uuid[0] = device as u8 + 1;
+    // Of the first three, the second differs from the first in its name alone, and the third in its number.
+    properties.name[0] = (b'A' + device as u8 % 2) as c_char;
+    properties.uuid[0] = device as u8 / 2 + 1;
     properties.code_formats = 1 << sys::OTR_CODE_OPENCL_C | 1 << sys::OTR_CODE_ELF;
     sys::OTR_OK
 }

@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 24] = [
+const LAYERS: [&str; 25] = [
     "outrigger-contract",
     "outrigger-driver-kit",
     "outrigger-driver-opencl",
@@ -32,6 +32,7 @@ const LAYERS: [&str; 24] = [
     "outrigger-soak",
     "outrigger-bench-alloc",
     "outrigger-cli",
+    "outrigger-driver-cuda",
     "xtask",
 ];
 

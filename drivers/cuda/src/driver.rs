@@ -1,0 +1,270 @@
+//! An open driver: what all of its objects share, and the entries that concern it as a whole.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use outrigger_contract as c;
+use outrigger_driver_kit::allocations::Allocations;
+use outrigger_driver_kit::given::{self, Out};
+use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::options::Options;
+use outrigger_driver_kit::{Fault, Pool, Result, field, table};
+
+use crate::cuda::{self, Cuda};
+use crate::device::{Device, PROPERTIES_START, no_device};
+use crate::event::Events;
+use crate::mapping::Mappings;
+use crate::memory::Pinned;
+use crate::nvrtc::{self, Nvrtc};
+
+/// What `open` takes.
+const OPTIONS: [(&str, &str); 2] = [("libcuda", "PATH"), ("nvrtc", "PATH")];
+
+/// The first version of the driver API that has all that is used here.
+const OLDEST: i32 = 11040;
+
+/// What one `open` gave. Queues keep it alive until their work has finished.
+pub(crate) struct Open {
+    pub(crate) nvrtc: Option<&'static Nvrtc>,
+    pub(crate) allocations: Allocations,
+    pub(crate) mappings: Mappings,
+    pub(crate) pinned: Pinned,
+    pub(crate) free_events: Box<[Events]>,
+    pub(crate) pool: Pool,
+    /// Objects that the host has not given back.
+    pub(crate) queues: AtomicUsize,
+    pub(crate) events: AtomicUsize,
+    pub(crate) modules: AtomicUsize,
+    // Last: all else is made in their contexts.
+    pub(crate) devices: Box<[Device]>,
+}
+
+impl Open {
+    pub(crate) fn device(&self, index: u32) -> Result<&Device> {
+        let found = self.devices.get(index as usize);
+        found.ok_or_else(|| no_device(index, self.devices.len()))
+    }
+
+    fn new(options: &str) -> Result<Self> {
+        let options = Options::parse(options, &OPTIONS)?;
+        let cuda = cuda::load(options.get("libcuda").unwrap_or(cuda::LIBRARY))?;
+        let count = count(cuda)?;
+        let nvrtc = match nvrtc::load(options.get("nvrtc")) {
+            Ok(nvrtc) => Some(nvrtc),
+            // Whoever named it wants it.
+            Err(fault) if options.get("nvrtc").is_some() => return Err(fault),
+            Err(fault) => {
+                table::log(
+                    c::OTR_LOG_INFO,
+                    &format!("CUDA C is not taken: {}", fault.text()),
+                );
+                None
+            }
+        };
+        let mut formats = 1 << c::OTR_CODE_PTX | 1 << c::OTR_CODE_ELF;
+        if nvrtc.is_some() {
+            formats |= 1 << c::OTR_CODE_CUDA_C;
+        }
+        let devices: Result<Vec<Device>> = (0..count)
+            .map(|index| Device::open(cuda, index, formats))
+            .collect();
+        let devices = devices?.into_boxed_slice();
+        enable_peers(cuda, &devices)?;
+        Ok(Self {
+            nvrtc,
+            // How much there is room for is a question to CUDA: other programs use the device too.
+            allocations: Allocations::new(devices.iter().map(|_| (u64::MAX, u64::MAX))),
+            mappings: Mappings::default(),
+            pinned: Pinned::default(),
+            free_events: devices.iter().map(|_| Events::default()).collect(),
+            pool: Pool::default(),
+            queues: AtomicUsize::new(0),
+            events: AtomicUsize::new(0),
+            modules: AtomicUsize::new(0),
+            devices,
+        })
+    }
+
+    /// Refuses bytes that are neither within one allocation nor in mapped memory of a device (R7, R41).
+    #[inline]
+    pub(crate) fn check(&self, device: u32, address: u64, size: u64) -> Result {
+        match self.allocations.check(device, address, size) {
+            Err(_) if self.mappings.reaches(device, address, size) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// What stands in the way of closing.
+    fn in_use(&self) -> Option<String> {
+        let counts = [
+            (self.queues.load(Ordering::Relaxed), "queues"),
+            (self.events.load(Ordering::Relaxed), "events"),
+            (self.modules.load(Ordering::Relaxed), "modules"),
+            (self.allocations.count(), "device allocations"),
+            (self.pinned.count(), "pinned allocations"),
+            (self.mappings.count(), "reservations and memory objects"),
+        ];
+        let left: Vec<String> = (counts.iter())
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        (!left.is_empty()).then(|| left.join(", "))
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        for (events, device) in self.free_events.iter().zip(&self.devices) {
+            events.destroy(device);
+        }
+    }
+}
+
+/// How many devices there are; an error that says what is missing where there is none.
+fn count(cuda: &Cuda) -> Result<i32> {
+    // SAFETY: 0 is the only flag.
+    cuda.check(unsafe { (cuda.init)(0) }, "cuInit")?;
+    let mut version = 0;
+    // SAFETY: a place for the number.
+    let told = unsafe { (cuda.driver_version)(&mut version) };
+    cuda.check(told, "cuDriverGetVersion")?;
+    if version < OLDEST {
+        let text = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
+        return Err(Fault::new(
+            c::OTR_ERR_LOAD,
+            format!(
+                "the driver of NVIDIA's is too old: it has CUDA {}, and {} is needed",
+                text(version),
+                text(OLDEST)
+            ),
+        ));
+    }
+    let mut count = 0;
+    // SAFETY: a place for the number.
+    let told = unsafe { (cuda.device_count)(&mut count) };
+    cuda.check(told, "cuDeviceGetCount")?;
+    if count == 0 {
+        return Err(Fault::new(
+            c::OTR_ERR_LOAD,
+            "CUDA has no device here; CUDA_VISIBLE_DEVICES may hide some",
+        ));
+    }
+    Ok(count)
+}
+
+/// Lets the devices reach each other's memory where they can.
+fn enable_peers(cuda: &Cuda, devices: &[Device]) -> Result {
+    for device in devices {
+        for peer in devices {
+            if device.ordinal == peer.ordinal || !reaches(device, peer)? {
+                continue;
+            }
+            let _entered = device.enter()?;
+            // SAFETY: a live context; 0 is the only flag.
+            let enabled = unsafe { (cuda.enable_peer)(peer.context, 0) };
+            // Contexts are shared: somebody else may have done it.
+            if enabled != cuda::ERROR_PEER_ACCESS_ALREADY_ENABLED {
+                device.check(enabled, "cuCtxEnablePeerAccess")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether work of a device can reach the memory of another.
+pub(crate) fn reaches(device: &Device, peer: &Device) -> Result<bool> {
+    if device.ordinal == peer.ordinal {
+        return Ok(true);
+    }
+    let mut yes = 0;
+    // SAFETY: a place for the answer.
+    let told = unsafe { (device.cuda.can_access_peer)(&mut yes, device.ordinal, peer.ordinal) };
+    device.check(told, "cuDeviceCanAccessPeer")?;
+    Ok(yes != 0)
+}
+
+/// The handle of an open driver.
+pub(crate) struct Driver(Arc<Open>);
+
+impl Object for Driver {
+    type Raw = c::otr_driver;
+    const KIND: u64 = 0x6375_6461_6472_7672;
+    const NAME: &'static str = "the driver";
+}
+
+/// The open driver behind a handle.
+///
+/// # Safety
+/// R8: the handle is NULL, or one of this driver's that no other call destroys.
+pub(crate) unsafe fn get<'a>(handle: *mut c::otr_driver) -> Result<&'a Arc<Open>> {
+    // SAFETY: this function's contract.
+    let driver = unsafe { handle::get::<Driver>(handle)? };
+    Ok(&driver.0)
+}
+
+/// # Safety
+/// R1, R10: the parameters are NULL or a struct of their size.
+pub(crate) unsafe fn open(
+    params: *const c::otr_open_params,
+    place: *mut *mut c::otr_driver,
+) -> Result {
+    let place = Out::new(place, "the place for the driver")?;
+    let mut options = "";
+    if !params.is_null() {
+        // SAFETY: not NULL, so a struct of its size (R1), with a text or NULL (R10).
+        unsafe {
+            if let Some(text) = field!(params, c::otr_open_params, options) {
+                options = given::text(text, "the options")?.unwrap_or_default();
+            }
+        }
+    }
+    let open = Arc::new(Open::new(options)?);
+    place.give(handle::give(Driver(open)));
+    Ok(())
+}
+
+/// # Safety
+/// R8, R12: no other call uses the driver.
+pub(crate) unsafe fn close(handle: *mut c::otr_driver) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    if let Some(left) = open.in_use() {
+        return Err(Fault::new(
+            c::OTR_ERR_BUSY,
+            format!("{left} are left: destroy and free all before closing the driver"),
+        ));
+    }
+    // Destroyed queues may still work (R12).
+    open.pool.finish();
+    // SAFETY: this function's contract.
+    unsafe { handle::take::<Driver>(handle) }.map(drop)
+}
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn device_count(handle: *mut c::otr_driver, place: *mut u32) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    Out::new(place, "the place for the count")?.give(open.devices.len() as u32);
+    Ok(())
+}
+
+/// # Safety
+/// R1, R8, R10.
+pub(crate) unsafe fn device_properties(
+    handle: *mut c::otr_driver,
+    device: u32,
+    place: *mut c::otr_device_properties,
+) -> Result {
+    // SAFETY: this function's contract.
+    let device = unsafe { get(handle)? }.device(device)?;
+    // SAFETY: NULL, or a struct of its size (R1).
+    unsafe {
+        given::write_struct(
+            place,
+            device.properties(),
+            PROPERTIES_START,
+            "the place for the properties",
+        )
+    }
+}

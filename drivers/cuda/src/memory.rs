@@ -1,0 +1,249 @@
+//! Memory: allocations of a device, what is free of it, and host memory that devices reach fast.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+
+use outrigger_contract as c;
+use outrigger_driver_kit::given::{Out, null};
+use outrigger_driver_kit::{Fault, Result};
+use parking_lot::RwLock;
+
+use crate::cuda;
+use crate::device::Device;
+use crate::driver::get;
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn alloc(
+    handle: *mut c::otr_driver,
+    device: u32,
+    size: u64,
+    place: *mut c::otr_address_t,
+) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    let of = open.device(device)?;
+    let place = Out::new(place, "the place for the address")?;
+    let _entered = of.enter()?;
+    let mut other = None;
+    let address = open.allocations.alloc(device, size, || {
+        let mut address = 0;
+        // SAFETY: a place for the address.
+        let taken = unsafe { (of.cuda.memory_alloc)(&mut address, size as usize) };
+        if taken != cuda::SUCCESS && taken != cuda::ERROR_OUT_OF_MEMORY {
+            other = of.check(taken, "cuMemAlloc").err();
+        }
+        (taken == cuda::SUCCESS).then_some(address)
+    });
+    let address = address.map_err(|fault| match other {
+        Some(other) => other,
+        None if fault.code() == c::OTR_ERR_OUT_OF_MEMORY => no_room(of, size),
+        None => fault,
+    })?;
+    place.give(address);
+    Ok(())
+}
+
+/// The memory of a device is used up; its context is entered.
+#[cold]
+pub(crate) fn no_room(device: &Device, size: u64) -> Fault {
+    let room = match info_of(device) {
+        Ok((free, total)) => format!("{free} of {total} bytes are free"),
+        Err(_) => "how many are free is not known".to_owned(),
+    };
+    Fault::new(
+        c::OTR_ERR_OUT_OF_MEMORY,
+        format!("{size} bytes are not to be had on {}: {room}", device.name),
+    )
+}
+
+/// # Safety
+/// R8, R12: the work that uses the memory has finished.
+pub(crate) unsafe fn free(handle: *mut c::otr_driver, address: c::otr_address_t) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    open.allocations.free(address, |device| {
+        let device = &open.devices[device as usize];
+        // A context that is lost takes its memory along.
+        if let Ok(_entered) = device.enter() {
+            // SAFETY: `alloc` got it from this context, and R12: nothing uses it any more.
+            unsafe { (device.cuda.memory_free)(address) };
+        }
+    })
+}
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn info(
+    handle: *mut c::otr_driver,
+    device: u32,
+    free: *mut u64,
+    total: *mut u64,
+) -> Result {
+    // SAFETY: this function's contract.
+    let device = unsafe { get(handle)? }.device(device)?;
+    let free = Out::new(free, "the place for the free bytes")?;
+    let total = Out::new(total, "the place for the total bytes")?;
+    let _entered = device.enter()?;
+    let (left, all) = info_of(device)?;
+    free.give(left);
+    total.give(all);
+    Ok(())
+}
+
+fn info_of(device: &Device) -> Result<(u64, u64)> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: places for both numbers.
+    let told = unsafe { (device.cuda.memory_info)(&mut free, &mut total) };
+    device.check(told, "cuMemGetInfo")?;
+    Ok((free as u64, total as u64))
+}
+
+/// Host memory that CUDA has pinned, by its address.
+#[derive(Default)]
+pub(crate) struct Pinned(RwLock<BTreeMap<u64, Block>>);
+
+#[derive(Clone, Copy)]
+struct Block {
+    size: u64,
+    /// It was the host's before it was pinned, and is so afterwards.
+    registered: bool,
+}
+
+impl Pinned {
+    pub(crate) fn count(&self) -> usize {
+        self.0.read().len()
+    }
+
+    /// Whether all bytes of a range are in one block.
+    pub(crate) fn has(&self, address: u64, size: u64) -> bool {
+        let blocks = self.0.read();
+        let block = blocks.range(..=address).next_back();
+        block.is_some_and(|(start, block)| {
+            let offset = address - start;
+            offset < block.size && size <= block.size - offset
+        })
+    }
+
+    fn add(&self, pointer: *mut c_void, size: u64, registered: bool) {
+        let block = Block { size, registered };
+        self.0.write().insert(pointer as u64, block);
+    }
+
+    fn take(&self, pointer: *mut c_void, registered: bool) -> Result {
+        let mut blocks = self.0.write();
+        match blocks.get(&(pointer as u64)) {
+            Some(block) if block.registered == registered => {
+                blocks.remove(&(pointer as u64));
+                Ok(())
+            }
+            _ => {
+                let how = if registered { "pinned" } else { "allocated" };
+                Err(Fault::argument(format!(
+                    "{pointer:p} is not memory that this driver has {how}"
+                )))
+            }
+        }
+    }
+}
+
+/// Pinned memory of any size; the context of the device is entered.
+pub(crate) fn alloc_pinned(device: &Device, size: u64) -> Result<*mut c_void> {
+    let mut pointer = std::ptr::null_mut();
+    // SAFETY: a place for the pointer.
+    let taken =
+        unsafe { (device.cuda.host_alloc)(&mut pointer, size as usize, cuda::HOST_ALLOC_PORTABLE) };
+    if taken == cuda::ERROR_OUT_OF_MEMORY {
+        return Err(Fault::host_memory(format!(
+            "{size} bytes of pinned host memory are not to be had"
+        )));
+    }
+    device.check(taken, "cuMemHostAlloc")?;
+    Ok(pointer)
+}
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn pinned_alloc(
+    handle: *mut c::otr_driver,
+    size: u64,
+    place: *mut *mut c_void,
+) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    let place = Out::new(place, "the place for the pointer")?;
+    if size == 0 {
+        return Err(Fault::argument(
+            "an allocation of 0 bytes; at least 1 is needed",
+        ));
+    }
+    // Portable memory is pinned for all devices.
+    let device = &open.devices[0];
+    let _entered = device.enter()?;
+    let pointer = alloc_pinned(device, size)?;
+    open.pinned.add(pointer, size, false);
+    place.give(pointer);
+    Ok(())
+}
+
+/// # Safety
+/// R8, R12: the work that uses the memory has finished.
+pub(crate) unsafe fn pinned_free(handle: *mut c::otr_driver, pointer: *mut c_void) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    open.pinned.take(pointer, false)?;
+    let device = &open.devices[0];
+    if let Ok(_entered) = device.enter() {
+        // SAFETY: `pinned_alloc` got it, and R12: nothing uses it any more.
+        unsafe { (device.cuda.host_free)(pointer) };
+    }
+    Ok(())
+}
+
+/// # Safety
+/// R8, R10: `size` bytes of the host's, which stay as long as they are pinned.
+pub(crate) unsafe fn pin(handle: *mut c::otr_driver, pointer: *mut c_void, size: u64) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    if pointer.is_null() {
+        return Err(null("the memory to be pinned"));
+    }
+    if size == 0 {
+        return Err(Fault::argument(
+            "0 bytes cannot be pinned; at least 1 is needed",
+        ));
+    }
+    let device = &open.devices[0];
+    let _entered = device.enter()?;
+    // SAFETY: as many bytes of the host's.
+    let pinned = unsafe {
+        (device.cuda.host_register)(pointer, size as usize, cuda::HOST_REGISTER_PORTABLE)
+    };
+    match pinned {
+        cuda::ERROR_HOST_MEMORY_ALREADY_REGISTERED => {
+            return Err(Fault::argument(format!(
+                "some of the {size} bytes at {pointer:p} are pinned already"
+            )));
+        }
+        cuda::ERROR_OUT_OF_MEMORY => {
+            return Err(Fault::host_memory(format!("{size} bytes cannot be pinned")));
+        }
+        status => device.check(status, "cuMemHostRegister")?,
+    }
+    open.pinned.add(pointer, size, true);
+    Ok(())
+}
+
+/// # Safety
+/// R8, R12: the work that uses the memory has finished.
+pub(crate) unsafe fn unpin(handle: *mut c::otr_driver, pointer: *mut c_void) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get(handle)? };
+    open.pinned.take(pointer, true)?;
+    let device = &open.devices[0];
+    if let Ok(_entered) = device.enter() {
+        // SAFETY: `pin` has pinned it, and R12: no work uses it any more.
+        unsafe { (device.cuda.host_unregister)(pointer) };
+    }
+    Ok(())
+}

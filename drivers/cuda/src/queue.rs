@@ -1,0 +1,311 @@
+//! Queues: the entries that make them and put commands into them.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use outrigger_contract as c;
+use outrigger_driver_kit::failure::Label;
+use outrigger_driver_kit::given::{Out, null};
+use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::queue::{self as kit, HostFn};
+use outrigger_driver_kit::{Fault, Progress, Result, field};
+
+use crate::driver::{Open, get as get_driver, reaches};
+use crate::lane::{Command, Copy, Fill, Lane, Way};
+
+/// The handle of a queue.
+pub(crate) struct Queue {
+    pub(crate) open: Arc<Open>,
+    pub(crate) device: u32,
+    pub(crate) ordered: Arc<kit::Queue<Lane>>,
+}
+
+impl Object for Queue {
+    type Raw = c::otr_queue;
+    const KIND: u64 = 0x6375_6461_7175_6575;
+    const NAME: &'static str = "the queue";
+}
+
+/// The queue behind a handle.
+///
+/// # Safety
+/// R8: the handle is NULL, or one of this driver's that no other call destroys.
+#[inline]
+pub(crate) unsafe fn get<'a>(handle: *mut c::otr_queue) -> Result<&'a Queue> {
+    // SAFETY: this function's contract.
+    unsafe { handle::get::<Queue>(handle) }
+}
+
+/// # Safety
+/// R1, R8, R10.
+pub(crate) unsafe fn create(
+    handle: *mut c::otr_driver,
+    device: u32,
+    params: *const c::otr_queue_params,
+    place: *mut *mut c::otr_queue,
+) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get_driver(handle)? };
+    let of = open.device(device)?;
+    let place = Out::new(place, "the place for the queue")?;
+    let (mut priority, mut flags) = (0, 0);
+    if !params.is_null() {
+        // SAFETY: not NULL, so a struct of its size (R1).
+        unsafe {
+            priority = field!(params, c::otr_queue_params, priority).unwrap_or(0);
+            flags = field!(params, c::otr_queue_params, flags).unwrap_or(0);
+        }
+    }
+    if flags != 0 {
+        let text = format!("queue flags {flags:#x} are unknown: pass 0");
+        return Err(Fault::argument(text));
+    }
+    let (least, most) = of.priorities;
+    let lane = Lane::new(open, device, priority.clamp(most, least))?;
+    let queue = Queue {
+        open: Arc::clone(open),
+        device,
+        ordered: kit::Queue::new(lane, &open.pool),
+    };
+    open.queues.fetch_add(1, Ordering::Relaxed);
+    place.give(handle::give(queue));
+    Ok(())
+}
+
+/// # Safety
+/// R8: no other call uses the queue.
+pub(crate) unsafe fn destroy(handle: *mut c::otr_queue) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { handle::take::<Queue>(handle)? };
+    queue.ordered.retire();
+    queue.open.queues.fetch_sub(1, Ordering::Relaxed);
+    Ok(())
+}
+
+/// # Safety
+/// R8.
+pub(crate) unsafe fn query(handle: *mut c::otr_queue) -> Result<Progress> {
+    // SAFETY: this function's contract.
+    unsafe { get(handle)? }.ordered.query()
+}
+
+/// # Safety
+/// R8.
+pub(crate) unsafe fn synchronize(handle: *mut c::otr_queue) -> Result {
+    // SAFETY: this function's contract.
+    unsafe { get(handle)? }.ordered.synchronize()
+}
+
+/// # Safety
+/// R8.
+pub(crate) unsafe fn flush(handle: *mut c::otr_queue) -> Result {
+    // SAFETY: this function's contract.
+    unsafe { get(handle)? }.ordered.flush()
+}
+
+/// # Safety
+/// R8, R26.
+pub(crate) unsafe fn copy(
+    handle: *mut c::otr_queue,
+    dst: u64,
+    src: u64,
+    size: u64,
+    kind: c::otr_copy_kind_t,
+) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    let open = &queue.open;
+    if !(c::OTR_COPY_HOST_TO_DEVICE..=c::OTR_COPY_HOST_TO_HOST).contains(&kind) {
+        let text = format!("copy kind {kind} is unknown: they are 1 to 4");
+        return Err(Fault::argument(text));
+    }
+    if size == 0 {
+        return Ok(());
+    }
+    check_ends(dst, src, size)?;
+    let way = match kind {
+        c::OTR_COPY_HOST_TO_DEVICE => {
+            open.check(queue.device, dst, size)?;
+            let pinned = open.pinned.has(src, size);
+            Way::ToDevice { pinned }
+        }
+        c::OTR_COPY_DEVICE_TO_HOST => {
+            open.check(queue.device, src, size)?;
+            let pinned = open.pinned.has(dst, size);
+            Way::ToHost { pinned }
+        }
+        c::OTR_COPY_DEVICE_TO_DEVICE => {
+            open.check(queue.device, dst, size)?;
+            open.check(queue.device, src, size)?;
+            Way::Within
+        }
+        _ => Way::OnHost,
+    };
+    submit_copy(
+        queue,
+        Copy {
+            way,
+            dst,
+            src,
+            size,
+        },
+    )
+}
+
+/// What every copy of some bytes has to keep to.
+fn check_ends(dst: u64, src: u64, size: u64) -> Result {
+    if dst == 0 || src == 0 {
+        return Err(null("the source or the destination of a copy"));
+    }
+    // Devices and host share one range of addresses.
+    if dst.wrapping_sub(src) < size || src.wrapping_sub(dst) < size {
+        return Err(Fault::argument(format!(
+            "the {size} bytes at {src:#x} and at {dst:#x} overlap"
+        )));
+    }
+    Ok(())
+}
+
+fn submit_copy(queue: &Queue, copy: Copy) -> Result {
+    queue.ordered.submit(
+        Label::NONE,
+        |lane| lane.copy(copy),
+        |_| Ok(Command::Copy(copy)),
+    )
+}
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn fill(
+    handle: *mut c::otr_queue,
+    dst: u64,
+    size: u64,
+    pattern: *const c_void,
+    length: u32,
+) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    if !matches!(length, 1 | 2 | 4 | 8 | 16) {
+        return Err(Fault::argument(format!(
+            "a pattern has 1, 2, 4, 8 or 16 bytes, not {length}"
+        )));
+    }
+    if !size.is_multiple_of(u64::from(length)) {
+        return Err(Fault::argument(format!(
+            "the size, {size}, is not a multiple of the {length} bytes of the pattern"
+        )));
+    }
+    if size == 0 {
+        return Ok(());
+    }
+    if pattern.is_null() {
+        return Err(null("the pattern"));
+    }
+    queue.open.check(queue.device, dst, size)?;
+    let mut bytes = [0; 16];
+    // SAFETY: R10: not NULL, so as many bytes, of which there are at most 16.
+    unsafe {
+        std::ptr::copy_nonoverlapping(pattern.cast(), bytes.as_mut_ptr(), length as usize);
+    }
+    let fill = Fill {
+        dst,
+        size,
+        pattern: bytes,
+        length: u64::from(length),
+    };
+    queue.ordered.submit(
+        Label::NONE,
+        |lane| lane.fill(&fill),
+        |_| Ok(Command::Fill(fill)),
+    )
+}
+
+/// # Safety
+/// R8, R27.
+pub(crate) unsafe fn host_call(
+    handle: *mut c::otr_queue,
+    function: Option<HostFn>,
+    user: *mut c_void,
+    flags: u32,
+) -> Result {
+    /// No code of the contract.
+    const LATER: i32 = i32::MIN;
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    if let (Some(function), c::OTR_HOST_CALL_CANNOT_FAIL) = (function, flags) {
+        // Without an outcome it may go into the stream, and what comes behind it as well.
+        let later = || Fault::new(LATER, "");
+        let submitted = queue.ordered.submit(
+            Label::NONE,
+            |lane| match lane.host_call(function, user)? {
+                true => Ok(()),
+                false => Err(later()),
+            },
+            |_| Err(later()),
+        );
+        match submitted {
+            Err(fault) if fault.code() == LATER => {}
+            other => return other,
+        }
+    }
+    queue.ordered.host_call(function, user, flags)
+}
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn can_access(
+    handle: *mut c::otr_driver,
+    device: u32,
+    peer: u32,
+    yes: *mut u32,
+) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get_driver(handle)? };
+    let (device, peer) = (open.device(device)?, open.device(peer)?);
+    let yes = Out::new(yes, "the place for the answer")?;
+    yes.give(u32::from(reaches(device, peer)?));
+    Ok(())
+}
+
+/// # Safety
+/// R8, R26.
+pub(crate) unsafe fn peer_copy(
+    handle: *mut c::otr_queue,
+    to: u32,
+    dst: u64,
+    from: u32,
+    src: u64,
+    size: u64,
+) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    queue.open.device(to)?;
+    queue.open.device(from)?;
+    if queue.device != to && queue.device != from {
+        return Err(Fault::new(
+            c::OTR_ERR_INVALID_DEVICE,
+            format!(
+                "a copy from device {from} to device {to} on a queue of device {}",
+                queue.device
+            ),
+        ));
+    }
+    if size == 0 {
+        return Ok(());
+    }
+    check_ends(dst, src, size)?;
+    queue.open.check(to, dst, size)?;
+    queue.open.check(from, src, size)?;
+    // CUDA takes another way where one device does not reach the other.
+    let way = Way::Peer { to, from };
+    submit_copy(
+        queue,
+        Copy {
+            way,
+            dst,
+            src,
+            size,
+        },
+    )
+}

@@ -1,0 +1,162 @@
+//! The table that the host gets: every entry of it, each declared by the kit's macro, and the one exported symbol.
+
+use std::ffi::{c_char, c_void};
+
+use outrigger_contract as c;
+use outrigger_driver_kit::queue::HostFn;
+use outrigger_driver_kit::table::{Static, negotiate};
+use outrigger_driver_kit::{entries, guard, last_error};
+
+use crate::{driver, event, kernel, mapping, memory, module, queue};
+
+type Drivers = *mut c::otr_driver;
+type Queues = *mut c::otr_queue;
+type Events = *mut c::otr_drv_event;
+type Objects = *mut c::otr_physical;
+
+entries! {
+    fn open(params: *const c::otr_open_params, place: *mut Drivers) = driver::open;
+    fn close(driver: Drivers) = driver::close;
+    fn device_count(driver: Drivers, count: *mut u32) = driver::device_count;
+    fn device_properties(driver: Drivers, device: u32, place: *mut c::otr_device_properties)
+        = driver::device_properties;
+    fn memory_alloc(driver: Drivers, device: u32, size: u64, place: *mut u64) = memory::alloc;
+    fn memory_free(driver: Drivers, address: u64) = memory::free;
+    fn memory_info(driver: Drivers, device: u32, free: *mut u64, total: *mut u64) = memory::info;
+    fn pinned_alloc(driver: Drivers, size: u64, place: *mut *mut c_void) = memory::pinned_alloc;
+    fn pinned_free(driver: Drivers, pointer: *mut c_void) = memory::pinned_free;
+    fn pin(driver: Drivers, pointer: *mut c_void, size: u64) = memory::pin;
+    fn unpin(driver: Drivers, pointer: *mut c_void) = memory::unpin;
+    fn granularity(driver: Drivers, device: u32, bytes: *mut u64) = mapping::granularity;
+    fn reserve(driver: Drivers, device: u32, size: u64, alignment: u64, place: *mut u64) = mapping::reserve;
+    fn release(driver: Drivers, address: u64, size: u64) = mapping::release;
+    fn create(driver: Drivers, device: u32, size: u64, place: *mut Objects) = mapping::create;
+    fn destroy(driver: Drivers, object: Objects) = mapping::destroy;
+    fn map(driver: Drivers, address: u64, objects: *const Objects, count: u32) = mapping::map;
+    fn unmap(driver: Drivers, address: u64, size: u64) = mapping::unmap;
+    fn queue_create(driver: Drivers, device: u32, params: *const c::otr_queue_params, place: *mut Queues)
+        = queue::create;
+    fn queue_destroy(queue: Queues) = queue::destroy;
+    fn queue_query(queue: Queues) = queue::query;
+    fn queue_synchronize(queue: Queues) = queue::synchronize;
+    fn queue_flush(queue: Queues) = queue::flush;
+    fn queue_wait_event(queue: Queues, event: Events) = event::queue_wait;
+    fn event_create(driver: Drivers, device: u32, flags: u32, place: *mut Events) = event::create;
+    fn event_destroy(event: Events) = event::destroy;
+    fn event_record(event: Events, queue: Queues) = event::record;
+    fn event_query(event: Events) = event::query;
+    fn event_synchronize(event: Events) = event::synchronize;
+    fn event_time(event: Events, nanoseconds: *mut u64) = event::time;
+    fn device_time(driver: Drivers, device: u32, nanoseconds: *mut u64) = event::device_time;
+    fn copy(queue: Queues, dst: u64, src: u64, size: u64, kind: u32) = queue::copy;
+    fn fill(queue: Queues, dst: u64, size: u64, pattern: *const c_void, length: u32) = queue::fill;
+    fn host_call(queue: Queues, function: Option<HostFn>, user: *mut c_void, flags: u32) = queue::host_call;
+    fn can_access(driver: Drivers, device: u32, peer: u32, yes: *mut u32) = queue::can_access;
+    fn peer_copy(queue: Queues, to: u32, dst: u64, from: u32, src: u64, size: u64) = queue::peer_copy;
+    fn module_load(driver: Drivers, device: u32, format: u32, code: *const c_void, size: usize,
+        options: *const c_char, place: *mut *mut c::otr_drv_module) = module::load;
+    fn module_unload(module: *mut c::otr_drv_module) = module::unload;
+    fn kernel_get(module: *mut c::otr_drv_module, name: *const c_char, place: *mut *mut c::otr_drv_kernel)
+        = module::kernel_get;
+    fn launch(queue: Queues, kernel: *mut c::otr_drv_kernel, launch: *const c::otr_launch) = kernel::launch;
+    fn module_binary(module: *mut c::otr_drv_module, binary: *mut c_void, size: *mut u64) = module::binary;
+}
+
+static MEMORY_INFO: c::otr_memory_info_api = c::otr_memory_info_api {
+    struct_size: size_of::<c::otr_memory_info_api>(),
+    info: Some(memory_info),
+};
+
+static VIRTUAL_MEMORY: c::otr_virtual_memory_api = c::otr_virtual_memory_api {
+    struct_size: size_of::<c::otr_virtual_memory_api>(),
+    granularity: Some(granularity),
+    reserve: Some(reserve),
+    release: Some(release),
+    create: Some(create),
+    destroy: Some(destroy),
+    map: Some(map),
+    unmap: Some(unmap),
+};
+
+static PINNED_MEMORY: c::otr_pinned_memory_api = c::otr_pinned_memory_api {
+    struct_size: size_of::<c::otr_pinned_memory_api>(),
+    alloc: Some(pinned_alloc),
+    free: Some(pinned_free),
+    pin: Some(pin),
+    unpin: Some(unpin),
+};
+
+static PEER: c::otr_peer_api = c::otr_peer_api {
+    struct_size: size_of::<c::otr_peer_api>(),
+    can_access: Some(can_access),
+    copy: Some(peer_copy),
+};
+
+static TIMING: c::otr_timing_api = c::otr_timing_api {
+    struct_size: size_of::<c::otr_timing_api>(),
+    event_time: Some(event_time),
+    device_time: Some(device_time),
+};
+
+static KERNEL: c::otr_kernel_api = c::otr_kernel_api {
+    struct_size: size_of::<c::otr_kernel_api>(),
+    module_load: Some(module_load),
+    module_unload: Some(module_unload),
+    kernel_get: Some(kernel_get),
+    launch: Some(launch),
+    module_binary: Some(module_binary),
+};
+
+static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
+    struct_size: size_of::<c::otr_driver_api>(),
+    next: std::ptr::null(),
+    api_major: c::OTR_DRIVER_API_MAJOR,
+    api_minor: c::OTR_DRIVER_API_MINOR,
+    name: c"cuda".as_ptr(),
+    vendor: c"Outrigger".as_ptr(),
+    version: concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast(),
+    open: Some(open),
+    close: Some(close),
+    last_error: Some(last_error),
+    device_count: Some(device_count),
+    device_properties: Some(device_properties),
+    memory_alloc: Some(memory_alloc),
+    memory_free: Some(memory_free),
+    queue_create: Some(queue_create),
+    queue_destroy: Some(queue_destroy),
+    queue_query: Some(queue_query),
+    queue_synchronize: Some(queue_synchronize),
+    queue_wait_event: Some(queue_wait_event),
+    event_create: Some(event_create),
+    event_destroy: Some(event_destroy),
+    event_record: Some(event_record),
+    event_query: Some(event_query),
+    event_synchronize: Some(event_synchronize),
+    copy: Some(copy),
+    fill: Some(fill),
+    host_call: Some(host_call),
+    // Streams start by themselves, but the list that is kept behind a host call does not.
+    queue_flush: Some(queue_flush),
+    memory_info: &MEMORY_INFO,
+    virtual_memory: &VIRTUAL_MEMORY,
+    pinned_memory: &PINNED_MEMORY,
+    peer: &PEER,
+    timing: &TIMING,
+    kernel: &KERNEL,
+    operators: std::ptr::null(),
+    graph: std::ptr::null(),
+    ipc: std::ptr::null(),
+});
+
+/// The symbol that `driver.h` asks for.
+///
+/// # Safety
+/// R1, R2: the host's description and a place for the table, or NULL, which is refused.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn otr_driver_get_api(
+    host: *const c::otr_host_info,
+    place: *mut *const c::otr_driver_api,
+) -> c::otr_code_t {
+    // SAFETY: this function's contract.
+    guard(|| unsafe { negotiate(host, place, &TABLE) })
+}

@@ -1,0 +1,112 @@
+//! Opening and closing: what is missing is said, and what was half done is undone.
+
+mod bench;
+
+use bench::{Bench, driver_path, other_library, refusal};
+use outrigger_device::{Code, Driver};
+use serial_test::serial;
+
+#[test]
+#[serial]
+fn a_machine_without_cuda_is_told_so() {
+    let driver = driver_path();
+    let driver = driver.display();
+    let open = |options: &str| {
+        let spec = format!("{driver}{options}");
+        Driver::open(&spec.parse().unwrap())
+    };
+    let (code, text) = refusal(open("?libcuda=libcuda-that-is-not-there.so"));
+    assert_eq!(code, Code::NOT_FOUND);
+    assert!(
+        text.contains("libcuda-that-is-not-there.so cannot be loaded"),
+        "{text}"
+    );
+    let (code, text) = refusal(open(&format!("?libcuda={}", other_library().display())));
+    assert_eq!(code, Code::LOAD);
+    assert!(text.contains("has no function cuInit"), "{text}");
+    let (code, text) = refusal(open("?colour=red"));
+    assert_eq!(code, Code::INVALID_ARGUMENT);
+    assert!(
+        text.contains("`colour`") && text.contains("libcuda=PATH"),
+        "{text}"
+    );
+}
+
+#[test]
+#[serial]
+fn a_driver_that_is_too_old_and_a_machine_without_devices_are_told_apart() {
+    let bench = Bench::new();
+    bench.version(11030);
+    let (code, text) = refusal(bench.try_open(None));
+    assert_eq!(code, Code::LOAD);
+    assert!(text.contains("has CUDA 11.3, and 11.4 is needed"), "{text}");
+    bench.version(13000);
+    bench.fail("cuInit", 0, 100);
+    let (code, text) = refusal(bench.try_open(None));
+    assert_eq!(code, Code::LOAD);
+    assert!(
+        text.contains("cuInit answered") && text.contains("(100)"),
+        "{text}"
+    );
+    let (code, text) = refusal(bench.try_open(Some("libnvrtc-that-is-not-there.so")));
+    assert_eq!(code, Code::NOT_FOUND);
+    assert!(text.contains("NVRTC cannot be loaded"), "{text}");
+    let driver = bench.open();
+    bench.finish(driver);
+}
+
+#[test]
+#[serial]
+fn devices_are_described() {
+    let bench = Bench::new();
+    let driver = bench.open();
+    assert_eq!(driver.device_count(), 2);
+    let device = driver.properties(1).unwrap();
+    assert_eq!(
+        (device.name.as_str(), device.vendor.as_str()),
+        ("stand-in 1", "NVIDIA")
+    );
+    assert_eq!(device.uuid, [2; 16]);
+    assert_eq!(device.total_memory, 256 << 20);
+    assert_eq!((device.priority_lowest, device.priority_highest), (0, -5));
+    assert_eq!(device.limits.sub_group, 32);
+    assert_eq!(device.limits.block, [1024, 1024, 64]);
+    assert_eq!(device.limits.formats, 1 << 3 | 1 << 4 | 1 << 6);
+    // 1 GHz of 256 bits, twice in a clock; 4 units of 128 at 1 GHz.
+    assert_eq!(device.peak_bytes_per_second, 64_000_000_000);
+    assert_eq!(device.peak_flops_f32, 1_024_000_000_000);
+    bench.finish(driver);
+}
+
+#[test]
+#[serial]
+fn an_open_that_fails_half_way_leaves_nothing() {
+    let bench = Bench::new();
+    drop(bench.open());
+    let calls = bench.calls();
+    for (at, name) in calls.iter().enumerate() {
+        // What closing calls is no part of what opening needs.
+        if name == "cuEventDestroy_v2" || name == "cuStreamDestroy_v2" || name.contains("Release") {
+            continue;
+        }
+        let before = calls[..at].iter().filter(|other| *other == name).count();
+        bench.fail(name, before as u32, 999);
+        assert!(bench.try_open(None).is_err(), "call {at}, {name}");
+        assert_eq!(bench.retained(), 0, "call {at}, {name}");
+    }
+    let driver = bench.open();
+    bench.finish(driver);
+}
+
+#[test]
+#[serial]
+fn peers_that_others_have_enabled_are_no_error() {
+    let bench = Bench::new();
+    let driver = bench.open();
+    drop(driver);
+    // Contexts are the process's, and remember it.
+    let driver = bench.open();
+    let peer = driver.peer().unwrap();
+    assert!(peer.can_access(0, 1).unwrap() && peer.can_access(1, 1).unwrap());
+    bench.finish(driver);
+}
