@@ -12,10 +12,10 @@ use super::{
 };
 use crate::test::tests;
 use crate::verdict::{check, equal};
-use crate::{Context, Verdict};
+use crate::{Context, Need, Verdict};
 
 tests! { "host-abi.code":
-    /// Code in a format that the driver does not take is refused, and nothing is loaded.
+    /// Code in OpenCL C is loaded, or refused with nothing written.
     formats_that_are_not_taken: H2 H29, absent OpenclC;
     /// NULL, unknown flags and host functions are no code.
     wrong_parameters: H2 H6 H8;
@@ -147,6 +147,10 @@ fn launch(stream: u64, kernel: u64, arguments: &Arguments) -> Result<(), Refused
 
 fn formats_that_are_not_taken(context: &Context) -> Verdict {
     start(context)?;
+    if context.has(&context.open()?, Need::OpenclC) {
+        let module = load(&params(SOURCE))?;
+        return Ok(otr!(otr_module_destroy, module)?);
+    }
     let answer = load(&params(SOURCE));
     refused(answer, Code::UNSUPPORTED, "code in OpenCL C").map(drop)
 }

@@ -232,15 +232,19 @@ pub(in crate::tests) mod memory {
         if otr!(otr_memory_info, 0, &mut free, &mut total).is_err() {
             return Ok(());
         }
-        // All of it in small pieces, which stay in the cache; then one piece of half.
+        // All of it in small pieces, which stay in the cache; then one piece of half, or the largest that
+        // there is.
         let pieces: Vec<u64> = (0..8)
             .map(|_| alloc(free / 16, stream))
             .collect::<Verdict<_>>()?;
         for address in pieces {
             otr!(otr_memory_free, address)?;
         }
-        let large = alloc(free / 2, stream)?;
-        fill(stream, large + free / 2 - 64, 64, &[1])?;
+        let info: outrigger_ffi::otr_device_info_t =
+            super::super::filled(|out| otr!(otr_device_info, 0, out))?;
+        let size = (free / 2).min(info.largest_allocation);
+        let large = alloc(size, stream)?;
+        fill(stream, large + size - 64, 64, &[1])?;
         Ok(otr!(otr_stream_synchronize, stream)?)
     }
 
