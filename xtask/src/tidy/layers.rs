@@ -8,14 +8,16 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 21] = [
     "outrigger-locks",
     "outrigger-device",
     "outrigger-handles",
     "outrigger-trace",
     "outrigger-layers",
+    "outrigger-dialect-driver",
     "outrigger-allocator",
     "outrigger-ops",
+    "outrigger-device-ops",
     "outrigger-graph",
     "outrigger-hooks",
     "outrigger-ffi",
