@@ -9,6 +9,7 @@ use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use outrigger_device::{DeviceProperties, Driver, default_search_path};
+use outrigger_device_ops::with_kernels;
 use outrigger_layers::Stack;
 
 /// Which drivers to open.
@@ -35,8 +36,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         table.add_row(["layers".to_owned(), layers.to_string()]);
     }
     let mut number = 0;
-    for driver in &drivers {
-        describe(driver, &mut number, &mut table);
+    for driver in drivers {
+        describe(&with_kernels(driver)?, &mut number, &mut table);
     }
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));

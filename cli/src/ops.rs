@@ -9,6 +9,7 @@ use clap::Args;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use outrigger_device::{DType, Driver, default_search_path};
+use outrigger_device_ops::with_kernels;
 use outrigger_layers::Stack;
 use outrigger_ops::catalog::samples::Sample;
 use outrigger_ops::{Door, OperatorId, plan};
@@ -123,7 +124,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (drivers, report) = outrigger_device::load(&options.driver, &default_search_path());
     let driver = drivers.into_iter().next();
     let driver = driver.with_context(|| format!("no driver could be opened\n{report}"))?;
-    let driver = Stack::from_environment()?.apply(driver)?;
+    let driver = Stack::from_environment()?.apply(with_kernels(driver)?)?;
     let door = Door::new(&driver, options.device, &driver.properties(options.device)?)?;
     let mut rows = Vec::new();
     for id in OperatorId::all() {

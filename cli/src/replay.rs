@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use outrigger_device::Driver;
+use outrigger_device_ops::with_kernels;
 use outrigger_layers::Stack;
 use outrigger_layers::replay::{
     Difference, DifferenceKind, Recording, ReplayOptions, compare, compare_runs, replay, shrink,
@@ -79,7 +80,7 @@ fn say(text: &str) {
 }
 
 fn open(spec: &str) -> anyhow::Result<Driver> {
-    Ok(Driver::open(&spec.parse()?)?)
+    Ok(with_kernels(Driver::open(&spec.parse()?)?)?)
 }
 
 /// The first difference, and what to tell a person.

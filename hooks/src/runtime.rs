@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use outrigger_allocator::Config;
 use outrigger_device::{Code, LoadReport, Outcome};
+use outrigger_device_ops::with_kernels;
 #[cfg(feature = "layers")]
 use outrigger_layers::Stack;
 use outrigger_locks::{Mutex, Rank};
@@ -116,6 +117,14 @@ impl Runtime {
         let mut added = 0;
         for driver in drivers {
             let name = driver.name().to_owned();
+            // Below the layers, so that these see operators of kernels as they see a driver's own.
+            let driver = match with_kernels(driver) {
+                Ok(driver) => driver,
+                Err(error) => {
+                    refusals.push(format!("the kernels of the driver {name}: {error}"));
+                    continue;
+                }
+            };
             let driver = match self.layers.apply(driver) {
                 Ok(driver) => driver,
                 Err(error) => {

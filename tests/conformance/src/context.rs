@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use outrigger_device::Driver;
+use outrigger_device_ops::with_kernels;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{
     Config, RngAlgorithm, RngSeed, TestCaseError, TestError, TestRng, TestRunner,
@@ -74,7 +75,10 @@ impl Context {
         };
         let spec = format!("{}{joint}{options}", self.spec);
         let place = Failure::new(String::new()).place;
-        let opened = spec.parse().and_then(|spec| Driver::open(&spec));
+        let opened = spec
+            .parse()
+            .and_then(|spec| Driver::open(&spec))
+            .and_then(with_kernels);
         opened.map_err(|error| {
             let mut failure = Failure::from(error).context(format!("opening the driver {spec}"));
             failure.place = place;

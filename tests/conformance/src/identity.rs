@@ -114,7 +114,7 @@ pub struct DeviceFacts {
 impl DriverFacts {
     /// Opens a driver and writes down what it says of itself.
     pub(crate) fn read(spec: &str) -> Verdict<Self> {
-        let driver = Driver::open(&spec.parse()?)?;
+        let driver = outrigger_device_ops::with_kernels(Driver::open(&spec.parse()?)?)?;
         let file = file_of(&driver)?;
         let (major, minor) = driver.api_version();
         let devices = (0..driver.device_count())

@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 25] = [
+const LAYERS: [&str; 27] = [
     "outrigger-contract",
     "outrigger-driver-kit",
     "outrigger-driver-opencl",
@@ -19,8 +19,10 @@ const LAYERS: [&str; 25] = [
     "outrigger-trace",
     "outrigger-layers",
     "outrigger-modules",
+    "outrigger-dialect-driver",
     "outrigger-allocator",
     "outrigger-ops",
+    "outrigger-device-ops",
     "outrigger-graph",
     "outrigger-hooks",
     "outrigger-ffi",

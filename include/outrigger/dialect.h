@@ -1,0 +1,763 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * outrigger/dialect.h: one text for device code. What is written in these macros compiles as OpenCL C (1.2
+ * and later), as CUDA C, and as plain C (C11, with GCC or Clang). A vendor whose device has another language
+ * ports this header, and no kernel. docs/device-code.md is the guide.
+ *
+ * THE CONTRACT
+ *
+ *   D1  A text begins with its #defines, then includes this header (or holds a copy of it), then has
+ *       functions (OTR_FUNCTION) and kernels (OTR_KERNEL). It includes nothing else, and uses no feature of
+ *       one language alone: no recursion, no function pointers, no variable-length arrays, no variadic macros,
+ *       no strings, and no name that one of them reserves, as `kernel`. Functions that are not OTR_FUNCTION are not called, but for those of this header.
+ *   D2  OTR_GROUP_SIZE is the number of work-items of a group, a power of two. A text may define it; the host
+ *       launches groups of that size, in the first dimension. Where a device runs a group on one thread (a
+ *       CPU), it is 1: barriers are nothing then, and what the items of a group fold is the value itself.
+ *       In plain C it is always 1. So a text must give the same result for every size.
+ *   D3  A kernel is `OTR_KERNEL(name)(OTR_ITEM parameters) { ... }`, without a comma behind OTR_ITEM. A function
+ *       that asks where it is takes `OTR_ITEM` in the same place, and is called with `OTR_ITEM_ARGUMENT`.
+ *   D4  OTR_LANE is the item's number in its group. OTR_GROUP_ID(d) and OTR_GROUP_COUNT(d) are those of groups, of
+ *       the dimensions 0 to 2. OTR_LANE and groups are i32; they are read in kernels and in functions with OTR_ITEM.
+ *   D5  A pointer says where it leads: OTR_GLOBAL to device memory, OTR_LOCAL to memory of the group, nothing to
+ *       the item's own. OTR_LOCAL memory is declared by OTR_SHARED(type, name, count) at the beginning of a kernel.
+ *   D6  OTR_BARRIER() is reached by all items of a group or by none. It orders OTR_LOCAL memory;
+ *       OTR_BARRIER_GLOBAL() orders OTR_GLOBAL memory of the group besides.
+ *   D7  Types in registers: f32, f64, i32, i64; u32 and u64 for bits. Types in memory have the names of element types: those, and
+ *       f16, bf16, f8e4m3, f8e5m2, i8, i16, u8, u16, b8 (bool). OTR_MEMORY(T) is the C type that holds an element, and
+ *       OTR_REGISTER(T) the one that it is computed in: f32 for all floating-point types but f64, i32 for small
+ *       integers and bool, i64 for the other integers. OTR_LOAD(T, C, pointer, index) gives an element in the
+ *       register type C, and OTR_STORE(T, C, pointer, index, value) takes one: it rounds to nearest even, wraps
+ *       integers, and makes 1 of all but 0 for b8. OTR_CONVERT(from, to, value) converts between register types.
+ *   D8  OTR_HAS_F64 is 1 where f64 is a type, OTR_HAS_ATOMIC64 where there are atomics on 64 bits, OTR_HAS_F16
+ *       where the device computes in f16 (loads and stores of f16 work everywhere). A text checks before it uses these.
+ *   D9  Functions have the register type in their names: otr_exp_f32, otr_max_i64. OTR_CALL(exp, T) is that function
+ *       for a type that is a macro. For f32 and f64: exp expm1 log log1p log2 sqrt rsqrt sin cos tanh erf pow floor ceil
+ *       trunc round (to even) fmod copysign abs fma isnan. For all: max min (NaN wins), add sub mul neg (integers
+ *       wrap), abs. For i32 and i64: div_trunc div_floor fmod remainder, which give 0 for a divisor of 0.
+ *   D10 otr_atomic_add_T and otr_atomic_cas_T give the value that was there before: f32, i32 and u32, and f64, i64
+ *       and u64 where OTR_HAS_ATOMIC64. The order of concurrent additions is not defined.
+ *   D11 otr_group_sum_T, _max_T, _min_T, _prod_T(OTR_ITEM_ARGUMENT value, scratch) fold the values of all items of a
+ *       group, in a fixed order, and give the result to every item. The scratch is OTR_SHARED(T, name,
+ *       OTR_GROUP_SIZE), and may be used again at once. All items take part.
+ *   D12 otr_philox(key, counter, words) is Philox 4x32-10 with the counter in the low half; otr_uniform_f32(seed,
+ *       offset, position) is the number of that position in [0, 1), as docs/operators.md counts them.
+ *   D13 OTR_INDEPENDENT stands in front of a `for` whose iterations do not depend on each other.
+ *   D14 NaN and infinities are kept: a text is compiled without options that assume there are none. f32 division and
+ *       square root are right to 1 unit in the last place, or rounded correctly.
+ */
+#ifndef OUTRIGGER_DIALECT_H
+#define OUTRIGGER_DIALECT_H
+
+/* Grows with every change that a text can see. Whoever keeps compiled code has it in the key. */
+#define OTR_DIALECT_VERSION 1
+
+#define OTR_JOIN2_(a, b) a##b
+#define OTR_JOIN2(a, b) OTR_JOIN2_(a, b)
+#define OTR_JOIN3_(a, b, c) a##b##c
+#define OTR_JOIN3(a, b, c) OTR_JOIN3_(a, b, c)
+
+/* ---- The language -------------------------------------------------------------------------- */
+
+#if defined(__OPENCL_VERSION__)
+#define OTR_OPENCL 1
+
+#if defined(cl_khr_fp64) || defined(__opencl_c_fp64)
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+#define OTR_HAS_F64 1
+#endif
+#ifdef cl_khr_fp16
+#define OTR_HAS_F16 1
+#endif
+#ifdef cl_khr_int64_base_atomics
+#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable
+#define OTR_HAS_ATOMIC64 1
+#endif
+
+typedef char i8;
+typedef short i16;
+typedef int i32;
+typedef long i64;
+typedef uchar u8;
+typedef ushort u16;
+typedef uint u32;
+typedef ulong u64;
+typedef float f32;
+#if OTR_HAS_F64
+typedef double f64;
+#endif
+
+#ifndef OTR_GROUP_SIZE
+#define OTR_GROUP_SIZE 64
+#endif
+#define OTR_KERNEL(name) __kernel __attribute__((reqd_work_group_size(OTR_GROUP_SIZE, 1, 1))) void name
+#define OTR_FUNCTION static inline
+#define OTR_GLOBAL __global
+#define OTR_LOCAL __local
+#define OTR_CONSTANT __constant
+#define OTR_RESTRICT restrict
+#define OTR_SHARED(type, name, count) __local type name[count]
+#define OTR_ITEM
+#define OTR_ITEM_ARGUMENT
+#define OTR_ITEM_ONLY void
+#define OTR_LANE ((i32)get_local_id(0))
+#define OTR_GROUP_ID(d) ((i32)get_group_id(d))
+#define OTR_GROUP_COUNT(d) ((i32)get_num_groups(d))
+#if OTR_GROUP_SIZE == 1
+#define OTR_BARRIER()
+#define OTR_BARRIER_GLOBAL()
+#else
+#define OTR_BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define OTR_BARRIER_GLOBAL() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+#endif
+
+OTR_FUNCTION u32 otr_bits_f32(f32 x) { return as_uint(x); }
+OTR_FUNCTION f32 otr_of_bits_f32(u32 x) { return as_float(x); }
+OTR_FUNCTION u32 otr_mul_high_u32(u32 a, u32 b) { return mul_hi(a, b); }
+OTR_FUNCTION u64 otr_mul_high_u64(u64 a, u64 b) { return mul_hi(a, b); }
+OTR_FUNCTION f32 otr_of_f16(u16 bits) {
+  u16 here = bits;
+  return vload_half(0, (const half*)&here);
+}
+OTR_FUNCTION u16 otr_to_f16(f32 x) {
+  u16 here;
+  vstore_half_rte(x, 0, (half*)&here);
+  return here;
+}
+
+OTR_FUNCTION i32 otr_atomic_add_i32(OTR_GLOBAL i32* p, i32 v) { return atomic_add((volatile __global int*)p, v); }
+OTR_FUNCTION u32 otr_atomic_add_u32(OTR_GLOBAL u32* p, u32 v) { return atomic_add((volatile __global uint*)p, v); }
+OTR_FUNCTION u32 otr_atomic_cas_u32(OTR_GLOBAL u32* p, u32 expected, u32 v) {
+  return atomic_cmpxchg((volatile __global uint*)p, expected, v);
+}
+OTR_FUNCTION u32 otr_atomic_load_u32(OTR_GLOBAL u32* p) { return *(volatile __global uint*)p; }
+#if OTR_HAS_ATOMIC64
+OTR_FUNCTION u64 otr_atomic_add_u64(OTR_GLOBAL u64* p, u64 v) { return atom_add((volatile __global ulong*)p, v); }
+OTR_FUNCTION u64 otr_atomic_cas_u64(OTR_GLOBAL u64* p, u64 expected, u64 v) {
+  return atom_cmpxchg((volatile __global ulong*)p, expected, v);
+}
+OTR_FUNCTION u64 otr_atomic_load_u64(OTR_GLOBAL u64* p) { return *(volatile __global ulong*)p; }
+#endif
+#if OTR_HAS_F64
+OTR_FUNCTION u64 otr_bits_f64(f64 x) { return as_ulong(x); }
+OTR_FUNCTION f64 otr_of_bits_f64(u64 x) { return as_double(x); }
+#endif
+
+/* A function of one or two numbers: its name here, in OpenCL C, and in C. */
+#define OTR_MATH1(T, name, opencl, c) \
+  OTR_FUNCTION T otr_##name##_##T(T x) { return opencl(x); }
+#define OTR_MATH2(T, name, opencl, c) \
+  OTR_FUNCTION T otr_##name##_##T(T x, T y) { return opencl(x, y); }
+#define OTR_MATH3(T, name, opencl, c) \
+  OTR_FUNCTION T otr_##name##_##T(T x, T y, T z) { return opencl(x, y, z); }
+
+#elif defined(__CUDACC__) || defined(__HIPCC__)
+#define OTR_CUDA 1
+
+#define OTR_HAS_F64 1
+#define OTR_HAS_F16 1
+#define OTR_HAS_ATOMIC64 1
+
+typedef signed char i8;
+typedef short i16;
+typedef int i32;
+typedef long long i64;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef float f32;
+typedef double f64;
+
+#ifndef OTR_GROUP_SIZE
+#define OTR_GROUP_SIZE 64
+#endif
+#define OTR_KERNEL(name) extern "C" __global__ void __launch_bounds__(OTR_GROUP_SIZE) name
+#define OTR_FUNCTION static __device__ inline
+#define OTR_GLOBAL
+#define OTR_LOCAL
+#define OTR_CONSTANT static __device__ const
+#define OTR_RESTRICT __restrict__
+#define OTR_SHARED(type, name, count) __shared__ type name[count]
+#define OTR_ITEM
+#define OTR_ITEM_ARGUMENT
+#define OTR_ITEM_ONLY
+#define OTR_LANE ((i32)threadIdx.x)
+#define OTR_GROUP_ID(d) ((i32)((d) == 0 ? blockIdx.x : (d) == 1 ? blockIdx.y : blockIdx.z))
+#define OTR_GROUP_COUNT(d) ((i32)((d) == 0 ? gridDim.x : (d) == 1 ? gridDim.y : gridDim.z))
+#if OTR_GROUP_SIZE == 1
+#define OTR_BARRIER()
+#define OTR_BARRIER_GLOBAL()
+#else
+#define OTR_BARRIER() __syncthreads()
+#define OTR_BARRIER_GLOBAL() __syncthreads()
+#endif
+
+OTR_FUNCTION u32 otr_bits_f32(f32 x) { return __float_as_uint(x); }
+OTR_FUNCTION f32 otr_of_bits_f32(u32 x) { return __uint_as_float(x); }
+OTR_FUNCTION u64 otr_bits_f64(f64 x) { return (u64)__double_as_longlong(x); }
+OTR_FUNCTION f64 otr_of_bits_f64(u64 x) { return __longlong_as_double((i64)x); }
+OTR_FUNCTION u32 otr_mul_high_u32(u32 a, u32 b) { return __umulhi(a, b); }
+OTR_FUNCTION u64 otr_mul_high_u64(u64 a, u64 b) { return __umul64hi(a, b); }
+#if defined(__HIPCC__)
+OTR_FUNCTION f32 otr_of_f16(u16 bits) { return (f32) * (const _Float16*)&bits; }
+OTR_FUNCTION u16 otr_to_f16(f32 x) {
+  _Float16 here = (_Float16)x;
+  return *(const u16*)&here;
+}
+#else
+OTR_FUNCTION f32 otr_of_f16(u16 bits) {
+  f32 x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+}
+OTR_FUNCTION u16 otr_to_f16(f32 x) {
+  u16 bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+  return bits;
+}
+#endif
+
+OTR_FUNCTION i32 otr_atomic_add_i32(i32* p, i32 v) { return atomicAdd(p, v); }
+OTR_FUNCTION u32 otr_atomic_add_u32(u32* p, u32 v) { return atomicAdd(p, v); }
+OTR_FUNCTION u32 otr_atomic_cas_u32(u32* p, u32 expected, u32 v) { return atomicCAS(p, expected, v); }
+OTR_FUNCTION u32 otr_atomic_load_u32(u32* p) { return *(volatile u32*)p; }
+OTR_FUNCTION u64 otr_atomic_add_u64(u64* p, u64 v) { return atomicAdd(p, v); }
+OTR_FUNCTION u64 otr_atomic_cas_u64(u64* p, u64 expected, u64 v) { return atomicCAS(p, expected, v); }
+OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return *(volatile u64*)p; }
+
+#else
+#define OTR_C 1
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define OTR_HAS_F64 1
+#define OTR_HAS_F16 0
+#define OTR_HAS_ATOMIC64 1
+
+typedef int8_t i8;
+typedef int16_t i16;
+typedef int32_t i32;
+typedef int64_t i64;
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef float f32;
+typedef double f64;
+
+/* The place of a group in its grid. A caller in C gives it to a kernel as the first argument. */
+typedef struct otr_place {
+  i32 group[3];
+  i32 count[3];
+} otr_place_t;
+
+#undef OTR_GROUP_SIZE
+#define OTR_GROUP_SIZE 1
+#define OTR_KERNEL(name) void name
+#define OTR_FUNCTION static inline __attribute__((unused))
+#define OTR_GLOBAL
+#define OTR_LOCAL
+#define OTR_CONSTANT static const
+#define OTR_RESTRICT __restrict
+#define OTR_SHARED(type, name, count) type name[count]
+#define OTR_ITEM const otr_place_t *otr_place,
+#define OTR_ITEM_ARGUMENT otr_place,
+#define OTR_ITEM_ONLY const otr_place_t* otr_place
+#define OTR_LANE ((void)otr_place, 0)
+#define OTR_GROUP_ID(d) (otr_place->group[d])
+#define OTR_GROUP_COUNT(d) (otr_place->count[d])
+#define OTR_BARRIER()
+#define OTR_BARRIER_GLOBAL()
+
+OTR_FUNCTION u32 otr_bits_f32(f32 x) {
+  u32 bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+OTR_FUNCTION f32 otr_of_bits_f32(u32 bits) {
+  f32 x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+OTR_FUNCTION u64 otr_bits_f64(f64 x) {
+  u64 bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+OTR_FUNCTION f64 otr_of_bits_f64(u64 bits) {
+  f64 x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+OTR_FUNCTION u32 otr_mul_high_u32(u32 a, u32 b) { return (u32)(((u64)a * b) >> 32); }
+OTR_FUNCTION u64 otr_mul_high_u64(u64 a, u64 b) { return (u64)(((unsigned __int128)a * b) >> 64); }
+OTR_FUNCTION f32 otr_of_f16(u16 bits) {
+  u32 sign = ((u32)bits & 0x8000u) << 16, rest = (u32)bits & 0x7fffu;
+  /* The exponent's bias is changed by a multiplication, which is right for subnormal numbers too. */
+  f32 x = otr_of_bits_f32(rest << 13) * otr_of_bits_f32(239u << 23);
+  u32 value = rest >= 0x7c00u ? (rest << 13) | 0x7f800000u : otr_bits_f32(x);
+  return otr_of_bits_f32(sign | value);
+}
+OTR_FUNCTION u16 otr_to_f16(f32 x) {
+  u32 bits = otr_bits_f32(x), sign = (bits >> 16) & 0x8000u, rest = bits & 0x7fffffffu;
+  /* Below 2^-14 an addition to 2^-1 rounds at the last place of a subnormal number. */
+  u32 small = otr_bits_f32(otr_of_bits_f32(rest) + 0.5f) - 0x3f000000u;
+  u32 usual = (rest - 0x38000000u + 0xfffu + ((rest >> 13) & 1u)) >> 13;
+  u32 value = rest < 0x38800000u ? small : usual;
+  value = rest >= 0x477ff000u ? 0x7c00u : value;
+  return (u16)(sign | (rest > 0x7f800000u ? 0x7e00u : value));
+}
+
+OTR_FUNCTION i32 otr_atomic_add_i32(i32* p, i32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+OTR_FUNCTION u32 otr_atomic_add_u32(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+OTR_FUNCTION u32 otr_atomic_cas_u32(u32* p, u32 expected, u32 v) {
+  __atomic_compare_exchange_n(p, &expected, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return expected;
+}
+OTR_FUNCTION u32 otr_atomic_load_u32(u32* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+OTR_FUNCTION u64 otr_atomic_add_u64(u64* p, u64 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+OTR_FUNCTION u64 otr_atomic_cas_u64(u64* p, u64 expected, u64 v) {
+  __atomic_compare_exchange_n(p, &expected, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return expected;
+}
+OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+
+#endif
+
+/* What is not there is 0. */
+#ifndef OTR_HAS_F64
+#define OTR_HAS_F64 0
+#endif
+#ifndef OTR_HAS_F16
+#define OTR_HAS_F16 0
+#endif
+#ifndef OTR_HAS_ATOMIC64
+#define OTR_HAS_ATOMIC64 0
+#endif
+#ifndef OTR_OPENCL
+#define OTR_OPENCL 0
+#endif
+#ifndef OTR_CUDA
+#define OTR_CUDA 0
+#endif
+#ifndef OTR_C
+#define OTR_C 0
+#endif
+
+/* In front of a loop whose iterations touch different elements, or the same one in place: a compiler need not prove it. */
+#if defined(__clang__) && !OTR_CUDA
+/* A loop that the compiler leaves as it is is no mistake of the text. */
+#pragma clang diagnostic ignored "-Wpass-failed"
+#define OTR_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#elif defined(__GNUC__) && OTR_C
+#define OTR_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define OTR_INDEPENDENT
+#endif
+
+#define OTR_INFINITY_F32 otr_of_bits_f32(0x7f800000u)
+#define OTR_NAN_F32 otr_of_bits_f32(0x7fc00000u)
+
+/* A function with its type, where the type may be a macro. The name may not: OpenCL C may have macros of such names. */
+#define OTR_CALL(name, T) OTR_JOIN2(otr_##name##_, T)
+
+/* ---- Numbers ------------------------------------------------------------------------------- */
+
+#ifndef OTR_MATH1
+#define OTR_MATH1(T, name, opencl, c) \
+  OTR_FUNCTION T otr_##name##_##T(T x) { return OTR_C_NAME_##T(c)(x); }
+#define OTR_MATH2(T, name, opencl, c) \
+  OTR_FUNCTION T otr_##name##_##T(T x, T y) { return OTR_C_NAME_##T(c)(x, y); }
+#define OTR_MATH3(T, name, opencl, c) \
+  OTR_FUNCTION T otr_##name##_##T(T x, T y, T z) { return OTR_C_NAME_##T(c)(x, y, z); }
+#define OTR_C_NAME_f32(c) c##f
+#define OTR_C_NAME_f64(c) c
+#endif
+
+#define OTR_MATHS(T) \
+  OTR_MATH1(T, exp, exp, exp) \
+  OTR_MATH1(T, expm1, expm1, expm1) \
+  OTR_MATH1(T, log, log, log) \
+  OTR_MATH1(T, log1p, log1p, log1p) \
+  OTR_MATH1(T, log2, log2, log2) \
+  OTR_MATH1(T, sqrt, sqrt, sqrt) \
+  OTR_MATH1(T, sin, sin, sin) \
+  OTR_MATH1(T, cos, cos, cos) \
+  OTR_MATH1(T, tanh, tanh, tanh) \
+  OTR_MATH1(T, floor, floor, floor) \
+  OTR_MATH1(T, ceil, ceil, ceil) \
+  OTR_MATH1(T, trunc, trunc, trunc) \
+  OTR_MATH1(T, round, rint, rint) \
+  OTR_MATH1(T, abs, fabs, fabs) \
+  OTR_MATH2(T, pow, pow, pow) \
+  OTR_MATH2(T, fmod, fmod, fmod) \
+  OTR_MATH2(T, copysign, copysign, copysign) \
+  OTR_FUNCTION T otr_rsqrt_##T(T x) { return (T)1 / otr_sqrt_##T(x); } \
+  OTR_FUNCTION i32 otr_isnan_##T(T x) { return x != x; } \
+  OTR_FUNCTION T otr_add_##T(T x, T y) { return x + y; } \
+  OTR_FUNCTION T otr_sub_##T(T x, T y) { return x - y; } \
+  OTR_FUNCTION T otr_mul_##T(T x, T y) { return x * y; } \
+  OTR_FUNCTION T otr_neg_##T(T x) { return -x; } \
+  OTR_FUNCTION T otr_remainder_##T(T x, T y) { \
+    T rest = otr_fmod_##T(x, y); \
+    return rest != 0 && ((rest < 0) != (y < 0)) ? rest + y : rest; \
+  } \
+  OTR_FUNCTION T otr_div_trunc_##T(T x, T y) { return otr_trunc_##T(x / y); } \
+  OTR_FUNCTION T otr_div_floor_##T(T x, T y) { \
+    if (y == 0) return x / y; \
+    T rest = otr_fmod_##T(x, y), quotient = (x - rest) / y; \
+    if (rest != 0 && ((y < 0) != (rest < 0))) quotient -= 1; \
+    if (quotient == 0) return otr_copysign_##T(0, x / y); \
+    T whole = otr_floor_##T(quotient); \
+    return quotient - whole > (T)0.5 ? whole + 1 : whole; \
+  }
+OTR_MATHS(f32)
+#if OTR_HAS_F64
+OTR_MATHS(f64)
+#endif
+
+/* In plain C an fma without hardware is a slow function: two roundings are as good for what uses it. */
+#if OTR_C && !defined(__FMA__) && !defined(__ARM_FEATURE_FMA)
+OTR_FUNCTION f32 otr_fma_f32(f32 x, f32 y, f32 z) { return x * y + z; }
+OTR_FUNCTION f64 otr_fma_f64(f64 x, f64 y, f64 z) { return x * y + z; }
+#else
+OTR_MATH3(f32, fma, fma, fma)
+#if OTR_HAS_F64
+OTR_MATH3(f64, fma, fma, fma)
+#endif
+#endif
+
+#define OTR_INTEGERS(T, U) \
+  OTR_FUNCTION T otr_add_##T(T x, T y) { return (T)((U)x + (U)y); } \
+  OTR_FUNCTION T otr_sub_##T(T x, T y) { return (T)((U)x - (U)y); } \
+  OTR_FUNCTION T otr_mul_##T(T x, T y) { return (T)((U)x * (U)y); } \
+  OTR_FUNCTION T otr_neg_##T(T x) { return (T)((U)0 - (U)x); } \
+  OTR_FUNCTION T otr_abs_##T(T x) { return x < 0 ? otr_neg_##T(x) : x; } \
+  OTR_FUNCTION T otr_fma_##T(T x, T y, T z) { return (T)((U)x * (U)y + (U)z); } \
+  OTR_FUNCTION i32 otr_isnan_##T(T x) { return x != x; } \
+  OTR_FUNCTION T otr_div_trunc_##T(T x, T y) { return y == 0 ? 0 : y == -1 ? otr_neg_##T(x) : x / y; } \
+  OTR_FUNCTION T otr_fmod_##T(T x, T y) { return y == 0 || y == -1 ? 0 : x % y; } \
+  OTR_FUNCTION T otr_remainder_##T(T x, T y) { \
+    T rest = otr_fmod_##T(x, y); \
+    return rest != 0 && ((rest < 0) != (y < 0)) ? rest + y : rest; \
+  } \
+  OTR_FUNCTION T otr_div_floor_##T(T x, T y) { \
+    T rest = otr_fmod_##T(x, y), quotient = otr_div_trunc_##T(x, y); \
+    return rest != 0 && ((rest < 0) != (y < 0)) ? quotient - 1 : quotient; \
+  } \
+  OTR_FUNCTION T otr_pow_##T(T x, T y) { \
+    T result = 1; \
+    if (y < 0) return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0; \
+    while (y) { \
+      if (y & 1) result = otr_mul_##T(result, x); \
+      x = otr_mul_##T(x, x); \
+      y >>= 1; \
+    } \
+    return result; \
+  }
+OTR_INTEGERS(i32, u32)
+OTR_INTEGERS(i64, u64)
+
+/* NaN wins, on either side. */
+#define OTR_ORDERED(T) \
+  OTR_FUNCTION T otr_max_##T(T x, T y) { return x != x || x > y ? x : y; } \
+  OTR_FUNCTION T otr_min_##T(T x, T y) { return x != x || x < y ? x : y; }
+OTR_ORDERED(f32)
+OTR_ORDERED(i32)
+OTR_ORDERED(i64)
+OTR_ORDERED(u32)
+OTR_ORDERED(u64)
+
+/* The error function within an ulp and a half, without a branch that lanes could take apart. */
+OTR_FUNCTION f32 otr_erf_f32(f32 x) {
+  f32 a = otr_abs_f32(x), square = x * x, p, q, small, large;
+  p = otr_fma_f32(8.345228e-5f, square, -8.1374386e-4f);
+  p = otr_fma_f32(p, square, 5.2006342e-3f);
+  p = otr_fma_f32(p, square, -2.685927e-2f);
+  p = otr_fma_f32(p, square, 1.1283694e-1f);
+  p = otr_fma_f32(p, square, -3.7612635e-1f);
+  p = otr_fma_f32(p, square, 1.2837917e-1f);
+  small = otr_fma_f32(p, x, x);
+  a = a > 4.0f ? 4.0f : a;
+  q = otr_fma_f32(-7.375036e-7f, a, -1.1310717e-5f);
+  q = otr_fma_f32(q, a, 3.7884607e-4f);
+  q = otr_fma_f32(q, a, -3.9940896e-3f);
+  q = otr_fma_f32(q, a, 2.477449e-2f);
+  q = otr_fma_f32(q, a, -1.0785819e-1f);
+  q = otr_fma_f32(q, a, -6.3366336e-1f);
+  q = otr_fma_f32(q, a, -1.1293818f);
+  q = otr_fma_f32(q, a, 1.506122e-4f);
+  large = otr_copysign_f32(1.0f - otr_exp_f32(q), x);
+  return x != x ? x : a < 0.93f ? small : large;
+}
+#if OTR_HAS_F64
+OTR_ORDERED(f64)
+OTR_MATH1(f64, erf, erf, erf)
+#endif
+
+/* Conversions between register types. Floating-point numbers become integers by cutting; one that does not fit becomes
+ * the nearest bound, and NaN 0. */
+#define OTR_CONVERSION(from, to) \
+  OTR_FUNCTION to otr_convert_##from##_##to(from x) { return (to)x; }
+#define OTR_CUT(from, to, low, high, beyond) \
+  OTR_FUNCTION to otr_convert_##from##_##to(from x) { \
+    return x != x ? 0 : x >= (from)beyond ? high : x < -(from)beyond ? low : (to)x; \
+  }
+OTR_CONVERSION(f32, f32)
+OTR_CUT(f32, i32, (-0x7fffffff - 1), 0x7fffffff, 2147483648.0f)
+OTR_CUT(f32, i64, (-(i64)0x7fffffffffffffff - 1), (i64)0x7fffffffffffffff, 9223372036854775808.0f)
+OTR_CONVERSION(i32, f32)
+OTR_CONVERSION(i32, i32)
+OTR_CONVERSION(i32, i64)
+OTR_CONVERSION(i64, f32)
+OTR_CONVERSION(i64, i32)
+OTR_CONVERSION(i64, i64)
+#if OTR_HAS_F64
+OTR_CONVERSION(f64, f32)
+OTR_CONVERSION(f64, f64)
+OTR_CUT(f64, i32, (-0x7fffffff - 1), 0x7fffffff, 2147483648.0)
+OTR_CUT(f64, i64, (-(i64)0x7fffffffffffffff - 1), (i64)0x7fffffffffffffff, 9223372036854775808.0)
+OTR_CONVERSION(f32, f64)
+OTR_CONVERSION(i32, f64)
+OTR_CONVERSION(i64, f64)
+#endif
+#define OTR_CONVERT(from, to, x) OTR_JOIN3(OTR_JOIN2(otr_convert_, from), _, to)(x)
+
+/* ---- Element types ------------------------------------------------------------------------- */
+
+OTR_FUNCTION f32 otr_of_bf16(u16 bits) { return otr_of_bits_f32((u32)bits << 16); }
+OTR_FUNCTION u16 otr_to_bf16(f32 x) {
+  u32 bits = otr_bits_f32(x);
+  u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  return (u16)(x != x ? (bits >> 16) | 0x40u : rounded);
+}
+OTR_FUNCTION f32 otr_of_f8e4m3(u8 bits) {
+  u32 sign = ((u32)bits & 0x80u) << 24, rest = (u32)bits & 0x7fu;
+  u32 usual = (rest << 20) + (120u << 23);
+  u32 small = otr_bits_f32((f32)(i32)rest * 0.001953125f);
+  u32 value = rest == 0x7fu ? 0x7fc00000u : rest < 8u ? small : usual;
+  return otr_of_bits_f32(sign | value);
+}
+OTR_FUNCTION u8 otr_to_f8e4m3(f32 x) {
+  u32 bits = otr_bits_f32(x), sign = (bits >> 24) & 0x80u, rest = bits & 0x7fffffffu;
+  u32 small = otr_bits_f32(otr_of_bits_f32(rest) + 16384.0f) - otr_bits_f32(16384.0f);
+  u32 usual = (rest - (120u << 23) + 0x7ffffu + ((rest >> 20) & 1u)) >> 20;
+  u32 value = rest >= 0x43f00000u ? 0x7fu : rest < (121u << 23) ? small : usual;
+  return (u8)(sign | value);
+}
+OTR_FUNCTION f32 otr_of_f8e5m2(u8 bits) { return otr_of_f16((u16)((u32)bits << 8)); }
+OTR_FUNCTION u8 otr_to_f8e5m2(f32 x) {
+  u32 bits = otr_bits_f32(x), sign = (bits >> 24) & 0x80u, rest = bits & 0x7fffffffu;
+  u32 small = otr_bits_f32(otr_of_bits_f32(rest) + 128.0f) - otr_bits_f32(128.0f);
+  u32 usual = (rest - (112u << 23) + 0xfffffu + ((rest >> 21) & 1u)) >> 21;
+  u32 value = rest < (113u << 23) ? small : usual;
+  value = rest >= 0x47700000u ? 0x7cu : value;
+  return (u8)(sign | (rest > 0x7f800000u ? 0x7fu : value));
+}
+/* A number of 4 bits in the low (0) or high (1) half of a byte. */
+OTR_FUNCTION i32 otr_of_i4(u8 pair, i32 half_) { return (i32)((((u32)pair >> (4 * half_)) & 15u) ^ 8u) - 8; }
+OTR_FUNCTION i32 otr_of_u4(u8 pair, i32 half_) { return (i32)(((u32)pair >> (4 * half_)) & 15u); }
+
+/* For an element type: its C type, its register type, and how one becomes the other; then the loads and stores for a
+ * text that computes in another register type. */
+#define OTR_ELEMENT(T, memory, register_, load, store) \
+  typedef memory otr_memory_##T; \
+  typedef register_ otr_register_##T; \
+  OTR_FUNCTION register_ otr_get_##T(OTR_GLOBAL const memory* p, i64 at) { return (register_)load(p[at]); } \
+  OTR_FUNCTION void otr_put_##T(OTR_GLOBAL memory* p, i64 at, register_ x) { p[at] = (memory)store(x); }
+#define OTR_ACCESS(T, register_, C) \
+  OTR_FUNCTION C otr_load_##T##_##C(OTR_GLOBAL const otr_memory_##T* p, i64 at) { \
+    return otr_convert_##register_##_##C(otr_get_##T(p, at)); \
+  } \
+  OTR_FUNCTION void otr_store_##T##_##C(OTR_GLOBAL otr_memory_##T* p, i64 at, C x) { \
+    otr_put_##T(p, at, otr_convert_##C##_##register_(x)); \
+  }
+#define OTR_TRUTH_ACCESS(C) \
+  OTR_FUNCTION C otr_load_b8_##C(OTR_GLOBAL const u8* p, i64 at) { return (C)(p[at] != 0); } \
+  OTR_FUNCTION void otr_store_b8_##C(OTR_GLOBAL u8* p, i64 at, C x) { p[at] = (u8)(x != 0); }
+#if OTR_HAS_F64
+#define OTR_ACCESSES(T, register_) \
+  OTR_ACCESS(T, register_, f32) \
+  OTR_ACCESS(T, register_, f64) \
+  OTR_ACCESS(T, register_, i32) \
+  OTR_ACCESS(T, register_, i64)
+#else
+#define OTR_ACCESSES(T, register_) \
+  OTR_ACCESS(T, register_, f32) \
+  OTR_ACCESS(T, register_, i32) \
+  OTR_ACCESS(T, register_, i64)
+#endif
+
+#define OTR_SAME(x) (x)
+OTR_ELEMENT(f32, f32, f32, OTR_SAME, OTR_SAME)
+OTR_ELEMENT(bf16, u16, f32, otr_of_bf16, otr_to_bf16)
+OTR_ELEMENT(f8e4m3, u8, f32, otr_of_f8e4m3, otr_to_f8e4m3)
+OTR_ELEMENT(f8e5m2, u8, f32, otr_of_f8e5m2, otr_to_f8e5m2)
+OTR_ELEMENT(i8, i8, i32, OTR_SAME, OTR_SAME)
+OTR_ELEMENT(i16, i16, i32, OTR_SAME, OTR_SAME)
+OTR_ELEMENT(i32, i32, i32, OTR_SAME, OTR_SAME)
+OTR_ELEMENT(i64, i64, i64, OTR_SAME, OTR_SAME)
+OTR_ELEMENT(u8, u8, i32, OTR_SAME, OTR_SAME)
+OTR_ELEMENT(u16, u16, i32, OTR_SAME, OTR_SAME)
+OTR_ELEMENT(u32, u32, i64, OTR_SAME, OTR_SAME)
+OTR_ELEMENT(u64, u64, i64, OTR_SAME, OTR_SAME)
+#if OTR_OPENCL
+/* The language has these for memory, and hardware does them in one instruction. */
+typedef u16 otr_memory_f16;
+typedef f32 otr_register_f16;
+OTR_FUNCTION f32 otr_get_f16(OTR_GLOBAL const u16* p, i64 at) {
+  return vload_half(0, (OTR_GLOBAL const half*)(p + at));
+}
+OTR_FUNCTION void otr_put_f16(OTR_GLOBAL u16* p, i64 at, f32 x) { vstore_half_rte(x, 0, (OTR_GLOBAL half*)(p + at)); }
+#else
+OTR_ELEMENT(f16, u16, f32, otr_of_f16, otr_to_f16)
+#endif
+OTR_ACCESSES(f32, f32)
+OTR_ACCESSES(f16, f32)
+OTR_ACCESSES(bf16, f32)
+OTR_ACCESSES(f8e4m3, f32)
+OTR_ACCESSES(f8e5m2, f32)
+OTR_ACCESSES(i8, i32)
+OTR_ACCESSES(i16, i32)
+OTR_ACCESSES(i32, i32)
+OTR_ACCESSES(i64, i64)
+OTR_ACCESSES(u8, i32)
+OTR_ACCESSES(u16, i32)
+OTR_ACCESSES(u32, i64)
+OTR_ACCESSES(u64, i64)
+typedef u8 otr_memory_b8;
+typedef i32 otr_register_b8;
+OTR_TRUTH_ACCESS(f32)
+OTR_TRUTH_ACCESS(i32)
+OTR_TRUTH_ACCESS(i64)
+#if OTR_HAS_F64
+OTR_ELEMENT(f64, f64, f64, OTR_SAME, OTR_SAME)
+OTR_ACCESSES(f64, f64)
+OTR_TRUTH_ACCESS(f64)
+#endif
+
+#define OTR_MEMORY(T) OTR_JOIN2(otr_memory_, T)
+#define OTR_REGISTER(T) OTR_JOIN2(otr_register_, T)
+#define OTR_LOAD(T, C, p, at) OTR_JOIN3(OTR_JOIN2(otr_load_, T), _, C)(p, at)
+#define OTR_STORE(T, C, p, at, x) OTR_JOIN3(OTR_JOIN2(otr_store_, T), _, C)(p, at, x)
+
+/* ---- Atomics ------------------------------------------------------------------------------- */
+
+OTR_FUNCTION i32 otr_atomic_cas_i32(OTR_GLOBAL i32* p, i32 expected, i32 v) {
+  return (i32)otr_atomic_cas_u32((OTR_GLOBAL u32*)p, (u32)expected, (u32)v);
+}
+OTR_FUNCTION f32 otr_atomic_cas_f32(OTR_GLOBAL f32* p, f32 expected, f32 v) {
+  return otr_of_bits_f32(otr_atomic_cas_u32((OTR_GLOBAL u32*)p, otr_bits_f32(expected), otr_bits_f32(v)));
+}
+#if OTR_CUDA
+OTR_FUNCTION f32 otr_atomic_add_f32(f32* p, f32 v) { return atomicAdd(p, v); }
+#else
+OTR_FUNCTION f32 otr_atomic_add_f32(OTR_GLOBAL f32* p, f32 v) {
+  OTR_GLOBAL u32* place = (OTR_GLOBAL u32*)p;
+  u32 old = otr_atomic_load_u32(place), seen;
+  for (;;) {
+    seen = otr_atomic_cas_u32(place, old, otr_bits_f32(otr_of_bits_f32(old) + v));
+    if (seen == old) return otr_of_bits_f32(old);
+    old = seen;
+  }
+}
+#endif
+#if OTR_HAS_ATOMIC64
+OTR_FUNCTION i64 otr_atomic_add_i64(OTR_GLOBAL i64* p, i64 v) {
+  return (i64)otr_atomic_add_u64((OTR_GLOBAL u64*)p, (u64)v);
+}
+OTR_FUNCTION i64 otr_atomic_cas_i64(OTR_GLOBAL i64* p, i64 expected, i64 v) {
+  return (i64)otr_atomic_cas_u64((OTR_GLOBAL u64*)p, (u64)expected, (u64)v);
+}
+#if OTR_HAS_F64
+OTR_FUNCTION f64 otr_atomic_cas_f64(OTR_GLOBAL f64* p, f64 expected, f64 v) {
+  return otr_of_bits_f64(otr_atomic_cas_u64((OTR_GLOBAL u64*)p, otr_bits_f64(expected), otr_bits_f64(v)));
+}
+OTR_FUNCTION f64 otr_atomic_add_f64(OTR_GLOBAL f64* p, f64 v) {
+  OTR_GLOBAL u64* place = (OTR_GLOBAL u64*)p;
+  u64 old = otr_atomic_load_u64(place), seen;
+  for (;;) {
+    seen = otr_atomic_cas_u64(place, old, otr_bits_f64(otr_of_bits_f64(old) + v));
+    if (seen == old) return otr_of_bits_f64(old);
+    old = seen;
+  }
+}
+#endif
+#endif
+
+/* ---- Folds of a group ---------------------------------------------------------------------- */
+
+#if OTR_GROUP_SIZE == 1
+#define OTR_FOLD(T, name, step) \
+  OTR_FUNCTION T otr_group_##name##_##T(OTR_ITEM T value, OTR_LOCAL T* scratch) { \
+    (void)scratch; \
+    OTR_UNUSED_ITEM; \
+    return value; \
+  }
+#else
+#define OTR_FOLD(T, name, step) \
+  OTR_FUNCTION T otr_group_##name##_##T(OTR_ITEM T value, OTR_LOCAL T* scratch) { \
+    i32 lane = OTR_LANE; \
+    scratch[lane] = value; \
+    OTR_BARRIER(); \
+    for (i32 width = OTR_GROUP_SIZE / 2; width > 0; width >>= 1) { \
+      if (lane < width) scratch[lane] = step(scratch[lane], scratch[lane + width]); \
+      OTR_BARRIER(); \
+    } \
+    T result = scratch[0]; \
+    OTR_BARRIER(); \
+    return result; \
+  }
+#endif
+#if OTR_C
+#define OTR_UNUSED_ITEM (void)otr_place
+#else
+#define OTR_UNUSED_ITEM
+#endif
+#define OTR_FOLDS(T) \
+  OTR_FOLD(T, sum, otr_add_##T) \
+  OTR_FOLD(T, prod, otr_mul_##T) \
+  OTR_FOLD(T, max, otr_max_##T) \
+  OTR_FOLD(T, min, otr_min_##T)
+OTR_FOLDS(f32)
+OTR_FOLDS(i32)
+OTR_FOLDS(i64)
+#if OTR_HAS_F64
+OTR_FOLDS(f64)
+#endif
+
+/* ---- Random numbers ------------------------------------------------------------------------ */
+
+OTR_FUNCTION void otr_philox(u64 key, u64 counter, u32* words) {
+  u32 c0 = (u32)counter, c1 = (u32)(counter >> 32), c2 = 0, c3 = 0;
+  u32 k0 = (u32)key, k1 = (u32)(key >> 32);
+  for (i32 round_ = 0; round_ < 10; round_++) {
+    u32 high0 = otr_mul_high_u32(0xd2511f53u, c0), low0 = 0xd2511f53u * c0;
+    u32 high1 = otr_mul_high_u32(0xcd9e8d57u, c2), low1 = 0xcd9e8d57u * c2;
+    c0 = high1 ^ c1 ^ k0;
+    c2 = high0 ^ c3 ^ k1;
+    c1 = low1;
+    c3 = low0;
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  words[0] = c0;
+  words[1] = c1;
+  words[2] = c2;
+  words[3] = c3;
+}
+/* The highest bits of a word as a number in [0, 1). */
+OTR_FUNCTION f32 otr_fraction_f32(u32 word, i32 digits) {
+  return (f32)(word >> (32 - digits)) * otr_of_bits_f32((u32)(127 - digits) << 23);
+}
+OTR_FUNCTION f32 otr_uniform_f32(u64 seed, u64 offset, u64 position) {
+  u32 words[4];
+  otr_philox(seed, offset + position / 4, words);
+  return otr_fraction_f32(words[position & 3], 24);
+}
+
+#endif /* OUTRIGGER_DIALECT_H */

@@ -1,0 +1,220 @@
+//! A device as the makers of operators see it: what its code may use, and its compiled kernels.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use outrigger_device::{Code, DType, DeviceProperties, sys};
+use parking_lot::Mutex;
+
+use crate::call::{Result, unsupported};
+use crate::kernel::{Below, Kernel, Parameters};
+use crate::source::{Definitions, SourceFormat, Text};
+
+/// The kernels of a device so far, by text and definitions. `None` is for what did not compile.
+type Kernels = HashMap<(Text, String), Option<Arc<Kernel>>>;
+
+/// A device that takes source.
+pub(crate) struct Device {
+    below: Arc<Below>,
+    ordinal: u32,
+    format: SourceFormat,
+    kernels: Mutex<Kernels>,
+    /// Work-items of a group; 1 where a group runs on one thread.
+    group: u32,
+    pub(crate) has_f64: bool,
+    pub(crate) has_atomic64: bool,
+    /// Whether the host sees the memory of the device.
+    pub(crate) host_visible: bool,
+    local_memory: u32,
+}
+
+/// Devices whose groups may be larger than this are processors of general purpose.
+const LARGEST_GROUP_OF_ACCELERATORS: u32 = 1024;
+
+/// Work-items of a group on an accelerator.
+const GROUP: u32 = 256;
+
+impl Device {
+    /// `None` if the device takes no source.
+    pub(crate) fn new(
+        below: &Arc<Below>,
+        ordinal: u32,
+        properties: &DeviceProperties,
+    ) -> Option<Self> {
+        let limits = &properties.limits;
+        let mut formats = SourceFormat::ALL.into_iter();
+        let format = formats.find(|format| limits.takes(format.number()))?;
+        // Where a thread runs the items of a group one after the other, several of them only cost barriers.
+        let is_serial = properties.is_cpu()
+            || limits.sub_group == 1
+            || limits.group > LARGEST_GROUP_OF_ACCELERATORS;
+        let known = [limits.group, limits.block[0]]
+            .into_iter()
+            .filter(|most| *most > 0);
+        let most = known.min().unwrap_or(GROUP);
+        let group = match is_serial {
+            true => 1,
+            false => 1 << most.min(GROUP).ilog2(),
+        };
+        Some(Self {
+            below: Arc::clone(below),
+            ordinal,
+            format,
+            kernels: Mutex::default(),
+            group,
+            has_f64: limits.features & sys::OTR_FEATURE_F64 != 0,
+            has_atomic64: limits.features & sys::OTR_FEATURE_ATOMIC_64 != 0,
+            host_visible: properties.host_visible(),
+            local_memory: limits.local_memory,
+        })
+    }
+
+    /// Whether a group runs on one thread.
+    pub(crate) fn is_serial(&self) -> bool {
+        self.group == 1
+    }
+
+    /// Work-items of a group.
+    pub(crate) fn group(&self) -> u32 {
+        self.group
+    }
+
+    /// Whether a group has so many bytes of local memory.
+    pub(crate) fn has_local(&self, bytes: u32) -> bool {
+        self.local_memory == 0 || bytes <= self.local_memory
+    }
+
+    /// The type in which sums of floating-point numbers are accumulated.
+    pub(crate) fn sums(&self) -> Class {
+        if self.has_f64 { Class::F64 } else { Class::F32 }
+    }
+
+    /// The class that elements of a type are computed in, if the device has it.
+    pub(crate) fn class(&self, dtype: DType) -> Result<Class> {
+        match Class::of(dtype) {
+            Some(Class::F64) if !self.has_f64 => unsupported("the device has no f64"),
+            Some(class) => Ok(class),
+            None => unsupported(format!("elements of type {dtype}")),
+        }
+    }
+
+    /// The kernel of a text with these definitions, compiled if it is the first time.
+    pub(crate) fn kernel(
+        &self,
+        text: Text,
+        definitions: Definitions,
+        takes: Parameters,
+    ) -> Result<Arc<Kernel>> {
+        let key = (text, definitions.key().to_owned());
+        let known = self.kernels.lock().get(&key).cloned();
+        let kernel = match known {
+            Some(known) => known,
+            // Not under the lock, because it takes long. Two threads may compile the same; one of them is kept.
+            None => {
+                let made = self.compile(text, &definitions, takes)?;
+                self.kernels.lock().entry(key).or_insert(made).clone()
+            }
+        };
+        match kernel {
+            Some(kernel) => Ok(kernel),
+            None => unsupported("the kernel does not compile for this device"),
+        }
+    }
+
+    /// `None` if the device's compiler refuses the text, now and ever.
+    fn compile(
+        &self,
+        text: Text,
+        definitions: &Definitions,
+        takes: Parameters,
+    ) -> Result<Option<Arc<Kernel>>> {
+        let source = definitions.source(text, self.group)?;
+        let format = self.format.number();
+        let label = text.label();
+        let loaded = Kernel::load(
+            &self.below,
+            self.ordinal,
+            format,
+            &source,
+            label,
+            self.group,
+            takes,
+        );
+        match loaded {
+            Ok(kernel) => Ok(Some(Arc::new(kernel))),
+            Err(refusal) if matches!(refusal.code, Code::INVALID_ARGUMENT | Code::UNSUPPORTED) => {
+                let (label, log) = (label.to_string_lossy(), refusal.text);
+                tracing::warn!(target: "outrigger::device", %label, log, definitions = definitions.key(),
+                    "a kernel does not compile");
+                Ok(None)
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Lets go of all kernels.
+    pub(crate) fn forget(&self) {
+        let gone = std::mem::take(&mut *self.kernels.lock());
+        drop(gone);
+    }
+}
+
+/// A type of registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    F32,
+    F64,
+    I32,
+    I64,
+}
+
+impl Class {
+    /// The class of elements of a type; `None` for types without arithmetic.
+    pub(crate) fn of(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::F32 | DType::F16 | DType::BF16 => Some(Self::F32),
+            DType::F64 => Some(Self::F64),
+            DType::I64 => Some(Self::I64),
+            DType::I32 | DType::I16 | DType::I8 | DType::U8 | DType::BOOL => Some(Self::I32),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+        }
+    }
+
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F64)
+    }
+
+    pub(crate) fn bytes(self) -> u64 {
+        match self {
+            Self::F32 | Self::I32 => 4,
+            Self::F64 | Self::I64 => 8,
+        }
+    }
+
+    /// A scalar of a call as a word of an argument block.
+    pub(crate) fn word(self, scalar: outrigger_ops::Scalar) -> u64 {
+        match self {
+            Self::F32 => u64::from((scalar.to_f64() as f32).to_bits()),
+            Self::F64 => scalar.to_f64().to_bits(),
+            Self::I32 => u64::from(scalar.to_i64() as i32 as u32),
+            Self::I64 => scalar.to_i64() as u64,
+        }
+    }
+}
+
+/// The name of an element type in the dialect.
+pub(crate) fn element(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BOOL => "b8",
+        other => other.name(),
+    }
+}

@@ -1,0 +1,498 @@
+//! Elements by their index: gathering, scattering, and adding up what goes to one place.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use outrigger_device::DType;
+use outrigger_ops::{Call, Scalar, Tensor};
+
+use super::elementwise::{Pass, copy_pass};
+use crate::call::{Asked, Result, invalid, unsupported};
+use crate::device::{Class, Device, element};
+use crate::kernel::{Kernel, Parameters};
+use crate::layout::{RANK, groups};
+use crate::source::{Definitions, Text};
+use crate::work::{Launch, Prepared, WRONG};
+
+const NAMES: [&CStr; 10] = [
+    c"gather",
+    c"index_select",
+    c"embedding",
+    c"embedding_dense_backward",
+    c"scatter",
+    c"scatter_value",
+    c"scatter_add",
+    c"index_add",
+    c"index_copy",
+    c"index_fill",
+];
+
+/// The names of this file.
+pub(crate) fn names() -> impl Iterator<Item = &'static CStr> {
+    NAMES.into_iter()
+}
+
+/// An index that no element has.
+const NONE: i64 = i64::MIN;
+
+const WORDS: usize = 5 + 4 * RANK + 1;
+
+/// What is done with an element.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gather = 0,
+    Add = 1,
+    Put = 2,
+    Number = 3,
+}
+
+/// The elements that a launch moves: their sizes, and strides of index, source and target for each.
+#[derive(Clone, Debug, Default)]
+struct Places {
+    sizes: Vec<i64>,
+    index: Vec<i64>,
+    from: Vec<i64>,
+    to: Vec<i64>,
+    limit: i64,
+    step: i64,
+}
+
+impl Places {
+    fn words(&self, ignored: i64, number: u64) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        let count: i64 = self.sizes.iter().product();
+        let front = [
+            count,
+            self.sizes.len() as i64,
+            self.limit,
+            self.step,
+            ignored,
+        ];
+        for (word, number) in words.iter_mut().zip(front) {
+            *word = number as u64;
+        }
+        for (which, list) in [&self.sizes, &self.index, &self.from, &self.to]
+            .into_iter()
+            .enumerate()
+        {
+            for (word, number) in words[5 + which * RANK..].iter_mut().zip(list) {
+                *word = *number as u64;
+            }
+        }
+        words[WORDS - 1] = number;
+        words
+    }
+
+    fn groups(&self, chunk: i64) -> Result<u32> {
+        if self.sizes.len() > RANK {
+            return unsupported(format!("more than {RANK} dimensions"));
+        }
+        groups(self.sizes.iter().product(), chunk)
+    }
+}
+
+fn chunk(device: &Device) -> i64 {
+    if device.is_serial() {
+        2048
+    } else {
+        2 * i64::from(device.group())
+    }
+}
+
+/// The kernel for elements of these types.
+fn kernel(
+    device: &Device,
+    kind: Kind,
+    class: Class,
+    [from, index, to]: [DType; 3],
+) -> Result<Arc<Kernel>> {
+    let index = match index {
+        DType::I64 => "i64",
+        DType::I32 => "i32",
+        other => return unsupported(format!("indices of {other}")),
+    };
+    let mut definitions = Definitions::default();
+    definitions
+        .set("KIND", kind as i32)
+        .set("A", element(from))
+        .set("I", index);
+    definitions
+        .set("OUT", element(to))
+        .set("T", class.name())
+        .set("CHUNK", chunk(device));
+    let takes = Parameters {
+        addresses: 4,
+        words: WORDS,
+    };
+    device.kernel(Text::Indexed, definitions, takes)
+}
+
+/// The integers whose bits stand for elements that are moved as they are.
+fn bits(dtype: DType) -> Result<(DType, Class)> {
+    match dtype.size() {
+        Some(1) => Ok((DType::U8, Class::I32)),
+        Some(2) => Ok((DType::U16, Class::I32)),
+        Some(4) => Ok((DType::I32, Class::I32)),
+        Some(8) => Ok((DType::I64, Class::I64)),
+        _ => unsupported(format!("elements of type {dtype}")),
+    }
+}
+
+/// Whether the device adds elements of a type atomically.
+fn adds(device: &Device, dtype: DType) -> bool {
+    match dtype {
+        DType::F32 | DType::I32 => true,
+        DType::F64 => device.has_f64 && device.has_atomic64,
+        DType::I64 => device.has_atomic64,
+        _ => false,
+    }
+}
+
+fn dense(sizes: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; sizes.len()];
+    for at in (1..sizes.len()).rev() {
+        strides[at - 1] = strides[at] * sizes[at];
+    }
+    strides
+}
+
+/// The dimension that a number names.
+fn dimension(number: i64, rank: usize) -> Option<usize> {
+    let least = rank.max(1) as i64;
+    let at = if number < 0 { number + least } else { number };
+    usize::try_from(at).ok().filter(|at| (*at as i64) < least)
+}
+
+/// Makes an operator.
+pub(crate) fn make(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> {
+    match name.to_bytes() {
+        b"gather" | b"index_select" => by_scalar(device, name, call),
+        b"embedding" => embedding(device, call),
+        b"embedding_dense_backward" => embedding_backward(device, call),
+        _ => scattered(device, name, call),
+    }
+}
+
+/// Gathering along a dimension that is a scalar.
+fn by_scalar(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> {
+    let selects = name == c"index_select";
+    if call.inputs.len() != 2 || call.outputs.len() != 1 {
+        return invalid("inputs (a, indices) and 1 output are expected");
+    }
+    let (input, indices, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    if input.dtype() != out.dtype()
+        || selects && indices.rank() > 1
+        || !selects && indices.sizes() != out.sizes()
+    {
+        return unsupported("element types or sizes that do not go together");
+    }
+    if input.rank() != out.rank() {
+        return invalid("input and output have the same rank");
+    }
+    let (moved, class) = bits(input.dtype())?;
+    let kernel = kernel(device, Kind::Gather, class, [moved, indices.dtype(), moved])?;
+    let places = Places {
+        sizes: out.sizes().to_vec(),
+        to: out.strides().to_vec(),
+        ..Places::default()
+    };
+    let launched = places.groups(chunk(device))?;
+    let (sizes, strides) = (input.sizes().to_vec(), input.strides().to_vec());
+    let (of_index, index_strides) = (indices.numel(), indices.strides().to_vec());
+    let seen = device.host_visible;
+    Ok(Prepared::with_workspace(WRONG, move |launch| {
+        let Some(along) = dimension(launch.scalar(0, 0.0).to_i64(), sizes.len()) else {
+            return Err(outrigger_device::Code::INVALID_ARGUMENT.0);
+        };
+        let mut places = places.clone();
+        places.from = strides.clone();
+        (places.limit, places.step) = match sizes.get(along) {
+            Some(size) => (*size, strides[along]),
+            None => (1, 0),
+        };
+        if let Some(stride) = places.from.get_mut(along) {
+            *stride = 0;
+        }
+        places.index = match selects {
+            true => vec![0; sizes.len()],
+            false => index_strides.clone(),
+        };
+        if selects && let Some(stride) = places.index.get_mut(along) {
+            if places.sizes[along] != of_index {
+                return Err(outrigger_device::Code::INVALID_ARGUMENT.0);
+            }
+            *stride = index_strides.first().copied().unwrap_or(0);
+        }
+        let [from, index, to] = [launch.inputs[0], launch.inputs[1], launch.outputs[0]];
+        let words = places.words(NONE, 0);
+        launch.checked(seen, |launch, wrong| {
+            launch.run(&kernel, launched, &[from, index, to, wrong], &words)
+        })
+    }))
+}
+
+fn embedding(device: &Device, call: &Call<'_>) -> Result<Prepared> {
+    if call.inputs.len() != 2 || call.outputs.len() != 1 {
+        return invalid("inputs (weight, indices) and 1 output are expected");
+    }
+    let (weight, indices, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    let &[limit, length] = weight.sizes() else {
+        return invalid("the weight has two dimensions");
+    };
+    if weight.dtype() != out.dtype() || out.numel() != indices.numel().saturating_mul(length) {
+        return invalid("the output has a row of the weight for each index");
+    }
+    if !indices.is_contiguous() || !out.is_contiguous() {
+        return unsupported("indices or an output that are not contiguous");
+    }
+    let (moved, class) = bits(weight.dtype())?;
+    let kernel = kernel(device, Kind::Gather, class, [moved, indices.dtype(), moved])?;
+    let places = Places {
+        sizes: vec![indices.numel(), length],
+        index: vec![1, 0],
+        from: vec![0, weight.strides()[1]],
+        to: vec![length, 1],
+        limit,
+        step: weight.strides()[0],
+    };
+    let (launched, words) = (places.groups(chunk(device))?, places.words(NONE, 0));
+    let seen = device.host_visible;
+    Ok(Prepared::with_workspace(WRONG, move |launch| {
+        let [from, index, to] = [launch.inputs[0], launch.inputs[1], launch.outputs[0]];
+        launch.checked(seen, |launch, wrong| {
+            launch.run(&kernel, launched, &[from, index, to, wrong], &words)
+        })
+    }))
+}
+
+/// Sums that are made in f32 and then stored in another type.
+struct Sums {
+    bytes: u64,
+    stored: Option<Pass>,
+}
+
+impl Sums {
+    /// Of an output whose elements the device does not add itself.
+    fn new(device: &Device, out: &Tensor<'_>) -> Result<(Self, DType)> {
+        let numel = out.numel().unsigned_abs();
+        if adds(device, out.dtype()) {
+            let bytes = numel * out.dtype().size().unwrap_or(0) as u64;
+            return Ok((
+                Self {
+                    bytes,
+                    stored: None,
+                },
+                out.dtype(),
+            ));
+        }
+        if device.class(out.dtype())? != Class::F32 {
+            return unsupported(format!(
+                "the device does not add {} atomically",
+                out.dtype()
+            ));
+        }
+        let strides = dense(out.sizes());
+        let sums = Tensor::new(64, DType::F32, out.sizes(), &strides);
+        let stored = Some(copy_pass(device, &sums, out)?);
+        Ok((
+            Self {
+                bytes: numel * 4,
+                stored,
+            },
+            DType::F32,
+        ))
+    }
+
+    /// Wrong indices, and the sums behind them.
+    fn workspace_bytes(&self) -> u64 {
+        WRONG + if self.stored.is_some() { self.bytes } else { 0 }
+    }
+
+    /// Where the sums are made.
+    fn place(&self, launch: &Launch<'_>) -> u64 {
+        if self.stored.is_some() {
+            launch.workspace + WRONG
+        } else {
+            launch.outputs[0]
+        }
+    }
+
+    fn finish(&self, launch: &mut Launch<'_>) -> std::result::Result<(), i32> {
+        match &self.stored {
+            Some(pass) => {
+                let addresses = [launch.workspace + WRONG, launch.outputs[0]];
+                pass.run(launch, &addresses, [Scalar::I64(0); 4])
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn embedding_backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
+    if call.inputs.len() != 2 || call.outputs.len() != 1 {
+        return invalid("inputs (grad, indices) and 1 output are expected");
+    }
+    let (grad, indices, out) = (call.input(0)?, call.input(1)?, call.output(0)?);
+    let &[limit, length] = out.sizes() else {
+        return invalid("the output has two dimensions");
+    };
+    if grad.dtype() != out.dtype() || grad.numel() != indices.numel().saturating_mul(length) {
+        return invalid("the gradient has a row of the output for each index");
+    }
+    if !grad.is_contiguous() || !indices.is_contiguous() || !out.is_contiguous() {
+        return unsupported("operands that are not contiguous");
+    }
+    if !device.class(out.dtype())?.is_float() {
+        return unsupported("the gradient of integers");
+    }
+    if out.numel() == 0 {
+        return Ok(Prepared::nothing());
+    }
+    let (sums, added) = Sums::new(device, out)?;
+    let class = device.class(added)?;
+    let kernel = kernel(
+        device,
+        Kind::Add,
+        class,
+        [grad.dtype(), indices.dtype(), added],
+    )?;
+    let places = Places {
+        sizes: vec![indices.numel(), length],
+        index: vec![1, 0],
+        from: vec![length, 1],
+        to: vec![0, 1],
+        limit,
+        step: length,
+    };
+    let (launched, seen) = (places.groups(chunk(device))?, device.host_visible);
+    Ok(Prepared::with_workspace(
+        sums.workspace_bytes(),
+        move |launch| {
+            let padding = launch.scalar(0, -1.0).to_i64();
+            let words = places.words(padding, class.word(Scalar::I64(1)));
+            let place = sums.place(launch);
+            launch.zero(place, sums.bytes)?;
+            let [grad, index] = [launch.inputs[0], launch.inputs[1]];
+            launch.checked(seen, |launch, wrong| {
+                launch.run(&kernel, launched, &[grad, index, place, wrong], &words)?;
+                sums.finish(launch)
+            })
+        },
+    ))
+}
+
+/// Operators that copy their input, and then change what an index leads to.
+fn scattered(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> {
+    let (Some(at_input), Some(at_index)) = (call.place(0), call.place(2)) else {
+        return invalid("input or index is missing");
+    };
+    let (input, index, out) = (
+        call.input(at_input)?,
+        call.input(at_index)?,
+        call.output(0)?,
+    );
+    let Some(along) = dimension(call.integer(1)?, input.rank()) else {
+        return invalid("there is no such dimension");
+    };
+    if input.sizes() != out.sizes() || input.dtype() != out.dtype() {
+        return invalid("input and output have the same sizes and the same element type");
+    }
+    let kind = match name.to_bytes() {
+        b"scatter" | b"index_copy" => Kind::Put,
+        b"scatter_add" | b"index_add" => Kind::Add,
+        _ => Kind::Number,
+    };
+    // Either an index for each element, or one for each slice.
+    let slices = name.to_bytes().starts_with(b"index");
+    let at_source = if kind == Kind::Number {
+        None
+    } else {
+        call.place(3)
+    };
+    let source = at_source.map(|at| call.input(at)).transpose()?;
+    if (kind != Kind::Number) != source.is_some()
+        || source.is_some_and(|one| one.dtype() != out.dtype())
+    {
+        return invalid("the source is missing, or of another element type");
+    }
+    if out.rank() == 0 || slices && index.rank() > 1 || !slices && index.rank() != out.rank() {
+        return unsupported("an index of another rank");
+    }
+    let sizes = match slices {
+        true => {
+            let mut sizes = out.sizes().to_vec();
+            sizes[along] = index.numel();
+            sizes
+        }
+        false => index.sizes().to_vec(),
+    };
+    let most = |at: usize| {
+        if at == along {
+            i64::MAX
+        } else {
+            out.sizes()[at]
+        }
+    };
+    if (0..sizes.len()).any(|at| sizes[at] > most(at)) {
+        return invalid("the index is larger than the input");
+    }
+    if let Some(source) = source {
+        let fits = source.rank() == sizes.len()
+            && source
+                .sizes()
+                .iter()
+                .zip(&sizes)
+                .all(|(one, index)| index <= one);
+        if !fits || slices && source.sizes() != sizes {
+            return invalid("the source is smaller than the index");
+        }
+    }
+    let first = copy_pass(device, input, out)?;
+    let mut index_strides = vec![0; sizes.len()];
+    match slices {
+        true => index_strides[along] = index.strides().first().copied().unwrap_or(0),
+        false => index_strides.copy_from_slice(index.strides()),
+    }
+    let mut to = out.strides().to_vec();
+    to[along] = 0;
+    let places = Places {
+        sizes,
+        index: index_strides,
+        from: source.map_or_else(Vec::new, |source| source.strides().to_vec()),
+        to,
+        limit: out.sizes()[along],
+        step: out.strides()[along],
+    };
+    let (moved, class) = match kind {
+        Kind::Put => bits(out.dtype())?,
+        Kind::Add if !adds(device, out.dtype()) => {
+            return unsupported(format!(
+                "the device does not add {} atomically",
+                out.dtype()
+            ));
+        }
+        _ => (out.dtype(), device.class(out.dtype())?),
+    };
+    let kernel = kernel(device, kind, class, [moved, index.dtype(), moved])?;
+    let launched = places.groups(chunk(device))?;
+    let number = match (kind, name == c"index_add") {
+        (Kind::Number, _) => call.number(3),
+        (_, true) => call.number(4),
+        _ => None,
+    };
+    let seen = device.host_visible;
+    Ok(Prepared::with_workspace(WRONG, move |launch| {
+        let (from, out) = (launch.inputs[at_input], launch.outputs[0]);
+        // In place there is nothing to copy.
+        if from != out {
+            first.run(launch, &[from, out], [Scalar::I64(0); 4])?;
+        }
+        let factor = number.map_or(Scalar::I64(1), |at| launch.scalar(at, 1.0));
+        let source = at_source.map_or(out, |at| launch.inputs[at]);
+        let words = places.words(NONE, class.word(factor));
+        let index = launch.inputs[at_index];
+        launch.checked(seen, |launch, wrong| {
+            launch.run(&kernel, launched, &[source, index, out, wrong], &words)
+        })
+    }))
+}

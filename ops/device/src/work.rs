@@ -1,0 +1,145 @@
+//! What an operator submits at a launch.
+
+use std::ffi::c_void;
+
+use outrigger_device::{Code, sys};
+use outrigger_ops::Scalar;
+
+use crate::kernel::{Below, Kernel};
+
+/// An operator of ours, made for a signature.
+pub(crate) struct Prepared {
+    /// The bytes that each launch needs for itself.
+    pub(crate) workspace_bytes: u64,
+    pub(crate) work: Work,
+}
+
+/// Submits the work of a launch.
+pub(crate) type Work =
+    Box<dyn Fn(&mut Launch<'_>) -> std::result::Result<(), i32> + Send + Sync + 'static>;
+
+impl Prepared {
+    pub(crate) fn new(
+        work: impl Fn(&mut Launch<'_>) -> std::result::Result<(), i32> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with_workspace(0, work)
+    }
+
+    pub(crate) fn with_workspace(
+        workspace_bytes: u64,
+        work: impl Fn(&mut Launch<'_>) -> std::result::Result<(), i32> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            workspace_bytes,
+            work: Box::new(work),
+        }
+    }
+
+    /// For a call that writes no element.
+    pub(crate) fn nothing() -> Self {
+        Self::new(|_| Ok(()))
+    }
+}
+
+/// Bytes of a workspace in which kernels leave a wrong index: whether there is one, the index, and the number of those
+/// that there are.
+pub(crate) const WRONG: u64 = 256;
+
+/// Looks whether a kernel has left a wrong index.
+///
+/// # Safety
+/// `user` leads to the words that the kernel wrote, or is NULL.
+unsafe extern "C" fn look(user: *mut c_void, upstream: i32) -> i32 {
+    if upstream != Code::OK.0 || user.is_null() {
+        return upstream;
+    }
+    // SAFETY: R47: the workspace is the launch's until it has finished, and R15: its address is a host pointer.
+    match unsafe { user.cast::<i64>().read() } {
+        0 => Code::OK.0,
+        _ => Code::OUT_OF_RANGE.0,
+    }
+}
+
+/// One launch: addresses and scalars of the call, and the queue that takes the work.
+pub(crate) struct Launch<'a> {
+    pub(crate) inputs: &'a [u64],
+    pub(crate) outputs: &'a [u64],
+    pub(crate) scalars: &'a [Scalar],
+    pub(crate) workspace: u64,
+    pub(crate) queue: *mut sys::otr_queue,
+    pub(crate) below: &'a Below,
+    /// How many commands were submitted.
+    pub(crate) submitted: u32,
+}
+
+impl Launch<'_> {
+    /// A scalar of the call, or what it is if it was left out.
+    pub(crate) fn scalar(&self, at: usize, default: f64) -> Scalar {
+        let given = self.scalars.get(at);
+        given.copied().unwrap_or(Scalar::F64(default))
+    }
+
+    /// Launches a kernel. Nothing happens for 0 groups.
+    pub(crate) fn run(
+        &mut self,
+        kernel: &Kernel,
+        groups: u32,
+        addresses: &[u64],
+        words: &[u64],
+    ) -> std::result::Result<(), i32> {
+        if groups == 0 {
+            return Ok(());
+        }
+        self.submitted += 1;
+        // SAFETY: R46, R47: operands and workspace of the call are live until the launch has finished, and the words
+        // were made for their sizes and strides when the operator was prepared.
+        unsafe { kernel.launch(self.queue, groups, addresses, words) }
+    }
+
+    /// Runs work that leaves wrong indices in the first bytes of the workspace, and lets the queue fail if it did. Where
+    /// the host does not see the memory of the device, nobody looks: elements of wrong indices are 0 or left as they are.
+    pub(crate) fn checked(
+        &mut self,
+        seen: bool,
+        work: impl FnOnce(&mut Self, u64) -> std::result::Result<(), i32>,
+    ) -> std::result::Result<(), i32> {
+        let wrong = self.workspace;
+        if !seen {
+            return work(self, wrong);
+        }
+        self.zero(wrong, WRONG)?;
+        work(self, wrong)?;
+        let Some(host_call) = self.below.raw.api().host_call else {
+            return Err(Code::INTERNAL.0);
+        };
+        // SAFETY: R27: the function calls no driver and does not unwind; the workspace is there until it was called (R47).
+        match unsafe { host_call(self.queue, Some(look), wrong as *mut c_void, 0) } {
+            0 => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    /// Fills memory with zeros, or does nothing but check the queue for 0 bytes.
+    pub(crate) fn zero(&mut self, address: u64, bytes: u64) -> std::result::Result<(), i32> {
+        let Some(fill) = self.below.raw.api().fill else {
+            return Err(Code::INTERNAL.0);
+        };
+        let pattern = [0_u8; 1];
+        self.submitted += 1;
+        // SAFETY: R28: a pattern of one byte; R46: the memory is of the call.
+        let code = unsafe {
+            fill(
+                self.queue,
+                address,
+                bytes,
+                pattern.as_ptr().cast::<c_void>(),
+                1,
+            )
+        };
+        if code == Code::OK.0 {
+            Ok(())
+        } else {
+            Err(code)
+        }
+    }
+}
