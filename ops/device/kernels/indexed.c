@@ -5,6 +5,7 @@
  *             2: out[p, with the index ...] becomes in[p] (scatter, index_copy), 3: a number (index_fill, scatter of one)
  *   A, OUT    element types; I of the index
  *   T         the register type
+ *   FROM_END  1: a negative index counts from the end
  *   CHUNK     elements of a group
  *
  * An index that is not there is not used: kind 0 gives 0, the others nothing. One of them is left in `wrong`: that there
@@ -26,7 +27,12 @@ OTR_KERNEL(indexed)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * in, OTR_GLOBAL con
   const i64 end = begin + CHUNK < args.count ? begin + CHUNK : args.count;
   (void)in;
   for (i64 at = begin + OTR_LANE; at < end; at += OTR_GROUP_SIZE) {
+#if FROM_END
+    i64 k = (i64)indices[otr_offset(at, args.sizes, args.index, (i32)args.rank)];
+    k = k < 0 ? k + args.limit : k;
+#else
     const i64 k = (i64)indices[otr_offset(at, args.sizes, args.index, (i32)args.rank)];
+#endif
     const i32 there = k >= 0 && k < args.limit && k != args.ignored;
     if (!there && k != args.ignored) {
       wrong[1] = k;

@@ -490,7 +490,31 @@ unsafe extern "C" fn launch(
     match outcome {
         Ok(Ok(())) => Code::OK.0,
         Ok(Err(code)) => say_nothing(code),
-        Err(refusal) => refused(refusal.code, &refusal.text),
+        Err(refusal) => match is_foreign(library, queue) {
+            true => say_nothing(Code::INVALID_HANDLE.0),
+            false => refused(refusal.code, &refusal.text),
+        },
+    }
+}
+
+/// Whether a queue is none of the driver's. A call that is refused for something else never reaches the driver, which
+/// would say so first (R7). A wait for an event that was never recorded has no effect (R22), and names both.
+fn is_foreign(library: &Library, queue: *mut sys::otr_queue) -> bool {
+    let (raw, mut event) = (&library.below.raw, null_mut());
+    let api = raw.api();
+    let (Some(create), Some(wait), Some(destroy)) =
+        (api.event_create, api.queue_wait_event, api.event_destroy)
+    else {
+        return false;
+    };
+    // SAFETY: the driver is open, and has a device 0. R7: the driver checks the queue. The event is this function's.
+    unsafe {
+        if create(raw.handle(), 0, 0, &mut event) != Code::OK.0 {
+            return false;
+        }
+        let answer = wait(queue, event);
+        destroy(event);
+        answer == Code::INVALID_HANDLE.0
     }
 }
 

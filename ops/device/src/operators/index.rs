@@ -103,6 +103,7 @@ fn chunk(device: &Device) -> i64 {
 fn kernel(
     device: &Device,
     kind: Kind,
+    from_end: bool,
     class: Class,
     [from, index, to]: [DType; 3],
 ) -> Result<Arc<Kernel>> {
@@ -113,6 +114,7 @@ fn kernel(
     };
     let mut definitions = Definitions::default();
     definitions
+        .set("FROM_END", i32::from(from_end))
         .set("KIND", kind as i32)
         .set("A", element(from))
         .set("I", index);
@@ -190,7 +192,13 @@ fn by_scalar(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> 
         return invalid("input and output have the same rank");
     }
     let (moved, class) = bits(input.dtype())?;
-    let kernel = kernel(device, Kind::Gather, class, [moved, indices.dtype(), moved])?;
+    let kernel = kernel(
+        device,
+        Kind::Gather,
+        false,
+        class,
+        [moved, indices.dtype(), moved],
+    )?;
     let places = Places {
         sizes: out.sizes().to_vec(),
         to: out.strides().to_vec(),
@@ -246,7 +254,13 @@ fn embedding(device: &Device, call: &Call<'_>) -> Result<Prepared> {
         return unsupported("indices or an output that are not contiguous");
     }
     let (moved, class) = bits(weight.dtype())?;
-    let kernel = kernel(device, Kind::Gather, class, [moved, indices.dtype(), moved])?;
+    let kernel = kernel(
+        device,
+        Kind::Gather,
+        false,
+        class,
+        [moved, indices.dtype(), moved],
+    )?;
     let places = Places {
         sizes: vec![indices.numel(), length],
         index: vec![1, 0],
@@ -353,6 +367,7 @@ fn embedding_backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
     let kernel = kernel(
         device,
         Kind::Add,
+        false,
         class,
         [grad.dtype(), indices.dtype(), added],
     )?;
@@ -473,7 +488,13 @@ fn scattered(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> 
         }
         _ => (out.dtype(), device.class(out.dtype())?),
     };
-    let kernel = kernel(device, kind, class, [moved, index.dtype(), moved])?;
+    let kernel = kernel(
+        device,
+        kind,
+        name == c"index_fill",
+        class,
+        [moved, index.dtype(), moved],
+    )?;
     let launched = places.groups(chunk(device))?;
     let number = match (kind, name == c"index_add") {
         (Kind::Number, _) => call.number(3),
