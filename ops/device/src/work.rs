@@ -1,9 +1,12 @@
 //! What an operator submits at a launch.
 
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
 use std::ffi::c_void;
 
-use outrigger_device::{Code, sys};
+use outrigger_device::{Code, CopyKind, sys};
 use outrigger_ops::Scalar;
+use parking_lot::Mutex;
 
 use crate::kernel::{Below, Kernel};
 
@@ -48,15 +51,39 @@ pub(crate) const WRONG: u64 = 256;
 /// Looks whether a kernel has left a wrong index.
 ///
 /// # Safety
-/// `user` leads to the words that the kernel wrote, or is NULL.
+/// `user` leads to the words that the kernel wrote, or to a copy of them, or is NULL.
 unsafe extern "C" fn look(user: *mut c_void, upstream: i32) -> i32 {
     if upstream != Code::OK.0 || user.is_null() {
         return upstream;
     }
-    // SAFETY: R47: the workspace is the launch's until it has finished, and R15: its address is a host pointer.
+    // SAFETY: R47: workspace and operator are there until the launch has finished. The address of a workspace is a host
+    // pointer where it is looked at (R15).
     match unsafe { user.cast::<i64>().read() } {
         0 => Code::OK.0,
         _ => Code::OUT_OF_RANGE.0,
+    }
+}
+
+/// Where the host looks for wrong indices: in the workspace of the launch if it sees that, else in a copy. A queue has a copy of
+/// its own, so that launches on others do not write to it. Copies live as long as the operator, since a graph of the
+/// driver may write to them again.
+pub(crate) enum Checks {
+    Seen,
+    Copied(Mutex<HashMap<usize, Box<UnsafeCell<i64>>>>),
+}
+
+// SAFETY: only the driver writes to a copy, and only the host call behind reads it (R26).
+unsafe impl Send for Checks {}
+// SAFETY: as above.
+unsafe impl Sync for Checks {}
+
+impl Checks {
+    pub(crate) fn new(host_visible: bool) -> Self {
+        if host_visible {
+            Self::Seen
+        } else {
+            Self::Copied(Mutex::default())
+        }
     }
 }
 
@@ -96,24 +123,37 @@ impl Launch<'_> {
         unsafe { kernel.launch(self.queue, groups, addresses, words) }
     }
 
-    /// Runs work that leaves wrong indices in the first bytes of the workspace, and lets the queue fail if it did. Where
-    /// the host does not see the memory of the device, nobody looks: elements of wrong indices are 0 or left as they are.
+    /// Runs work that leaves wrong indices in the first bytes of the workspace, and lets the queue fail if it did.
     pub(crate) fn checked(
         &mut self,
-        seen: bool,
+        checks: &Checks,
         work: impl FnOnce(&mut Self, u64) -> std::result::Result<(), i32>,
     ) -> std::result::Result<(), i32> {
         let wrong = self.workspace;
-        if !seen {
-            return work(self, wrong);
-        }
         self.zero(wrong, WRONG)?;
         work(self, wrong)?;
-        let Some(host_call) = self.below.raw.api().host_call else {
+        let api = self.below.raw.api();
+        let (Some(host_call), Some(copy)) = (api.host_call, api.copy) else {
             return Err(Code::INTERNAL.0);
         };
-        // SAFETY: R27: the function calls no driver and does not unwind; the workspace is there until it was called (R47).
-        match unsafe { host_call(self.queue, Some(look), wrong as *mut c_void, 0) } {
+        let place = match checks {
+            Checks::Seen => wrong as *mut c_void,
+            Checks::Copied(places) => {
+                let mut places = places.lock();
+                let place = places.entry(self.queue.addr()).or_default().get();
+                drop(places);
+                self.submitted += 1;
+                let kind = CopyKind::DeviceToHost.raw();
+                // SAFETY: R26: the place lives as long as the operator, which is released after its last launch (R47);
+                // only the host call behind the copy reads it.
+                match unsafe { copy(self.queue, place as u64, wrong, 8, kind) } {
+                    0 => place.cast(),
+                    code => return Err(code),
+                }
+            }
+        };
+        // SAFETY: R27: the function calls no driver and does not unwind; what it reads is there until it was called (R47).
+        match unsafe { host_call(self.queue, Some(look), place, 0) } {
             0 => Ok(()),
             code => Err(code),
         }

@@ -12,7 +12,7 @@ use crate::device::{Class, Device, element};
 use crate::kernel::{Kernel, Parameters};
 use crate::layout::{RANK, groups};
 use crate::source::{Definitions, Text};
-use crate::work::{Launch, Prepared, WRONG};
+use crate::work::{Checks, Launch, Prepared, WRONG};
 
 const NAMES: [&CStr; 10] = [
     c"gather",
@@ -207,7 +207,7 @@ fn by_scalar(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> 
     let launched = places.groups(chunk(device))?;
     let (sizes, strides) = (input.sizes().to_vec(), input.strides().to_vec());
     let (of_index, index_strides) = (indices.numel(), indices.strides().to_vec());
-    let seen = device.host_visible;
+    let checks = Checks::new(device.host_visible);
     Ok(Prepared::with_workspace(WRONG, move |launch| {
         let Some(along) = dimension(launch.scalar(0, 0.0).to_i64(), sizes.len()) else {
             return Err(outrigger_device::Code::INVALID_ARGUMENT.0);
@@ -233,7 +233,7 @@ fn by_scalar(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> 
         }
         let [from, index, to] = [launch.inputs[0], launch.inputs[1], launch.outputs[0]];
         let words = places.words(NONE, 0);
-        launch.checked(seen, |launch, wrong| {
+        launch.checked(&checks, |launch, wrong| {
             launch.run(&kernel, launched, &[from, index, to, wrong], &words)
         })
     }))
@@ -270,10 +270,10 @@ fn embedding(device: &Device, call: &Call<'_>) -> Result<Prepared> {
         step: weight.strides()[0],
     };
     let (launched, words) = (places.groups(chunk(device))?, places.words(NONE, 0));
-    let seen = device.host_visible;
+    let checks = Checks::new(device.host_visible);
     Ok(Prepared::with_workspace(WRONG, move |launch| {
         let [from, index, to] = [launch.inputs[0], launch.inputs[1], launch.outputs[0]];
-        launch.checked(seen, |launch, wrong| {
+        launch.checked(&checks, |launch, wrong| {
             launch.run(&kernel, launched, &[from, index, to, wrong], &words)
         })
     }))
@@ -379,7 +379,10 @@ fn embedding_backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
         limit,
         step: length,
     };
-    let (launched, seen) = (places.groups(chunk(device))?, device.host_visible);
+    let (launched, checks) = (
+        places.groups(chunk(device))?,
+        Checks::new(device.host_visible),
+    );
     Ok(Prepared::with_workspace(
         sums.workspace_bytes(),
         move |launch| {
@@ -388,7 +391,7 @@ fn embedding_backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
             let place = sums.place(launch);
             launch.zero(place, sums.bytes)?;
             let [grad, index] = [launch.inputs[0], launch.inputs[1]];
-            launch.checked(seen, |launch, wrong| {
+            launch.checked(&checks, |launch, wrong| {
                 launch.run(&kernel, launched, &[grad, index, place, wrong], &words)?;
                 sums.finish(launch)
             })
@@ -501,7 +504,7 @@ fn scattered(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> 
         (_, true) => call.number(4),
         _ => None,
     };
-    let seen = device.host_visible;
+    let checks = Checks::new(device.host_visible);
     Ok(Prepared::with_workspace(WRONG, move |launch| {
         let (from, out) = (launch.inputs[at_input], launch.outputs[0]);
         // In place there is nothing to copy.
@@ -512,7 +515,7 @@ fn scattered(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> 
         let source = at_source.map_or(out, |at| launch.inputs[at]);
         let words = places.words(NONE, class.word(factor));
         let index = launch.inputs[at_index];
-        launch.checked(seen, |launch, wrong| {
+        launch.checked(&checks, |launch, wrong| {
             launch.run(&kernel, launched, &[source, index, out, wrong], &words)
         })
     }))

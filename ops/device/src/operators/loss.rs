@@ -10,7 +10,7 @@ use crate::device::{Device, element};
 use crate::kernel::Parameters;
 use crate::layout::groups;
 use crate::source::{Definitions, Text};
-use crate::work::{Prepared, WRONG};
+use crate::work::{Checks, Prepared, WRONG};
 
 /// The names of this file.
 pub(crate) fn names() -> impl Iterator<Item = &'static CStr> {
@@ -101,7 +101,7 @@ pub(crate) fn make(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prep
     let weight = weights.map_or(0, step_of);
     let strides = [item, class, step_of(targets), weight, step_of(loss)];
     let has_item = loss.rank() == 1;
-    let seen = device.host_visible;
+    let checks = Checks::new(device.host_visible);
     Ok(Prepared::with_workspace(WRONG, move |launch| {
         let (reduction, ignored) = (
             launch.scalar(0, 1.0).to_i64(),
@@ -130,7 +130,7 @@ pub(crate) fn make(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prep
             false => [inputs[0], inputs[3], outputs[0]],
         };
         let target = inputs[1];
-        launch.checked(seen, |launch, wrong| {
+        launch.checked(&checks, |launch, wrong| {
             let addresses = [scores, target, weights, loss, total, wrong];
             launch.run(&kernel, launched, &addresses, &words)
         })
