@@ -1,4 +1,3 @@
-
 /* ---- What all kernels share ----------------------------------------------------------------
  *
  * A kernel takes addresses, and one struct of words of 8 bytes: i64, or numbers of OTR_WORD(T).

@@ -1,5 +1,7 @@
-
-/* ---- What kernels with a register type T share --------------------------------------------- */
+/* ---- What kernels with a register type T share ----------------------------------------------
+ *
+ * It stands behind the definitions of a text. FLOATS is 1 if T is f32 or f64 and the text wants activations.
+ */
 
 /* A function of the register type. */
 #define F(name) OTR_JOIN2(otr_##name##_, T)

@@ -28,7 +28,6 @@ mod source;
 mod work;
 
 pub use group::with_kernels;
-pub use source::{SourceFormat, texts};
 
 /// The variable of the environment that turns the kernels off.
 pub const VARIABLE: &str = "OUTRIGGER_DEVICE_OPERATORS";

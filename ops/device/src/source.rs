@@ -18,7 +18,7 @@ const FUNCTIONS: &str = include_str!("../kernels/functions.c");
 
 /// A language that a driver compiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceFormat {
+pub(crate) enum SourceFormat {
     /// OpenCL C 1.2.
     OpenClC,
     /// CUDA C.
@@ -30,7 +30,7 @@ impl SourceFormat {
     pub(crate) const ALL: [Self; 2] = [Self::OpenClC, Self::CudaC];
 
     /// The number of the driver contract.
-    pub fn number(self) -> u32 {
+    pub(crate) fn number(self) -> u32 {
         match self {
             Self::OpenClC => sys::OTR_CODE_OPENCL_C,
             Self::CudaC => sys::OTR_CODE_CUDA_C,
@@ -60,11 +60,6 @@ macro_rules! texts {
                     $(Self::$name => include_str!(concat!("../kernels/", $label, ".c"))),*
                 }
             }
-        }
-
-        /// The names of all texts and the texts themselves, for tests of compilers.
-        pub fn texts() -> &'static [(&'static str, &'static str)] {
-            &[$(($label, include_str!(concat!("../kernels/", $label, ".c")))),*]
         }
     };
 }

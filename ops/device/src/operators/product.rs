@@ -76,8 +76,8 @@ fn tile(device: &Device, class: Class, [m, n, _]: [i64; 3]) -> [i64; 5] {
     match device.is_serial() {
         true if m <= 8 => [8, 64, 64, 4, 16],
         true if m <= 32 || n <= 16 => [32, 64, 64, 4, 16],
-        true if wide => [64, 64, 64, 4, 16],
-        true => [128, 64, 64, 4, 16],
+        true if wide => [64, 64, 128, 8, 8],
+        true => [128, 64, 128, 8, 16],
         // 256 items with a square of 4, or fewer with a smaller one.
         false => match device.group() {
             256.. => [64, 64, 16, 4, 4],
