@@ -98,8 +98,10 @@ impl<L: Lane> Point<L> {
             return Ok(Progress::NotReady);
         };
         let count = self.count.load(Ordering::Relaxed);
+        // A timestamp is work of its own.
+        let known = !self.timed && self.queue.is_known_to_have_finished(count);
         if let Some(marker) = marker
-            && !self.queue.is_known_to_have_finished(count)
+            && !known
         {
             self.queue.lane().flush()?;
             if !marker.is_done()? {

@@ -3,12 +3,14 @@
 //!
 //! Each file has one job: `cl` loads OpenCL, `platform` finds devices, `device` says what they are, `memory` has the
 //! memory, `queue` the commands, `event` the events and clocks, `module` the code, `kernel` launches it, `driver` opens
-//! and closes, and `table` is what the host gets. The order of work and its failures are the kit's.
+//! and closes, `exit` sees to processes that do not close, and `table` is what the host gets. The order of work and its
+//! failures are the kit's.
 
 mod cl;
 mod device;
 mod driver;
 mod event;
+mod exit;
 mod kernel;
 mod memory;
 mod module;
