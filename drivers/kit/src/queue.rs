@@ -10,6 +10,10 @@
 //! thread runs it at a time. Commands are never run in a callback of the hardware's library, and no thread waits while
 //! it holds a lock.
 
+mod point;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,12 +24,13 @@ use std::time::Duration;
 use outrigger_contract as c;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::event::Point;
 use crate::failure::{Failure, Label};
 use crate::fault::panicked;
 use crate::gate::Gate;
 use crate::pool::Leftover;
 use crate::{Fault, Pool, Progress, Result};
+
+pub use point::Point;
 
 /// A list of this length is run without anybody asking for it.
 const START: usize = 16;
@@ -669,6 +674,3 @@ impl<L: Lane> Leftover for Left<L> {
         let _ = self.marker.wait();
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -12,7 +12,7 @@ use outrigger_driver_kit::{Fault, Pool, Result, field};
 use crate::cl::{self, Cl};
 use crate::device::{self, Device, PROPERTIES_START};
 use crate::exit;
-use crate::memory::Pinned;
+use crate::pinned::Pinned;
 use crate::platform::{self, Choice};
 
 /// What one `open` gave. Queues keep it alive until their work has finished.

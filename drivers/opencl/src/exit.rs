@@ -5,20 +5,23 @@
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
-use outrigger_driver_kit::queue::{Lane, Marker};
 use outrigger_driver_kit::{Result, guard};
 use parking_lot::Mutex;
 
-use crate::queue::Ordered;
+/// What may work when the process ends.
+pub(crate) trait Unfinished: Send + Sync {
+    /// Waits for what the hardware was given.
+    fn wait_until(&self, deadline: Instant) -> Result;
+}
 
 /// A process does not wait for longer. Work that takes this long may never end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The queues of all open drivers, those included that were destroyed and still work.
-static QUEUES: Mutex<Vec<Weak<Ordered>>> = Mutex::new(Vec::new());
+static QUEUES: Mutex<Vec<Weak<dyn Unfinished>>> = Mutex::new(Vec::new());
 
 /// Remembers a queue as long as it lives.
-pub(crate) fn remember(queue: &Arc<Ordered>) {
+pub(crate) fn remember(queue: &Arc<dyn Unfinished>) {
     let mut queues = QUEUES.lock();
     if queues.len() == queues.capacity() {
         queues.retain(|one| one.strong_count() > 0);
@@ -42,17 +45,8 @@ extern "C" fn at_exit() {
         let deadline = Instant::now() + PATIENCE;
         for queue in queues.iter().filter_map(Weak::upgrade) {
             // Failures are nobody's any more.
-            let _ = wait(&queue, deadline);
+            let _ = queue.wait_until(deadline);
         }
         Ok(())
     });
-}
-
-fn wait(queue: &Ordered, deadline: Instant) -> Result {
-    let marker = queue.lane().mark(false)?;
-    queue.lane().flush()?;
-    while !marker.is_done()? && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_micros(100));
-    }
-    Ok(())
 }

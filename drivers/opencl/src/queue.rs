@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use outrigger_contract as c;
 use outrigger_driver_kit::failure::Label;
@@ -14,7 +15,7 @@ use outrigger_driver_kit::{Fault, Progress, Result, field};
 use crate::cl::{self, Cl};
 use crate::device::{Device, create_queue};
 use crate::driver::{Open, get as get_driver};
-use crate::exit;
+use crate::exit::{self, Unfinished};
 use crate::kernel::Launch;
 
 /// A hardware queue of the kit, over this driver.
@@ -148,7 +149,7 @@ impl kit::Lane for Lane {
         match command {
             Command::Copy { dst, src, size } => self.copy(dst, src, size),
             Command::Fill(fill) => self.fill(&fill),
-            Command::Launch(launch) => launch.issue(self),
+            Command::Launch(launch) => launch.issue(self.raw()),
         }
     }
 
@@ -189,10 +190,6 @@ impl kit::Lane for Lane {
 }
 
 impl Lane {
-    pub(crate) fn cl(&self) -> &'static Cl {
-        self.open.cl
-    }
-
     #[inline]
     pub(crate) fn raw(&self) -> cl::cl_command_queue {
         self.timing.get().map_or(self.plain, |timing| timing.0)
@@ -279,6 +276,17 @@ impl Lane {
     }
 }
 
+impl Unfinished for Ordered {
+    fn wait_until(&self, deadline: Instant) -> Result {
+        let marker = kit::Lane::mark(self.lane(), false)?;
+        kit::Lane::flush(self.lane())?;
+        while !kit::Marker::is_done(&marker)? && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+}
+
 /// The handle of a queue.
 pub(crate) struct Queue {
     pub(crate) open: Arc<Open>,
@@ -335,7 +343,8 @@ pub(crate) unsafe fn create(
         device,
         ordered: kit::Queue::new(lane, &open.pool),
     };
-    exit::remember(&queue.ordered);
+    let unfinished: Arc<dyn Unfinished> = queue.ordered.clone();
+    exit::remember(&unfinished);
     open.queues.fetch_add(1, Ordering::Relaxed);
     place.give(handle::give(queue));
     Ok(())
