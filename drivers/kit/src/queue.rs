@@ -418,6 +418,10 @@ impl<L: Lane> Queue<L> {
 
     /// Runs items until `end` of them are done. Nobody else runs the list.
     fn run(self: &Arc<Self>, list: &mut MutexGuard<'_, List<L>>, end: u64) {
+        // Somebody else was faster, and the gate may be open: all that follows is about a closed one.
+        if list.items.is_empty() {
+            return;
+        }
         list.running = true;
         MutexGuard::unlocked(list, || self.gate.wait_until_empty());
         while list.done < end

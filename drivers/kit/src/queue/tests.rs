@@ -243,6 +243,19 @@ fn progress_comes_by_itself_once_somebody_asked() {
 }
 
 #[test]
+fn a_thread_that_comes_too_late_leaves_direct_commands_alone() {
+    let bench = Bench::new();
+    bench.note(1);
+    bench.queue.synchronize().unwrap();
+    bench.submit(2);
+    // As a thread of the pool does whose list another thread has run.
+    bench.queue.run(&mut bench.queue.list.lock(), u64::MAX);
+    let count = bench.queue.gate.count();
+    assert!(!bench.queue.is_known_to_have_finished(count));
+    assert_eq!(bench.log(), [1], "the command is in the hardware");
+}
+
+#[test]
 fn a_wait_for_a_point_that_a_list_has_to_come_to() {
     let (first, second) = (Bench::new(), Bench::new());
     let open = Arc::new(AtomicBool::new(false));
