@@ -136,9 +136,11 @@ pub(crate) fn find(cl: &Cl, choice: &Choice) -> Result<Vec<Candidate>> {
     if reasons.is_empty() {
         let which = match choice.device {
             None => "the chosen platforms have no device".to_owned(),
-            Some(_) => format!(
-                "none of the {index} devices of the chosen platforms is the one of the option device="
-            ),
+            Some(_) => {
+                format!(
+                    "the option device= chooses none of the devices of the chosen platforms, of which there are {index}"
+                )
+            }
         };
         return Err(not_found(which));
     }

@@ -9,7 +9,6 @@ use outrigger_contract as c;
 use parking_lot::Mutex;
 
 use super::{Lane, Marker, Queue};
-use crate::event::Event;
 use crate::failure::Label;
 use crate::{Fault, Pool, Progress, Result};
 
@@ -164,11 +163,10 @@ fn commands_go_straight_to_the_hardware_and_host_calls_keep_the_order() {
 #[test]
 fn a_failure_skips_what_is_behind_it_until_it_is_reported() {
     let bench = Bench::new();
-    let event = Event::new(false);
     bench.call(0, |_| c::OTR_ERR_OUT_OF_RANGE);
     bench.submit(1);
     bench.note(2);
-    event.record(&bench.queue).unwrap();
+    let point = bench.queue.point(false).unwrap();
     until(|| !matches!(bench.queue.query(), Ok(Progress::NotReady)));
     let fault = bench.queue.query().unwrap_err();
     assert_eq!(fault.code(), c::OTR_ERR_OUT_OF_RANGE);
@@ -182,10 +180,10 @@ fn a_failure_skips_what_is_behind_it_until_it_is_reported() {
     bench.submit(3);
     bench.queue.synchronize().unwrap();
     assert_eq!(bench.log(), [2 + 1000 * c::OTR_ERR_OUT_OF_RANGE as u64, 3]);
-    // The event keeps it (R23), and hands it on (R24).
-    assert!(event.query().is_err() && event.synchronize().is_err());
+    // The point keeps it (R23), and hands it on (R24).
+    assert!(point.query().is_err() && point.synchronize().is_err());
     let other = Bench::new();
-    other.queue.wait_for(&event.point().unwrap()).unwrap();
+    other.queue.wait_for(&point).unwrap();
     let fault = other.queue.synchronize().unwrap_err();
     assert!(fault.text().contains("waited for"), "{fault:?}");
     bench.pool.finish();
@@ -245,26 +243,38 @@ fn progress_comes_by_itself_once_somebody_asked() {
 }
 
 #[test]
+fn a_thread_that_comes_too_late_leaves_direct_commands_alone() {
+    let bench = Bench::new();
+    bench.note(1);
+    bench.queue.synchronize().unwrap();
+    bench.submit(2);
+    // As a thread of the pool does whose list another thread has run.
+    bench.queue.run(&mut bench.queue.list.lock(), u64::MAX);
+    let count = bench.queue.gate.count();
+    assert!(!bench.queue.is_known_to_have_finished(count));
+    assert_eq!(bench.log(), [1], "the command is in the hardware");
+}
+
+#[test]
 fn a_wait_for_a_point_that_a_list_has_to_come_to() {
     let (first, second) = (Bench::new(), Bench::new());
-    let event = Event::new(false);
     let open = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&open);
     first.call(0, move |_| {
         until(|| gate.load(Ordering::Acquire));
         c::OTR_OK
     });
-    event.record(&first.queue).unwrap();
-    second.queue.wait_for(&event.point().unwrap()).unwrap();
+    let point = first.queue.point(false).unwrap();
+    second.queue.wait_for(&point).unwrap();
     second.note(7);
     second.queue.flush().unwrap();
     std::thread::sleep(Duration::from_millis(5));
-    assert_eq!(event.query().unwrap(), Progress::NotReady);
+    assert_eq!(point.query().unwrap(), Progress::NotReady);
     assert_eq!(second.log(), []);
     open.store(true, Ordering::Release);
     second.queue.synchronize().unwrap();
     assert_eq!(second.log(), [7]);
-    assert_eq!(event.query().unwrap(), Progress::Done);
+    assert_eq!(point.query().unwrap(), Progress::Done);
     first.pool.finish();
     second.pool.finish();
 }
