@@ -376,6 +376,7 @@ fn a_host_call_that_cuda_refuses_is_not_called() {
     let driver = bench.open();
     let queue = driver.queue_create(0, 0).unwrap();
     unsafe extern "C" fn count(user: *mut std::ffi::c_void, _: i32) -> i32 {
+        std::thread::sleep(Duration::from_millis(10));
         // SAFETY: the number of the test, which outlives the queue.
         unsafe { &*user.cast::<AtomicI32>() }.fetch_add(1, Ordering::SeqCst);
         0
