@@ -13,6 +13,12 @@ use crate::{Fault, Result};
 /// Something to run; never two of them on one thread at a time.
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Work of the hardware that nobody waits for but `close`. It needs no thread.
+pub(crate) trait Leftover: Send {
+    fn is_done(&self) -> bool;
+    fn wait(&self);
+}
+
 /// The threads of one open driver.
 #[derive(Clone, Debug, Default)]
 pub struct Pool(Arc<Shared>);
@@ -29,6 +35,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     jobs: VecDeque<Job>,
+    leftovers: Vec<Box<dyn Leftover>>,
     running: usize,
     idle: usize,
     closing: bool,
@@ -68,6 +75,15 @@ impl Pool {
         Ok(())
     }
 
+    /// Keeps work that the hardware has not finished, until it has.
+    pub(crate) fn leave(&self, leftover: impl Leftover + 'static) {
+        let mut all = std::mem::take(&mut self.0.state.lock().leftovers);
+        // Outside of the lock: both ask the hardware, and give back what is done.
+        all.retain(|one| !one.is_done());
+        all.push(Box::new(leftover));
+        self.0.state.lock().leftovers.append(&mut all);
+    }
+
     /// Waits until all jobs have ended, and for the threads too: code that they run may be unloaded afterwards. The
     /// pool can be used again.
     pub fn finish(&self) {
@@ -90,7 +106,13 @@ impl Pool {
             // Threads contain the panics of their jobs, so that there is nothing to report.
             let _ = thread.join();
         }
-        self.0.state.lock().closing = false;
+        let mut state = self.0.state.lock();
+        state.closing = false;
+        let leftovers = std::mem::take(&mut state.leftovers);
+        drop(state);
+        for leftover in leftovers {
+            leftover.wait();
+        }
     }
 }
 

@@ -10,6 +10,10 @@
 //! thread runs it at a time. Commands are never run in a callback of the hardware's library, and no thread waits while
 //! it holds a lock.
 
+mod point;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,11 +24,13 @@ use std::time::Duration;
 use outrigger_contract as c;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::event::Point;
 use crate::failure::{Failure, Label};
 use crate::fault::panicked;
 use crate::gate::Gate;
+use crate::pool::Leftover;
 use crate::{Fault, Pool, Progress, Result};
+
+pub use point::Point;
 
 /// A list of this length is run without anybody asking for it.
 const START: usize = 16;
@@ -54,6 +60,11 @@ pub trait Lane: Send + Sync + Sized + 'static {
     /// # Errors
     /// The hardware refuses it.
     fn mark(&self, timed: bool) -> Result<Self::Marker>;
+
+    /// Whether `mark` can give a timestamp at any time. If not, the first is asked for while nobody else uses the lane.
+    fn has_timestamps(&self) -> bool {
+        true
+    }
 
     /// Lets what comes next start behind a marker of any queue of the driver. The answer is false if the hardware
     /// cannot: then the marker is waited for.
@@ -139,6 +150,8 @@ pub struct Queue<L: Lane> {
     gate: Gate,
     /// So many submissions have finished.
     finished: AtomicU64,
+    /// So many of them were timestamps, which R5 does not count.
+    stamps: AtomicU64,
     tail: Mutex<Tail<L>>,
     list: Mutex<List<L>>,
     /// For those who wait for the list.
@@ -160,6 +173,7 @@ impl<L: Lane> Queue<L> {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             gate: Gate::default(),
             finished: AtomicU64::new(0),
+            stamps: AtomicU64::new(0),
             tail: Mutex::new(Tail {
                 count: 0,
                 marker: None,
@@ -218,7 +232,7 @@ impl<L: Lane> Queue<L> {
         deferred: impl FnOnce(&L) -> Result<L::Command>,
     ) -> Result {
         let command = deferred(&self.lane)?;
-        self.keep(|number| Item::Command(command, label, number), true)
+        self.keep(|number| Item::Command(command, label, number))
     }
 
     /// Submits a host call; `flags` are `OTR_HOST_CALL_*`.
@@ -245,7 +259,7 @@ impl<L: Lane> Queue<L> {
             user,
             cannot_fail: flags != 0,
         };
-        self.keep(|number| Item::HostCall(call, number), true)
+        self.keep(|number| Item::HostCall(call, number))
     }
 
     /// Lets later work start behind a point (R24).
@@ -274,24 +288,30 @@ impl<L: Lane> Queue<L> {
             other.flush()?;
         }
         let point = Arc::clone(point);
-        self.keep(|_| Item::Wait(point), true)
+        self.keep(|_| Item::Wait(point))
     }
 
     /// Makes a point behind all that was submitted (R21).
     pub(crate) fn point(self: &Arc<Self>, timed: bool) -> Result<Arc<Point<L>>> {
-        if self.gate.is_open() {
+        if !timed && self.gate.is_open() {
             // Read before the marker is made, as in `tail`.
             let count = self.gate.count();
-            let marker = if timed {
-                Some(Arc::new(self.lane.mark(true)?))
-            } else {
-                self.tail()?
-            };
-            return Ok(Arc::new(Point::behind(self, timed, count, marker)));
+            let marker = self.tail()?;
+            return Ok(Arc::new(Point::behind(self, false, count, marker)));
+        }
+        if timed
+            && self.lane.has_timestamps()
+            && let Some(pass) = self.gate.enter()
+        {
+            let count = self.gate.count();
+            let marker = Arc::new(self.lane.mark(true)?);
+            // Who waits for the queue waits for the timestamp too.
+            self.stamps.fetch_add(1, Ordering::Relaxed);
+            pass.submitted();
+            return Ok(Arc::new(Point::behind(self, true, count, Some(marker))));
         }
         let point = Arc::new(Point::ahead(self, timed));
-        let kept = Arc::clone(&point);
-        self.keep(|_| Item::Mark(kept), false)?;
+        self.keep(|_| Item::Mark(Arc::clone(&point)))?;
         Ok(point)
     }
 
@@ -317,7 +337,7 @@ impl<L: Lane> Queue<L> {
     }
 
     /// Puts an item into the list, and gives points their place in it.
-    fn keep(self: &Arc<Self>, item: impl FnOnce(u64) -> Item<L>, counts: bool) -> Result {
+    fn keep(self: &Arc<Self>, item: impl FnOnce(u64) -> Item<L>) -> Result {
         let mut list = self.list.lock();
         if list.items.try_reserve(1).is_err() {
             return Err(Fault::host_memory("no host memory left for a command"));
@@ -326,10 +346,15 @@ impl<L: Lane> Queue<L> {
             list.drained = self.is_known_to_have_finished(count);
         }
         list.taken += 1;
-        let number = if counts { self.gate.count_one() } else { 0 };
-        let item = item(number);
+        let before = self.gate.count();
+        let item = item(before + 1 - self.stamps.load(Ordering::Relaxed));
         if let Item::Mark(point) = &item {
-            point.place_at(list.taken, self.gate.count());
+            point.place_at(list.taken, before);
+            self.stamps
+                .fetch_add(u64::from(point.is_timed()), Ordering::Relaxed);
+        }
+        if !matches!(&item, Item::Mark(point) if !point.is_timed()) {
+            self.gate.count_one();
         }
         list.items.push_back(item);
         let length = list.items.len();
@@ -503,6 +528,7 @@ impl<L: Lane> Queue<L> {
                 let marker = if *drained && !point.is_timed() {
                     Ok(None)
                 } else {
+                    *drained &= !point.is_timed();
                     contained(|| self.lane.mark(point.is_timed()))
                         .map(|marker| Some(Arc::new(marker)))
                 };
@@ -602,23 +628,49 @@ impl<L: Lane> Queue<L> {
     /// Lets the queue end by itself: its work still runs, its host calls are called, and [`Pool::finish`] waits for
     /// both (R11, R12).
     pub fn retire(self: Arc<Self>) {
-        let kept = {
+        let end = {
             let list = self.list.lock();
-            list.done < list.taken
+            (list.done < list.taken).then_some(list.taken)
         };
-        if !kept && !matches!(self.query(), Ok(Progress::NotReady)) {
+        let Some(end) = end else {
+            self.leave();
             return;
-        }
+        };
         let pool = self.pool.clone();
         // If there is no thread for it, `Pool::finish` does it.
         let _ = pool.run(move || {
-            let end = self.list.lock().taken;
             self.await_list(end);
-            // Who destroyed it did not wait for its failures.
-            let _ = contained(|| self.lane.finish());
+            self.leave();
         });
+    }
+
+    /// Leaves what the hardware has not finished to `Pool::finish`. Failures are nobody's any more.
+    fn leave(self: Arc<Self>) {
+        if let Ok(Progress::NotReady) = contained(|| self.query())
+            && let Ok(Some(marker)) = contained(|| self.tail())
+        {
+            let pool = self.pool.clone();
+            pool.leave(Left {
+                _queue: self,
+                marker,
+            });
+        }
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// A queue that was destroyed before the hardware had finished its work.
+struct Left<L: Lane> {
+    _queue: Arc<Queue<L>>,
+    marker: Arc<L::Marker>,
+}
+
+impl<L: Lane> Leftover for Left<L> {
+    fn is_done(&self) -> bool {
+        !matches!(self.marker.is_done(), Ok(false))
+    }
+
+    fn wait(&self) {
+        // Its failure is nobody's any more.
+        let _ = self.marker.wait();
+    }
+}

@@ -11,7 +11,8 @@ use outrigger_driver_kit::{Fault, Pool, Result, field};
 
 use crate::cl::{self, Cl};
 use crate::device::{self, Device, PROPERTIES_START};
-use crate::memory::Pinned;
+use crate::exit;
+use crate::pinned::Pinned;
 use crate::platform::{self, Choice};
 
 /// What one `open` gave. Queues keep it alive until their work has finished.
@@ -45,6 +46,7 @@ impl Open {
         let cl = cl::load()?;
         let candidates = platform::find(cl, &choice)?;
         let devices = device::open(cl, &candidates)?;
+        exit::watch();
         Ok(Self {
             cl,
             allocations: Allocations::new(devices.iter().map(|one| (one.memory, one.largest))),

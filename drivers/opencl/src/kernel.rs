@@ -3,34 +3,32 @@
 //! another.
 
 use std::ffi::{CString, c_void};
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use outrigger_contract as c;
-use outrigger_driver_kit::failure::Label;
-use outrigger_driver_kit::given::null;
-use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::{Fault, Result};
 use parking_lot::Mutex;
 
-use crate::cl;
+use crate::cl::{self, Cl};
 use crate::device::Device;
-use crate::driver::Open;
-use crate::module::Program;
-use crate::queue::{Command, Lane, get as get_queue};
 
-/// The handle of a kernel.
-pub(crate) struct KernelHandle {
-    pub(crate) open: Arc<Open>,
-    pub(crate) device: u32,
-    pub(crate) kernel: Arc<Kernel>,
+/// A program of OpenCL's. Kernels keep it.
+pub(crate) struct Program {
+    pub(crate) cl: &'static Cl,
+    pub(crate) raw: cl::cl_program,
 }
 
-impl Object for KernelHandle {
-    type Raw = c::otr_kernel;
-    const KIND: u64 = 0x6f63_6c20_6b65_726e;
-    const NAME: &'static str = "the kernel";
+// SAFETY: OpenCL's programs may be used by any thread.
+unsafe impl Send for Program {}
+// SAFETY: as above.
+unsafe impl Sync for Program {}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: made by the module; OpenCL counts the kernels that use it.
+        unsafe { (self.cl.clReleaseProgram)(self.raw) };
+    }
 }
 
 /// A parameter, as far as the runtime tells of it.
@@ -155,7 +153,7 @@ impl Kernel {
 
     /// Does something with a kernel object that has the arguments of a launch.
     #[inline]
-    fn with_arguments(
+    pub(crate) fn with_arguments(
         &self,
         block: &[u8],
         parts: &[c::otr_argument],
@@ -254,15 +252,20 @@ impl Kernel {
 
     /// Puts a launch into the hardware queue.
     #[inline]
-    fn enqueue(&self, lane: &Lane, object: cl::cl_kernel, shape: &Shape) -> Result {
-        let enqueue = lane.cl().clEnqueueNDRangeKernel;
+    pub(crate) fn enqueue(
+        &self,
+        queue: cl::cl_command_queue,
+        object: cl::cl_kernel,
+        shape: &Shape,
+    ) -> Result {
+        let enqueue = self.program.cl.clEnqueueNDRangeKernel;
         let (none, event) = (std::ptr::null(), std::ptr::null_mut());
         let (global, local) = (shape.global.as_ptr(), shape.local.as_ptr());
         // SAFETY: a live queue, a kernel that is this thread's and has its arguments, and three sizes each, which
         // OpenCL copies.
         let status = unsafe {
             enqueue(
-                lane.raw(),
+                queue,
                 object,
                 shape.dimensions,
                 std::ptr::null(),
@@ -295,7 +298,7 @@ impl Kernel {
     }
 
     /// What OpenCL would say of a group when it is enqueued, for a launch that waits.
-    fn check_group(&self, shape: &Shape) -> Result {
+    pub(crate) fn check_group(&self, shape: &Shape) -> Result {
         let items = shape.local.iter().product::<usize>();
         let fits = |(size, most): (&usize, &usize)| size <= most;
         if items <= self.largest_group && shape.local.iter().zip(&self.largest_block).all(fits) {
@@ -355,7 +358,7 @@ fn size_of_type(name: &str) -> Option<u32> {
 
 /// The work-items of a launch: in all, and of a group.
 #[derive(Clone, Copy)]
-struct Shape {
+pub(crate) struct Shape {
     dimensions: u32,
     global: [usize; 3],
     local: [usize; 3],
@@ -363,7 +366,7 @@ struct Shape {
 
 impl Shape {
     #[inline]
-    fn of(launch: &c::otr_launch) -> Result<Self> {
+    pub(crate) fn of(launch: &c::otr_launch) -> Result<Self> {
         let (groups, items) = (launch.grid, launch.block);
         if groups.contains(&0) || items.contains(&0) {
             return Err(Fault::argument(format!(
@@ -387,128 +390,19 @@ impl Shape {
 
 /// A launch that waits in a list, with copies of all that it was given (R30).
 pub(crate) struct Launch {
-    kernel: Arc<Kernel>,
-    shape: Shape,
-    block: Box<[u8]>,
-    parts: Box<[c::otr_argument]>,
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) shape: Shape,
+    pub(crate) block: Box<[u8]>,
+    pub(crate) parts: Box<[c::otr_argument]>,
 }
 
 impl Launch {
-    pub(crate) fn issue(&self, lane: &Lane) -> Result {
-        let enqueue = |object| self.kernel.enqueue(lane, object, &self.shape);
+    /// Puts it into the hardware queue.
+    pub(crate) fn issue(&self, queue: cl::cl_command_queue) -> Result {
+        let enqueue = |object| self.kernel.enqueue(queue, object, &self.shape);
         self.kernel
             .with_arguments(&self.block, &self.parts, enqueue)
     }
-}
-
-/// # Safety
-/// R8, R10, R30.
-pub(crate) unsafe fn launch(
-    queue: *mut c::otr_queue,
-    kernel: *mut c::otr_kernel,
-    launch: *const c::otr_launch,
-) -> Result {
-    // SAFETY: this function's contract.
-    let (queue, handle) = unsafe { (get_queue(queue)?, handle::get::<KernelHandle>(kernel)?) };
-    if !Arc::ptr_eq(&queue.open, &handle.open) {
-        return Err(Fault::handle(
-            "the kernel and the queue are of two open drivers: both have to be of one",
-        ));
-    }
-    if queue.device != handle.device {
-        return Err(Fault::new(
-            c::OTR_ERR_INVALID_DEVICE,
-            format!(
-                "the kernel is of device {} and the queue of device {}",
-                handle.device, queue.device
-            ),
-        ));
-    }
-    if launch.is_null() {
-        return Err(null("the launch"));
-    }
-    let mut shorter = MaybeUninit::zeroed();
-    // SAFETY: not NULL, so a struct of its size (R1), which lives through the call.
-    let launch = unsafe { whole(launch, &mut shorter) };
-    if launch.shared_bytes != 0 {
-        return Err(Fault::argument(format!(
-            "{} bytes of shared memory: local memory of OpenCL is an argument (OTR_ARGUMENT_LOCAL)",
-            launch.shared_bytes
-        )));
-    }
-    // SAFETY: R10: lists of the lengths that the launch has.
-    let (block, parts) = unsafe {
-        (
-            list(
-                launch.args.cast::<u8>(),
-                launch.args_size,
-                "the block of arguments",
-            )?,
-            list(
-                launch.arguments,
-                launch.argument_count,
-                "the list of arguments",
-            )?,
-        )
-    };
-    let shape = Shape::of(launch)?;
-    let kernel = &handle.kernel;
-    // SAFETY: the label lives as long as the process, as `otr_launch` has it.
-    let label = unsafe { Label::new(launch.label) };
-    queue.ordered.submit(
-        label,
-        |lane| kernel.with_arguments(block, parts, |object| kernel.enqueue(lane, object, &shape)),
-        |_| {
-            kernel.check_group(&shape)?;
-            // What OpenCL refuses, it refuses now and not later.
-            kernel.with_arguments(block, parts, |_| Ok(()))?;
-            Ok(Command::Launch(Box::new(Launch {
-                kernel: Arc::clone(kernel),
-                shape,
-                block: block.into(),
-                parts: parts.into(),
-            })))
-        },
-    )
-}
-
-/// A launch in full: that of an older host ends earlier, and what it lacks is 0 (R1).
-///
-/// # Safety
-/// `launch` is a struct of its size, which lives as long as `shorter` is borrowed.
-#[inline]
-unsafe fn whole(
-    launch: *const c::otr_launch,
-    shorter: &mut MaybeUninit<c::otr_launch>,
-) -> &c::otr_launch {
-    // SAFETY: every struct begins with its size.
-    let size = unsafe { launch.cast::<usize>().read() };
-    if size >= size_of::<c::otr_launch>() {
-        // SAFETY: as large as the type.
-        return unsafe { &*launch };
-    }
-    // SAFETY: `shorter` is zeroed, which is valid for all fields, and has room for as many bytes.
-    unsafe {
-        let to = shorter.as_mut_ptr();
-        std::ptr::copy_nonoverlapping(launch.cast::<u8>(), to.cast::<u8>(), size);
-        shorter.assume_init_ref()
-    }
-}
-
-/// A list of the host.
-///
-/// # Safety
-/// `first` is NULL, or that of as many which live for `'a`.
-#[inline]
-unsafe fn list<'a, T>(first: *const T, count: u32, what: &str) -> Result<&'a [T]> {
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if first.is_null() || !first.is_aligned() {
-        return Err(null(what));
-    }
-    // SAFETY: not NULL and aligned; this function's contract.
-    Ok(unsafe { std::slice::from_raw_parts(first, count as usize) })
 }
 
 #[cfg(test)]

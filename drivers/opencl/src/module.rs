@@ -13,28 +13,11 @@ use parking_lot::Mutex;
 use crate::cl::{self, Cl};
 use crate::device::Device;
 use crate::driver::{Open, get as get_driver};
-use crate::kernel::{Kernel, KernelHandle};
+use crate::kernel::{Kernel, Program};
+use crate::launch::KernelHandle;
 
 /// What kernels need to know of their parameters, which the compiler keeps only if it is asked to.
 const KEEP_PARAMETERS: &str = "-cl-kernel-arg-info";
-
-/// A program of OpenCL's. Kernels keep it.
-pub(crate) struct Program {
-    pub(crate) cl: &'static Cl,
-    pub(crate) raw: cl::cl_program,
-}
-
-// SAFETY: OpenCL's programs may be used by any thread.
-unsafe impl Send for Program {}
-// SAFETY: as above.
-unsafe impl Sync for Program {}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // SAFETY: made by `load`; OpenCL counts the kernels that use it.
-        unsafe { (self.cl.clReleaseProgram)(self.raw) };
-    }
-}
 
 /// The handle of a module.
 pub(crate) struct Module {

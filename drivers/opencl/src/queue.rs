@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use outrigger_contract as c;
 use outrigger_driver_kit::failure::Label;
@@ -14,6 +15,7 @@ use outrigger_driver_kit::{Fault, Progress, Result, field};
 use crate::cl::{self, Cl};
 use crate::device::{Device, create_queue};
 use crate::driver::{Open, get as get_driver};
+use crate::exit::{self, Unfinished};
 use crate::kernel::Launch;
 
 /// A hardware queue of the kit, over this driver.
@@ -23,8 +25,9 @@ pub(crate) type Ordered = kit::Queue<Lane>;
 pub(crate) struct Lane {
     open: Arc<Open>,
     device: u32,
-    raw: cl::cl_command_queue,
-    /// A queue for markers with timestamps, once one is asked for.
+    plain: cl::cl_command_queue,
+    /// The queue that takes the place of the plain one when a timestamp is asked for: OpenCL takes timestamps at every
+    /// command of such a queue, for which those who need none should not pay.
     timing: OnceLock<Timing>,
 }
 
@@ -47,7 +50,7 @@ impl Drop for Lane {
             if let Some(timing) = self.timing.get() {
                 release(timing.0);
             }
-            release(self.raw);
+            release(self.plain);
         }
     }
 }
@@ -73,8 +76,6 @@ pub(crate) struct Marker {
     cl: &'static Cl,
     context: cl::cl_context,
     event: cl::cl_event,
-    /// A marker with a timestamp, right behind it on a queue of its own; or NULL.
-    stamp: cl::cl_event,
 }
 
 // SAFETY: OpenCL's events may be used by any thread.
@@ -84,43 +85,27 @@ unsafe impl Sync for Marker {}
 
 impl Drop for Marker {
     fn drop(&mut self) {
-        for event in [self.event, self.stamp] {
-            if !event.is_null() {
-                // SAFETY: the reference that the marker got.
-                unsafe { (self.cl.clReleaseEvent)(event) };
-            }
-        }
+        // SAFETY: the reference that the marker got.
+        unsafe { (self.cl.clReleaseEvent)(self.event) };
     }
 }
 
-/// Puts a marker into a queue, behind an event as well if there is one, and gives the marker's event.
-fn mark(cl: &Cl, raw: cl::cl_command_queue, behind: Option<cl::cl_event>) -> Result<cl::cl_event> {
+/// Puts a marker into a queue, and gives its event.
+fn mark(cl: &Cl, raw: cl::cl_command_queue) -> Result<cl::cl_event> {
     let mut event = std::ptr::null_mut();
-    let list = behind.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let count = u32::from(behind.is_some());
-    // SAFETY: a live queue, a live event of the same context or none, and a place for the event.
-    let status = unsafe { (cl.clEnqueueMarkerWithWaitList)(raw, count, list, &mut event) };
+    // SAFETY: a live queue, and a place for the event.
+    let status = unsafe { (cl.clEnqueueMarkerWithWaitList)(raw, 0, std::ptr::null(), &mut event) };
     cl::check(status, "clEnqueueMarkerWithWaitList")?;
     Ok(event)
 }
 
 impl Marker {
-    /// The last of its events, which who comes behind it waits for: so that times follow the order of the work.
-    fn last(&self) -> &cl::cl_event {
-        if self.stamp.is_null() {
-            &self.event
-        } else {
-            &self.stamp
-        }
-    }
-
-    /// When it was reached, on the clock of the device. It has been reached; the timestamp is at most on its way.
+    /// When it was reached, on the clock of the device.
     pub(crate) fn time(&self) -> Result<u64> {
-        kit::Marker::wait(self)?;
         // SAFETY: a live event; the size is that of the place.
         let time = cl::number(|size, to| unsafe {
             let what = cl::CL_PROFILING_COMMAND_END;
-            (self.cl.clGetEventProfilingInfo)(*self.last(), what, size, to, std::ptr::null_mut())
+            (self.cl.clGetEventProfilingInfo)(self.event, what, size, to, std::ptr::null_mut())
         });
         time.ok_or_else(|| {
             cl::fault(
@@ -147,7 +132,7 @@ impl kit::Marker for Marker {
 
     fn wait(&self) -> Result {
         // SAFETY: one live event.
-        let status = unsafe { (self.cl.clWaitForEvents)(1, self.last()) };
+        let status = unsafe { (self.cl.clWaitForEvents)(1, &self.event) };
         if status == cl::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST {
             // The event itself says more.
             self.is_done()?;
@@ -164,27 +149,23 @@ impl kit::Lane for Lane {
         match command {
             Command::Copy { dst, src, size } => self.copy(dst, src, size),
             Command::Fill(fill) => self.fill(&fill),
-            Command::Launch(launch) => launch.issue(self),
+            Command::Launch(launch) => launch.issue(self.raw()),
         }
     }
 
     fn mark(&self, timed: bool) -> Result<Marker> {
-        let cl = self.open.cl;
-        let mut marker = Marker {
-            cl,
-            context: self.device().context.raw,
-            event: mark(cl, self.raw, None)?,
-            stamp: std::ptr::null_mut(),
-        };
-        if timed {
-            let timing = self.timing()?;
-            marker.stamp = mark(cl, timing, Some(marker.event))?;
-            // One queue waits for the other, and nobody else knows that.
-            self.flush()?;
-            // SAFETY: a live queue.
-            cl::check(unsafe { (cl.clFlush)(timing) }, "clFlush")?;
+        if timed && self.timing.get().is_none() {
+            self.take_timestamps()?;
         }
-        Ok(marker)
+        Ok(Marker {
+            cl: self.open.cl,
+            context: self.device().context.raw,
+            event: mark(self.open.cl, self.raw())?,
+        })
+    }
+
+    fn has_timestamps(&self) -> bool {
+        self.timing.get().is_some()
     }
 
     fn join(&self, marker: &Marker) -> Result<bool> {
@@ -193,48 +174,47 @@ impl kit::Lane for Lane {
         }
         let barrier = self.open.cl.clEnqueueBarrierWithWaitList;
         // SAFETY: a live queue, and one live event of its context.
-        let status = unsafe { barrier(self.raw, 1, marker.last(), std::ptr::null_mut()) };
+        let status = unsafe { barrier(self.raw(), 1, &marker.event, std::ptr::null_mut()) };
         cl::check(status, "clEnqueueBarrierWithWaitList").map(|()| true)
     }
 
     fn flush(&self) -> Result {
         // SAFETY: a live queue.
-        cl::check(unsafe { (self.open.cl.clFlush)(self.raw) }, "clFlush")
+        cl::check(unsafe { (self.open.cl.clFlush)(self.raw()) }, "clFlush")
     }
 
     fn finish(&self) -> Result {
         // SAFETY: a live queue.
-        cl::check(unsafe { (self.open.cl.clFinish)(self.raw) }, "clFinish")
+        cl::check(unsafe { (self.open.cl.clFinish)(self.raw()) }, "clFinish")
     }
 }
 
 impl Lane {
-    pub(crate) fn cl(&self) -> &'static Cl {
-        self.open.cl
-    }
-
+    #[inline]
     pub(crate) fn raw(&self) -> cl::cl_command_queue {
-        self.raw
+        self.timing.get().map_or(self.plain, |timing| timing.0)
     }
 
     fn device(&self) -> &Device {
         &self.open.devices[self.device as usize]
     }
 
-    /// The queue for timestamps. They are taken at every command of a queue that has them, which costs more than
-    /// the way from one queue to another at the few events that carry them.
-    fn timing(&self) -> Result<cl::cl_command_queue> {
-        if let Some(timing) = self.timing.get() {
-            return Ok(timing.0);
-        }
-        let device = self.device();
-        let new = create_queue(self.open.cl, device.id, &device.context, true)?;
-        let kept = self.timing.get_or_init(|| Timing(new)).0;
-        if kept != new {
-            // SAFETY: another thread was faster, and nobody has seen this one.
-            unsafe { (self.open.cl.clReleaseCommandQueue)(new) };
-        }
-        Ok(kept)
+    /// Puts a queue with timestamps in the place of the plain one. Nobody else uses the lane meanwhile.
+    fn take_timestamps(&self) -> Result {
+        let (cl, device) = (self.open.cl, self.device());
+        let marker = Marker {
+            cl,
+            context: device.context.raw,
+            event: mark(cl, self.plain)?,
+        };
+        kit::Lane::flush(self)?;
+        let timing = Timing(create_queue(cl, device.id, &device.context, true)?);
+        let new = self.timing.get_or_init(|| timing);
+        // What comes next is behind all that went before.
+        let barrier = cl.clEnqueueBarrierWithWaitList;
+        // SAFETY: a live queue, and one live event of its context.
+        let status = unsafe { barrier(new.0, 1, &marker.event, std::ptr::null_mut()) };
+        cl::check(status, "clEnqueueBarrierWithWaitList")
     }
 
     fn copy(&self, dst: u64, src: u64, size: u64) -> Result {
@@ -244,7 +224,7 @@ impl Lane {
         // SAFETY: R26: both ranges are live until the copy has finished, and do not overlap.
         let status = unsafe {
             copy(
-                self.raw,
+                self.raw(),
                 wait,
                 to,
                 from,
@@ -279,7 +259,7 @@ impl Lane {
             // SAFETY: R12: the range is live until the fill has finished; OpenCL copies the pattern.
             let status = unsafe {
                 enqueue(
-                    self.raw,
+                    self.raw(),
                     at as *mut c_void,
                     piece.as_ptr().cast(),
                     step as usize,
@@ -291,6 +271,17 @@ impl Lane {
             };
             cl::check(status, "clEnqueueSVMMemFill")?;
             at += size;
+        }
+        Ok(())
+    }
+}
+
+impl Unfinished for Ordered {
+    fn wait_until(&self, deadline: Instant) -> Result {
+        let marker = kit::Lane::mark(self.lane(), false)?;
+        kit::Lane::flush(self.lane())?;
+        while !kit::Marker::is_done(&marker)? && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(100));
         }
         Ok(())
     }
@@ -342,7 +333,7 @@ pub(crate) unsafe fn create(
         }
     }
     let lane = Lane {
-        raw: create_queue(open.cl, of.id, &of.context, false)?,
+        plain: create_queue(open.cl, of.id, &of.context, false)?,
         open: Arc::clone(open),
         device,
         timing: OnceLock::new(),
@@ -352,6 +343,8 @@ pub(crate) unsafe fn create(
         device,
         ordered: kit::Queue::new(lane, &open.pool),
     };
+    let unfinished: Arc<dyn Unfinished> = queue.ordered.clone();
+    exit::remember(&unfinished);
     open.queues.fetch_add(1, Ordering::Relaxed);
     place.give(handle::give(queue));
     Ok(())
@@ -554,7 +547,8 @@ pub(crate) unsafe fn peer_copy(
             ),
         ));
     }
-    if !reaches(to, from) {
+    // A copy of nothing reaches nothing (R25).
+    if size > 0 && !reaches(to, from) {
         return Err(Fault::unsupported(format!(
             "device {src_device} and device {dst_device} are of two platforms: copy through the host"
         )));

@@ -7,7 +7,7 @@ use outrigger_driver_kit::queue::HostFn;
 use outrigger_driver_kit::table::{Static, negotiate};
 use outrigger_driver_kit::{entries, guard, last_error};
 
-use crate::{driver, event, kernel, memory, module, queue};
+use crate::{driver, event, launch as start, memory, module, queue};
 
 type Drivers = *mut c::otr_driver;
 type Queues = *mut c::otr_queue;
@@ -49,7 +49,7 @@ entries! {
     fn module_unload(module: *mut c::otr_module) = module::unload;
     fn kernel_get(module: *mut c::otr_module, name: *const c_char, place: *mut *mut c::otr_kernel)
         = module::kernel_get;
-    fn launch(queue: Queues, kernel: *mut c::otr_kernel, launch: *const c::otr_launch) = kernel::launch;
+    fn launch(queue: Queues, kernel: *mut c::otr_kernel, launch: *const c::otr_launch) = start::launch;
     fn module_binary(module: *mut c::otr_module, binary: *mut c_void, size: *mut u64) = module::binary;
 }
 

@@ -482,15 +482,30 @@ fn another_thread_frees(context: &Context) -> Verdict {
 fn devices_have_their_own(context: &Context) -> Verdict {
     let bench = Bench::new(context)?;
     let total = bench.properties(0)?.total_memory;
-    let size = total / 8 * 5;
+    // More than a half of the device, in as many parts as it takes.
+    let size = part(&bench, 8)?;
+    let parts = (total / 8 * 5).div_ceil(size);
     let first = bench.memory_on(0, size)?;
+    for _ in 1..parts {
+        bench.memory_on(0, size)?;
+    }
+    let mut again = (0..parts).map(|_| bench.driver().memory_alloc(0, size));
+    let refused = again.find_map(|part| match part {
+        Ok(address) => {
+            bench.keep(address);
+            None
+        }
+        Err(error) => Some(error),
+    });
     answers!(
-        bench.driver().memory_alloc(0, size),
+        refused.map_or(Ok(()), Err),
         Code::OUT_OF_MEMORY,
         "as much again on device 0"
     );
     if bench.properties(1)?.total_memory >= total {
-        bench.memory_on(1, size)?;
+        for _ in 0..parts {
+            bench.memory_on(1, size)?;
+        }
     }
     let queue = bench.queue_on(0)?;
     fill(&queue, first + size - 64, 64, &[1])?;

@@ -64,8 +64,13 @@ impl Bench {
     #[track_caller]
     pub(super) fn memory_on(&self, device: u32, size: u64) -> Verdict<u64> {
         let address = self.driver.memory_alloc(device, size)?;
-        self.taken().push(address);
+        self.keep(address);
         Ok(address)
+    }
+
+    /// Memory that is freed at the end.
+    pub(super) fn keep(&self, address: u64) {
+        self.taken().push(address);
     }
 
     /// Frees memory before the end.
