@@ -249,4 +249,19 @@ mod tests {
         check("a:4:9: error: behind the end", "4 | }\n  |  ^");
         check("a:5:1: error: an empty line", "5 | \n  | ^");
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_log_over_any_source_shows_lines_of_the_source_alone(
+            log in "(error|:|\\(|\\)|[0-9]|\\.h|line | |\n|é|\\|){0,60}",
+            source in "(a|é|\t|\n| ){0,20}",
+        ) {
+            for shown in lines(&log, &source).lines().step_by(2) {
+                let (number, text) = shown.split_once(" |").unwrap();
+                let number: usize = number.parse().unwrap();
+                let line = source.lines().nth(number - 1).unwrap().trim_end();
+                proptest::prop_assert_eq!(text.trim_start_matches(' '), line.trim_start_matches(' '));
+            }
+        }
+    }
 }

@@ -151,6 +151,21 @@ fn a_binary_that_the_driver_refuses_is_compiled_anew() {
 }
 
 #[test]
+fn a_binary_that_the_driver_refuses_is_dropped() {
+    let bench = Bench::new();
+    assert!(bench.loads(&source("f")));
+    // A driver that tells no binary puts none in its place.
+    let bench = bench.again(Make {
+        binaries: false,
+        ..Make::default()
+    });
+    let refusal = sys::OTR_ERR_INVALID_ARGUMENT as u32;
+    bench.control.refusal.store(refusal, SeqCst);
+    assert!(bench.loads(&source("f")));
+    assert_eq!(bench.entries(), 0);
+}
+
+#[test]
 fn a_binary_is_not_blamed_for_a_device_without_memory() {
     let bench = Bench::new();
     assert!(bench.loads(&source("f")));

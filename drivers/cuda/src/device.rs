@@ -9,7 +9,6 @@ use outrigger_driver_kit::given::put_text;
 use outrigger_driver_kit::{Fault, Result};
 
 use crate::cuda::{self, Cuda, Status};
-use crate::event::Clock;
 
 /// Where the properties begin that a driver writes.
 pub(crate) const PROPERTIES_START: usize = offset_of!(c::otr_device_properties, name);
@@ -35,7 +34,6 @@ pub(crate) struct Device {
     pub(crate) shared: u32,
     /// What virtual memory goes by; 0: the device has none.
     pub(crate) granularity: u64,
-    pub(crate) clock: Clock,
     properties: c::otr_device_properties,
     lost: AtomicBool,
 }
@@ -102,7 +100,6 @@ impl Device {
             largest_block,
             shared,
             granularity: 0,
-            clock: Clock::default(),
             // SAFETY: zero is valid for all fields: integers, bytes and a pointer.
             properties: unsafe { std::mem::zeroed() },
             lost: AtomicBool::new(false),
@@ -115,7 +112,6 @@ impl Device {
             cuda.check(told, "cuCtxGetStreamPriorityRange")?;
             device.priorities = (least, greatest);
         }
-        device.clock.start(&device)?;
         if ask(cuda::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? != 0 {
             let mut granularity = 0;
             let of = device.allocation_properties();
@@ -237,7 +233,6 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        self.clock.stop(self);
         // SAFETY: retained by `open`.
         unsafe { (self.cuda.context_release)(self.ordinal) };
     }

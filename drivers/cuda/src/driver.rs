@@ -10,12 +10,13 @@ use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::options::Options;
 use outrigger_driver_kit::{Fault, Pool, Result, field, table};
 
+use crate::clock::{Clock, Events};
 use crate::cuda::{self, Cuda};
 use crate::device::{Device, PROPERTIES_START, no_device};
-use crate::event::Events;
-use crate::mapping::Mappings;
-use crate::memory::Pinned;
+
 use crate::nvrtc::{self, Nvrtc};
+use crate::pinned::Pinned;
+use crate::ranges::Mappings;
 
 /// What `open` takes.
 const OPTIONS: [(&str, &str); 2] = [("libcuda", "PATH"), ("nvrtc", "PATH")];
@@ -35,6 +36,7 @@ pub(crate) struct Open {
     pub(crate) queues: AtomicUsize,
     pub(crate) events: AtomicUsize,
     pub(crate) modules: AtomicUsize,
+    pub(crate) clocks: Box<[Clock]>,
     // Last: all else is made in their contexts.
     pub(crate) devices: Box<[Device]>,
 }
@@ -69,6 +71,8 @@ impl Open {
             .map(|index| Device::open(cuda, index, formats))
             .collect();
         let devices = devices?.into_boxed_slice();
+        let clocks: Result<_> = devices.iter().map(Clock::start).collect();
+        let clocks = clocks?;
         enable_peers(cuda, &devices)?;
         Ok(Self {
             nvrtc,
@@ -81,6 +85,7 @@ impl Open {
             queues: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             modules: AtomicUsize::new(0),
+            clocks,
             devices,
         })
     }

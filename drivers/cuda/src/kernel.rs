@@ -1,4 +1,4 @@
-//! Kernels and their launches.
+//! Kernels: the entry that launches them, and what it checks.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use outrigger_driver_kit::{Fault, Result, field};
 
 use crate::cuda;
 use crate::driver::Open;
-use crate::lane::{Command, Lane};
+use crate::lane::Command;
+use crate::launch::{Function, Launch, Shape};
 use crate::queue::get as get_queue;
 
 /// The handle of a kernel.
@@ -24,14 +25,6 @@ pub(crate) struct Kernel {
     /// Bytes of shared memory that a launch may ask for.
     shared: u32,
 }
-
-#[derive(Clone, Copy)]
-struct Function(cuda::Function);
-
-// SAFETY: CUDA's functions may be used by any thread.
-unsafe impl Send for Function {}
-// SAFETY: as above.
-unsafe impl Sync for Function {}
 
 impl Object for Kernel {
     type Raw = c::otr_drv_kernel;
@@ -65,94 +58,6 @@ impl Kernel {
             shared,
         })
     }
-}
-
-/// A launch that waits in a list, with a copy of its arguments.
-pub(crate) struct Launch {
-    function: Function,
-    shape: Shape,
-    block: Vec<u8>,
-    /// Where the parameters begin in the block, in their order; `None`: the block is laid out as the kernel has them.
-    parameters: Option<Vec<u32>>,
-}
-
-#[derive(Clone, Copy)]
-struct Shape {
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: u32,
-}
-
-/// More parameters than kernels have are put on the heap.
-const FEW: usize = 64;
-
-impl Launch {
-    pub(crate) fn issue(&self, lane: &Lane) -> Result {
-        let offsets = self.parameters.as_deref();
-        let block = (self.block.as_ptr(), self.block.len());
-        // SAFETY: the offsets were checked against the block when this was made.
-        unsafe { launch_now(lane, self.function, self.shape, block, offsets) }
-    }
-}
-
-/// Puts a launch into a stream.
-///
-/// # Safety
-/// The block has so many bytes, and all parameters begin and end within it; memory that they name is live (R7).
-unsafe fn launch_now(
-    lane: &Lane,
-    function: Function,
-    shape: Shape,
-    (block, mut size): (*const u8, usize),
-    offsets: Option<&[u32]>,
-) -> Result {
-    let device = lane.device();
-    let _entered = device.enter()?;
-    let _turn = lane.turn(false);
-    let none = std::ptr::null_mut();
-    let mut extra = [
-        cuda::LAUNCH_PARAM_BUFFER_POINTER,
-        block.cast_mut().cast::<c_void>(),
-        cuda::LAUNCH_PARAM_BUFFER_SIZE,
-        std::ptr::from_mut(&mut size).cast(),
-        cuda::LAUNCH_PARAM_END,
-    ];
-    let (mut few, mut many) = ([none; FEW], Vec::new());
-    let (parameters, extra) = match offsets {
-        None if size == 0 => (std::ptr::null_mut(), std::ptr::null_mut()),
-        None => (std::ptr::null_mut(), extra.as_mut_ptr()),
-        Some(offsets) => {
-            let places = if offsets.len() <= FEW {
-                &mut few[..offsets.len()]
-            } else {
-                many.resize(offsets.len(), none);
-                &mut many[..]
-            };
-            for (place, offset) in places.iter_mut().zip(offsets) {
-                // SAFETY: within the block.
-                *place = unsafe { block.add(*offset as usize) }.cast_mut().cast();
-            }
-            (places.as_mut_ptr(), std::ptr::null_mut())
-        }
-    };
-    let ([x, y, z], [a, b, d]) = (shape.grid, shape.block);
-    // SAFETY: a live function and stream; the parameters are read before the call returns (R30).
-    let launched = unsafe {
-        (device.cuda.launch)(
-            function.0,
-            x,
-            y,
-            z,
-            a,
-            b,
-            d,
-            shape.shared,
-            lane.raw,
-            parameters,
-            extra,
-        )
-    };
-    device.check(launched, "cuLaunchKernel")
 }
 
 /// # Safety
@@ -223,7 +128,7 @@ pub(crate) unsafe fn launch(
     queue.ordered.submit(
         label,
         // SAFETY: the block has so many bytes (R10), and `parameters` has checked what begins in it.
-        |lane| unsafe { launch_now(lane, kernel.function, shape, block, offsets.as_deref()) },
+        |lane| unsafe { lane.launch(kernel.function, shape, block, offsets.as_deref()) },
         |_| {
             let mut copy = vec![0; size];
             if size > 0 {

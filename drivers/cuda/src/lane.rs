@@ -9,11 +9,11 @@ use outrigger_driver_kit::queue::{self as kit, HostFn};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::calls::Calls;
+use crate::clock::{Base, Raw};
 use crate::cuda;
 use crate::device::Device;
 use crate::driver::Open;
-use crate::event::{Base, Raw};
-use crate::kernel::Launch;
+use crate::launch::{Function, Launch, Shape, launch_now};
 use crate::staging::Staging;
 
 /// A stream of CUDA's.
@@ -34,7 +34,7 @@ unsafe impl Send for Lane {}
 unsafe impl Sync for Lane {}
 
 /// A command is being put into a stream until this is dropped.
-pub(crate) enum Turn<'a> {
+enum Turn<'a> {
     One(#[allow(dead_code, reason = "it is held")] RwLockReadGuard<'a, ()>),
     Several(#[allow(dead_code, reason = "it is held")] RwLockWriteGuard<'a, ()>),
 }
@@ -156,14 +156,20 @@ impl kit::Lane for Lane {
         match command {
             Command::Copy(copy) => self.copy(copy),
             Command::Fill(fill) => self.fill(&fill),
-            Command::Launch(launch) => launch.issue(self),
+            Command::Launch(launch) => {
+                let device = self.device();
+                let _entered = device.enter()?;
+                let _turn = self.turn(false);
+                launch.issue(device, self.raw)
+            }
         }
     }
 
     fn mark(&self, timed: bool) -> Result<Marker> {
         let device = self.device();
         let _entered = device.enter()?;
-        let base = timed.then(|| device.clock.base(device)).transpose()?;
+        let clock = &self.open.clocks[self.device as usize];
+        let base = timed.then(|| clock.base(device)).transpose()?;
         let event = self.open.free_events[self.device as usize].take(device, timed)?;
         // From here on a failure gives the event back.
         let marker = Marker {
@@ -233,7 +239,7 @@ impl Lane {
     }
 
     /// The turn of a command, which takes several calls of CUDA or one.
-    pub(crate) fn turn(&self, several: bool) -> Turn<'_> {
+    fn turn(&self, several: bool) -> Turn<'_> {
         if several {
             Turn::Several(self.turn.write())
         } else {
@@ -250,6 +256,24 @@ impl Lane {
             Some(calls) => calls.submit(device, self.raw, function, user),
             None => Ok(false),
         }
+    }
+
+    /// Puts a launch into the stream.
+    ///
+    /// # Safety
+    /// That of `launch_now`, but for the stream.
+    pub(crate) unsafe fn launch(
+        &self,
+        function: Function,
+        shape: Shape,
+        block: (*const u8, usize),
+        offsets: Option<&[u32]>,
+    ) -> Result {
+        let device = self.device();
+        let _entered = device.enter()?;
+        let _turn = self.turn(false);
+        // SAFETY: the stream lives; this function's contract.
+        unsafe { launch_now(device, self.raw, function, shape, block, offsets) }
     }
 
     pub(crate) fn copy(&self, copy: Copy) -> Result {

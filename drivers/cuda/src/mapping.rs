@@ -2,72 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use outrigger_contract as c;
 use outrigger_driver_kit::given::Out;
 use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::{Fault, Result};
-use parking_lot::RwLock;
 
 use crate::cuda;
 use crate::device::Device;
 use crate::driver::{Open, get};
 use crate::memory::no_room;
-
-/// The ranges of an open driver. The lock is held to read or change them, never over a call of CUDA's.
-#[derive(Default)]
-pub(crate) struct Mappings {
-    ranges: RwLock<BTreeMap<u64, Range>>,
-    objects: AtomicUsize,
-}
-
-struct Range {
-    size: u64,
-    device: u32,
-    /// Sizes of mapped objects by their addresses.
-    mapped: BTreeMap<u64, u64>,
-}
-
-impl Mappings {
-    pub(crate) fn count(&self) -> usize {
-        self.ranges.read().len() + self.objects.load(Ordering::Relaxed)
-    }
-
-    /// Whether all bytes are in mapped memory of a device.
-    pub(crate) fn reaches(&self, device: u32, address: u64, size: u64) -> bool {
-        let ranges = self.ranges.read();
-        let Some((_, range)) = ranges.range(..=address).next_back() else {
-            return false;
-        };
-        let Some(end) = address.checked_add(size) else {
-            return false;
-        };
-        let mut at = address;
-        // Objects that lie one behind the other are one piece of memory to the device (R41).
-        while range.device == device && at < end {
-            match range.mapped.range(..=at).next_back() {
-                Some((start, size)) if at - start < *size => at = start + size,
-                _ => return false,
-            }
-        }
-        range.device == device
-    }
-}
-
-/// The range that has all of these bytes.
-fn within(ranges: &mut BTreeMap<u64, Range>, address: u64, size: u64) -> Result<&mut Range> {
-    let found = ranges.range_mut(..=address).next_back();
-    let has = |(start, range): &(&u64, &mut Range)| {
-        let offset = address - **start;
-        offset < range.size && size <= range.size - offset
-    };
-    found.filter(has).map(|(_, range)| range).ok_or_else(|| {
-        Fault::argument(format!(
-            "the {size} bytes at {address:#x} are not within one reserved range"
-        ))
-    })
-}
+use crate::ranges::{Range, within};
 
 /// The handle of memory without an address.
 pub(crate) struct Physical {

@@ -9,7 +9,7 @@ use outrigger_driver_kit::Result;
 
 use crate::cuda;
 use crate::device::Device;
-use crate::memory::alloc_pinned;
+use crate::pinned::alloc_pinned;
 
 /// Bytes of a piece: large enough that the host functions between them do not count.
 const BLOCK: u64 = 1 << 20;

@@ -2,7 +2,11 @@
 
 mod bench;
 
-use bench::{Bench, block, free, read, refusal, write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bench::{Bench, block, call, free, read, refusal, write};
 use outrigger_device::{Arguments, Code, Driver, Grid, Kernel, Queue, sys};
 use serial_test::serial;
 
@@ -284,4 +288,34 @@ fn a_kernel_that_crashes_loses_its_device_alone() {
     drop((kernel, module, queue, other));
     drop(driver);
     assert_eq!(bench.retained(), 0);
+}
+
+#[test]
+#[serial]
+fn a_host_call_comes_behind_the_work_before_it_and_before_what_is_behind() {
+    let bench = Bench::new();
+    let driver = bench.open();
+    let queue = driver.queue_create(0, 0).unwrap();
+    let memory = driver.memory_alloc(0, 64).unwrap();
+    write(&queue, memory, &[0; 64]);
+    let module = load(&driver, 0, "__global__ void add_slowly() {}").unwrap();
+    let kernel = module.kernel(None).unwrap();
+    let seen = Arc::new(AtomicU32::new(99));
+    add(&queue, &kernel, memory, 1);
+    let own = seen.clone();
+    call(&queue, move |_| {
+        // The memory of the stand-in is the host's.
+        // SAFETY: the allocation lives until the queue has finished, and nothing else works on it now.
+        let number = unsafe { (memory as *const u32).read() };
+        std::thread::sleep(Duration::from_millis(20));
+        own.store(number, Ordering::SeqCst);
+        // SAFETY: as above.
+        unsafe { (memory as *mut u32).write(10) };
+    });
+    add(&queue, &kernel, memory, 1);
+    assert_eq!(numbers(&queue, memory), [11, 2, 2, 2]);
+    assert_eq!(seen.load(Ordering::SeqCst), 1);
+    free(&driver, memory);
+    drop((kernel, module, queue));
+    bench.finish(driver);
 }

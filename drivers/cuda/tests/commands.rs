@@ -128,7 +128,10 @@ fn copies_of_pageable_memory_neither_wait_nor_run_ahead() {
     let from = source.lock().unwrap().as_ptr() as u64;
     let gate = block(&queue);
     let own = source.clone();
-    call(&queue, move |_| own.lock().unwrap().fill(9));
+    // Different in each piece.
+    let expected: Vec<u8> = (0..size).map(|at| (at / 1000) as u8).collect();
+    let new = expected.clone();
+    call(&queue, move |_| own.lock().unwrap().copy_from_slice(&new));
     let start = Instant::now();
     // SAFETY: as many bytes in all of them, which live until the queue has finished.
     unsafe {
@@ -151,7 +154,7 @@ fn copies_of_pageable_memory_neither_wait_nor_run_ahead() {
     gate.open();
     queue.synchronize().unwrap();
     // What the host call before the copies had written.
-    assert!(back == vec![9; size] && copy == back);
+    assert!(back == expected && copy == back);
     free(&driver, memory);
     drop(queue);
     bench.finish(driver);
@@ -373,6 +376,7 @@ fn a_host_call_that_cuda_refuses_is_not_called() {
     let driver = bench.open();
     let queue = driver.queue_create(0, 0).unwrap();
     unsafe extern "C" fn count(user: *mut std::ffi::c_void, _: i32) -> i32 {
+        std::thread::sleep(Duration::from_millis(10));
         // SAFETY: the number of the test, which outlives the queue.
         unsafe { &*user.cast::<AtomicI32>() }.fetch_add(1, Ordering::SeqCst);
         0
@@ -458,5 +462,24 @@ fn threads_share_a_queue() {
     // SAFETY: no work uses it.
     unsafe { driver.pinned().unwrap().free(pinned as *mut _) }.unwrap();
     drop(queue);
+    bench.finish(driver);
+}
+
+#[test]
+#[serial]
+fn the_current_context_of_a_thread_stays() {
+    let bench = Bench::new();
+    let before = bench.current();
+    let driver = bench.open();
+    assert_eq!(bench.current(), before);
+    for device in 0..2 {
+        let queue = driver.queue_create(device, 0).unwrap();
+        let memory = driver.memory_alloc(device, 64).unwrap();
+        write(&queue, memory, &[1; 64]);
+        assert!(driver.memory_alloc(device, 1 << 40).is_err());
+        free(&driver, memory);
+        drop(queue);
+        assert_eq!(bench.current(), before, "device {device}");
+    }
     bench.finish(driver);
 }

@@ -115,6 +115,15 @@ impl Bench {
         });
     }
 
+    /// The current context of this thread.
+    pub(crate) fn current(&self) -> usize {
+        let mut context = std::ptr::null_mut();
+        type Tell = unsafe extern "C" fn(*mut *mut std::ffi::c_void) -> c_int;
+        // SAFETY: CUDA declares the function so; a place for the context.
+        unsafe { self.standin.get::<Tell>(b"cuCtxGetCurrent").unwrap()(&mut context) };
+        context.addr()
+    }
+
     /// How often contexts are retained, of all devices together.
     pub(crate) fn retained(&self) -> u32 {
         let mut retained = 0;
