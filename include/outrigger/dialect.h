@@ -294,7 +294,8 @@ OTR_FUNCTION f64 otr_of_bits_f64(u64 bits) {
   return x;
 }
 OTR_FUNCTION u32 otr_mul_high_u32(u32 a, u32 b) { return (u32)(((u64)a * b) >> 32); }
-OTR_FUNCTION u64 otr_mul_high_u64(u64 a, u64 b) { return (u64)(((unsigned __int128)a * b) >> 64); }
+__extension__ typedef unsigned __int128 otr_u128;
+OTR_FUNCTION u64 otr_mul_high_u64(u64 a, u64 b) { return (u64)(((otr_u128)a * b) >> 64); }
 OTR_FUNCTION f32 otr_of_f16(u16 bits) {
   u32 sign = ((u32)bits & 0x8000u) << 16, rest = (u32)bits & 0x7fffu;
   /* The exponent's bias is changed by a multiplication, which is right for subnormal numbers too. */

@@ -8,7 +8,6 @@
 
 #include <outrigger/cpp/core.hpp>
 
-#include <array>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -25,11 +24,18 @@ enum class CodeFormat : otr_code_format_t {
   cuda_c = OTR_CODE_CUDA_C,
 };
 
+/// A number in each of up to three dimensions: {64} is 64 times 1 times 1.
+struct Extent {
+  std::uint32_t x = 1;
+  std::uint32_t y = 1;
+  std::uint32_t z = 1;
+};
+
 /// How a kernel is spread over a device.
 struct Grid {
-  std::array<std::uint32_t, 3> groups{1, 1, 1};  ///< work-groups
-  std::array<std::uint32_t, 3> items{1, 1, 1};   ///< work-items of a group
-  std::uint32_t shared_bytes = 0;                ///< local memory of a group besides that of its arguments
+  Extent groups;                   ///< work-groups
+  Extent items;                    ///< work-items of a group
+  std::uint32_t shared_bytes = 0;  ///< local memory of a group besides that of its arguments
 };
 
 /// The arguments of a launch, in the order of the kernel's parameters.
@@ -54,10 +60,8 @@ class Arguments {
   /// The launch as C has it. It points into this object.
   [[nodiscard]] otr_launch_t raw(const Grid& grid) const noexcept {
     auto launch = sized<otr_launch_t>();
-    for (int axis = 0; axis < 3; ++axis) {
-      launch.grid[axis] = grid.groups[axis];
-      launch.block[axis] = grid.items[axis];
-    }
+    fill(launch.grid, grid.groups);
+    fill(launch.block, grid.items);
     launch.shared_bytes = grid.shared_bytes;
     launch.args = block_.data();
     launch.args_size = static_cast<std::uint32_t>(block_.size());
@@ -67,6 +71,12 @@ class Arguments {
   }
 
  private:
+  static void fill(std::uint32_t (&numbers)[3], const Extent& extent) noexcept {
+    numbers[0] = extent.x;
+    numbers[1] = extent.y;
+    numbers[2] = extent.z;
+  }
+
   Arguments& append(const void* bytes, std::size_t size, std::uint32_t kind, std::size_t alignment = 8) {
     const std::size_t offset = (block_.size() + alignment - 1) / alignment * alignment;
     block_.resize(offset + size);
