@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _C
+from ._kernels import Kernel, LocalMemory, compile_kernel
 
 __all__ = [
     "Kernel",
