@@ -6,6 +6,8 @@
 #include "python.h"
 #include "runtime.h"
 
+#include <string_view>
+
 namespace outrigger {
 namespace {
 
@@ -22,18 +24,28 @@ void free_kernel(PyObject* capsule) {
   delete kernel;
 }
 
+/// The bytes of a Python object of type bytes, which live as long as that.
+std::string_view bytes_of(PyObject* object) {
+  char* bytes = nullptr;
+  Py_ssize_t size = 0;
+  if (PyBytes_AsStringAndSize(object, &bytes, &size) != 0) {
+    throw PythonError();
+  }
+  return {bytes, static_cast<size_t>(size)};
+}
+
 PyObject* kernel_compile(PyObject* arguments) {
   int device = 0;
   unsigned int format = 0;
-  const char* code = nullptr;
-  Py_ssize_t size = 0;
+  PyObject* source = nullptr;
   const char* options = nullptr;
   const char* name = nullptr;
-  parse(arguments, "iIy#ss", &device, &format, &code, &size, &options, &name);
+  parse(arguments, "iIOss", &device, &format, &source, &options, &name);
+  const std::string_view code = bytes_of(source);
   check_device(static_cast<c10::DeviceIndex>(device));
   auto params = otr::sized<otr_module_params_t>();
-  params.code = code;
-  params.size = static_cast<uint64_t>(size);
+  params.code = code.data();
+  params.size = code.size();
   params.options = options;
   params.format = format;
   auto kernel = std::make_unique<HeldKernel>();
@@ -59,21 +71,21 @@ PyObject* kernel_launch(PyObject* arguments) {
   PyObject* capsule = nullptr;
   int device = 0;
   auto launch = otr::sized<otr_launch_t>();
-  const char* block = nullptr;
-  const char* parts = nullptr;
-  Py_ssize_t block_size = 0, parts_size = 0;
+  PyObject* words = nullptr;
+  PyObject* list = nullptr;
   parse(
-      arguments, "Oi(III)(III)Iy#y#", &capsule, &device, &launch.grid[0], &launch.grid[1], &launch.grid[2],
-      &launch.block[0], &launch.block[1], &launch.block[2], &launch.shared_bytes, &block, &block_size, &parts, &parts_size);
+      arguments, "Oi(III)(III)IOO", &capsule, &device, &launch.grid[0], &launch.grid[1], &launch.grid[2],
+      &launch.block[0], &launch.block[1], &launch.block[2], &launch.shared_bytes, &words, &list);
+  const std::string_view block = bytes_of(words), parts = bytes_of(list);
   const auto* kernel = static_cast<HeldKernel*>(PyCapsule_GetPointer(capsule, kKernelName));
   if (kernel == nullptr) {
     throw PythonError();
   }
   const otr_stream_t stream = current_stream(static_cast<c10::DeviceIndex>(device));
-  launch.args = block;
-  launch.args_size = static_cast<uint32_t>(block_size);
-  launch.arguments = reinterpret_cast<const otr_argument_t*>(parts);
-  launch.argument_count = static_cast<uint32_t>(parts_size / static_cast<Py_ssize_t>(sizeof(otr_argument_t)));
+  launch.args = block.data();
+  launch.args_size = static_cast<uint32_t>(block.size());
+  launch.arguments = reinterpret_cast<const otr_argument_t*>(parts.data());
+  launch.argument_count = static_cast<uint32_t>(parts.size() / sizeof(otr_argument_t));
   call([&] { return otr_launch(stream, kernel->id, &launch); });
   return none();
 }
