@@ -99,7 +99,7 @@ def test_compiled_code_runs_on_both_sides_of_a_launch(opencl):
 
 
 def test_errors_show_the_line_and_the_argument(opencl):
-    with pytest.raises(ValueError, match="x.0. = not_declared;"):
+    with pytest.raises(RuntimeError, match="x.0. = not_declared;"):
         compile_kernel("__kernel void f(__global float* x) {\n  x[0] = not_declared;\n}\n", "f", device=opencl)
     with pytest.raises(Exception, match="no_such_kernel"):
         compile_kernel(SOURCE, "no_such_kernel", device=opencl)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import struct
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,19 @@ class Kernel:
         32-bit integer), `float` (a 32-bit float), ctypes objects for other types, and `LocalMemory`. `shared_mem` is
         local memory besides, in bytes. A stream that captures records the launch.
         """
+        # Dynamo cannot trace a launch: a graph ends here, and the next one begins behind it. Programs without Dynamo are
+        # not made to import it.
+        launch = _untraced_launch if "torch._dynamo" in sys.modules else Kernel._launch
+        launch(self, grid, block, args, shared_mem, stream)
+
+    def _launch(
+        self,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        args: Sequence[Any],
+        shared_mem: int,
+        stream: torch.Stream | None,
+    ) -> None:
         packed, parts = bytearray(), bytearray()
         for number, argument in enumerate(args):
             offset, size, kind = self._pack(packed, number, argument)
@@ -69,9 +83,6 @@ class Kernel:
             _C.kernel_launch(
                 self._handle, self.device.index, groups, items, shared_mem, bytes(packed), bytes(parts)
             )
-
-    # The launch is no call that Dynamo can trace: a graph ends here, and the next one begins behind it.
-    __call__._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     def _pack(self, block: bytearray, number: int, argument: Any) -> tuple[int, int, int]:
         """Appends an argument to the block. Returns its offset, size and kind."""
@@ -104,6 +115,9 @@ class Kernel:
             )
         value = bytes(argument)
         return _append(block, value, ctypes.alignment(argument)), len(value), _VALUE
+
+
+_untraced_launch = torch._disable_dynamo(Kernel._launch)
 
 
 def _append(block: bytearray, value: bytes, alignment: int) -> int:
