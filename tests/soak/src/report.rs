@@ -37,6 +37,19 @@ const NEVER_FAIL: [(&str, &str); 20] = [
     ("load_report", "fails without a place for the text only"),
 ];
 
+/// Entries that need code for a device, which no driver of the soak compiles. They are called to fail only.
+const NEVER_SUCCEED: [&str; 9] = [
+    "graph_name_argument",
+    "graph_bind_argument",
+    "graph_add_launch",
+    "module_load",
+    "module_query",
+    "module_destroy",
+    "kernel_get",
+    "kernel_destroy",
+    "launch",
+];
+
 /// Calls by entry and code.
 pub(crate) type Tally = Vec<Vec<u64>>;
 
@@ -72,11 +85,11 @@ pub(crate) fn table(tally: &Tally) -> String {
     table.trim_fmt() + "\n"
 }
 
-/// Entries that never succeeded, or that can fail and never did.
+/// Entries that can succeed and never did, or that can fail and never did.
 pub(crate) fn missing(tally: &Tally) -> Vec<String> {
     let mut missing = Vec::new();
     for (name, calls) in NAMES.iter().zip(tally) {
-        if calls[0] == 0 {
+        if calls[0] == 0 && !NEVER_SUCCEED.contains(name) {
             missing.push(format!("{name} never succeeded"));
         }
         let can_fail = NEVER_FAIL.iter().all(|(entry, _)| entry != name);
