@@ -84,11 +84,11 @@ impl Device {
     /// have these errors.
     pub fn load_module(&'static self, source: &Source, background: bool) -> Result<Ref<Module>> {
         let (driver, ordinal) = (self.driver(), self.ordinal());
-        let pending = modules()?.load_async(driver, ordinal, source)?;
-        if !background {
-            // Nobody may have begun: this thread does then.
-            pending.wait()?;
-        }
+        let pending = if background {
+            modules()?.load_async(driver, ordinal, source)?
+        } else {
+            modules()?.load(driver, ordinal, source)?.into()
+        };
         let module = MODULES.insert(|id| Module {
             id,
             device: self,

@@ -155,11 +155,14 @@ enum Way {
     Job(Arc<Job>),
 }
 
-impl Pending {
-    pub(crate) fn ready(module: Module) -> Self {
+/// A module that is there.
+impl From<Module> for Pending {
+    fn from(module: Module) -> Self {
         Self(Way::Ready(module))
     }
+}
 
+impl Pending {
     pub(crate) fn of(job: Arc<Job>) -> Self {
         Self(Way::Job(job))
     }

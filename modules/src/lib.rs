@@ -121,7 +121,7 @@ impl Modules {
     /// `INVALID_DEVICE`; all else comes from [`Pending::wait`].
     pub fn load_async(&self, driver: &Driver, device: u32, source: &Source) -> Result<Pending> {
         match self.find(driver, device, source)? {
-            Found::Module(module) => Ok(Pending::ready(module)),
+            Found::Module(module) => Ok(module.into()),
             Found::Job { job, new } => {
                 if new {
                     self.pool.submit(&job);
