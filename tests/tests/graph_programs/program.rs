@@ -144,8 +144,8 @@ pub(crate) fn drafts(depth: usize, most: usize) -> BoxedStrategy<Vec<Draft>> {
     let lane = 0..LANES;
     let buffer = 0..8usize;
     let small = -4..5i64;
-    // Costs that make some levels run in parallel.
-    let cost = prop_oneof![Just(0), Just(50u32), Just(80_000u32)];
+    // Most are costly, so that some levels of any 60 programs run in parallel.
+    let cost = prop_oneof![1 => Just(0), 1 => Just(50u32), 6 => Just(80_000u32)];
     let alpha = proptest::sample::select(vec![1i64, -1, 2]);
     let two = [buffer.clone(), buffer.clone()];
     let plain = prop_oneof![
