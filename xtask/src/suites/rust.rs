@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::counts::Counts;
+use crate::native;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -17,6 +18,8 @@ pub(super) fn suite(workspace: &Workspace, limit: Duration) -> anyhow::Result<Co
         "--",
         "--show-output",
     ]);
+    // Cargo builds no library that only programs load.
+    command.env("OUTRIGGER_TEST_OPENCL", native::opencl_driver(workspace)?);
     run(workspace, "rust", &mut command, limit)
 }
 
