@@ -1,5 +1,10 @@
 //! Loading of code over a real compiler: that of the driver `opencl`, where the environment says which it is.
 
+#![expect(
+    clippy::print_stdout,
+    reason = "the suite counts the tests that say that they are skipped"
+)]
+
 use outrigger_device::{Code, Driver, sys};
 use outrigger_modules::{Counts, Modules, Source};
 use outrigger_store::{Settings, Store};
