@@ -1,9 +1,6 @@
 //! Loading of code over a real compiler: that of the driver `opencl`, where the environment says which it is.
 
-#![expect(
-    clippy::print_stdout,
-    reason = "the suite counts the tests that say that they are skipped"
-)]
+#![expect(clippy::print_stdout, reason = "what was skipped is said")]
 
 use outrigger_device::{Code, Driver, sys};
 use outrigger_modules::{Counts, Modules, Source};
