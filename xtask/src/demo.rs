@@ -90,11 +90,14 @@ const NEEDS: [Need; 5] = [
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     setup::ensure(workspace, &NEEDS)?;
+    if options.driver.contains("opencl") {
+        setup::ensure(workspace, &[Need::OpenClLoader, Need::OpenClPlatform])?;
+    }
     let driver = native::driver(workspace, &options.driver, options.face.map(Face::name))?;
     native::prepare(workspace)?;
     eprintln!(
         "     > training on {} (ready after {:.0} s)",
-        driver.0,
+        driver.text,
         started.elapsed().as_secs_f64()
     );
     let mut python = native::python(workspace, Some(&driver));

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, anyhow, bail, ensure};
 
 use crate::environment::{self, Stamp};
+use crate::opencl;
 use crate::setup;
 use crate::shell;
 use crate::workspace::Workspace;
@@ -22,8 +23,42 @@ pub(crate) const PROGRAMS: [&str; 4] = [
     "--package=outrigger-hooks",
 ];
 
-/// A driver and the face that it shows, as `OUTRIGGER_DRIVER` takes it.
-pub(crate) struct DriverSpec(pub(crate) String);
+/// A driver, and what its programs need in their environment.
+pub(crate) struct DriverSpec {
+    /// As `OUTRIGGER_DRIVER` takes it.
+    pub(crate) text: String,
+    environment: opencl::Environment,
+}
+
+impl DriverSpec {
+    /// The driver for OpenCL with the option `platform=intel` gets Intel's runtime, unless the system has it.
+    ///
+    /// # Errors
+    /// If that cannot be fetched.
+    pub(crate) fn new(workspace: &Workspace, text: String) -> anyhow::Result<Self> {
+        let (library, options) = text.split_once('?').unwrap_or((&text, ""));
+        let wanted =
+            library.contains("opencl") && options.split('&').any(|one| one == "platform=intel");
+        let environment = match wanted && !opencl::has_intel() {
+            true => opencl::intel(workspace)?,
+            false => opencl::Environment::new(),
+        };
+        Ok(Self { text, environment })
+    }
+
+    /// Gives a program what the driver needs, with its folders of libraries in front of `libraries`.
+    pub(crate) fn prepare(&self, command: &mut Command, libraries: OsString) {
+        let mut libraries = libraries;
+        for (&name, value) in &self.environment {
+            if name == opencl::LIBRARIES {
+                libraries = [OsStr::new(value), &libraries].join(OsStr::new(":"));
+            } else {
+                command.env(name, value);
+            }
+        }
+        command.env(opencl::LIBRARIES, libraries);
+    }
+}
 
 /// Builds the environment, the library and the shim, as far as they are not there.
 ///
@@ -106,12 +141,12 @@ pub(crate) fn driver(
             "--face is for the built-in driver host; {driver} has no faces"
         );
         let separator = if driver.contains('?') { '&' } else { '?' };
-        return Ok(DriverSpec(format!("{driver}{separator}face={face}")));
+        return DriverSpec::new(workspace, format!("{driver}{separator}face={face}"));
     }
     if driver.split('?').next() == Some("opencl") {
         // Found by its name, beside the library.
         opencl_driver(workspace)?;
-        return Ok(DriverSpec(driver.to_owned()));
+        return DriverSpec::new(workspace, driver.to_owned());
     }
     let (path, options) = driver.split_once('?').map_or((driver, None), |(path, o)| {
         (path, Some(o).filter(|o| !o.is_empty()))
@@ -124,10 +159,10 @@ pub(crate) fn driver(
             .canonicalize()
             .with_context(|| format!("{path} cannot be resolved"))?
     } else {
-        return Ok(DriverSpec(driver.to_owned()));
+        return DriverSpec::new(workspace, driver.to_owned());
     };
     let options = options.map_or(String::new(), |options| format!("?{options}"));
-    Ok(DriverSpec(format!("{}{options}", library.display())))
+    DriverSpec::new(workspace, format!("{}{options}", library.display()))
 }
 
 /// Builds the driver for OpenCL; its path.
@@ -186,9 +221,14 @@ pub(crate) fn python(workspace: &Workspace, driver: Option<&DriverSpec>) -> Comm
     // a slow `liboutrigger.so`: Python must find the release build.
     let libraries = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let libraries = without_builds(&libraries, &workspace.target(""));
-    command.env("LD_LIBRARY_PATH", libraries);
-    if let Some(DriverSpec(spec)) = driver {
-        command.env("OUTRIGGER_DRIVER", spec);
+    match driver {
+        Some(driver) => {
+            driver.prepare(&mut command, libraries);
+            command.env("OUTRIGGER_DRIVER", &driver.text);
+        }
+        None => {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
     }
     command
 }
@@ -204,7 +244,7 @@ mod tests {
     use super::*;
 
     fn spec(name: &str, face: Option<&str>) -> anyhow::Result<String> {
-        Ok(driver(&Workspace::find()?, name, face)?.0)
+        Ok(driver(&Workspace::find()?, name, face)?.text)
     }
 
     #[test]

@@ -20,6 +20,15 @@ pub(crate) const LIBRARIES: &str = "LD_LIBRARY_PATH";
 /// Environment variables of a program.
 pub(crate) type Environment = BTreeMap<&'static str, String>;
 
+/// True if the system has Intel's OpenCL.
+pub(crate) fn has_intel() -> bool {
+    let entries = fs::read_dir("/etc/OpenCL/vendors");
+    entries.is_ok_and(|entries| {
+        let mut names = entries.flatten().map(|entry| entry.file_name());
+        names.any(|name| name.to_string_lossy().contains("intel"))
+    })
+}
+
 /// Installs Intel's OpenCL for CPUs below the target folder; the variables that make a program find it and no other.
 ///
 /// # Errors

@@ -202,7 +202,7 @@ impl Run<'_> {
             Work::Rust => rust::suite(workspace, LIMIT),
             Work::Conformance { driver } => {
                 self.command_line()?;
-                conformance::suite(workspace, name, &self.driver(driver)?.0)
+                conformance::suite(workspace, name, &self.driver(driver)?)
             }
             Work::Mutants => mutants::suite(workspace),
             Work::Sanitizer(sanitizer) => sanitizer.suite(workspace, name),
@@ -230,7 +230,14 @@ impl Run<'_> {
             Work::Demo { driver, device } => {
                 self.shim()?;
                 let driver = self.driver(driver)?;
-                let arguments = ["xtask", "demo", "--device", device, "--driver", &driver.0];
+                let arguments = [
+                    "xtask",
+                    "demo",
+                    "--device",
+                    device,
+                    "--driver",
+                    &driver.text,
+                ];
                 self.check(name, &arguments)
             }
         }
@@ -258,7 +265,7 @@ impl Run<'_> {
             SECOND_DRIVER => conformance::second_driver(self.workspace)?
                 .display()
                 .to_string(),
-            _ => return Ok(DriverSpec(driver.to_owned())),
+            _ => return DriverSpec::new(self.workspace, driver.to_owned()),
         };
         native::driver(self.workspace, &format!("{built}?{options}"), None)
     }

@@ -10,6 +10,8 @@ use anyhow::Context;
 use super::LIMIT;
 use super::counts::Counts;
 use super::jobs::SECOND_DRIVER;
+use crate::native::DriverSpec;
+use crate::opencl;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -37,7 +39,11 @@ pub(super) fn reports(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 }
 
 /// Runs the suite on one driver, and has its report verified.
-pub(super) fn suite(workspace: &Workspace, name: &str, driver: &str) -> anyhow::Result<Counts> {
+pub(super) fn suite(
+    workspace: &Workspace,
+    name: &str,
+    driver: &DriverSpec,
+) -> anyhow::Result<Counts> {
     suite_with(workspace, name, driver, &[])
 }
 
@@ -45,7 +51,7 @@ pub(super) fn suite(workspace: &Workspace, name: &str, driver: &str) -> anyhow::
 pub(super) fn suite_with(
     workspace: &Workspace,
     name: &str,
-    driver: &str,
+    driver: &DriverSpec,
     options: &[&str],
 ) -> anyhow::Result<Counts> {
     let program = workspace.target("debug/outrigger");
@@ -56,8 +62,12 @@ pub(super) fn suite_with(
         fs::remove_file(&json)?;
     }
     let mut command = Command::new(&program);
+    driver.prepare(
+        &mut command,
+        std::env::var_os(opencl::LIBRARIES).unwrap_or_default(),
+    );
     command
-        .args(["conformance", "--driver", driver])
+        .args(["conformance", "--driver", &driver.text])
         .args(options)
         .arg("--json")
         .arg(&json)

@@ -219,6 +219,9 @@ const SECOND: &str = "tests/drivers/dispatcher.c?devices=2&memory=1073741824";
 /// PoCL, which runs on every CPU, as a device whose memory the host does not see.
 const OPENCL: &str = "drivers/opencl?host_visible=0";
 
+/// Intel's OpenCL for CPUs, which is fetched from PyPI.
+const INTEL: &str = "drivers/opencl?platform=intel&host_visible=0";
+
 /// The dtypes of the sweep, as torch names them.
 const DTYPES: &[&str] = &[
     "float32",
@@ -298,7 +301,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 46] = [
+static JOBS: [Job; 54] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -326,7 +329,13 @@ static JOBS: [Job; 46] = [
         "tests/drivers/dispatcher.c?devices=2&memory=268435456",
     ),
     conformance("conf opencl", OPENCL),
+    conformance("conf intel", INTEL),
     conformance("conf opencl seen", "drivers/opencl?host_visible=1").only(Tier::Everything),
+    conformance(
+        "conf intel seen",
+        "drivers/opencl?platform=intel&host_visible=1",
+    )
+    .only(Tier::Everything),
     sanitizer("threads", Sanitizer::Thread),
     sanitizer("addresses", Sanitizer::Address),
     sweep("sweep f32", UNIFIED, &["float32"], Tier::Short),
@@ -339,6 +348,8 @@ static JOBS: [Job; 46] = [
     sweep("dtypes driver-c", C_DRIVER, DTYPES, Tier::Everything),
     sweep("dtypes native", NATIVE, DTYPES, Tier::Everything),
     sweep("dtypes second", SECOND, DTYPES, Tier::Everything),
+    sweep("sweep opencl", OPENCL, &["float32"], Tier::Everything),
+    sweep("sweep intel", INTEL, &["float32"], Tier::Everything),
     soak("soak 600 s", 600, Tier::Everything),
     fuzz("fuzz 60 s", 60, Tier::Everything),
     fuzz("fuzz 10 s", 10, Tier::Short),
@@ -351,6 +362,7 @@ static JOBS: [Job; 46] = [
     torch("torch native", NATIVE, "outrigger"),
     torch("torch second", SECOND, "outrigger"),
     torch("torch opencl", OPENCL, "outrigger").only(Tier::Everything),
+    torch("torch intel", INTEL, "outrigger").only(Tier::Everything),
     torch("torch mtia", UNIFIED, "mtia"),
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
     Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
@@ -358,7 +370,10 @@ static JOBS: [Job; 46] = [
     demo("demo unified", UNIFIED, "outrigger"),
     demo("demo discrete", DISCRETE, "outrigger"),
     demo("demo driver-c", C_DRIVER, "outrigger"),
+    demo("demo native", NATIVE, "outrigger"),
+    demo("demo second", SECOND, "outrigger"),
     demo("demo opencl", OPENCL, "outrigger"),
+    demo("demo intel", INTEL, "outrigger"),
     demo("demo mtia", UNIFIED, "mtia"),
 ];
 

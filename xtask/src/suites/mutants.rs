@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Counts, conformance};
+use crate::native::DriverSpec;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -50,7 +51,7 @@ pub(super) fn suite(workspace: &Workspace) -> anyhow::Result<Counts> {
     let sound = conformance::suite_with(
         workspace,
         "conf no mutant",
-        &driver(workspace, "none"),
+        &DriverSpec::new(workspace, driver(workspace, "none"))?,
         &["--limit-factor", LIMIT_FACTOR, "--tier", TIERS],
     )?;
     ensure!(
