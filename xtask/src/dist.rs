@@ -28,14 +28,10 @@ pub(crate) struct Options {
 }
 
 /// What goes in as it lies in the repository: from, to.
-const COPIED: [(&str, &str); 13] = [
+const COPIED: [(&str, &str); 10] = [
     ("include/outrigger", "include/outrigger"),
     ("LICENSE-APACHE", "share/outrigger/LICENSE-APACHE"),
     ("LICENSE-MIT", "share/outrigger/LICENSE-MIT"),
-    ("docs/operators.md", "share/outrigger/doc/operators.md"),
-    ("docs/environment.md", "share/outrigger/doc/environment.md"),
-    ("docs/drivers.md", "share/outrigger/doc/drivers.md"),
-    ("docs/graphs.md", "share/outrigger/doc/graphs.md"),
     (
         "examples/graph-c/graph.c",
         "share/outrigger/examples/graph-c/graph.c",
@@ -46,11 +42,41 @@ const COPIED: [(&str, &str); 13] = [
     ),
     ("examples/graph-cpp", "share/outrigger/examples/graph-cpp"),
     ("examples/hello-cpp", "share/outrigger/examples/hello-cpp"),
+    (
+        "examples/operators-c",
+        "share/outrigger/examples/operators-c",
+    ),
     ("examples/mlp-cpp", "share/outrigger/examples/mlp-cpp"),
     (
         "packaging/OutriggerConfig.cmake",
         "lib/cmake/Outrigger/OutriggerConfig.cmake",
     ),
+];
+
+/// The pages for those who write drivers and hosts, in the folder `docs`.
+const PAGES: [&str; 13] = [
+    "allocator.md",
+    "command-line.md",
+    "conformance.md",
+    "device-code.md",
+    "driver-mapping.md",
+    "drivers.md",
+    "environment.md",
+    "graphs.md",
+    "graph.svg",
+    "hosts.md",
+    "layers.md",
+    "memory.md",
+    "operators.md",
+];
+
+/// The drivers that are libraries of their own: packages, and files.
+const DRIVERS: [(&str, &str); 2] = [
+    (
+        "--package=outrigger-driver-opencl",
+        "liboutrigger_opencl.so",
+    ),
+    ("--package=outrigger-driver-cuda", "liboutrigger_cuda.so"),
 ];
 
 /// What goes in with the version filled in: from, to.
@@ -94,6 +120,9 @@ pub(crate) fn pack(workspace: &Workspace, out: &Path, debug: bool) -> anyhow::Re
     let mut build = workspace.cargo(&["build", "--profile", profile]);
     build.args(PROGRAMS);
     shell::step(workspace, "building library and command line", &mut build)?;
+    let mut build = workspace.cargo(&["build", "--profile", profile]);
+    build.args(DRIVERS.map(|(package, _)| package));
+    shell::step(workspace, "building drivers", &mut build)?;
 
     let name = format!("outrigger-{}-{}", version(), target());
     let folder = out.join(&name);
@@ -107,6 +136,13 @@ pub(crate) fn pack(workspace: &Workspace, out: &Path, debug: bool) -> anyhow::Re
         &folder.join("lib/liboutrigger.so"),
     )?;
     copy(&built.join("outrigger"), &folder.join("bin/outrigger"))?;
+    for (_, driver) in DRIVERS {
+        copy(&built.join(driver), &folder.join("lib").join(driver))?;
+    }
+    for page in PAGES {
+        let to = folder.join("share/outrigger/doc").join(page);
+        copy(&workspace.path("docs").join(page), &to)?;
+    }
     for (from, to) in COPIED {
         copy(&workspace.path(from), &folder.join(to))?;
     }

@@ -162,14 +162,22 @@ pub(crate) trait Asked<'a> {
 
 impl<'a> Asked<'a> for Call<'a> {
     fn input(&self, at: usize) -> Result<&'a Tensor<'a>> {
-        match self.maybe_input(at) {
+        match self.inputs.get(at) {
+            // An operand that is left out has no type, and neither has one of a type without a code.
+            Some(tensor) if tensor.dtype() == DType::INVALID => {
+                unsupported(format!("input {at} has no type"))
+            }
             Some(tensor) => Ok(tensor),
             None => invalid(format!("input {at} is missing")),
         }
     }
 
     fn output(&self, at: usize) -> Result<&'a Tensor<'a>> {
-        match self.maybe_output(at) {
+        match self.outputs.get(at) {
+            // An operand that is left out has no type, and neither has one of a type without a code.
+            Some(tensor) if tensor.dtype() == DType::INVALID => {
+                unsupported(format!("output {at} has no type"))
+            }
             Some(tensor) => Ok(tensor),
             None => invalid(format!("output {at} is missing")),
         }
