@@ -75,6 +75,46 @@ pub(crate) fn ensure_browser(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(python)
 }
 
+/// Makes an environment of its own in `folder` with `packages` of PyPI, for what no other environment needs.
+///
+/// # Errors
+/// If it cannot be made, or the packages cannot be fetched; the message is one line.
+pub(crate) fn ensure_packages(
+    workspace: &Workspace,
+    folder: &Path,
+    packages: &[&str],
+) -> anyhow::Result<()> {
+    let base = base_python()?;
+    let stamp = Stamp::new(folder.join("stamp"), &[], (packages, &base.version))?;
+    if stamp.is_current() {
+        return Ok(());
+    }
+    base.check()?;
+    let title = format!("making the Python environment {}", folder.display());
+    let mut create = Command::new(&base.program);
+    create.args(["-m", "venv", "--clear"]).arg(folder);
+    shell::fetch(workspace, &title, &mut create)?;
+    let mut install = pip_install(folder);
+    install.args(packages);
+    let title = format!("installing {}", packages.join(", "));
+    shell::fetch(workspace, &title, &mut install)?;
+    stamp.write()
+}
+
+/// What installs packages into the environment in `folder`.
+fn pip_install(folder: &Path) -> Command {
+    let mut install = Command::new(folder.join("bin/python"));
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--progress-bar=off",
+    ]);
+    install
+}
+
 /// Makes an environment in `folder`, over what may be there, with `contents` in it.
 fn make(
     workspace: &Workspace,
@@ -87,15 +127,7 @@ fn make(
     create.args(["-m", "venv", "--clear"]).arg(folder);
     let title = format!("making the Python environment {}", folder.display());
     shell::step(workspace, &title, &mut create)?;
-    let mut install = Command::new(folder.join("bin/python"));
-    install.args([
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--progress-bar=off",
-    ]);
+    let mut install = pip_install(folder);
     for path in requirements {
         install.arg("-r").arg(path);
     }

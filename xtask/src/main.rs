@@ -16,6 +16,7 @@ mod fuzz;
 mod generate;
 mod hosts;
 mod native;
+mod opencl;
 mod python;
 mod setup;
 mod shell;

@@ -131,6 +131,36 @@ pub(crate) fn attempt(
     Ok(finished)
 }
 
+/// Runs a command that may fail for reasons of the network, for at most 15 minutes.
+///
+/// # Errors
+/// If it fails; the message is the one line of its output that says why.
+pub(crate) fn fetch(
+    workspace: &Workspace,
+    title: &str,
+    command: &mut Command,
+) -> anyhow::Result<()> {
+    let finished = attempt(workspace, title, command, Some(Duration::from_secs(900)))?;
+    if !finished.success() {
+        bail!("{title} failed: {}", reason(&finished.output));
+    }
+    Ok(())
+}
+
+/// The line of a package manager's output that says what went wrong: the first that it marks as an error,
+/// else the last one.
+pub(crate) fn reason(output: &str) -> &str {
+    let mut lines = output
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty());
+    let marked = |line: &&str| line.starts_with("E: ") || line.starts_with("ERROR: ");
+    let first = lines.clone().find(marked);
+    first
+        .or_else(|| lines.next_back())
+        .unwrap_or("it said nothing")
+}
+
 /// Reads all lines into `collected`, and shows each on the status line.
 fn collect(mut reader: impl BufRead, shown: &ProgressBar, collected: &Mutex<Vec<u8>>) {
     let mut line = Vec::new();
@@ -209,5 +239,20 @@ impl StatusLine {
         } else {
             eprintln!("{line}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_line_that_says_what_went_wrong() {
+        let apt = "Reading package lists...\nE: Unable to locate package acme\n";
+        assert_eq!(reason(apt), "E: Unable to locate package acme");
+        let pip = "Collecting acme\nERROR: No matching distribution found\n\nnotice: update\n";
+        assert_eq!(reason(pip), "ERROR: No matching distribution found");
+        assert_eq!(reason("one\ntwo\n\n"), "two");
+        assert_eq!(reason(""), "it said nothing");
     }
 }

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use super::peers::Cache;
 use crate::environment::{self, Stamp};
+use crate::opencl;
 use crate::shell;
 use crate::workspace::Workspace;
 
 /// Versions are pinned, so that figures of two runs can be compared.
 const WARP: &[&str] = &["warp-lang==1.19.0"];
 const IREE: &[&str] = &["iree-base-runtime==3.13.0", "iree-base-compiler==3.13.0"];
-const INTEL: &[&str] = &["intel-opencl-rt==2026.2.0", "intel-cmplr-lib-rt==2026.2.0"];
 
 /// How a program is started.
 struct Subject {
@@ -273,8 +273,8 @@ impl Builder<'_> {
         let program = built(program)?;
         self.cache.debian("pocl-opencl-icd")?;
         // By its name, for it may also be one that the system has installed.
-        let vendor = self.cache.opencl_vendor("pocl", "libpocl.so.2".as_ref())?;
-        let mut environment = opencl_environment(&vendor, &[&self.cache.debian_lib()]);
+        let vendors = opencl::vendors(&self.cache.path("opencl/pocl"), "libpocl.so.2".as_ref())?;
+        let mut environment = opencl::environment(&vendors, &self.cache.debian_lib());
         let kernels = self.cache.path("pocl-kernels");
         environment.insert("POCL_CACHE_DIR", kernels.display().to_string());
         if let Some(devices) = devices {
@@ -289,14 +289,13 @@ impl Builder<'_> {
 
     fn intel(&self, program: &anyhow::Result<PathBuf>) -> anyhow::Result<Subject> {
         let program = built(program)?;
-        let lib = self.cache.python("intel", INTEL)?.join("lib");
-        let vendor = self
-            .cache
-            .opencl_vendor("intel", lib.join("libintelocl.so").as_os_str())?;
-        // Its own folder first: it needs a newer TBB than Debian's.
+        let mut environment = opencl::intel(self.workspace)?;
+        // The loader is there if the system has none. Intel's folder stays first: it has a newer TBB.
+        let libraries = environment.entry(opencl::LIBRARIES).or_default();
+        *libraries = format!("{libraries}:{}", self.cache.debian_lib().display());
         Ok(Subject {
             command: vec![program],
-            environment: opencl_environment(&vendor, &[&lib, &self.cache.debian_lib()]),
+            environment,
             spins: false,
         })
     }
@@ -385,15 +384,6 @@ fn built(program: &anyhow::Result<PathBuf>) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// What makes the OpenCL loader take the implementation of `vendor` and nothing else.
-fn opencl_environment(vendor: &Path, folders: &[&Path]) -> BTreeMap<&'static str, String> {
-    let folders: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
-    BTreeMap::from([
-        ("OCL_ICD_VENDORS", vendor.display().to_string()),
-        ("LD_LIBRARY_PATH", folders.join(":")),
-    ])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,12 +392,5 @@ mod tests {
     fn a_missing_peer_is_written_down_with_one_line_of_reason() {
         let missing = entry("acme", Err(anyhow::anyhow!("no acme\nof any kind")));
         assert_eq!(missing, json!({"name": "acme", "missing": "no acme"}));
-    }
-
-    #[test]
-    fn an_opencl_is_chosen_by_its_entry_and_found_before_the_systems() {
-        let chosen = opencl_environment(Path::new("/v"), &[Path::new("/a"), Path::new("/b")]);
-        assert_eq!(chosen["OCL_ICD_VENDORS"], "/v");
-        assert_eq!(chosen["LD_LIBRARY_PATH"], "/a:/b");
     }
 }
