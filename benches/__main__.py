@@ -30,6 +30,10 @@ def metrics(suite: str, subjects: Subjects | None) -> Iterable[Metric]:
         from . import ops
 
         return ops.metrics(subjects)
+    if suite == "driver":
+        from . import driver
+
+        return driver.metrics(subjects)
     from . import graph
 
     return graph.metrics(subjects)
@@ -38,7 +42,7 @@ def metrics(suite: str, subjects: Subjects | None) -> Iterable[Metric]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="benches", description=__doc__)
-    parser.add_argument("suites", nargs="+", choices=["eager", "stream", "graph", "ops"])
+    parser.add_argument("suites", nargs="+", choices=["eager", "stream", "graph", "ops", "driver"])
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--only", default="", help="metrics to measure, separated by commas")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="blocks per subject that count")
@@ -61,7 +65,8 @@ def run(suites: list[str], subjects: Subjects | None, only: set[str], rounds: in
     chosen = {suite: list(metrics(suite, subjects)) for suite in suites}
     if unknown := only - {metric.name for suite in chosen.values() for metric in suite}:
         raise SystemExit(f"error: no such metric: {', '.join(sorted(unknown))}")
-    results = []
+    results: list[dict[str, Any]] = []
+    programs: list[str | None] = []
     for suite, its_metrics in chosen.items():
         print(f"\n{suite}", flush=True)
         print(line(HEAD), flush=True)
@@ -70,11 +75,13 @@ def run(suites: list[str], subjects: Subjects | None, only: set[str], rounds: in
                 outcome = measure(metric, rounds)
                 report(outcome)
                 results.append(outcome.to_json(suite))
+                programs.append(metric.program)
     versions = {} if subjects is None else subjects.versions()
     for name, version in versions.items():
         print(f"    {name}: {version}", flush=True)
-    for result in results:
-        result["versions"] = {name: versions[name] for name in result["peers"] if name in versions}
+    for result, program in zip(results, programs, strict=True):
+        names = [*result["peers"], program]
+        result["versions"] = {name: versions[name] for name in names if name in versions}
     return results
 
 

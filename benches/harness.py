@@ -8,6 +8,7 @@ cannot be measured is named with the reason, and so is Outrigger itself.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -48,10 +49,12 @@ class Best:
 
 @dataclass(frozen=True)
 class Bar:
-    """What is demanded of a metric: an absolute limit in its unit, or one relative to a peer."""
+    """What is demanded of a metric: an absolute limit in its unit, or one relative to a peer, which may be so much
+    above it in the metric's unit."""
 
     limit: float
     peer: str | Best | None = None
+    above: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class Metric:
     """One comparison. `contest` makes the subjects ready, Outrigger among them; `figure` turns the times of
     a subject's parts into its figure; `around` is what the machine does meanwhile, and what shares the CPUs
     with other work needs longer blocks. `known` are figures that stand beside those of the peers and that nobody
-    has to measure, such as the ideal."""
+    has to measure, such as the ideal. What takes seconds has `most_rounds`. Where one program measures all subjects it
+    is `program`."""
 
     name: str
     contest: Callable[[], dict[str, Parts | Missing]]
@@ -70,6 +74,8 @@ class Metric:
     around: Callable[[], AbstractContextManager[None]] = nullcontext
     block_seconds: float = BLOCK_SECONDS
     known: dict[str, float] = field(default_factory=dict)
+    most_rounds: int = sys.maxsize
+    program: str | None = None
 
 
 @dataclass
@@ -133,7 +139,8 @@ class Outcome:
         side = "at most" if self.metric.better == "lower" else "at least"
         name = bar.peer.name if isinstance(bar.peer, Best) else bar.peer
         of = f" {self.metric.unit}" if name is None else f"x {name}"
-        return f"{side} {bar.limit:.3g}{of}"
+        above = f" + {bar.above:g} {self.metric.unit}" if bar.above else ""
+        return f"{side} {bar.limit:.3g}{of}{above}"
 
     def verdict(self, bar: Bar) -> str:
         """Whether a bar is met."""
@@ -143,7 +150,7 @@ class Outcome:
         reference = 1.0 if bar.peer is None else self.reference(bar)
         if reference is None:
             return "unknown"
-        limit = bar.limit * reference
+        limit = bar.limit * reference + bar.above
         met = us <= limit if self.metric.better == "lower" else us >= limit
         return "met" if met else "MISSED"
 
@@ -163,7 +170,7 @@ def measure(metric: Metric, rounds: int = ROUNDS) -> Outcome:
     """Measures all subjects of `metric`."""
     contest = metric.contest()
     with metric.around():
-        return take_turns(metric, contest, rounds)
+        return take_turns(metric, contest, min(rounds, metric.most_rounds))
 
 
 def take_turns(metric: Metric, contest: dict[str, Parts | Missing], rounds: int) -> Outcome:
@@ -221,7 +228,7 @@ def report(outcome: Outcome) -> None:
 
 def line(cells: list[str]) -> str:
     """One line of the table."""
-    widths = (22, 14, 8, 34, 8, 0)
+    widths = (30, 14, 8, 34, 8, 0)
     return " ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
 

@@ -50,6 +50,8 @@ enum Suite {
     Graph,
     /// Calls of a driver's operators through the C ABI, over a driver that does nothing
     Ops,
+    /// The driver for OpenCL against OpenCL by hand: launches, replays, copies, operators and starts
+    Driver,
     /// The allocator on recorded traces, against PyTorch's and others
     Alloc,
     /// Instructions of calls with the layers off, against a build without layers; alone, by valgrind
@@ -64,9 +66,15 @@ impl Suite {
             Self::Stream => "stream",
             Self::Graph => "graph",
             Self::Ops => "ops",
+            Self::Driver => "driver",
             Self::Alloc => "alloc",
             Self::Layers => "layers",
         }
+    }
+
+    /// True if PyTorch takes part.
+    fn has_torch(self) -> bool {
+        matches!(self, Self::Eager | Self::Graph)
     }
 }
 
@@ -118,12 +126,22 @@ fn python(
     json: Option<&Path>,
 ) -> anyhow::Result<ExitCode> {
     let driver = native::driver(workspace, &options.driver, None)?;
-    native::prepare(workspace)?;
-    let mut python = native::python(workspace, Some(&driver));
+    let mut python = if suites.iter().any(|suite| suite.has_torch()) {
+        native::prepare(workspace)?;
+        native::python(workspace, Some(&driver))
+    } else {
+        native::library(workspace)?;
+        native::plain_python(workspace, &driver)
+    };
     python.args(["-m", "benches"]);
     python.args(suites.iter().map(|suite| suite.name()));
-    if suites.iter().any(|suite| *suite != Suite::Eager) {
-        python.arg("--subjects").arg(programs::prepare(workspace)?);
+    let of_peers = suites
+        .iter()
+        .any(|suite| !matches!(suite, Suite::Eager | Suite::Driver));
+    let of_driver = suites.contains(&Suite::Driver);
+    if of_peers || of_driver {
+        let subjects = programs::prepare(workspace, of_peers, of_driver)?;
+        python.arg("--subjects").arg(subjects);
     }
     if let Some(file) = json {
         python.arg("--json").arg(file);

@@ -80,7 +80,10 @@ pub(crate) fn prepare(workspace: &Workspace) -> anyhow::Result<()> {
 }
 
 /// Builds `liboutrigger.so` for release.
-fn library(workspace: &Workspace) -> anyhow::Result<()> {
+///
+/// # Errors
+/// If it cannot be built.
+pub(crate) fn library(workspace: &Workspace) -> anyhow::Result<()> {
     let mut build = workspace.cargo(&["build", "--release", "--package", "outrigger"]);
     shell::step(workspace, "building liboutrigger.so", &mut build)?;
     let library = workspace.library_folder().join("liboutrigger.so");
@@ -215,7 +218,21 @@ fn make_driver(workspace: &Workspace, folder: &Path) -> anyhow::Result<PathBuf> 
 
 /// The project's Python with `torch_outrigger` importable, on `driver` if one is named.
 pub(crate) fn python(workspace: &Workspace, driver: Option<&DriverSpec>) -> Command {
-    let mut command = Command::new(workspace.python());
+    with_release_build(workspace, Command::new(workspace.python()), driver)
+}
+
+/// A Python without packages, for programs that need no PyTorch.
+pub(crate) fn plain_python(workspace: &Workspace, driver: &DriverSpec) -> Command {
+    let python = Command::new(environment::python_program());
+    with_release_build(workspace, python, Some(driver))
+}
+
+/// A Python that finds the release build.
+fn with_release_build(
+    workspace: &Workspace,
+    mut command: Command,
+    driver: Option<&DriverSpec>,
+) -> Command {
     command.env("PYTHONUNBUFFERED", "1");
     // Cargo runs this program with its folders of libraries in front, where a build of the tests has left
     // a slow `liboutrigger.so`: Python must find the release build.

@@ -407,7 +407,12 @@ impl Launch {
 
 #[cfg(test)]
 mod tests {
-    use super::size_of_type;
+    use std::collections::HashSet;
+    use std::sync::{Arc, Barrier, Mutex};
+
+    use super::{Kernel, Program, cl, size_of_type};
+    use crate::driver::Open;
+    use crate::tests::opened;
 
     #[test]
     fn types_have_sizes() {
@@ -424,5 +429,62 @@ mod tests {
         ] {
             assert_eq!(size_of_type(name), size, "{name}");
         }
+    }
+
+    fn nothing(open: &Open) -> Kernel {
+        let device = &open.devices[0];
+        let (mut text, mut status) = (c"kernel void nothing() {}".as_ptr(), cl::CL_SUCCESS);
+        let (length, none) = (std::ptr::null(), std::ptr::null_mut());
+        // SAFETY: a live context with this device, and one text with a NUL; no callback.
+        let raw = unsafe {
+            let create = open.cl.clCreateProgramWithSource;
+            let raw = create(device.context.raw, 1, &mut text, length, &mut status);
+            assert_eq!(status, cl::CL_SUCCESS);
+            let options = c"".as_ptr();
+            status = (open.cl.clBuildProgram)(raw, 1, &device.id, options, None, none);
+            raw
+        };
+        assert_eq!(status, cl::CL_SUCCESS);
+        let program = Arc::new(Program { cl: open.cl, raw });
+        Kernel::new(&program, device, "nothing").unwrap()
+    }
+
+    #[test]
+    fn kernel_objects_that_came_back_are_used_again() {
+        let Some(open) = opened("") else { return };
+        let kernel = nothing(&open);
+        // More than there are places.
+        let objects = || -> HashSet<_> {
+            let taken: Vec<_> = (0..12).map(|_| kernel.take().unwrap()).collect();
+            let objects = taken.iter().copied().collect();
+            taken.into_iter().for_each(|one| kernel.put_back(one));
+            objects
+        };
+        let first = objects();
+        assert_eq!(first.len(), 12, "each is one launch's alone");
+        assert_eq!(objects(), first);
+    }
+
+    #[test]
+    fn no_two_threads_have_one_kernel_object() {
+        const THREADS: usize = 12;
+        let Some(open) = opened("") else { return };
+        let kernel = nothing(&open);
+        let (taken, start) = (Mutex::new(HashSet::new()), Barrier::new(THREADS));
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    start.wait();
+                    for _ in 0..2000 {
+                        let one = kernel.take().unwrap();
+                        let address = one as usize;
+                        assert!(taken.lock().unwrap().insert(address), "taken twice");
+                        std::thread::yield_now();
+                        taken.lock().unwrap().remove(&address);
+                        kernel.put_back(one);
+                    }
+                });
+            }
+        });
     }
 }

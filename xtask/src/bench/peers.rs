@@ -106,7 +106,10 @@ impl<'a> Cache<'a> {
             return Ok(headers);
         }
         make_folder(&folder)?;
-        let mut fetch = Command::new(self.workspace.python());
+        // The suite `graph` has made the environment, whose Python has pip for sure; other suites need not have it.
+        let own = Some(self.workspace.python()).filter(|python| python.exists());
+        let python = own.unwrap_or_else(|| environment::python_program().into());
+        let mut fetch = Command::new(python);
         fetch.args(["-m", "pip", "download", "--progress-bar=off", "--no-deps"]);
         fetch.args(["--disable-pip-version-check", "--no-input", "--no-binary"]);
         fetch.arg(package).arg("--dest").arg(&folder);

@@ -1,5 +1,5 @@
 //! The programs that suites measure: compiles them, fetches what they need, and writes for benches/ how
-//! each program of the suites `stream` and `graph` is started, or why it cannot be started.
+//! each program of the suites but `eager` and `alloc` is started, or why it cannot be started.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::peers::Cache;
 use crate::environment::{self, Stamp};
+use crate::native;
 use crate::opencl;
 use crate::shell;
 use crate::workspace::Workspace;
@@ -58,43 +59,61 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Prepares all programs; the file that says how they are started.
+/// Prepares the programs of the suite `driver`, those of all others, or both; the file that says how they are started.
 ///
 /// # Errors
 /// If Outrigger's own programs or the plain loop cannot be built, or the file not be written. A peer that
 /// cannot be prepared is written down as missing.
-pub(super) fn prepare(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+pub(super) fn prepare(
+    workspace: &Workspace,
+    of_peers: bool,
+    of_driver: bool,
+) -> anyhow::Result<PathBuf> {
     let builder = Builder {
         workspace,
         cache: Cache::open(workspace)?,
         compiler: environment::cxx_compiler()?,
     };
-    let mut entries = vec![
-        entry(
-            "outrigger_stream",
-            Ok(builder.outrigger("native/outrigger_stream")?),
-        ),
-        entry(
-            "outrigger_graph",
-            Ok(builder.outrigger("native/outrigger_graph")?),
-        ),
-        entry("outrigger_ops", Ok(builder.ops()?)),
-        entry("c_loop", Ok(builder.c_loop()?)),
-        entry("tbb", builder.tbb("tbb", &[])),
-        entry(
-            "tbb_lightweight",
-            builder.tbb("tbb_lightweight", &["-DLIGHTWEIGHT"]),
-        ),
-        entry("taskflow", builder.taskflow()),
-        entry("warp", builder.warp()),
-        entry("iree", builder.iree()),
-    ];
-    let opencl = builder.opencl();
-    entries.extend([
-        entry("pocl", builder.pocl(&opencl, None)),
-        entry("pocl_basic", builder.pocl(&opencl, Some("basic"))),
-        entry("intel_opencl", builder.intel(&opencl)),
-    ]);
+    let mut entries = Vec::new();
+    if of_peers {
+        let opencl = builder.opencl();
+        entries.extend([
+            entry(
+                "outrigger_stream",
+                Ok(builder.outrigger("native/outrigger_stream")?),
+            ),
+            entry(
+                "outrigger_graph",
+                Ok(builder.outrigger("native/outrigger_graph")?),
+            ),
+            entry("outrigger_ops", Ok(builder.ops()?)),
+            entry("c_loop", Ok(builder.c_loop()?)),
+            entry("tbb", builder.tbb("tbb", &[])),
+            entry(
+                "tbb_lightweight",
+                builder.tbb("tbb_lightweight", &["-DLIGHTWEIGHT"]),
+            ),
+            entry("taskflow", builder.taskflow()),
+            entry("warp", builder.warp()),
+            entry("iree", builder.iree()),
+            entry("pocl", builder.pocl(&opencl, None)),
+            entry("pocl_basic", builder.pocl(&opencl, Some("basic"))),
+            entry("intel_opencl", builder.intel(&opencl)),
+        ]);
+    }
+    if of_driver {
+        native::opencl_driver(workspace)?;
+        let program = builder.driver();
+        let over = |opencl| Ok(builder.over_driver(opencl?));
+        entries.extend([
+            entry("driver_intel", over(builder.intel(&program))),
+            entry("driver_pocl", over(builder.pocl(&program, None))),
+            entry(
+                "driver_pocl_basic",
+                over(builder.pocl(&program, Some("basic"))),
+            ),
+        ]);
+    }
     let file = builder.cache.path("subjects.json");
     fs::write(&file, serde_json::to_string_pretty(&entries)?)
         .with_context(|| format!("{} cannot be written", file.display()))?;
@@ -263,6 +282,28 @@ impl Builder<'_> {
             libraries: &["OpenCL"],
             ..Source::program("peers/opencl")
         })
+    }
+
+    /// The program that measures the driver `opencl` beside OpenCL by hand.
+    fn driver(&self) -> anyhow::Result<PathBuf> {
+        self.cache.debian("ocl-icd-opencl-dev")?;
+        self.compile(&Source {
+            includes: vec![self.workspace.path("include"), self.cache.debian_include()],
+            library_folders: vec![self.workspace.library_folder(), self.cache.debian_lib()],
+            libraries: &["outrigger", "OpenCL"],
+            ..Source::program("native/outrigger_driver")
+        })
+    }
+
+    /// That program over an OpenCL implementation, beside the driver `host`, with a store of its own.
+    fn over_driver(&self, mut subject: Subject) -> Subject {
+        let kernels = self.workspace.path("benches/peers/kernels.cl");
+        subject.command.push(kernels);
+        let drivers = "opencl,host?devices=1".to_owned();
+        subject.environment.insert("OUTRIGGER_DRIVER", drivers);
+        let store = self.cache.path("driver-store").display().to_string();
+        subject.environment.insert("OUTRIGGER_CACHE", store);
+        subject
     }
 
     fn pocl(
