@@ -223,6 +223,11 @@ impl Driver {
         (self.0.raw.api(), self.handle())
     }
 
+    /// The checked table and the handle, for what stands between this driver and a host and calls entries itself.
+    pub fn as_raw(&self) -> &RawDriver {
+        &self.0.raw
+    }
+
     pub(crate) fn table(&self) -> &Table {
         self.0.raw.table()
     }

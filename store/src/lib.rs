@@ -35,8 +35,8 @@ mod sweep;
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use folder::Folder;
 pub use key::{Key, KeyBuilder, Kind};
@@ -71,6 +71,16 @@ impl Store {
             written: AtomicU64::new(0),
             warned: AtomicBool::new(false),
         }))
+    }
+
+    /// The store of this process, which the environment names. The first call reads it.
+    ///
+    /// # Errors
+    /// Names the variable whose value makes no sense.
+    pub fn of_process() -> Result<Self, SettingsError> {
+        static STORE: OnceLock<Result<Store, SettingsError>> = OnceLock::new();
+        let store = STORE.get_or_init(|| Settings::from_environment().map(Self::open));
+        store.clone()
     }
 
     /// The folder of the store, or why there is none.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use outrigger_device::{Code, DType, DeviceProperties, sys};
+use outrigger_modules::Source;
 use parking_lot::Mutex;
 
 use crate::call::{Result, unsupported};
@@ -109,7 +110,7 @@ impl Device {
         let known = self.kernels.lock().get(&key).cloned();
         let kernel = match known {
             Some(known) => known,
-            // Not under the lock, because it takes long. Two threads may compile the same; one of them is kept.
+            // Not under the lock, because it takes long. Of two threads that ask for the same, one compiles.
             None => {
                 let made = self.compile(text, &definitions, takes)?;
                 self.kernels.lock().entry(key).or_insert(made).clone()
@@ -128,18 +129,10 @@ impl Device {
         definitions: &Definitions,
         takes: Parameters,
     ) -> Result<Option<Arc<Kernel>>> {
-        let source = definitions.source(text, self.group)?;
-        let format = self.format.number();
+        let code = definitions.source(text, self.group);
+        let source = Source::new(self.format.number(), code.into_bytes());
         let label = text.label();
-        let loaded = Kernel::load(
-            &self.below,
-            self.ordinal,
-            format,
-            &source,
-            label,
-            self.group,
-            takes,
-        );
+        let loaded = Kernel::load(&self.below, self.ordinal, &source, label, self.group, takes);
         match loaded {
             Ok(kernel) => Ok(Some(Arc::new(kernel))),
             Err(refusal) if matches!(refusal.code, Code::INVALID_ARGUMENT | Code::UNSUPPORTED) => {

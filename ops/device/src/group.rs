@@ -7,6 +7,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use outrigger_device::{Code, DType, Driver, Error, RawDriver, sys};
+use outrigger_modules::Modules;
 use outrigger_ops::{Call, OperatorId, Tensor, check};
 
 use crate::call::{self, Refusal};
@@ -86,6 +87,7 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     if !formats.contains(&true) {
         return Ok(driver);
     }
+    let modules = Modules::of_process()?;
     let raw = driver.into_raw().map_err(|driver| {
         let text = format!(
             "the driver {} is in use: its kernels are put over it before anything is created",
@@ -101,7 +103,8 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     let Some(handle) = NonNull::new(raw.handle()) else {
         return Err(Error::new(Code::INTERNAL, "the driver's handle is NULL"));
     };
-    let below = Arc::new(Below { raw });
+    let driver = Driver::from_raw(raw)?;
+    let below = Arc::new(Below { driver, modules });
     let devices = properties
         .iter()
         .zip(owns)
@@ -193,7 +196,7 @@ impl Library {
     /// # Safety
     /// R12: nothing uses the driver any more.
     pub(crate) unsafe fn close(&self, driver: *mut sys::otr_driver) -> i32 {
-        let raw = &self.below.raw;
+        let raw = self.below.raw();
         let is_ours = driver == raw.handle();
         if is_ours {
             self.devices
@@ -218,7 +221,7 @@ impl Library {
         driver: *mut sys::otr_driver,
         device: u32,
     ) -> std::result::Result<&Offer, Refusal> {
-        if driver != self.below.raw.handle() {
+        if driver != self.below.raw().handle() {
             return Err(Refusal::new(
                 Code::INVALID_HANDLE,
                 "the driver is NULL, or another one than the one with these operators",
@@ -337,7 +340,7 @@ unsafe fn own(
 ) -> std::result::Result<Given, Code> {
     let prepare = library
         .below
-        .raw
+        .raw()
         .operators()
         .and_then(|group| group.prepare);
     let prepare = prepare.ok_or(Code::UNSUPPORTED)?;
@@ -397,7 +400,7 @@ unsafe extern "C" fn release(handle: *mut sys::otr_operator) -> i32 {
         let release = found
             .library
             .below
-            .raw
+            .raw()
             .operators()
             .and_then(|group| group.release);
         let Some(release) = release else {
@@ -433,7 +436,11 @@ unsafe extern "C" fn launch(
     let (prepared, counts) = match &found.made {
         Made::Ours { prepared, counts } => (prepared, *counts),
         Made::Own(own) => {
-            let entry = library.below.raw.operators().and_then(|group| group.launch);
+            let entry = library
+                .below
+                .raw()
+                .operators()
+                .and_then(|group| group.launch);
             return match entry {
                 // SAFETY: the host's arguments, with the driver's own operator.
                 Some(entry) => say_nothing(unsafe { entry(queue, own.as_ptr(), call, workspace) }),
@@ -500,7 +507,7 @@ unsafe extern "C" fn launch(
 /// Whether a queue is none of the driver's. A call that is refused for something else never reaches the driver, which
 /// would say so first (R7). A wait for an event that was never recorded has no effect (R22), and names both.
 fn is_foreign(library: &Library, queue: *mut sys::otr_queue) -> bool {
-    let (raw, mut event) = (&library.below.raw, null_mut());
+    let (raw, mut event) = (library.below.raw(), null_mut());
     let api = raw.api();
     let (Some(create), Some(wait), Some(destroy)) =
         (api.event_create, api.queue_wait_event, api.event_destroy)
