@@ -27,6 +27,7 @@ pub(crate) struct Device {
     /// Whether the host sees the memory of the device.
     pub(crate) host_visible: bool,
     local_memory: u32,
+    units: u32,
 }
 
 /// Devices whose groups may be larger than this are processors of general purpose.
@@ -67,6 +68,7 @@ impl Device {
             has_atomic64: limits.features & sys::OTR_FEATURE_ATOMIC_64 != 0,
             host_visible: properties.host_visible(),
             local_memory: limits.local_memory,
+            units: properties.compute_units,
         })
     }
 
@@ -78,6 +80,11 @@ impl Device {
     /// Work-items of a group.
     pub(crate) fn group(&self) -> u32 {
         self.group
+    }
+
+    /// How many groups run at a time, as far as the device says; 0 if it does not.
+    pub(crate) fn units(&self) -> u32 {
+        self.units
     }
 
     /// Whether a group has so many bytes of local memory.

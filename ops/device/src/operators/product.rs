@@ -70,20 +70,81 @@ pub(crate) struct Multiply {
 /// The most words of a launch.
 const WORDS: usize = 20 + 37 + 2;
 
-/// The tile of a group: sizes along m, n and k, and what an item has of it in registers.
-fn tile(device: &Device, class: Class, [m, n, _]: [i64; 3]) -> [i64; 5] {
-    let wide = class.bytes() == 8;
-    match device.is_serial() {
-        true if m <= 8 => [8, 64, 64, 4, 16],
-        true if m <= 32 || n <= 16 => [32, 64, 64, 4, 16],
-        true if wide => [64, 64, 128, 8, 8],
-        true => [128, 64, 128, 8, 16],
+/// What a group computes: sizes along m, n and k, and what an item has of it in registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tile {
+    m: i64,
+    n: i64,
+    k: i64,
+    rows: i64,
+    columns: i64,
+}
+
+impl Tile {
+    const fn new(m: i64, n: i64, k: i64, rows: i64, columns: i64) -> Self {
+        Self {
+            m,
+            n,
+            k,
+            rows,
+            columns,
+        }
+    }
+
+    /// Bytes of local memory of a group.
+    fn local(self, class: Class, gathers: bool) -> i64 {
+        let of_places = if gathers {
+            32 * self.n + 28 * self.k
+        } else {
+            0
+        };
+        (self.m * (self.k + 1) + self.k * self.n) * class.bytes() as i64 + of_places
+    }
+}
+
+/// The smallest of the sizes that is not below `n`, or the last one.
+fn at_least(n: i64, sizes: &[i64]) -> i64 {
+    let fits = sizes.iter().find(|size| **size >= n);
+    fits.or(sizes.last()).copied().unwrap_or(n)
+}
+
+/// The tile where a thread runs a group: rows of sums are vectors, and what is packed of both matrices stays in the caches of
+/// a core.
+fn serial_tile(device: &Device, class: Class, product: &Product) -> Tile {
+    let [m, n, _] = product.sizes;
+    let vector = if class.bytes() == 8 { 8 } else { 16 };
+    let columns = if n <= 4 { 4 } else { vector };
+    // A wider tile packs the first matrix for more columns.
+    let widest = if product.gather.is_some() { 128 } else { 64 };
+    let (mut tm, mut tn) = (
+        at_least(m, &[8, 32, 64, 128]),
+        at_least(n, &[columns, 64, widest]),
+    );
+    // Each thread of the device needs a group.
+    let batches = product.batches[0].saturating_mul(product.batches[1]);
+    let tiles = |tm: i64, tn: i64| {
+        let (down, across) = (
+            m.unsigned_abs().div_ceil(tm as u64),
+            n.unsigned_abs().div_ceil(tn as u64),
+        );
+        (down as i64)
+            .saturating_mul(across as i64)
+            .saturating_mul(batches)
+    };
+    while tiles(tm, tn) < i64::from(device.units()) && tm.max(tn) > 32 {
+        if tm >= tn { tm /= 2 } else { tn /= 2 }
+    }
+    Tile::new(tm, tn.max(columns), 128, 8, columns)
+}
+
+/// The default tile.
+fn tile(device: &Device, class: Class, product: &Product) -> Tile {
+    match device.group() {
+        1 => serial_tile(device, class, product),
         // 256 items with a square of 4, or fewer with a smaller one.
-        false => match device.group() {
-            256.. => [64, 64, 16, 4, 4],
-            64.. => [32, 32, 16, 4, 4],
-            _ => [16, 16, 16, 4, 4],
-        },
+        256.. => Tile::new(64, 64, 16, 4, 4),
+        64.. => Tile::new(32, 32, 16, 4, 4),
+        _ => Tile::new(16, 16, 16, 4, 4),
     }
 }
 
@@ -120,13 +181,12 @@ impl Product {
         if m > MOST || n > MOST || k > MOST {
             return unsupported("a product of matrices of more than 2^30 rows or columns");
         }
-        let [tm, tn, tk, rm, rn] = tile(device, class, self.sizes);
-        let items = (tm / rm) * (tn / rn);
+        let tile = tile(device, class, self);
+        let items = (tile.m / tile.rows) * (tile.n / tile.columns);
         if items < i64::from(device.group()) {
             return unsupported("groups of this size");
         }
-        let local = (tm * (tk + 1) + tk * tn) * class.bytes() as i64 + 20 * (tn + tk) * 2;
-        if !device.has_local(local as u32) {
+        if !device.has_local(tile.local(class, self.gather.is_some()) as u32) {
             return unsupported("the device has too little local memory for a product of matrices");
         }
         let mut definitions = Definitions::default();
@@ -137,11 +197,11 @@ impl Product {
             .set("T", class.name())
             .set("FLOATS", i32::from(class.is_float()));
         definitions
-            .set("TM", tm)
-            .set("TN", tn)
-            .set("TK", tk)
-            .set("RM", rm)
-            .set("RN", rn);
+            .set("TM", tile.m)
+            .set("TN", tile.n)
+            .set("TK", tile.k)
+            .set("RM", tile.rows)
+            .set("RN", tile.columns);
         definitions.set("A_DENSE", i32::from(self.a[1] == 1));
         definitions.set("B_DENSE", i32::from(self.b[1] == 1));
         definitions.set("BIAS", i32::from(self.bias.is_some()));
@@ -177,7 +237,7 @@ impl Product {
             words: words.len() + 2,
         };
         multiply.kernel = Some(device.kernel(Text::Matmul, definitions, takes)?);
-        let tiles = i64::from(groups(m, tm)?).saturating_mul(i64::from(groups(n, tn)?));
+        let tiles = i64::from(groups(m, tile.m)?).saturating_mul(i64::from(groups(n, tile.n)?));
         multiply.groups = groups(tiles.saturating_mul(batches), 1)?;
         Ok(multiply)
     }
