@@ -34,9 +34,12 @@ impl Driver {
         table: Table,
         owner: Option<Owner>,
         options: Option<&CStr>,
+        origin: String,
     ) -> Result<Self> {
         // SAFETY: the functions of `table` keep the driver contract, and lie in `owner` or this library.
-        Self::from_raw(unsafe { RawDriver::open(table, owner, options) }?)
+        let mut raw = unsafe { RawDriver::open(table, owner, options) }?;
+        raw.set_origin(origin);
+        Self::from_raw(raw)
     }
 
     /// The driver behind an open table and handle.

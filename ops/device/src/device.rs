@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use outrigger_device::{Code, DType, DeviceProperties, sys};
 use outrigger_modules::Source;
+use outrigger_tuner::Question;
 use parking_lot::Mutex;
 
 use crate::call::{Result, unsupported};
 use crate::kernel::{Below, Kernel, Parameters};
 use crate::source::{Definitions, SourceFormat, Text};
+use crate::tune;
 
 /// The kernels of a device so far, by text and definitions. `None` is for what did not compile.
 type Kernels = HashMap<(Text, String), Option<Arc<Kernel>>>;
@@ -28,6 +30,8 @@ pub(crate) struct Device {
     pub(crate) host_visible: bool,
     local_memory: u32,
     units: u32,
+    /// What it is called where variants are chosen.
+    name: String,
 }
 
 /// Devices whose groups may be larger than this are processors of general purpose.
@@ -69,6 +73,7 @@ impl Device {
             host_visible: properties.host_visible(),
             local_memory: limits.local_memory,
             units: properties.compute_units,
+            name: tune::name(properties),
         })
     }
 
@@ -104,6 +109,42 @@ impl Device {
             Some(class) => Ok(class),
             None => unsupported(format!("elements of type {dtype}")),
         }
+    }
+
+    /// The number of the device within its driver.
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// Which variant of a text is the best for a class of sizes.
+    pub(crate) fn question(
+        &self,
+        text: Text,
+        operator: &str,
+        class: String,
+        dtype: DType,
+    ) -> Question {
+        let driver = &self.below.driver;
+        Question {
+            driver: format!("{} {}", driver.name(), driver.version()),
+            device: self.name.clone(),
+            operator: operator.to_owned(),
+            class,
+            dtype: dtype.name().to_owned(),
+            code: text.hash(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// The variant to use: a number in `candidates`, of which the first is the default. `work` measures them.
+    pub(crate) fn choose(
+        &self,
+        question: &Question,
+        candidates: &[String],
+        work: impl FnOnce() -> tune::Work,
+    ) -> usize {
+        let task = || tune::Task::of(&self.below.driver, self.ordinal, work());
+        self.below.tuner.choose(question, candidates, task)
     }
 
     /// The kernel of a text with these definitions, compiled if it is the first time.

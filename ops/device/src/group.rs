@@ -7,7 +7,6 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use outrigger_device::{Code, DType, Driver, Error, RawDriver, sys};
-use outrigger_modules::Modules;
 use outrigger_ops::{Call, OperatorId, Tensor, check};
 
 use crate::call::{self, Refusal};
@@ -87,7 +86,6 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     if !formats.contains(&true) {
         return Ok(driver);
     }
-    let modules = Modules::of_process()?;
     let raw = driver.into_raw().map_err(|driver| {
         let text = format!(
             "the driver {} is in use: its kernels are put over it before anything is created",
@@ -103,8 +101,7 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     let Some(handle) = NonNull::new(raw.handle()) else {
         return Err(Error::new(Code::INTERNAL, "the driver's handle is NULL"));
     };
-    let driver = Driver::from_raw(raw)?;
-    let below = Arc::new(Below { driver, modules });
+    let below = Below::new(Driver::from_raw(raw)?)?;
     let devices = properties
         .iter()
         .zip(owns)

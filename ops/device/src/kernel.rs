@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use outrigger_device::{Code, Driver, Error, RawDriver, sys};
 use outrigger_modules::{Modules, Source};
+use outrigger_tuner::Tuner;
 
 use crate::call::{Refusal, Result};
 
@@ -13,9 +14,22 @@ use crate::call::{Refusal, Result};
 pub(crate) struct Below {
     pub(crate) driver: Driver,
     pub(crate) modules: &'static Modules,
+    pub(crate) tuner: &'static Tuner,
 }
 
 impl Below {
+    /// The driver, with what loads code and chooses variants in this process.
+    pub(crate) fn new(driver: Driver) -> outrigger_device::Result<Arc<Self>> {
+        let beside = || outrigger_device::own_directory().into_iter().collect();
+        let tuner = Tuner::of_process(beside)
+            .map_err(|problem| Error::new(Code::INVALID_ARGUMENT, problem.to_string()))?;
+        Ok(Arc::new(Self {
+            driver,
+            modules: Modules::of_process()?,
+            tuner,
+        }))
+    }
+
     /// The driver's entries.
     pub(crate) fn raw(&self) -> &RawDriver {
         self.driver.as_raw()

@@ -76,6 +76,13 @@ texts! {
     Generate "generate";
 }
 
+impl Text {
+    /// A hash of all that a driver gets of the text but definitions.
+    pub(crate) fn hash(self) -> String {
+        outrigger_tuner::hash(&[DIALECT, COMMON, FUNCTIONS, self.body()])
+    }
+}
+
 /// Definitions in front of a text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Definitions(String);
