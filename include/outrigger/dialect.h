@@ -153,13 +153,10 @@ OTR_FUNCTION f64 otr_of_bits_f64(u64 x) { return as_double(x); }
 #define OTR_VECTOR_LOAD(T, N, p) OTR_JOIN2(vload, N)(0, p)
 #define OTR_VECTOR_STORE(T, N, p, v) OTR_JOIN2(vstore, N)(v, 0, p)
 #define OTR_VECTOR_FMA(T, N, x, y, z) fma((OTR_VECTOR(T, N))(x), y, z)
-typedef float4 f32x4;
-typedef float8 f32x8;
-typedef float16 f32x16;
+#define OTR_VECTORS(T, c) typedef c##4 T##x4; typedef c##8 T##x8; typedef c##16 T##x16;
+OTR_VECTORS(f32, float)
 #if OTR_HAS_F64
-typedef double4 f64x4;
-typedef double8 f64x8;
-typedef double16 f64x16;
+OTR_VECTORS(f64, double)
 #endif
 
 /* A function of one or two numbers: its name here, in OpenCL C, and in C. */
@@ -298,18 +295,10 @@ typedef struct otr_place {
 #define OTR_VECTOR_FMA(T, N, x, y, z) ((x) * (y) + (z))
 #define OTR_VECTORS(T, N) \
   typedef T T##x##N __attribute__((vector_size(N * sizeof(T)))); \
-  OTR_FUNCTION T##x##N otr_vector_load_##T##x##N(const T* p) { \
-    T##x##N v; \
-    memcpy(&v, p, sizeof v); \
-    return v; \
-  } \
+  OTR_FUNCTION T##x##N otr_vector_load_##T##x##N(const T* p) { T##x##N v; memcpy(&v, p, sizeof v); return v; } \
   OTR_FUNCTION void otr_vector_store_##T##x##N(T* p, T##x##N v) { memcpy(p, &v, sizeof v); }
-OTR_VECTORS(f32, 4)
-OTR_VECTORS(f32, 8)
-OTR_VECTORS(f32, 16)
-OTR_VECTORS(f64, 4)
-OTR_VECTORS(f64, 8)
-OTR_VECTORS(f64, 16)
+OTR_VECTORS(f32, 4) OTR_VECTORS(f32, 8) OTR_VECTORS(f32, 16)
+OTR_VECTORS(f64, 4) OTR_VECTORS(f64, 8) OTR_VECTORS(f64, 16)
 
 OTR_FUNCTION u32 otr_bits_f32(f32 x) {
   u32 bits;
@@ -395,15 +384,12 @@ OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return __atomic_load_n(p, __ATOMI
 /* A loop that the compiler leaves as it is is no mistake of the text. */
 #pragma clang diagnostic ignored "-Wpass-failed"
 #define OTR_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define OTR_UNROLL _Pragma("unroll")
 #elif defined(__GNUC__) && OTR_C
 #define OTR_INDEPENDENT _Pragma("GCC ivdep")
-#else
-#define OTR_INDEPENDENT
-#endif
-/* In front of a loop that is written out: what its iterations keep can stay in registers then. */
-#if OTR_C && !defined(__clang__)
 #define OTR_UNROLL _Pragma("GCC unroll 16")
 #else
+#define OTR_INDEPENDENT
 #define OTR_UNROLL _Pragma("unroll")
 #endif
 
