@@ -261,6 +261,8 @@ fn whatever_the_best_variant_depends_on_makes_another_question() {
     ] {
         assert_eq!(cached.choose(&question, &names, || None), 0, "{question:?}");
     }
+    // An entry of another question would have been taken for a broken one.
+    assert_eq!(bench.tuner(Mode::Cached).choose(&base, &names, || None), 1);
 }
 
 #[test]
