@@ -7,6 +7,7 @@ mod info;
 mod memory;
 mod ops;
 mod replay;
+mod tune;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -42,6 +43,8 @@ enum Command {
     Ops(ops::Options),
     /// Runs a recording of driver calls on any driver, and shrinks a recording that fails
     Replay(replay::Options),
+    /// Shows, measures, exports and pins the variants of kernels that are used
+    Tune(tune::Options),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Memory(options) => memory::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Ops(options) => ops::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Replay(options) => replay::run(&options),
+        Command::Tune(options) => tune::run(&options).map(|()| ExitCode::SUCCESS),
     };
     match outcome {
         Ok(code) => code,

@@ -34,9 +34,12 @@ impl Driver {
         table: Table,
         owner: Option<Owner>,
         options: Option<&CStr>,
+        origin: String,
     ) -> Result<Self> {
         // SAFETY: the functions of `table` keep the driver contract, and lie in `owner` or this library.
-        Self::from_raw(unsafe { RawDriver::open(table, owner, options) }?)
+        let mut raw = unsafe { RawDriver::open(table, owner, options) }?;
+        raw.set_origin(origin);
+        Self::from_raw(raw)
     }
 
     /// The driver behind an open table and handle.
@@ -221,6 +224,11 @@ impl Driver {
     /// Its groups are the driver's own, and end where their `struct_size` says.
     pub fn raw(&self) -> (&sys::otr_driver_api, *mut sys::otr_driver) {
         (self.0.raw.api(), self.handle())
+    }
+
+    /// The checked table and the handle, for what stands between this driver and a host and calls entries itself.
+    pub fn as_raw(&self) -> &RawDriver {
+        &self.0.raw
     }
 
     pub(crate) fn table(&self) -> &Table {

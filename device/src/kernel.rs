@@ -142,8 +142,9 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
+    /// The handle, for who calls the driver's table itself.
     #[inline]
-    pub(crate) fn raw(&self) -> *mut sys::otr_drv_kernel {
+    pub fn raw(&self) -> *mut sys::otr_drv_kernel {
         self.kernel.as_ptr()
     }
 }

@@ -55,7 +55,7 @@ pub use fork::forked;
 pub use graph::{NativeGraph, NativeGraphs};
 pub use ipc::{Ipc, IpcHandle};
 pub use kernel::{HostKernelFn, Kernel, Module, Needs, Operator, Operators, WeakModule};
-pub use loader::{default_search_path, load};
+pub use loader::{default_search_path, load, own_directory};
 pub use outrigger_contract as sys;
 pub use properties::{CodeLimits, DeviceProperties, FailureScope};
 pub use queue::{Arguments, CopyKind, Grid, HostFn, Queue};

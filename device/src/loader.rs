@@ -121,7 +121,7 @@ impl Driver {
 }
 
 /// The directory of the library (or program) that this code is part of.
-fn own_directory() -> Option<PathBuf> {
+pub fn own_directory() -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     // SAFETY: all fields are pointers, for which zero is valid.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
@@ -191,7 +191,7 @@ fn open_builtin(spec: &DriverSpec) -> Result<Driver> {
     let options = spec.driver_options().unwrap_or_default();
     let api = host::api(&options.to_string_lossy());
     // SAFETY: the table of the host driver, which keeps the contract and is part of this library.
-    unsafe { Driver::from_table(Table::read(api)?, None, Some(&options)) }
+    unsafe { Driver::from_table(Table::read(api)?, None, Some(&options), spec.to_string()) }
 }
 
 fn open_file(path: &Path, spec: &DriverSpec) -> Result<Driver> {
@@ -214,7 +214,7 @@ fn open_file(path: &Path, spec: &DriverSpec) -> Result<Driver> {
         Ok(_) => {}
     }
     match open_library(path) {
-        Ok(library) => open_driver(library, spec),
+        Ok(library) => open_driver(library, spec, spec.of_file(path)),
         Err(text) => {
             let reason = elf::problem(path)
                 .unwrap_or_else(|| format!("the system's loader refused it: {text}"));
@@ -225,7 +225,7 @@ fn open_file(path: &Path, spec: &DriverSpec) -> Result<Driver> {
 
 fn open_by_system(file: &Path, spec: &DriverSpec) -> Result<Driver> {
     match open_library(file) {
-        Ok(library) => open_driver(library, spec),
+        Ok(library) => open_driver(library, spec, spec.to_string()),
         Err(text) => Err(Error::new(
             Code::NOT_FOUND,
             format!(
@@ -252,7 +252,7 @@ type GetApi = unsafe extern "C" fn(
     *mut *const sys::otr_driver_api,
 ) -> sys::otr_code_t;
 
-fn open_driver(library: libloading::Library, spec: &DriverSpec) -> Result<Driver> {
+fn open_driver(library: libloading::Library, spec: &DriverSpec, origin: String) -> Result<Driver> {
     fork::watch();
     // SAFETY: the contract fixes the type of this symbol.
     let get_api = unsafe { library.get::<GetApi>(c"otr_driver_get_api") };
@@ -287,6 +287,7 @@ fn open_driver(library: libloading::Library, spec: &DriverSpec) -> Result<Driver
             table,
             Some(Box::new(library)),
             spec.driver_options().as_deref(),
+            origin,
         )
     }
 }

@@ -159,8 +159,9 @@ impl Queue {
         &self.driver
     }
 
+    /// The handle, for who calls the driver's table itself.
     #[inline]
-    pub(crate) fn raw(&self) -> *mut sys::otr_queue {
+    pub fn raw(&self) -> *mut sys::otr_queue {
         self.handle.as_ptr()
     }
 

@@ -22,6 +22,8 @@ pub struct RawDriver {
     table: Table,
     handle: NonNull<sys::otr_driver>,
     closed: AtomicBool,
+    /// How it is opened once more, in another process too.
+    origin: Option<String>,
     // Declared last: the table's functions lie in it. `None` for a built-in driver.
     owner: Option<Owner>,
 }
@@ -117,6 +119,7 @@ impl RawDriver {
             table,
             handle,
             closed: AtomicBool::new(false),
+            origin: None,
             owner,
         })
     }
@@ -140,6 +143,7 @@ impl RawDriver {
             table: unsafe { Table::read(api) }?,
             handle,
             closed: AtomicBool::new(false),
+            origin: None,
             owner,
         })
     }
@@ -147,6 +151,15 @@ impl RawDriver {
     /// The entries. Its group pointers are the driver's own: the accessors give the checked copies.
     pub fn api(&self) -> &sys::otr_driver_api {
         &self.table.api
+    }
+
+    /// The specification with which another process opens the same driver; `None` for one that no loader opened.
+    pub fn origin(&self) -> Option<&str> {
+        self.origin.as_deref()
+    }
+
+    pub(crate) fn set_origin(&mut self, origin: String) {
+        self.origin = Some(origin);
     }
 
     /// The open handle.

@@ -41,6 +41,14 @@ impl DriverSpec {
             .map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
+    /// The same options for the driver in a file.
+    pub(crate) fn of_file(&self, path: &Path) -> String {
+        match self.text.split_once('?') {
+            Some((_, options)) => format!("{}?{options}", path.display()),
+            None => path.display().to_string(),
+        }
+    }
+
     pub(crate) fn target(&self) -> &Target {
         &self.target
     }

@@ -3,14 +3,12 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
-use std::sync::OnceLock;
 
 use outrigger_device::Code;
 use outrigger_graph::{DeviceCall, Graph};
 use outrigger_handles::{Kind, Ref, Table};
 use outrigger_locks::{Mutex, Rank};
 use outrigger_modules::{Modules, Pending, Source};
-use outrigger_store::{Settings, Store};
 
 use crate::{Device, Error, Result, Stream};
 
@@ -47,21 +45,6 @@ pub struct Launch<'a> {
     pub label: Option<&'static CStr>,
 }
 
-/// What loads code in this process. The first call reads the environment.
-fn modules() -> Result<&'static Modules> {
-    static LOADER: OnceLock<Result<Modules, String>> = OnceLock::new();
-    let loader = LOADER.get_or_init(|| {
-        let settings = Settings::from_environment().map_err(|error| error.to_string())?;
-        let threads = outrigger_modules::threads_from_environment();
-        let threads = threads.map_err(|error| error.to_string())?;
-        Ok(Modules::new(Store::open(settings), threads))
-    });
-    match loader {
-        Ok(modules) => Ok(modules),
-        Err(text) => Err(Error::new(Code::INVALID_ARGUMENT, text.clone())),
-    }
-}
-
 /// A name that lives as long as the process. Equal names are one.
 fn lasting(name: &CStr) -> &'static CStr {
     static NAMES: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(Rank::KernelNames, None);
@@ -85,9 +68,9 @@ impl Device {
     pub fn load_module(&'static self, source: &Source, background: bool) -> Result<Ref<Module>> {
         let (driver, ordinal) = (self.driver(), self.ordinal());
         let pending = if background {
-            modules()?.load_async(driver, ordinal, source)?
+            Modules::of_process()?.load_async(driver, ordinal, source)?
         } else {
-            modules()?.load(driver, ordinal, source)?.into()
+            Modules::of_process()?.load(driver, ordinal, source)?.into()
         };
         let module = MODULES.insert(|id| Module {
             id,

@@ -44,12 +44,16 @@
  *   D13 OTR_INDEPENDENT stands in front of a `for` whose iterations do not depend on each other.
  *   D14 NaN and infinities are kept: a text is compiled without options that assume there are none. f32 division and
  *       square root are right to 1 unit in the last place, or rounded correctly.
+ *   D15 OTR_UNROLL stands in front of a `for` of a constant number of iterations, to write them out. Where OTR_HAS_VECTORS is 1,
+ *       OTR_VECTOR(T, N) is the type of N numbers in one value, for f32 and f64 and N of 4, 8 and 16. OTR_VECTOR_LOAD(T, N,
+ *       pointer) and OTR_VECTOR_STORE(T, N, pointer, vector) take a pointer to T of the group or of the item, and
+ *       OTR_VECTOR_FMA(T, N, x, y, z) is x y + z for a number and two vectors.
  */
 #ifndef OUTRIGGER_DIALECT_H
 #define OUTRIGGER_DIALECT_H
 
 /* Grows with every change that a text can see. Whoever keeps compiled code has it in the key. */
-#define OTR_DIALECT_VERSION 1
+#define OTR_DIALECT_VERSION 2
 
 #define OTR_JOIN2_(a, b) a##b
 #define OTR_JOIN2(a, b) OTR_JOIN2_(a, b)
@@ -142,6 +146,17 @@ OTR_FUNCTION u64 otr_atomic_load_u64(OTR_GLOBAL u64* p) { return *(volatile __gl
 #if OTR_HAS_F64
 OTR_FUNCTION u64 otr_bits_f64(f64 x) { return as_ulong(x); }
 OTR_FUNCTION f64 otr_of_bits_f64(u64 x) { return as_double(x); }
+#endif
+
+#define OTR_HAS_VECTORS 1
+#define OTR_VECTOR(T, N) OTR_JOIN3(T, x, N)
+#define OTR_VECTOR_LOAD(T, N, p) OTR_JOIN2(vload, N)(0, p)
+#define OTR_VECTOR_STORE(T, N, p, v) OTR_JOIN2(vstore, N)(v, 0, p)
+#define OTR_VECTOR_FMA(T, N, x, y, z) fma((OTR_VECTOR(T, N))(x), y, z)
+#define OTR_VECTORS(T, c) typedef c##4 T##x4; typedef c##8 T##x8; typedef c##16 T##x16;
+OTR_VECTORS(f32, float)
+#if OTR_HAS_F64
+OTR_VECTORS(f64, double)
 #endif
 
 /* A function of one or two numbers: its name here, in OpenCL C, and in C. */
@@ -273,6 +288,18 @@ typedef struct otr_place {
 #define OTR_BARRIER()
 #define OTR_BARRIER_GLOBAL()
 
+#define OTR_HAS_VECTORS 1
+#define OTR_VECTOR(T, N) OTR_JOIN3(T, x, N)
+#define OTR_VECTOR_LOAD(T, N, p) OTR_JOIN2(otr_vector_load_, OTR_VECTOR(T, N))(p)
+#define OTR_VECTOR_STORE(T, N, p, v) OTR_JOIN2(otr_vector_store_, OTR_VECTOR(T, N))(p, v)
+#define OTR_VECTOR_FMA(T, N, x, y, z) ((x) * (y) + (z))
+#define OTR_VECTORS(T, N) \
+  typedef T T##x##N __attribute__((vector_size(N * sizeof(T)))); \
+  OTR_FUNCTION T##x##N otr_vector_load_##T##x##N(const T* p) { T##x##N v; memcpy(&v, p, sizeof v); return v; } \
+  OTR_FUNCTION void otr_vector_store_##T##x##N(T* p, T##x##N v) { memcpy(p, &v, sizeof v); }
+OTR_VECTORS(f32, 4) OTR_VECTORS(f32, 8) OTR_VECTORS(f32, 16)
+OTR_VECTORS(f64, 4) OTR_VECTORS(f64, 8) OTR_VECTORS(f64, 16)
+
 OTR_FUNCTION u32 otr_bits_f32(f32 x) {
   u32 bits;
   memcpy(&bits, &x, sizeof bits);
@@ -333,6 +360,9 @@ OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return __atomic_load_n(p, __ATOMI
 #ifndef OTR_HAS_F64
 #define OTR_HAS_F64 0
 #endif
+#ifndef OTR_HAS_VECTORS
+#define OTR_HAS_VECTORS 0
+#endif
 #ifndef OTR_HAS_F16
 #define OTR_HAS_F16 0
 #endif
@@ -354,10 +384,13 @@ OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return __atomic_load_n(p, __ATOMI
 /* A loop that the compiler leaves as it is is no mistake of the text. */
 #pragma clang diagnostic ignored "-Wpass-failed"
 #define OTR_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define OTR_UNROLL _Pragma("unroll")
 #elif defined(__GNUC__) && OTR_C
 #define OTR_INDEPENDENT _Pragma("GCC ivdep")
+#define OTR_UNROLL _Pragma("GCC unroll 16")
 #else
 #define OTR_INDEPENDENT
+#define OTR_UNROLL _Pragma("unroll")
 #endif
 
 #define OTR_INFINITY_F32 otr_of_bits_f32(0x7f800000u)

@@ -156,8 +156,8 @@ macro_rules! gated {
     ($($kind:ident $method:ident: $group:ident.$entry:ident($first:ident: $fty:ident
         $(, $arg:ident: $ty:ty)*) [$($out:ident: $oty:ident)?];)*) => {
         impl<G: Gate, L: Layer> Layer for Gated<G, L> {
-            fn hides(&self, what: &str) -> bool {
-                self.layer.hides(what)
+            fn offers(&self, what: &str, below: bool) -> bool {
+                self.layer.offers(what, below)
             }
 
             fn error_text(&self, next: &Next) -> Option<CString> {

@@ -109,11 +109,11 @@ macro_rules! layer {
         /// it is answered with `INVALID_HANDLE`. In any other place it is passed on unchanged.
         #[allow(clippy::too_many_arguments, reason = "the arguments are those of the contract")]
         pub trait Layer: Send + Sync + 'static {
-            /// Whether to hide a group, by its name in the table (`graph`), or an optional entry
-            /// (`queue_flush`, `graph.update`, `pinned_memory.pin`) from the host. Asked once.
-            fn hides(&self, what: &str) -> bool {
+            /// Whether the host gets a group, by its name in the table (`graph`), or an optional entry
+            /// (`queue_flush`, `graph.update`, `pinned_memory.pin`), which the driver below has or has not. Asked once.
+            fn offers(&self, what: &str, below: bool) -> bool {
                 let _ = what;
-                false
+                below
             }
 
             /// The text for a call that failed without a text of the layer; `None` is NULL.

@@ -50,7 +50,7 @@ fn put_over(
     raw: RawDriver,
     layer: Box<dyn Layer>,
 ) -> (*const sys::otr_driver_api, *mut sys::otr_driver) {
-    let table = LayerTable::over(&raw, |what| layer.hides(what), open_again);
+    let table = LayerTable::over(&raw, |what, below| layer.offers(what, below), open_again);
     let below = raw.handle();
     let layered = Arc::new(Layered {
         layer,
@@ -141,10 +141,10 @@ unsafe impl Send for LayerTable {}
 unsafe impl Sync for LayerTable {}
 
 impl LayerTable {
-    /// A table with the groups and optional entries of `below`, but for those that are hidden. It has the
+    /// A table with the groups and optional entries of `below`, but where `offers` says otherwise. It has the
     /// strings of `below`, which has to live as long.
-    pub fn over(below: &RawDriver, hides: impl Fn(&str) -> bool, open: OpenFn) -> Self {
-        let has = |entry: bool, name: &str| entry && !hides(name);
+    pub fn over(below: &RawDriver, offers: impl Fn(&str, bool) -> bool, open: OpenFn) -> Self {
+        let has = |entry: bool, name: &str| offers(name, entry);
         let pinned = below.pinned_memory();
         let ipc = below.ipc();
         let mut groups = Box::new(Groups {

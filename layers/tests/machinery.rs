@@ -137,8 +137,8 @@ fn the_text_of_a_failure_comes_through_with_label_and_number() {
 struct Broken;
 
 impl Layer for Broken {
-    fn hides(&self, what: &str) -> bool {
-        what == "graph" || what == "queue_flush"
+    fn offers(&self, what: &str, below: bool) -> bool {
+        below && what != "graph" && what != "queue_flush"
     }
 
     unsafe fn fill(

@@ -24,12 +24,16 @@ ranks! {
     Loading,
     /// Replays, bindings and updates of one executable graph.
     ExecTurn,
+    /// Variants of a kernel are measured, in another process.
+    Tuning,
     /// An allocator takes memory from its device, or gives it back.
     Growth,
 
     // Locks: held for as long as it takes to read or change what they guard.
     /// What was tried and taken when drivers were loaded.
     LoadReport,
+    /// Variants that were chosen.
+    TunedChoices,
     /// Modules that are loaded or being compiled.
     Modules,
     /// What threads that compile have to do.

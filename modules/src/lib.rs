@@ -10,11 +10,10 @@
 //! ```no_run
 //! use outrigger_device::{Driver, sys};
 //! use outrigger_modules::{Modules, Source};
-//! use outrigger_store::{Settings, Store};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let driver = Driver::open(&"opencl".parse()?)?;
-//! let modules = Modules::new(Store::open(Settings::from_environment()?), None);
+//! let modules = Modules::of_process()?;
 //! let text = "kernel void twice(global float* x) { x[get_global_id(0)] *= 2; }";
 //! let source = Source::new(sys::OTR_CODE_OPENCL_C, text.as_bytes());
 //! let kernel = modules.load(&driver, 0, &source)?.kernel(Some(c"twice"))?;
@@ -31,17 +30,16 @@ mod pool;
 mod source;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use outrigger_device::{Driver, Module, Result, WeakModule};
+use outrigger_device::{Code, Driver, Error, Module, Result, WeakModule};
 use outrigger_locks::{Mutex, Rank};
 use outrigger_store::{Key, Store};
 
 pub use compile::Counts;
 pub use job::Pending;
 use job::{Job, Request};
-use pool::Pool;
-pub use pool::threads_from_environment;
+use pool::{Pool, threads_from_environment};
 pub use source::Source;
 
 /// The modules of a process, over a store.
@@ -71,8 +69,9 @@ const FEWEST_SLOTS: usize = 64;
 /// Which module it is, within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Place {
-    /// The handle of the open driver, as a number. It may come again after the driver was closed; but a module keeps its
-    /// driver open, so a module that is found belongs to the driver that was asked for.
+    /// Where the open driver lies, as a number: one that wraps another may have the same handle. It may come again after the
+    /// driver was closed; but a module keeps its driver open, so a module that is found belongs to the driver that was asked
+    /// for.
     driver: usize,
     device: u32,
     key: Key,
@@ -85,6 +84,23 @@ enum Slot {
 }
 
 impl Modules {
+    /// The modules of this process, over its store. The first call reads the environment.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` if a variable of the environment has a value that makes no sense.
+    pub fn of_process() -> Result<&'static Self> {
+        static MODULES: OnceLock<Result<Modules, String>> = OnceLock::new();
+        let made = MODULES.get_or_init(|| {
+            let store = Store::of_process().map_err(|error| error.to_string())?;
+            let threads = threads_from_environment().map_err(|error| error.to_string())?;
+            Ok(Self::new(store, threads))
+        });
+        match made {
+            Ok(modules) => Ok(modules),
+            Err(text) => Err(Error::new(Code::INVALID_ARGUMENT, text.clone())),
+        }
+    }
+
     /// Modules over a store, compiled in the background by at most so many threads; `None`: by one for each of the
     /// machine's cores.
     pub fn new(store: Store, threads: Option<usize>) -> Self {
@@ -138,7 +154,7 @@ impl Modules {
 
     fn find(&self, driver: &Driver, device: u32, source: &Source) -> Result<Found> {
         let place = Place {
-            driver: driver.raw().1.addr(),
+            driver: std::ptr::from_ref(driver.as_raw()).addr(),
             device,
             key: source.key(driver, device)?,
         };

@@ -16,7 +16,7 @@ const MOST_THREADS: usize = 256;
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` for a value that makes no sense.
-pub fn threads_from_environment() -> Result<Option<usize>> {
+pub(crate) fn threads_from_environment() -> Result<Option<usize>> {
     let value = std::env::var_os(THREADS).unwrap_or_default();
     parse(&value.to_string_lossy())
 }

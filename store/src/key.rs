@@ -6,7 +6,7 @@ use std::fmt;
 /// What sort of values it is, and the version of their format: values of another version are never seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    name: &'static str,
+    pub(crate) name: &'static str,
     version: u32,
 }
 
@@ -91,12 +91,23 @@ impl Key {
         self.kind
     }
 
+    /// The hash, as text.
+    pub fn name(&self) -> String {
+        blake3::Hash::from_bytes(self.digest).to_hex().to_string()
+    }
+
     pub(crate) fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
 
-    pub(crate) fn file_name(&self) -> String {
-        blake3::Hash::from_bytes(self.digest).to_hex().to_string()
+    /// The key with this name.
+    pub(crate) fn named(kind: Kind, name: &[u8]) -> Option<Self> {
+        let is_name = !name.iter().any(u8::is_ascii_uppercase);
+        let hash = blake3::Hash::from_hex(name).ok().filter(|_| is_name)?;
+        Some(Self {
+            kind: kind.name,
+            digest: hash.into(),
+        })
     }
 
     /// Whether a file of this name is an entry.
@@ -107,7 +118,7 @@ impl Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.kind, self.file_name())
+        write!(f, "{}/{}", self.kind, self.name())
     }
 }
 
@@ -143,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_key_is_the_same_in_every_process_and_version() {
-        let name = KIND.key().part("source", b"text").finish().file_name();
+        let name = KIND.key().part("source", b"text").finish().name();
         assert_eq!(
             name,
             "e34104a7eee2d0892bdff99312381ae3956cbd3c3970a2a42618e1fd643298ad"

@@ -35,8 +35,8 @@ mod sweep;
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use folder::Folder;
 pub use key::{Key, KeyBuilder, Kind};
@@ -71,6 +71,16 @@ impl Store {
             written: AtomicU64::new(0),
             warned: AtomicBool::new(false),
         }))
+    }
+
+    /// The store of this process, which the environment names. The first call reads it.
+    ///
+    /// # Errors
+    /// Names the variable whose value makes no sense.
+    pub fn of_process() -> Result<Self, SettingsError> {
+        static STORE: OnceLock<Result<Store, SettingsError>> = OnceLock::new();
+        let store = STORE.get_or_init(|| Settings::from_environment().map(Self::open));
+        store.clone()
     }
 
     /// The folder of the store, or why there is none.
@@ -121,13 +131,29 @@ impl Store {
         };
         let removed = Folder::open(path)
             .and_then(|root| root.inner(key.kind()))
-            .and_then(|folder| folder.unlink(&key.file_name()));
+            .and_then(|folder| folder.unlink(&key.name()));
         match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 self.warn(path, "removed", &error);
             }
             _ => {}
         }
+    }
+
+    /// The values of all keys of a kind, in no order. Other versions of the kind have theirs among them.
+    ///
+    /// # Errors
+    /// What the system answers where the folder cannot be read.
+    pub fn values(&self, kind: Kind) -> io::Result<Vec<Vec<u8>>> {
+        let listed = self.folder().map_or(Ok(Vec::new()), |path| {
+            Folder::open(path)?.inner(kind.name)?.list()
+        });
+        let items = match listed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            listed => listed?,
+        };
+        let keys = items.iter().filter_map(|item| Key::named(kind, &item.name));
+        Ok(keys.filter_map(|key| self.get(&key)).collect())
     }
 
     /// What the entries take on the disk now.
@@ -146,7 +172,7 @@ impl Store {
     }
 
     fn read(&self, path: &Path, key: &Key) -> io::Result<Option<Vec<u8>>> {
-        let name = key.file_name();
+        let name = key.name();
         let absent = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => Ok(None),
             _ => Err(error),
@@ -179,7 +205,7 @@ impl Store {
 
     fn write(&self, path: &Path, key: &Key, file: &[u8]) -> io::Result<()> {
         let folder = Folder::make(path)?.make_inner(key.kind())?;
-        folder.write(&key.file_name(), file)
+        folder.write(&key.name(), file)
     }
 
     /// Counts what was written, and makes room where the limit may have been passed.

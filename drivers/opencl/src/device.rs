@@ -9,7 +9,7 @@ use outrigger_driver_kit::Result;
 use outrigger_driver_kit::given::put_text;
 
 use crate::cl::{self, Cl};
-use crate::platform::{Candidate, ask, ask_text};
+use crate::platform::{Candidate, ask, ask_text, platform_text};
 
 /// What every allocation is aligned to: the largest type of OpenCL C, sixteen numbers of 8 bytes.
 pub(crate) const ALIGNMENT: u32 = 128;
@@ -123,7 +123,10 @@ impl Device {
                 cl::CL_DRIVER_VERSION,
             ]
             .map(|what| ask_text(cl, id, what))
-            .join(", "),
+            .join(", ")
+                // Some runtimes tell the version of their compiler here alone.
+                + ", "
+                + &platform_text(cl, candidate.platform, cl::CL_PLATFORM_VERSION),
             clock,
             // SAFETY: zero is valid for all fields: integers, and a pointer.
             properties: unsafe { std::mem::zeroed() },

@@ -166,14 +166,20 @@ fn platforms(cl: &Cl) -> Result<Vec<(cl::cl_platform_id, String)>> {
     let status = unsafe { (cl.clGetPlatformIDs)(count, platforms.as_mut_ptr(), &mut count) };
     cl::check(status, "clGetPlatformIDs")?;
     platforms.truncate(count as usize);
-    let named = |platform| {
-        // SAFETY: a live platform; the sizes are those of the buffer.
-        let name = cl::text(|size, to, got| unsafe {
-            (cl.clGetPlatformInfo)(platform, cl::CL_PLATFORM_NAME, size, to, got)
-        });
-        (platform, name.unwrap_or_default())
-    };
+    let named = |platform| (platform, platform_text(cl, platform, cl::CL_PLATFORM_NAME));
     Ok(platforms.into_iter().map(named).collect())
+}
+
+/// A text of a platform; empty if there is none.
+pub(crate) fn platform_text(
+    cl: &Cl,
+    platform: cl::cl_platform_id,
+    what: cl::cl_platform_info,
+) -> String {
+    // SAFETY: a live platform; the sizes are those of the buffer.
+    let text =
+        cl::text(|size, to, got| unsafe { (cl.clGetPlatformInfo)(platform, what, size, to, got) });
+    text.unwrap_or_default()
 }
 
 /// The devices of a platform. One that has none, or whose runtime fails, has none for us.

@@ -28,11 +28,17 @@ typedef struct {
   OTR_WORD(T) alpha, beta;
 } arguments_t;
 
-#if OTR_GROUP_SIZE == 1
+/* Where a group is one item: tiles are walked in runs, a panel of RN columns of b lies together, and rows of RN sums are
+ * vectors. */
+#define SERIAL (OTR_GROUP_SIZE == 1)
+#if SERIAL
 #define LINE TK
+#define B_AT(k, n) (((n) / RN * TK + (k)) * RN + (n) % RN)
 #else
 #define LINE (TK + 1)                 /* so that the lines of a tile begin in different banks */
+#define B_AT(k, n) ((k)*TN + (n))
 #endif
+#define VECTORS (SERIAL && OTR_HAS_VECTORS && FLOATS)
 #define ACROSS (TN / RN)
 #define BLOCKS ((TM / RM) * ACROSS)
 #define PER_ITEM (BLOCKS / OTR_GROUP_SIZE)
@@ -58,6 +64,10 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
   OTR_SHARED(i32, n_at, 3 * TN);
   OTR_SHARED(i32, k_at, 3 * TK);
   OTR_SHARED(i64, n_offset, TN);
+  OTR_SHARED(i64, n_to, TN);
+#if SERIAL
+  OTR_SHARED(i32, n_run, TN);
+#endif
   OTR_SHARED(i64, k_offset, TK);
   OTR_SHARED(i64, a_offset, TK);
 #endif
@@ -82,10 +92,16 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
     i32 d = rest % (i32)args.n_sizes[0];
     rest /= (i32)args.n_sizes[0];
     n_offset[n] = rest * args.n_first;
+    n_to[n] = rest * args.c_n[0] + d * args.c_n[1] + h * args.c_n[2] + w * args.c_n[3];
+#if SERIAL
+    /* So many columns differ in the last dimension alone. */
+    n_run[n] = (i32)args.n_sizes[2] - w < n_end - n ? (i32)args.n_sizes[2] - w : n_end - n;
+#endif
     n_at[n] = n < n_end ? d * (i32)args.n_factor[0] + (i32)args.shift[0] : NOWHERE;
     n_at[TN + n] = h * (i32)args.n_factor[1] + (i32)args.shift[1];
     n_at[2 * TN + n] = w * (i32)args.n_factor[2] + (i32)args.shift[2];
   }
+  OTR_BARRIER();
 #endif
 
   T sums[PER_ITEM][RM][RN];
@@ -115,6 +131,29 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
       tile_a[m * LINE + k] =
           m < m_end && k < k_end ? OTR_LOAD(A, T, a, (i64)(m0 + m) * args.a_row + a_offset[k]) : (T)0;
     }
+#if SERIAL && !DIVIDES
+    for (i32 k = 0; k < k_end; k++) {
+      for (i32 n = 0; n < n_end; n += n_run[n]) {
+        const i32 d = n_at[n] + k_at[k], h = n_at[TN + n] + k_at[TK + k], w = n_at[2 * TN + n] + k_at[2 * TK + k];
+        const i32 run = n_run[n], step = (i32)args.n_factor[2], room = (i32)args.limit[2] - w;
+        const i32 there = d >= 0 && h >= 0 && d < (i32)args.limit[0] && h < (i32)args.limit[1] && room > 0;
+        /* From `first` to `end` the run is inside. */
+        i32 end = !there ? 0 : step == 1 ? room : (room + step - 1) / step;
+        end = end < run ? end : run;
+        i32 first = w >= 0 ? 0 : step == 1 ? -w : (step - 1 - w) / step;
+        first = first < end ? first : end;
+        const i64 from = n_offset[n] + k_offset[k] + d * args.place[0] + h * args.place[1] + w * args.place[2];
+        const i64 stride = step * args.place[2];
+        for (i32 j = 0; j < first; j++) tile_b[B_AT(k, n + j)] = 0;
+        if (stride == 1)
+          for (i32 j = first; j < end; j++) tile_b[B_AT(k, n + j)] = OTR_LOAD(A, T, b, from + j);
+        else
+          for (i32 j = first; j < end; j++) tile_b[B_AT(k, n + j)] = OTR_LOAD(A, T, b, from + j * stride);
+        for (i32 j = end; j < run; j++) tile_b[B_AT(k, n + j)] = 0;
+      }
+      for (i32 n = n_end; n < TN; n++) tile_b[B_AT(k, n)] = 0;
+    }
+#else
     for (i32 at = OTR_LANE; at < TK * TN; at += OTR_GROUP_SIZE) {
       i32 k = at / TN, n = at % TN;
       i32 d = n_at[n] + k_at[k], h = n_at[TN + n] + k_at[TK + k], w = n_at[2 * TN + n] + k_at[2 * TK + k];
@@ -129,28 +168,33 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
 #endif
       there = there && d < (i32)args.limit[0] && h < (i32)args.limit[1] && w < (i32)args.limit[2];
       i64 from = n_offset[n] + k_offset[k] + d * args.place[0] + h * args.place[1] + w * args.place[2];
-      tile_b[k * TN + n] = there ? OTR_LOAD(A, T, b, from) : (T)0;
+      tile_b[B_AT(k, n)] = there ? OTR_LOAD(A, T, b, from) : (T)0;
     }
-#elif OTR_GROUP_SIZE == 1
+#endif
+#elif SERIAL
     for (i32 m = 0; m < TM; m++) {
       i64 from = (i64)(m0 + m) * args.a_row + k0 * A_COLUMN;
       i32 end = m < m_end ? k_end : 0;
       for (i32 k = 0; k < end; k++) tile_a[m * LINE + k] = OTR_LOAD(A, T, a, from + k * A_COLUMN);
-      for (i32 k = end; k < TK; k++) tile_a[m * LINE + k] = 0;
+      for (i32 k = end; k < k_end; k++) tile_a[m * LINE + k] = 0;
     }
 #if B_DENSE
-    for (i32 k = 0; k < TK; k++) {
-      i64 from = (k0 + k) * args.b_row + n0;
-      i32 end = k < k_end ? n_end : 0;
-      for (i32 n = 0; n < end; n++) tile_b[k * TN + n] = OTR_LOAD(A, T, b, from + n);
-      for (i32 n = end; n < TN; n++) tile_b[k * TN + n] = 0;
+    for (i32 k = 0; k < k_end; k++) {
+      const i64 from = (k0 + k) * args.b_row + n0;
+      for (i32 n = 0; n < TN; n += RN) {
+        OTR_LOCAL T* to = tile_b + B_AT(k, n);
+        const i32 end = n_end - n;
+        if (end >= RN)
+          for (i32 j = 0; j < RN; j++) to[j] = OTR_LOAD(A, T, b, from + n + j);
+        else
+          for (i32 j = 0; j < RN; j++) to[j] = j < end ? OTR_LOAD(A, T, b, from + n + j) : (T)0;
+      }
     }
 #else
     for (i32 n = 0; n < TN; n++) {
-      i64 from = (i64)(n0 + n) * B_COLUMN + k0 * args.b_row;
-      i32 end = n < n_end ? k_end : 0;
-      for (i32 k = 0; k < end; k++) tile_b[k * TN + n] = OTR_LOAD(A, T, b, from + k * args.b_row);
-      for (i32 k = end; k < TK; k++) tile_b[k * TN + n] = 0;
+      const i64 from = (i64)(n0 + n) * B_COLUMN + k0 * args.b_row;
+      for (i32 k = 0; k < k_end; k++)
+        tile_b[B_AT(k, n)] = n < n_end ? OTR_LOAD(A, T, b, from + k * args.b_row) : (T)0;
     }
 #endif
 #else
@@ -170,23 +214,37 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
       i32 n = at / TK, k = at % TK;
 #endif
       i64 from = (k0 + k) * args.b_row + (i64)(n0 + n) * B_COLUMN;
-      tile_b[k * TN + n] = n < n_end && k < k_end ? OTR_LOAD(A, T, b, from) : (T)0;
+      tile_b[B_AT(k, n)] = n < n_end && k < k_end ? OTR_LOAD(A, T, b, from) : (T)0;
     }
 #endif
     OTR_BARRIER();
     for (i32 p = 0; p < PER_ITEM; p++) {
       const i32 block = p * OTR_GROUP_SIZE + OTR_LANE;
       const i32 row = block / ACROSS * RM, column = block % ACROSS * RN;
+#if SERIAL
+      if (row >= m_end || column >= n_end) continue;
+#endif
+#if VECTORS
+      OTR_VECTOR(T, RN) here[RM];
+      OTR_UNROLL for (i32 i = 0; i < RM; i++) here[i] = OTR_VECTOR_LOAD(T, RN, sums[p][i]);
+      for (i32 k = 0; k < k_end; k++) {
+        const OTR_VECTOR(T, RN) y = OTR_VECTOR_LOAD(T, RN, tile_b + B_AT(k, column));
+        OTR_UNROLL for (i32 i = 0; i < RM; i++)
+          here[i] = OTR_VECTOR_FMA(T, RN, tile_a[(row + i) * LINE + k], y, here[i]);
+      }
+      OTR_UNROLL for (i32 i = 0; i < RM; i++) OTR_VECTOR_STORE(T, RN, sums[p][i], here[i]);
+#else
       T here[RM][RN];
-      for (i32 i = 0; i < RM; i++)
-        for (i32 j = 0; j < RN; j++) here[i][j] = sums[p][i][j];
-      for (i32 k = 0; k < TK; k++)
-        for (i32 i = 0; i < RM; i++) {
+      OTR_UNROLL for (i32 i = 0; i < RM; i++)
+        OTR_UNROLL for (i32 j = 0; j < RN; j++) here[i][j] = sums[p][i][j];
+      for (i32 k = 0; k < (SERIAL ? k_end : TK); k++)
+        OTR_UNROLL for (i32 i = 0; i < RM; i++) {
           const T x = tile_a[(row + i) * LINE + k];
-          for (i32 j = 0; j < RN; j++) here[i][j] = F(fma)(x, tile_b[k * TN + column + j], here[i][j]);
+          OTR_UNROLL for (i32 j = 0; j < RN; j++) here[i][j] = F(fma)(x, tile_b[B_AT(k, column + j)], here[i][j]);
         }
-      for (i32 i = 0; i < RM; i++)
-        for (i32 j = 0; j < RN; j++) sums[p][i][j] = here[i][j];
+      OTR_UNROLL for (i32 i = 0; i < RM; i++)
+        OTR_UNROLL for (i32 j = 0; j < RN; j++) sums[p][i][j] = here[i][j];
+#endif
     }
     OTR_BARRIER();
   }
@@ -194,23 +252,18 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
   for (i32 p = 0; p < PER_ITEM; p++) {
     const i32 block = p * OTR_GROUP_SIZE + OTR_LANE;
     const i32 row = block / ACROSS * RM, column = block % ACROSS * RN;
-    for (i32 j = 0; j < RN; j++) {
-      const i32 n = n0 + column + j;
-      if (n >= args.n) continue;
+    for (i32 i = 0; i < RM; i++) {
+      const i32 m = m0 + row + i;
+      if (m >= args.m) continue;
+      /* A bound that is no constant would take the sums of an item out of its registers. */
+      for (i32 j = 0; j < (SERIAL && n_end - column < RN ? n_end - column : RN); j++) {
+        if (column + j >= n_end) continue;
+        const i32 n = n0 + column + j;
 #if GATHER
-      i32 rest = n, w = rest % (i32)args.n_sizes[2];
-      rest /= (i32)args.n_sizes[2];
-      i32 h = rest % (i32)args.n_sizes[1];
-      rest /= (i32)args.n_sizes[1];
-      i32 d = rest % (i32)args.n_sizes[0];
-      rest /= (i32)args.n_sizes[0];
-      const i64 to = rest * args.c_n[0] + d * args.c_n[1] + h * args.c_n[2] + w * args.c_n[3];
+        const i64 to = n_to[column + j];
 #else
-      const i64 to = n * args.c_column;
+        const i64 to = n * args.c_column;
 #endif
-      for (i32 i = 0; i < RM; i++) {
-        const i32 m = m0 + row + i;
-        if (m >= args.m) continue;
         T x = F(mul)(args.alpha.value, sums[p][i][j]);
 #if BIAS
         const i64 from = batch0 * args.bias_batch[0] + batch1 * args.bias_batch[1] + m * args.bias_row +

@@ -4,11 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use outrigger_device::{Code, DType, DeviceProperties, sys};
+use outrigger_modules::Source;
+use outrigger_tuner::Question;
 use parking_lot::Mutex;
 
 use crate::call::{Result, unsupported};
 use crate::kernel::{Below, Kernel, Parameters};
 use crate::source::{Definitions, SourceFormat, Text};
+use crate::tune;
 
 /// The kernels of a device so far, by text and definitions. `None` is for what did not compile.
 type Kernels = HashMap<(Text, String), Option<Arc<Kernel>>>;
@@ -26,6 +29,9 @@ pub(crate) struct Device {
     /// Whether the host sees the memory of the device.
     pub(crate) host_visible: bool,
     local_memory: u32,
+    units: u32,
+    /// What it is called where variants are chosen.
+    name: String,
 }
 
 /// Devices whose groups may be larger than this are processors of general purpose.
@@ -66,6 +72,8 @@ impl Device {
             has_atomic64: limits.features & sys::OTR_FEATURE_ATOMIC_64 != 0,
             host_visible: properties.host_visible(),
             local_memory: limits.local_memory,
+            units: properties.compute_units,
+            name: tune::name(properties),
         })
     }
 
@@ -77,6 +85,11 @@ impl Device {
     /// Work-items of a group.
     pub(crate) fn group(&self) -> u32 {
         self.group
+    }
+
+    /// How many groups run at a time, as far as the device says; 0 if it does not.
+    pub(crate) fn units(&self) -> u32 {
+        self.units
     }
 
     /// Whether a group has so many bytes of local memory.
@@ -98,6 +111,42 @@ impl Device {
         }
     }
 
+    /// The number of the device within its driver.
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// Which variant of a text is the best for a class of sizes.
+    pub(crate) fn question(
+        &self,
+        text: Text,
+        operator: &str,
+        class: String,
+        dtype: DType,
+    ) -> Question {
+        let driver = &self.below.driver;
+        Question {
+            driver: format!("{} {}", driver.name(), driver.version()),
+            device: self.name.clone(),
+            operator: operator.to_owned(),
+            class,
+            dtype: dtype.name().to_owned(),
+            code: text.hash(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+
+    /// The variant to use: a number in `candidates`, of which the first is the default. `work` measures them.
+    pub(crate) fn choose(
+        &self,
+        question: &Question,
+        candidates: &[String],
+        work: impl FnOnce() -> tune::Work,
+    ) -> usize {
+        let task = || tune::Task::of(&self.below.driver, self.ordinal, work());
+        self.below.tuner.choose(question, candidates, task)
+    }
+
     /// The kernel of a text with these definitions, compiled if it is the first time.
     pub(crate) fn kernel(
         &self,
@@ -109,7 +158,7 @@ impl Device {
         let known = self.kernels.lock().get(&key).cloned();
         let kernel = match known {
             Some(known) => known,
-            // Not under the lock, because it takes long. Two threads may compile the same; one of them is kept.
+            // Not under the lock, because it takes long. Of two threads that ask for the same, one compiles.
             None => {
                 let made = self.compile(text, &definitions, takes)?;
                 self.kernels.lock().entry(key).or_insert(made).clone()
@@ -128,18 +177,10 @@ impl Device {
         definitions: &Definitions,
         takes: Parameters,
     ) -> Result<Option<Arc<Kernel>>> {
-        let source = definitions.source(text, self.group)?;
-        let format = self.format.number();
+        let code = definitions.source(text, self.group);
+        let source = Source::new(self.format.number(), code.into_bytes());
         let label = text.label();
-        let loaded = Kernel::load(
-            &self.below,
-            self.ordinal,
-            format,
-            &source,
-            label,
-            self.group,
-            takes,
-        );
+        let loaded = Kernel::load(&self.below, self.ordinal, &source, label, self.group, takes);
         match loaded {
             Ok(kernel) => Ok(Some(Arc::new(kernel))),
             Err(refusal) if matches!(refusal.code, Code::INVALID_ARGUMENT | Code::UNSUPPORTED) => {

@@ -101,7 +101,7 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     let Some(handle) = NonNull::new(raw.handle()) else {
         return Err(Error::new(Code::INTERNAL, "the driver's handle is NULL"));
     };
-    let below = Arc::new(Below { raw });
+    let below = Below::new(Driver::from_raw(raw)?)?;
     let devices = properties
         .iter()
         .zip(owns)
@@ -193,7 +193,7 @@ impl Library {
     /// # Safety
     /// R12: nothing uses the driver any more.
     pub(crate) unsafe fn close(&self, driver: *mut sys::otr_driver) -> i32 {
-        let raw = &self.below.raw;
+        let raw = self.below.raw();
         let is_ours = driver == raw.handle();
         if is_ours {
             self.devices
@@ -218,7 +218,7 @@ impl Library {
         driver: *mut sys::otr_driver,
         device: u32,
     ) -> std::result::Result<&Offer, Refusal> {
-        if driver != self.below.raw.handle() {
+        if driver != self.below.raw().handle() {
             return Err(Refusal::new(
                 Code::INVALID_HANDLE,
                 "the driver is NULL, or another one than the one with these operators",
@@ -337,7 +337,7 @@ unsafe fn own(
 ) -> std::result::Result<Given, Code> {
     let prepare = library
         .below
-        .raw
+        .raw()
         .operators()
         .and_then(|group| group.prepare);
     let prepare = prepare.ok_or(Code::UNSUPPORTED)?;
@@ -397,7 +397,7 @@ unsafe extern "C" fn release(handle: *mut sys::otr_operator) -> i32 {
         let release = found
             .library
             .below
-            .raw
+            .raw()
             .operators()
             .and_then(|group| group.release);
         let Some(release) = release else {
@@ -433,7 +433,11 @@ unsafe extern "C" fn launch(
     let (prepared, counts) = match &found.made {
         Made::Ours { prepared, counts } => (prepared, *counts),
         Made::Own(own) => {
-            let entry = library.below.raw.operators().and_then(|group| group.launch);
+            let entry = library
+                .below
+                .raw()
+                .operators()
+                .and_then(|group| group.launch);
             return match entry {
                 // SAFETY: the host's arguments, with the driver's own operator.
                 Some(entry) => say_nothing(unsafe { entry(queue, own.as_ptr(), call, workspace) }),
@@ -500,7 +504,7 @@ unsafe extern "C" fn launch(
 /// Whether a queue is none of the driver's. A call that is refused for something else never reaches the driver, which
 /// would say so first (R7). A wait for an event that was never recorded has no effect (R22), and names both.
 fn is_foreign(library: &Library, queue: *mut sys::otr_queue) -> bool {
-    let (raw, mut event) = (&library.below.raw, null_mut());
+    let (raw, mut event) = (library.below.raw(), null_mut());
     let api = raw.api();
     let (Some(create), Some(wait), Some(destroy)) =
         (api.event_create, api.queue_wait_event, api.event_destroy)

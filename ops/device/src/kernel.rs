@@ -1,70 +1,66 @@
 //! Kernels of a device's driver: loaded once for each specialization, launched with addresses and words.
 
 use std::ffi::{CStr, CString};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::null;
 use std::sync::Arc;
 
-use outrigger_device::{Code, RawDriver, sys};
+use outrigger_device::{Code, Driver, Error, RawDriver, sys};
+use outrigger_modules::{Modules, Source};
+use outrigger_tuner::Tuner;
 
 use crate::call::{Refusal, Result};
 
-/// The driver below, of which all handles but those of operators are.
+/// The driver below, of which all handles but those of operators are, and what loads code on it.
 pub(crate) struct Below {
-    pub(crate) raw: RawDriver,
+    pub(crate) driver: Driver,
+    pub(crate) modules: &'static Modules,
+    pub(crate) tuner: &'static Tuner,
 }
 
 impl Below {
+    /// The driver, with what loads code and chooses variants in this process.
+    pub(crate) fn new(driver: Driver) -> outrigger_device::Result<Arc<Self>> {
+        let beside = || outrigger_device::own_directory().into_iter().collect();
+        let tuner = Tuner::of_process(beside)
+            .map_err(|problem| Error::new(Code::INVALID_ARGUMENT, problem.to_string()))?;
+        Ok(Arc::new(Self {
+            driver,
+            modules: Modules::of_process()?,
+            tuner,
+        }))
+    }
+
+    /// The driver's entries.
+    pub(crate) fn raw(&self) -> &RawDriver {
+        self.driver.as_raw()
+    }
+
     /// The text of this thread's most recent failed call below.
     pub(crate) fn last_error(&self) -> Option<CString> {
-        let last_error = self.raw.api().last_error?;
+        let last_error = self.raw().api().last_error?;
         // SAFETY: takes nothing.
         let text = unsafe { last_error() };
         // SAFETY: R5: not NULL, so it ends with a NUL and is valid until this thread's next call.
         (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_owned())
     }
+}
 
-    /// The refusal of a call that has just failed.
+impl From<Error> for Refusal {
     #[cold]
-    fn refused(&self, code: i32) -> Refusal {
-        let text = self.last_error().unwrap_or_default();
-        Refusal::new(Code(code), text.to_string_lossy())
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.message())
     }
 }
 
 /// A kernel, and what each of its parameters is. It keeps its module.
 pub(crate) struct Kernel {
-    module: NonNull<sys::otr_drv_module>,
-    kernel: NonNull<sys::otr_drv_kernel>,
+    kernel: outrigger_device::Kernel,
     addresses: usize,
     words: usize,
     arguments: Vec<sys::otr_argument>,
     group: u32,
     label: &'static CStr,
     below: Arc<Below>,
-}
-
-// SAFETY: R8: every function may be called from any thread, also at the same time on one object.
-unsafe impl Send for Kernel {}
-// SAFETY: as above.
-unsafe impl Sync for Kernel {}
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        let unload = self
-            .below
-            .raw
-            .kernel()
-            .and_then(|group| group.module_unload);
-        if let Some(unload) = unload
-            && !outrigger_device::forked()
-        {
-            // SAFETY: R47: the operators that launch the kernel were released, after their last launch had finished.
-            let code = unsafe { unload(self.module.as_ptr()) };
-            if code != Code::OK.0 {
-                tracing::warn!(target: "outrigger::device", code, "a module could not be unloaded");
-            }
-        }
-    }
 }
 
 /// What a kernel takes: how many addresses, then how many words.
@@ -78,50 +74,17 @@ pub(crate) struct Parameters {
 const PACKED: usize = 96;
 
 impl Kernel {
-    /// Loads a text on a device. This is the one place where code is compiled.
+    /// Loads a text on a device: from the store, or by its compiler.
     pub(crate) fn load(
         below: &Arc<Below>,
         device: u32,
-        format: u32,
-        text: &CStr,
+        source: &Source,
         label: &'static CStr,
         group: u32,
         takes: Parameters,
     ) -> Result<Self> {
-        let missing = || Refusal::new(Code::UNSUPPORTED, "the driver takes no code");
-        let api = below.raw.kernel().ok_or_else(missing)?;
-        let load = api.module_load.ok_or_else(missing)?;
-        let get = api.kernel_get.ok_or_else(missing)?;
-        let unload = api.module_unload.ok_or_else(missing)?;
-        let (code, size) = (text.as_ptr().cast(), text.to_bytes().len());
-        let (mut module, mut kernel) = (null_mut(), null_mut());
-        // SAFETY: the driver is open; the text has `size` bytes and a NUL behind them, and the output lives through
-        // the call.
-        let answer = unsafe {
-            load(
-                below.raw.handle(),
-                device,
-                format,
-                code,
-                size,
-                null(),
-                &mut module,
-            )
-        };
-        if answer != Code::OK.0 {
-            return Err(below.refused(answer));
-        }
-        // SAFETY: the module was just loaded, and the output lives through the call.
-        let answer = unsafe { get(module, label.as_ptr(), &mut kernel) };
-        let handles = NonNull::new(module).zip(NonNull::new(kernel));
-        let Some((module, kernel)) = handles.filter(|_| answer == Code::OK.0) else {
-            let refusal = below.refused(answer);
-            if !module.is_null() {
-                // SAFETY: the module is live, and nothing of it was launched.
-                unsafe { unload(module) };
-            }
-            return Err(refusal);
-        };
+        let module = below.modules.load(&below.driver, device, source)?;
+        let kernel = module.kernel(Some(label))?;
         let word = 8;
         let address = |at: usize| sys::otr_argument {
             offset: at as u32 * word,
@@ -135,7 +98,6 @@ impl Kernel {
             kind: sys::OTR_ARGUMENT_VALUE,
         });
         Ok(Self {
-            module,
             kernel,
             addresses: takes.addresses,
             words: takes.words,
@@ -180,13 +142,13 @@ impl Kernel {
             cost_ns: 0,
             label: self.label.as_ptr(),
         };
-        let entry = self.below.raw.kernel().and_then(|group| group.launch);
+        let entry = self.below.raw().kernel().and_then(|group| group.launch);
         let Some(entry) = entry else {
             return Err(Code::INTERNAL.0);
         };
         // SAFETY: the kernel lives as long as this; R30: block and descriptions are copied during the call. The queue
         // is the host's, and checked by the driver (R7). This function's contract covers the addresses.
-        match unsafe { entry(queue, self.kernel.as_ptr(), &launch) } {
+        match unsafe { entry(queue, self.kernel.raw(), &launch) } {
             0 => Ok(()),
             code => Err(code),
         }

@@ -25,9 +25,11 @@ mod layout;
 mod operators;
 mod slots;
 mod source;
+mod tune;
 mod work;
 
 pub use group::with_kernels;
+pub use tune::{Bench, tune};
 
 /// The variable of the environment that turns the kernels off.
 pub const VARIABLE: &str = "OUTRIGGER_DEVICE_OPERATORS";

@@ -118,7 +118,7 @@ unsafe extern "C" fn last_error<const SLOT: usize>() -> *const c_char {
         }),
         _ => library
             .below
-            .raw
+            .raw()
             .api()
             .last_error
             .map_or(c"".as_ptr(), |below| {

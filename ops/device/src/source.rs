@@ -1,11 +1,9 @@
 //! Texts of kernels, and what turns one into source for a driver's compiler.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fmt::{Display, Write};
 
 use outrigger_device::sys;
-
-use crate::call::{Refusal, Result};
 
 /// The dialect, as a vendor gets it.
 const DIALECT: &str = include_str!("../../../include/outrigger/dialect.h");
@@ -78,6 +76,13 @@ texts! {
     Generate "generate";
 }
 
+impl Text {
+    /// A hash of all that a driver gets of the text but definitions.
+    pub(crate) fn hash(self) -> String {
+        outrigger_tuner::hash(&[DIALECT, COMMON, FUNCTIONS, self.body()])
+    }
+}
+
 /// Definitions in front of a text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Definitions(String);
@@ -95,14 +100,8 @@ impl Definitions {
     }
 
     /// The source of a text with these definitions, for groups of a size.
-    pub(crate) fn source(&self, text: Text, group: u32) -> Result<CString> {
+    pub(crate) fn source(&self, text: Text, group: u32) -> String {
         let first = format!("#define OTR_GROUP_SIZE {group}\n");
-        let source = [&first, DIALECT, COMMON, &self.0, FUNCTIONS, text.body()].concat();
-        CString::new(source).map_err(|_| {
-            Refusal::new(
-                outrigger_device::Code::INTERNAL,
-                "a kernel has a NUL in its text",
-            )
-        })
+        [&first, DIALECT, COMMON, &self.0, FUNCTIONS, text.body()].concat()
     }
 }

@@ -132,7 +132,7 @@ impl Launch<'_> {
         let wrong = self.workspace;
         self.zero(wrong, WRONG)?;
         work(self, wrong)?;
-        let api = self.below.raw.api();
+        let api = self.below.raw().api();
         let (Some(host_call), Some(copy)) = (api.host_call, api.copy) else {
             return Err(Code::INTERNAL.0);
         };
@@ -161,7 +161,7 @@ impl Launch<'_> {
 
     /// Fills memory with zeros, or does nothing but check the queue for 0 bytes.
     pub(crate) fn zero(&mut self, address: u64, bytes: u64) -> std::result::Result<(), i32> {
-        let Some(fill) = self.below.raw.api().fill else {
+        let Some(fill) = self.below.raw().api().fill else {
             return Err(Code::INTERNAL.0);
         };
         let pattern = [0_u8; 1];

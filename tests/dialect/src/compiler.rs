@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_void};
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -40,7 +41,30 @@ void otr_run(kernel_t kernel, const uint32_t* grid, const uint64_t* block, uint6
 pub(crate) const ADDRESSES: usize = 9;
 
 /// A text that is loaded into this process.
-pub(crate) struct Loaded(Library);
+pub(crate) struct Loaded {
+    library: Library,
+    binary: Vec<u8>,
+}
+
+/// Begins the compiled form, in front of a checksum: the system's loader trusts what it is given. What is checked and
+/// what is not are two forms.
+fn mark(checked: bool) -> &'static [u8; 8] {
+    if checked { b"otrdialc" } else { b"otrdial1" }
+}
+
+/// A hash that finds accidents (FNV-1a, 64 bits).
+fn checksum(bytes: &[u8]) -> [u8; 8] {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step).to_le_bytes()
+}
+
+/// A name for a file that no other call has.
+fn fresh() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let file = format!("otr-dialect-{}-{number}.so", std::process::id());
+    std::env::temp_dir().join(file)
+}
 
 /// `otr_run` of a text.
 pub(crate) type RunFn = unsafe extern "C" fn(*const c_void, *const u32, *const u64, u64);
@@ -51,10 +75,7 @@ impl Loaded {
     /// # Errors
     /// What the compiler says.
     pub(crate) fn compile(text: &CStr, checked: bool) -> Result<Self, String> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let file = format!("otr-dialect-{}-{number}.so", std::process::id());
-        let path = std::env::temp_dir().join(file);
+        let path = fresh();
         let mut command = Command::new("cc");
         command.args(["-x", "c", "-std=c11", "-O0", "-shared", "-fPIC", "-w"]);
         // Tests compile many texts, and run each on little data.
@@ -81,18 +102,49 @@ impl Loaded {
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
+        Self::open(&path, checked)
+    }
+
+    /// Loads what [`binary`](Self::binary) gave, in another process too.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn restore(binary: &[u8], checked: bool) -> Result<Self, String> {
+        let library = binary
+            .strip_prefix(mark(checked))
+            .and_then(<[u8]>::split_first_chunk)
+            .filter(|(sum, library)| **sum == checksum(library))
+            .map(|(_, library)| library);
+        let library = library.ok_or("these bytes are no compiled form of this driver")?;
+        let path = fresh();
+        std::fs::write(&path, library).map_err(|error| error.to_string())?;
+        Self::open(&path, checked)
+    }
+
+    /// Opens a library, whose file is gone afterwards.
+    fn open(path: &Path, checked: bool) -> Result<Self, String> {
+        let bytes = std::fs::read(path);
         // SAFETY: the library has no initializers but those of the C runtime.
-        let library = unsafe { Library::new(&path) }.map_err(|error| error.to_string());
+        let library = unsafe { Library::new(path) }.map_err(|error| error.to_string());
         // The mapping stays without the file.
-        let _ = std::fs::remove_file(&path);
-        library.map(Self)
+        let _ = std::fs::remove_file(path);
+        let bytes = bytes.map_err(|error| error.to_string())?;
+        Ok(Self {
+            library: library?,
+            binary: [&mark(checked)[..], &checksum(&bytes), &bytes].concat(),
+        })
+    }
+
+    /// The compiled form.
+    pub(crate) fn binary(&self) -> &[u8] {
+        &self.binary
     }
 
     /// The address of a function, if there is one of this name.
     pub(crate) fn function(&self, name: &CStr) -> Option<usize> {
         // SAFETY: the symbol is taken as an address alone.
         let symbol = unsafe {
-            self.0
+            self.library
                 .get::<unsafe extern "C" fn()>(name.to_bytes_with_nul())
         };
         symbol.ok().map(|symbol| *symbol as usize)

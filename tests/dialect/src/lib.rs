@@ -131,6 +131,10 @@ impl Dialect {
 }
 
 impl Layer for Dialect {
+    fn offers(&self, what: &str, below: bool) -> bool {
+        offers(what, below)
+    }
+
     unsafe fn device_properties(
         &self,
         next: &Next,
@@ -146,7 +150,7 @@ impl Layer for Dialect {
             {
                 // A chip: what host kernels do is not its work.
                 (*properties).flags &= !sys::OTR_DEVICE_CPU;
-                (*properties).code_formats |= 1 << sys::OTR_CODE_OPENCL_C;
+                (*properties).code_formats |= 1 << sys::OTR_CODE_OPENCL_C | 1 << sys::OTR_CODE_ELF;
                 (*properties).features |=
                     sys::OTR_FEATURE_ATOMIC_ADD_F32 | sys::OTR_FEATURE_ATOMIC_64;
                 if self.has_f64 {
@@ -169,19 +173,29 @@ impl Layer for Dialect {
         options: *const c_char,
         module: *mut *mut sys::otr_drv_module,
     ) -> i32 {
-        if format != sys::OTR_CODE_OPENCL_C || code.is_null() {
+        let is_ours = [sys::OTR_CODE_OPENCL_C, sys::OTR_CODE_ELF].contains(&format);
+        if !is_ours || code.is_null() {
             // SAFETY: the caller's arguments.
             return unsafe {
                 next.module_load(driver, device, format, code, size, options, module)
             };
         }
-        // SAFETY: source of `size` bytes with a NUL behind it.
-        let text = unsafe { std::slice::from_raw_parts(code.cast::<u8>(), size + 1) };
-        let loaded = match CStr::from_bytes_until_nul(text) {
-            Ok(text) => self
-                .kept(text)
-                .and_then(|()| Loaded::compile(text, self.checked)),
-            Err(_) => Err("the source has no NUL behind it".to_owned()),
+        let loaded = if format == sys::OTR_CODE_ELF {
+            // SAFETY: compiled code of `size` bytes.
+            let binary = unsafe { std::slice::from_raw_parts(code.cast::<u8>(), size) };
+            match self.keep {
+                Some(_) => Err("texts are kept, so all of them are compiled".to_owned()),
+                None => Loaded::restore(binary, self.checked),
+            }
+        } else {
+            // SAFETY: source of `size` bytes with a NUL behind it.
+            let text = unsafe { std::slice::from_raw_parts(code.cast::<u8>(), size + 1) };
+            match CStr::from_bytes_until_nul(text) {
+                Ok(text) => self
+                    .kept(text)
+                    .and_then(|()| Loaded::compile(text, self.checked)),
+                Err(_) => Err("the source has no NUL behind it".to_owned()),
+            }
         };
         let loaded = match loaded {
             Ok(loaded) => loaded,
@@ -197,6 +211,40 @@ impl Layer for Dialect {
                 .insert(unsafe { *module } as usize, Arc::new(loaded));
         }
         answer
+    }
+
+    unsafe fn module_binary(
+        &self,
+        next: &Next,
+        module: *mut sys::otr_drv_module,
+        binary: *mut c_void,
+        size: *mut u64,
+    ) -> i32 {
+        let loaded = {
+            let code = self.code.lock().unwrap_or_else(PoisonError::into_inner);
+            code.modules.get(&(module as usize)).cloned()
+        };
+        let Some(loaded) = loaded else {
+            // SAFETY: the caller's arguments.
+            return unsafe { next.module_binary(module, binary, size) };
+        };
+        let bytes = loaded.binary();
+        // SAFETY: NULL, or the room that `binary` has.
+        let Some(size) = (unsafe { size.as_mut() }) else {
+            return fail(Code::INVALID_ARGUMENT, "the place for the size is NULL");
+        };
+        if !binary.is_null() {
+            if *size < bytes.len() as u64 {
+                return fail(
+                    Code::INVALID_ARGUMENT,
+                    "too little room for the compiled form",
+                );
+            }
+            // SAFETY: not NULL, so there is room for as many bytes as `size` says.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), binary.cast(), bytes.len()) };
+        }
+        *size = bytes.len() as u64;
+        Code::OK.0
     }
 
     unsafe fn module_unload(&self, next: &Next, module: *mut sys::otr_drv_module) -> i32 {
@@ -309,6 +357,11 @@ impl Layer for Dialect {
     }
 }
 
+/// What the driver has more than `host`: it tells what it compiled.
+fn offers(what: &str, below: bool) -> bool {
+    below || what == "kernel.module_binary"
+}
+
 /// Opens `host`, and the layer for it.
 fn make(options: &str) -> Result<(RawDriver, Box<dyn Layer>)> {
     let pairs: Vec<_> = options
@@ -364,7 +417,7 @@ fn table() -> Option<&'static LayerTable> {
     let made = || {
         below(&[])
             .ok()
-            .map(|raw| LayerTable::over(&raw, |_| false, open))
+            .map(|raw| LayerTable::over(&raw, offers, open))
     };
     TABLE.get_or_init(made).as_ref()
 }

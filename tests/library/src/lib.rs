@@ -410,7 +410,7 @@ fn table() -> Option<&'static LayerTable> {
     let made = || {
         below(&[])
             .ok()
-            .map(|raw| LayerTable::over(&raw, |_| false, open))
+            .map(|raw| LayerTable::over(&raw, |_, below| below, open))
     };
     TABLE.get_or_init(made).as_ref()
 }

@@ -8,7 +8,7 @@ use crate::workspace::Workspace;
 
 /// All crates of the workspace, lowest layer first. A new crate is put in here, which is the moment to
 /// think about where it belongs.
-const LAYERS: [&str; 27] = [
+const LAYERS: [&str; 28] = [
     "outrigger-contract",
     "outrigger-driver-kit",
     "outrigger-driver-opencl",
@@ -19,6 +19,7 @@ const LAYERS: [&str; 27] = [
     "outrigger-trace",
     "outrigger-layers",
     "outrigger-modules",
+    "outrigger-tuner",
     "outrigger-dialect-driver",
     "outrigger-allocator",
     "outrigger-ops",

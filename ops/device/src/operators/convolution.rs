@@ -6,6 +6,7 @@
 
 use std::ffi::CStr;
 
+use outrigger_device::DType;
 use outrigger_ops::{Call, Scalar, Tensor};
 
 use super::product::{DType2, Gather, Multiply, Operands, Product};
@@ -115,12 +116,7 @@ impl Geometry {
     }
 
     /// The narrow side, with a bias.
-    fn narrow(
-        &self,
-        device: &Device,
-        [narrow, wide, weight]: [&Side; 3],
-        bias: Option<i64>,
-    ) -> Result<Multiply> {
+    fn narrow(&self, [narrow, wide, weight]: [&Side; 3], bias: Option<i64>) -> Product {
         let (rows, depth) = (weight.sizes[0] / self.groups, weight.sizes[1]);
         let [n, k] =
             [narrow.places(), weight.places()].map(|places| places.iter().product::<i64>());
@@ -155,7 +151,6 @@ impl Geometry {
             }),
             ..Product::default()
         }
-        .plan(device)
     }
 
     /// The wide side, with a bias.
@@ -247,6 +242,33 @@ impl Geometry {
     }
 }
 
+/// A convolution over dense operands with a step of one, whose output has the size of its input.
+pub(crate) fn same(dtype: DType, input: &[i64], weight: &[i64]) -> Result<Product> {
+    let dense = |sizes: &[i64]| {
+        let mut strides = vec![1; sizes.len()];
+        for at in (1..sizes.len()).rev() {
+            strides[at - 1] = strides[at] * sizes[at];
+        }
+        Side::new(&Tensor::new(0, dtype, sizes, &strides))
+    };
+    let mut sizes = input.to_vec();
+    let (Some(channels), Some(count)) = (sizes.get_mut(1), weight.first()) else {
+        return invalid("an input and a weight have channels");
+    };
+    *channels = *count;
+    let (narrow, wide, weight) = (dense(&sizes)?, dense(input)?, dense(weight)?);
+    let geometry = Geometry {
+        stride: [1; 3],
+        padding: weight.places().map(|size| (size - 1) / 2),
+        dilation: [1; 3],
+        transposed: false,
+        groups: 1,
+        dtype: DType2(dtype, dtype),
+    };
+    geometry.check(&narrow, &wide, &weight)?;
+    Ok(geometry.narrow([&narrow, &wide, &weight], None))
+}
+
 fn place(call: &Call<'_>, at: usize) -> Result<usize> {
     match call.place(at) {
         Some(place) => Ok(place),
@@ -293,7 +315,7 @@ pub(crate) fn make(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prep
         geometry.wide(device, [side, result, kernel], step)?
     } else {
         geometry.check(result, side, kernel)?;
-        geometry.narrow(device, [result, side, kernel], step)?
+        geometry.narrow([result, side, kernel], step).plan(device)?
     };
     Ok(Prepared::new(move |launch| {
         let one = Scalar::I64(1);
@@ -337,7 +359,9 @@ fn make_backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
         }
         let result = Side::new(output)?;
         by_input = Some(match geometry.transposed {
-            true => geometry.narrow(device, [&result, wide, &kernel], None)?,
+            true => geometry
+                .narrow([&result, wide, &kernel], None)
+                .plan(device)?,
             false => geometry.wide(device, [narrow, &result, &kernel], None)?,
         });
     }

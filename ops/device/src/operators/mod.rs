@@ -2,7 +2,7 @@
 
 mod attention;
 mod batch_norm;
-mod convolution;
+pub(crate) mod convolution;
 mod elementwise;
 mod generate;
 mod index;
@@ -11,7 +11,7 @@ mod matmul;
 mod norm;
 mod optimizer;
 mod pool;
-mod product;
+pub(crate) mod product;
 mod reduce;
 mod rows;
 

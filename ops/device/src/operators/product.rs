@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use outrigger_device::DType;
 use outrigger_ops::Scalar;
+use outrigger_tuner::Question;
+use serde::{Deserialize, Serialize};
 
 use crate::call::{Result, unsupported};
 use crate::device::{Class, Device, element};
 use crate::kernel::{Kernel, Parameters};
 use crate::layout::groups;
 use crate::source::{Definitions, Text};
+use crate::tune::Work;
 use crate::work::Launch;
 
 /// How the second matrix is gathered.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Gather {
     pub(crate) divides: bool,
     pub(crate) n_sizes: [i64; 3],
@@ -30,8 +33,8 @@ pub(crate) struct Gather {
     pub(crate) c_n: [i64; 4],
 }
 
-/// A product: sizes, strides, and what follows it. Strides are pairs of row and column.
-#[derive(Clone, Debug, Default)]
+/// A product: sizes, strides, and what follows it. Strides are pairs of row and column. What follows it is not measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Product {
     pub(crate) dtype: DType2,
     pub(crate) sizes: [i64; 3],
@@ -43,15 +46,31 @@ pub(crate) struct Product {
     pub(crate) a_batch: [i64; 2],
     pub(crate) b_batch: [i64; 2],
     pub(crate) c_batch: [i64; 2],
+    #[serde(skip)]
     pub(crate) bias: Option<([i64; 2], [i64; 2])>,
+    #[serde(skip)]
     pub(crate) residual: Option<[i64; 2]>,
+    #[serde(skip)]
     pub(crate) activation: &'static str,
     pub(crate) gather: Option<Gather>,
 }
 
 /// The element type of the operands, and that of the result.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(from = "[u32; 2]", into = "[u32; 2]")]
 pub(crate) struct DType2(pub(crate) DType, pub(crate) DType);
+
+impl From<[u32; 2]> for DType2 {
+    fn from([operands, result]: [u32; 2]) -> Self {
+        Self(DType(operands), DType(result))
+    }
+}
+
+impl From<DType2> for [u32; 2] {
+    fn from(both: DType2) -> Self {
+        [both.0.0, both.1.0]
+    }
+}
 
 impl Default for DType2 {
     fn default() -> Self {
@@ -70,24 +89,253 @@ pub(crate) struct Multiply {
 /// The most words of a launch.
 const WORDS: usize = 20 + 37 + 2;
 
-/// The tile of a group: sizes along m, n and k, and what an item has of it in registers.
-fn tile(device: &Device, class: Class, [m, n, _]: [i64; 3]) -> [i64; 5] {
-    let wide = class.bytes() == 8;
-    match device.is_serial() {
-        true if m <= 8 => [8, 64, 64, 4, 16],
-        true if m <= 32 || n <= 16 => [32, 64, 64, 4, 16],
-        true if wide => [64, 64, 128, 8, 8],
-        true => [128, 64, 128, 8, 16],
-        // 256 items with a square of 4, or fewer with a smaller one.
-        false => match device.group() {
-            256.. => [64, 64, 16, 4, 4],
-            64.. => [32, 32, 16, 4, 4],
-            _ => [16, 16, 16, 4, 4],
-        },
+/// What a group computes: sizes along m, n and k, and what an item has of it in registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Tile {
+    m: i64,
+    n: i64,
+    k: i64,
+    rows: i64,
+    columns: i64,
+}
+
+impl Tile {
+    const fn new(m: i64, n: i64, k: i64, rows: i64, columns: i64) -> Self {
+        Self {
+            m,
+            n,
+            k,
+            rows,
+            columns,
+        }
+    }
+
+    /// What it is called among the candidates.
+    fn name(self) -> String {
+        let Self {
+            m,
+            n,
+            k,
+            rows,
+            columns,
+        } = self;
+        format!("{m}x{n}x{k}, {rows}x{columns}")
+    }
+
+    /// Whether the device can run it.
+    fn fits(self, device: &Device, class: Class, gathers: bool) -> bool {
+        let blocks = (self.m / self.rows) * (self.n / self.columns);
+        let group = i64::from(device.group());
+        blocks % group == 0 && device.has_local(self.local(class, gathers) as u32)
+    }
+
+    /// Bytes of local memory of a group.
+    fn local(self, class: Class, gathers: bool) -> i64 {
+        let of_places = if gathers {
+            32 * self.n + 28 * self.k
+        } else {
+            0
+        };
+        (self.m * (self.k + 1) + self.k * self.n) * class.bytes() as i64 + of_places
     }
 }
 
+/// The smallest of the sizes that is not below `n`, or the last one.
+fn at_least(n: i64, sizes: &[i64]) -> i64 {
+    let fits = sizes.iter().find(|size| **size >= n);
+    fits.or(sizes.last()).copied().unwrap_or(n)
+}
+
+/// The tile where a thread runs a group: rows of sums are vectors, and what is packed of both matrices stays in the caches of
+/// a core.
+fn serial_tile(device: &Device, class: Class, product: &Product) -> Tile {
+    let [m, n, _] = product.sizes;
+    let vector = if class.bytes() == 8 { 8 } else { 16 };
+    let columns = if n <= 4 { 4 } else { vector };
+    if product.work() < LEAST_TUNED {
+        // One tile for all small products: what a text costs is that it is compiled.
+        return Tile::new(32, if n <= 4 { 4 } else { 64 }, 128, 8, columns);
+    }
+    // A wider tile packs the first matrix for more columns.
+    let widest = if product.gather.is_some() { 128 } else { 64 };
+    let (mut tm, mut tn) = (
+        at_least(m, &[32, 64, 128]),
+        at_least(n, &[columns, 64, widest]),
+    );
+    // Each thread of the device needs a group.
+    let batches = product.batches[0].saturating_mul(product.batches[1]);
+    let tiles = |tm: i64, tn: i64| {
+        let (down, across) = (
+            m.unsigned_abs().div_ceil(tm as u64),
+            n.unsigned_abs().div_ceil(tn as u64),
+        );
+        (down as i64)
+            .saturating_mul(across as i64)
+            .saturating_mul(batches)
+    };
+    while tiles(tm, tn) < i64::from(device.units()) && tm.max(tn) > 32 {
+        if tm >= tn { tm /= 2 } else { tn /= 2 }
+    }
+    Tile::new(tm, tn.max(columns), 128, 8, columns)
+}
+
+/// The tiles that come into question, the default first.
+fn tiles(device: &Device, class: Class, product: &Product) -> Vec<Tile> {
+    let first = match device.group() {
+        1 => serial_tile(device, class, product),
+        // 256 items with a square of 4, or fewer with a smaller one.
+        256.. => Tile::new(64, 64, 16, 4, 4),
+        64.. => Tile::new(32, 32, 16, 4, 4),
+        _ => Tile::new(16, 16, 16, 4, 4),
+    };
+    let Tile {
+        m,
+        n,
+        k,
+        rows,
+        columns,
+    } = first;
+    let others = match device.group() {
+        1 => [
+            Tile::new(m, n, 2 * k, rows, columns),
+            Tile::new(m, 2 * n, k, rows, columns),
+            Tile::new(2 * m, n, k, rows, columns),
+            Tile::new(m, n, k, 4, columns),
+            Tile::new(m, n, k, rows, (columns / 2).max(4)),
+            Tile::new((m / 2).max(8), n, k, rows, columns),
+        ],
+        _ => [
+            Tile::new(m, n, 2 * k, rows, columns),
+            Tile::new(2 * m, n, k, 2 * rows, columns),
+            Tile::new(2 * m, 2 * n, k, 2 * rows, 2 * columns),
+            Tile::new(2 * m, 2 * n, k / 2, 2 * rows, 2 * columns),
+            Tile::new(2 * m, n, k, rows, columns),
+            Tile::new(m, n, k / 2, rows, columns),
+        ],
+    };
+    let mut tiles = vec![first];
+    for tile in others {
+        if !tiles.contains(&tile) {
+            tiles.push(tile);
+        }
+    }
+    tiles.retain(|tile| tile.fits(device, class, product.gather.is_some()));
+    tiles
+}
+
+/// A product with fewer multiplications than this is not tuned, and has no tile of its own: a launch takes longer.
+const LEAST_TUNED: i64 = 1 << 18;
+
 impl Product {
+    /// A product of dense matrices.
+    pub(crate) fn dense(dtype: DType, [m, n, k]: [i64; 3]) -> Self {
+        Self {
+            dtype: DType2(dtype, dtype),
+            sizes: [m, n, k],
+            batches: [1, 1],
+            a: [k, 1],
+            b: [n, 1],
+            c: [n, 1],
+            ..Self::default()
+        }
+    }
+
+    /// The question which tile is the best, and the names of the tiles.
+    pub(crate) fn variants(&self, device: &Device) -> Result<(Question, Vec<String>)> {
+        let tiles = tiles(device, device.class(self.dtype.0)?, self);
+        let names = tiles.iter().map(|tile| tile.name()).collect();
+        Ok((self.question(device), names))
+    }
+
+    /// Sizes are rounded up to powers of two.
+    fn question(&self, device: &Device) -> Question {
+        let about = |size: i64| size.unsigned_abs().max(1).next_power_of_two();
+        let [m, n, k] = self.sizes.map(about);
+        let batches = about(self.batches[0].saturating_mul(self.batches[1]));
+        let mut class = format!("{m}x{n}x{k}, {batches} times");
+        let operator = match &self.gather {
+            Some(gather) if gather.divides => "convolution, divided",
+            Some(_) => "convolution",
+            None => {
+                class += if self.a[1] == 1 {
+                    ", a"
+                } else {
+                    ", a transposed"
+                };
+                class += if self.b[1] == 1 {
+                    ", b"
+                } else {
+                    ", b transposed"
+                };
+                "matmul"
+            }
+        };
+        device.question(Text::Matmul, operator, class, self.dtype.0)
+    }
+
+    /// How many elements the first matrix, the second one and the result reach over. Strides are not negative.
+    pub(crate) fn reach(&self) -> [i64; 3] {
+        let [m, n, k] = self.sizes;
+        let last = |sizes: &[i64], strides: &[i64]| -> i64 {
+            sizes
+                .iter()
+                .zip(strides)
+                .map(|(size, stride)| (size - 1).max(0) * stride)
+                .sum()
+        };
+        let batched = |batch: [i64; 2]| last(&self.batches, &batch) + 1;
+        let (a, b, c) = match &self.gather {
+            None => (
+                last(&[m, k], &self.a),
+                last(&[k, n], &self.b),
+                last(&[m, n], &self.c),
+            ),
+            Some(gather) => {
+                let four = |total: i64, three: [i64; 3]| {
+                    let [d, h, w] = three;
+                    [total / (d * h * w).max(1), d, h, w]
+                };
+                let (of_n, of_k) = (four(n, gather.n_sizes), four(k, gather.k_sizes));
+                (
+                    last(&[m], &self.a[..1]) + last(&of_k, &gather.a_k),
+                    last(&[of_n[0], of_k[0]], &[gather.n_first, gather.k_first])
+                        + last(&gather.limit, &gather.place),
+                    last(&[m], &self.c[..1]) + last(&of_n, &gather.c_n),
+                )
+            }
+        };
+        [
+            a + batched(self.a_batch),
+            b + batched(self.b_batch),
+            c + batched(self.c_batch),
+        ]
+    }
+
+    /// How many multiplications it takes.
+    fn work(&self) -> i64 {
+        let sizes = self.sizes.iter().chain(&self.batches);
+        sizes.fold(1, |work: i64, size| work.saturating_mul(*size))
+    }
+
+    /// The tile to use.
+    fn tile(&self, device: &Device, class: Class) -> Result<Tile> {
+        let tiles = tiles(device, class, self);
+        let chosen = if self.work() < LEAST_TUNED {
+            0
+        } else {
+            let names: Vec<_> = tiles.iter().map(|tile| tile.name()).collect();
+            device.choose(&self.question(device), &names, || {
+                Work::Product(self.clone())
+            })
+        };
+        match tiles.get(chosen) {
+            Some(tile) => Ok(*tile),
+            None => unsupported(
+                "no tile of a product fits the groups and the local memory of the device",
+            ),
+        }
+    }
+
     pub(crate) fn plan(&self, device: &Device) -> Result<Multiply> {
         let class = device.class(self.dtype.0)?;
         let [m, n, k] = self.sizes;
@@ -120,15 +368,7 @@ impl Product {
         if m > MOST || n > MOST || k > MOST {
             return unsupported("a product of matrices of more than 2^30 rows or columns");
         }
-        let [tm, tn, tk, rm, rn] = tile(device, class, self.sizes);
-        let items = (tm / rm) * (tn / rn);
-        if items < i64::from(device.group()) {
-            return unsupported("groups of this size");
-        }
-        let local = (tm * (tk + 1) + tk * tn) * class.bytes() as i64 + 20 * (tn + tk) * 2;
-        if !device.has_local(local as u32) {
-            return unsupported("the device has too little local memory for a product of matrices");
-        }
+        let tile = self.tile(device, class)?;
         let mut definitions = Definitions::default();
         definitions
             .set("A", element(self.dtype.0))
@@ -137,11 +377,11 @@ impl Product {
             .set("T", class.name())
             .set("FLOATS", i32::from(class.is_float()));
         definitions
-            .set("TM", tm)
-            .set("TN", tn)
-            .set("TK", tk)
-            .set("RM", rm)
-            .set("RN", rn);
+            .set("TM", tile.m)
+            .set("TN", tile.n)
+            .set("TK", tile.k)
+            .set("RM", tile.rows)
+            .set("RN", tile.columns);
         definitions.set("A_DENSE", i32::from(self.a[1] == 1));
         definitions.set("B_DENSE", i32::from(self.b[1] == 1));
         definitions.set("BIAS", i32::from(self.bias.is_some()));
@@ -177,7 +417,7 @@ impl Product {
             words: words.len() + 2,
         };
         multiply.kernel = Some(device.kernel(Text::Matmul, definitions, takes)?);
-        let tiles = i64::from(groups(m, tm)?).saturating_mul(i64::from(groups(n, tn)?));
+        let tiles = i64::from(groups(m, tile.m)?).saturating_mul(i64::from(groups(n, tile.n)?));
         multiply.groups = groups(tiles.saturating_mul(batches), 1)?;
         Ok(multiply)
     }

@@ -1,0 +1,106 @@
+//! Questions and their answers, as they are kept, exported and pinned.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use outrigger_store::{Key, Kind};
+use serde::{Deserialize, Serialize};
+
+/// Tuned choices. The version changes with what is stored, and with the parts of the key.
+pub(crate) const KIND: Kind = Kind::new("tuned", 1);
+
+/// A kernel, a class of sizes and a device, for which one variant is the best. All of it is text for people and part of
+/// the key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// The driver and its version.
+    pub driver: String,
+    /// The device: its name, and what tells it from others of that name.
+    pub device: String,
+    /// What is computed.
+    pub operator: String,
+    /// The class of sizes and layouts.
+    pub class: String,
+    /// The element type.
+    pub dtype: String,
+    /// A hash of the code ([`hash`]).
+    pub code: String,
+    /// The version of the library.
+    pub version: String,
+}
+
+impl Question {
+    pub(crate) fn key(&self) -> Key {
+        let parts = [
+            ("driver", &self.driver),
+            ("device", &self.device),
+            ("operator", &self.operator),
+            ("class", &self.class),
+            ("dtype", &self.dtype),
+            ("code", &self.code),
+            ("version", &self.version),
+        ];
+        let begin = KIND.key();
+        let key = parts
+            .iter()
+            .fold(begin, |key, (name, value)| key.part(name, value.as_bytes()));
+        key.finish()
+    }
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            operator,
+            class,
+            dtype,
+            device,
+            ..
+        } = self;
+        write!(f, "{operator} {class} {dtype} on {device}")
+    }
+}
+
+/// A hash of the code that a question is about.
+pub fn hash(code: &[&str]) -> String {
+    let key = code
+        .iter()
+        .fold(KIND.key(), |key, text| key.part("code", text.as_bytes()));
+    key.finish().name()
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Choice {
+    /// What it answers.
+    pub question: Question,
+    /// The candidate.
+    pub chosen: String,
+    /// Whether a person has chosen it.
+    #[serde(default)]
+    pub pinned: bool,
+    /// The time of each candidate in nanoseconds; none for one that failed.
+    #[serde(default)]
+    pub measured: BTreeMap<String, Option<u64>>,
+}
+
+impl Choice {
+    pub(crate) fn new(question: Question) -> Self {
+        Self {
+            question,
+            chosen: String::new(),
+            pinned: false,
+            measured: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn read(value: &[u8]) -> Option<Self> {
+        serde_json::from_slice(value).ok()
+    }
+
+    pub(crate) fn write(&self) -> Option<Vec<u8>> {
+        serde_json::to_vec(self).ok()
+    }
+}

@@ -1,0 +1,270 @@
+//! The project's one tuner. Code that exists in several variants asks it which one to use: [`Tuner::choose`] gives the
+//! choice that is kept in the store, or measures the candidates once if it may.
+//!
+//! Candidates are measured in a worker process, one after the other, so that one that crashes, hangs or corrupts memory harms
+//! nobody. It has failed then, and the next one gets a new worker. The worker is the command `outrigger tune --worker`,
+//! which calls [`serve`].
+//!
+//! This crate never knows what it measures: a candidate is a name, and a task is JSON that the worker understands. It must
+//! never measure in the process that asks, and never fail a call: who asks gets the default variant at worst.
+//!
+//! # Words
+//!
+//! - *Question*: a kernel, a class of sizes and a device, for which one variant is the best.
+//! - *Candidate*: the name of a variant. The first one of a list is the default.
+//! - *Choice*: the answer to a question, measured or pinned by a person.
+//! - *Task*: what the worker has to run to measure the candidates of a question.
+
+#![forbid(unsafe_code)]
+
+mod choice;
+mod mode;
+mod serve;
+mod worker;
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outrigger_locks::{Mutex, Rank};
+use outrigger_store::Store;
+use serde_json::Value;
+
+pub use choice::{Choice, Question, hash};
+pub use mode::{MODE_VARIABLE, Mode, WORKER_VARIABLE};
+pub use serve::{serve, trying};
+use worker::{Outcome, Worker};
+
+/// What a candidate may take, with the compilation of its code.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A choice stays with the default unless another candidate takes at most this part of its time: the rest is noise.
+const GAIN: (u64, u64) = (97, 100);
+
+/// What makes the command that starts a worker, or why there is none.
+pub type Starter = Box<dyn Fn() -> Result<Command, String> + Send + Sync>;
+
+/// Gives the choices, over a store.
+pub struct Tuner {
+    store: Store,
+    mode: Mode,
+    starter: Starter,
+    limit: Duration,
+    /// The answers of this process. A question is looked up on the disk once.
+    known: Mutex<HashMap<Question, Option<String>>>,
+    /// Whether it was said that something cannot be measured.
+    said: AtomicBool,
+    /// The one worker. Who measures holds it, and others wait, so that two candidates never run at a time.
+    worker: Mutex<Worker>,
+}
+
+/// Why a setting makes no sense, or what the disk says.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Problem(pub(crate) String);
+
+impl Tuner {
+    /// A tuner over a store, whose worker `starter` starts.
+    pub fn new(store: Store, mode: Mode, starter: Starter) -> Self {
+        Self {
+            store,
+            mode,
+            starter,
+            limit: LIMIT,
+            said: AtomicBool::new(false),
+            known: Mutex::new(Rank::TunedChoices, HashMap::new()),
+            worker: Mutex::new(Rank::Tuning, Worker::default()),
+        }
+    }
+
+    /// The same with another limit for the time of a candidate.
+    #[must_use]
+    pub fn with_limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The variant for a question: a number in `candidates`. `task` is asked for if they are to be measured; `None`: the
+    /// worker could not run it. A question with fewer than two candidates is none.
+    pub fn choose(
+        &self,
+        question: &Question,
+        candidates: &[String],
+        task: impl FnOnce() -> Option<Value>,
+    ) -> usize {
+        let place = |name: &str| candidates.iter().position(|one| one == name);
+        if let Some(name) = serve::tried() {
+            return place(&name).unwrap_or(0);
+        }
+        if self.mode == Mode::Off || candidates.len() < 2 {
+            return 0;
+        }
+        let known = self.known.lock().get(question).cloned();
+        let name = known.unwrap_or_else(|| {
+            let mut name = self
+                .stored(question, candidates)
+                .map(|choice| choice.chosen);
+            if name.is_none()
+                && self.mode == Mode::On
+                && let Some(task) = task()
+            {
+                name = self.measured(question, candidates, &task);
+            }
+            self.known.lock().insert(question.clone(), name.clone());
+            name
+        });
+        name.and_then(|name| place(&name)).unwrap_or(0)
+    }
+
+    /// Measures all candidates of a question, and keeps the choice, if there is none yet; `again`: if there is no pinned one.
+    ///
+    /// # Errors
+    /// That the worker cannot be started, or why each candidate failed.
+    pub fn measure(
+        &self,
+        question: &Question,
+        candidates: &[String],
+        task: &Value,
+        again: bool,
+    ) -> Result<Choice, Problem> {
+        let mut worker = self.worker.lock();
+        // Who held it may have measured the same.
+        if let Some(choice) = self.stored(question, candidates)
+            && (!again || choice.pinned)
+        {
+            return Ok(choice);
+        }
+        let (mut choice, mut reasons) = (Choice::new(question.clone()), Vec::new());
+        for name in candidates {
+            let time = match worker.measure(&self.starter, self.limit, name, task) {
+                Outcome::Time(time) => Some(time),
+                Outcome::NoWorker(reason) => {
+                    return Err(Problem(format!("the worker cannot be started: {reason}")));
+                }
+                Outcome::Failed(reason) => {
+                    tracing::warn!(target: "outrigger::tune", %question, candidate = name, reason,
+                        "a candidate failed");
+                    reasons.push(format!("{name}: {reason}"));
+                    None
+                }
+            };
+            choice.measured.insert(name.clone(), time);
+        }
+        drop(worker);
+        let time = |name: &String| choice.measured.get(name).copied().flatten();
+        let times = candidates
+            .iter()
+            .filter_map(|name| Some((time(name)?, name)));
+        let Some((best_time, best)) = times.min_by_key(|(time, _)| *time) else {
+            return Err(Problem(format!(
+                "every candidate failed: {}",
+                reasons.join("; ")
+            )));
+        };
+        let default = candidates
+            .first()
+            .filter(|name| time(name).is_some_and(|time| best_time * GAIN.1 > time * GAIN.0));
+        choice.chosen = default.unwrap_or(best).clone();
+        tracing::info!(target: "outrigger::tune", %question, chosen = choice.chosen,
+            measured = ?choice.measured, "candidates were measured");
+        self.keep(&choice);
+        Ok(choice)
+    }
+
+    /// All choices of the store.
+    ///
+    /// # Errors
+    /// What the system answers where the folder cannot be read.
+    pub fn choices(&self) -> Result<Vec<Choice>, Problem> {
+        let values = self.store.values(choice::KIND);
+        let values =
+            values.map_err(|error| Problem(format!("the store cannot be read: {error}")))?;
+        let mut choices: Vec<_> = values
+            .iter()
+            .filter_map(|value| Choice::read(value))
+            .collect();
+        choices.sort_by(|a, b| a.question.cmp(&b.question));
+        Ok(choices)
+    }
+
+    /// Keeps choices as a person wants them: they are not measured again.
+    ///
+    /// # Errors
+    /// If the store does not keep one.
+    pub fn pin(&self, choices: &[Choice]) -> Result<(), Problem> {
+        for choice in choices {
+            let pinned = Choice {
+                pinned: true,
+                ..choice.clone()
+            };
+            if !self.keep(&pinned) {
+                let why = self.store.folder().err().unwrap_or("the disk refuses it");
+                return Err(Problem(format!("nothing can be kept: {why}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes choices, also pinned ones: their questions are open again.
+    pub fn forget(&self, choices: &[Choice]) {
+        for choice in choices {
+            self.store.remove(&choice.question.key());
+        }
+        self.known.lock().clear();
+    }
+
+    /// What is chosen after a measurement that nobody waits to hear about.
+    fn measured(&self, question: &Question, candidates: &[String], task: &Value) -> Option<String> {
+        match self.measure(question, candidates, task, false) {
+            Ok(choice) => Some(choice.chosen),
+            Err(problem) => {
+                if self.said.swap(true, Ordering::Relaxed) {
+                    tracing::debug!(target: "outrigger::tune", %question, %problem, "nothing was chosen");
+                } else {
+                    tracing::warn!(target: "outrigger::tune", %question, %problem,
+                        "nothing was chosen; the default is used");
+                }
+                None
+            }
+        }
+    }
+
+    fn keep(&self, choice: &Choice) -> bool {
+        choice
+            .write()
+            .is_some_and(|value| self.store.put(&choice.question.key(), &value))
+    }
+
+    /// The choice that is kept, if it is one of the candidates.
+    fn stored(&self, question: &Question, candidates: &[String]) -> Option<Choice> {
+        let key = question.key();
+        let value = self.store.get(&key)?;
+        let choice = Choice::read(&value).filter(|choice| choice.question == *question);
+        match choice {
+            Some(choice) if candidates.contains(&choice.chosen) => {
+                tracing::debug!(target: "outrigger::tune", %question, chosen = choice.chosen,
+                    pinned = choice.pinned, "a choice is used");
+                Some(choice)
+            }
+            Some(choice) => {
+                tracing::warn!(target: "outrigger::tune", %question, chosen = choice.chosen,
+                    "a choice is ignored: there is no such candidate");
+                None
+            }
+            None => {
+                tracing::warn!(target: "outrigger::tune", %question, "what is kept is no choice; it is removed");
+                self.store.remove(&key);
+                None
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Tuner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tuner")
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}
