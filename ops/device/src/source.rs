@@ -73,6 +73,9 @@ texts! {
     Optimizer "optimizer";
     NllLoss "nll_loss";
     Indexed "indexed";
+    Picked "picked";
+    Sort "sort";
+    Scan "scan";
     Pool "pool";
     Attention "attention";
     Generate "generate";

@@ -2,6 +2,7 @@
 
 mod attention;
 mod batch_norm;
+mod cat;
 mod convolution;
 mod elementwise;
 mod generate;
@@ -10,10 +11,14 @@ mod loss;
 mod matmul;
 mod norm;
 mod optimizer;
+mod picked;
 mod pool;
 mod product;
 mod reduce;
 mod rows;
+mod scan;
+mod sort;
+mod sums;
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -51,6 +56,10 @@ fn all() -> Vec<(&'static CStr, Maker)> {
     add(&mut optimizer::names(), optimizer::make);
     add(&mut loss::names(), loss::make);
     add(&mut index::names(), index::make);
+    add(&mut cat::names(), cat::make);
+    add(&mut picked::names(), picked::make);
+    add(&mut sort::names(), sort::make);
+    add(&mut scan::names(), scan::make);
     add(&mut attention::names(), attention::make);
     add(&mut pool::names(), pool::make);
     add(&mut generate::names(), generate::make);
