@@ -76,6 +76,10 @@ texts! {
     Picked "picked";
     Sort "sort";
     Scan "scan";
+    GroupNorm "group_norm";
+    Resample "resample";
+    Loss "loss";
+    Cell "cell";
     Pool "pool";
     Attention "attention";
     Generate "generate";

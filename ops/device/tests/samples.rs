@@ -379,6 +379,24 @@ fn long_lines_have_running_results() {
     serves(c"cummax", &[one()], &[one(), indices], &of_dimension, &[]);
 }
 
+/// A sum of more parts than one group adds.
+#[test]
+fn losses_of_many_elements_are_reduced() {
+    for reduction in [0, 1, 2] {
+        let arguments = [
+            Argument::Input(0),
+            Argument::Input(1),
+            Argument::Int(reduction),
+            Argument::Scalar(0),
+        ];
+        let inputs = [&[70, 100], &[1, 100]].map(|sizes| Given::new(DType::F32, sizes));
+        let whole: &[i64] = if reduction == 0 { &[70, 100] } else { &[] };
+        let out = [Given::new(DType::F32, whole)];
+        let beta = [Scalar::F64(0.3)];
+        serves(c"smooth_l1_loss", &inputs, &out, &arguments, &beta);
+    }
+}
+
 /// What the kernel does not use fails the queue, and the output is written where the index is right.
 #[test]
 fn an_index_that_is_not_there_fails_the_queue() {
