@@ -80,6 +80,8 @@ texts! {
     Resample "resample";
     Loss "loss";
     Cell "cell";
+    Bag "bag";
+    Quantized "quantized";
     Pool "pool";
     Attention "attention";
     Generate "generate";

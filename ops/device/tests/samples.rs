@@ -222,9 +222,11 @@ fn compare(driver: &Driver, id: OperatorId, call: &Call<'_>) -> Result<bool, Str
 /// Enough to compile every text for each kind of register and of conversion; the conformance suite has the others.
 const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::I64, DType::BOOL];
 
-/// Operators whose operands cannot be any numbers: they are results of their forward. The conformance suite judges them.
-const PARTICULAR: [&CStr; 4] = [
+/// Operators whose operands cannot be any numbers: some are results of their forward, others in order. The conformance suite
+/// judges them.
+const PARTICULAR: [&CStr; 5] = [
     c"attention_backward",
+    c"embedding_bag",
     c"max_pool2d_backward",
     c"max_pool3d_backward",
     c"adaptive_max_pool2d_backward",
@@ -394,6 +396,37 @@ fn losses_of_many_elements_are_reduced() {
         let out = [Given::new(DType::F32, whole)];
         let beta = [Scalar::F64(0.3)];
         serves(c"smooth_l1_loss", &inputs, &out, &arguments, &beta);
+    }
+}
+
+/// For few rows the weight is read as it is, for more it is written out first.
+#[test]
+fn products_with_quantized_weights_are_right_for_few_and_many_rows() {
+    for (rows, bits) in [(3, 8), (3, 4), (20, 8), (20, 4)] {
+        let (weight, bytes) = match bits {
+            8 => (DType::I8, 32),
+            _ => (DType::U8, 16),
+        };
+        for zeros in [Argument::None, Argument::Input(3)] {
+            let arguments = [
+                Argument::Input(0),
+                Argument::Input(1),
+                Argument::Input(2),
+                zeros.clone(),
+                Argument::Int(8),
+                Argument::Int(bits),
+            ];
+            let mut inputs = vec![
+                Given::new(DType::F32, &[rows, 32]),
+                Given::new(weight, &[6, bytes]),
+                Given::new(DType::F32, &[6, 4]),
+            ];
+            if zeros != Argument::None {
+                inputs.push(Given::new(DType::F32, &[6, 4]));
+            }
+            let out = [Given::new(DType::F32, &[rows, 6])];
+            serves(c"quantized_mm", &inputs, &out, &arguments, &[]);
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The operators that are made from kernels, by name. Each file has those that share a text.
 
 mod attention;
+mod bag;
 mod batch_norm;
 mod cat;
 mod cell;
@@ -17,10 +18,12 @@ mod optimizer;
 mod picked;
 mod pool;
 mod product;
+mod quantized;
 mod reduce;
 mod resample;
 mod rows;
 mod scan;
+mod scatter_reduce;
 mod sort;
 mod sums;
 
@@ -68,6 +71,9 @@ fn all() -> Vec<(&'static CStr, Maker)> {
     add(&mut resample::names(), resample::make);
     add(&mut element_loss::names(), element_loss::make);
     add(&mut cell::names(), cell::make);
+    add(&mut scatter_reduce::names(), scatter_reduce::make);
+    add(&mut bag::names(), bag::make);
+    add(&mut quantized::names(), quantized::make);
     add(&mut attention::names(), attention::make);
     add(&mut pool::names(), pool::make);
     add(&mut generate::names(), generate::make);
