@@ -1,8 +1,8 @@
 /* Attention and its gradients. Scores are never held for more than a block of keys (or queries) at a time.
  *
  *   KIND     0 forward, a group has a query; 1 for each query the product of output and gradient, into a workspace; 2 the
- *            gradient of a query; 3 the gradients of a key and its value
- *   A, STAT, M  element types of operands, of logsumexp, and of the mask
+ *            gradient of a query; 3 the gradients of a key and its value; 4 the gradient of a mask, CHUNK elements by a group
+ *   A, STAT, M  element types of operands, of logsumexp, and of the mask; OF_MASK that of its gradient
  *   MASK     0 none, 1 what is true is seen, 2 it is added to the scores
  *   D, E     elements of a query or key, and of a value
  *   BLOCK    of keys or queries
@@ -15,6 +15,9 @@ typedef struct {
   i64 of_query[4], of_key[4], of_value[4];
   i64 seed, offset;
   OTR_WORD(T) scale, dropout;
+#if KIND == 4
+  i64 sizes[4], of_mask[4];           /* of the mask, 1 where it is broadcast, and the strides of its gradient */
+#endif
 } arguments_t;
 
 #define OWN(n) ((n + OTR_GROUP_SIZE - 1) / OTR_GROUP_SIZE)
@@ -52,7 +55,7 @@ OTR_FUNCTION T otr_kept(const arguments_t* args, i64 sample, i64 head, i64 query
 #define MASKED(score, sample, head, query, key) (void)mask
 #endif
 
-#if KIND != 3
+#if KIND < 3
 /* The group's query. */
 #define ROW \
   const i64 row = OTR_GROUP_ID(0), query = row % args.queries, head = row / args.queries % args.heads; \
@@ -196,7 +199,7 @@ OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLO
   }
 }
 
-#else
+#elif KIND == 3
 OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLOBAL const OTR_MEMORY(A) * keys,
     OTR_GLOBAL const OTR_MEMORY(A) * values, MASK_PARAMETER OTR_GLOBAL const OTR_MEMORY(A) * grads,
     OTR_GLOBAL const OTR_MEMORY(STAT) * sums, OTR_GLOBAL const T* products, OTR_GLOBAL OTR_MEMORY(A) * of_keys,
@@ -276,5 +279,49 @@ OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLO
   (void)of_values;
   (void)to_k;
   (void)to_v;
+}
+
+#else
+/* The places of dimension d that an element of the mask stands for. */
+#define EACH(name, d, count) \
+  for (i64 name = args.sizes[d] == 1 ? 0 : place[d]; name < (args.sizes[d] == 1 ? (count) : place[d] + 1); name++)
+
+OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLOBAL const OTR_MEMORY(A) * keys,
+    OTR_GLOBAL const OTR_MEMORY(A) * values, MASK_PARAMETER OTR_GLOBAL const OTR_MEMORY(A) * grads,
+    OTR_GLOBAL const OTR_MEMORY(STAT) * sums, OTR_GLOBAL const T* products, OTR_GLOBAL OTR_MEMORY(OF_MASK) * of_mask,
+    const arguments_t args) {
+  const i64 all = args.sizes[0] * args.sizes[1] * args.sizes[2] * args.sizes[3];
+  const i64 begin = (i64)OTR_GROUP_ID(0) * CHUNK, end = begin + CHUNK < all ? begin + CHUNK : all;
+  for (i64 at = begin + OTR_LANE; at < end; at += OTR_GROUP_SIZE) {
+    i64 place[4], rest = at, to = 0;
+    SUM sum = 0;
+    for (i32 d = 3; d >= 0; d--) {
+      place[d] = rest % args.sizes[d];
+      rest /= args.sizes[d];
+      to += place[d] * args.of_mask[d];
+    }
+    EACH(sample, 0, args.samples) EACH(head, 1, args.heads) EACH(query, 2, args.queries) EACH(key, 3, args.keys) {
+      const i64 group = head / (args.heads / args.groups);
+      const i64 q = sample * args.query[0] + head * args.query[1] + query * args.query[2];
+      const i64 k = sample * args.key[0] + group * args.key[1] + key * args.key[2];
+      const i64 v = sample * args.value[0] + group * args.value[1] + key * args.value[2];
+      const i64 grad = sample * args.grad[0] + head * args.grad[1] + query * args.grad[2];
+      const T total = OTR_LOAD(STAT, T, sums, sample * args.sums[0] + head * args.sums[1] + query * args.sums[2]);
+      T score, of_weight;
+      if ((args.causal && key > query) || total == (T)(-OTR_INFINITY_F32)) continue;
+#define LEFT(c) OTR_LOAD(A, T, queries, q + (c) * args.query[3])
+#define RIGHT(c) OTR_LOAD(A, T, keys, k + (c) * args.key[3])
+#define VALUE(c) OTR_LOAD(A, T, values, v + (c) * args.value[3])
+#define GRAD(c) OTR_LOAD(A, T, grads, grad + (c) * args.grad[3])
+      DOT(score, D, LEFT, RIGHT);
+      score *= args.scale.value;
+      MASKED(score, sample, head, query, key);
+      DOT(of_weight, E, VALUE, GRAD);
+      of_weight *= otr_kept(&args, sample, head, query, key);
+      const T product = products[(sample * args.heads + head) * args.queries + query];
+      sum += (SUM)(F(exp)(score - total) * (of_weight - product));
+    }
+    OTR_STORE(OF_MASK, SUM, of_mask, to, sum);
+  }
 }
 #endif

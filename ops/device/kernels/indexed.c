@@ -2,9 +2,10 @@
  *
  *   KIND      0: out[p] = in[p, with the index at p in the place of one dimension] (gather, index_select, embedding);
  *             1: out[p, with the index ...] is added in[p] (embedding_dense_backward, scatter_add, index_add);
- *             2: out[p, with the index ...] becomes in[p] (scatter, index_copy), 3: a number (index_fill, scatter of one)
+ *             2: out[p, with the index ...] becomes in[p] (scatter, index_copy), 3: a number (index_fill, scatter of one);
+ *             4: out[p, with the index ...] is joined with in[p] by JOIN(a, b) (scatter_reduce), 5: is counted up
  *   A, OUT    element types; I of the index
- *   T         the register type
+ *   T         the register type; in kind 4 the element type of `out` too, and U the integer of its bits
  *   FROM_END  1: a negative index counts from the end
  *   CHUNK     elements of a group
  *
@@ -20,6 +21,26 @@ typedef struct {
   i64 index[8], in[8], out[8]; /* strides by the place p; where the index leads along a dimension, 0 */
   OTR_WORD(T) number;
 } arguments_t;
+
+#if KIND == 4
+#if FLOATS
+#define BITS(x) F(bits)(x)
+#define OF_BITS(x) F(of_bits)(x)
+#else
+#define BITS(x) ((U)(x))
+#define OF_BITS(x) ((T)(x))
+#endif
+OTR_FUNCTION void otr_join(OTR_GLOBAL T* place, T x) {
+  OTR_GLOBAL U* bits = (OTR_GLOBAL U*)place;
+  U old = OTR_CALL(atomic_load, U)(bits), joined = BITS(JOIN(OF_BITS(old), x));
+  while (joined != old) {
+    const U seen = OTR_CALL(atomic_cas, U)(bits, old, joined);
+    if (seen == old) return;
+    old = seen;
+    joined = BITS(JOIN(OF_BITS(old), x));
+  }
+}
+#endif
 
 OTR_KERNEL(indexed)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * in, OTR_GLOBAL const OTR_MEMORY(I) * indices,
     OTR_GLOBAL OTR_MEMORY(OUT) * out, OTR_GLOBAL i64* wrong, const arguments_t args) {
@@ -47,6 +68,11 @@ OTR_KERNEL(indexed)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * in, OTR_GLOBAL con
     if (there) OTR_CALL(atomic_add, OUT)(out + to + k * args.step, args.number.value * OTR_LOAD(A, T, in, from));
 #elif KIND == 2
     if (there) OTR_STORE(OUT, T, out, to + k * args.step, OTR_LOAD(A, T, in, from));
+#elif KIND == 4
+    if (there) otr_join(out + to + k * args.step, OTR_LOAD(A, T, in, from));
+#elif KIND == 5
+    (void)from;
+    if (there) OTR_CALL(atomic_add, OUT)(out + to + k * args.step, 1);
 #else
     (void)from;
     if (there) OTR_STORE(OUT, T, out, to + k * args.step, args.number.value);

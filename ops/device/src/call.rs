@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::mem::offset_of;
 
 use outrigger_device::{Code, DType, sys};
-use outrigger_ops::{Argument, Call, Scalar, Tensor, Value};
+use outrigger_ops::{Argument, Call, OperatorId, PlanError, Scalar, Tensor, Value};
 
 /// Why a call gets no operator: a code, and a text for people.
 #[derive(Debug)]
@@ -32,6 +32,19 @@ pub(crate) fn unsupported<T>(text: impl Into<String>) -> Result<T> {
 #[cold]
 pub(crate) fn invalid<T>(text: impl Into<String>) -> Result<T> {
     Err(Refusal::new(Code::INVALID_ARGUMENT, text))
+}
+
+/// Refuses what the operator's host kernel refuses, so that sizes and element types are checked at one place. Scalars do not
+/// count, because a launch brings its own.
+pub(crate) fn agrees(name: &CStr, call: &Call<'_>) -> Result<()> {
+    let Some(id) = OperatorId::find(name) else {
+        return unsupported("there is no such operator");
+    };
+    match outrigger_ops::plan(id, call) {
+        Ok(_) => Ok(()),
+        Err(PlanError::Unsupported(text)) => unsupported(text),
+        Err(PlanError::Invalid(text)) => invalid(text),
+    }
 }
 
 /// The most scalars of a call.

@@ -368,6 +368,9 @@ fn make(offer: &Offer, name: &CStr, call: &Call<'_>) -> call::Result<Given> {
     if let Some(Err(error)) = id.map(|id| check(id, call)) {
         return call::invalid(error.to_string());
     }
+    if call.inputs.len() + call.outputs.len() > OPERANDS {
+        return call::unsupported(format!("more than {OPERANDS} operands"));
+    }
     let prepared = maker(device, name, call)?;
     let bytes = prepared.workspace_bytes;
     let counts = [call.inputs.len(), call.outputs.len()];

@@ -120,6 +120,58 @@ impl Layout {
     }
 }
 
+/// The strides of a dense tensor, in row-major order.
+pub(crate) fn dense(sizes: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; sizes.len()];
+    for at in (1..sizes.len()).rev() {
+        strides[at - 1] = strides[at] * sizes[at];
+    }
+    strides
+}
+
+/// The lines along a dimension of tensors whose other sizes are the same.
+pub(crate) struct Lines {
+    /// The other dimensions, with the strides of each tensor.
+    pub(crate) others: Layout,
+    /// Elements of a line of the first tensor, and how far they lie apart in each.
+    pub(crate) size: i64,
+    pub(crate) steps: Vec<i64>,
+}
+
+/// Lines along a dimension that may be counted from the end and that there is. A tensor without dimensions is a line of one
+/// element.
+pub(crate) fn along(tensors: &[&Tensor<'_>], dim: i64) -> Result<Lines> {
+    let first = tensors[0];
+    let rank = first.rank();
+    let dim = if dim < 0 { dim + rank as i64 } else { dim } as usize;
+    let all = Layout {
+        sizes: first.sizes().to_vec(),
+        strides: tensors.iter().map(|one| one.strides().to_vec()).collect(),
+    };
+    let others = all.of_dimensions(|at| at != dim).simple(false);
+    if others.rank() > RANK {
+        return unsupported(format!("more than {RANK} dimensions"));
+    }
+    let steps = tensors.iter().map(|one| one.strides().get(dim).copied());
+    Ok(Lines {
+        others,
+        size: first.sizes().get(dim).copied().unwrap_or(1),
+        steps: steps.map(|step| step.unwrap_or(0)).collect(),
+    })
+}
+
+impl Lines {
+    /// Writes sizes and strides into words, eight for each list.
+    pub(crate) fn write(&self, words: &mut [u64]) {
+        let lists = [&self.others.sizes].into_iter().chain(&self.others.strides);
+        for (which, list) in lists.enumerate() {
+            for (word, number) in words[which * RANK..].iter_mut().zip(list) {
+                *word = *number as u64;
+            }
+        }
+    }
+}
+
 /// The ranks for which kernels are made, so that few are compiled.
 pub(crate) fn rank_class(rank: usize) -> Result<usize> {
     match rank {

@@ -71,6 +71,15 @@ texts! {
     Optimizer "optimizer";
     NllLoss "nll_loss";
     Indexed "indexed";
+    Picked "picked";
+    Sort "sort";
+    Scan "scan";
+    GroupNorm "group_norm";
+    Resample "resample";
+    Loss "loss";
+    Cell "cell";
+    Bag "bag";
+    Quantized "quantized";
     Pool "pool";
     Attention "attention";
     Generate "generate";

@@ -123,6 +123,26 @@ impl Launch<'_> {
         unsafe { kernel.launch(self.queue, groups, addresses, words) }
     }
 
+    /// Runs another operator as a part of this one, without scalars. `workspace` is its own.
+    pub(crate) fn part(
+        &mut self,
+        operator: &Prepared,
+        inputs: &[u64],
+        outputs: &[u64],
+        workspace: u64,
+    ) -> std::result::Result<(), i32> {
+        let mut part = Launch {
+            inputs,
+            outputs,
+            scalars: &[],
+            workspace,
+            ..*self
+        };
+        let outcome = (operator.work)(&mut part);
+        self.submitted = part.submitted;
+        outcome
+    }
+
     /// Runs work that leaves wrong indices in the first bytes of the workspace, and lets the queue fail if it did.
     pub(crate) fn checked(
         &mut self,

@@ -245,6 +245,51 @@ fn forward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
     }))
 }
 
+/// The launch of a mask's gradient.
+struct OfMask {
+    kernel: Arc<Kernel>,
+    groups: u32,
+    /// Sizes of the mask and strides of its gradient, behind the words of all kernels.
+    words: [u64; 8],
+}
+
+impl OfMask {
+    fn new(
+        device: &Device,
+        setting: &Setting<'_>,
+        statistic: DType,
+        [mask, out]: [&Tensor<'_>; 2],
+    ) -> Result<Self> {
+        if mask.sizes() != out.sizes() || !device.class(out.dtype())?.is_float() {
+            return invalid(
+                "the gradient of a mask has the mask's sizes, and floating-point elements",
+            );
+        }
+        let chunk: i64 = match device.is_serial() {
+            true => 64,
+            false => i64::from(device.group()),
+        };
+        let mut definitions = setting.definitions(device, 4, statistic);
+        definitions
+            .set("OF_MASK", element(out.dtype()))
+            .set("CHUNK", chunk);
+        let takes = Parameters {
+            addresses: 8,
+            words: WORDS + 8,
+        };
+        let (mut words, lead) = ([1; 8], 4 - out.rank());
+        for (at, (size, stride)) in out.sizes().iter().zip(out.strides()).enumerate() {
+            words[lead + at] = *size as u64;
+            words[4 + lead + at] = *stride as u64;
+        }
+        Ok(Self {
+            kernel: device.kernel(Text::Attention, definitions, takes)?,
+            groups: groups(out.numel(), chunk)?,
+            words,
+        })
+    }
+}
+
 fn backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
     let setting = Setting::new(device, call, 1, 7)?;
     let ([n, h, g, l, s], [d, e]) = (setting.sizes, setting.widths);
@@ -258,9 +303,6 @@ fn backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
         call.input(at_out)?,
         call.input(at_sums)?,
     );
-    if call.maybe_output(3).is_some() {
-        return unsupported("the gradient of a mask");
-    }
     let wanted = [
         call.maybe_output(0),
         call.maybe_output(1),
@@ -308,6 +350,11 @@ fn backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
         }
         false => None,
     };
+    let of_mask = match (setting.mask, call.maybe_output(3)) {
+        (Some(mask), Some(out)) => Some(OfMask::new(device, &setting, sums.dtype(), [mask, out])?),
+        (None, Some(_)) => return invalid("the gradient of a mask that is not there"),
+        (_, None) => None,
+    };
     let (words, at_mask) = (setting.finisher(front), setting.at_mask);
     let bytes = rows.unsigned_abs() * setting.class.bytes();
     Ok(Prepared::with_workspace(bytes, move |launch| {
@@ -336,6 +383,14 @@ fn backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
                 or(outputs[2]),
             ];
             launch.run(kernel, keys, &addresses, &words)?;
+        }
+        if let Some(one) = &of_mask {
+            let to = launch.outputs[3];
+            let addresses = [q, k, v, mask, grad, sums, workspace, to];
+            let mut all = [0; WORDS + 8];
+            all[..WORDS].copy_from_slice(&words);
+            all[WORDS..].copy_from_slice(&one.words);
+            launch.run(&one.kernel, one.groups, &addresses, &all)?;
         }
         Ok(())
     }))

@@ -4,15 +4,16 @@ use std::ffi::CStr;
 use std::sync::Arc;
 
 use outrigger_device::DType;
-use outrigger_ops::{Call, Scalar, Tensor};
+use outrigger_ops::{Call, Scalar};
 
-use super::elementwise::{Pass, copy_pass};
+use super::elementwise::copy_pass;
+use super::sums::Sums;
 use crate::call::{Asked, Result, invalid, unsupported};
 use crate::device::{Class, Device, element};
 use crate::kernel::{Kernel, Parameters};
 use crate::layout::{RANK, groups};
 use crate::source::{Definitions, Text};
-use crate::work::{Checks, Launch, Prepared, WRONG};
+use crate::work::{Checks, Prepared, WRONG};
 
 const NAMES: [&CStr; 10] = [
     c"gather",
@@ -33,9 +34,9 @@ pub(crate) fn names() -> impl Iterator<Item = &'static CStr> {
 }
 
 /// An index that no element has.
-const NONE: i64 = i64::MIN;
+pub(crate) const NONE: i64 = i64::MIN;
 
-const WORDS: usize = 5 + 4 * RANK + 1;
+pub(crate) const WORDS: usize = 5 + 4 * RANK + 1;
 
 /// What is done with an element.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -48,17 +49,17 @@ enum Kind {
 
 /// The elements that a launch moves: their sizes, and strides of index, source and target for each.
 #[derive(Clone, Debug, Default)]
-struct Places {
-    sizes: Vec<i64>,
-    index: Vec<i64>,
-    from: Vec<i64>,
-    to: Vec<i64>,
-    limit: i64,
-    step: i64,
+pub(crate) struct Places {
+    pub(crate) sizes: Vec<i64>,
+    pub(crate) index: Vec<i64>,
+    pub(crate) from: Vec<i64>,
+    pub(crate) to: Vec<i64>,
+    pub(crate) limit: i64,
+    pub(crate) step: i64,
 }
 
 impl Places {
-    fn words(&self, ignored: i64, number: u64) -> [u64; WORDS] {
+    pub(crate) fn words(&self, ignored: i64, number: u64) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         let count: i64 = self.sizes.iter().product();
         let front = [
@@ -83,7 +84,7 @@ impl Places {
         words
     }
 
-    fn groups(&self, chunk: i64) -> Result<u32> {
+    pub(crate) fn groups(&self, chunk: i64) -> Result<u32> {
         if self.sizes.len() > RANK {
             return unsupported(format!("more than {RANK} dimensions"));
         }
@@ -91,7 +92,7 @@ impl Places {
     }
 }
 
-fn chunk(device: &Device) -> i64 {
+pub(crate) fn chunk(device: &Device) -> i64 {
     if device.is_serial() {
         2048
     } else {
@@ -130,7 +131,7 @@ fn kernel(
 }
 
 /// The integers whose bits stand for elements that are moved as they are.
-fn bits(dtype: DType) -> Result<(DType, Class)> {
+pub(crate) fn bits(dtype: DType) -> Result<(DType, Class)> {
     match dtype.size() {
         Some(1) => Ok((DType::U8, Class::I32)),
         Some(2) => Ok((DType::U16, Class::I32)),
@@ -140,26 +141,8 @@ fn bits(dtype: DType) -> Result<(DType, Class)> {
     }
 }
 
-/// Whether the device adds elements of a type atomically.
-fn adds(device: &Device, dtype: DType) -> bool {
-    match dtype {
-        DType::F32 | DType::I32 => true,
-        DType::F64 => device.has_f64 && device.has_atomic64,
-        DType::I64 => device.has_atomic64,
-        _ => false,
-    }
-}
-
-fn dense(sizes: &[i64]) -> Vec<i64> {
-    let mut strides = vec![1; sizes.len()];
-    for at in (1..sizes.len()).rev() {
-        strides[at - 1] = strides[at] * sizes[at];
-    }
-    strides
-}
-
 /// The dimension that a number names.
-fn dimension(number: i64, rank: usize) -> Option<usize> {
+pub(crate) fn dimension(number: i64, rank: usize) -> Option<usize> {
     let least = rank.max(1) as i64;
     let at = if number < 0 { number + least } else { number };
     usize::try_from(at).ok().filter(|at| (*at as i64) < least)
@@ -279,69 +262,6 @@ fn embedding(device: &Device, call: &Call<'_>) -> Result<Prepared> {
     }))
 }
 
-/// Sums that are made in f32 and then stored in another type.
-struct Sums {
-    bytes: u64,
-    stored: Option<Pass>,
-}
-
-impl Sums {
-    /// Of an output whose elements the device does not add itself.
-    fn new(device: &Device, out: &Tensor<'_>) -> Result<(Self, DType)> {
-        let numel = out.numel().unsigned_abs();
-        if adds(device, out.dtype()) {
-            let bytes = numel * out.dtype().size().unwrap_or(0) as u64;
-            return Ok((
-                Self {
-                    bytes,
-                    stored: None,
-                },
-                out.dtype(),
-            ));
-        }
-        if device.class(out.dtype())? != Class::F32 {
-            return unsupported(format!(
-                "the device does not add {} atomically",
-                out.dtype()
-            ));
-        }
-        let strides = dense(out.sizes());
-        let sums = Tensor::new(64, DType::F32, out.sizes(), &strides);
-        let stored = Some(copy_pass(device, &sums, out)?);
-        Ok((
-            Self {
-                bytes: numel * 4,
-                stored,
-            },
-            DType::F32,
-        ))
-    }
-
-    /// Wrong indices, and the sums behind them.
-    fn workspace_bytes(&self) -> u64 {
-        WRONG + if self.stored.is_some() { self.bytes } else { 0 }
-    }
-
-    /// Where the sums are made.
-    fn place(&self, launch: &Launch<'_>) -> u64 {
-        if self.stored.is_some() {
-            launch.workspace + WRONG
-        } else {
-            launch.outputs[0]
-        }
-    }
-
-    fn finish(&self, launch: &mut Launch<'_>) -> std::result::Result<(), i32> {
-        match &self.stored {
-            Some(pass) => {
-                let addresses = [launch.workspace + WRONG, launch.outputs[0]];
-                pass.run(launch, &addresses, [Scalar::I64(0); 4])
-            }
-            None => Ok(()),
-        }
-    }
-}
-
 fn embedding_backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
     if call.inputs.len() != 2 || call.outputs.len() != 1 {
         return invalid("inputs (grad, indices) and 1 output are expected");
@@ -362,14 +282,14 @@ fn embedding_backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
     if out.numel() == 0 {
         return Ok(Prepared::nothing());
     }
-    let (sums, added) = Sums::new(device, out)?;
-    let class = device.class(added)?;
+    let sums = Sums::new(device, None, out)?;
+    let class = device.class(sums.dtype)?;
     let kernel = kernel(
         device,
         Kind::Add,
         false,
         class,
-        [grad.dtype(), indices.dtype(), added],
+        [grad.dtype(), indices.dtype(), sums.dtype],
     )?;
     let places = Places {
         sizes: vec![indices.numel(), length],
@@ -384,16 +304,16 @@ fn embedding_backward(device: &Device, call: &Call<'_>) -> Result<Prepared> {
         Checks::new(device.host_visible),
     );
     Ok(Prepared::with_workspace(
-        sums.workspace_bytes(),
+        WRONG + sums.workspace_bytes(),
         move |launch| {
             let padding = launch.scalar(0, -1.0).to_i64();
             let words = places.words(padding, class.word(Scalar::I64(1)));
-            let place = sums.place(launch);
-            launch.zero(place, sums.bytes)?;
+            let out = launch.outputs[0];
+            let place = sums.begin(launch, 0, out, launch.workspace + WRONG)?;
             let [grad, index] = [launch.inputs[0], launch.inputs[1]];
             launch.checked(&checks, |launch, wrong| {
                 launch.run(&kernel, launched, &[grad, index, place, wrong], &words)?;
-                sums.finish(launch)
+                sums.finish(launch, place, out)
             })
         },
     ))
@@ -465,13 +385,24 @@ fn scattered(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> 
             return invalid("the source is smaller than the index");
         }
     }
-    let first = copy_pass(device, input, out)?;
+    let sums = match kind {
+        Kind::Add => Some(Sums::new(device, Some(input), out)?),
+        _ => None,
+    };
+    let first = match kind {
+        Kind::Add => None,
+        _ => Some(copy_pass(device, input, out)?),
+    };
     let mut index_strides = vec![0; sizes.len()];
     match slices {
         true => index_strides[along] = index.strides().first().copied().unwrap_or(0),
         false => index_strides.copy_from_slice(index.strides()),
     }
-    let mut to = out.strides().to_vec();
+    let strides = match &sums {
+        Some(sums) => &sums.strides,
+        None => out.strides(),
+    };
+    let (mut to, step) = (strides.to_vec(), strides[along]);
     to[along] = 0;
     let places = Places {
         sizes,
@@ -479,24 +410,22 @@ fn scattered(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> 
         from: source.map_or_else(Vec::new, |source| source.strides().to_vec()),
         to,
         limit: out.sizes()[along],
-        step: out.strides()[along],
+        step,
     };
     let (moved, class) = match kind {
         Kind::Put => bits(out.dtype())?,
-        Kind::Add if !adds(device, out.dtype()) => {
-            return unsupported(format!(
-                "the device does not add {} atomically",
-                out.dtype()
-            ));
+        _ => {
+            let computed = sums.as_ref().map_or(out.dtype(), |sums| sums.dtype);
+            (out.dtype(), device.class(computed)?)
         }
-        _ => (out.dtype(), device.class(out.dtype())?),
     };
+    let target = sums.as_ref().map_or(moved, |sums| sums.dtype);
     let kernel = kernel(
         device,
         kind,
         name == c"index_fill",
         class,
-        [moved, index.dtype(), moved],
+        [moved, index.dtype(), target],
     )?;
     let launched = places.groups(chunk(device))?;
     let number = match (kind, name == c"index_add") {
@@ -505,18 +434,27 @@ fn scattered(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prepared> 
         _ => None,
     };
     let checks = Checks::new(device.host_visible);
-    Ok(Prepared::with_workspace(WRONG, move |launch| {
+    let workspace = WRONG + sums.as_ref().map_or(0, Sums::workspace_bytes);
+    Ok(Prepared::with_workspace(workspace, move |launch| {
         let (from, out) = (launch.inputs[at_input], launch.outputs[0]);
+        let mut place = out;
         // In place there is nothing to copy.
-        if from != out {
+        if let Some(first) = first.as_ref().filter(|_| from != out) {
             first.run(launch, &[from, out], [Scalar::I64(0); 4])?;
+        }
+        if let Some(sums) = &sums {
+            place = sums.begin(launch, from, out, launch.workspace + WRONG)?;
         }
         let factor = number.map_or(Scalar::I64(1), |at| launch.scalar(at, 1.0));
         let source = at_source.map_or(out, |at| launch.inputs[at]);
         let words = places.words(NONE, class.word(factor));
         let index = launch.inputs[at_index];
         launch.checked(&checks, |launch, wrong| {
-            launch.run(&kernel, launched, &[source, index, out, wrong], &words)
+            launch.run(&kernel, launched, &[source, index, place, wrong], &words)?;
+            match &sums {
+                Some(sums) => sums.finish(launch, place, out),
+                None => Ok(()),
+            }
         })
     }))
 }

@@ -1,19 +1,31 @@
 //! The operators that are made from kernels, by name. Each file has those that share a text.
 
 mod attention;
+mod bag;
 mod batch_norm;
+mod cat;
+mod cell;
 pub(crate) mod convolution;
+mod element_loss;
 mod elementwise;
 mod generate;
+mod group_norm;
 mod index;
 mod loss;
 mod matmul;
 mod norm;
 mod optimizer;
+mod picked;
 mod pool;
 pub(crate) mod product;
+mod quantized;
 mod reduce;
+mod resample;
 mod rows;
+mod scan;
+mod scatter_reduce;
+mod sort;
+mod sums;
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -51,6 +63,17 @@ fn all() -> Vec<(&'static CStr, Maker)> {
     add(&mut optimizer::names(), optimizer::make);
     add(&mut loss::names(), loss::make);
     add(&mut index::names(), index::make);
+    add(&mut cat::names(), cat::make);
+    add(&mut picked::names(), picked::make);
+    add(&mut sort::names(), sort::make);
+    add(&mut scan::names(), scan::make);
+    add(&mut group_norm::names(), group_norm::make);
+    add(&mut resample::names(), resample::make);
+    add(&mut element_loss::names(), element_loss::make);
+    add(&mut cell::names(), cell::make);
+    add(&mut scatter_reduce::names(), scatter_reduce::make);
+    add(&mut bag::names(), bag::make);
+    add(&mut quantized::names(), quantized::make);
     add(&mut attention::names(), attention::make);
     add(&mut pool::names(), pool::make);
     add(&mut generate::names(), generate::make);

@@ -33,7 +33,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static CStr> {
 }
 
 /// Sample, channel and three places: sizes and strides of an operand.
-fn five(tensor: &Tensor<'_>, spatial: usize) -> Result<([i64; 5], [i64; 5])> {
+pub(crate) fn five(tensor: &Tensor<'_>, spatial: usize) -> Result<([i64; 5], [i64; 5])> {
     let rank = tensor.rank();
     if rank != spatial + 1 && rank != spatial + 2 {
         return invalid(format!(
