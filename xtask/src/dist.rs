@@ -28,7 +28,7 @@ pub(crate) struct Options {
 }
 
 /// What goes in as it lies in the repository: from, to.
-const COPIED: [(&str, &str); 10] = [
+const COPIED: [(&str, &str); 11] = [
     ("include/outrigger", "include/outrigger"),
     ("LICENSE-APACHE", "share/outrigger/LICENSE-APACHE"),
     ("LICENSE-MIT", "share/outrigger/LICENSE-MIT"),
@@ -48,13 +48,17 @@ const COPIED: [(&str, &str); 10] = [
     ),
     ("examples/mlp-cpp", "share/outrigger/examples/mlp-cpp"),
     (
+        "tests/drivers/dispatcher.c",
+        "share/outrigger/tests/drivers/dispatcher.c",
+    ),
+    (
         "packaging/OutriggerConfig.cmake",
         "lib/cmake/Outrigger/OutriggerConfig.cmake",
     ),
 ];
 
 /// The pages for those who write drivers and hosts, in the folder `docs`.
-const PAGES: [&str; 13] = [
+const PAGES: [&str; 14] = [
     "allocator.md",
     "command-line.md",
     "conformance.md",
@@ -66,6 +70,7 @@ const PAGES: [&str; 13] = [
     "graph.svg",
     "hosts.md",
     "layers.md",
+    "memory-page.png",
     "memory.md",
     "operators.md",
 ];
@@ -139,10 +144,6 @@ pub(crate) fn pack(workspace: &Workspace, out: &Path, debug: bool) -> anyhow::Re
     for (_, driver) in DRIVERS {
         copy(&built.join(driver), &folder.join("lib").join(driver))?;
     }
-    for page in PAGES {
-        let to = folder.join("share/outrigger/doc").join(page);
-        copy(&workspace.path("docs").join(page), &to)?;
-    }
     for (from, to) in COPIED {
         copy(&workspace.path(from), &folder.join(to))?;
     }
@@ -156,6 +157,14 @@ pub(crate) fn pack(workspace: &Workspace, out: &Path, debug: bool) -> anyhow::Re
     for (from, to) in FILLED {
         let text = fs::read_to_string(workspace.path(from)).with_context(|| from.to_owned())?;
         write(&folder.join(to), &text.replace("@VERSION@", version()))?;
+    }
+    let pages = folder.join("share/outrigger/doc");
+    for page in PAGES {
+        copy(&workspace.path("docs").join(page), &pages.join(page))?;
+    }
+    for page in PAGES.iter().filter(|page| page.ends_with(".md")) {
+        let text = fs::read_to_string(pages.join(page))?;
+        write(&pages.join(page), &with_links(&text, &pages))?;
     }
     bridge(workspace, profile, &folder)?;
     let third_party = licences::of_what_is_linked(workspace)?;
@@ -239,6 +248,33 @@ fn bridge(workspace: &Workspace, profile: &str, folder: &Path) -> anyhow::Result
     )
 }
 
+/// A page as it stands in `folder` of the archive: a link to the headers finds them there, and of a link to what the archive
+/// does not have the text is left.
+fn with_links(page: &str, folder: &Path) -> String {
+    let mut text = String::new();
+    let mut rest = page;
+    while let Some(middle) = rest.find("](") {
+        let (before, behind) = (&rest[..middle], &rest[middle + 2..]);
+        let (Some(open), Some(end)) = (before.rfind('['), behind.find(')')) else {
+            break;
+        };
+        let target = &behind[..end];
+        let file = target.split('#').next().unwrap_or_default();
+        let header = target.strip_prefix("../include/");
+        text.push_str(&before[..open]);
+        if let Some(header) = header {
+            text.push_str(&format!("{}](../../../include/{header})", &before[open..]));
+        } else if target.contains("://") || file.is_empty() || folder.join(file).exists() {
+            text.push_str(&format!("{}]({target})", &before[open..]));
+        } else {
+            text.push_str(&before[open + 1..]);
+        }
+        rest = &behind[end + 1..];
+    }
+    text.push_str(rest);
+    text
+}
+
 /// Copies a file, or a folder with all that git would take of it.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     if !from.is_dir() {
@@ -277,4 +313,21 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
         fs::create_dir_all(parent)?;
     }
     fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_a_page_lead_somewhere_in_the_archive() {
+        let folder = Workspace::find().expect("the repository").path("docs");
+        let page = "See [`base.h`](../include/outrigger/base.h), [it](drivers.md#test-it),\n[the kit](../nowhere/kit) and \
+                    [this](https://example.org/a).";
+        assert_eq!(
+            with_links(page, &folder),
+            "See [`base.h`](../../../include/outrigger/base.h), [it](drivers.md#test-it),\nthe kit and \
+             [this](https://example.org/a)."
+        );
+    }
 }

@@ -200,9 +200,11 @@ impl Run<'_> {
                 self.check(name, arguments)
             }
             Work::Rust => rust::suite(workspace, LIMIT),
-            Work::Conformance { driver } => {
+            Work::Conformance { driver, filters } => {
                 self.command_line()?;
-                conformance::suite(workspace, name, &self.driver(driver)?)
+                let driver = self.driver(driver)?;
+                let filters: Vec<&str> = filters.iter().flat_map(|one| ["--filter", one]).collect();
+                conformance::suite(workspace, name, &driver, &filters)
             }
             Work::Mutants => mutants::suite(workspace),
             Work::Sanitizer(sanitizer) => sanitizer.suite(workspace, name),

@@ -38,17 +38,8 @@ pub(super) fn reports(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Runs the suite on one driver, and has its report verified.
+/// Runs the suite on one driver with options of the command line, and has its report verified.
 pub(super) fn suite(
-    workspace: &Workspace,
-    name: &str,
-    driver: &DriverSpec,
-) -> anyhow::Result<Counts> {
-    suite_with(workspace, name, driver, &[])
-}
-
-/// The same with options of the command line.
-pub(super) fn suite_with(
     workspace: &Workspace,
     name: &str,
     driver: &DriverSpec,

@@ -123,6 +123,8 @@ pub(super) enum Work {
     Rust,
     Conformance {
         driver: &'static str,
+        /// Filters of the command line; none for the whole suite.
+        filters: &'static [&'static str],
     },
     Mutants,
     Sanitizer(Sanitizer),
@@ -233,6 +235,25 @@ const DTYPES: &[&str] = &[
     "complex64",
 ];
 
+/// All of the conformance suite but operators in other element types.
+const TWO_DTYPES: &[&str] = &[
+    "core",
+    "stream",
+    "memory",
+    "graph",
+    "fault",
+    "stress",
+    "perf",
+    "host-abi",
+    "ops.call",
+    "ops.launch",
+    "ops.library",
+    "ops.own",
+    "ops.prepare",
+    "ops.*.f32",
+    "ops.*.i64",
+];
+
 const CLIPPY: &[&str] = &[
     "clippy",
     "--workspace",
@@ -246,7 +267,19 @@ const fn check(suite: Suite, name: &'static str, args: &'static [&'static str], 
 }
 
 const fn conformance(name: &'static str, driver: &'static str) -> Job {
-    Job::new(Suite::Conformance, name, Work::Conformance { driver }, 40)
+    let filters = &[];
+    let work = Work::Conformance { driver, filters };
+    Job::new(Suite::Conformance, name, work, 40)
+}
+
+/// The suite over OpenCL, where each operator compiles its kernels. Without `--all` operators are run in two element types.
+const fn conformance_opencl(name: &'static str, driver: &'static str, tier: Tier) -> Job {
+    let filters = match tier {
+        Tier::Short => TWO_DTYPES,
+        Tier::Every | Tier::Everything => &[],
+    };
+    let work = Work::Conformance { driver, filters };
+    Job::new(Suite::Conformance, name, work, 120).only(tier)
 }
 
 const fn sanitizer(name: &'static str, sanitizer: Sanitizer) -> Job {
@@ -301,7 +334,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 54] = [
+static JOBS: [Job; 56] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -328,14 +361,20 @@ static JOBS: [Job; 54] = [
         "conf second",
         "tests/drivers/dispatcher.c?devices=2&memory=268435456",
     ),
-    conformance("conf opencl", OPENCL),
-    conformance("conf intel", INTEL),
-    conformance("conf opencl seen", "drivers/opencl?host_visible=1").only(Tier::Everything),
-    conformance(
+    conformance_opencl("conf opencl", OPENCL, Tier::Short),
+    conformance_opencl("conf intel", INTEL, Tier::Short),
+    conformance_opencl("whole opencl", OPENCL, Tier::Everything),
+    conformance_opencl("whole intel", INTEL, Tier::Everything),
+    conformance_opencl(
+        "conf opencl seen",
+        "drivers/opencl?host_visible=1",
+        Tier::Everything,
+    ),
+    conformance_opencl(
         "conf intel seen",
         "drivers/opencl?platform=intel&host_visible=1",
-    )
-    .only(Tier::Everything),
+        Tier::Everything,
+    ),
     sanitizer("threads", Sanitizer::Thread),
     sanitizer("addresses", Sanitizer::Address),
     sweep("sweep f32", UNIFIED, &["float32"], Tier::Short),

@@ -48,7 +48,7 @@ pub(super) fn suite(workspace: &Workspace) -> anyhow::Result<Counts> {
     build.args(crate::native::PROGRAMS);
     shell::step(workspace, "building the mutants", &mut build)?;
     // What fails without a defect would seem to catch every mutant.
-    let sound = conformance::suite_with(
+    let sound = conformance::suite(
         workspace,
         "conf no mutant",
         &DriverSpec::new(workspace, driver(workspace, "none"))?,

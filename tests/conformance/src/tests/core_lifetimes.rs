@@ -342,6 +342,13 @@ fn any_order_will_do(context: &Context) -> Verdict {
             queues[to].wait_event(&event)?;
             events.push(event);
         }
+        // They outlive the queues, to tell when those are done with the memory.
+        let mut ends = Vec::new();
+        for queue in &queues {
+            let end = bench.event()?;
+            end.record(queue)?;
+            ends.push(end);
+        }
         while !queues.is_empty() || !events.is_empty() {
             if rng.bool() && !queues.is_empty() {
                 queues.swap_remove(rng.usize(..queues.len()));
@@ -349,11 +356,12 @@ fn any_order_will_do(context: &Context) -> Verdict {
                 events.swap_remove(rng.usize(..events.len()));
             }
         }
+        for end in ends {
+            end.synchronize()?;
+        }
     }
-    let last = bench.queue()?;
-    last.synchronize()?;
-    // Nobody can tell when the destroyed queues are done: their memory is not freed.
-    Ok(())
+    bench.give_back(memory)?;
+    bench.finish()
 }
 
 fn another_thread_destroys(context: &Context) -> Verdict {

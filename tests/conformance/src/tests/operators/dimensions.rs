@@ -38,6 +38,34 @@ pub(super) fn reduce(
             gives(on, name, &[&a], &[&out], &[], &expected, &what)?;
         }
     }
+    // From columns in memory to every second element, over one dimension and several.
+    let sizes = [4usize, 5, 6];
+    let inputs = values(dtype, 120, range, 9);
+    let a = Operand::new(on, dtype, &[4, 5, 6], &[1, 4, 20], &inputs)?;
+    for reduced in [&[0][..], &[1], &[0, 2], &[1, 2], &[0, 1, 2]] {
+        let kept = [0, 1, 2].map(|dim| {
+            if reduced.contains(&dim) {
+                1
+            } else {
+                sizes[dim]
+            }
+        });
+        let mut groups = vec![Vec::new(); kept.iter().product()];
+        for (at, value) in inputs.iter().enumerate() {
+            let place = [at % 4, at / 4 % 5, at / 20];
+            let group = (0..3).fold(0, |group, dim| group * kept[dim] + place[dim] % kept[dim]);
+            groups[group].push(*value);
+        }
+        let expected: Vec<f64> = groups
+            .iter()
+            .flat_map(|group| [reference(group), 77.0].map(|value| rounded(dtype, value)))
+            .collect();
+        let kept = kept.map(|size| size as i64);
+        let strides = [2 * kept[1] * kept[2], 2 * kept[2], 2];
+        let out = Operand::new(on, dtype, &kept, &strides, &vec![77.0; expected.len()])?;
+        let what = format!("{name} of columns over dimensions {reduced:?}");
+        gives(on, name, &[&a], &[&out], &[], &expected, &what)?;
+    }
     Ok(())
 }
 
@@ -97,6 +125,7 @@ pub(super) fn mm(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
         [33, 65, 17],
         [1, 300, 2],
         [96, 128, 80],
+        [2, 0, 3],
     ]
     .into_iter()
     .enumerate()
@@ -118,6 +147,16 @@ pub(super) fn mm(on: &dyn Runner, name: &str, dtype: DType) -> Verdict {
             let what = format!("{name} of {m} x {k} by {k} x {n}, strides {strides:?}");
             gives(on, name, &[&a, &b], &[&out], &[], &expected, &what)?;
         }
+        // Every second element of memory, and a result in columns.
+        let spread: Vec<f64> = x.iter().flat_map(|x| [*x, 50.0]).collect();
+        let (a, b, out) = (
+            Operand::new(on, dtype, &[rows, inner], &[2 * inner, 2], &spread)?,
+            Operand::dense(on, dtype, &[inner, columns], &y)?,
+            Operand::new(on, dtype, &[rows, columns], &[1, rows], &vec![99.0; m * n])?,
+        );
+        let turned: Vec<f64> = (0..m * n).map(|at| expected[at % m * n + at / m]).collect();
+        let what = format!("{name} of {m} x {k} by {k} x {n}, into columns");
+        gives(on, name, &[&a, &b], &[&out], &[], &turned, &what)?;
     }
     Ok(())
 }

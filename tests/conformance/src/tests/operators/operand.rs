@@ -190,12 +190,44 @@ pub(in crate::tests) enum Given<'a> {
     Truths(&'a [i64]),
 }
 
+/// A scalar of a call, in one of the two types that a scalar has.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tests) enum Number {
+    Real(f64),
+    Whole(i64),
+}
+
+impl Number {
+    fn scalar(self) -> otr_scalar_t {
+        let (dtype, value) = match self {
+            Self::Real(f64_) => (DType::F64, otr_scalar__bindgen_ty_1 { f64_ }),
+            Self::Whole(i64_) => (DType::I64, otr_scalar__bindgen_ty_1 { i64_ }),
+        };
+        otr_scalar_t {
+            dtype: dtype.0,
+            reserved: 0,
+            value,
+        }
+    }
+}
+
 impl Arguments {
+    /// A call whose scalars are real numbers.
     pub(in crate::tests) fn new(
         name: &str,
         inputs: &[&Operand],
         outputs: &[&Operand],
         scalars: &[f64],
+    ) -> Verdict<Self> {
+        let scalars: Vec<Number> = scalars.iter().copied().map(Number::Real).collect();
+        Self::with(name, inputs, outputs, &scalars)
+    }
+
+    fn with(
+        name: &str,
+        inputs: &[&Operand],
+        outputs: &[&Operand],
+        scalars: &[Number],
     ) -> Verdict<Self> {
         let mut lists = Vec::new();
         let mut tensors = |operands: &[&Operand]| -> Vec<otr_tensor_t> {
@@ -216,11 +248,7 @@ impl Arguments {
                 .collect()
         };
         let (inputs, outputs) = (tensors(inputs), tensors(outputs));
-        let scalars = scalars.iter().map(|value| otr_scalar_t {
-            dtype: DType::F64.0,
-            reserved: 0,
-            value: otr_scalar__bindgen_ty_1 { f64_: *value },
-        });
+        let scalars = scalars.iter().map(|number| number.scalar());
         Ok(Self {
             name: CString::new(name)?,
             inputs,
@@ -352,12 +380,26 @@ pub(in crate::tests) fn gives(
     expected: &[f64],
     what: &str,
 ) -> Verdict {
+    let scalars: Vec<Number> = scalars.iter().copied().map(Number::Real).collect();
+    gives_with(on, name, inputs, outputs, &scalars, expected, what)
+}
+
+/// The same with scalars of both types.
+pub(super) fn gives_with(
+    on: &dyn Runner,
+    name: &str,
+    inputs: &[&Operand],
+    outputs: &[&Operand],
+    scalars: &[Number],
+    expected: &[f64],
+    what: &str,
+) -> Verdict {
     let values = || -> Verdict<Vec<Vec<f64>>> {
         let outputs = outputs.iter();
         outputs.map(|output| output.values(on, what)).collect()
     };
     let before = values()?;
-    let ran = on.run(&Arguments::new(name, inputs, outputs, scalars)?.call())?;
+    let ran = on.run(&Arguments::with(name, inputs, outputs, scalars)?.call())?;
     let after = values()?;
     if ran {
         return close(outputs[0].dtype, &after[0], expected, what);
