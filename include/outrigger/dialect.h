@@ -41,7 +41,8 @@
  *       OTR_GROUP_SIZE), and may be used again at once. All items take part.
  *   D12 otr_philox(key, counter, words) is Philox 4x32-10 with the counter in the low half; otr_uniform_f32(seed,
  *       offset, position) is the number of that position in [0, 1), as docs/operators.md counts them.
- *   D13 OTR_INDEPENDENT stands in front of a `for` whose iterations do not depend on each other.
+ *   D13 OTR_INDEPENDENT stands in front of a `for` whose iterations do not depend on each other. OTR_REORDERED stands in front of
+ *       one whose iterations only fold numbers into a result, by sums, products or integer extremes, in whatever order.
  *   D14 NaN and infinities are kept: a text is compiled without options that assume there are none. f32 division and
  *       square root are right to 1 unit in the last place, or rounded correctly.
  */
@@ -49,7 +50,7 @@
 #define OUTRIGGER_DIALECT_H
 
 /* Grows with every change that a text can see. Whoever keeps compiled code has it in the key. */
-#define OTR_DIALECT_VERSION 1
+#define OTR_DIALECT_VERSION 2
 
 #define OTR_JOIN2_(a, b) a##b
 #define OTR_JOIN2(a, b) OTR_JOIN2_(a, b)
@@ -358,6 +359,14 @@ OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return __atomic_load_n(p, __ATOMI
 #define OTR_INDEPENDENT _Pragma("GCC ivdep")
 #else
 #define OTR_INDEPENDENT
+#endif
+
+/* In front of a loop that folds numbers: a compiler may make several results of one, and join them behind the loop. Where
+ * a group has more items, these are the several results. Clang takes the pragma as leave to change the order of sums. */
+#if defined(__clang__) && OTR_GROUP_SIZE == 1
+#define OTR_REORDERED _Pragma("clang loop vectorize(assume_safety) interleave_count(8)")
+#else
+#define OTR_REORDERED
 #endif
 
 #define OTR_INFINITY_F32 otr_of_bits_f32(0x7f800000u)
