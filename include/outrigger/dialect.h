@@ -41,7 +41,8 @@
  *       OTR_GROUP_SIZE), and may be used again at once. All items take part.
  *   D12 otr_philox(key, counter, words) is Philox 4x32-10 with the counter in the low half; otr_uniform_f32(seed,
  *       offset, position) is the number of that position in [0, 1), as docs/operators.md counts them.
- *   D13 OTR_INDEPENDENT stands in front of a `for` whose iterations do not depend on each other.
+ *   D13 OTR_INDEPENDENT stands in front of a `for` whose iterations do not depend on each other. OTR_REORDERED stands in front of
+ *       one whose iterations only fold numbers into a result, by sums, products or integer extremes, in whatever order.
  *   D14 NaN and infinities are kept: a text is compiled without options that assume there are none. f32 division and
  *       square root are right to 1 unit in the last place, or rounded correctly.
  *   D15 OTR_UNROLL stands in front of a `for` of a constant number of iterations, to write them out. Where OTR_HAS_VECTORS is 1,
@@ -393,6 +394,14 @@ OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return __atomic_load_n(p, __ATOMI
 #define OTR_UNROLL _Pragma("unroll")
 #endif
 
+/* In front of a loop that folds numbers: a compiler may make several results of one, and join them behind the loop. Where
+ * a group has more items, these are the several results. Clang takes the pragma as leave to change the order of sums. */
+#if defined(__clang__) && OTR_GROUP_SIZE == 1
+#define OTR_REORDERED _Pragma("clang loop vectorize(assume_safety) interleave_count(8)")
+#else
+#define OTR_REORDERED
+#endif
+
 #define OTR_INFINITY_F32 otr_of_bits_f32(0x7f800000u)
 #define OTR_NAN_F32 otr_of_bits_f32(0x7fc00000u)
 
@@ -413,7 +422,6 @@ OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return __atomic_load_n(p, __ATOMI
 #endif
 
 #define OTR_MATHS(T) \
-  OTR_MATH1(T, exp, exp, exp) \
   OTR_MATH1(T, expm1, expm1, expm1) \
   OTR_MATH1(T, log, log, log) \
   OTR_MATH1(T, log1p, log1p, log1p) \
@@ -454,16 +462,14 @@ OTR_MATHS(f32)
 OTR_MATHS(f64)
 #endif
 
-/* In plain C an fma without hardware is a slow function: two roundings are as good for what uses it. */
-#if OTR_C && !defined(__FMA__) && !defined(__ARM_FEATURE_FMA)
-OTR_FUNCTION f32 otr_fma_f32(f32 x, f32 y, f32 z) { return x * y + z; }
-OTR_FUNCTION f64 otr_fma_f64(f64 x, f64 y, f64 z) { return x * y + z; }
+/* In plain C an fma without hardware is a slow function, and in OpenCL C for a CPU it is one that no compiler makes vectors
+ * of, other than a product and a sum that it may contract: two roundings are as good for what uses it. */
+#if (OTR_C && !defined(__FMA__) && !defined(__ARM_FEATURE_FMA)) || (OTR_OPENCL && OTR_GROUP_SIZE == 1)
+#define OTR_FMA(T) OTR_FUNCTION T otr_fma_##T(T x, T y, T z) { return x * y + z; }
 #else
-OTR_MATH3(f32, fma, fma, fma)
-#if OTR_HAS_F64
-OTR_MATH3(f64, fma, fma, fma)
+#define OTR_FMA(T) OTR_MATH3(T, fma, fma, fma)
 #endif
-#endif
+OTR_FMA(f32)
 
 #define OTR_INTEGERS(T, U) \
   OTR_FUNCTION T otr_add_##T(T x, T y) { return (T)((U)x + (U)y); } \
@@ -506,9 +512,36 @@ OTR_ORDERED(i64)
 OTR_ORDERED(u32)
 OTR_ORDERED(u64)
 
+/* Where a thread runs a group, exp is a polynomial, so that a compiler makes vectors of it: few do of a library's. It is
+ * right within an ulp, for denormal results too. */
+#if OTR_GROUP_SIZE == 1
+OTR_FUNCTION f32 otr_exp_f32(f32 x) {
+  f32 near, n, r, p;
+  /* Beyond these all results are 0 or infinite. NaN stays. */
+  x = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x;
+  /* exp(x) is 2^n exp(r). The sum is so large that it is rounded to a whole number, which its low bits are. */
+  near = otr_fma_f32(x, 1.44269504f, 12582912.0f);
+  n = near - 12582912.0f;
+  r = otr_fma_f32(n, 2.12194440e-4f, otr_fma_f32(n, -0.693359375f, x));
+  p = otr_fma_f32(1.98914799e-4f, r, 1.39340904e-3f);
+  p = otr_fma_f32(p, r, 8.33331048e-3f);
+  p = otr_fma_f32(p, r, 4.16664609e-2f);
+  p = otr_fma_f32(p, r, 1.66666667e-1f);
+  p = otr_fma_f32(p, r, 0.5f);
+  p = otr_fma_f32(p, r * r, r) + 1.0f;
+  /* In two parts, since 2^n itself may be too small or too large. */
+  i32 power = (i32)(otr_bits_f32(near) - otr_bits_f32(12582912.0f)), part = power >> 1;
+  p *= otr_of_bits_f32((u32)(part + 127) << 23);
+  return p * otr_of_bits_f32((u32)(power - part + 127) << 23);
+}
+#else
+OTR_MATH1(f32, exp, exp, exp)
+#endif
+
 /* The error function within an ulp and a half, without a branch that lanes could take apart. */
 OTR_FUNCTION f32 otr_erf_f32(f32 x) {
-  f32 a = otr_abs_f32(x), square = x * x, p, q, small, large;
+  u32 sign = otr_bits_f32(x) & 0x80000000u;
+  f32 a = otr_of_bits_f32(otr_bits_f32(x) ^ sign), square = x * x, p, q, small, large;
   p = otr_fma_f32(8.345228e-5f, square, -8.1374386e-4f);
   p = otr_fma_f32(p, square, 5.2006342e-3f);
   p = otr_fma_f32(p, square, -2.685927e-2f);
@@ -525,11 +558,13 @@ OTR_FUNCTION f32 otr_erf_f32(f32 x) {
   q = otr_fma_f32(q, a, -6.3366336e-1f);
   q = otr_fma_f32(q, a, -1.1293818f);
   q = otr_fma_f32(q, a, 1.506122e-4f);
-  large = otr_copysign_f32(1.0f - otr_exp_f32(q), x);
+  large = otr_of_bits_f32(otr_bits_f32(1.0f - otr_exp_f32(q)) | sign);
   return x != x ? x : a < 0.93f ? small : large;
 }
 #if OTR_HAS_F64
+OTR_FMA(f64)
 OTR_ORDERED(f64)
+OTR_MATH1(f64, exp, exp, exp)
 OTR_MATH1(f64, erf, erf, erf)
 #endif
 

@@ -7,6 +7,8 @@
  *   ACC             the register type of what is folded
  *   DENSE           1: the innermost reduced dimension lies densely
  *   COLUMNS         0: a group has a row. Else a group has so many rows whose elements lie side by side
+ *   SUMS            how many results an item has beside each other, of kind 0 without COLUMNS. One is enough where a
+ *                   compiler makes several of it
  *   PASS            0: all at once; 1: parts of rows, into a workspace; 2: the parts that lie there
  */
 typedef struct {
@@ -52,23 +54,26 @@ OTR_KERNEL(reduce)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(IN) * in, OTR_GLOBAL OTR
   const i64 from = otr_offset(row, args.kept_sizes, args.kept_in, (i32)args.kept_rank);
 #endif
   /* Several sums, so that an addition need not wait for the one before. */
-  ACC sums[8];
-  for (i32 k = 0; k < 8; k++) sums[k] = START;
+  ACC sums[SUMS];
+  for (i32 k = 0; k < SUMS; k++) sums[k] = START;
   for (i64 o = outer_begin; o < outer_end; o++) {
     i64 base = from + otr_offset(o, args.outer_sizes, args.outer_strides, (i32)args.outer_rank);
     i64 r = inner_begin + OTR_LANE;
-    for (; r + 7 * OTR_GROUP_SIZE < inner_end; r += 8 * OTR_GROUP_SIZE) {
-      for (i32 k = 0; k < 8; k++) {
+#if SUMS > 1
+    for (; r + (SUMS - 1) * OTR_GROUP_SIZE < inner_end; r += SUMS * OTR_GROUP_SIZE) {
+      for (i32 k = 0; k < SUMS; k++) {
         T x = OTR_LOAD(IN, T, in, base + (r + k * OTR_GROUP_SIZE) * STEP);
         sums[k] = JOIN(sums[k], (ACC)TAKE(x));
       }
     }
+#endif
+    OTR_REORDERED
     for (; r < inner_end; r += OTR_GROUP_SIZE) {
       T x = OTR_LOAD(IN, T, in, base + r * STEP);
       sums[0] = JOIN(sums[0], (ACC)TAKE(x));
     }
   }
-  for (i32 width = 4; width > 0; width >>= 1)
+  for (i32 width = SUMS / 2; width > 0; width >>= 1)
     for (i32 k = 0; k < width; k++) sums[k] = JOIN(sums[k], sums[k + width]);
   ACC result = GROUP(sums[0]);
   if (OTR_LANE == 0) {
@@ -168,12 +173,14 @@ OTR_KERNEL(reduce)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(IN) * in, OTR_GLOBAL OTR
   T sum = 0;
   for (i64 o = 0; o < args.outer; o++) {
     i64 base = from + otr_offset(o, args.outer_sizes, args.outer_strides, (i32)args.outer_rank);
+    OTR_REORDERED
     for (i64 r = OTR_LANE; r < args.inner; r += OTR_GROUP_SIZE) sum += OTR_LOAD(IN, T, in, base + r * STEP);
   }
   const T mean = F(group_sum)(OTR_ITEM_ARGUMENT sum, scratch) / (T)args.count;
   T squares = 0;
   for (i64 o = 0; o < args.outer; o++) {
     i64 base = from + otr_offset(o, args.outer_sizes, args.outer_strides, (i32)args.outer_rank);
+    OTR_REORDERED
     for (i64 r = OTR_LANE; r < args.inner; r += OTR_GROUP_SIZE) {
       T x = OTR_LOAD(IN, T, in, base + r * STEP) - mean;
       squares += x * x;

@@ -348,6 +348,10 @@ fn fold_into(
         name => group(name),
     };
     definitions.set("GROUP(x)", group);
+    // Compilers know how to reorder sums and integers, but no extremes that may be NaN.
+    let reorders = !matches!(fold.group, "group_max" | "group_min" | "either") || !sums.is_float();
+    let several = if device.is_serial() && reorders { 1 } else { 8 };
+    definitions.set("SUMS", several);
     // Rows whose elements lie side by side are walked together.
     let width = sides.kept.sizes.last().copied().unwrap_or(1);
     let beside = sides.kept.strides[0].last() == Some(&1) && sides.inner.1 != 1 && width >= 8;
@@ -394,6 +398,7 @@ fn fold_into(
         .set("KIND", 0)
         .set("SECOND", 0)
         .set("COLUMNS", 0)
+        .set("SUMS", several)
         .set("PASS", 2)
         .set("OUT2", "u8");
     second

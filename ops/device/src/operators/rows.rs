@@ -63,6 +63,11 @@ pub(crate) fn make(device: &Device, name: &CStr, call: &Call<'_>) -> Result<Prep
         .set("A", element(a.dtype()))
         .set("B", element(b.dtype()));
     definitions.set("OUT", element(out.dtype()));
+    let order = if class == Class::F64 { "i64" } else { "i32" };
+    definitions.set("ORDER", order);
+    // With more items, a second exponential costs less than memory that is written and read once more.
+    let keep = kind == 0 && device.is_serial() && element(out.dtype()) == class.name();
+    definitions.set("KEEP", i32::from(keep));
     let takes = Parameters {
         addresses: 3,
         words: WORDS,
