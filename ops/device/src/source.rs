@@ -6,7 +6,10 @@ use std::fmt::{Display, Write};
 use outrigger_device::sys;
 
 /// The dialect, as a vendor gets it.
-const DIALECT: &str = include_str!("../../../include/outrigger/dialect.h");
+const DIALECT: &str = concat!(
+    include_str!("../../../include/outrigger/dialect.h"),
+    include_str!("../../../include/outrigger/dialect_functions.h")
+);
 
 /// What all kernels share.
 const COMMON: &str = include_str!("../kernels/common.c");
