@@ -235,7 +235,7 @@ const DTYPES: &[&str] = &[
     "complex64",
 ];
 
-/// All of the conformance suite but operators in other element types.
+/// All of the conformance suite but operators in other element types, and those that run all operators of a type at once.
 const TWO_DTYPES: &[&str] = &[
     "core",
     "stream",
@@ -247,7 +247,6 @@ const TWO_DTYPES: &[&str] = &[
     "host-abi",
     "ops.call",
     "ops.launch",
-    "ops.library",
     "ops.own",
     "ops.prepare",
     "ops.*.f32",

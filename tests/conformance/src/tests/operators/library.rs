@@ -13,17 +13,18 @@ use crate::tests::kit::{Bench, read, write};
 use crate::verdict::check;
 use crate::{Context, Failure, Verdict};
 
+// A driver may compile each operator, which takes minutes for all of them.
 tests! { "ops.library":
     /// What the library has of f32 gives what references in f64 give, and writes nothing else.
-    results_of_f32: R45 R46 R47, needs Operators, limit 120, run |c| results(c, DType::F32);
+    results_of_f32: R45 R46 R47, needs Operators, limit 600, run |c| results(c, DType::F32);
     /// What the library has of f64 gives what references in f64 give, and writes nothing else.
-    results_of_f64: R45 R46 R47, needs Operators, limit 120, run |c| results(c, DType::F64);
+    results_of_f64: R45 R46 R47, needs Operators, limit 600, run |c| results(c, DType::F64);
     /// What the library has of f16 gives what references in f64 give, and writes nothing else.
-    results_of_f16: R45 R46 R47, needs Operators, limit 120, run |c| results(c, DType::F16);
+    results_of_f16: R45 R46 R47, needs Operators, limit 600, run |c| results(c, DType::F16);
     /// What the library has of bf16 gives what references in f64 give, and writes nothing else.
-    results_of_bf16: R45 R46 R47, needs Operators, limit 120, run |c| results(c, DType::BF16);
+    results_of_bf16: R45 R46 R47, needs Operators, limit 600, run |c| results(c, DType::BF16);
     /// What the library has of integers and bool gives what references in f64 give, and writes nothing else.
-    results_of_integers: R45 R46 R47, needs Operators, limit 120, run |c| {
+    results_of_integers: R45 R46 R47, needs Operators, limit 600, run |c| {
         [DType::I64, DType::I32, DType::I16, DType::I8, DType::U8, DType::BOOL]
             .into_iter()
             .try_for_each(|dtype| results(c, dtype))
