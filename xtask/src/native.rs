@@ -48,15 +48,14 @@ impl DriverSpec {
 
     /// Gives a program what the driver needs, with its folders of libraries in front of `libraries`.
     pub(crate) fn prepare(&self, command: &mut Command, libraries: OsString) {
-        let mut libraries = libraries;
+        command.env(opencl::LIBRARIES, &libraries);
         for (&name, value) in &self.environment {
-            if name == opencl::LIBRARIES {
-                libraries = [OsStr::new(value), &libraries].join(OsStr::new(":"));
-            } else {
-                command.env(name, value);
+            command.env(name, value);
+            // An empty entry would be the current folder.
+            if name == opencl::LIBRARIES && !libraries.is_empty() {
+                command.env(name, [OsStr::new(value), &libraries].join(OsStr::new(":")));
             }
         }
-        command.env(opencl::LIBRARIES, libraries);
     }
 }
 

@@ -173,27 +173,25 @@ pub(crate) trait Asked<'a> {
     fn number(&self, at: usize) -> Option<usize>;
 }
 
+/// A tensor that a call must have.
+fn operand<'a>(tensors: &'a [Tensor<'a>], what: &str, at: usize) -> Result<&'a Tensor<'a>> {
+    match tensors.get(at) {
+        // An operand that is left out has no type, and neither has one of a type without a code.
+        Some(tensor) if tensor.dtype() == DType::INVALID => {
+            unsupported(format!("{what} {at} has no type"))
+        }
+        Some(tensor) => Ok(tensor),
+        None => invalid(format!("{what} {at} is missing")),
+    }
+}
+
 impl<'a> Asked<'a> for Call<'a> {
     fn input(&self, at: usize) -> Result<&'a Tensor<'a>> {
-        match self.inputs.get(at) {
-            // An operand that is left out has no type, and neither has one of a type without a code.
-            Some(tensor) if tensor.dtype() == DType::INVALID => {
-                unsupported(format!("input {at} has no type"))
-            }
-            Some(tensor) => Ok(tensor),
-            None => invalid(format!("input {at} is missing")),
-        }
+        operand(self.inputs, "input", at)
     }
 
     fn output(&self, at: usize) -> Result<&'a Tensor<'a>> {
-        match self.outputs.get(at) {
-            // An operand that is left out has no type, and neither has one of a type without a code.
-            Some(tensor) if tensor.dtype() == DType::INVALID => {
-                unsupported(format!("output {at} has no type"))
-            }
-            Some(tensor) => Ok(tensor),
-            None => invalid(format!("output {at} is missing")),
-        }
+        operand(self.outputs, "output", at)
     }
 
     fn maybe_input(&self, at: usize) -> Option<&'a Tensor<'a>> {
