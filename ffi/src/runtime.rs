@@ -90,6 +90,12 @@ api! {
         hooks::runtime()?.device(0).map(drop)
     }
 
+    /// Names the drivers that are loaded where OUTRIGGER_DRIVER is not set, instead of "host". For a package that brings
+    /// a driver; before any call that needs the runtime, else OTR_ERR_BUSY.
+    fn otr_driver_default(specs: *const c_char) {
+        hooks::set_default_drivers(text(specs, "specs")?)
+    }
+
     /// Loads one more driver, or several separated by commas. Their devices get the next numbers.
     /// Drivers are never unloaded. If a driver is refused, OTR_ERR_LOAD gives the reason for each; the
     /// devices of the others were added.

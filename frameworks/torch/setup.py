@@ -1,11 +1,16 @@
-"""Builds the compiled part of torch_outrigger: `torch_outrigger/_C`.
+"""Builds the compiled part of torch_outrigger, the shim: `torch_outrigger/shims/TORCH/_C`.
 
 It compiles against the installed torch wheel and links `liboutrigger.so`; it needs a C++20 compiler
 and nothing else (no CUDA toolkit, no CMake). It must never download anything.
 
+In place (`build_ext --inplace`), the shim refers to the library where it was built. Else the package gets a
+copy of the library, of the drivers beside it, and of the headers, and refers to nothing outside. A shim is good
+for one minor version of torch, so a package can have several: `build` once for each, then `bdist_wheel`.
+
 Environment:
   OUTRIGGER_LIB_DIR      folder with liboutrigger.so (default: target/release of this repository)
   OUTRIGGER_INCLUDE_DIR  folder with outrigger/outrigger.h (default: include of this repository)
+  OUTRIGGER_TORCH_BUILDS the versions of torch, as 2.14 2.15, whose shims the package has (default: the installed one)
   CXX                    the C++ compiler (default: c++)
   MAX_JOBS               files compiled at a time (default: number of processors)
 """
@@ -18,6 +23,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -26,6 +32,28 @@ from setuptools.command.build_ext import build_ext
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 SOURCES = sorted(str(path.relative_to(HERE)) for path in (HERE / "csrc").glob("*.cpp"))
+LIBRARY = "liboutrigger.so"
+# What the package carries besides, where it was built.
+DRIVERS = ("liboutrigger_opencl.so", "liboutrigger_cuda.so")
+
+
+def minor(version: str) -> str:
+    """The version that decides about the binary interface: 2.15 of 2.15.0+cpu."""
+    return ".".join(version.split(".")[:2])
+
+
+def requirement() -> str:
+    """The versions of torch for which the package has shims."""
+    builds = os.environ.get("OUTRIGGER_TORCH_BUILDS", minor(version("torch"))).split()
+    first, last = (min(builds, key=number), max(builds, key=number))
+    major, behind = number(last)
+    return f"torch>={first},<{major}.{behind + 1}"
+
+
+def number(version: str) -> tuple[int, int]:
+    """A version, to compare it with others."""
+    major, minor = version.split(".")
+    return int(major), int(minor)
 
 
 def folder(variable: str, default: Path, needed: str) -> Path:
@@ -69,7 +97,7 @@ class BuildShim(build_ext):
 
         command = compiler()
         include = folder("OUTRIGGER_INCLUDE_DIR", REPOSITORY / "include", "outrigger/outrigger.h")
-        library = folder("OUTRIGGER_LIB_DIR", REPOSITORY / "target" / "release", "liboutrigger.so")
+        library = folder("OUTRIGGER_LIB_DIR", REPOSITORY / "target" / "release", LIBRARY)
         objects = Path(self.build_temp).resolve() / f"torch-{torch.__version__}"
         objects.mkdir(parents=True, exist_ok=True)
         includes = [str(include), *cpp.include_paths(), *self.include_dirs, *self.compiler.include_dirs]
@@ -98,23 +126,43 @@ class BuildShim(build_ext):
         try:
             with ThreadPoolExecutor(max_workers=jobs) as pool:
                 compiled = list(pool.map(compile_one, ext.sources))
-            result = Path(self.get_ext_fullpath(ext.name)).resolve()
+            path = Path(self.get_ext_fullpath(ext.name)).resolve()
+            result = path.parent / "shims" / minor(torch.__version__) / path.name
             result.parent.mkdir(parents=True, exist_ok=True)
             # Linked beside its place and then renamed: a process that has the old one open goes on.
             fresh = result.with_suffix(".new")
             openmp = [flag for flag in flags if flag == "-fopenmp"]
             link = [*command, "-shared", *openmp, *compiled, "-o", str(fresh), f"-L{library}", "-loutrigger"]
             for path in cpp.library_paths():
-                link += [f"-L{path}", f"-Wl,-rpath,{path}"]
+                link += [f"-L{path}", *([f"-Wl,-rpath,{path}"] if self.inplace else [])]
             link += ["-lc10", "-ltorch_cpu", "-ltorch_python", "-ltorch", "-Wl,--as-needed"]
-            link += ["-Wl,-rpath,$ORIGIN", f"-Wl,-rpath,{library}"]
+            if self.inplace:
+                link += [f"-Wl,-rpath,{library}"]
+            else:
+                # Torch's libraries are loaded already; its OpenMP is there for a system that has none.
+                link += ["-Wl,-rpath,$ORIGIN/../../lib:$ORIGIN/../../../torch/lib", "-s"]
+                carry(result.parent.parent.parent, library, include)
             subprocess.run(link, check=True)
             fresh.replace(result)
         except subprocess.CalledProcessError as error:
             sys.exit(f"torch_outrigger: the compiler failed (exit status {error.returncode}); its messages stand above.")
 
 
+def carry(package: Path, library: Path, include: Path) -> None:
+    """Gives the package the library, drivers and headers."""
+    for name in (LIBRARY, *DRIVERS):
+        if name == LIBRARY or (library / name).exists():
+            target = package / "lib" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(library / name, target)
+            # Symbols for debuggers are most of its size. A system without binutils' strip keeps them.
+            if shutil.which("strip"):
+                subprocess.run(["strip", "--strip-debug", str(target)], check=True)
+    shutil.copytree(include / "outrigger", package / "include" / "outrigger", dirs_exist_ok=True)
+
+
 setup(
+    install_requires=[requirement()],
     ext_modules=[Extension("torch_outrigger._C", SOURCES)],
     cmdclass={"build_ext": BuildShim},
 )

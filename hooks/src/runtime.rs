@@ -36,8 +36,49 @@ pub struct Runtime {
     report: Mutex<LoadReport>,
 }
 
-/// The runtime. The first call reads the environment (docs/environment.md), and loads the drivers of `OUTRIGGER_DRIVER`
-/// or the built-in driver `host`.
+/// What [`set_default_drivers`] was given.
+static DEFAULT_DRIVERS: Mutex<DefaultDrivers> = Mutex::new(
+    Rank::DefaultDrivers,
+    DefaultDrivers {
+        specs: None,
+        taken: false,
+    },
+);
+
+struct DefaultDrivers {
+    specs: Option<String>,
+    /// The runtime has asked, so a change would come too late.
+    taken: bool,
+}
+
+/// Names the drivers that the runtime loads where the variable `OUTRIGGER_DRIVER` is not set, instead of the built-in
+/// driver `host`. A package that brings a driver calls this before anybody uses a device.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` if `specs` is empty; `BUSY` if the runtime has started, because its drivers are loaded then.
+pub fn set_default_drivers(specs: &str) -> Result<()> {
+    if specs.is_empty() {
+        let text = "no driver is named: give a path or a name, with options behind a `?`";
+        return Err(Error::new(Code::INVALID_ARGUMENT, text));
+    }
+    let mut default = DEFAULT_DRIVERS.lock();
+    if default.taken {
+        let text = "the runtime has started, and its drivers are loaded: default drivers are named before the first \
+                    use of a device; otr_driver_load loads one more";
+        return Err(Error::new(Code::BUSY, text));
+    }
+    default.specs = Some(specs.to_owned());
+    Ok(())
+}
+
+fn default_drivers() -> String {
+    let mut default = DEFAULT_DRIVERS.lock();
+    default.taken = true;
+    default.specs.clone().unwrap_or_else(|| "host".to_owned())
+}
+
+/// The runtime. The first call reads the environment (docs/environment.md), and loads the drivers of `OUTRIGGER_DRIVER`,
+/// or those of [`set_default_drivers`], or the built-in driver `host`.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if a variable of the environment has a value that is not allowed; `FORKED` in a child of the
@@ -93,7 +134,10 @@ impl Runtime {
             loading: Mutex::new(Rank::Loading, ()),
             report: Mutex::new(Rank::LoadReport, LoadReport::default()),
         };
-        let specs = variable("OUTRIGGER_DRIVER")?.unwrap_or_else(|| "host".to_owned());
+        let specs = variable("OUTRIGGER_DRIVER")?;
+        // Asked for in any case: it is too late to change them now.
+        let default = default_drivers();
+        let specs = specs.unwrap_or(default);
         // Refusals are in the report. A call that asks for a device reports them if there is none.
         let _ = runtime.load(&specs);
         Ok(runtime)

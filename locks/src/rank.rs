@@ -30,6 +30,8 @@ ranks! {
     Growth,
 
     // Locks: held for as long as it takes to read or change what they guard.
+    /// The drivers that are loaded if no others are named.
+    DefaultDrivers,
     /// What was tried and taken when drivers were loaded.
     LoadReport,
     /// Variants that were chosen.

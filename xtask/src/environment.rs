@@ -18,6 +18,9 @@ const REQUIREMENTS: [&str; 3] = [
     "demo/requirements.txt",
 ];
 
+/// The project's torch, as frameworks/torch/requirements.txt pins it.
+pub(crate) const TORCH: &str = "2.15.0";
+
 /// The oldest Python that has a wheel of the pinned torch.
 const OLDEST_PYTHON: (u32, u32) = (3, 10);
 
@@ -355,6 +358,13 @@ pub(crate) fn files_below(folder: &Path, extensions: &[&str]) -> anyhow::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_project_has_one_torch() -> anyhow::Result<()> {
+        let pinned = fs::read_to_string(Workspace::find()?.path(REQUIREMENTS[0]))?;
+        assert!(pinned.contains(&format!("torch=={TORCH}\n")), "{pinned}");
+        Ok(())
+    }
 
     #[test]
     fn a_stamp_notices_every_change() -> anyhow::Result<()> {

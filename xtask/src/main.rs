@@ -23,6 +23,7 @@ mod shell;
 mod soak;
 mod suites;
 mod tidy;
+mod wheel;
 mod workspace;
 
 use std::process::ExitCode;
@@ -55,6 +56,8 @@ enum Chore {
     Gen(generate::Options),
     /// Pack library, headers, command line and examples into an archive for C and C++ hosts
     Dist(dist::Options),
+    /// Pack the wheels that pip installs: the devices in PyTorch, and the command line
+    Wheel(wheel::Options),
     /// Search for inputs that break readers or the C ABI
     Fuzz(fuzz::Options),
     /// Call the host contract at random from many threads, with injected faults
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Chore::Bench(options) => bench::run(&workspace, &options),
         Chore::Gen(options) => generate::run(&workspace, &options),
         Chore::Dist(options) => dist::run(&workspace, &options),
+        Chore::Wheel(options) => wheel::run(&workspace, &options),
         Chore::Fuzz(options) => fuzz::run(&workspace, &options),
         Chore::Soak(options) => soak::run(&workspace, &options),
         Chore::Abi(options) => abi::run(&workspace, &options),

@@ -229,6 +229,10 @@ impl Run<'_> {
                 self.command_line()?;
                 python::pages(workspace)
             }
+            Work::Wheels { others } => {
+                self.shim()?;
+                python::wheels(workspace, name, others)
+            }
             Work::Demo { driver, device } => {
                 self.shim()?;
                 let driver = self.driver(driver)?;

@@ -53,7 +53,7 @@ bool is_capturing(otr_stream_t stream) {
 }
 
 void refuse_capture(otr_stream_t stream, const char* name, const std::string& reason) {
-  const std::string text = c10::str("outrigger: operator ", name, " cannot be captured in a graph: ", reason);
+  const std::string text = c10::str(who(), "operator ", name, " cannot be captured in a graph: ", reason);
   warn_if_failed(otr_capture_abort(stream, text.c_str()), "failing a capture");
   TORCH_CHECK_NOT_IMPLEMENTED(false, text);
 }

@@ -201,10 +201,10 @@ void device_to_device(const at::Tensor& to, const at::Tensor& from, bool non_blo
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   TORCH_CHECK(
       from.layout() == c10::Layout::Strided && to.layout() == c10::Layout::Strided,
-      "outrigger: copy between layouts ", from.layout(), " and ", to.layout(), " is not a dense copy");
+      who(), "copy between layouts ", from.layout(), " and ", to.layout(), " is not a dense copy");
   if (to.is_quantized()) {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        from.is_quantized(), "outrigger: a copy from ", from.scalar_type(), " to a quantized tensor. Quantize it "
+        from.is_quantized(), who(), "a copy from ", from.scalar_type(), " to a quantized tensor. Quantize it "
         "with torch.quantize_per_tensor or torch.quantize_per_channel");
     at::set_quantizer_(to, quantizer_of(from));
   }
@@ -226,7 +226,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     const bool resolve_on_host = conjugate || negate;
     device_to_host(target, source, non_blocking && !resolve_on_host);
   } else {
-    TORCH_CHECK(false, "outrigger: cannot copy from ", from.device(), " to ", to.device());
+    TORCH_CHECK(false, who(), "cannot copy from ", from.device(), " to ", to.device());
   }
   // The real part of a conjugate is the real part.
   resolve_bits(target, conjugate && !to_real && to.is_complex(), negate);
@@ -262,7 +262,7 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
 
 void record_stream_on(at::Tensor& self, at::Stream stream) {
   TORCH_CHECK(
-      stream.device_type() == self.device().type(), "outrigger: a stream of ", stream.device(),
+      stream.device_type() == self.device().type(), who(), "a stream of ", stream.device(),
       " cannot be recorded on a tensor on ", self.device());
   record_stream(self.storage().data_ptr(), stream_handle(stream));
 }

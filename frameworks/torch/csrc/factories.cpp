@@ -22,7 +22,7 @@ namespace {
 // A device argument always says which type; without an index it is the current one.
 c10::Device exact(std::optional<c10::Device> device) {
   TORCH_CHECK(
-      device.has_value() && is_ours(device->type()), "outrigger: asked to make a tensor on ",
+      device.has_value() && is_ours(device->type()), who(), "asked to make a tensor on ",
       device.has_value() ? device->str() : "no device");
   if (device->has_index()) {
     check_device(device->index());
@@ -34,7 +34,7 @@ c10::Device exact(std::optional<c10::Device> device) {
 void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
   TORCH_CHECK(
       layout.value_or(c10::Layout::Strided) == c10::Layout::Strided,
-      "outrigger: only strided tensors can be made here, got ", *layout);
+      who(), "only strided tensors can be made here, got ", *layout);
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 

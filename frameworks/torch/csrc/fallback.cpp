@@ -84,7 +84,7 @@ c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVal
     }
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "outrigger: ", schema.operator_name(), " has no kernel, and no argument says on which device it runs");
+      false, who(), schema.operator_name(), " has no kernel, and no argument says on which device it runs");
 }
 
 bool takes_generator(const c10::Argument& argument) {
@@ -116,7 +116,7 @@ FallbackRecord::FallbackRecord(const char* name) : name_(name), start_(std::chro
   uint32_t first_warning = 0;
   check(otr_fallback_begin(name, &first_warning));
   if (first_warning != 0) {
-    TORCH_WARN("outrigger: operator ", name, " has no kernel on the device and runs on the CPU");
+    TORCH_WARN(who(), "operator ", name, " has no kernel on the device and runs on the CPU");
   }
 }
 

@@ -66,7 +66,7 @@ uint64_t GeneratorImpl::seed() {
 void GeneratorImpl::set_state(const c10::TensorImpl& state) {
   at::detail::check_rng_state(state);
   TORCH_CHECK(
-      state.numel() == static_cast<int64_t>(kStateBytes), "outrigger: the state of a generator has ",
+      state.numel() == static_cast<int64_t>(kStateBytes), who(), "the state of a generator has ",
       kStateBytes, " bytes (seed, offset), this tensor has ", state.numel());
   std::array<uint64_t, 2> values;
   std::memcpy(values.data(), state.data(), kStateBytes);

@@ -133,7 +133,7 @@ std::shared_ptr<Pool> Pool::get(c10::MempoolId_t* id, c10::DeviceIndex device) {
   }
   TORCH_CHECK_VALUE(
       id->first <= all.of_graphs && id->second <= all.shared && (id->first == 0) != (id->second == 0),
-      "outrigger: (", id->first, ", ", id->second,
+      who(), "(", id->first, ", ", id->second,
       ") is not the id of a pool: use what graph_pool_handle() or the pool() of a graph has returned");
   std::weak_ptr<Pool>& entry = all.live[{*id, device}];
   std::shared_ptr<Pool> pool = entry.lock();
@@ -149,7 +149,7 @@ Graph::~Graph() {
   try {
     reset();
   } catch (const std::exception& error) {
-    TORCH_WARN("outrigger: giving up a graph failed: ", error.what());
+    TORCH_WARN(who(), "giving up a graph failed: ", error.what());
   }
 }
 
@@ -157,10 +157,10 @@ void Graph::capture_begin(c10::MempoolId_t pool, uint32_t mode) {
   PyObject* handled = exception_at_begin();
   try {
     const std::lock_guard<std::mutex> lock(lock_);
-    TORCH_CHECK(state_ != State::kCapturing, "outrigger: this graph is being captured already");
+    TORCH_CHECK(state_ != State::kCapturing, who(), "this graph is being captured already");
     TORCH_CHECK(
         state_ == State::kEmpty,
-        "outrigger: this graph has been captured already: reset() it first, or make another one");
+        who(), "this graph has been captured already: reset() it first, or make another one");
     const c10::DeviceIndex device = current_device();
     const otr_stream_t stream = current_stream(device);
     c10::MempoolId_t id = pool;
@@ -184,7 +184,7 @@ void Graph::capture_end() {
   {
     const std::lock_guard<std::mutex> lock(lock_);
     TORCH_CHECK(
-        state_ == State::kCapturing, "outrigger: no capture of this graph is under way: call capture_begin() first",
+        state_ == State::kCapturing, who(), "no capture of this graph is under way: call capture_begin() first",
         failure_.empty() ? "" : "; its last one failed: ", failure_);
     // Until the end is known the graph counts as failed: nobody else can end it a second time.
     state_ = State::kFailed;
@@ -251,13 +251,13 @@ void Graph::expect_graph(const char* doing) const {
     case State::kCaptured: return;
     case State::kFailed:
       TORCH_CHECK(
-          false, "outrigger: cannot ", doing, " this graph, its capture failed: ", failure_,
+          false, who(), "cannot ", doing, " this graph, its capture failed: ", failure_,
           ". reset() it and capture anew");
     case State::kCapturing:
-      TORCH_CHECK(false, "outrigger: cannot ", doing, " this graph while it is being captured: end the capture first");
+      TORCH_CHECK(false, who(), "cannot ", doing, " this graph while it is being captured: end the capture first");
     case State::kEmpty:
       TORCH_CHECK(
-          false, "outrigger: cannot ", doing, " this graph: nothing is captured",
+          false, who(), "cannot ", doing, " this graph: nothing is captured",
           device_ < 0 ? "" : ", as it has been reset", ". Capture it first");
   }
 }
@@ -287,7 +287,7 @@ void Graph::instantiate() {
     const std::lock_guard<std::mutex> lock(lock_);
     expect_graph("instantiate");
     TORCH_CHECK(
-        keep_, "outrigger: this graph is executable since capture_end(), as it was made without keep_graph=True");
+        keep_, who(), "this graph is executable since capture_end(), as it was made without keep_graph=True");
     before = std::exchange(exec_, 0);
     make_exec();
   }
@@ -349,7 +349,7 @@ std::string Graph::dump(uint32_t format) const {
   const std::lock_guard<std::mutex> lock(lock_);
   expect_graph("dump");
   TORCH_CHECK(
-      graph_ != 0, "outrigger: the graph is gone since it is executable: make it with keep_graph=True, or call "
+      graph_ != 0, who(), "the graph is gone since it is executable: make it with keep_graph=True, or call "
       "enable_debug_mode() before the capture");
   return text_from([&](char** text) { return otr_graph_dump(graph_, format, text); });
 }
@@ -362,20 +362,20 @@ void Graph::debug_dump(const std::string& path) const {
   } else if (ends_with(".json")) {
     format = OTR_GRAPH_JSON;
   } else {
-    TORCH_CHECK_VALUE(ends_with(".dot"), "outrigger: the name of a dump ends with .dot, .svg or .json: ", path);
+    TORCH_CHECK_VALUE(ends_with(".dot"), who(), "the name of a dump ends with .dot, .svg or .json: ", path);
   }
   const std::string text = dump(format);
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  TORCH_CHECK(!file.fail(), "outrigger: cannot write ", path);
+  TORCH_CHECK(!file.fail(), who(), "cannot write ", path);
 }
 
 void Graph::name(const std::string& name, otr_address_t address, uint64_t bytes) {
   const std::lock_guard<std::mutex> lock(lock_);
   if (state_ == State::kCaptured) {
     TORCH_CHECK(
-        exec_ == 0, "outrigger: ", name, " cannot be named any more: name tensors before the graph is executable, "
+        exec_ == 0, who(), name, " cannot be named any more: name tensors before the graph is executable, "
         "within its capture or before instantiate()");
     check(otr_graph_name_buffer(graph_, name.c_str(), address, bytes));
   } else if (state_ == State::kFailed) {
@@ -397,7 +397,7 @@ void Graph::update(const Graph& other) {
     const std::lock_guard<std::mutex> lock(other.lock_);
     other.expect_graph("update from");
     TORCH_CHECK(
-        other.graph_ != 0, "outrigger: the graph to update from is gone since it is executable: make it with "
+        other.graph_ != 0, who(), "the graph to update from is gone since it is executable: make it with "
         "keep_graph=True");
     from = other.graph_;
   }
@@ -422,7 +422,7 @@ void Graph::check_replay() {
 otr_graph_info_t Graph::info() const {
   const std::lock_guard<std::mutex> lock(lock_);
   expect_graph("describe");
-  TORCH_CHECK(graph_ != 0, "outrigger: the graph is gone since it is executable");
+  TORCH_CHECK(graph_ != 0, who(), "the graph is gone since it is executable");
   auto info = otr::sized<otr_graph_info_t>();
   check(otr_graph_info(graph_, &info));
   return info;

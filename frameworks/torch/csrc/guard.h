@@ -33,7 +33,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   void setDevice(c10::Device device) const override {
-    TORCH_CHECK(device.type() == T, "outrigger: ", device, " is not a device of type ", T);
+    TORCH_CHECK(device.type() == T, who(), device, " is not a device of type ", T);
     set_current_device(device.index());
   }
 
@@ -102,7 +102,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(
       void** event, const c10::Stream& stream, c10::DeviceIndex device, c10::EventFlag flag) const override {
     TORCH_CHECK(
-        device == -1 || device == stream.device_index(), "outrigger: the event is of device ",
+        device == -1 || device == stream.device_index(), who(), "the event is of device ",
         static_cast<int>(device), ", the stream of device ", static_cast<int>(stream.device_index()));
     const otr_stream_t handle = stream_handle(stream);
     if (*event == nullptr) {
@@ -149,7 +149,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   double elapsedTime(void* start, void* end, c10::DeviceIndex) const override {
     TORCH_CHECK(
         start != nullptr && end != nullptr,
-        "outrigger: both events must be recorded before the time between them can be asked for");
+        who(), "both events must be recorded before the time between them can be asked for");
     double milliseconds = 0;
     check(otr_event_elapsed(event_handle(start), event_handle(end), &milliseconds));
     return milliseconds;

@@ -246,7 +246,7 @@ at::Tensor HostScope::to_host(const at::Tensor& tensor, bool written) {
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       tensor.layout() == c10::Layout::Strided && tensor.has_storage(),
-      "outrigger: a tensor of layout ", tensor.layout(), " cannot be shown to a CPU kernel as it is");
+      who(), "a tensor of layout ", tensor.layout(), " cannot be shown to a CPU kernel as it is");
   Shown& entry = shown(tensor.storage());
   entry.written |= written;
   if (!entry.host) {

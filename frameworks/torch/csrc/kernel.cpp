@@ -17,7 +17,7 @@ Operator::Operator(const char* name) {
   exists_ = status == nullptr;
   if (!exists_) {
     TORCH_CHECK(
-        otr_status_code(status) == OTR_ERR_NOT_FOUND, "outrigger: looking up operator ", name, ": ",
+        otr_status_code(status) == OTR_ERR_NOT_FOUND, who(), "looking up operator ", name, ": ",
         otr_status_message(status));
     otr_status_free(status);
   }
@@ -36,7 +36,7 @@ c10::Scalar value_of(const at::TensorBase& tensor) {
   const c10::ScalarType type = tensor.scalar_type();
   // Fetching what has no value, such as bits and numbers of less than a byte, ends the process.
   TORCH_CHECK_NOT_IMPLEMENTED(
-      has_value(type), "outrigger: reading the value of an element is not implemented for '", type, "'");
+      has_value(type), who(), "reading the value of an element is not implemented for '", type, "'");
   if (type == c10::ScalarType::Bool) {
     return c10::Scalar(c10::fetch_and_cast<bool>(type, data));
   }

@@ -24,7 +24,7 @@ uint32_t device_or_host(int index) {
   if (index == kHost) {
     return OTR_HOST_MEMORY;
   }
-  TORCH_CHECK(index >= 0 && index <= INT8_MAX, "outrigger: invalid device index ", index);
+  TORCH_CHECK(index >= 0 && index <= INT8_MAX, who(), "invalid device index ", index);
   check_device(static_cast<c10::DeviceIndex>(index));
   return static_cast<uint32_t>(index);
 }
@@ -128,7 +128,7 @@ PyObject* allocate_raw(PyObject* arguments) {
   Number size = 0, stream = 0;
   parse(arguments, "iKK", &index, &size, &stream);
   const uint32_t device = device_or_host(index);
-  TORCH_CHECK(device != OTR_HOST_MEMORY, "outrigger: pinned memory is not allocated here");
+  TORCH_CHECK(device != OTR_HOST_MEMORY, who(), "pinned memory is not allocated here");
   const otr_stream_t handle = stream == 0 ? current_stream(static_cast<c10::DeviceIndex>(index)) : stream;
   otr_address_t address = 0;
   call([&] { return otr_memory_alloc(device, size, handle, &address); });
@@ -149,7 +149,7 @@ PyObject* history_start(PyObject* arguments) {
   unsigned int stacks = 0;
   Number entries = 0;
   parse(arguments, "iKIp", &index, &entries, &stacks, &of_frees);
-  TORCH_CHECK(stacks <= static_cast<unsigned int>(Stacks::kAll), "outrigger: there are no stacks ", stacks);
+  TORCH_CHECK(stacks <= static_cast<unsigned int>(Stacks::kAll), who(), "there are no stacks ", stacks);
   const uint32_t device = device_or_host(index);
   const otr_history_options_t options = history_options(entries, static_cast<Stacks>(stacks), of_frees != 0);
   call([&] { return otr_memory_history_start(device, &options); });
@@ -255,7 +255,7 @@ otr_pool_t pool_and_device(PyObject* arguments) {
   int index = 0;
   parse(arguments, "Oi", &capsule, &index);
   const uint32_t device = device_or_host(index);
-  TORCH_CHECK(device != OTR_HOST_MEMORY, "outrigger: pinned memory has no pools");
+  TORCH_CHECK(device != OTR_HOST_MEMORY, who(), "pinned memory has no pools");
   return pool_of(capsule).on(static_cast<c10::DeviceIndex>(index));
 }
 

@@ -27,7 +27,7 @@ namespace {
 c10::DeviceIndex checked(int index) {
   const int count = device_count();
   TORCH_CHECK(
-      count == 0 || (index >= 0 && index < count), "outrigger: invalid device index ", index, ": there ",
+      count == 0 || (index >= 0 && index < count), who(), "invalid device index ", index, ": there ",
       count == 1 ? "is " : "are ", count, count == 1 ? " device" : " devices", ", numbered from 0");
   check_device(static_cast<c10::DeviceIndex>(count == 0 ? 0 : index));
   return static_cast<c10::DeviceIndex>(index);
@@ -42,7 +42,8 @@ c10::DeviceIndex device_argument(PyObject* arguments) {
 
 // ---- the package and its devices ----------------------------------------------------------------
 
-PyObject* activate(PyObject*) {
+PyObject* activate(PyObject* argument) {
+  const char* name = text_of(argument);
   const char* variable = std::getenv("OUTRIGGER_TORCH");
   const std::string_view choice = variable == nullptr ? "" : variable;
   const bool outrigger = choice.empty() || choice == "outrigger" || choice == "both";
@@ -50,8 +51,9 @@ PyObject* activate(PyObject*) {
   TORCH_CHECK_VALUE(
       outrigger || mtia, "OUTRIGGER_TORCH=", choice,
       " does not choose a device type of torch; what does: outrigger (the default), mtia, both");
+  speak_as(name);
   if (outrigger) {
-    serve_outrigger();
+    serve_outrigger(name);
   }
   if (mtia) {
     serve_mtia();
@@ -66,6 +68,12 @@ PyObject* version(PyObject*) {
 
 PyObject* runtime_init(PyObject*) {
   call([] { return otr_runtime_init(); });
+  return none();
+}
+
+PyObject* default_drivers(PyObject* specs) {
+  const char* text = text_of(specs);
+  call([text] { return otr_driver_default(text); });
   return none();
 }
 
@@ -231,10 +239,11 @@ PyObject* destroy_stream(PyObject* arguments) {
 // ---- the module ---------------------------------------------------------------------------------
 
 PyMethodDef methods[] = {
-    {"activate", bound<activate>, METH_NOARGS,
-     "Registers the device types that OUTRIGGER_TORCH chooses: (outrigger, mtia) as booleans."},
+    {"activate", bound<activate>, METH_O,
+     "Registers the device types that OUTRIGGER_TORCH chooses, PrivateUse1 under the given name: (outrigger, mtia) as booleans."},
     {"version", bound<version>, METH_NOARGS, "The version of the library."},
     {"runtime_init", bound<runtime_init>, METH_NOARGS, "Loads the drivers; fails if there is no device."},
+    {"default_drivers", bound<default_drivers>, METH_O, "What OUTRIGGER_DRIVER is where it is not set."},
     {"driver_load", bound<driver_load>, METH_O, "Loads one more driver."},
     {"load_report", bound<load_report>, METH_NOARGS, "What was tried, taken and refused, as JSON."},
     {"device_count", bound<count_devices>, METH_NOARGS, "How many devices there are."},

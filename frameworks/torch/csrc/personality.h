@@ -5,8 +5,8 @@
 
 namespace outrigger {
 
-/// Registers PrivateUse1 under the name "outrigger": hooks, guard, allocators, kernels. Once.
-void serve_outrigger();
+/// Registers PrivateUse1 under this name: hooks, guard, allocators, kernels. Once.
+void serve_outrigger(const char* name);
 
 /// Registers MTIA: hooks, guard, allocators, kernels. Once, and before torch first asks for its hooks.
 void serve_mtia();

@@ -25,7 +25,7 @@ class Graphs {
   std::shared_ptr<Graph> get(int64_t number) {
     const std::lock_guard<std::mutex> lock(lock_);
     const auto found = graphs_.find(number);
-    TORCH_CHECK(found != graphs_.end(), "outrigger: there is no graph ", number, ", or it was destroyed");
+    TORCH_CHECK(found != graphs_.end(), who(), "there is no graph ", number, ", or it was destroyed");
     return found->second;
   }
   void remove(int64_t number) {

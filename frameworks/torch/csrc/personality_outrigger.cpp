@@ -1,4 +1,4 @@
-//! The runtime's devices as PrivateUse1, under the name "outrigger".
+//! The runtime's devices as PrivateUse1, under the name "outrigger" or a vendor's.
 
 #include "graph.h"
 #include "personality_impl.h"
@@ -52,10 +52,10 @@ void register_autocast(torch::Library& m) {
 
 }  // namespace
 
-void serve_outrigger() {
-  static const bool served = [] {
+void serve_outrigger(const char* name) {
+  static const bool served = [name] {
     // Before anything asks for the name.
-    c10::register_privateuse1_backend("outrigger");
+    c10::register_privateuse1_backend(name);
     register_runtime<c10::DeviceType::PrivateUse1>();
     at::RegisterPrivateUse1HooksInterface(new OutriggerHooks);
     register_graphs(c10::DeviceType::PrivateUse1);

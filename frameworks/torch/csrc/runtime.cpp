@@ -25,12 +25,25 @@ void parallel_for(
   try {
     at::parallel_for(begin, end, grain, [&](int64_t first, int64_t last) { body(context, first, last); });
   } catch (const std::exception& error) {
-    TORCH_WARN("outrigger: torch's thread pool failed (", error.what(), "); work may be incomplete");
+    TORCH_WARN(who(), "torch's thread pool failed (", error.what(), "); work may be incomplete");
   }
 }
 #endif
 
+std::string& speaker() {
+  static std::string prefix = "outrigger: ";
+  return prefix;
+}
+
 }  // namespace
+
+const char* who() noexcept {
+  return speaker().c_str();
+}
+
+void speak_as(const char* name) {
+  speaker() = c10::str(name, ": ");
+}
 
 std::string describe(const otr_status_t* status) {
   std::string text = otr_status_message(status);
@@ -76,7 +89,7 @@ void warn_if_failed(otr_status_t* status, const char* doing) noexcept {
   try {
     const std::string text = describe(status);
     otr_status_free(status);
-    TORCH_WARN("outrigger: ", doing, " failed: ", text);
+    TORCH_WARN(who(), doing, " failed: ", text);
   } catch (...) {
     // A warning turned into an exception has nowhere to go from a destructor.
   }
@@ -103,10 +116,10 @@ void check_device(c10::DeviceIndex index) {
   std::string why;
   const c10::DeviceIndex count = device_count(&why);
   TORCH_CHECK(
-      count > 0 || why.empty(), "outrigger: there is no device: ", why,
-      ". torch.outrigger.load_report() says what was tried");
+      count > 0 || why.empty(), who(), "there is no device: ", why,
+      ". torch_outrigger.load_report() says what was tried");
   TORCH_CHECK(
-      index >= 0 && index < count, "outrigger: invalid device index ", static_cast<int>(index), ": there ",
+      index >= 0 && index < count, who(), "invalid device index ", static_cast<int>(index), ": there ",
       count == 1 ? "is " : "are ", static_cast<int>(count), count == 1 ? " device" : " devices",
       ", numbered from 0");
 }

@@ -19,6 +19,12 @@
 
 namespace outrigger {
 
+/// How messages begin: the name of the device type and a colon.
+const char* who() noexcept;
+
+/// Has messages speak of another name than outrigger. Before any other call.
+void speak_as(const char* name);
+
 /// Throws what a failed status means to torch: OutOfMemoryError, IndexError, NotImplementedError, or a
 /// plain error with message, operator and stream. Frees the status.
 [[noreturn]] void raise(otr_status_t* status);

@@ -37,7 +37,7 @@ def autoload() -> None:
             _error = error
             try:
                 warnings.warn(
-                    f"torch_outrigger could not be loaded; its devices are not available.\n{_advice(error)}",
+                    f"torch_outrigger could not be loaded; its devices are not available.\n{_text(error)}",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -51,28 +51,31 @@ def load_error() -> Exception | None:
     return _error
 
 
-def _advice(error: Exception) -> str:
-    """What to do about an error of loading."""
-    here = Path(__file__).resolve().parent
-    if not isinstance(error, ImportError):
-        return f"{type(error).__name__}: {error}"
-    if any(here.glob("_C*.so")):
-        problem = f"Its compiled part does not load: {error}\nIt was built for another torch, or the library is gone."
-    else:
-        problem = f"Its compiled part is not built: there is no _C*.so in {here}."
-    return (
-        f"{problem} Build it for this Python environment, in the repository of Outrigger:\n"
-        "    cargo build --release\n"
-        "    python -m pip install --no-build-isolation --no-deps -e frameworks/torch\n"
-        "It needs a C++20 compiler. TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from trying."
-    )
+def _text(error: Exception) -> str:
+    # An ImportError of the package says what to do.
+    return str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+
+
+def include_folder() -> Path:
+    """The folder with `outrigger/driver.h` and the other headers, for a driver that is built against this package.
+
+    RuntimeError if the package was built in place: the headers are then in the repository.
+    """
+    folder = Path(__file__).resolve().parent / "include"
+    if not folder.is_dir():
+        raise RuntimeError(f"{folder} does not exist: the package was built in place, and has no headers")
+    return folder
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Vendor":
+        from ._vendor import Vendor
+
+        return Vendor
     if _error is not None:
-        raise AttributeError(f"{__name__}.{name}: the package could not be loaded: {_advice(_error)}") from _error
+        raise AttributeError(f"{__name__}.{name}: the package could not be loaded: {_text(_error)}") from _error
     from . import _runtime
 
     if name not in _runtime.__all__:

@@ -9,19 +9,29 @@ import sys
 
 import torch
 
-from . import _C
+from . import _shim, _vendor
 
 
 def activate() -> None:
-    """Registers the device types that OUTRIGGER_TORCH names. Raises ValueError if its value makes no sense."""
-    outrigger, _mtia = _C.activate()
+    """Registers the device types that OUTRIGGER_TORCH names, under a vendor's name if its package is installed.
+
+    ImportError if there is no shim for this torch, ValueError if OUTRIGGER_TORCH makes no sense, RuntimeError if the
+    choice among vendors is not made.
+    """
+    shim = _shim.load()
+    vendor = _vendor.find()
+    name = "outrigger" if vendor is None else vendor.name
+    outrigger, _mtia = shim.activate(name)
+    if vendor is not None:
+        shim.default_drivers(vendor.specification())
     if not outrigger:
         return
     from . import _device, _dlpack, _dynamo, memory
 
-    name = "outrigger"
     # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
     torch.utils.rename_privateuse1_backend(name)
+    if vendor is not None:
+        _device.autocast_dtypes = vendor.autocast
     torch._register_device_module(name, _device)
     sys.modules[f"torch.{name}"] = _device
     sys.modules[f"torch.{name}.memory"] = memory

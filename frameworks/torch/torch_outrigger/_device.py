@@ -1,4 +1,4 @@
-"""`torch.outrigger`: the device's module, as `torch.cuda` is CUDA's.
+"""`torch.outrigger`, or `torch.` and a vendor's name: the device's module, as `torch.cuda` is CUDA's.
 
 It must never start the runtime when it is imported: `_lazy_init` does, at the first use of a device.
 """
@@ -12,7 +12,15 @@ from typing import Any
 import torch
 
 from . import _C, _storage, graphs, memory
-from ._lifetime import DeviceLike, _is_in_bad_fork, _lazy_init, device_count, device_index, is_initialized
+from ._lifetime import (
+    DeviceLike,
+    _is_in_bad_fork,
+    _lazy_init,
+    device_count,
+    device_index,
+    device_type,
+    is_initialized,
+)
 from ._random import (
     get_rng_state,
     get_rng_state_all,
@@ -149,7 +157,10 @@ Stream = torch.Stream
 Event = torch.Event
 
 # torch.load and TypedStorage look for `torch.outrigger.FloatStorage` and its like.
-globals().update(_storage.storage_classes("torch.outrigger"))
+globals().update(_storage.storage_classes(f"torch.{device_type()}"))
+
+autocast_dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+"""What `get_amp_supported_dtype` answers; a vendor's package may say less."""
 
 
 def __getattr__(name: str) -> Any:
@@ -211,7 +222,7 @@ class device_of(device):
     """Makes the device of a tensor or storage the current one. A device of another type changes nothing."""
 
     def __init__(self, obj: Any) -> None:
-        super().__init__(obj.device if obj.device.type == "outrigger" else None)
+        super().__init__(obj.device if obj.device.type == device_type() else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +300,7 @@ def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes that autocast can use."""
-    return [torch.float16, torch.bfloat16]
+    return list(autocast_dtypes)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:

@@ -24,6 +24,11 @@ _waiting: dict[str, Callable[[], None]] = {}
 _warned_of_no_device = False
 
 
+def device_type() -> str:
+    """The name of the device type in torch: outrigger, or a vendor's."""
+    return torch._C._get_privateuse1_backend_name()
+
+
 def is_initialized() -> bool:
     """Whether the runtime has started in this process."""
     return _started_in == os.getpid()
@@ -44,7 +49,7 @@ def _lazy_init() -> None:
         return
     if _is_in_bad_fork():
         raise RuntimeError(
-            "Cannot re-initialize outrigger in forked subprocess. To use outrigger with multiprocessing, "
+            f"Cannot re-initialize {device_type()} in forked subprocess. To use {device_type()} with multiprocessing, "
             "you must use the 'spawn' start method"
         )
     with _lock:
@@ -81,7 +86,7 @@ def device_count() -> int:
     except RuntimeError as error:
         if not _warned_of_no_device:
             _warned_of_no_device = True
-            warnings.warn(f"There is no outrigger device: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"There is no {device_type()} device: {error}", RuntimeWarning, stacklevel=2)
         return 0
     return _C.device_count()
 
@@ -95,8 +100,8 @@ def device_index(device: DeviceLike) -> int:
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
-        if device.type != "outrigger":
-            raise ValueError(f"expected a device of type outrigger, got {device}")
+        if device.type != device_type():
+            raise ValueError(f"expected a device of type {device_type()}, got {device}")
         if device.index is None:
             return torch.accelerator.current_device_index()
         device = device.index

@@ -49,12 +49,12 @@ def initial_seed() -> int:
     return _generator(None).initial_seed()
 
 
-def get_rng_state(device: DeviceLike = "outrigger") -> torch.Tensor:
+def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
     """The state of a device's generator: 16 bytes, seed and offset."""
     return _generator(device).get_state()
 
 
-def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "outrigger") -> None:
+def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
     """Sets the state of a device's generator to one of `get_rng_state`."""
     _generator(device).set_state(new_state)
 

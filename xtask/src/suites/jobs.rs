@@ -43,6 +43,8 @@ pub(super) enum Suite {
     Soak,
     /// The pages of `outrigger memory` and `outrigger conformance`, in a headless browser
     Pages,
+    /// The wheels: installed into an empty environment, with a vendor's package
+    Wheels,
     /// With --all: the demo, which trains two models, on every kind of device
     Demo,
 }
@@ -55,7 +57,7 @@ impl Suite {
 
     /// True if it needs PyTorch with the device in it.
     pub(super) fn needs_shim(self) -> bool {
-        matches!(self, Self::Sweep | Self::Torch | Self::Demo)
+        matches!(self, Self::Sweep | Self::Torch | Self::Wheels | Self::Demo)
     }
 
     /// What it needs from the machine, besides Rust and a linker.
@@ -82,7 +84,7 @@ impl Suite {
                 Need::OpenClPlatform,
             ],
             Self::Sanitizers => &[Need::Compiler, Need::RustSource],
-            Self::Sweep | Self::Torch | Self::Demo => &[
+            Self::Sweep | Self::Torch | Self::Wheels | Self::Demo => &[
                 Need::Compiler,
                 Need::Make,
                 Need::Python,
@@ -147,6 +149,11 @@ pub(super) enum Work {
         seconds: u32,
     },
     Pages,
+    Wheels {
+        /// The versions of torch that the wheel serves besides the project's. If there are some, each environment
+        /// gets its torch from PyPI, as a user's does.
+        others: &'static [&'static str],
+    },
     Demo {
         driver: &'static str,
         device: &'static str,
@@ -328,12 +335,19 @@ const fn soak(name: &'static str, seconds: u32, tier: Tier) -> Job {
         .only(tier)
 }
 
+const fn wheels(name: &'static str, others: &'static [&'static str], tier: Tier) -> Job {
+    let seconds = 90 + 600 * others.len() as u32;
+    Job::new(Suite::Wheels, name, Work::Wheels { others }, seconds)
+        .narrow()
+        .only(tier)
+}
+
 const fn demo(name: &'static str, driver: &'static str, device: &'static str) -> Job {
     Job::new(Suite::Demo, name, Work::Demo { driver, device }, 120).only(Tier::Everything)
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 56] = [
+static JOBS: [Job; 58] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -405,6 +419,8 @@ static JOBS: [Job; 56] = [
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
     Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
     Job::new(Suite::Pages, "pages", Work::Pages, 40).narrow(),
+    wheels("wheels", &[], Tier::Short),
+    wheels("wheels of two", &["2.14.1"], Tier::Everything),
     demo("demo unified", UNIFIED, "outrigger"),
     demo("demo discrete", DISCRETE, "outrigger"),
     demo("demo driver-c", C_DRIVER, "outrigger"),

@@ -12,6 +12,7 @@ use super::counts::Counts;
 use crate::environment;
 use crate::native::{self, DriverSpec};
 use crate::shell::{self, Finished};
+use crate::wheel;
 use crate::workspace::Workspace;
 
 /// Where the tests of the PyTorch package lie.
@@ -19,6 +20,9 @@ const TORCH_TESTS: &str = "frameworks/torch/tests";
 
 /// Where the tests of the command line's pages lie.
 const PAGE_TESTS: &str = "cli/tests/page";
+
+/// Where the tests of the wheels lie.
+const WHEEL_TESTS: &str = "packaging/tests";
 
 /// How every suite in Python is started.
 const PYTEST: [&str; 6] = [
@@ -101,6 +105,36 @@ pub(super) fn pages(workspace: &Workspace) -> anyhow::Result<Counts> {
     let measured = finished.output.lines();
     for line in measured.filter(|line| line.starts_with("measured: ")) {
         println!("{line}");
+    }
+    Ok(counts)
+}
+
+/// The wheel in environments of its own, with the torch of the project's environment; if it serves `others`, with each
+/// version of torch from PyPI.
+pub(super) fn wheels(
+    workspace: &Workspace,
+    title: &str,
+    others: &[&str],
+) -> anyhow::Result<Counts> {
+    let names: Vec<String> = others.iter().map(|&version| version.to_owned()).collect();
+    let wheel = wheel::torch(workspace, &workspace.target("wheels"), &names)?;
+    let tools = wheel::tools(workspace)?;
+    let from = environment::site_packages(workspace).context(".venv holds no packages")?;
+    let mut environments = vec![format!("--torch-from={}", from.display())];
+    if !others.is_empty() {
+        let versions = others.iter().chain([&environment::TORCH]);
+        environments = versions.map(|version| format!("--torch={version}")).collect();
+    }
+    let mut counts = Counts::default();
+    for environment in environments {
+        let mut command = Command::new(workspace.python());
+        command
+            .current_dir(workspace.path(WHEEL_TESTS))
+            .args(PYTEST)
+            .args(["--timeout=1800", &environment])
+            .arg(format!("--wheel={}", wheel.display()))
+            .arg(format!("--tools={}", tools.display()));
+        counts.add(pytest(workspace, title, command)?.1);
     }
     Ok(counts)
 }

@@ -44,11 +44,16 @@ fn ask(actor: &mut Actor) {
     }
 }
 
-/// Drivers that are none. One that is a driver is loaded when a round begins, since its devices stay.
+/// Drivers that are none. One that is a driver is loaded when a round begins, since its devices stay. Default drivers are
+/// named too late.
 fn load(actor: &mut Actor) {
     let specs = [c"no_such_driver", c"host?face=transparent", c"", c"\xff"];
     let spec = *actor.rng.choice(&specs).unwrap_or(&c"no_such_driver");
-    let _ = call!(driver_load(spec.as_ptr()));
+    if actor.chance(4) {
+        let _ = call!(driver_default(spec.as_ptr()));
+    } else {
+        let _ = call!(driver_load(spec.as_ptr()));
+    }
 }
 
 fn synchronize(actor: &mut Actor) {

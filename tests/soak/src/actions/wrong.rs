@@ -156,6 +156,7 @@ const MISUSES: &[Misuse] = misuses! {
     pool_sleep = |h| (h, null_mut());
     pool_wake = |h| (h);
     pool_snapshot = |h| (h, null_mut());
+    driver_default = |h| (null());
     driver_load = |h| (null());
     load_report = |h| (null_mut());
     device_count = |h| (null_mut());

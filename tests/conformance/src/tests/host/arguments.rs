@@ -144,6 +144,8 @@ null! {
     };
     /// A host call needs a function.
     host_call: || Ok(otr!(otr_host_call, stream()?, None, null_mut()));
+    /// Default drivers need names.
+    driver_default: || Ok(otr!(otr_driver_default, null()));
     /// A driver needs a name.
     driver_load: || Ok(otr!(otr_driver_load, null()));
     /// A trace needs a file.

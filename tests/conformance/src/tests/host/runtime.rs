@@ -25,6 +25,8 @@ tests! { "host-abi.runtime":
     it_starts_once: H1 H14;
     /// Without a device it does not start, and says why; a driver that is loaded then brings some.
     it_needs_a_device: H3 H8;
+    /// A host names the drivers of a runtime that the environment gives none, before it starts and not after.
+    default_drivers: H2 H3;
     /// The version and the report of what was loaded tell what there is.
     what_was_loaded: H11;
     /// One more driver adds its devices behind those that are there; one that cannot be loaded changes nothing.
@@ -89,6 +91,29 @@ fn it_needs_a_device(context: &Context) -> Verdict {
         [3; 64],
         "work of a driver that came later"
     );
+    Ok(())
+}
+
+fn default_drivers(context: &Context) -> Verdict {
+    let spec = std::ffi::CString::new(context.spec())?;
+    refused(
+        otr!(otr_driver_default, c"".as_ptr()),
+        Code::INVALID_ARGUMENT,
+        "no driver",
+    )?;
+    otr!(otr_driver_default, c"/nowhere/liboutrigger_none.so".as_ptr())?;
+    otr!(otr_driver_default, spec.as_ptr())?;
+    // SAFETY: nothing else runs yet in the process of this test.
+    unsafe { std::env::remove_var("OUTRIGGER_DRIVER") };
+    otr!(otr_runtime_init)?;
+    let report = json(|out| raw!(otr_load_report, out))?;
+    let asked = &report["candidates"][0]["spec"];
+    equal!(asked.as_str(), Some(context.spec()), "the driver that was loaded");
+    refused(
+        otr!(otr_driver_default, spec.as_ptr()),
+        Code::BUSY,
+        "default drivers behind the start",
+    )?;
     Ok(())
 }
 

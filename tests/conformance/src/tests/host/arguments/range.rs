@@ -186,6 +186,11 @@ fn strings(context: &Context) -> Verdict {
         "the name of an operator",
     )?;
     refused(
+        otr!(otr_driver_default, broken),
+        Code::INVALID_ARGUMENT,
+        "default drivers",
+    )?;
+    refused(
         otr!(otr_driver_load, broken),
         Code::INVALID_ARGUMENT,
         "a driver",

@@ -1,0 +1,131 @@
+"""The wheel as a user meets it: installed by pip, into an environment that has nothing else of the project."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, Environment, clean
+
+FIRST_STEPS = """
+import torch
+x = torch.arange(6.0).reshape(2, 3)
+y = x.to("{name}")
+assert (y @ y.T).cpu().equal(x @ x.T)
+y.requires_grad_()
+(y.exp().sum()).backward()
+torch.testing.assert_close(y.grad.cpu(), x.exp())
+print(y.device)
+"""
+
+
+def test_it_runs_without_a_checkout(installed: Environment) -> None:
+    """Nothing is moved or set by hand, and what is loaded comes from the wheel."""
+    assert installed.run(FIRST_STEPS.format(name="outrigger")).split() == ["outrigger:0"]
+    loaded = installed.run(
+        "import torch; torch.ones(3, device='outrigger')\n"
+        "print(*{line.split()[-1] for line in open('/proc/self/maps') if 'outrigger' in line}, sep='\\n')"
+    )
+    libraries = {Path(line) for line in loaded.split() if ".so" in line}
+    assert {path.name.split(".")[0] for path in libraries} == {"_C", "liboutrigger"}
+    assert all(path.is_relative_to(installed.packages) for path in libraries), libraries
+
+
+def test_it_refers_to_nothing_outside(wheel: Path, tmp_path: Path) -> None:
+    """No path of the checkout is in a file, no search path but relative ones, no symbols for debuggers."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in files if str(REPOSITORY).encode() in path.read_bytes()]
+    libraries = [path for path in files if ".so" in path.name]
+    assert {"liboutrigger.so", "liboutrigger_opencl.so", "liboutrigger_cuda.so"} <= {path.name for path in libraries}
+    for library in libraries:
+        told = subprocess.run(["readelf", "-dS", "-W", library], capture_output=True, text=True, check=True).stdout
+        paths = re.findall(r"R(?:UN)?PATH.*\[(.*)\]", told)
+        assert all(part.startswith("$ORIGIN") for path in paths for part in path.split(":")), (library, paths)
+        assert ".debug_info" not in told, library
+
+
+def test_its_tag_is_what_auditwheel_says(wheel: Path, request: pytest.FixtureRequest) -> None:
+    """pip refuses the wheel on a system that is too old for it, and only there."""
+    tools = request.config.getoption("--tools")
+    show = [tools / "python", "-m", "auditwheel", "show", "--json", wheel]
+    told = json.loads(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
+    tag = wheel.stem.split("-")[-1]
+    assert tag.startswith("manylinux_"), wheel
+    symbols = {name: max(versions, key=lambda v: [int(n) for n in re.findall(r"\d+", v)]) for name, versions in symbol_versions(told).items()}
+    glibc = tuple(map(int, re.findall(r"\d+", symbols["GLIBC"])))
+    assert glibc <= tuple(map(int, re.findall(r"\d+", tag)[:2])), (symbols, tag)
+
+
+def test_the_import_starts_nothing(installed: Environment) -> None:
+    """`import torch` loads no driver and starts no thread; a program for the CPU runs as without the package."""
+    program = """
+import os, torch
+threads = len(os.listdir("/proc/self/task"))
+x = torch.nn.Linear(4, 4)(torch.ones(2, 4)).sum()
+x.backward()
+assert x.device.type == "cpu" and torch.get_default_device().type == "cpu"
+if "torch_outrigger" in __import__("sys").modules:
+    assert not torch.outrigger.is_initialized()
+print(threads)
+"""
+    without = installed.run(program, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert installed.run(program) == without
+
+
+def test_a_driver_that_is_missing_is_never_replaced(installed: Environment) -> None:
+    """The device is not available, and the reason is at hand."""
+    program = """
+import torch, warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    assert not torch.outrigger.is_available() and torch.outrigger.device_count() == 0
+assert "/nowhere/libacme.so" in str(caught[0].message), caught
+assert "/nowhere/libacme.so" in str(torch.outrigger.load_report())
+try:
+    torch.ones(3, device="outrigger")
+except RuntimeError as error:
+    assert "/nowhere/libacme.so" in str(error), error
+else:
+    raise AssertionError("a tensor without a device")
+"""
+    installed.run(program, OUTRIGGER_DRIVER="/nowhere/libacme.so")
+
+
+def test_another_torch_is_refused(copied: Environment) -> None:
+    """The text says which versions are served, and torch works without the device."""
+    shims = copied.packages / "torch_outrigger" / "shims"
+    for number, shim in enumerate(sorted(shims.iterdir())):
+        shim.rename(shims / f"1.{number}")
+    told = copied.run("import torch; print(torch.ones(3).sum().item())")
+    assert "3.0" in told and "serves torch 1.0" in told and "python -m pip install 'torch==1.0.*'" in told, told
+
+
+def test_the_demo_begins(installed: Environment, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The demo's first steps, over the installed package."""
+    if request.config.getoption("--torch-from") is None:
+        installed.pip("install", "--requirement", REPOSITORY / "demo" / "requirements.txt")
+    command = [installed.python, "-m", "demo", "--steps=2", "--out", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=REPOSITORY, env=clean())
+    told = done.stdout + done.stderr
+    assert "device outrigger:0" in told and (tmp_path / "report.json").exists(), told
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["device"] == "outrigger:0" and report["ran"], report
+
+
+def symbol_versions(told: object) -> dict[str, list[str]]:
+    """The versions of symbols that auditwheel lists, wherever in its answer they stand."""
+    found: dict[str, list[str]] = {}
+    if isinstance(told, dict):
+        for key, value in told.items():
+            if isinstance(value, list) and all(isinstance(one, str) for one in value) and key.isupper():
+                found.setdefault(key, []).extend(value)
+            else:
+                for name, versions in symbol_versions(value).items():
+                    found.setdefault(name, []).extend(versions)
+    return found
