@@ -662,6 +662,7 @@ pub struct otr_host_api_t {
         launch: *const otr_launch_t,
         node: *mut otr_node_t,
     ) -> *mut otr_status_t,
+    pub driver_default: unsafe extern "C" fn(specs: *const c_char) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -837,6 +838,7 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     kernel_destroy: crate::otr_kernel_destroy,
     launch: crate::otr_launch,
     graph_add_launch: crate::otr_graph_add_launch,
+    driver_default: crate::otr_driver_default,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1351,5 +1353,8 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_graph_add_launch) => {
         $table .graph_add_launch
+    };
+    ($table:expr, otr_driver_default) => {
+        $table .driver_default
     };
 }

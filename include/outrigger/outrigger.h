@@ -1006,6 +1006,7 @@ typedef struct {
                                     otr_kernel_t kernel,
                                     const otr_launch_t *launch,
                                     otr_node_t *node);
+  otr_status_t *(*driver_default)(const char *specs);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -1722,6 +1723,10 @@ const otr_host_api_t *otr_host_api(void);
 // the log if OUTRIGGER_LOG is set. Any other call that needs the runtime does the same. Fails if
 // there is no device at all, with the reason for each driver.
 otr_status_t *otr_runtime_init(void);
+
+// Names the drivers that are loaded where OUTRIGGER_DRIVER is not set, instead of "host". For a package that brings
+// a driver; before any call that needs the runtime, else OTR_ERR_BUSY.
+otr_status_t *otr_driver_default(const char *specs);
 
 // Loads one more driver, or several separated by commas. Their devices get the next numbers.
 // Drivers are never unloaded. If a driver is refused, OTR_ERR_LOAD gives the reason for each; the

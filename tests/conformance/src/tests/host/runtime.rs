@@ -101,14 +101,21 @@ fn default_drivers(context: &Context) -> Verdict {
         Code::INVALID_ARGUMENT,
         "no driver",
     )?;
-    otr!(otr_driver_default, c"/nowhere/liboutrigger_none.so".as_ptr())?;
+    otr!(
+        otr_driver_default,
+        c"/nowhere/liboutrigger_none.so".as_ptr()
+    )?;
     otr!(otr_driver_default, spec.as_ptr())?;
     // SAFETY: nothing else runs yet in the process of this test.
     unsafe { std::env::remove_var("OUTRIGGER_DRIVER") };
     otr!(otr_runtime_init)?;
     let report = json(|out| raw!(otr_load_report, out))?;
     let asked = &report["candidates"][0]["spec"];
-    equal!(asked.as_str(), Some(context.spec()), "the driver that was loaded");
+    equal!(
+        asked.as_str(),
+        Some(context.spec()),
+        "the driver that was loaded"
+    );
     refused(
         otr!(otr_driver_default, spec.as_ptr()),
         Code::BUSY,
