@@ -91,6 +91,14 @@ def is_current(target: Path) -> bool:
 class BuildShim(build_ext):
     """Compiles the sources in parallel, except those whose object files are up to date, then links."""
 
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        # setuptools clears its own flag while it builds.
+        self.in_place = bool(self.inplace)
+
+    def copy_extensions_to_source(self) -> None:
+        """Nothing to copy: what is built in place is linked there."""
+
     def build_extension(self, ext: Extension) -> None:
         import torch
         import torch.utils.cpp_extension as cpp
@@ -126,22 +134,23 @@ class BuildShim(build_ext):
         try:
             with ThreadPoolExecutor(max_workers=jobs) as pool:
                 compiled = list(pool.map(compile_one, ext.sources))
-            path = Path(self.get_ext_fullpath(ext.name)).resolve()
-            result = path.parent / "shims" / minor(torch.__version__) / path.name
+            name = Path(self.get_ext_filename(ext.name))
+            package = (HERE if self.in_place else Path(self.build_lib).resolve()) / name.parent
+            result = package / "shims" / minor(torch.__version__) / name.name
             result.parent.mkdir(parents=True, exist_ok=True)
             # Linked beside its place and then renamed: a process that has the old one open goes on.
             fresh = result.with_suffix(".new")
             openmp = [flag for flag in flags if flag == "-fopenmp"]
             link = [*command, "-shared", *openmp, *compiled, "-o", str(fresh), f"-L{library}", "-loutrigger"]
             for path in cpp.library_paths():
-                link += [f"-L{path}", *([f"-Wl,-rpath,{path}"] if self.inplace else [])]
+                link += [f"-L{path}", *([f"-Wl,-rpath,{path}"] if self.in_place else [])]
             link += ["-lc10", "-ltorch_cpu", "-ltorch_python", "-ltorch", "-Wl,--as-needed"]
-            if self.inplace:
+            if self.in_place:
                 link += [f"-Wl,-rpath,{library}"]
             else:
                 # Torch's libraries are loaded already; its OpenMP is there for a system that has none.
                 link += ["-Wl,-rpath,$ORIGIN/../../lib:$ORIGIN/../../../torch/lib", "-s"]
-                carry(result.parent.parent.parent, library, include)
+                carry(package, library, include)
             subprocess.run(link, check=True)
             fresh.replace(result)
         except subprocess.CalledProcessError as error:

@@ -109,7 +109,7 @@ fn default_drivers(context: &Context) -> Verdict {
     // SAFETY: nothing else runs yet in the process of this test.
     unsafe { std::env::remove_var("OUTRIGGER_DRIVER") };
     otr!(otr_runtime_init)?;
-    let report = json(|out| raw!(otr_load_report, out))?;
+    let report = json(|out| otr!(otr_load_report, out))?;
     let asked = &report["candidates"][0]["spec"];
     equal!(
         asked.as_str(),
