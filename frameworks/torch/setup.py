@@ -113,6 +113,8 @@ class BuildShim(build_ext):
             "-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter",
             "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-DAT_PER_OPERATOR_HEADERS",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+            # Errors have names of files in them; a wheel has no path of the machine that built it.
+            f"-ffile-prefix-map={HERE}=torch_outrigger",
         ]  # fmt: skip
         probe = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
         if "clang" not in probe.stdout:

@@ -104,6 +104,8 @@ def make(config: pytest.Config, wheel: Path, folder: Path) -> Environment:
     else:
         # A line of a .pth file adds the folder, but not what .pth files in it add: the repository's package stays out.
         (environment.packages / "torch.pth").write_text(f"{source}\n")
+        # Some Pythons give a new environment a setuptools that is too old for torch.
+        environment.pip("uninstall", "--yes", "setuptools")
         environment.pip("install", "--no-index", wheel)
     return environment
 

@@ -55,11 +55,8 @@ def test_its_tag_is_what_auditwheel_says(wheel: Path, request: pytest.FixtureReq
     tools = request.config.getoption("--tools")
     show = [tools / "python", "-m", "auditwheel", "show", "--json", wheel]
     told = json.loads(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
-    tag = wheel.stem.split("-")[-1]
-    assert tag.startswith("manylinux_"), wheel
-    symbols = {name: max(versions, key=lambda v: [int(n) for n in re.findall(r"\d+", v)]) for name, versions in symbol_versions(told).items()}
-    glibc = tuple(map(int, re.findall(r"\d+", symbols["GLIBC"])))
-    assert glibc <= tuple(map(int, re.findall(r"\d+", tag)[:2])), (symbols, tag)
+    assert wheel.stem.endswith(f"-{told['sym_tag']}") and told["sym_tag"].startswith("manylinux_"), told["sym_tag"]
+    assert set(told["external_libs"]) == {"libc10.so", "libgomp.so.1", "libtorch_cpu.so", "libtorch_python.so"}, told
 
 
 def test_the_import_starts_nothing(installed: Environment) -> None:
@@ -115,17 +112,4 @@ def test_the_demo_begins(installed: Environment, tmp_path: Path, request: pytest
     told = done.stdout + done.stderr
     assert "device outrigger:0" in told and (tmp_path / "report.json").exists(), told
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["device"] == "outrigger:0" and report["ran"], report
-
-
-def symbol_versions(told: object) -> dict[str, list[str]]:
-    """The versions of symbols that auditwheel lists, wherever in its answer they stand."""
-    found: dict[str, list[str]] = {}
-    if isinstance(told, dict):
-        for key, value in told.items():
-            if isinstance(value, list) and all(isinstance(one, str) for one in value) and key.isupper():
-                found.setdefault(key, []).extend(value)
-            else:
-                for name, versions in symbol_versions(value).items():
-                    found.setdefault(name, []).extend(versions)
-    return found
+    assert report["target"] == "outrigger:0" and report["ran"], report

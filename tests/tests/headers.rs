@@ -160,6 +160,24 @@ fn the_cpp_face_owns_moves_and_reports() {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "what was skipped is said")]
+fn the_cpp_face_loads_code_and_launches_it() {
+    let Ok(driver) = std::env::var("OUTRIGGER_TEST_OPENCL") else {
+        println!("skipped: OUTRIGGER_TEST_OPENCL names no driver for OpenCL");
+        return;
+    };
+    let include = root().join("include");
+    for compiler in compilers(["g++", "clang++"]) {
+        let flags = ["-std=c++17", "-fno-exceptions", "-Wconversion"];
+        let program = host(compiler, &flags, "tests/cpp/modules_host.cc", &include);
+        for face in ["host_visible=0", "host_visible=1"] {
+            let spec = format!("{driver}?device=0&{face}");
+            succeeds(Command::new(&program).env("OUTRIGGER_DRIVER", spec));
+        }
+    }
+}
+
+#[test]
 fn the_page_for_hosts_shows_the_examples_that_are_compiled() {
     let read = |name| std::fs::read_to_string(root().join(name)).expect("a file of the repository");
     let page = read("docs/hosts.md");

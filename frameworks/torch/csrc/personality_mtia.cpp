@@ -7,6 +7,7 @@
 
 #include <ATen/detail/MTIAHooksInterface.h>
 #include <Python.h>
+#include <torch/headeronly/version.h>
 
 #include <mutex>
 #include <unordered_map>
@@ -107,9 +108,11 @@ struct MTIAHooks final : Hooks<c10::DeviceType::MTIA, at::MTIAHooksInterface> {
         "driver_version", info.driver_version, "total_memory", static_cast<unsigned long long>(info.total_memory),
         "multi_processor_count", info.compute_units, "host_visible", info.host_visible);
   }
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
   bool isCurrentStreamCapturing() const override {
     return outrigger::device_count() > 0 && is_capturing(current_stream(current_device()));
   }
+#endif
   int64_t mtiagraphCreate(bool keep_graph) const override {
     return graphs().add(keep_graph);
   }

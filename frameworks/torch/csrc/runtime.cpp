@@ -65,7 +65,7 @@ std::string describe(const otr_status_t* status) {
 
 void raise(otr_status_t* status) {
   const otr_code_t code = otr_status_code(status);
-  const std::string text = describe(status);
+  const std::string text = who() + describe(status);
   otr_status_free(status);
   switch (code) {
     case OTR_ERR_OUT_OF_MEMORY:

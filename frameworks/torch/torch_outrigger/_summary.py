@@ -32,9 +32,9 @@ _FIELDS = (("current", "Now"), ("peak", "Peak"), ("allocated", "Came"), ("freed"
 _NAME, _COLUMN = 26, 12
 
 
-def summary(device: int, stats: dict[str, Any], abbreviated: bool) -> str:
+def summary(device: str, stats: dict[str, Any], abbreviated: bool) -> str:
     """The table of one device."""
-    title = f"Memory of outrigger:{device}"
+    title = f"Memory of {device}"
     header = " " * _NAME + "".join(f"{name:>{_COLUMN}}" for _, name in _FIELDS)
     line = "-" * len(header)
     lines = [title, "=" * len(header), header, line]

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from . import _C, _snapshot as _snapshots
-from ._lifetime import DeviceLike, _lazy_init, device_count, device_index, is_initialized
+from ._lifetime import DeviceLike, _lazy_init, device_count, device_index, device_type, is_initialized
 from ._pools import MemPool, use_mem_pool
 from ._summary import summary
 
@@ -114,7 +114,7 @@ def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
 def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
     """The statistics of a device as a table; `abbreviated` leaves out the size classes."""
     index = device_index(device)
-    return summary(index, memory_stats(index), abbreviated)
+    return summary(f"{device_type()}:{index}", memory_stats(index), abbreviated)
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:

@@ -51,6 +51,9 @@ enum class DType : otr_dtype_t {
 /// The version of the library, such as "0.1.0".
 [[nodiscard]] inline const char* version() noexcept { return otr_version(); }
 
+/// Names the drivers that are loaded where OUTRIGGER_DRIVER is not set. Before any use of a device.
+inline Outcome<> default_drivers(const char* specs) { return detail::done(otr_driver_default(specs)); }
+
 /// Loads one more driver, or several separated by commas, and adds their devices.
 inline Outcome<> load_driver(const char* spec) { return detail::done(otr_driver_load(spec)); }
 
