@@ -305,3 +305,33 @@ def test_both_device_types_share_one_process():
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["[5.0, 5.0, 5.0] outrigger outrigger:0", "[5.0, 5.0, 5.0]"]
+
+
+@pytest.mark.outrigger_only
+def test_a_diagnosis_has_versions_drivers_and_devices(device):
+    torch.ones(3, device=device).erfinv()
+    text = torch.outrigger.diagnose()
+    assert f"torch {torch.__version__}" in text and torch.outrigger.get_device_name() in text
+    assert f"driver {torch.outrigger.get_device_properties().driver} " in text and "cannot be found out" not in text
+
+
+def test_a_diagnosis_tells_what_is_missing():
+    finished = run_python(
+        """
+        import torch_outrigger
+        text = torch_outrigger.diagnose()
+        assert "OUTRIGGER_DRIVER=/nowhere/libacme.so" in text, text
+        assert "/nowhere/libacme.so: refused: " in text and "Devices\\n  none" in text, text
+        """,
+        OUTRIGGER_DRIVER="/nowhere/libacme.so",
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    finished = run_python(
+        """
+        import torch_outrigger
+        assert torch_outrigger.load_error() is not None
+        assert "not loaded: " in torch_outrigger.diagnose() and "OUTRIGGER_TORCH=moon" in torch_outrigger.diagnose()
+        """,
+        OUTRIGGER_TORCH="moon",
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr

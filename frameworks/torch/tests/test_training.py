@@ -88,3 +88,39 @@ def test_data_loader_pins_and_feeds_the_device(device):
         assert values.is_pinned()
         total += values.to(device, non_blocking=True).sum(0) + labels.to(device, non_blocking=True).sum() * 0
     assert total.tolist() == [992.0, 1024.0]
+
+
+@pytest.mark.outrigger_only
+def test_mixed_precision_under_the_devices_own_name(device):
+    """A training loop that was written for `torch.cuda.amp`."""
+    from torch.outrigger.amp import GradScaler, autocast, custom_bwd, custom_fwd
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        @custom_fwd(cast_inputs=torch.float32)
+        def forward(ctx, x):
+            assert x.dtype == torch.float32 and not torch.is_autocast_enabled(device.type)
+            return x * 2
+
+        @staticmethod
+        @custom_bwd
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4).to(device)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), GradScaler()
+    x = torch.randn(8, 4, device=device)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        with autocast(dtype=torch.bfloat16):
+            out = model(x)
+            assert out.dtype == torch.bfloat16
+            loss = Twice.apply(out).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    assert losses[2] < losses[1] < losses[0]
+    assert issubclass(torch.outrigger.OutOfMemoryError, RuntimeError)

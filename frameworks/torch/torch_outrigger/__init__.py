@@ -10,12 +10,16 @@ device types (fallbacks, traces, drivers, observers) are here too: see `_runtime
 
 from __future__ import annotations
 
+import importlib
 import threading
 import warnings
 from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
+
+_ALWAYS = {"Vendor": "._vendor", "diagnose": "._diagnose"}
+"""What is there also if the shim could not be loaded."""
 
 _lock = threading.RLock()
 _loaded = False
@@ -70,10 +74,8 @@ def include_folder() -> Path:
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "Vendor":
-        from ._vendor import Vendor
-
-        return Vendor
+    if name in _ALWAYS:
+        return getattr(importlib.import_module(_ALWAYS[name], __name__), name)
     if _error is not None:
         raise AttributeError(f"{__name__}.{name}: the package could not be loaded: {_text(_error)}") from _error
     from . import _runtime

@@ -26,7 +26,7 @@ def activate() -> None:
         shim.default_drivers(vendor.specification())
     if not outrigger:
         return
-    from . import _device, _dlpack, _dynamo, memory
+    from . import _device, _dlpack, _dynamo, amp, memory
 
     # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
     torch.utils.rename_privateuse1_backend(name)
@@ -34,6 +34,7 @@ def activate() -> None:
         _device.autocast_dtypes = vendor.autocast
     torch._register_device_module(name, _device)
     sys.modules[f"torch.{name}"] = _device
+    sys.modules[f"torch.{name}.amp"] = amp
     sys.modules[f"torch.{name}.memory"] = memory
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _dlpack.patch(name)

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from . import _C, _storage, graphs, memory
+from . import _C, _storage, amp, graphs, memory
+from ._diagnose import diagnose
 from ._lifetime import (
     DeviceLike,
     _is_in_bad_fork,
@@ -82,7 +83,9 @@ __all__ = [
     "MemPool",
     "MemoryObserver",
     "Observation",
+    "OutOfMemoryError",
     "Stream",
+    "amp",
     "attach_out_of_memory_observer",
     "caching_allocator_alloc",
     "caching_allocator_delete",
@@ -93,6 +96,7 @@ __all__ = [
     "device",
     "device_count",
     "device_of",
+    "diagnose",
     "empty_cache",
     "fallback_mode",
     "fallback_report",
@@ -155,6 +159,7 @@ __all__ = [
 
 Stream = torch.Stream
 Event = torch.Event
+OutOfMemoryError = torch.OutOfMemoryError
 
 # torch.load and TypedStorage look for `torch.outrigger.FloatStorage` and its like.
 globals().update(_storage.storage_classes(f"torch.{device_type()}"))
