@@ -36,6 +36,7 @@ pub(crate) struct Open {
     pub(crate) queues: AtomicUsize,
     pub(crate) events: AtomicUsize,
     pub(crate) modules: AtomicUsize,
+    pub(crate) graphs: AtomicUsize,
     pub(crate) clocks: Box<[Clock]>,
     // Last: all else is made in their contexts.
     pub(crate) devices: Box<[Device]>,
@@ -85,6 +86,7 @@ impl Open {
             queues: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             modules: AtomicUsize::new(0),
+            graphs: AtomicUsize::new(0),
             clocks,
             devices,
         })
@@ -105,6 +107,7 @@ impl Open {
             (self.queues.load(Ordering::Relaxed), "queues"),
             (self.events.load(Ordering::Relaxed), "events"),
             (self.modules.load(Ordering::Relaxed), "modules"),
+            (self.graphs.load(Ordering::Relaxed), "graphs"),
             (self.allocations.count(), "device allocations"),
             (self.pinned.count(), "pinned allocations"),
             (self.mappings.count(), "reservations and memory objects"),

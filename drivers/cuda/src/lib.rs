@@ -3,22 +3,26 @@
 //!
 //! Each file has one job: `cuda` loads the API and knows its numbers, `nvrtc` compiles; `device` says what devices are,
 //! `clock` what time it is there; `pinned` and `ranges` know host memory and virtual memory, `staging` brings pageable memory
-//! to a stream, `calls` makes host calls in it, `launch` puts kernels into it; `driver` opens and closes; `lane` has the
-//! streams; `memory`, `mapping`, `queue`, `event`, `kernel` and `module` have the entries of the table, and `table` is what the
+//! to a stream, `calls` makes host calls in it, `launch` puts kernels into it; `driver` opens and closes; `commands`
+//! are what a queue is given, `nodes` what they are in a graph of CUDA's, `body` what a graph is; `lane` has the streams; `memory`, `mapping`, `queue`, `event`, `kernel`, `module` and `graph` have the entries of the table, and `table` is what the
 //! host gets. The order of work and its failures are the kit's.
 
+mod body;
 mod calls;
 mod clock;
+mod commands;
 mod cuda;
 mod device;
 mod driver;
 mod event;
+mod graph;
 mod kernel;
 mod lane;
 mod launch;
 mod mapping;
 mod memory;
 mod module;
+mod nodes;
 mod nvrtc;
 mod pinned;
 mod queue;

@@ -7,11 +7,12 @@ use outrigger_driver_kit::queue::HostFn;
 use outrigger_driver_kit::table::{Static, negotiate};
 use outrigger_driver_kit::{entries, guard, last_error};
 
-use crate::{driver, event, kernel, mapping, memory, module, queue};
+use crate::{driver, event, graph, kernel, mapping, memory, module, queue};
 
 type Drivers = *mut c::otr_driver;
 type Queues = *mut c::otr_queue;
 type Events = *mut c::otr_drv_event;
+type Graphs = *mut c::otr_drv_graph;
 type Objects = *mut c::otr_physical;
 
 entries! {
@@ -59,6 +60,12 @@ entries! {
     fn kernel_get(module: *mut c::otr_drv_module, name: *const c_char, place: *mut *mut c::otr_drv_kernel)
         = module::kernel_get;
     fn launch(queue: Queues, kernel: *mut c::otr_drv_kernel, launch: *const c::otr_launch) = kernel::launch;
+    fn record_begin(queue: Queues) = graph::record_begin;
+    fn record_end(queue: Queues, place: *mut Graphs) = graph::record_end;
+    fn graph_launch(queue: Queues, graph: Graphs) = graph::launch;
+    fn graph_update(graph: Graphs, from: Graphs) = graph::update;
+    fn graph_update_part(graph: Graphs, first: u32, from: Graphs) = graph::update_part;
+    fn graph_destroy(graph: Graphs) = graph::destroy;
     fn module_binary(module: *mut c::otr_drv_module, binary: *mut c_void, size: *mut u64) = module::binary;
 }
 
@@ -107,6 +114,16 @@ static KERNEL: c::otr_kernel_api = c::otr_kernel_api {
     module_binary: Some(module_binary),
 };
 
+static GRAPH: c::otr_graph_api = c::otr_graph_api {
+    struct_size: size_of::<c::otr_graph_api>(),
+    record_begin: Some(record_begin),
+    record_end: Some(record_end),
+    launch: Some(graph_launch),
+    update: Some(graph_update),
+    destroy: Some(graph_destroy),
+    update_part: Some(graph_update_part),
+};
+
 static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     struct_size: size_of::<c::otr_driver_api>(),
     next: std::ptr::null(),
@@ -144,7 +161,7 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     timing: &TIMING,
     kernel: &KERNEL,
     operators: std::ptr::null(),
-    graph: std::ptr::null(),
+    graph: &GRAPH,
     ipc: std::ptr::null(),
 });
 

@@ -6,6 +6,7 @@
 
 mod calls;
 mod code;
+mod graphs;
 mod machine;
 mod memory;
 mod nvrtc;
