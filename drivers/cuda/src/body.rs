@@ -1,10 +1,11 @@
 //! What a graph does: the commands that were recorded, and what they are made of. Kernels, fills, copies within the device
-//! and copies of pinned memory are nodes of a graph of CUDA's. Three kinds of commands are not:
+//! and copies of pinned memory are nodes of a graph of CUDA's. Four kinds of commands are not:
 //!
 //! - Host calls. CUDA's host nodes have no outcome, so that nothing could be skipped behind one that failed (R20); a lost
 //!   context does not call them, and each has to be called once (R27); and CUDA may have one thread for all of them (R17).
 //! - Copies of pageable memory and on the host, which go through the block of pinned memory that a stream has.
 //! - Copies between devices, which take another way where one device does not reach the other.
+//! - Products of cuBLASLt, which takes a stream and no graph.
 //!
 //! So a graph is a row of parts: a graph of CUDA's for all nodes between two commands of these kinds, and the commands.
 
@@ -19,6 +20,7 @@ use crate::commands::{Copy, Fill, Way};
 use crate::driver::Open;
 use crate::launch::Launch;
 use crate::nodes::{Node, Nodes, Work};
+use crate::product::{self, Product};
 
 /// What a queue records.
 pub(crate) enum Recorded {
@@ -34,6 +36,7 @@ pub(crate) enum Leaf {
     Fill(Fill),
     Launch(Arc<Launch>),
     HostCall(HostCall),
+    Product(Arc<Product>, product::Launch),
 }
 
 /// The commands of a graph, and what they are made of.
@@ -62,14 +65,14 @@ struct Place {
 pub(crate) enum Part {
     Nodes(Nodes),
     Copy(Copy),
+    Product(Arc<Product>, product::Launch),
     HostCall(HostCall),
 }
 
 /// What a leaf has to become.
 enum Task<'a> {
     Nodes(Vec<Work<'a>>),
-    Copy(Copy),
-    HostCall(HostCall),
+    Part(Part),
 }
 
 impl Leaf {
@@ -80,11 +83,14 @@ impl Leaf {
                 Way::Within | Way::ToDevice { pinned: true } | Way::ToHost { pinned: true } => {
                     Task::Nodes(vec![Work::Copy(*copy)])
                 }
-                _ => Task::Copy(*copy),
+                _ => Task::Part(Part::Copy(*copy)),
             },
             Self::Fill(fill) => Task::Nodes(fill.columns().map(Work::Fill).collect()),
             Self::Launch(launch) => Task::Nodes(vec![Work::Kernel(launch)]),
-            Self::HostCall(call) => Task::HostCall(*call),
+            Self::HostCall(call) => Task::Part(Part::HostCall(*call)),
+            Self::Product(product, launch) => {
+                Task::Part(Part::Product(Arc::clone(product), *launch))
+            }
         }
     }
 
@@ -95,6 +101,7 @@ impl Leaf {
                 one.function.0 == other.function.0 && one.block.len() == other.block.len()
             }
             (Self::HostCall(one), Self::HostCall(other)) => one.is_alike(other),
+            (Self::Product(one, _), Self::Product(other, _)) => one.shape() == other.shape(),
             (Self::Copy(_), Self::Copy(_)) | (Self::Fill(_), Self::Fill(_)) => true,
             _ => false,
         }
@@ -144,16 +151,10 @@ impl Body {
                         new
                     }
                 }
-                Task::Copy(copy) => {
+                Task::Part(part) => {
                     close(&mut parts, nodes.take())?;
                     ends.push((parts.len(), Vec::new()));
-                    parts.push(Part::Copy(copy));
-                    Vec::new()
-                }
-                Task::HostCall(call) => {
-                    close(&mut parts, nodes.take())?;
-                    ends.push((parts.len(), Vec::new()));
-                    parts.push(Part::HostCall(call));
+                    parts.push(part);
                     Vec::new()
                 }
             };
@@ -238,7 +239,9 @@ impl Body {
         let fits = |((old, new), at): ((&Kept<Leaf>, &Kept<Leaf>), usize)| {
             let is_there = match (old.command.task(), new.command.task()) {
                 (Task::Nodes(_), Task::Nodes(new)) => new.len() == self.places[at].nodes.len(),
-                (Task::Copy(_), Task::Copy(_)) | (Task::HostCall(_), Task::HostCall(_)) => true,
+                (Task::Part(old), Task::Part(new)) => {
+                    std::mem::discriminant(&old) == std::mem::discriminant(&new)
+                }
                 _ => false,
             };
             is_there && (!whole || old.after == new.after)
@@ -262,10 +265,8 @@ impl Body {
             return false;
         }
         for (at, new) in range.zip(&other.leaves) {
-            match (new.command.task(), self.parts.get_mut(self.places[at].part)) {
-                (Task::Copy(new), Some(Part::Copy(copy))) => *copy = new,
-                (Task::HostCall(new), Some(Part::HostCall(call))) => *call = new,
-                _ => {}
+            if let Task::Part(part) = new.command.task() {
+                self.parts[self.places[at].part] = part;
             }
             self.leaves[at].command = new.command.clone();
         }

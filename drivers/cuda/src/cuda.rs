@@ -153,7 +153,9 @@ numbers! {
     ERROR_NO_BINARY_FOR_GPU = 209;
     ERROR_ECC_UNCORRECTABLE = 214;
     ERROR_INVALID_PTX = 218;
+    ERROR_NVLINK_UNCORRECTABLE = 220;
     ERROR_UNSUPPORTED_PTX_VERSION = 222;
+    ERROR_CONTAINED = 226;
     ERROR_INVALID_SOURCE = 300;
     ERROR_NOT_FOUND = 500;
     ERROR_NOT_READY = 600;
@@ -166,6 +168,7 @@ numbers! {
     ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712;
     ERROR_HARDWARE_STACK_ERROR = 714;
     ERROR_LAUNCH_FAILED = 719;
+    ERROR_TENSOR_MEMORY_LEAK = 721;
     ERROR_NOT_SUPPORTED = 801;
     ERROR_SYSTEM_DRIVER_MISMATCH = 803;
 
@@ -286,6 +289,7 @@ functions! {
         stream_create = "cuStreamCreateWithPriority" (*mut Stream, c_uint, c_int);
         stream_destroy = "cuStreamDestroy_v2" (Stream);
         stream_synchronize = "cuStreamSynchronize" (Stream);
+        stream_query = "cuStreamQuery" (Stream);
         stream_wait = "cuStreamWaitEvent" (Stream, Event, c_uint);
         host_function = "cuLaunchHostFunc" (Stream, HostFunction, *mut c_void);
         event_create = "cuEventCreate" (*mut Event, c_uint);
@@ -378,10 +382,13 @@ pub(crate) fn is_lost(status: Status) -> bool {
         status,
         ERROR_DEINITIALIZED
             | ERROR_ECC_UNCORRECTABLE
+            | ERROR_NVLINK_UNCORRECTABLE
+            | ERROR_CONTAINED
             | ERROR_ILLEGAL_ADDRESS
             | ERROR_LAUNCH_TIMEOUT
             | ERROR_CONTEXT_IS_DESTROYED
             | ERROR_ASSERT
+            | ERROR_TENSOR_MEMORY_LEAK
             | ERROR_HARDWARE_STACK_ERROR..=ERROR_LAUNCH_FAILED
     )
 }
@@ -419,7 +426,7 @@ impl Cuda {
             _ => c::OTR_ERR_INTERNAL,
         };
         let lost = if is_lost(status) {
-            "; the context is lost, and only closing the driver is left"
+            "; the context is lost, for all of the process: only closing the driver is left, and CUDA works again in a new process"
         } else {
             ""
         };

@@ -17,6 +17,7 @@ use crate::cuda;
 use crate::device::Device;
 use crate::driver::Open;
 use crate::launch::{Function, Launch, Shape, launch_now};
+use crate::product::{self, Product};
 use crate::staging::Staging;
 
 /// A stream of CUDA's.
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     Launch(Box<Launch>),
     /// Parts of a graph, none of which is a host call.
     Parts(Arc<Body>, Range<usize>),
+    Product(Arc<Product>, product::Launch),
 }
 
 /// A place in a stream: an event of CUDA's.
@@ -82,7 +84,7 @@ impl Marker {
         let _entered = self.device().enter()?;
         self.base
             .as_ref()
-            .map_or(Ok(None), |base| base.time_of(self.event))
+            .map_or(Ok(None), |base| base.time_of(self.device(), self.event))
     }
 }
 
@@ -130,6 +132,7 @@ impl kit::Lane for Lane {
                 let _turn = self.turn(false);
                 launch.issue(device, self.raw)
             }
+            Command::Product(product, launch) => self.product(&product, &launch),
             Command::Parts(body, parts) => self.parts(&body, parts),
         }
     }
@@ -255,11 +258,40 @@ impl Lane {
             match part {
                 Part::Nodes(nodes) => nodes.launch(self.raw)?,
                 Part::Copy(copy) => self.copy_in_turn(device, *copy)?,
+                Part::Product(product, launch) => self.product_in_turn(device, product, launch)?,
                 // The kit makes them.
                 Part::HostCall(_) => {}
             }
         }
         Ok(())
+    }
+
+    /// Puts a product of matrices into the stream.
+    pub(crate) fn product(&self, product: &Product, launch: &product::Launch) -> Result {
+        let device = self.device();
+        let _entered = device.enter()?;
+        let _turn = self.turn(product.is_several(launch));
+        self.product_in_turn(device, product, launch)
+    }
+
+    fn product_in_turn(
+        &self,
+        device: &Device,
+        product: &Product,
+        launch: &product::Launch,
+    ) -> Result {
+        let handle = self.open.library.handle(device)?;
+        product
+            .issue(handle, device, self.raw, launch)
+            .map_err(|fault| {
+                // cuBLASLt does not say that the context is lost, but CUDA does.
+                // SAFETY: a live stream.
+                let told = unsafe { (device.cuda.stream_query)(self.raw) };
+                match device.check(told, "cuStreamQuery") {
+                    Err(lost) if cuda::is_lost(told) => lost,
+                    _ => fault,
+                }
+            })
     }
 
     pub(crate) fn copy(&self, copy: Copy) -> Result {

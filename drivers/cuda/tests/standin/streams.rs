@@ -201,6 +201,13 @@ api! {
         stream.context.lost()
     }
 
+    fn cuStreamQuery(stream: *mut Stream) {
+        let stream = attempt!(live(stream, "a stream"));
+        attempt!(working());
+        let state = stream.line.state.lock().unwrap();
+        if state.done < state.submitted { 600 } else { stream.context.lost() }
+    }
+
     fn cuStreamWaitEvent(stream: *mut Stream, event: *mut Event, flags: c_uint) {
         let event = attempt!(live(event, "an event"));
         let stream = attempt!(live(stream, "a stream"));
