@@ -1,11 +1,11 @@
 //! What a graph does: the commands that were recorded, and what they are made of. Kernels, fills, copies within the device
-//! and copies of pinned memory are nodes of a graph of CUDA's. Four kinds of commands are not:
+//! and copies of pinned memory are nodes of a graph of CUDA's. Products of cuBLASLt, which takes a stream, are captured as nodes
+//! that are graphs. Three kinds of commands are not:
 //!
 //! - Host calls. CUDA's host nodes have no outcome, so that nothing could be skipped behind one that failed (R20); a lost
 //!   context does not call them, and each has to be called once (R27); and CUDA may have one thread for all of them (R17).
 //! - Copies of pageable memory and on the host, which go through the block of pinned memory that a stream has.
 //! - Copies between devices, which take another way where one device does not reach the other.
-//! - Products of cuBLASLt, which takes a stream and no graph.
 //!
 //! So a graph is a row of parts: a graph of CUDA's for all nodes between two commands of these kinds, and the commands.
 
@@ -72,6 +72,8 @@ pub(crate) enum Part {
 /// What a leaf has to become.
 enum Task<'a> {
     Nodes(Vec<Work<'a>>),
+    /// One node, or a part where cuBLASLt cannot be captured.
+    Product(&'a Arc<Product>, &'a product::Launch),
     Part(Part),
 }
 
@@ -88,9 +90,7 @@ impl Leaf {
             Self::Fill(fill) => Task::Nodes(fill.columns().map(Work::Fill).collect()),
             Self::Launch(launch) => Task::Nodes(vec![Work::Kernel(launch)]),
             Self::HostCall(call) => Task::Part(Part::HostCall(*call)),
-            Self::Product(product, launch) => {
-                Task::Part(Part::Product(Arc::clone(product), *launch))
-            }
+            Self::Product(product, launch) => Task::Product(product, launch),
         }
     }
 
@@ -126,32 +126,43 @@ impl Body {
         let mut ends: Vec<(usize, Vec<Node>)> = Vec::new();
         let mut nodes: Option<Nodes> = None;
         for leaf in &leaves {
-            let own = match leaf.command.task() {
-                Task::Nodes(works) => {
-                    let mut behind = Vec::new();
-                    for before in &leaf.after {
-                        let (part, nodes) = &ends[*before as usize];
-                        // All of an earlier part has finished, and CUDA takes no node twice.
-                        if *part == parts.len() {
-                            let new = nodes.iter().filter(|node| !behind.contains(*node));
-                            behind.extend(new.copied().collect::<Vec<Node>>());
-                        }
-                    }
-                    if works.is_empty() {
-                        ends.push((parts.len(), behind));
-                        Vec::new()
-                    } else {
-                        let graph = match &mut nodes {
-                            Some(nodes) => nodes,
-                            None => nodes.insert(Nodes::new(open, device)?),
-                        };
-                        let new = works.iter().map(|work| graph.add(work, &behind));
-                        let new: Vec<Node> = new.collect::<Result<_>>()?;
-                        ends.push((parts.len(), new.clone()));
-                        new
-                    }
+            let mut behind = Vec::new();
+            for before in &leaf.after {
+                let (part, nodes) = &ends[*before as usize];
+                // All of an earlier part has finished, and CUDA takes no node twice.
+                if *part == parts.len() {
+                    let new = nodes.iter().filter(|node| !behind.contains(*node));
+                    behind.extend(new.copied().collect::<Vec<Node>>());
                 }
-                Task::Part(part) => {
+            }
+            let mut add = |works: &[Work<'_>]| {
+                let graph = match &mut nodes {
+                    Some(nodes) => nodes,
+                    None => nodes.insert(Nodes::new(open, device)?),
+                };
+                let new = works.iter().map(|work| graph.add(work, &behind));
+                new.collect::<Result<Vec<Node>>>()
+            };
+            let own = match leaf.command.task() {
+                Task::Nodes(works) if works.is_empty() => {
+                    ends.push((parts.len(), behind));
+                    places.push(Place {
+                        part: parts.len(),
+                        nodes: Vec::new(),
+                    });
+                    continue;
+                }
+                Task::Nodes(works) => Ok(add(&works)?),
+                Task::Product(product, launch) => add(&[Work::Product(product, launch)])
+                    .map_err(|_| Part::Product(Arc::clone(product), *launch)),
+                Task::Part(part) => Err(part),
+            };
+            let own = match own {
+                Ok(own) => {
+                    ends.push((parts.len(), own.clone()));
+                    own
+                }
+                Err(part) => {
                     close(&mut parts, nodes.take())?;
                     ends.push((parts.len(), Vec::new()));
                     parts.push(part);
@@ -239,6 +250,7 @@ impl Body {
         let fits = |((old, new), at): ((&Kept<Leaf>, &Kept<Leaf>), usize)| {
             let is_there = match (old.command.task(), new.command.task()) {
                 (Task::Nodes(_), Task::Nodes(new)) => new.len() == self.places[at].nodes.len(),
+                (Task::Product(..), Task::Product(..)) => true,
                 (Task::Part(old), Task::Part(new)) => {
                     std::mem::discriminant(&old) == std::mem::discriminant(&new)
                 }
@@ -265,8 +277,13 @@ impl Body {
             return false;
         }
         for (at, new) in range.zip(&other.leaves) {
-            if let Task::Part(part) = new.command.task() {
-                self.parts[self.places[at].part] = part;
+            let place = &self.places[at];
+            match new.command.task() {
+                Task::Part(part) => self.parts[place.part] = part,
+                Task::Product(product, launch) if place.nodes.is_empty() => {
+                    self.parts[place.part] = Part::Product(Arc::clone(product), *launch);
+                }
+                _ => {}
             }
             self.leaves[at].command = new.command.clone();
         }
@@ -276,9 +293,12 @@ impl Body {
 
 /// Gives the nodes of a leaf the arguments of a command that has as many; one of another kind has none.
 fn set_nodes(parts: &mut [Part], place: &Place, command: &Leaf) -> Result {
-    if let (Task::Nodes(works), Some(Part::Nodes(graph))) =
-        (command.task(), parts.get_mut(place.part))
-    {
+    let works = match command.task() {
+        Task::Nodes(works) => works,
+        Task::Product(product, launch) => vec![Work::Product(product, launch)],
+        Task::Part(_) => return Ok(()),
+    };
+    if let Some(Part::Nodes(graph)) = parts.get_mut(place.part) {
         for (node, work) in place.nodes.iter().zip(&works) {
             graph.set(*node, work)?;
         }

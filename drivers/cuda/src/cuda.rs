@@ -195,6 +195,8 @@ numbers! {
     JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6;
     JIT_INPUT_PTX = 1;
 
+    CAPTURE_RELAXED = 2;
+
     MEMORY_HOST = 1;
     MEMORY_DEVICE = 2;
 
@@ -314,11 +316,15 @@ functions! {
         add_kernel = "cuGraphAddKernelNode" (*mut GraphNode, Graph, *const GraphNode, usize, *const KernelNode);
         add_copy = "cuGraphAddMemcpyNode" (*mut GraphNode, Graph, *const GraphNode, usize, *const Copy3d, Context);
         add_fill = "cuGraphAddMemsetNode" (*mut GraphNode, Graph, *const GraphNode, usize, *const FillNode, Context);
+        add_graph = "cuGraphAddChildGraphNode" (*mut GraphNode, Graph, *const GraphNode, usize, Graph);
         graph_instantiate = "cuGraphInstantiateWithFlags" (*mut GraphExec, Graph, u64);
         graph_exec_destroy = "cuGraphExecDestroy" (GraphExec);
         set_kernel = "cuGraphExecKernelNodeSetParams" (GraphExec, GraphNode, *const KernelNode);
         set_copy = "cuGraphExecMemcpyNodeSetParams" (GraphExec, GraphNode, *const Copy3d, Context);
         set_fill = "cuGraphExecMemsetNodeSetParams" (GraphExec, GraphNode, *const FillNode, Context);
+        set_graph = "cuGraphExecChildGraphNodeSetParams" (GraphExec, GraphNode, Graph);
+        capture_begin = "cuStreamBeginCapture_v2" (Stream, c_int);
+        capture_end = "cuStreamEndCapture" (Stream, *mut Graph);
         graph_launch = "cuGraphLaunch" (GraphExec, Stream);
         granularity = "cuMemGetAllocationGranularity" (*mut usize, *const AllocationProperties, c_int);
         reserve = "cuMemAddressReserve" (*mut u64, usize, usize, u64, u64);

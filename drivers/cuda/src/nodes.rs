@@ -11,6 +11,7 @@ use crate::cuda;
 use crate::device::Device;
 use crate::driver::Open;
 use crate::launch::{Launch, with_arguments};
+use crate::product::{self, Product};
 
 /// What a node does.
 pub(crate) enum Work<'a> {
@@ -18,6 +19,7 @@ pub(crate) enum Work<'a> {
     /// Within the device, or from or to pinned memory.
     Copy(Copy),
     Fill(Column),
+    Product(&'a Product, &'a product::Launch),
 }
 
 /// A node of a graph.
@@ -75,6 +77,11 @@ impl Nodes {
         // through the call, in which CUDA copies them. R31: what they name lives as long as the graph.
         let (added, what) = unsafe {
             match work {
+                Work::Product(product, launch) => {
+                    let given = self.captured(product, launch)?;
+                    let added = (cuda.add_graph)(&mut node, graph, nodes, count, given.0);
+                    (added, "cuGraphAddChildGraphNode")
+                }
                 Work::Kernel(launch) => {
                     let added = with_kernel(launch, |given| {
                         (cuda.add_kernel)(&mut node, graph, nodes, count, given)
@@ -118,6 +125,11 @@ impl Nodes {
         // parameters as for `add`.
         let (set, what) = unsafe {
             match work {
+                Work::Product(product, launch) => {
+                    let given = self.captured(product, launch)?;
+                    let set = (cuda.set_graph)(exec, node, given.0);
+                    (set, "cuGraphExecChildGraphNodeSetParams")
+                }
                 Work::Kernel(launch) => {
                     let set = with_kernel(launch, |given| (cuda.set_kernel)(exec, node, given));
                     (set, "cuGraphExecKernelNodeSetParams")
@@ -133,6 +145,25 @@ impl Nodes {
             }
         };
         device.check(set, what)
+    }
+
+    /// What cuBLASLt puts into a stream, as a graph. The stream is of nobody else, so that nobody can break the capture.
+    fn captured(&self, product: &Product, launch: &product::Launch) -> Result<Captured<'_>> {
+        let device = self.device();
+        let cuda = device.cuda;
+        let handle = self.open.library.handle(device)?;
+        let stream = Private::new(device)?;
+        // The first launch of a kernel may load its code, which the other modes forbid to this thread.
+        // SAFETY: a live stream, into which nothing was put.
+        let begun = unsafe { (cuda.capture_begin)(stream.raw, cuda::CAPTURE_RELAXED) };
+        device.check(begun, "cuStreamBeginCapture")?;
+        let issued = product.issue(handle, device, stream.raw, launch);
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: a stream that captures, and a place for the graph. It ends also where it has failed.
+        let ended = unsafe { (cuda.capture_end)(stream.raw, &mut graph) };
+        let ended = device.check(ended, "cuStreamEndCapture");
+        let captured = Captured(graph, device);
+        issued.and(ended).map(|()| captured)
     }
 
     /// Puts a launch of the graph into a stream of its device.
@@ -158,6 +189,43 @@ impl Drop for Nodes {
                 (device.cuda.graph_destroy)(self.graph);
             }
         }
+    }
+}
+
+/// A graph that was captured. It is copied where it is used.
+struct Captured<'a>(cuda::Graph, &'a Device);
+
+impl Drop for Captured<'_> {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: made by the end of a capture, and used no more.
+            unsafe { (self.1.cuda.graph_destroy)(self.0) };
+        }
+    }
+}
+
+/// A stream for a capture.
+struct Private<'a> {
+    raw: cuda::Stream,
+    device: &'a Device,
+}
+
+impl<'a> Private<'a> {
+    fn new(device: &'a Device) -> Result<Self> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: a place for the stream.
+        let made = unsafe {
+            (device.cuda.stream_create)(&mut raw, cuda::STREAM_NON_BLOCKING, device.priorities.0)
+        };
+        device.check(made, "cuStreamCreateWithPriority")?;
+        Ok(Self { raw, device })
+    }
+}
+
+impl Drop for Private<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and used no more.
+        unsafe { (self.device.cuda.stream_destroy)(self.raw) };
     }
 }
 

@@ -386,7 +386,7 @@ fn a_failure_of_the_library_is_that_of_the_device_if_it_is_lost() {
 
 #[test]
 #[serial]
-fn a_recorded_product_is_launched_with_its_graph() {
+fn a_recorded_product_is_a_node_or_a_part_where_it_cannot_be_captured() {
     let bench = Bench::new();
     let driver = bench.open();
     let queue = driver.queue_create(0, 0).unwrap();
@@ -399,27 +399,53 @@ fn a_recorded_product_is_launched_with_its_graph() {
     let record = |inputs: &[&Matrix], out: &Matrix| {
         launch(&queue, &operator, (c"mm", inputs, out), &[], memory + 4096);
     };
-    graphs.record_begin(&queue).unwrap();
-    record(&[&a, &a], &once);
-    // SAFETY: within the allocation, which lives until the queue has finished.
-    unsafe { queue.fill(memory + 128, 16, &[0]) }.unwrap();
-    record(&[&once, &a], &twice);
-    let graph = graphs.record_end(&queue).unwrap();
-    assert_eq!(floats(&queue, memory + 64, 1), [0.0], "nothing ran");
-    let run = || {
-        // SAFETY: as above.
-        unsafe { queue.launch_graph(&graph) }.unwrap();
-        floats(&queue, memory + 128, 4)
+    let part = |inputs: &[&Matrix], out: &Matrix| {
+        graphs.record_begin(&queue).unwrap();
+        record(inputs, out);
+        graphs.record_end(&queue).unwrap()
     };
-    assert_eq!(run(), [37.0, 54.0, 81.0, 118.0]);
-    graphs.record_begin(&queue).unwrap();
-    record(&[&a, &once], &twice);
-    let part = graphs.record_end(&queue).unwrap();
-    graph.update_part(0, &part).unwrap();
-    // Now the square of before is multiplied, and then filled over.
-    put(&queue, memory + 64, &[1.0, 0.0, 0.0, 1.0]);
-    assert_eq!(run(), [1.0, 2.0, 3.0, 4.0]);
+    let count = |calls: &[String], name: &str| calls.iter().filter(|call| *call == name).count();
+    // A capture that does not begin, one that does not end, and one in which cuBLASLt refuses.
+    let broken = [
+        "cuStreamBeginCapture_v2",
+        "cuStreamEndCapture",
+        "cublasLtMatmul",
+    ];
+    for broken in std::iter::once(None).chain(broken.map(Some)) {
+        graphs.record_begin(&queue).unwrap();
+        record(&[&a, &a], &once);
+        // SAFETY: within the allocation, which lives until the queue has finished.
+        unsafe { queue.fill(memory + 128, 16, &[0]) }.unwrap();
+        record(&[&once, &a], &twice);
+        if let Some(name) = broken {
+            bench.fail(name, 0, 1);
+        }
+        bench.calls();
+        let graph = graphs.record_end(&queue).unwrap();
+        let children = count(&bench.calls(), "cuGraphAddChildGraphNode");
+        assert_eq!(children, if broken.is_some() { 1 } else { 2 }, "{broken:?}");
+        let run = || {
+            // SAFETY: as above.
+            unsafe { queue.launch_graph(&graph) }.unwrap();
+            let calls = bench.calls();
+            let issued = count(&calls, "cublasLtMatmul");
+            assert_eq!(issued, usize::from(broken.is_some()), "{calls:?}");
+            floats(&queue, memory + 128, 4)
+        };
+        assert_eq!(run(), [37.0, 54.0, 81.0, 118.0], "{broken:?}");
+        // The square of before stays, and is multiplied from the other side.
+        put(&queue, memory + 64, &[1.0, 0.0, 0.0, 0.0]);
+        let first = part(&[&a, &a], &square(192));
+        let last = part(&[&a, &once], &twice);
+        bench.calls();
+        graph.update_part(0, &first).unwrap();
+        graph.update_part(2, &last).unwrap();
+        let calls = bench.calls();
+        let set = count(&calls, "cuGraphExecChildGraphNodeSetParams");
+        assert_eq!(set, if broken.is_some() { 1 } else { 2 }, "{calls:?}");
+        assert_eq!(run(), [1.0, 0.0, 3.0, 0.0], "{broken:?}");
+    }
     free(&driver, memory);
-    drop((graph, part, operator, queue));
+    drop((operator, queue));
     bench.finish(driver);
 }

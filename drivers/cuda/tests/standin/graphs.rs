@@ -10,10 +10,7 @@ use crate::calls::{api, misuse};
 use crate::code::{Function, arguments, run};
 use crate::machine::{Context, working};
 use crate::memory::{device, pinned};
-use crate::streams::{Stream, add, attempt, live, remove, submit};
-
-/// What a node does, as often as it is launched.
-type Work = Arc<dyn Fn() + Send + Sync>;
+use crate::streams::{Stream, Work, add, attempt, live, remove, submit};
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
@@ -21,6 +18,8 @@ enum Kind {
     Copy,
     /// Of one row, or of several.
     Fill(bool),
+    /// A graph of so many nodes.
+    Graph(usize),
 }
 
 pub(crate) struct Graph {
@@ -164,6 +163,22 @@ fn fill(given: &Fill) -> Result<(Kind, Work), c_int> {
     Ok((Kind::Fill(height > 1), Arc::new(work)))
 }
 
+/// A copy of a graph that was captured, whose nodes come one behind the other.
+///
+/// # Safety
+/// A live handle is of its type.
+unsafe fn whole(graph: *mut Graph) -> Result<(Kind, Work), c_int> {
+    // SAFETY: this function's contract.
+    let graph = unsafe { live(graph, "a graph")? };
+    let nodes = graph.nodes.lock().unwrap();
+    // SAFETY: nodes live as long as their graph.
+    let works: Vec<Work> = (nodes.iter())
+        .map(|node| unsafe { (**node).work.clone() })
+        .collect();
+    let kind = Kind::Graph(works.len());
+    Ok((kind, Arc::new(move || works.iter().for_each(|work| work()))))
+}
+
 /// # Safety
 /// Live handles are of their types, and there are so many nodes.
 unsafe fn add_node(
@@ -224,7 +239,8 @@ impl Exec {
                     step.work = work;
                     0
                 }
-                // CUDA changes fills of one row alone.
+                // CUDA changes fills of one row alone, and graphs of one shape.
+                Some(step) if matches!((step.kind, kind), (Kind::Graph(_), Kind::Graph(_))) => 910,
                 Some(step) if matches!((step.kind, kind), (Kind::Fill(_), Kind::Fill(_))) => 1,
                 _ => misuse("a node is set that the graph does not have".to_owned()),
             }
@@ -281,6 +297,39 @@ api! {
 
     fn cuGraphAddMemsetNode(place: *mut *mut Node, graph: *mut Graph, behind: *const *mut Node, count: usize, given: *const Fill, _context: *mut Context) {
         add_node(place, graph, behind, count, fill(&*given))
+    }
+
+    fn cuStreamBeginCapture_v2(stream: *mut Stream, mode: c_int) {
+        let stream = attempt!(live(stream, "a stream"));
+        attempt!(working());
+        if mode != 2 || stream.captured.lock().unwrap().replace(Vec::new()).is_some() {
+            return misuse(format!("a capture in mode {mode}, or within another one"));
+        }
+        0
+    }
+
+    fn cuStreamEndCapture(stream: *mut Stream, place: *mut *mut Graph) {
+        let stream = attempt!(live(stream, "a stream"));
+        let Some(works) = stream.captured.lock().unwrap().take() else {
+            return misuse("a capture ends that has not begun".to_owned());
+        };
+        let graph = add(Graph { nodes: Mutex::default() });
+        let mut behind = Vec::new();
+        for work in works {
+            let node = add(Node { graph, behind, kind: Kind::Kernel, work });
+            (*graph).nodes.lock().unwrap().push(node);
+            behind = vec![node];
+        }
+        *place = graph;
+        0
+    }
+
+    fn cuGraphAddChildGraphNode(place: *mut *mut Node, graph: *mut Graph, behind: *const *mut Node, count: usize, child: *mut Graph) {
+        add_node(place, graph, behind, count, whole(child))
+    }
+
+    fn cuGraphExecChildGraphNodeSetParams(exec: *mut Exec, node: *mut Node, child: *mut Graph) {
+        attempt!(live(exec, "an executable graph")).set(node, whole(child))
     }
 
     fn cuGraphInstantiateWithFlags(place: *mut *mut Exec, graph: *mut Graph, flags: c_ulonglong) {

@@ -333,15 +333,21 @@ api! {
             unsafe {
                 std::ptr::write_bytes(workspace as *mut u8, 0xa5, workspace_size);
                 for batch in 0..out.batches as usize {
-                    for column in 0..out.columns as usize {
-                        for line in 0..out.rows as usize {
-                            let pick = |matrix: Matrix, at: u64, turned: c_int, row: usize, column: usize| match turned {
-                                0 => matrix.read(at, batch, row, column),
-                                _ => matrix.read(at, batch, column, row),
-                            };
-                            let mut sum: f64 = (0..depth)
-                                .map(|at| pick(left, a, desc.turned[0], line, at) * pick(right, b, desc.turned[1], at, column))
-                                .sum();
+                    // Lines of both, in which the sums run.
+                    let lines = |matrix: Matrix, at: u64, count: u64, in_rows: bool| {
+                        let places = (0..count as usize).flat_map(|line| (0..depth).map(move |step| (line, step)));
+                        let read = |(line, step)| match in_rows {
+                            true => matrix.read(at, batch, line, step),
+                            false => matrix.read(at, batch, step, line),
+                        };
+                        places.map(read).collect::<Vec<f64>>()
+                    };
+                    let rows = lines(left, a, out.rows, desc.turned[0] == 0);
+                    let columns = lines(right, b, out.columns, desc.turned[1] != 0);
+                    for (column, right) in columns.chunks(depth).enumerate() {
+                        for (line, left) in rows.chunks(depth).enumerate() {
+                            let pairs = left.iter().zip(right);
+                            let mut sum: f64 = pairs.map(|(left, right)| left * right).sum();
                             sum *= alpha;
                             if beta != 0.0 {
                                 sum += beta * added.read(c, batch, line, column);
