@@ -37,7 +37,12 @@ struct Names([*const c_char; NAMES.len()]);
 // SAFETY: the pointers lead to constants.
 unsafe impl Sync for Names {}
 
-static GIVEN: Names = Names([NAMES[0].as_ptr(), NAMES[1].as_ptr(), NAMES[2].as_ptr()]);
+static GIVEN: Names = Names([
+    NAMES[0].as_ptr(),
+    NAMES[1].as_ptr(),
+    NAMES[2].as_ptr(),
+    NAMES[3].as_ptr(),
+]);
 
 /// # Safety
 /// R8, R10.

@@ -56,7 +56,7 @@ pub(crate) struct Shape {
 }
 
 /// The names of the operators.
-pub(crate) const NAMES: [&std::ffi::CStr; 3] = [c"mm", c"bmm", c"addmm"];
+pub(crate) const NAMES: [&std::ffi::CStr; 4] = [c"mm", c"bmm", c"addmm", c"baddbmm"];
 
 impl Shape {
     /// # Errors
@@ -66,7 +66,8 @@ impl Shape {
         let (with_bias, rank) = match NAMES.iter().position(|name| *name == call.name) {
             Some(0) => (false, 2),
             Some(1) => (false, 3),
-            Some(_) => (true, 2),
+            Some(2) => (true, 2),
+            Some(_) => (true, 3),
             None => return Err(no("no product by this name")),
         };
         let inputs: Vec<View<'_>> = call.inputs()?;
@@ -106,7 +107,8 @@ impl Shape {
         let bias = match bias {
             None => Bias::None,
             Some(bias) => {
-                bias_of(bias, out, (swapped, out_columns)).ok_or_else(|| no("such a bias"))?
+                let found = bias_of(bias, (out, batches), (swapped, out_columns));
+                found.ok_or_else(|| no("such a bias"))?
             }
         };
         Ok(Self {
@@ -160,15 +162,21 @@ impl Columns {
     }
 }
 
-/// What a bias of `addmm` is to the result.
-fn bias_of(bias: &View<'_>, out: &View<'_>, (swapped, columns): (bool, Columns)) -> Option<Bias> {
-    let (m, n) = (out.sizes[0], out.sizes[1]);
+/// What a bias is to the result.
+fn bias_of(
+    bias: &View<'_>,
+    (out, batches): (&View<'_>, i32),
+    (swapped, columns): (bool, Columns),
+) -> Option<Bias> {
     if bias.sizes == out.sizes {
-        let matrix = Columns::of(bias, 1, swapped).filter(|bias| !bias.is_turned);
+        let matrix = Columns::of(bias, batches, swapped).filter(|bias| !bias.is_turned);
         if let Some(matrix) = matrix {
             return Some(Bias::Matrix(matrix));
         }
     }
+    let [m, n] = *out.sizes else {
+        return None;
+    };
     let (row, stride) = match (bias.sizes, bias.strides) {
         ([row], [stride]) | ([1, row], [_, stride]) => (*row, *stride),
         // A row that was broadcast.

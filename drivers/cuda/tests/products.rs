@@ -282,6 +282,70 @@ fn every_layout_gives_the_product() {
 
 #[test]
 #[serial]
+fn batches_have_steps_of_their_own() {
+    const ROOM: usize = 1024;
+    let bench = Bench::new();
+    let driver = bench.open();
+    let queue = driver.queue_create(0, 0).unwrap();
+    let memory = driver.memory_alloc(0, 4 * 4 * ROOM as u64 + 4096).unwrap();
+    let places: Vec<u64> = (0..4).map(|at| memory + 4 * ROOM as u64 * at).collect();
+    let workspace = memory + 4 * 4 * ROOM as u64;
+    let (left, right, added) = (numbers(ROOM, 1), numbers(ROOM, 3), numbers(ROOM, 2));
+    for (place, numbers) in places.iter().zip([&left, &right, &added]) {
+        put(&queue, *place, numbers);
+    }
+    let [batches, m, k, n] = [3, 2, 4, 5];
+    // Dense, one for all, with a gap, and rows of all matrices side by side.
+    let a_all = [[8, 4, 1], [0, 4, 1], [11, 1, 2]];
+    let b_all = [[20, 5, 1], [0, 1, 4], [5, 15, 1]];
+    let out_all = [[10, 5, 1], [13, 1, 2], [5, 15, 1]];
+    for (a_strides, b_strides) in a_all.iter().flat_map(|a| b_all.iter().map(move |b| (a, b))) {
+        for out_strides in &out_all {
+            let a = matrix(places[0], &[batches, m, k], a_strides);
+            let b = matrix(places[1], &[batches, k, n], b_strides);
+            let out = matrix(places[3], &[batches, m, n], out_strides);
+            let [_, down, right_step] = *out_strides;
+            // A bias for all of the batch.
+            let bias_strides = [0, down, right_step];
+            let bias = matrix(places[2], &[batches, m, n], &bias_strides);
+            for (name, inputs) in [(c"bmm", vec![&a, &b]), (c"baddbmm", vec![&bias, &a, &b])] {
+                let with_bias = inputs.len() == 3;
+                let (operator, _) = prepare(&driver, name, &inputs, &out).unwrap().unwrap();
+                put(&queue, places[3], &added);
+                let scalars = if with_bias { &[2.0, -1.0][..] } else { &[] };
+                launch(&queue, &operator, (name, &inputs, &out), scalars, workspace);
+                let mut expected = added.clone();
+                for batch in 0..batches {
+                    for i in 0..m {
+                        for j in 0..n {
+                            let sum: f32 = (0..k)
+                                .map(|step| {
+                                    at(&left, a_strides, &[batch, i, step])
+                                        * at(&right, b_strides, &[batch, step, j])
+                                })
+                                .sum();
+                            let bias = at(&added, &bias_strides, &[batch, i, j]);
+                            let place = batch * out_strides[0] + i * down + j * right_step;
+                            expected[place as usize] =
+                                if with_bias { 2.0 * bias - sum } else { sum };
+                        }
+                    }
+                }
+                let found = floats(&queue, places[3], ROOM);
+                assert!(
+                    found == expected,
+                    "{name:?}: {a_strides:?} {b_strides:?} {out_strides:?}"
+                );
+            }
+        }
+    }
+    free(&driver, memory);
+    drop(queue);
+    bench.finish(driver);
+}
+
+#[test]
+#[serial]
 fn what_cublaslt_does_not_have_is_refused() {
     let bench = Bench::new();
     let driver = bench.open();
