@@ -143,7 +143,7 @@ impl Drop for Base {
 
 impl Base {
     /// When it was; `None` if the device has not come to it yet.
-    fn time(&self) -> Result<Option<u64>> {
+    fn time(&self, device: &Device) -> Result<Option<u64>> {
         if let Some(time) = self.nanoseconds.get() {
             return Ok(Some(*time));
         }
@@ -151,7 +151,7 @@ impl Base {
         let Some(before) = before else {
             return Ok(self.nanoseconds.get().copied());
         };
-        let Some(time) = before.time_of(self.event)? else {
+        let Some(time) = before.time_of(device, self.event)? else {
             return Ok(None);
         };
         let time = *self.nanoseconds.get_or_init(|| time);
@@ -160,17 +160,17 @@ impl Base {
     }
 
     /// The time of an event behind this one.
-    pub(crate) fn time_of(&self, event: Raw) -> Result<Option<u64>> {
-        let Some(base) = self.time()? else {
+    pub(crate) fn time_of(&self, device: &Device, event: Raw) -> Result<Option<u64>> {
+        let Some(base) = self.time(device)? else {
             return Ok(None);
         };
         let mut milliseconds = 0.0_f32;
         // SAFETY: a place for the number, and two live events with timestamps.
-        let told = unsafe { (self.cuda.event_elapsed)(&mut milliseconds, self.event.0, event.0) };
+        let told = unsafe { (device.cuda.event_elapsed)(&mut milliseconds, self.event.0, event.0) };
         if told == cuda::ERROR_NOT_READY {
             return Ok(None);
         }
-        self.cuda.check(told, "cuEventElapsedTime")?;
+        device.check(told, "cuEventElapsedTime")?;
         let since = f64::from(milliseconds.max(0.0)) * 1e6;
         Ok(Some(base + since as u64))
     }
@@ -207,7 +207,7 @@ impl Clock {
             return Ok(Arc::clone(old));
         }
         // By now the device has come to it, so that the chain of bases does not grow.
-        old.time()?;
+        old.time(device)?;
         let new = base(device, &self.stream, Some(Arc::clone(old)))?;
         *newest = (Arc::clone(&new), Instant::now());
         Ok(new)
@@ -222,7 +222,7 @@ impl Clock {
         let reached = unsafe { (device.cuda.event_synchronize)(now.event.0) };
         device.check(reached, "cuEventSynchronize")?;
         let missing = || Fault::new(c::OTR_ERR_INTERNAL, "an event that was reached has no time");
-        now.time()?.ok_or_else(missing)
+        now.time(device)?.ok_or_else(missing)
     }
 }
 

@@ -17,6 +17,9 @@ pub(crate) type Event = *mut c_void;
 pub(crate) type Module = *mut c_void;
 pub(crate) type Function = *mut c_void;
 pub(crate) type LinkState = *mut c_void;
+pub(crate) type Graph = *mut c_void;
+pub(crate) type GraphNode = *mut c_void;
+pub(crate) type GraphExec = *mut c_void;
 pub(crate) type Physical = u64;
 pub(crate) type WaitValue = unsafe extern "C" fn(Stream, u64, u32, c_uint) -> Status;
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
@@ -53,8 +56,86 @@ pub(crate) struct Access {
     pub(crate) flags: c_int,
 }
 
+/// `CUDA_KERNEL_NODE_PARAMS_v1`.
+#[repr(C)]
+pub(crate) struct KernelNode {
+    pub(crate) function: Function,
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared: c_uint,
+    pub(crate) parameters: *mut *mut c_void,
+    pub(crate) extra: *mut *mut c_void,
+}
+
+/// `CUDA_MEMSET_NODE_PARAMS_v1`.
+#[repr(C)]
+pub(crate) struct FillNode {
+    pub(crate) dst: u64,
+    pub(crate) pitch: usize,
+    pub(crate) value: c_uint,
+    /// Bytes of a word.
+    pub(crate) word: c_uint,
+    /// Words of a row.
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+/// `CUDA_MEMCPY3D_v2`.
+#[repr(C)]
+pub(crate) struct Copy3d {
+    pub(crate) src: CopySide,
+    pub(crate) dst: CopySide,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) depth: usize,
+}
+
+/// One of the two sides of `CUDA_MEMCPY3D_v2`.
+#[repr(C)]
+pub(crate) struct CopySide {
+    x: usize,
+    y: usize,
+    z: usize,
+    level: usize,
+    kind: c_int,
+    host: *mut c_void,
+    device: u64,
+    array: *mut c_void,
+    reserved: *mut c_void,
+    pitch: usize,
+    height: usize,
+}
+
+impl CopySide {
+    /// One row of host memory or of a device's. Pitch and height are of no use to it, and 0 says so: sizes are not held
+    /// to the largest pitch.
+    pub(crate) fn row(is_host: bool, address: u64) -> Self {
+        let (kind, host, device) = if is_host {
+            (MEMORY_HOST, address as *mut c_void, 0)
+        } else {
+            (MEMORY_DEVICE, std::ptr::null_mut(), address)
+        };
+        let none = std::ptr::null_mut();
+        Self {
+            x: 0,
+            y: 0,
+            z: 0,
+            level: 0,
+            kind,
+            host,
+            device,
+            array: none,
+            reserved: none,
+            pitch: 0,
+            height: 0,
+        }
+    }
+}
+
 // The layouts of cuda.h, which the driver and libcuda have to agree on.
 const _: () = assert!(size_of::<AllocationProperties>() == 32 && size_of::<Access>() == 12);
+const _: () = assert!(size_of::<KernelNode>() == 56 && size_of::<FillNode>() == 40);
+const _: () = assert!(size_of::<CopySide>() == 88 && size_of::<Copy3d>() == 200);
 
 macro_rules! numbers {
     ($($name:ident = $value:expr;)*) => { $(pub(crate) const $name: c_int = $value;)* };
@@ -72,7 +153,9 @@ numbers! {
     ERROR_NO_BINARY_FOR_GPU = 209;
     ERROR_ECC_UNCORRECTABLE = 214;
     ERROR_INVALID_PTX = 218;
+    ERROR_NVLINK_UNCORRECTABLE = 220;
     ERROR_UNSUPPORTED_PTX_VERSION = 222;
+    ERROR_CONTAINED = 226;
     ERROR_INVALID_SOURCE = 300;
     ERROR_NOT_FOUND = 500;
     ERROR_NOT_READY = 600;
@@ -85,6 +168,7 @@ numbers! {
     ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712;
     ERROR_HARDWARE_STACK_ERROR = 714;
     ERROR_LAUNCH_FAILED = 719;
+    ERROR_TENSOR_MEMORY_LEAK = 721;
     ERROR_NOT_SUPPORTED = 801;
     ERROR_SYSTEM_DRIVER_MISMATCH = 803;
 
@@ -110,6 +194,11 @@ numbers! {
     JIT_ERROR_LOG_BUFFER = 5;
     JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6;
     JIT_INPUT_PTX = 1;
+
+    CAPTURE_RELAXED = 2;
+
+    MEMORY_HOST = 1;
+    MEMORY_DEVICE = 2;
 
     LOCATION_DEVICE = 1;
     ALLOCATION_PINNED = 1;
@@ -202,6 +291,7 @@ functions! {
         stream_create = "cuStreamCreateWithPriority" (*mut Stream, c_uint, c_int);
         stream_destroy = "cuStreamDestroy_v2" (Stream);
         stream_synchronize = "cuStreamSynchronize" (Stream);
+        stream_query = "cuStreamQuery" (Stream);
         stream_wait = "cuStreamWaitEvent" (Stream, Event, c_uint);
         host_function = "cuLaunchHostFunc" (Stream, HostFunction, *mut c_void);
         event_create = "cuEventCreate" (*mut Event, c_uint);
@@ -220,6 +310,22 @@ functions! {
         link_complete = "cuLinkComplete" (LinkState, *mut *mut c_void, *mut usize);
         link_destroy = "cuLinkDestroy" (LinkState);
         launch = "cuLaunchKernel" (Function, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Stream, *mut *mut c_void, *mut *mut c_void);
+        // These are the forms of 11.4: newer headers give the names to functions with another number behind.
+        graph_create = "cuGraphCreate" (*mut Graph, c_uint);
+        graph_destroy = "cuGraphDestroy" (Graph);
+        add_kernel = "cuGraphAddKernelNode" (*mut GraphNode, Graph, *const GraphNode, usize, *const KernelNode);
+        add_copy = "cuGraphAddMemcpyNode" (*mut GraphNode, Graph, *const GraphNode, usize, *const Copy3d, Context);
+        add_fill = "cuGraphAddMemsetNode" (*mut GraphNode, Graph, *const GraphNode, usize, *const FillNode, Context);
+        add_graph = "cuGraphAddChildGraphNode" (*mut GraphNode, Graph, *const GraphNode, usize, Graph);
+        graph_instantiate = "cuGraphInstantiateWithFlags" (*mut GraphExec, Graph, u64);
+        graph_exec_destroy = "cuGraphExecDestroy" (GraphExec);
+        set_kernel = "cuGraphExecKernelNodeSetParams" (GraphExec, GraphNode, *const KernelNode);
+        set_copy = "cuGraphExecMemcpyNodeSetParams" (GraphExec, GraphNode, *const Copy3d, Context);
+        set_fill = "cuGraphExecMemsetNodeSetParams" (GraphExec, GraphNode, *const FillNode, Context);
+        set_graph = "cuGraphExecChildGraphNodeSetParams" (GraphExec, GraphNode, Graph);
+        capture_begin = "cuStreamBeginCapture_v2" (Stream, c_int);
+        capture_end = "cuStreamEndCapture" (Stream, *mut Graph);
+        graph_launch = "cuGraphLaunch" (GraphExec, Stream);
         granularity = "cuMemGetAllocationGranularity" (*mut usize, *const AllocationProperties, c_int);
         reserve = "cuMemAddressReserve" (*mut u64, usize, usize, u64, u64);
         release_range = "cuMemAddressFree" (u64, usize);
@@ -282,10 +388,13 @@ pub(crate) fn is_lost(status: Status) -> bool {
         status,
         ERROR_DEINITIALIZED
             | ERROR_ECC_UNCORRECTABLE
+            | ERROR_NVLINK_UNCORRECTABLE
+            | ERROR_CONTAINED
             | ERROR_ILLEGAL_ADDRESS
             | ERROR_LAUNCH_TIMEOUT
             | ERROR_CONTEXT_IS_DESTROYED
             | ERROR_ASSERT
+            | ERROR_TENSOR_MEMORY_LEAK
             | ERROR_HARDWARE_STACK_ERROR..=ERROR_LAUNCH_FAILED
     )
 }
@@ -323,7 +432,7 @@ impl Cuda {
             _ => c::OTR_ERR_INTERNAL,
         };
         let lost = if is_lost(status) {
-            "; the context is lost, and only closing the driver is left"
+            "; the context is lost, for all of the process: only closing the driver is left, and CUDA works again in a new process"
         } else {
             ""
         };

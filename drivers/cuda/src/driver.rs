@@ -14,12 +14,13 @@ use crate::clock::{Clock, Events};
 use crate::cuda::{self, Cuda};
 use crate::device::{Device, PROPERTIES_START, no_device};
 
+use crate::library::Library;
 use crate::nvrtc::{self, Nvrtc};
 use crate::pinned::Pinned;
 use crate::ranges::Mappings;
 
 /// What `open` takes.
-const OPTIONS: [(&str, &str); 2] = [("libcuda", "PATH"), ("nvrtc", "PATH")];
+const OPTIONS: [(&str, &str); 3] = [("libcuda", "PATH"), ("nvrtc", "PATH"), ("cublaslt", "PATH")];
 
 /// The first version of the driver API that has all that is used here.
 const OLDEST: i32 = 11040;
@@ -36,6 +37,9 @@ pub(crate) struct Open {
     pub(crate) queues: AtomicUsize,
     pub(crate) events: AtomicUsize,
     pub(crate) modules: AtomicUsize,
+    pub(crate) graphs: AtomicUsize,
+    pub(crate) operators: AtomicUsize,
+    pub(crate) library: Library,
     pub(crate) clocks: Box<[Clock]>,
     // Last: all else is made in their contexts.
     pub(crate) devices: Box<[Device]>,
@@ -63,6 +67,7 @@ impl Open {
                 None
             }
         };
+        let library = Library::new(options.get("cublaslt"), count as usize)?;
         let mut formats = 1 << c::OTR_CODE_PTX | 1 << c::OTR_CODE_ELF;
         if nvrtc.is_some() {
             formats |= 1 << c::OTR_CODE_CUDA_C;
@@ -85,6 +90,9 @@ impl Open {
             queues: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             modules: AtomicUsize::new(0),
+            graphs: AtomicUsize::new(0),
+            operators: AtomicUsize::new(0),
+            library,
             clocks,
             devices,
         })
@@ -105,6 +113,8 @@ impl Open {
             (self.queues.load(Ordering::Relaxed), "queues"),
             (self.events.load(Ordering::Relaxed), "events"),
             (self.modules.load(Ordering::Relaxed), "modules"),
+            (self.graphs.load(Ordering::Relaxed), "graphs"),
+            (self.operators.load(Ordering::Relaxed), "operators"),
             (self.allocations.count(), "device allocations"),
             (self.pinned.count(), "pinned allocations"),
             (self.mappings.count(), "reservations and memory objects"),
@@ -121,6 +131,7 @@ impl Drop for Open {
     fn drop(&mut self) {
         for (events, device) in self.free_events.iter().zip(&self.devices) {
             events.destroy(device);
+            self.library.close(device);
         }
     }
 }

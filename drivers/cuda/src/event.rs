@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use outrigger_contract as c;
 use outrigger_driver_kit::given::Out;
 use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::recording::Marked;
 use outrigger_driver_kit::{Fault, Progress, Result, event as kit, queue as kit_queue};
 
+use crate::body::Recorded;
 use crate::driver::{Open, get as get_driver};
 use crate::lane::Lane;
 use crate::queue::{self, Queue};
@@ -16,6 +18,8 @@ use crate::queue::{self, Queue};
 pub(crate) struct Event {
     open: Arc<Open>,
     event: kit::Event<Lane>,
+    /// In place of the point, if it was recorded last on a queue that records.
+    marked: Marked<Recorded>,
 }
 
 impl Object for Event {
@@ -70,6 +74,7 @@ pub(crate) unsafe fn create(
     place.give(handle::give(Event {
         open: Arc::clone(open),
         event: kit::Event::new(flags != 0),
+        marked: Marked::default(),
     }));
     Ok(())
 }
@@ -78,7 +83,7 @@ pub(crate) unsafe fn create(
 /// R8: no other call uses the event.
 pub(crate) unsafe fn destroy(handle: *mut c::otr_drv_event) -> Result {
     // SAFETY: this function's contract.
-    let Event { open, event } = unsafe { handle::take::<Event>(handle)? };
+    let Event { open, event, .. } = unsafe { handle::take::<Event>(handle)? };
     // Waits that were submitted keep its point.
     drop(event);
     open.events.fetch_sub(1, Ordering::Relaxed);
@@ -90,6 +95,10 @@ pub(crate) unsafe fn destroy(handle: *mut c::otr_drv_event) -> Result {
 pub(crate) unsafe fn record(event: *mut c::otr_drv_event, queue: *mut c::otr_queue) -> Result {
     // SAFETY: this function's contract.
     let (event, queue) = unsafe { both(event, queue)? };
+    if event.marked.record(&queue.recorder) {
+        event.event.forget();
+        return Ok(());
+    }
     event.event.record(&queue.ordered)
 }
 
@@ -97,14 +106,18 @@ pub(crate) unsafe fn record(event: *mut c::otr_drv_event, queue: *mut c::otr_que
 /// R8.
 pub(crate) unsafe fn query(event: *mut c::otr_drv_event) -> Result<Progress> {
     // SAFETY: this function's contract.
-    unsafe { get(event)? }.event.query()
+    let event = unsafe { get(event)? };
+    event.marked.refuse("event_query")?;
+    event.event.query()
 }
 
 /// # Safety
 /// R8.
 pub(crate) unsafe fn synchronize(event: *mut c::otr_drv_event) -> Result {
     // SAFETY: this function's contract.
-    unsafe { get(event)? }.event.synchronize()
+    let event = unsafe { get(event)? };
+    event.marked.refuse("event_synchronize")?;
+    event.event.synchronize()
 }
 
 /// # Safety
@@ -112,7 +125,20 @@ pub(crate) unsafe fn synchronize(event: *mut c::otr_drv_event) -> Result {
 pub(crate) unsafe fn queue_wait(queue: *mut c::otr_queue, event: *mut c::otr_drv_event) -> Result {
     // SAFETY: this function's contract.
     let (event, queue) = unsafe { both(event, queue)? };
-    match event.event.point() {
+    if queue.recorder.wait(&event.marked)? {
+        return Ok(());
+    }
+    let point = event.event.point();
+    if queue.recorder.is_active() {
+        return match point.as_ref().map(|point| point.query()) {
+            None | Some(Ok(Progress::Done)) => Ok(()),
+            Some(_) => Err(Fault::new(
+                c::OTR_ERR_CAPTURE,
+                "a recording can only wait for points of its own, and for those outside that were reached without a failure",
+            )),
+        };
+    }
+    match point {
         Some(point) => queue.ordered.wait_for(&point),
         None => Ok(()),
     }
@@ -122,7 +148,9 @@ pub(crate) unsafe fn queue_wait(queue: *mut c::otr_queue, event: *mut c::otr_drv
 /// R8, R10.
 pub(crate) unsafe fn time(event: *mut c::otr_drv_event, place: *mut u64) -> Result<Progress> {
     // SAFETY: this function's contract.
-    let event = &unsafe { get(event)? }.event;
+    let event = unsafe { get(event)? };
+    event.marked.refuse("event_time")?;
+    let event = &event.event;
     let place = Out::new(place, "the place for the time")?;
     if !event.is_timed() {
         let text = "the event has no timestamp: make it with OTR_EVENT_TIMING";

@@ -9,6 +9,7 @@ use outrigger_driver_kit::given::null;
 use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::{Fault, Result, field};
 
+use crate::body::{Leaf, Recorded};
 use crate::cuda;
 use crate::driver::Open;
 use crate::lane::Command;
@@ -125,23 +126,27 @@ pub(crate) unsafe fn launch(
     // SAFETY: as the header says, the label lives as long as the process.
     let label = unsafe { Label::new(label) };
     let block = (args.cast::<u8>(), size);
+    let kept = || {
+        let mut copy = vec![0; size];
+        if size > 0 {
+            // SAFETY: R10: not NULL, so as many bytes.
+            unsafe { std::ptr::copy_nonoverlapping(block.0, copy.as_mut_ptr(), size) };
+        }
+        Launch {
+            function: kernel.function,
+            shape,
+            block: copy,
+            parameters: offsets.clone(),
+        }
+    };
+    if queue.keeps(|| Ok(Recorded::Leaf(Leaf::Launch(Arc::new(kept())))))? {
+        return Ok(());
+    }
     queue.ordered.submit(
         label,
         // SAFETY: the block has so many bytes (R10), and `parameters` has checked what begins in it.
         |lane| unsafe { lane.launch(kernel.function, shape, block, offsets.as_deref()) },
-        |_| {
-            let mut copy = vec![0; size];
-            if size > 0 {
-                // SAFETY: R10: not NULL, so as many bytes.
-                unsafe { std::ptr::copy_nonoverlapping(block.0, copy.as_mut_ptr(), size) };
-            }
-            Ok(Command::Launch(Box::new(Launch {
-                function: kernel.function,
-                shape,
-                block: copy,
-                parameters: offsets.clone(),
-            })))
-        },
+        |_| Ok(Command::Launch(Box::new(kept()))),
     )
 }
 

@@ -1,6 +1,7 @@
 //! Streams as lanes of the kit: what puts a command into a stream of CUDA's.
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::sync::Arc;
 
 use outrigger_driver_kit::Result;
@@ -8,12 +9,15 @@ use outrigger_driver_kit::queue::{self as kit, HostFn};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::body::{Body, Part};
 use crate::calls::Calls;
 use crate::clock::{Base, Raw};
+use crate::commands::{Column, Copy, Fill, Way};
 use crate::cuda;
 use crate::device::Device;
 use crate::driver::Open;
 use crate::launch::{Function, Launch, Shape, launch_now};
+use crate::product::{self, Product};
 use crate::staging::Staging;
 
 /// A stream of CUDA's.
@@ -44,43 +48,9 @@ pub(crate) enum Command {
     Copy(Copy),
     Fill(Fill),
     Launch(Box<Launch>),
-}
-
-/// A copy; the addresses are of the sides that the way says.
-#[derive(Clone, Copy)]
-pub(crate) struct Copy {
-    pub(crate) way: Way,
-    pub(crate) dst: u64,
-    pub(crate) src: u64,
-    pub(crate) size: u64,
-}
-
-/// From where to where a copy goes.
-#[derive(Clone, Copy)]
-pub(crate) enum Way {
-    /// From host memory, which is pinned or not.
-    ToDevice {
-        pinned: bool,
-    },
-    ToHost {
-        pinned: bool,
-    },
-    Within,
-    /// Between two devices, by their numbers.
-    Peer {
-        to: u32,
-        from: u32,
-    },
-    OnHost,
-}
-
-/// A fill, with a pattern of `length` bytes.
-#[derive(Clone, Copy)]
-pub(crate) struct Fill {
-    pub(crate) dst: u64,
-    pub(crate) size: u64,
-    pub(crate) pattern: [u8; 16],
-    pub(crate) length: u64,
+    /// Parts of a graph, none of which is a host call.
+    Parts(Arc<Body>, Range<usize>),
+    Product(Arc<Product>, product::Launch),
 }
 
 /// A place in a stream: an event of CUDA's.
@@ -114,7 +84,7 @@ impl Marker {
         let _entered = self.device().enter()?;
         self.base
             .as_ref()
-            .map_or(Ok(None), |base| base.time_of(self.event))
+            .map_or(Ok(None), |base| base.time_of(self.device(), self.event))
     }
 }
 
@@ -162,6 +132,8 @@ impl kit::Lane for Lane {
                 let _turn = self.turn(false);
                 launch.issue(device, self.raw)
             }
+            Command::Product(product, launch) => self.product(&product, &launch),
+            Command::Parts(body, parts) => self.parts(&body, parts),
         }
     }
 
@@ -276,9 +248,65 @@ impl Lane {
         unsafe { launch_now(device, self.raw, function, shape, block, offsets) }
     }
 
+    /// Puts parts of a graph into the stream. They are one command.
+    pub(crate) fn parts(&self, body: &Body, parts: Range<usize>) -> Result {
+        let device = self.device();
+        let _entered = device.enter()?;
+        let parts = &body.parts()[parts];
+        let _turn = self.turn(!matches!(parts, [] | [Part::Nodes(_)]));
+        for part in parts {
+            match part {
+                Part::Nodes(nodes) => nodes.launch(self.raw)?,
+                Part::Copy(copy) => self.copy_in_turn(device, *copy)?,
+                Part::Product(product, launch) => self.product_in_turn(device, product, launch)?,
+                // The kit makes them.
+                Part::HostCall(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a product of matrices into the stream.
+    pub(crate) fn product(&self, product: &Product, launch: &product::Launch) -> Result {
+        let device = self.device();
+        let _entered = device.enter()?;
+        let _turn = self.turn(product.is_several(launch));
+        self.product_in_turn(device, product, launch)
+    }
+
+    fn product_in_turn(
+        &self,
+        device: &Device,
+        product: &Product,
+        launch: &product::Launch,
+    ) -> Result {
+        let handle = self.open.library.handle(device)?;
+        product
+            .issue(handle, device, self.raw, launch)
+            .map_err(|fault| {
+                // cuBLASLt does not say that the context is lost, but CUDA does.
+                // SAFETY: a live stream.
+                let told = unsafe { (device.cuda.stream_query)(self.raw) };
+                match device.check(told, "cuStreamQuery") {
+                    Err(lost) if cuda::is_lost(told) => lost,
+                    _ => fault,
+                }
+            })
+    }
+
     pub(crate) fn copy(&self, copy: Copy) -> Result {
         let device = self.device();
         let _entered = device.enter()?;
+        let staged = matches!(
+            copy.way,
+            Way::ToDevice { pinned: false } | Way::ToHost { pinned: false }
+        );
+        let _turn = self.turn(staged);
+        self.copy_in_turn(device, copy)
+    }
+
+    /// The context is entered, and it is the turn of the copy.
+    fn copy_in_turn(&self, device: &Device, copy: Copy) -> Result {
         let Copy {
             way,
             dst,
@@ -286,11 +314,6 @@ impl Lane {
             size,
         } = copy;
         let (cuda, bytes, stream) = (device.cuda, size as usize, self.raw);
-        let staged = matches!(
-            way,
-            Way::ToDevice { pinned: false } | Way::ToHost { pinned: false }
-        );
-        let _turn = self.turn(staged);
         // SAFETY: R26, for all calls of this block: both ranges are live until the copy has finished, and do not overlap.
         unsafe {
             match way {
@@ -323,36 +346,30 @@ impl Lane {
         }
     }
 
-    /// CUDA fills with words of 1, 2 and 4 bytes, aligned as such. Any other pattern is some columns of words, each of
-    /// which is filled with a stride.
     pub(crate) fn fill(&self, fill: &Fill) -> Result {
         let device = self.device();
         let _entered = device.enter()?;
         let (cuda, stream) = (device.cuda, self.raw);
-        let &Fill { dst, size, .. } = fill;
-        let mut length = fill.length as usize;
-        // The shortest pattern that repeats to the same bytes.
-        while length > 1 && fill.pattern[..length / 2] == fill.pattern[length / 2..length] {
-            length /= 2;
-        }
-        let word = (length as u64).min(4).min(1 << dst.trailing_zeros().min(2)) as usize;
-        let rows = size as usize / length;
-        let _turn = self.turn(word < length);
-        for at in (0..length).step_by(word) {
-            let place = dst + at as u64;
-            let mut bytes = [0; 4];
-            bytes[..word].copy_from_slice(&fill.pattern[at..at + word]);
-            let value = u32::from_le_bytes(bytes);
+        let columns = fill.columns();
+        let _turn = self.turn(columns.len() > 1);
+        for column in columns {
+            let Column {
+                dst,
+                value,
+                pitch,
+                rows,
+                ..
+            } = column;
             // SAFETY: R12, for all calls of this block: the range is live until the fill has finished, and the words of
             // all rows lie in it.
             let filled = unsafe {
-                match (word, word == length) {
-                    (1, true) => (cuda.set_8)(place, value as u8, rows, stream),
-                    (2, true) => (cuda.set_16)(place, value as u16, rows, stream),
-                    (_, true) => (cuda.set_32)(place, value, rows, stream),
-                    (1, false) => (cuda.set_rows_8)(place, length, value as u8, 1, rows, stream),
-                    (2, false) => (cuda.set_rows_16)(place, length, value as u16, 1, rows, stream),
-                    (_, false) => (cuda.set_rows_32)(place, length, value, 1, rows, stream),
+                match (column.word, column.is_dense()) {
+                    (1, true) => (cuda.set_8)(dst, value as u8, rows, stream),
+                    (2, true) => (cuda.set_16)(dst, value as u16, rows, stream),
+                    (_, true) => (cuda.set_32)(dst, value, rows, stream),
+                    (1, false) => (cuda.set_rows_8)(dst, pitch, value as u8, 1, rows, stream),
+                    (2, false) => (cuda.set_rows_16)(dst, pitch, value as u16, 1, rows, stream),
+                    (_, false) => (cuda.set_rows_32)(dst, pitch, value, 1, rows, stream),
                 }
             };
             device.check(filled, "cuMemset")?;

@@ -16,7 +16,8 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// A launch that waits in a list, with a copy of its arguments.
+/// A launch that is kept, with a copy of its arguments.
+#[derive(Clone)]
 pub(crate) struct Launch {
     pub(crate) function: Function,
     pub(crate) shape: Shape,
@@ -55,9 +56,43 @@ pub(crate) unsafe fn launch_now(
     stream: cuda::Stream,
     function: Function,
     shape: Shape,
-    (block, mut size): (*const u8, usize),
+    block: (*const u8, usize),
     offsets: Option<&[u32]>,
 ) -> Result {
+    let ([x, y, z], [a, b, d]) = (shape.grid, shape.block);
+    let put = |parameters, extra| {
+        // SAFETY: a live function and stream; the parameters are read before the call returns (R30).
+        let launched = unsafe {
+            (device.cuda.launch)(
+                function.0,
+                x,
+                y,
+                z,
+                a,
+                b,
+                d,
+                shape.shared,
+                stream,
+                parameters,
+                extra,
+            )
+        };
+        device.check(launched, "cuLaunchKernel")
+    };
+    // SAFETY: this function's contract.
+    unsafe { with_arguments(block, offsets, put) }
+}
+
+/// Calls a function with the arguments of a kernel as CUDA takes them: as places of parameters, or as a block. One of the
+/// two is NULL, and both are without parameters.
+///
+/// # Safety
+/// The block has so many bytes, and all parameters begin within it.
+pub(crate) unsafe fn with_arguments<R>(
+    (block, mut size): (*const u8, usize),
+    offsets: Option<&[u32]>,
+    call: impl FnOnce(*mut *mut c_void, *mut *mut c_void) -> R,
+) -> R {
     let none = std::ptr::null_mut();
     let mut extra = [
         cuda::LAUNCH_PARAM_BUFFER_POINTER,
@@ -84,22 +119,5 @@ pub(crate) unsafe fn launch_now(
             (places.as_mut_ptr(), std::ptr::null_mut())
         }
     };
-    let ([x, y, z], [a, b, d]) = (shape.grid, shape.block);
-    // SAFETY: a live function and stream; the parameters are read before the call returns (R30).
-    let launched = unsafe {
-        (device.cuda.launch)(
-            function.0,
-            x,
-            y,
-            z,
-            a,
-            b,
-            d,
-            shape.shared,
-            stream,
-            parameters,
-            extra,
-        )
-    };
-    device.check(launched, "cuLaunchKernel")
+    call(parameters, extra)
 }

@@ -8,17 +8,33 @@ use outrigger_contract as c;
 use outrigger_driver_kit::failure::Label;
 use outrigger_driver_kit::given::{Out, null};
 use outrigger_driver_kit::handle::{self, Object};
-use outrigger_driver_kit::queue::{self as kit, HostFn};
+use outrigger_driver_kit::queue::{self as kit, HostCall, HostFn};
+use outrigger_driver_kit::recording::Recorder;
 use outrigger_driver_kit::{Fault, Progress, Result, field};
 
+use crate::body::{Leaf, Recorded};
+use crate::commands::{Copy, Fill, Way};
 use crate::driver::{Open, get as get_driver, reaches};
-use crate::lane::{Command, Copy, Fill, Lane, Way};
+use crate::lane::{Command, Lane};
 
 /// The handle of a queue.
 pub(crate) struct Queue {
     pub(crate) open: Arc<Open>,
     pub(crate) device: u32,
     pub(crate) ordered: Arc<kit::Queue<Lane>>,
+    pub(crate) recorder: Arc<Recorder<Recorded>>,
+}
+
+impl Queue {
+    /// Keeps a command, if the queue records.
+    #[inline]
+    pub(crate) fn keeps(&self, command: impl FnOnce() -> Result<Recorded>) -> Result<bool> {
+        if !self.recorder.is_active() {
+            return Ok(false);
+        }
+        // Where another thread has ended the recording meanwhile, it is a command as any other.
+        Ok(self.recorder.keep(command()?).is_ok())
+    }
 }
 
 impl Object for Queue {
@@ -67,6 +83,7 @@ pub(crate) unsafe fn create(
         open: Arc::clone(open),
         device,
         ordered: kit::Queue::new(lane, &open.pool),
+        recorder: Recorder::new(device),
     };
     open.queues.fetch_add(1, Ordering::Relaxed);
     place.give(handle::give(queue));
@@ -78,6 +95,7 @@ pub(crate) unsafe fn create(
 pub(crate) unsafe fn destroy(handle: *mut c::otr_queue) -> Result {
     // SAFETY: this function's contract.
     let queue = unsafe { handle::take::<Queue>(handle)? };
+    queue.recorder.give_up();
     queue.ordered.retire();
     queue.open.queues.fetch_sub(1, Ordering::Relaxed);
     Ok(())
@@ -87,21 +105,29 @@ pub(crate) unsafe fn destroy(handle: *mut c::otr_queue) -> Result {
 /// R8.
 pub(crate) unsafe fn query(handle: *mut c::otr_queue) -> Result<Progress> {
     // SAFETY: this function's contract.
-    unsafe { get(handle)? }.ordered.query()
+    let queue = unsafe { get(handle)? };
+    queue.recorder.refuse("queue_query")?;
+    queue.ordered.query()
 }
 
 /// # Safety
 /// R8.
 pub(crate) unsafe fn synchronize(handle: *mut c::otr_queue) -> Result {
     // SAFETY: this function's contract.
-    unsafe { get(handle)? }.ordered.synchronize()
+    let queue = unsafe { get(handle)? };
+    queue.recorder.refuse("queue_synchronize")?;
+    queue.ordered.synchronize()
 }
 
 /// # Safety
 /// R8.
 pub(crate) unsafe fn flush(handle: *mut c::otr_queue) -> Result {
     // SAFETY: this function's contract.
-    unsafe { get(handle)? }.ordered.flush()
+    let queue = unsafe { get(handle)? };
+    if queue.recorder.is_active() {
+        return Ok(());
+    }
+    queue.ordered.flush()
 }
 
 /// # Safety
@@ -121,7 +147,7 @@ pub(crate) unsafe fn copy(
         return Err(Fault::argument(text));
     }
     if size == 0 {
-        return Ok(());
+        return nothing(queue, Way::OnHost);
     }
     check_ends(dst, src, size)?;
     let way = match kind {
@@ -153,6 +179,20 @@ pub(crate) unsafe fn copy(
     )
 }
 
+/// A copy of no bytes, which is a command of a recording all the same (R35).
+fn nothing(queue: &Queue, way: Way) -> Result {
+    let (dst, src, size) = (0, 0, 0);
+    let copy = Copy {
+        way,
+        dst,
+        src,
+        size,
+    };
+    queue
+        .keeps(|| Ok(Recorded::Leaf(Leaf::Copy(copy))))
+        .map(|_| ())
+}
+
 /// What every copy of some bytes has to keep to.
 fn check_ends(dst: u64, src: u64, size: u64) -> Result {
     if dst == 0 || src == 0 {
@@ -168,6 +208,9 @@ fn check_ends(dst: u64, src: u64, size: u64) -> Result {
 }
 
 fn submit_copy(queue: &Queue, copy: Copy) -> Result {
+    if queue.keeps(|| Ok(Recorded::Leaf(Leaf::Copy(copy))))? {
+        return Ok(());
+    }
     queue.ordered.submit(
         Label::NONE,
         |lane| lane.copy(copy),
@@ -196,17 +239,16 @@ pub(crate) unsafe fn fill(
             "the size, {size}, is not a multiple of the {length} bytes of the pattern"
         )));
     }
-    if size == 0 {
-        return Ok(());
-    }
-    if pattern.is_null() {
-        return Err(null("the pattern"));
-    }
-    queue.open.check(queue.device, dst, size)?;
     let mut bytes = [0; 16];
-    // SAFETY: R10: not NULL, so as many bytes, of which there are at most 16.
-    unsafe {
-        std::ptr::copy_nonoverlapping(pattern.cast(), bytes.as_mut_ptr(), length as usize);
+    if size > 0 {
+        if pattern.is_null() {
+            return Err(null("the pattern"));
+        }
+        queue.open.check(queue.device, dst, size)?;
+        // SAFETY: R10: not NULL, so as many bytes, of which there are at most 16.
+        unsafe {
+            std::ptr::copy_nonoverlapping(pattern.cast(), bytes.as_mut_ptr(), length as usize);
+        }
     }
     let fill = Fill {
         dst,
@@ -214,6 +256,9 @@ pub(crate) unsafe fn fill(
         pattern: bytes,
         length: u64::from(length),
     };
+    if queue.keeps(|| Ok(Recorded::Leaf(Leaf::Fill(fill))))? || size == 0 {
+        return Ok(());
+    }
     queue.ordered.submit(
         Label::NONE,
         |lane| lane.fill(&fill),
@@ -233,6 +278,11 @@ pub(crate) unsafe fn host_call(
     const LATER: i32 = i32::MIN;
     // SAFETY: this function's contract.
     let queue = unsafe { get(handle)? };
+    let call =
+        || HostCall::new(function, user, flags).map(|call| Recorded::Leaf(Leaf::HostCall(call)));
+    if queue.keeps(call)? {
+        return Ok(());
+    }
     if let (Some(function), c::OTR_HOST_CALL_CANNOT_FAIL) = (function, flags) {
         // Without an outcome it may go into the stream, and what comes behind it as well.
         let later = || Fault::new(LATER, "");
@@ -291,14 +341,14 @@ pub(crate) unsafe fn peer_copy(
             ),
         ));
     }
+    // CUDA takes another way where one device does not reach the other.
+    let way = Way::Peer { to, from };
     if size == 0 {
-        return Ok(());
+        return nothing(queue, way);
     }
     check_ends(dst, src, size)?;
     queue.open.check(to, dst, size)?;
     queue.open.check(from, src, size)?;
-    // CUDA takes another way where one device does not reach the other.
-    let way = Way::Peer { to, from };
     submit_copy(
         queue,
         Copy {

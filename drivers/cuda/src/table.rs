@@ -7,11 +7,13 @@ use outrigger_driver_kit::queue::HostFn;
 use outrigger_driver_kit::table::{Static, negotiate};
 use outrigger_driver_kit::{entries, guard, last_error};
 
-use crate::{driver, event, kernel, mapping, memory, module, queue};
+use crate::{driver, event, graph, kernel, mapping, memory, module, operator, queue};
 
 type Drivers = *mut c::otr_driver;
 type Queues = *mut c::otr_queue;
 type Events = *mut c::otr_drv_event;
+type Graphs = *mut c::otr_drv_graph;
+type Operators = *mut c::otr_operator;
 type Objects = *mut c::otr_physical;
 
 entries! {
@@ -59,6 +61,19 @@ entries! {
     fn kernel_get(module: *mut c::otr_drv_module, name: *const c_char, place: *mut *mut c::otr_drv_kernel)
         = module::kernel_get;
     fn launch(queue: Queues, kernel: *mut c::otr_drv_kernel, launch: *const c::otr_launch) = kernel::launch;
+    fn operator_names(driver: Drivers, device: u32, names: *mut *const *const c_char, count: *mut u32)
+        = operator::names;
+    fn prepare(driver: Drivers, device: u32, call: *const c::otr_operator_call,
+        answer: *mut c::otr_operator_answer, place: *mut Operators) = operator::prepare;
+    fn operator_release(operator: Operators) = operator::release;
+    fn operator_launch(queue: Queues, operator: Operators, call: *const c::otr_operator_call, workspace: u64)
+        = operator::launch;
+    fn record_begin(queue: Queues) = graph::record_begin;
+    fn record_end(queue: Queues, place: *mut Graphs) = graph::record_end;
+    fn graph_launch(queue: Queues, graph: Graphs) = graph::launch;
+    fn graph_update(graph: Graphs, from: Graphs) = graph::update;
+    fn graph_update_part(graph: Graphs, first: u32, from: Graphs) = graph::update_part;
+    fn graph_destroy(graph: Graphs) = graph::destroy;
     fn module_binary(module: *mut c::otr_drv_module, binary: *mut c_void, size: *mut u64) = module::binary;
 }
 
@@ -107,6 +122,24 @@ static KERNEL: c::otr_kernel_api = c::otr_kernel_api {
     module_binary: Some(module_binary),
 };
 
+static OPERATORS: c::otr_operator_api = c::otr_operator_api {
+    struct_size: size_of::<c::otr_operator_api>(),
+    names: Some(operator_names),
+    prepare: Some(prepare),
+    release: Some(operator_release),
+    launch: Some(operator_launch),
+};
+
+static GRAPH: c::otr_graph_api = c::otr_graph_api {
+    struct_size: size_of::<c::otr_graph_api>(),
+    record_begin: Some(record_begin),
+    record_end: Some(record_end),
+    launch: Some(graph_launch),
+    update: Some(graph_update),
+    destroy: Some(graph_destroy),
+    update_part: Some(graph_update_part),
+};
+
 static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     struct_size: size_of::<c::otr_driver_api>(),
     next: std::ptr::null(),
@@ -143,8 +176,8 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     peer: &PEER,
     timing: &TIMING,
     kernel: &KERNEL,
-    operators: std::ptr::null(),
-    graph: std::ptr::null(),
+    operators: &OPERATORS,
+    graph: &GRAPH,
     ipc: std::ptr::null(),
 });
 

@@ -241,7 +241,7 @@ fn a_lost_device_calls_its_host_calls_once_and_can_be_closed() {
     let (code, text) = refusal(queue.synchronize());
     assert_eq!(code, Code::DEVICE_LOST);
     assert!(
-        text.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && text.contains("only closing"),
+        text.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && text.contains("in a new process"),
         "{text}"
     );
     let lost = Code::DEVICE_LOST.0;
@@ -259,6 +259,33 @@ fn a_lost_device_calls_its_host_calls_once_and_can_be_closed() {
     drop(driver);
     assert_eq!(bench.retained(), 0);
     assert_eq!(seen.lock().unwrap().len(), 3);
+}
+
+#[test]
+#[serial]
+fn errors_that_take_the_context_lose_the_device_and_no_others() {
+    let bench = Bench::new();
+    let driver = bench.open();
+    let queue = driver.queue_create(0, 0).unwrap();
+    let memory = driver.memory_alloc(0, 64).unwrap();
+    let answer = |code| {
+        bench.fail("cuMemsetD8Async", 0, code);
+        // SAFETY: refused.
+        refusal(unsafe { queue.fill(memory, 64, &[1]) }).0
+    };
+    // As cuda.h says of each: any further work returns the same error.
+    for code in [
+        214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721,
+    ] {
+        assert_eq!(answer(code), Code::DEVICE_LOST, "{code}");
+    }
+    assert_eq!(answer(1), Code::INVALID_ARGUMENT);
+    assert_eq!(answer(2), Code::OUT_OF_MEMORY);
+    assert_eq!(answer(720), Code::INTERNAL);
+    assert_eq!(answer(999), Code::INTERNAL);
+    free(&driver, memory);
+    drop(queue);
+    bench.finish(driver);
 }
 
 #[test]

@@ -41,6 +41,12 @@ impl<L: Lane> Event<L> {
         Ok(())
     }
 
+    /// Makes it an event that was never recorded, as one counts that was recorded last on a queue that records (R33).
+    pub fn forget(&self) {
+        let old = self.point.lock().take();
+        drop(old);
+    }
+
     /// Where it was recorded last; `None` if it never was.
     pub fn point(&self) -> Option<Arc<Point<L>>> {
         self.point.lock().clone()

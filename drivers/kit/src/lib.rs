@@ -9,6 +9,7 @@
 //! - [`table`] holds the table and answers `otr_driver_get_api` (R2).
 //! - [`queue`] and [`event`] keep the order and the failures of work around host calls (R16 to R24, R27), over any
 //!   hardware queue that is a [`Lane`](queue::Lane).
+//! - [`recording`] knows what queues record, and what each command comes behind (R31 to R33).
 //!
 //! The rules R1 to R47 are those of `include/outrigger/driver.h`. This crate knows no hardware, and nothing of
 //! Outrigger but the contract.
@@ -24,6 +25,7 @@ pub mod handle;
 pub mod options;
 mod pool;
 pub mod queue;
+pub mod recording;
 pub mod table;
 
 pub use fault::{Fault, Outcome, Progress, Result, guard, last_error};

@@ -101,16 +101,27 @@ pub trait Marker: Send + Sync + 'static {
     fn wait(&self) -> Result;
 }
 
+/// A part of a submission.
+pub enum Step<L: Lane> {
+    /// For the hardware queue.
+    Command(L::Command),
+    /// Made when all before it has finished.
+    HostCall(HostCall),
+}
+
 /// What is kept in a list.
 pub(crate) enum Item<L: Lane> {
     Command(L::Command, Label, u64),
     HostCall(HostCall, u64),
+    /// One submission.
+    Row(Vec<Step<L>>, u64),
     Wait(Arc<Point<L>>),
     Mark(Arc<Point<L>>),
 }
 
 /// A host call with the pointer that it gets.
-pub(crate) struct HostCall {
+#[derive(Clone, Copy)]
+pub struct HostCall {
     function: HostFn,
     user: *mut c_void,
     cannot_fail: bool,
@@ -118,6 +129,36 @@ pub(crate) struct HostCall {
 
 // SAFETY: R27: the host lets any thread call the function with its pointer.
 unsafe impl Send for HostCall {}
+// SAFETY: as above.
+unsafe impl Sync for HostCall {}
+
+impl HostCall {
+    /// What the host gave; `flags` are `OTR_HOST_CALL_*`.
+    ///
+    /// # Errors
+    /// `OTR_ERR_INVALID_ARGUMENT` for NULL or an unknown flag.
+    pub fn new(function: Option<HostFn>, user: *mut c_void, flags: u32) -> Result<Self> {
+        let Some(function) = function else {
+            return Err(crate::given::null("the function of a host call"));
+        };
+        if flags & !c::OTR_HOST_CALL_CANNOT_FAIL != 0 {
+            return Err(Fault::argument(format!(
+                "host call flags {flags:#x}; known is OTR_HOST_CALL_CANNOT_FAIL ({:#x})",
+                c::OTR_HOST_CALL_CANNOT_FAIL
+            )));
+        }
+        Ok(Self {
+            function,
+            user,
+            cannot_fail: flags != 0,
+        })
+    }
+
+    /// Whether another call is to the same function, with the same flags.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        std::ptr::fn_addr_eq(self.function, other.function) && self.cannot_fail == other.cannot_fail
+    }
+}
 
 struct List<L: Lane> {
     items: VecDeque<Item<L>>,
@@ -245,21 +286,16 @@ impl<L: Lane> Queue<L> {
         user: *mut c_void,
         flags: u32,
     ) -> Result {
-        let Some(function) = function else {
-            return Err(crate::given::null("the function of a host call"));
-        };
-        if flags & !c::OTR_HOST_CALL_CANNOT_FAIL != 0 {
-            return Err(Fault::argument(format!(
-                "host call flags {flags:#x}; known is OTR_HOST_CALL_CANNOT_FAIL ({:#x})",
-                c::OTR_HOST_CALL_CANNOT_FAIL
-            )));
-        }
-        let call = HostCall {
-            function,
-            user,
-            cannot_fail: flags != 0,
-        };
+        let call = HostCall::new(function, user, flags)?;
         self.keep(|number| Item::HostCall(call, number))
+    }
+
+    /// Submits several steps as one submission: a failure of one skips those behind it, but for host calls.
+    ///
+    /// # Errors
+    /// `OTR_ERR_OUT_OF_HOST_MEMORY`.
+    pub fn submit_row(self: &Arc<Self>, steps: Vec<Step<L>>) -> Result {
+        self.keep(|number| Item::Row(steps, number))
     }
 
     /// Lets later work start behind a point (R24).
@@ -503,6 +539,18 @@ impl<L: Lane> Queue<L> {
                 let own = if call.cannot_fail { c::OTR_OK } else { answer };
                 let own = || Failure::of_host_call(own, number, self.id).map(Arc::new);
                 before.or_else(own)
+            }
+            Item::Row(steps, number) => {
+                let mut own = None;
+                for step in steps {
+                    let item = match step {
+                        Step::Command(command) => Item::Command(command, Label::NONE, number),
+                        Step::HostCall(call) => Item::HostCall(call, number),
+                    };
+                    let failed = self.step(item, upstream.or(own.as_ref()), drained);
+                    own = own.or(failed);
+                }
+                own
             }
             Item::Wait(point) => {
                 point.queue().await_list(point.place());

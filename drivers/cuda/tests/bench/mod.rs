@@ -50,7 +50,10 @@ impl Bench {
         let standin = self.path.to_str().unwrap();
         let nvrtc = nvrtc.unwrap_or(standin);
         let driver = driver_path();
-        let spec = format!("{}?libcuda={standin}&nvrtc={nvrtc}", driver.display());
+        let spec = format!(
+            "{}?libcuda={standin}&nvrtc={nvrtc}&cublaslt={standin}",
+            driver.display()
+        );
         Driver::open(&spec.parse().unwrap())
     }
 

@@ -12,7 +12,7 @@ pub(crate) const NO_HANDLE: c_int = 400;
 
 static CALLS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static MISUSE: Mutex<Vec<String>> = Mutex::new(Vec::new());
-static FAIL: Mutex<Option<(String, u32, c_int)>> = Mutex::new(None);
+static FAIL: Mutex<Vec<(String, u32, c_int)>> = Mutex::new(Vec::new());
 static VERSION: AtomicI32 = AtomicI32::new(13000);
 static CAPABILITY: AtomicI32 = AtomicI32::new(90);
 
@@ -29,17 +29,12 @@ pub(crate) fn capability() -> c_int {
 pub(crate) fn called(name: &str) -> Option<c_int> {
     CALLS.lock().unwrap().push(name.to_owned());
     let mut fail = FAIL.lock().unwrap();
-    let (wanted, left, code) = fail.as_mut()?;
-    if wanted != name {
+    let at = fail.iter().position(|(wanted, ..)| wanted == name)?;
+    if fail[at].1 > 0 {
+        fail[at].1 -= 1;
         return None;
     }
-    if *left > 0 {
-        *left -= 1;
-        return None;
-    }
-    let code = *code;
-    *fail = None;
-    Some(code)
+    Some(fail.remove(at).2)
 }
 
 /// Notes a call that CUDA would not bear.
@@ -93,7 +88,7 @@ pub(crate) unsafe extern "C" fn standin_misuse(place: *mut c_char, size: usize) 
     tell(&MISUSE, place, size)
 }
 
-/// Lets a call of a function fail, after so many that do not.
+/// Lets a call of a function fail, after so many that do not. Calls of several functions may be meant to fail at a time.
 ///
 /// # Safety
 /// A NUL-terminated text.
@@ -101,7 +96,7 @@ pub(crate) unsafe extern "C" fn standin_misuse(place: *mut c_char, size: usize) 
 pub(crate) unsafe extern "C" fn standin_fail(name: *const c_char, after: u32, code: c_int) {
     // SAFETY: this function's contract.
     let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned();
-    *FAIL.lock().unwrap() = Some((name, after, code));
+    FAIL.lock().unwrap().push((name, after, code));
 }
 
 /// Sets the version of the API.

@@ -43,8 +43,8 @@ pub(crate) struct Module {
 }
 
 pub(crate) struct Function {
-    name: CString,
-    device: usize,
+    pub(crate) name: CString,
+    pub(crate) device: usize,
 }
 
 pub(crate) struct Link {
@@ -65,7 +65,7 @@ fn parameters(name: &CStr) -> &'static [usize] {
 
 /// # Safety
 /// The arguments are those of the kernel.
-unsafe fn run(name: &CStr, device: usize, shared: u32, block: &[u8]) {
+pub(crate) unsafe fn run(name: &CStr, device: usize, shared: u32, block: &[u8]) {
     let long = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
     let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
     match name.to_bytes() {
@@ -83,6 +83,44 @@ unsafe fn run(name: &CStr, device: usize, shared: u32, block: &[u8]) {
         b"crash" => lose(device, 700),
         _ => {}
     }
+}
+
+/// The arguments of a launch, one behind the other.
+///
+/// # Safety
+/// The lists are as for `cuLaunchKernel`.
+pub(crate) unsafe fn arguments(
+    function: &Function,
+    places: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<Vec<u8>, c_int> {
+    let mut block = Vec::new();
+    let sizes = parameters(&function.name);
+    // SAFETY: this function's contract, for all of this block.
+    unsafe {
+        if !places.is_null() {
+            for (at, size) in sizes.iter().enumerate() {
+                let part = std::slice::from_raw_parts((*places.add(at)).cast(), *size);
+                block.extend_from_slice(part);
+            }
+        } else if !extra.is_null() {
+            let marks = (
+                (*extra).addr(),
+                (*extra.add(2)).addr(),
+                (*extra.add(4)).addr(),
+            );
+            if marks != (1, 2, 0) {
+                return Err(misuse("extra arguments in an unknown order".to_owned()));
+            }
+            let size = *(*extra.add(3)).cast::<usize>();
+            block.extend_from_slice(std::slice::from_raw_parts((*extra.add(1)).cast(), size));
+        }
+    }
+    if block.len() != sizes.iter().sum::<usize>() {
+        let text = format!("{} bytes of arguments for {:?}", block.len(), function.name);
+        return Err(misuse(text));
+    }
+    Ok(block)
 }
 
 api! {
@@ -214,23 +252,7 @@ api! {
         extra: *mut *mut c_void,
     ) {
         let function = attempt!(live(function, "a function"));
-        let mut block = Vec::new();
-        let sizes = parameters(&function.name);
-        if !places.is_null() {
-            for (at, size) in sizes.iter().enumerate() {
-                block.extend_from_slice(std::slice::from_raw_parts((*places.add(at)).cast(), *size));
-            }
-        } else if !extra.is_null() {
-            let marks = ((*extra).addr(), (*extra.add(2)).addr(), (*extra.add(4)).addr());
-            if marks != (1, 2, 0) {
-                return misuse("extra arguments in an unknown order".to_owned());
-            }
-            let size = *(*extra.add(3)).cast::<usize>();
-            block.extend_from_slice(std::slice::from_raw_parts((*extra.add(1)).cast(), size));
-        }
-        if block.len() != sizes.iter().sum::<usize>() {
-            return misuse(format!("{} bytes of arguments for {:?}", block.len(), function.name));
-        }
+        let block = attempt!(arguments(function, places, extra));
         let (name, device) = (function.name.clone(), function.device);
         // SAFETY: the driver promises that what the arguments name is live.
         submit(stream, move || unsafe { run(&name, device, shared, &block) })

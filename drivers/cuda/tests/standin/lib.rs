@@ -1,4 +1,4 @@
-//! A stand-in for `libcuda` and NVRTC, for tests on machines without a device. It is no emulator: it has two devices whose
+//! A stand-in for `libcuda`, NVRTC and cuBLASLt, for tests on machines without a device. It is no emulator: it has two devices whose
 //! memory is the host's, a thread for each stream, and a handful of kernels by name. What it does in earnest is the order of
 //! streams and events, contexts of threads, and the life of handles: a call that CUDA would not bear is noted as misuse.
 //!
@@ -6,9 +6,11 @@
 
 mod calls;
 mod code;
+mod graphs;
 mod machine;
 mod memory;
 mod nvrtc;
+mod products;
 mod streams;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -106,7 +106,7 @@ impl Memory {
 }
 
 /// Notes a range that is none of a device.
-fn device(address: u64, size: usize) -> Result<(), c_int> {
+pub(crate) fn device(address: u64, size: usize) -> Result<(), c_int> {
     if with(|memory| memory.is_device(address, size as u64)) {
         return Ok(());
     }
@@ -116,7 +116,7 @@ fn device(address: u64, size: usize) -> Result<(), c_int> {
 }
 
 /// A copy of pageable memory may wait, and reads the source too early.
-fn pinned(address: *const c_void, size: usize) -> Result<(), c_int> {
+pub(crate) fn pinned(address: *const c_void, size: usize) -> Result<(), c_int> {
     if with(|memory| memory.is_pinned(address as u64, size as u64)) {
         return Ok(());
     }

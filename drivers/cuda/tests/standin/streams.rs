@@ -13,7 +13,12 @@ type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Stream {
     context: &'static Context,
     line: Arc<Line>,
+    /// What was put into it since a capture began.
+    pub(crate) captured: Mutex<Option<Vec<Work>>>,
 }
+
+/// What is captured may be done again and again.
+pub(crate) type Work = Arc<dyn Fn() + Send + Sync>;
 
 /// What a stream has to do.
 #[derive(Default)]
@@ -147,7 +152,7 @@ impl Point {
 ///
 /// # Safety
 /// As for `live`.
-pub(crate) unsafe fn submit(stream: *mut Stream, job: impl FnOnce() + Send + 'static) -> c_int {
+pub(crate) unsafe fn submit(stream: *mut Stream, job: impl Fn() + Send + Sync + 'static) -> c_int {
     // SAFETY: this function's contract.
     match (working(), unsafe { live(stream, "a stream") }) {
         (Err(code), _) | (_, Err(code)) => code,
@@ -155,7 +160,10 @@ pub(crate) unsafe fn submit(stream: *mut Stream, job: impl FnOnce() + Send + 'st
             if !std::ptr::eq(context, stream.context) {
                 return misuse("work is put into a stream of another context".to_owned());
             }
-            stream.line.push(false, Box::new(job));
+            match &mut *stream.captured.lock().unwrap() {
+                Some(captured) => captured.push(Arc::new(job)),
+                None => stream.line.push(false, Box::new(job)),
+            }
             0
         }
     }
@@ -183,7 +191,7 @@ api! {
         let line = Arc::<Line>::default();
         let own = line.clone();
         std::thread::spawn(move || own.work(context));
-        *place = add(Stream { context, line });
+        *place = add(Stream { context, line, captured: Mutex::new(None) });
         0
     }
 
@@ -197,8 +205,18 @@ api! {
     fn cuStreamSynchronize(stream: *mut Stream) {
         let stream = attempt!(live(stream, "a stream"));
         attempt!(working());
+        if stream.captured.lock().unwrap().is_some() {
+            return misuse("a stream that captures is waited for".to_owned());
+        }
         stream.line.wait();
         stream.context.lost()
+    }
+
+    fn cuStreamQuery(stream: *mut Stream) {
+        let stream = attempt!(live(stream, "a stream"));
+        attempt!(working());
+        let state = stream.line.state.lock().unwrap();
+        if state.done < state.submitted { 600 } else { stream.context.lost() }
     }
 
     fn cuStreamWaitEvent(stream: *mut Stream, event: *mut Event, flags: c_uint) {

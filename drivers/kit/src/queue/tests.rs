@@ -8,7 +8,7 @@ use std::time::Duration;
 use outrigger_contract as c;
 use parking_lot::Mutex;
 
-use super::{Lane, Marker, Queue};
+use super::{HostCall, Lane, Marker, Queue, Step};
 use crate::failure::Label;
 use crate::{Fault, Pool, Progress, Result};
 
@@ -331,4 +331,38 @@ fn threads_submit_and_wait_at_the_same_time() {
         assert_eq!(own.count(), 229);
     }
     bench.pool.finish();
+}
+
+#[test]
+fn a_row_is_one_submission_and_a_failure_in_it_skips_the_rest() {
+    unsafe extern "C" fn call(user: *mut c_void, upstream: i32) -> i32 {
+        // SAFETY: the hardware of the test, which outlives its queue.
+        let hardware = unsafe { &*user.cast::<Mutex<Hardware>>() };
+        hardware.lock().log.push(100 + 1000 * upstream as u64);
+        upstream
+    }
+    let bench = Bench::new();
+    let user = Arc::as_ptr(&bench.lane.0).cast_mut().cast();
+    let row = |second: u64| {
+        let call = || Step::HostCall(HostCall::new(Some(call), user, 0).unwrap());
+        let (first, last) = (Step::Command(1), Step::Command(3));
+        vec![first, call(), Step::Command(second), last, call()]
+    };
+    bench.queue.submit_row(row(2)).unwrap();
+    bench.queue.synchronize().unwrap();
+    assert_eq!(bench.log(), [1, 100, 2, 3, 100]);
+    bench.queue.submit_row(row(BROKEN)).unwrap();
+    bench.submit(4);
+    let fault = bench.queue.synchronize().unwrap_err();
+    assert!(fault.text().ends_with("submission=2]"), "{fault:?}");
+    let upstream = 100 + 1000 * c::OTR_ERR_EXECUTION as u64;
+    assert_eq!(bench.log()[5..], [1, 100, upstream]);
+    // Behind a failure that is older, all of it is skipped but for the calls.
+    bench.call(0, |_| c::OTR_ERR_CANCELLED);
+    bench.queue.submit_row(row(2)).unwrap();
+    let fault = bench.queue.synchronize().unwrap_err();
+    assert_eq!(fault.code(), c::OTR_ERR_CANCELLED);
+    let upstream = 100 + 1000 * c::OTR_ERR_CANCELLED as u64;
+    assert_eq!(bench.log()[8..], [upstream, upstream]);
+    assert!(HostCall::new(None, user, 0).is_err() && HostCall::new(Some(call), user, 2).is_err());
 }
