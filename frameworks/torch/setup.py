@@ -115,6 +115,8 @@ class BuildShim(build_ext):
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
             # Errors have names of files in them; a wheel has no path of the machine that built it.
             f"-ffile-prefix-map={HERE}=torch_outrigger",
+            f"-ffile-prefix-map={include}=include",
+            f"-ffile-prefix-map={Path(torch.__file__).parent}=torch",
         ]  # fmt: skip
         probe = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
         if "clang" not in probe.stdout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,13 @@ vendor = Vendor(name="zeta", driver="/nowhere/libzeta.so")
 
 
 @pytest.fixture
-def acme(copied: Environment) -> Environment:
+def acme(copied: Environment, tmp_path: Path) -> Environment:
     """The example is installed."""
     copied.run("import ensurepip; ensurepip.bootstrap()")
-    copied.pip("install", "--no-index", "--no-build-isolation", EXAMPLE)
+    # A build leaves files beside its sources.
+    for folder in ("vendor-package", "driver-c"):
+        shutil.copytree(EXAMPLE.parent / folder, tmp_path / folder)
+    copied.pip("install", "--no-index", "--no-build-isolation", tmp_path / "vendor-package")
     return copied
 
 
@@ -72,12 +76,11 @@ for wrong in (
     lambda: torch.acme.get_device_name(7),
     lambda: torch.acme.synchronize("cpu"),
     lambda: torch.empty(1 << 50, device="acme"),
-    lambda: torch.ones(3, device="acme").copy_(torch.ones(4)),
 ):
     try:
         wrong()
     except (RuntimeError, ValueError) as error:
-        assert "acme" in str(error) or "size of tensor" in str(error), error
+        assert "acme" in str(error), error
         assert "outrigger:" not in str(error) and "privateuse" not in str(error).lower(), error
     else:
         raise AssertionError("no error")

@@ -112,4 +112,4 @@ def test_the_demo_begins(installed: Environment, tmp_path: Path, request: pytest
     told = done.stdout + done.stderr
     assert "device outrigger:0" in told and (tmp_path / "report.json").exists(), told
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["target"] == "outrigger:0" and report["ran"], report
+    assert report["target"] == "outrigger:0" and report["digits"]["steps"] == 2, report

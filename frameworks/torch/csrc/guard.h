@@ -92,7 +92,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   void synchronizeStream(const c10::Stream& stream) const override {
-    synchronize(stream_handle(stream));
+    // Asked for by name.
+    check(otr_stream_synchronize(stream_handle(stream)));
   }
 
   bool isStreamCapturing(const c10::Stream& stream) const override {

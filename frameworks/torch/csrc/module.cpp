@@ -109,6 +109,18 @@ PyObject* properties(PyObject* arguments) {
       "code_formats", info.code_formats);
 }
 
+PyObject* set_sync_debug(PyObject* arguments) {
+  int mode = 0;
+  parse(arguments, "i", &mode);
+  TORCH_CHECK_VALUE(mode >= 0 && mode <= 2, who(), "there is no mode ", mode, " of waits");
+  sync_debug_mode = static_cast<SyncDebug>(mode);
+  return none();
+}
+
+PyObject* sync_debug(PyObject*) {
+  return PyLong_FromLong(static_cast<long>(sync_debug_mode.load()));
+}
+
 PyObject* set_threads(PyObject* arguments) {
   unsigned int threads = 0;
   parse(arguments, "I", &threads);
@@ -249,6 +261,8 @@ PyMethodDef methods[] = {
     {"device_count", bound<count_devices>, METH_NOARGS, "How many devices there are."},
     {"check_device", bound<check_index>, METH_VARARGS, "Fails unless the index is that of a device."},
     {"device_info", bound<properties>, METH_VARARGS, "What is known of a device."},
+    {"set_sync_debug_mode", bound<set_sync_debug>, METH_VARARGS, "What a wait does: 0 nothing, 1 warn, 2 fail."},
+    {"sync_debug_mode", bound<sync_debug>, METH_NOARGS, "What a wait does."},
     {"set_threads", bound<set_threads>, METH_VARARGS, "Threads of the library's own pool."},
     {"default_generator", bound<generator>, METH_VARARGS, "The default generator of a device."},
     {"fallback_report", bound<fallback_report>, METH_NOARGS, "Operators that ran on the CPU, as JSON."},

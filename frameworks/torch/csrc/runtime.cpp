@@ -63,6 +63,13 @@ std::string describe(const otr_status_t* status) {
   return text;
 }
 
+std::atomic<SyncDebug> sync_debug_mode{SyncDebug::kDefault};
+
+void found_a_wait() {
+  TORCH_CHECK(sync_debug_mode.load() != SyncDebug::kError, who(), "called a synchronizing operation");
+  TORCH_WARN(who(), "called a synchronizing operation");
+}
+
 void raise(otr_status_t* status) {
   const otr_code_t code = otr_status_code(status);
   const std::string text = who() + describe(status);

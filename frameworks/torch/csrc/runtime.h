@@ -14,6 +14,7 @@
 #include <outrigger/cpp/result.hpp>
 #include <outrigger/outrigger.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -137,8 +138,18 @@ otr_stream_t stream_handle(const c10::Stream& stream);
 /// A stream of the runtime as one of torch.
 c10::Stream torch_stream(otr_stream_t stream, c10::Device device);
 
+/// What a wait does that a program has not asked for by name, such as that of `item()`.
+enum class SyncDebug : int { kDefault = 0, kWarn = 1, kError = 2 };
+extern std::atomic<SyncDebug> sync_debug_mode;
+
+/// Warns of a wait, or refuses it.
+void found_a_wait();
+
 /// Waits for all work on a stream.
 inline void synchronize(otr_stream_t stream) {
+  if (C10_UNLIKELY(sync_debug_mode.load(std::memory_order_relaxed) != SyncDebug::kDefault)) {
+    found_a_wait();
+  }
   check(otr_stream_synchronize(stream));
 }
 

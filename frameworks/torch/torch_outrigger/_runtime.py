@@ -24,12 +24,14 @@ __all__ = [
     "compile_kernel",
     "fallback_mode",
     "fallback_report",
+    "get_sync_debug_mode",
     "load_driver",
     "load_report",
     "observe",
     "operator_report",
     "reset_fallback_report",
     "set_fallback_mode",
+    "set_sync_debug_mode",
     "set_threads",
     "timed_operators",
     "trace",
@@ -107,6 +109,26 @@ def load_driver(spec: str | os.PathLike[str]) -> None:
 def load_report() -> Any:
     """The drivers that were tried: which were taken, and which were refused and why."""
     return json.loads(_C.load_report())
+
+
+_SYNC_MODES = {"default": 0, "warn": 1, "error": 2}
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """What happens when a call waits for the device without saying so in its name, such as `item()`, a copy to the CPU
+    or an operator that runs there: "default" (0) nothing, "warn" (1) a warning, "error" (2) RuntimeError before it waits.
+
+    `synchronize` of devices, streams and events is not meant. The mode is that of all threads.
+    """
+    mode = _SYNC_MODES.get(debug_mode) if isinstance(debug_mode, str) else debug_mode
+    if mode not in _SYNC_MODES.values():
+        raise ValueError(f"sync debug mode {debug_mode!r} is unknown: it is one of {', '.join(map(repr, _SYNC_MODES))}")
+    _C.set_sync_debug_mode(mode)
+
+
+def get_sync_debug_mode() -> int:
+    """What `set_sync_debug_mode` has set: 0, 1 or 2."""
+    return _C.sync_debug_mode()
 
 
 def set_threads(threads: int) -> None:
