@@ -146,6 +146,7 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     operators: std::ptr::null(),
     graph: std::ptr::null(),
     ipc: std::ptr::null(),
+    collectives: std::ptr::null(),
 });
 
 /// The symbol that `driver.h` asks for.

@@ -10,7 +10,7 @@
 //! - [`queue`] and [`event`] keep the order and the failures of work around host calls (R16 to R24, R27), over any
 //!   hardware queue that is a [`Lane`](queue::Lane).
 //!
-//! The rules R1 to R47 are those of `include/outrigger/driver.h`. This crate knows no hardware, and nothing of
+//! The rules R1 to R54 are those of `include/outrigger/driver.h`. This crate knows no hardware, and nothing of
 //! Outrigger but the contract.
 
 pub mod allocations;
