@@ -57,6 +57,8 @@ mod ranges;
 mod recording;
 #[path = "../../src/host/segment.rs"]
 mod segment;
+#[path = "../../src/host/submit.rs"]
+mod submit;
 mod sync;
 #[path = "../../src/host/ticker.rs"]
 mod ticker;

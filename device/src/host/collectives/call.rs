@@ -12,7 +12,7 @@ use super::region::{Failed, Region, STAGE, Why};
 use crate::sys;
 
 /// A call of a rank, as a command of a queue.
-pub(in crate::host) struct Call {
+pub(in super::super) struct Call {
     pub(super) comm: Arc<Comm>,
     /// Of this rank's calls, from 0.
     pub(super) number: u64,

@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// One rank.
-pub(in crate::host) struct Comm {
+pub(in super::super) struct Comm {
     host: Arc<Host>,
     pub(super) device: u32,
     pub(super) region: Region,
@@ -181,7 +181,7 @@ impl Call {
     ///
     /// # Safety
     /// As of [`Command::run`].
-    pub(in crate::host) unsafe fn run(&self, upstream: Code) -> Outcome {
+    pub(in super::super) unsafe fn run(&self, upstream: Code) -> Outcome {
         let (comm, label) = (&*self.comm, self.work.label());
         let rank = comm.region.rank;
         if upstream != Code::OK {

@@ -220,7 +220,7 @@ impl Target {
                 format!("a reduction of {kind}: this driver has integers, f16, bf16, f32 and f64"),
             )
         })?;
-        let times = |ranks: u64| count.checked_mul(ranks).unwrap_or(u64::MAX);
+        let times = |ranks: u64| count.saturating_mul(ranks);
         Ok(Elements {
             send: self.memory("source", send, times(sent), size)?,
             receive: self.memory("destination", receive, times(received), size)?,
