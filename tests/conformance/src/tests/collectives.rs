@@ -67,8 +67,10 @@ const REDUCTIONS: [Reduction; 5] = [
     Reduction::AVG,
 ];
 
+type Number = (DType, fn(i32) -> Vec<u8>, fn(&[u8]) -> f64);
+
 /// Types of numbers, with what brings a small number into their bytes and back.
-const NUMBERS: [(DType, fn(i32) -> Vec<u8>, fn(&[u8]) -> f64); 12] = {
+const NUMBERS: [Number; 12] = {
     use half::{bf16, f16};
     macro_rules! number {
         ($dtype:ident $type:ty) => {
@@ -642,11 +644,8 @@ fn the_order_of_the_communicator(context: &Context) -> Verdict {
             block(&rank.queue, &gate)?;
             rank.all_reduce(&floats(memory, memory, 8))?;
             // SAFETY: the test's own memory.
-            answers!(
-                unsafe { rank.comm.all_reduce(&second, &floats(memory, memory, 8)) },
-                Code::OK,
-                "the second call"
-            );
+            let later = unsafe { rank.comm.all_reduce(&second, &floats(memory, memory, 8)) };
+            answers!(later, Code::OK, "the second call");
             second.flush()?;
             places.push(memory);
             seconds.push(second);

@@ -115,6 +115,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     host::pools::asleep::TESTS,
     host::pinned::TESTS,
     host::sharing::TESTS,
+    host::together::TESTS,
     host::unwinding::TESTS,
     host::runtime::TESTS,
     host::faults::TESTS,
