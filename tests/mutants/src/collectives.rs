@@ -100,7 +100,7 @@ mutants! {
     gather_in_place_forgets [R50] (()) {
         comm_all_gather(self, next, queue, comm, send, receive, size) {
             let own = send.wrapping_sub(receive);
-            let in_place = size > 0 && own % size == 0 && own / size < 4;
+            let in_place = size > 0 && own.is_multiple_of(size) && own / size < 4;
             if in_place && own > 0 {
                 next.fill(queue, send, size, [0u8].as_ptr().cast(), 1);
             }
