@@ -97,6 +97,7 @@ fn offers(driver: &Driver) -> String {
         ),
         ("operators", driver.operators().is_some()),
         ("graphs", driver.native_graphs().is_some()),
+        ("collectives", driver.collectives().is_some()),
     ];
     let named: Vec<&str> = parts
         .iter()

@@ -25,6 +25,7 @@ pub const OTR_ERR_CANCELLED: i32 = 16;
 pub const OTR_ERR_LOAD: i32 = 17;
 pub const OTR_ERR_INTERNAL: i32 = 18;
 pub const OTR_ERR_CAPTURE: i32 = 19;
+pub const OTR_ERR_PEER_LOST: i32 = 20;
 pub const OTR_DTYPE_INVALID: u32 = 0;
 pub const OTR_DTYPE_BOOL: u32 = 1;
 pub const OTR_DTYPE_U8: u32 = 2;
@@ -81,6 +82,13 @@ pub const OTR_FEATURE_ATOMIC_64: u32 = 8;
 pub const OTR_ARGUMENT_VALUE: u32 = 0;
 pub const OTR_ARGUMENT_ADDRESS: u32 = 1;
 pub const OTR_ARGUMENT_LOCAL: u32 = 2;
+pub const OTR_REDUCE_SUM: u32 = 1;
+pub const OTR_REDUCE_PROD: u32 = 2;
+pub const OTR_REDUCE_MIN: u32 = 3;
+pub const OTR_REDUCE_MAX: u32 = 4;
+pub const OTR_REDUCE_AVG: u32 = 5;
+pub const OTR_TRANSFER_SEND: u32 = 1;
+pub const OTR_TRANSFER_RECEIVE: u32 = 2;
 pub const OTR_DRIVER_API_MAJOR: u32 = 1;
 pub const OTR_DRIVER_API_MINOR: u32 = 0;
 pub const OTR_LOG_ERROR: i32 = 1;
@@ -416,6 +424,33 @@ const _: () = {
     ][::core::mem::offset_of!(otr_launch, label) - 72usize];
 };
 pub type otr_launch_t = otr_launch;
+pub type otr_reduction_t = u32;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_transfer {
+    pub address: otr_address_t,
+    pub size: u64,
+    pub peer: u32,
+    pub direction: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_transfer"][::core::mem::size_of::<otr_transfer>() - 24usize];
+    ["Alignment of otr_transfer"][::core::mem::align_of::<otr_transfer>() - 8usize];
+    [
+        "Offset of field: otr_transfer::address",
+    ][::core::mem::offset_of!(otr_transfer, address) - 0usize];
+    [
+        "Offset of field: otr_transfer::size",
+    ][::core::mem::offset_of!(otr_transfer, size) - 8usize];
+    [
+        "Offset of field: otr_transfer::peer",
+    ][::core::mem::offset_of!(otr_transfer, peer) - 16usize];
+    [
+        "Offset of field: otr_transfer::direction",
+    ][::core::mem::offset_of!(otr_transfer, direction) - 20usize];
+};
+pub type otr_transfer_t = otr_transfer;
 #[repr(C)]
 #[derive(Debug)]
 pub struct otr_driver {
@@ -464,6 +499,12 @@ pub struct otr_physical {
     _unused: [u8; 0],
 }
 pub type otr_physical_t = otr_physical;
+#[repr(C)]
+#[derive(Debug)]
+pub struct otr_drv_comm {
+    _unused: [u8; 0],
+}
+pub type otr_drv_comm_t = otr_drv_comm;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct otr_host_info {
@@ -1216,6 +1257,210 @@ const _: () = {
 pub type otr_ipc_api_t = otr_ipc_api;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct otr_comm_params {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub id: *const ::core::ffi::c_void,
+    pub id_size: u64,
+    pub rank_count: u32,
+    pub rank: u32,
+    pub timeout_ms: u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_comm_params"][::core::mem::size_of::<otr_comm_params>() - 48usize];
+    [
+        "Alignment of otr_comm_params",
+    ][::core::mem::align_of::<otr_comm_params>() - 8usize];
+    [
+        "Offset of field: otr_comm_params::struct_size",
+    ][::core::mem::offset_of!(otr_comm_params, struct_size) - 0usize];
+    [
+        "Offset of field: otr_comm_params::next",
+    ][::core::mem::offset_of!(otr_comm_params, next) - 8usize];
+    [
+        "Offset of field: otr_comm_params::id",
+    ][::core::mem::offset_of!(otr_comm_params, id) - 16usize];
+    [
+        "Offset of field: otr_comm_params::id_size",
+    ][::core::mem::offset_of!(otr_comm_params, id_size) - 24usize];
+    [
+        "Offset of field: otr_comm_params::rank_count",
+    ][::core::mem::offset_of!(otr_comm_params, rank_count) - 32usize];
+    [
+        "Offset of field: otr_comm_params::rank",
+    ][::core::mem::offset_of!(otr_comm_params, rank) - 36usize];
+    [
+        "Offset of field: otr_comm_params::timeout_ms",
+    ][::core::mem::offset_of!(otr_comm_params, timeout_ms) - 40usize];
+};
+pub type otr_comm_params_t = otr_comm_params;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_exchange {
+    pub struct_size: usize,
+    pub next: *const otr_ext_t,
+    pub transfers: *const otr_transfer_t,
+    pub count: u32,
+    pub reserved: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of otr_exchange"][::core::mem::size_of::<otr_exchange>() - 32usize];
+    ["Alignment of otr_exchange"][::core::mem::align_of::<otr_exchange>() - 8usize];
+    [
+        "Offset of field: otr_exchange::struct_size",
+    ][::core::mem::offset_of!(otr_exchange, struct_size) - 0usize];
+    [
+        "Offset of field: otr_exchange::next",
+    ][::core::mem::offset_of!(otr_exchange, next) - 8usize];
+    [
+        "Offset of field: otr_exchange::transfers",
+    ][::core::mem::offset_of!(otr_exchange, transfers) - 16usize];
+    [
+        "Offset of field: otr_exchange::count",
+    ][::core::mem::offset_of!(otr_exchange, count) - 24usize];
+    [
+        "Offset of field: otr_exchange::reserved",
+    ][::core::mem::offset_of!(otr_exchange, reserved) - 28usize];
+};
+pub type otr_exchange_t = otr_exchange;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct otr_collective_api {
+    pub struct_size: usize,
+    pub id: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            bytes: *mut ::core::ffi::c_void,
+            size: *mut u64,
+        ) -> otr_code_t,
+    >,
+    pub create: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            device: u32,
+            arg2: *const otr_comm_params_t,
+            arg3: *mut *mut otr_drv_comm_t,
+        ) -> otr_code_t,
+    >,
+    pub destroy: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut otr_drv_comm_t) -> otr_code_t,
+    >,
+    pub abort: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut otr_drv_comm_t) -> otr_code_t,
+    >,
+    pub query: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut otr_drv_comm_t) -> otr_code_t,
+    >,
+    pub all_reduce: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_drv_comm_t,
+            send: otr_address_t,
+            receive: otr_address_t,
+            count: u64,
+            dtype: otr_dtype_t,
+            reduction: otr_reduction_t,
+        ) -> otr_code_t,
+    >,
+    pub reduce: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_drv_comm_t,
+            send: otr_address_t,
+            receive: otr_address_t,
+            count: u64,
+            dtype: otr_dtype_t,
+            reduction: otr_reduction_t,
+            root: u32,
+        ) -> otr_code_t,
+    >,
+    pub reduce_scatter: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_drv_comm_t,
+            send: otr_address_t,
+            receive: otr_address_t,
+            count: u64,
+            dtype: otr_dtype_t,
+            reduction: otr_reduction_t,
+        ) -> otr_code_t,
+    >,
+    pub broadcast: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_drv_comm_t,
+            address: otr_address_t,
+            size: u64,
+            root: u32,
+        ) -> otr_code_t,
+    >,
+    pub all_gather: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_drv_comm_t,
+            send: otr_address_t,
+            receive: otr_address_t,
+            size: u64,
+        ) -> otr_code_t,
+    >,
+    pub exchange: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_queue_t,
+            arg2: *mut otr_drv_comm_t,
+            arg3: *const otr_exchange_t,
+        ) -> otr_code_t,
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of otr_collective_api",
+    ][::core::mem::size_of::<otr_collective_api>() - 96usize];
+    [
+        "Alignment of otr_collective_api",
+    ][::core::mem::align_of::<otr_collective_api>() - 8usize];
+    [
+        "Offset of field: otr_collective_api::struct_size",
+    ][::core::mem::offset_of!(otr_collective_api, struct_size) - 0usize];
+    [
+        "Offset of field: otr_collective_api::id",
+    ][::core::mem::offset_of!(otr_collective_api, id) - 8usize];
+    [
+        "Offset of field: otr_collective_api::create",
+    ][::core::mem::offset_of!(otr_collective_api, create) - 16usize];
+    [
+        "Offset of field: otr_collective_api::destroy",
+    ][::core::mem::offset_of!(otr_collective_api, destroy) - 24usize];
+    [
+        "Offset of field: otr_collective_api::abort",
+    ][::core::mem::offset_of!(otr_collective_api, abort) - 32usize];
+    [
+        "Offset of field: otr_collective_api::query",
+    ][::core::mem::offset_of!(otr_collective_api, query) - 40usize];
+    [
+        "Offset of field: otr_collective_api::all_reduce",
+    ][::core::mem::offset_of!(otr_collective_api, all_reduce) - 48usize];
+    [
+        "Offset of field: otr_collective_api::reduce",
+    ][::core::mem::offset_of!(otr_collective_api, reduce) - 56usize];
+    [
+        "Offset of field: otr_collective_api::reduce_scatter",
+    ][::core::mem::offset_of!(otr_collective_api, reduce_scatter) - 64usize];
+    [
+        "Offset of field: otr_collective_api::broadcast",
+    ][::core::mem::offset_of!(otr_collective_api, broadcast) - 72usize];
+    [
+        "Offset of field: otr_collective_api::all_gather",
+    ][::core::mem::offset_of!(otr_collective_api, all_gather) - 80usize];
+    [
+        "Offset of field: otr_collective_api::exchange",
+    ][::core::mem::offset_of!(otr_collective_api, exchange) - 88usize];
+};
+pub type otr_collective_api_t = otr_collective_api;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct otr_driver_api {
     pub struct_size: usize,
     pub next: *const otr_ext_t,
@@ -1344,10 +1589,11 @@ pub struct otr_driver_api {
     pub operators: *const otr_operator_api_t,
     pub graph: *const otr_graph_api_t,
     pub ipc: *const otr_ipc_api_t,
+    pub collectives: *const otr_collective_api_t,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 288usize];
+    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 296usize];
     ["Alignment of otr_driver_api"][::core::mem::align_of::<otr_driver_api>() - 8usize];
     [
         "Offset of field: otr_driver_api::struct_size",
@@ -1460,6 +1706,9 @@ const _: () = {
     [
         "Offset of field: otr_driver_api::ipc",
     ][::core::mem::offset_of!(otr_driver_api, ipc) - 280usize];
+    [
+        "Offset of field: otr_driver_api::collectives",
+    ][::core::mem::offset_of!(otr_driver_api, collectives) - 288usize];
 };
 pub type otr_driver_api_t = otr_driver_api;
 pub type otr_driver_get_api_fn = ::core::option::Option<

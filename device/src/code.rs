@@ -73,7 +73,7 @@ codes! {
     BUSY = sys::OTR_ERR_BUSY, "in use";
     /// The runtime was made in the parent of this process.
     FORKED = sys::OTR_ERR_FORKED, "not usable in a forked child";
-    /// Work was given up because its queue was destroyed or had failed.
+    /// Work was given up: its queue was destroyed or had failed, or its communicator was aborted.
     CANCELLED = sys::OTR_ERR_CANCELLED, "cancelled";
     /// A driver could not be loaded.
     LOAD = sys::OTR_ERR_LOAD, "a driver could not be loaded";
@@ -81,6 +81,8 @@ codes! {
     INTERNAL = sys::OTR_ERR_INTERNAL, "internal error";
     /// Not possible while a stream captures, or the capture failed.
     CAPTURE = sys::OTR_ERR_CAPTURE, "not possible in a capture";
+    /// Another rank of a communicator has ended, failed, or not come in time.
+    PEER_LOST = sys::OTR_ERR_PEER_LOST, "another rank was lost";
 }
 
 impl fmt::Display for Code {

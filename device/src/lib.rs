@@ -25,6 +25,7 @@
 //! ```
 
 mod code;
+mod collectives;
 mod driver;
 mod dtype;
 mod elf;
@@ -46,6 +47,7 @@ mod table;
 mod virtual_memory;
 
 pub use code::Code;
+pub use collectives::{Collectives, Comm, CommParams, Elements, Reduction};
 pub use driver::{Driver, Peer, Pinned};
 pub use dtype::DType;
 pub use error::{Error, Result};

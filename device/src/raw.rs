@@ -178,6 +178,7 @@ impl RawDriver {
         operators: otr_operator_api
         graph: otr_graph_api
         ipc: otr_ipc_api
+        collectives: otr_collective_api
     }
 
     fn close(&self) -> Code {

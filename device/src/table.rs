@@ -22,6 +22,7 @@ pub(crate) struct Table {
     pub(crate) operators: Option<sys::otr_operator_api>,
     pub(crate) graph: Option<sys::otr_graph_api>,
     pub(crate) ipc: Option<sys::otr_ipc_api>,
+    pub(crate) collectives: Option<sys::otr_collective_api>,
     pub(crate) name: String,
     pub(crate) vendor: String,
     pub(crate) version: String,
@@ -170,6 +171,13 @@ impl Table {
                         g.physical_import.is_some(),
                     )
                 })?,
+                collectives: group(api.collectives, "collectives", |g, size| {
+                    let all = entries!(g, sys::otr_collective_api:
+                        id create destroy abort query
+                        all_reduce reduce reduce_scatter broadcast all_gather);
+                    let needed = offset_of!(sys::otr_collective_api, exchange);
+                    check_entries("group collectives", size, needed, all)
+                })?,
                 name: text(api.name, "name")?,
                 vendor: text(api.vendor, "vendor")?,
                 version: text(api.version, "version")?,
@@ -232,6 +240,7 @@ macro_rules! sized {
 sized! {
     otr_driver_api otr_memory_info_api otr_pinned_memory_api otr_peer_api otr_timing_api
     otr_kernel_api otr_operator_api otr_graph_api otr_virtual_memory_api otr_ipc_api
+    otr_collective_api
 }
 
 /// Copies what a table holds within its own size; the rest is zero. `struct_size` keeps what the

@@ -10,6 +10,7 @@
 mod guard;
 mod capture;
 mod command;
+mod communicator;
 mod diagnostics;
 mod event;
 mod generator;
@@ -32,6 +33,7 @@ mod table;
 
 pub use capture::*;
 pub use command::*;
+pub use communicator::*;
 pub use diagnostics::*;
 pub use event::*;
 pub use generator::*;
@@ -71,6 +73,8 @@ pub type otr_graph_exec_t = u64;
 pub type otr_module_t = u64;
 /// A kernel of a module: a generational id, never 0.
 pub type otr_kernel_t = u64;
+/// One rank of a communicator: a generational id, never 0.
+pub type otr_communicator_t = u64;
 /// A node, by its number within its graph.
 pub type otr_node_t = u32;
 /// An operator: a dense number.

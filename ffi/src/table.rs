@@ -6,7 +6,7 @@
 )]
 use std::ffi::{c_char, c_void};
 use outrigger_device::sys::{
-    otr_host_fn, otr_launch_t, otr_operator_call_t, otr_scalar_t,
+    otr_host_fn, otr_launch_t, otr_operator_call_t, otr_scalar_t, otr_transfer_t,
 };
 use crate::*;
 /// The major number of the host contract.
@@ -662,6 +662,72 @@ pub struct otr_host_api_t {
         launch: *const otr_launch_t,
         node: *mut otr_node_t,
     ) -> *mut otr_status_t,
+    pub communicator_id: unsafe extern "C" fn(
+        device: u32,
+        id: *mut *mut c_char,
+    ) -> *mut otr_status_t,
+    pub communicator_create: unsafe extern "C" fn(
+        device: u32,
+        params: *const otr_communicator_params_t,
+        communicator: *mut otr_communicator_t,
+    ) -> *mut otr_status_t,
+    pub communicator_destroy: unsafe extern "C" fn(
+        communicator: otr_communicator_t,
+    ) -> *mut otr_status_t,
+    pub communicator_abort: unsafe extern "C" fn(
+        communicator: otr_communicator_t,
+    ) -> *mut otr_status_t,
+    pub communicator_query: unsafe extern "C" fn(
+        communicator: otr_communicator_t,
+    ) -> *mut otr_status_t,
+    pub all_reduce: unsafe extern "C" fn(
+        stream: otr_stream_t,
+        communicator: otr_communicator_t,
+        send: u64,
+        receive: u64,
+        count: u64,
+        dtype: u32,
+        reduction: u32,
+    ) -> *mut otr_status_t,
+    pub reduce: unsafe extern "C" fn(
+        stream: otr_stream_t,
+        communicator: otr_communicator_t,
+        send: u64,
+        receive: u64,
+        count: u64,
+        dtype: u32,
+        reduction: u32,
+        root: u32,
+    ) -> *mut otr_status_t,
+    pub reduce_scatter: unsafe extern "C" fn(
+        stream: otr_stream_t,
+        communicator: otr_communicator_t,
+        send: u64,
+        receive: u64,
+        count: u64,
+        dtype: u32,
+        reduction: u32,
+    ) -> *mut otr_status_t,
+    pub broadcast: unsafe extern "C" fn(
+        stream: otr_stream_t,
+        communicator: otr_communicator_t,
+        address: u64,
+        size: u64,
+        root: u32,
+    ) -> *mut otr_status_t,
+    pub all_gather: unsafe extern "C" fn(
+        stream: otr_stream_t,
+        communicator: otr_communicator_t,
+        send: u64,
+        receive: u64,
+        size: u64,
+    ) -> *mut otr_status_t,
+    pub exchange: unsafe extern "C" fn(
+        stream: otr_stream_t,
+        communicator: otr_communicator_t,
+        transfers: *const otr_transfer_t,
+        count: u32,
+    ) -> *mut otr_status_t,
     pub driver_default: unsafe extern "C" fn(specs: *const c_char) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
@@ -838,6 +904,17 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     kernel_destroy: crate::otr_kernel_destroy,
     launch: crate::otr_launch,
     graph_add_launch: crate::otr_graph_add_launch,
+    communicator_id: crate::otr_communicator_id,
+    communicator_create: crate::otr_communicator_create,
+    communicator_destroy: crate::otr_communicator_destroy,
+    communicator_abort: crate::otr_communicator_abort,
+    communicator_query: crate::otr_communicator_query,
+    all_reduce: crate::otr_all_reduce,
+    reduce: crate::otr_reduce,
+    reduce_scatter: crate::otr_reduce_scatter,
+    broadcast: crate::otr_broadcast,
+    all_gather: crate::otr_all_gather,
+    exchange: crate::otr_exchange,
     driver_default: crate::otr_driver_default,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
@@ -1353,6 +1430,39 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_graph_add_launch) => {
         $table .graph_add_launch
+    };
+    ($table:expr, otr_communicator_id) => {
+        $table .communicator_id
+    };
+    ($table:expr, otr_communicator_create) => {
+        $table .communicator_create
+    };
+    ($table:expr, otr_communicator_destroy) => {
+        $table .communicator_destroy
+    };
+    ($table:expr, otr_communicator_abort) => {
+        $table .communicator_abort
+    };
+    ($table:expr, otr_communicator_query) => {
+        $table .communicator_query
+    };
+    ($table:expr, otr_all_reduce) => {
+        $table .all_reduce
+    };
+    ($table:expr, otr_reduce) => {
+        $table .reduce
+    };
+    ($table:expr, otr_reduce_scatter) => {
+        $table .reduce_scatter
+    };
+    ($table:expr, otr_broadcast) => {
+        $table .broadcast
+    };
+    ($table:expr, otr_all_gather) => {
+        $table .all_gather
+    };
+    ($table:expr, otr_exchange) => {
+        $table .exchange
     };
     ($table:expr, otr_driver_default) => {
         $table .driver_default

@@ -48,6 +48,8 @@ pub enum Kind {
     Module = 9,
     /// A kernel of a module.
     Kernel = 10,
+    /// A communicator.
+    Communicator = 11,
 }
 
 impl Kind {
@@ -63,6 +65,7 @@ impl Kind {
             8 => "a registration",
             9 => "a module",
             10 => "a kernel",
+            11 => "a communicator",
             _ => return None,
         })
     }

@@ -22,6 +22,7 @@
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 mod addresses;
+mod communicators;
 mod current;
 mod device;
 mod event;
@@ -44,6 +45,7 @@ mod staging;
 mod stream;
 mod timelines;
 
+pub use communicators::{Collective, Communicator, communicator, destroy_communicator};
 pub use current::{MAX_DEVICES, current_device};
 pub use device::Device;
 pub use event::{Event, destroy_event, elapsed_ms, event};

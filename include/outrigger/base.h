@@ -30,10 +30,11 @@ typedef int32_t otr_code_t;
 #define OTR_ERR_WOULD_DEADLOCK 13     /* the call would wait for work that waits for the caller */
 #define OTR_ERR_BUSY 14               /* the object is in use in a way that forbids the call */
 #define OTR_ERR_FORKED 15             /* the runtime was made in the parent of this process */
-#define OTR_ERR_CANCELLED 16          /* work was given up because its queue was destroyed or had failed */
+#define OTR_ERR_CANCELLED 16          /* work was given up: its queue was destroyed or had failed, its communicator aborted */
 #define OTR_ERR_LOAD 17               /* a driver could not be loaded */
 #define OTR_ERR_INTERNAL 18           /* a defect of the side that reports it */
 #define OTR_ERR_CAPTURE 19            /* not possible while a stream captures, or the capture failed */
+#define OTR_ERR_PEER_LOST 20          /* another rank of a communicator has ended, failed, or not come in time */
 
 /* ---- Element types ------------------------------------------------------------------------- */
 typedef uint32_t otr_dtype_t;
@@ -209,5 +210,24 @@ typedef struct otr_launch {
   uint32_t cost_ns;  /* the host's estimate of the run time, 0: unknown; a hint for scheduling */
   const char* label; /* for failures and traces; to a driver it lives as long as the process; or NULL */
 } otr_launch_t;
+
+/* ---- Communicators ---------------------------------------------------------------------------- */
+/* How the elements of all ranks become one. */
+typedef uint32_t otr_reduction_t;
+#define OTR_REDUCE_SUM 1
+#define OTR_REDUCE_PROD 2
+#define OTR_REDUCE_MIN 3
+#define OTR_REDUCE_MAX 4
+#define OTR_REDUCE_AVG 5 /* the sum, divided by the number of ranks */
+
+/* One part of an exchange: bytes that go to a rank, or come from it. */
+#define OTR_TRANSFER_SEND 1
+#define OTR_TRANSFER_RECEIVE 2
+typedef struct otr_transfer {
+  otr_address_t address;
+  uint64_t size; /* bytes */
+  uint32_t peer; /* a rank */
+  uint32_t direction; /* OTR_TRANSFER_* */
+} otr_transfer_t;
 
 #endif /* OUTRIGGER_BASE_H */

@@ -174,6 +174,45 @@
  *   R47 The workspace of a launch is `workspace_bytes` bytes of memory of the device, aligned as in
  *       R14. It belongs to the launch alone until the launch has finished, and has no initial value.
  *       If none was asked for, its address is 0. `release` comes after the last launch has finished.
+ * Communicators (the optional group `collectives`)
+ *   R48 A communicator joins ranks, numbered from 0, which live in any processes and have a device each.
+ *       `id` makes plain bytes, and the host takes them to all ranks. They are good for one communicator,
+ *       as long as the driver that made them is open. `create` is the one call that waits for other ranks,
+ *       so a host with several ranks makes them on a thread each. It fails with OTR_ERR_PEER_LOST if
+ *       not all have come within the timeout; with OTR_ERR_INVALID_ARGUMENT for a rank that was there
+ *       before, and where the numbers of ranks differ; with OTR_ERR_INVALID_HANDLE for bytes that are
+ *       no id of the driver, and OTR_ERR_NOT_FOUND for an id whose driver is closed, or that was used.
+ *   R49 A call with a communicator is a command of its queue (R16 to R20), which is of the rank's device,
+ *       else OTR_ERR_INVALID_DEVICE; a queue of another `open` is OTR_ERR_INVALID_HANDLE. A submission
+ *       does not wait for other ranks, and what one command waits for holds up no other queue. All ranks
+ *       submit the same calls to a communicator in the same order, with the same sizes, types, reductions
+ *       and roots; where they do not, the communicator fails (R52), with OTR_ERR_INVALID_ARGUMENT if the
+ *       driver finds it out. The commands of a communicator run in this order on whatever queues they
+ *       are. Hosts with two communicators of the same devices order their calls on these in the same way
+ *       on all ranks, and a driver may run them one after the other.
+ *   R50 Memory is that of the rank's device. What is sent and what is received do not overlap (R26), but
+ *       for work in place: `receive` is `send` in `all_reduce` and in `reduce`; `send` is the rank's own part of
+ *       `receive` in `all_gather`; `receive` is the rank's own part of `send` in `reduce_scatter`. Parts
+ *       lie in the order of the ranks. A size or count of 0 keeps the order and does nothing (R25). One
+ *       rank alone is a communicator, too.
+ *   R51 Reductions combine each element of all ranks, in an order of the driver's choice; all ranks get
+ *       the same bits. Integers wrap around. What a driver has not, of dtypes and reductions, it
+ *       refuses on every rank with OTR_ERR_UNSUPPORTED when it is submitted; OTR_REDUCE_SUM, _MIN and _MAX of
+ *       OTR_DTYPE_F32 are never refused. All other calls move bytes.
+ *   R52 A communicator fails if a rank ends, if a rank does not come to a command within the timeout,
+ *       if the queue of a rank had failed before a command (which R20 does not execute then), or if it is
+ *       aborted. Its commands that wait, and all later ones, fail on every rank: with
+ *       OTR_ERR_CANCELLED where the rank itself was aborted, else with OTR_ERR_PEER_LOST. This takes as
+ *       long as the timeout at most, and no command waits for ever. The failure stays: `query` answers
+ *       it, and so does every later call. A rank that was destroyed has not ended in this sense as long
+ *       as the others need nothing more of it.
+ *   R53 `exchange` is of the ranks alone that it names. The transfers of one call go on side by side:
+ *       none waits for another of them. What rank A sends to B arrives in the order in which both
+ *       submitted it, sizes included. A rank may send to itself.
+ *   R54 `abort` is called at any time, also while commands of the rank wait, and returns without waiting.
+ *       `destroy` comes after the last command of the rank has finished, or after `abort`, and does not
+ *       wait for other ranks. Where a queue records (R31), a driver keeps these calls, or refuses them
+ *       with OTR_ERR_UNSUPPORTED.
  */
 #ifndef OUTRIGGER_DRIVER_H
 #define OUTRIGGER_DRIVER_H
@@ -202,6 +241,7 @@ typedef struct otr_drv_kernel otr_drv_kernel_t;
 typedef struct otr_operator otr_operator_t;
 typedef struct otr_drv_graph otr_drv_graph_t;
 typedef struct otr_physical otr_physical_t; /* memory without an address, until it is mapped */
+typedef struct otr_drv_comm otr_drv_comm_t; /* one rank of a communicator */
 
 /* ---- Negotiation --------------------------------------------------------------------------- */
 #define OTR_LOG_ERROR 1
@@ -406,6 +446,57 @@ typedef struct otr_ipc_api {
                                 otr_physical_t**);
 } otr_ipc_api_t;
 
+/* How a rank joins a communicator. */
+typedef struct otr_comm_params {
+  size_t struct_size;
+  const otr_ext_t* next;
+  const void* id; /* what `id` gave, in any process */
+  uint64_t id_size;
+  uint32_t rank_count;
+  uint32_t rank;
+  uint64_t timeout_ms; /* R48, R52; 0: the driver's choice, some minutes */
+} otr_comm_params_t;
+
+/* What `exchange` sends and receives. */
+typedef struct otr_exchange {
+  size_t struct_size;
+  const otr_ext_t* next;
+  const otr_transfer_t* transfers;
+  uint32_t count;
+  uint32_t reserved; /* 0 */
+} otr_exchange_t;
+
+/* Work that devices of one or many processes do together (R48 to R54). */
+typedef struct otr_collective_api {
+  size_t struct_size;
+  /* `*size` is what `bytes` has room for, and becomes what there is; with NULL that alone is told, and
+   * too little room is OTR_ERR_INVALID_ARGUMENT. At most 8192. */
+  otr_code_t (*id)(otr_driver_t*, void* bytes, uint64_t* size);
+  otr_code_t (*create)(otr_driver_t*, uint32_t device, const otr_comm_params_t*, otr_drv_comm_t**);
+  otr_code_t (*destroy)(otr_drv_comm_t*);
+  otr_code_t (*abort)(otr_drv_comm_t*);
+  /* OTR_OK, or why the communicator has failed. */
+  otr_code_t (*query)(otr_drv_comm_t*);
+  /* `count` elements of each rank. */
+  otr_code_t (*all_reduce)(otr_queue_t*, otr_drv_comm_t*, otr_address_t send, otr_address_t receive,
+                           uint64_t count, otr_dtype_t dtype, otr_reduction_t reduction);
+  /* `receive` is that of the root, and ignored on other ranks. */
+  otr_code_t (*reduce)(otr_queue_t*, otr_drv_comm_t*, otr_address_t send, otr_address_t receive,
+                       uint64_t count, otr_dtype_t dtype, otr_reduction_t reduction, uint32_t root);
+  /* `count` elements for each rank: `send` has as many for all of them. */
+  otr_code_t (*reduce_scatter)(otr_queue_t*, otr_drv_comm_t*, otr_address_t send,
+                               otr_address_t receive, uint64_t count, otr_dtype_t dtype,
+                               otr_reduction_t reduction);
+  /* `size` bytes, read on the root and written on the others. */
+  otr_code_t (*broadcast)(otr_queue_t*, otr_drv_comm_t*, otr_address_t address, uint64_t size,
+                          uint32_t root);
+  /* `size` bytes of each rank: `receive` gets as many from all of them. */
+  otr_code_t (*all_gather)(otr_queue_t*, otr_drv_comm_t*, otr_address_t send, otr_address_t receive,
+                           uint64_t size);
+  /* Sends and receives. Optional. */
+  otr_code_t (*exchange)(otr_queue_t*, otr_drv_comm_t*, const otr_exchange_t*);
+} otr_collective_api_t;
+
 /* ---- The table ----------------------------------------------------------------------------- */
 typedef struct otr_driver_api {
   size_t struct_size;
@@ -470,6 +561,7 @@ typedef struct otr_driver_api {
   const otr_operator_api_t* operators;
   const otr_graph_api_t* graph;
   const otr_ipc_api_t* ipc;
+  const otr_collective_api_t* collectives;
 } otr_driver_api_t;
 
 /* The one exported symbol. The table lives as long as the library is loaded. Called at least once

@@ -329,6 +329,25 @@ typedef struct {
   uint32_t stream_count;
 } otr_capture_info_t;
 
+// How a rank joins a communicator.
+typedef struct {
+  // sizeof(otr_communicator_params_t)
+  size_t struct_size;
+  // NULL
+  const void *next;
+  // What otr_communicator_id gave, in any process.
+  const char *id;
+  // How many ranks there are.
+  uint32_t rank_count;
+  // Which one this is, from 0.
+  uint32_t rank;
+  // How long ranks wait for one another; 0: the driver's choice, some minutes.
+  uint64_t timeout_ms;
+} otr_communicator_params_t;
+
+// One rank of a communicator: a generational id, never 0.
+typedef uint64_t otr_communicator_t;
+
 // An event: a generational id, never 0.
 typedef uint64_t otr_event_t;
 
@@ -1006,6 +1025,49 @@ typedef struct {
                                     otr_kernel_t kernel,
                                     const otr_launch_t *launch,
                                     otr_node_t *node);
+  otr_status_t *(*communicator_id)(uint32_t device, char **id);
+  otr_status_t *(*communicator_create)(uint32_t device,
+                                       const otr_communicator_params_t *params,
+                                       otr_communicator_t *communicator);
+  otr_status_t *(*communicator_destroy)(otr_communicator_t communicator);
+  otr_status_t *(*communicator_abort)(otr_communicator_t communicator);
+  otr_status_t *(*communicator_query)(otr_communicator_t communicator);
+  otr_status_t *(*all_reduce)(otr_stream_t stream,
+                              otr_communicator_t communicator,
+                              uint64_t send,
+                              uint64_t receive,
+                              uint64_t count,
+                              uint32_t dtype,
+                              uint32_t reduction);
+  otr_status_t *(*reduce)(otr_stream_t stream,
+                          otr_communicator_t communicator,
+                          uint64_t send,
+                          uint64_t receive,
+                          uint64_t count,
+                          uint32_t dtype,
+                          uint32_t reduction,
+                          uint32_t root);
+  otr_status_t *(*reduce_scatter)(otr_stream_t stream,
+                                  otr_communicator_t communicator,
+                                  uint64_t send,
+                                  uint64_t receive,
+                                  uint64_t count,
+                                  uint32_t dtype,
+                                  uint32_t reduction);
+  otr_status_t *(*broadcast)(otr_stream_t stream,
+                             otr_communicator_t communicator,
+                             uint64_t address,
+                             uint64_t size,
+                             uint32_t root);
+  otr_status_t *(*all_gather)(otr_stream_t stream,
+                              otr_communicator_t communicator,
+                              uint64_t send,
+                              uint64_t receive,
+                              uint64_t size);
+  otr_status_t *(*exchange)(otr_stream_t stream,
+                            otr_communicator_t communicator,
+                            const otr_transfer_t *transfers,
+                            uint32_t count);
   otr_status_t *(*driver_default)(const char *specs);
 } otr_host_api_t;
 
@@ -1089,6 +1151,87 @@ otr_status_t *otr_fill(otr_stream_t stream,
 // stream fail with it. The host keeps `user` valid until the function has run for the last time;
 // otr_host_node tells when that is. If this call fails, the function does not run.
 otr_status_t *otr_host_call(otr_stream_t stream, otr_host_fn function, void *user);
+
+// Makes an id for one communicator, a text that the host takes to all ranks, and frees with
+// otr_string_free. It is good as long as this process runs. OTR_ERR_UNSUPPORTED for a device whose driver
+// has no communicators.
+otr_status_t *otr_communicator_id(uint32_t device,
+                                  char **id);
+
+// Joins a communicator as a rank on a device, and waits until all ranks have come: ranks of one process join
+// on a thread each, and have a device each. OTR_ERR_PEER_LOST if they do not come within the timeout;
+// OTR_ERR_INVALID_ARGUMENT for a text that is no id of the driver, a rank that has come before, and another
+// number of ranks; OTR_ERR_NOT_FOUND for an id that was used, or whose process has ended.
+otr_status_t *otr_communicator_create(uint32_t device,
+                                      const otr_communicator_params_t *params,
+                                      otr_communicator_t *communicator);
+
+// Destroys a communicator without waiting. Work that was submitted still runs; other ranks that need more
+// of this one get OTR_ERR_PEER_LOST.
+otr_status_t *otr_communicator_destroy(otr_communicator_t communicator);
+
+// Makes a communicator fail, on every rank, and returns at once. Its work that waits, and all later calls,
+// fail: with OTR_ERR_CANCELLED here, and with OTR_ERR_PEER_LOST on the other ranks.
+otr_status_t *otr_communicator_abort(otr_communicator_t communicator);
+
+// Succeeds, or fails with why the communicator has failed: OTR_ERR_PEER_LOST if a rank has ended, failed, or
+// not come to a call within the timeout. Never waits.
+otr_status_t *otr_communicator_query(otr_communicator_t communicator);
+
+// Gives every rank the combined elements of all ranks, in stream order: `count` of them. `receive` may be
+// `send`. All ranks make the same calls, in the same order. The call returns at once; a rank that does not
+// come fails the stream with OTR_ERR_PEER_LOST. `reduction` is OTR_REDUCE_*. OTR_ERR_UNSUPPORTED for a type
+// or a reduction that the driver has not; OTR_ERR_CAPTURE on a stream that captures.
+otr_status_t *otr_all_reduce(otr_stream_t stream,
+                             otr_communicator_t communicator,
+                             uint64_t send,
+                             uint64_t receive,
+                             uint64_t count,
+                             uint32_t dtype,
+                             uint32_t reduction);
+
+// As otr_all_reduce, but gives them to the root alone. `receive` is ignored on the other ranks.
+otr_status_t *otr_reduce(otr_stream_t stream,
+                         otr_communicator_t communicator,
+                         uint64_t send,
+                         uint64_t receive,
+                         uint64_t count,
+                         uint32_t dtype,
+                         uint32_t reduction,
+                         uint32_t root);
+
+// As otr_all_reduce, but gives each rank a share of `count` elements: `send` has as many for all ranks, in
+// their order. `receive` may be the own share of `send`.
+otr_status_t *otr_reduce_scatter(otr_stream_t stream,
+                                 otr_communicator_t communicator,
+                                 uint64_t send,
+                                 uint64_t receive,
+                                 uint64_t count,
+                                 uint32_t dtype,
+                                 uint32_t reduction);
+
+// Gives all ranks `size` bytes of the root, in stream order, under the terms of otr_all_reduce.
+otr_status_t *otr_broadcast(otr_stream_t stream,
+                            otr_communicator_t communicator,
+                            uint64_t address,
+                            uint64_t size,
+                            uint32_t root);
+
+// Gives all ranks `size` bytes of each rank, one part behind the other in the order of the ranks, in stream
+// order, under the terms of otr_all_reduce. `send` may be the own part of `receive`.
+otr_status_t *otr_all_gather(otr_stream_t stream,
+                             otr_communicator_t communicator,
+                             uint64_t send,
+                             uint64_t receive,
+                             uint64_t size);
+
+// Sends bytes to ranks and receives bytes from ranks, in stream order. All transfers of a call go on side by
+// side, and only the ranks that they name wait for one another. What one rank sends another arrives in the
+// order of their calls. OTR_ERR_UNSUPPORTED if the driver cannot.
+otr_status_t *otr_exchange(otr_stream_t stream,
+                           otr_communicator_t communicator,
+                           const otr_transfer_t *transfers,
+                           uint32_t count);
 
 // Writes a trace to a file in Chrome's JSON format, which Perfetto opens, until otr_trace_end. The
 // trace holds fallbacks, the log of the drivers, and the work of the built-in driver by stream

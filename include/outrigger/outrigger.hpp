@@ -8,7 +8,7 @@
 //   const auto x = otr::Buffer::allocate(otr::Device(0), 4096, stream);
 //   stream.call(otr::Operator::find("relu"), {x.tensor(otr::DType::f32, {32, 32})}, ...);
 //
-// Ownership  Streams, events, pools, buffers, graphs, executable graphs, modules and kernels are given back with
+// Ownership  Streams, events, pools, buffers, graphs, executable graphs, modules, kernels and communicators are given back with
 //            their objects, which can be moved and not copied. Destroying never waits, and never fails loudly.
 // Failures   Every call that can fail returns an Outcome: the value itself, and an otr::Error is thrown;
 //            or, where OTR_NO_EXCEPTIONS is defined before the include or exceptions are off, an
@@ -25,6 +25,7 @@
 #error "outrigger.hpp needs C++17: compile with -std=c++17 or newer, or include outrigger.h"
 #endif
 
+#include <outrigger/cpp/communicator.hpp>
 #include <outrigger/cpp/core.hpp>
 #include <outrigger/cpp/graph.hpp>
 #include <outrigger/cpp/module.hpp>

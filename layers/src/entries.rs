@@ -104,6 +104,27 @@ macro_rules! entries {
                 physical: *mut sys::otr_physical, handle: *mut sys::otr_ipc_handle) [];
             makes ipc_physical_import: ipc.physical_import(driver: otr_driver, device: u32,
                 handle: *const sys::otr_ipc_handle) [physical: otr_physical];
+            plain comm_id: collectives.id(driver: otr_driver, bytes: *mut c_void,
+                size: *mut u64) [];
+            makes comm_create: collectives.create(driver: otr_driver, device: u32,
+                params: *const sys::otr_comm_params) [comm: otr_drv_comm];
+            takes comm_destroy: collectives.destroy(comm: otr_drv_comm) [];
+            plain comm_abort: collectives.abort(comm: otr_drv_comm) [];
+            plain comm_query: collectives.query(comm: otr_drv_comm) [];
+            plain comm_all_reduce: collectives.all_reduce(queue: otr_queue,
+                comm: *mut sys::otr_drv_comm, send: u64, receive: u64, count: u64, dtype: u32,
+                reduction: u32) [];
+            plain comm_reduce: collectives.reduce(queue: otr_queue, comm: *mut sys::otr_drv_comm,
+                send: u64, receive: u64, count: u64, dtype: u32, reduction: u32, root: u32) [];
+            plain comm_reduce_scatter: collectives.reduce_scatter(queue: otr_queue,
+                comm: *mut sys::otr_drv_comm, send: u64, receive: u64, count: u64, dtype: u32,
+                reduction: u32) [];
+            plain comm_broadcast: collectives.broadcast(queue: otr_queue,
+                comm: *mut sys::otr_drv_comm, address: u64, size: u64, root: u32) [];
+            plain comm_all_gather: collectives.all_gather(queue: otr_queue,
+                comm: *mut sys::otr_drv_comm, send: u64, receive: u64, size: u64) [];
+            plain comm_exchange: collectives.exchange(queue: otr_queue,
+                comm: *mut sys::otr_drv_comm, exchange: *const sys::otr_exchange) [];
         }
     };
 }

@@ -55,6 +55,12 @@ impl Entry {
                 | Self::kernel_launch
                 | Self::operator_launch
                 | Self::graph_launch
+                | Self::comm_all_reduce
+                | Self::comm_reduce
+                | Self::comm_reduce_scatter
+                | Self::comm_broadcast
+                | Self::comm_all_gather
+                | Self::comm_exchange
         )
     }
 
@@ -75,6 +81,7 @@ impl Entry {
                 | Self::operator_release
                 | Self::graph_destroy
                 | Self::ipc_memory_close
+                | Self::comm_destroy
         )
     }
 }
@@ -138,6 +145,7 @@ macro_rules! handles {
 
 handles! {
     otr_driver otr_drv_event otr_drv_module otr_drv_kernel otr_operator otr_drv_graph otr_physical
+    otr_drv_comm
 }
 
 macro_rules! no_handles {
@@ -149,7 +157,7 @@ no_handles! {
     sys::otr_host_fn *mut sys::otr_device_properties *mut sys::otr_ipc_handle
     *const sys::otr_ipc_handle *const sys::otr_queue_params *const sys::otr_launch
     *const sys::otr_operator_call *const *mut sys::otr_physical *mut *const *const c_char
-    *mut sys::otr_operator_answer
+    *mut sys::otr_operator_answer *const sys::otr_comm_params *const sys::otr_exchange
 }
 
 macro_rules! gated {

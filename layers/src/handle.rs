@@ -63,6 +63,7 @@ objects! {
     otr_operator "operator" 6
     otr_drv_graph "graph" 7
     otr_physical "physical memory" 8
+    otr_drv_comm "communicator" 9
 }
 
 plain! { u32 u64 usize sys::otr_host_fn }

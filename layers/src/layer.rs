@@ -65,6 +65,7 @@ mod groups {
         operators: otr_operator_api
         graph: otr_graph_api
         ipc: otr_ipc_api
+        collectives: otr_collective_api
     }
 }
 

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_op_in_unsafe_fn)]
 
+mod collective;
 mod entries;
 mod entry;
 mod failure;

@@ -132,6 +132,7 @@ struct Groups {
     operators: sys::otr_operator_api,
     graph: sys::otr_graph_api,
     ipc: sys::otr_ipc_api,
+    collectives: sys::otr_collective_api,
 }
 
 // SAFETY: a table is not written after it was made; its strings are those of the driver below, which
@@ -247,6 +248,24 @@ impl LayerTable {
                 )
                 .then_some(thunks::ipc_physical_import),
             },
+            collectives: sys::otr_collective_api {
+                struct_size: size_of::<sys::otr_collective_api>(),
+                id: Some(thunks::comm_id),
+                create: Some(thunks::comm_create),
+                destroy: Some(thunks::comm_destroy),
+                abort: Some(thunks::comm_abort),
+                query: Some(thunks::comm_query),
+                all_reduce: Some(thunks::comm_all_reduce),
+                reduce: Some(thunks::comm_reduce),
+                reduce_scatter: Some(thunks::comm_reduce_scatter),
+                broadcast: Some(thunks::comm_broadcast),
+                all_gather: Some(thunks::comm_all_gather),
+                exchange: has(
+                    below.collectives().is_some_and(|g| g.exchange.is_some()),
+                    "collectives.exchange",
+                )
+                .then_some(thunks::comm_exchange),
+            },
         });
         macro_rules! groups {
             ($($name:ident)*) => {
@@ -257,7 +276,7 @@ impl LayerTable {
         }
         groups! {
             memory_info virtual_memory pinned_memory peer timing kernel operators graph
-            ipc
+            ipc collectives
         }
         if !has(below.api().queue_flush.is_some(), "queue_flush") {
             groups.api.queue_flush = None;
@@ -318,5 +337,6 @@ fn core(below: &RawDriver, open: OpenFn) -> sys::otr_driver_api {
         operators: std::ptr::null(),
         graph: std::ptr::null(),
         ipc: std::ptr::null(),
+        collectives: std::ptr::null(),
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::board::Board;
+use super::collectives::Call;
 use super::graph::Body;
 use super::queue::Queue;
 use super::sync::per_thread;
@@ -33,6 +34,10 @@ pub(super) enum Command {
         user: *mut c_void,
         /// Whether what the function returns is the outcome.
         can_fail: bool,
+    },
+    /// Works together with the other ranks of a communicator.
+    Collective {
+        call: Arc<Call>,
     },
     /// Runs the commands of a graph.
     Graph {
@@ -156,7 +161,7 @@ impl Command {
             Self::Launch(launch) => launch.cost_ns(),
             // Moved bytes count as ten per nanosecond.
             Self::Copy { size, .. } | Self::Fill { size, .. } => size / 10,
-            Self::HostCall { .. } => u64::MAX,
+            Self::HostCall { .. } | Self::Collective { .. } => u64::MAX,
             Self::Graph { body } => body.cost_ns(),
             Self::Wait { .. }
             | Self::Stamp { .. }
@@ -166,12 +171,13 @@ impl Command {
         }
     }
 
-    /// Whether it is a host call, or has one in it.
+    /// Whether it lasts as long as somebody outside of this driver likes, as a host call does and work with
+    /// other ranks; or has such a command in it.
     #[inline]
-    pub(super) fn calls_host(&self) -> bool {
+    pub(super) fn may_block(&self) -> bool {
         match self {
-            Self::HostCall { .. } => true,
-            Self::Graph { body } => body.calls_host(),
+            Self::HostCall { .. } | Self::Collective { .. } => true,
+            Self::Graph { body } => body.may_block(),
             _ => false,
         }
     }
@@ -211,6 +217,7 @@ impl Command {
             Self::Copy { .. } => "copy",
             Self::Fill { .. } => "fill",
             Self::HostCall { .. } => "host call",
+            Self::Collective { .. } => "collective",
             Self::Graph { .. } => "graph",
             Self::Wait { .. } => "wait",
             Self::Stamp { .. } | Self::Signal { .. } | Self::Nop | Self::Jump { .. } => "mark",
@@ -252,6 +259,8 @@ impl Command {
                 let code = Code(unsafe { foreign_call!(function, user, upstream.0) });
                 if can_fail { code } else { Code::OK }.into()
             }
+            // SAFETY: it is the command's turn, and the memory of the call is live.
+            Self::Collective { call } => unsafe { call.run(upstream) },
             // SAFETY: a graph is run in its turn; R31: all that it names is valid until its last launch
             // has finished.
             Self::Graph { body } => unsafe { body.run(upstream) },

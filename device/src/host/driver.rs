@@ -11,10 +11,11 @@ use parking_lot::{Condvar, Mutex};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::command::{inside, now};
-use super::exports::{Exports, Kind};
+use super::exports::{Exports, Handle, Kind};
 use super::fault::{Fault, answer, done};
 use super::memory::Memory;
 use super::options::{Face, Options};
+use super::pages::Part;
 use crate::{Code, sys};
 
 /// One device.
@@ -29,17 +30,21 @@ pub(super) struct Device {
 pub(super) struct Host {
     pub(super) devices: Box<[Device]>,
     face: Face,
-    /// Queues, events, graphs and operators that the host has not given back.
+    /// Queues, events, graphs, operators and ranks of communicators that the host has not given back.
     pub(super) queues: AtomicUsize,
     pub(super) events: AtomicUsize,
     pub(super) graphs: AtomicUsize,
     pub(super) operators: AtomicUsize,
+    pub(super) communicators: AtomicUsize,
     /// Queues whose work has not finished, destroyed ones included.
     pub(super) working: Working,
     /// Pinned allocations: address to mapped bytes.
     pinned: Mutex<HashMap<usize, usize>>,
     /// What other processes may use of its memory, and it of theirs.
     pub(super) exports: Exports,
+    /// The communicators that not all ranks have joined, by the ids that were made here: their names and
+    /// their files.
+    pub(super) ids: Mutex<HashMap<Handle, (u64, Part)>>,
 }
 
 /// How many queues may still work. Counted apart from those that the host has, since a destroyed queue
@@ -119,9 +124,11 @@ impl Host {
             events: AtomicUsize::new(0),
             graphs: AtomicUsize::new(0),
             operators: AtomicUsize::new(0),
+            communicators: AtomicUsize::new(0),
             working: Working::default(),
             pinned: Mutex::default(),
             exports: Exports::default(),
+            ids: Mutex::default(),
         })
     }
 
@@ -136,6 +143,7 @@ impl Host {
             (self.events.load(Ordering::Relaxed), "events"),
             (self.graphs.load(Ordering::Relaxed), "graphs"),
             (self.operators.load(Ordering::Relaxed), "operators"),
+            (self.communicators.load(Ordering::Relaxed), "communicators"),
             (allocations, "device allocations"),
             (left.iter().map(|l| l.ranges).sum(), "reserved ranges"),
             (left.iter().map(|l| l.objects).sum(), "physical objects"),

@@ -1,9 +1,9 @@
-//! Memory and events of other processes: handles, which are plain bytes, and the files to which they
+//! Memory, events and communicators of other processes: handles, which are plain bytes, and the files to which they
 //! lead. This module never maps anything, and never trusts a handle: the exporter's ledger must contain
 //! the same bytes.
 //!
 //! A handle names the exporting process and two files that this process has open: the ledger, and the
-//! memory or the board of the event. The ledger holds a copy of each valid handle, with its random
+//! memory, the board of the event or the region of the communicator. The ledger holds a copy of each valid handle, with its random
 //! token. An import reads the copy through `/proc`, which processes of the same user may do, and
 //! accepts the handle if both are equal. The handle of freed memory is no longer in the ledger. A
 //! process that has ended has no files. If another process has its number now, that process has no
@@ -38,6 +38,8 @@ pub(super) enum Kind {
     Physical = 2,
     /// An event, by its number.
     Event = 3,
+    /// A communicator that its ranks have not all joined, by its number.
+    Communicator = 4,
 }
 
 /// What a handle says.
@@ -189,6 +191,7 @@ impl Exports {
                     Kind::Memory => "an allocation",
                     Kind::Physical => "physical memory",
                     Kind::Event => "an event",
+                    Kind::Communicator => "a communicator",
                 };
                 Fault::new(
                     Code::INVALID_HANDLE,

@@ -41,7 +41,7 @@ pub(super) struct Body {
     commands: Vec<Kept>,
     args: Vec<Line>,
     cost: u64,
-    calls: bool,
+    blocks: bool,
 }
 
 /// A graph of the host.
@@ -56,7 +56,7 @@ impl Body {
     /// Appends a command with a copy of its argument block.
     pub(super) fn push(&mut self, command: Command, args: &[u8]) {
         self.cost = self.cost.saturating_add(command.cost_ns());
-        self.calls |= command.calls_host();
+        self.blocks |= command.may_block();
         let line = self.args.len();
         self.args.extend(args.chunks(64).map(|chunk| {
             let mut line = Line([0; 64]);
@@ -76,9 +76,9 @@ impl Body {
         self.cost
     }
 
-    /// Whether host calls are among the commands.
-    pub(super) fn calls_host(&self) -> bool {
-        self.calls
+    /// Whether one of the commands may block.
+    pub(super) fn may_block(&self) -> bool {
+        self.blocks
     }
 
     /// Runs all commands. After a failure, `upstream` or of one of them, only host calls are.

@@ -14,6 +14,7 @@
 //! it costs bandwidth.
 
 mod board;
+mod collectives;
 mod command;
 mod driver;
 mod event;
@@ -132,6 +133,7 @@ const TABLE: sys::otr_driver_api = sys::otr_driver_api {
     operators: std::ptr::null(),
     graph: std::ptr::null(),
     ipc: &raw const IPC,
+    collectives: &raw const COLLECTIVES,
 };
 
 static MEMORY_INFO: sys::otr_memory_info_api = sys::otr_memory_info_api {
@@ -171,6 +173,21 @@ const fn ipc_table(objects: bool) -> sys::otr_ipc_api {
     }
     table
 }
+
+static COLLECTIVES: sys::otr_collective_api = sys::otr_collective_api {
+    struct_size: size_of::<sys::otr_collective_api>(),
+    id: Some(collectives::id),
+    create: Some(collectives::create),
+    destroy: Some(collectives::destroy),
+    abort: Some(collectives::abort),
+    query: Some(collectives::query),
+    all_reduce: Some(collectives::all_reduce),
+    reduce: Some(collectives::reduce),
+    reduce_scatter: Some(collectives::reduce_scatter),
+    broadcast: Some(collectives::broadcast),
+    all_gather: Some(collectives::all_gather),
+    exchange: Some(collectives::exchange),
+};
 
 static PINNED_MEMORY: sys::otr_pinned_memory_api = sys::otr_pinned_memory_api {
     struct_size: size_of::<sys::otr_pinned_memory_api>(),

@@ -46,7 +46,7 @@ impl Pages {
 
     /// A file of so few bytes that no huge page is worth it, all of them 0.
     pub(super) fn small(size: u64) -> Result<Self, Errno> {
-        let file = memfd_create("outrigger-event", MemfdFlags::CLOEXEC)?;
+        let file = memfd_create("outrigger-shared", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, size)?;
         Ok(Self { file })
     }

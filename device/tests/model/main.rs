@@ -19,6 +19,8 @@
 
 #[path = "../../src/host/board.rs"]
 mod board;
+#[path = "../../src/host/collectives/mod.rs"]
+mod collectives;
 #[path = "../../src/host/command.rs"]
 mod command;
 #[path = "../../src/host/driver.rs"]
@@ -55,6 +57,8 @@ mod ranges;
 mod recording;
 #[path = "../../src/host/segment.rs"]
 mod segment;
+#[path = "../../src/host/submit.rs"]
+mod submit;
 mod sync;
 #[path = "../../src/host/ticker.rs"]
 mod ticker;
@@ -67,7 +71,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libtest_mimic::{Arguments, Trial};
 use loom::thread;
-pub(crate) use outrigger_device::{Code, HostFn, HostKernelFn, foreign_call, sys};
+pub(crate) use outrigger_device::{Code, DType, HostFn, HostKernelFn, foreign_call, sys};
 use properties::DeviceProperties;
 
 use command::Launch;

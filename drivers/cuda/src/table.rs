@@ -179,6 +179,7 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     operators: &OPERATORS,
     graph: &GRAPH,
     ipc: std::ptr::null(),
+    collectives: std::ptr::null(),
 });
 
 /// The symbol that `driver.h` asks for.

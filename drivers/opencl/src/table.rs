@@ -127,6 +127,7 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     // Command buffers of OpenCL were not cheaper than enqueueing their commands, which Outrigger does itself.
     graph: std::ptr::null(),
     ipc: std::ptr::null(),
+    collectives: std::ptr::null(),
 });
 
 /// The symbol that `driver.h` asks for.

@@ -161,7 +161,8 @@ impl Recorder {
             | Entry::event_destroy
             | Entry::module_unload
             | Entry::operator_release
-            | Entry::graph_destroy => object(words[0]),
+            | Entry::graph_destroy
+            | Entry::comm_destroy => object(words[0]),
             Entry::virtual_destroy => object(words[1]),
             Entry::memory_free
             | Entry::pinned_free
@@ -265,6 +266,7 @@ macro_rules! no_pointers {
 no_pointers! {
     u32 u64 usize sys::otr_host_fn *const c_char *const sys::otr_ipc_handle
     *const sys::otr_queue_params *const sys::otr_launch *const sys::otr_operator_call
+    *const sys::otr_comm_params *const sys::otr_exchange
 }
 
 impl<T> Pointer for *mut T {}

@@ -31,7 +31,10 @@ pub(super) trait Argument: Copy {
 }
 
 fn is_address(name: &str) -> bool {
-    matches!(name, "address" | "base" | "dst" | "src" | "workspace")
+    matches!(
+        name,
+        "address" | "base" | "dst" | "src" | "workspace" | "send" | "receive"
+    )
 }
 
 fn place(is_null: bool) -> Value {
@@ -97,6 +100,7 @@ macro_rules! handles {
 
 handles! {
     otr_driver otr_queue otr_drv_event otr_drv_module otr_drv_kernel otr_operator otr_drv_graph otr_physical
+    otr_drv_comm
 }
 
 impl Argument for *mut u32 {
@@ -228,6 +232,39 @@ impl Argument for *const sys::otr_ipc_handle {
     unsafe fn input(self, _: &Names, _: &str) -> Value {
         // SAFETY: NULL or a handle.
         unsafe { self.as_ref() }.map_or(Value::Null, |handle| Value::Bytes(handle.bytes.to_vec()))
+    }
+}
+
+/// How many ranks there are, and which one this is: what a recording says of a communicator.
+impl Argument for *const sys::otr_comm_params {
+    unsafe fn input(self, _: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or the struct.
+        unsafe { self.as_ref() }.map_or(Value::Null, |params| {
+            let numbers = [
+                params.rank_count.into(),
+                params.rank.into(),
+                params.timeout_ms,
+            ];
+            Value::List(numbers.map(Value::Number).to_vec())
+        })
+    }
+}
+
+/// A transfer is its address, size, peer and direction.
+impl Argument for *const sys::otr_exchange {
+    unsafe fn input(self, names: &Names, _: &str) -> Value {
+        // SAFETY: NULL, or the struct.
+        let Some(exchange) = (unsafe { self.as_ref() }) else {
+            return Value::Null;
+        };
+        // SAFETY: as many transfers as are counted.
+        let transfers = unsafe { slice(exchange.transfers, exchange.count) };
+        let transfer = |one: &sys::otr_transfer| {
+            let numbers = [one.size, one.peer.into(), one.direction.into()];
+            let address = std::iter::once(names.address(one.address));
+            Value::List(address.chain(numbers.map(Value::Number)).collect())
+        };
+        Value::List(transfers.iter().map(transfer).collect())
     }
 }
 

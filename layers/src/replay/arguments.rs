@@ -172,7 +172,9 @@ impl Rebuilt for usize {
 impl Rebuilt for u64 {
     fn rebuild(value: &Value, name: &str, things: &Things, _: &mut Frame) -> Result<Self, Skip> {
         match name {
-            "address" | "base" | "dst" | "src" | "workspace" => things.address(value),
+            "address" | "base" | "dst" | "src" | "workspace" | "send" | "receive" => {
+                things.address(value)
+            }
             _ => number(value),
         }
     }
@@ -201,6 +203,7 @@ macro_rules! handles {
 
 handles! {
     otr_driver otr_queue otr_drv_event otr_drv_module otr_drv_kernel otr_operator otr_drv_graph otr_physical
+    otr_drv_comm
 }
 
 macro_rules! slots {
@@ -297,6 +300,18 @@ impl Rebuilt for *mut sys::otr_ipc_handle {
 impl Rebuilt for *const sys::otr_ipc_handle {
     fn rebuild(_: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
         Err("memory of other processes is not replayed")
+    }
+}
+
+impl Rebuilt for *const sys::otr_comm_params {
+    fn rebuild(_: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
+        Err("work with other ranks is not replayed")
+    }
+}
+
+impl Rebuilt for *const sys::otr_exchange {
+    fn rebuild(_: &Value, _: &str, _: &Things, _: &mut Frame) -> Result<Self, Skip> {
+        Err("work with other ranks is not replayed")
     }
 }
 

@@ -257,6 +257,23 @@ impl Work {
         code
     }
 
+    /// A command of a communicator.
+    ///
+    /// # Safety
+    /// The queue is live.
+    unsafe fn with_ranks(
+        &self,
+        next: &Next,
+        queue: *mut sys::otr_queue,
+        name: &str,
+        _addresses: &[u64],
+        command: impl FnOnce() -> i32,
+    ) -> i32 {
+        let marker = self.marker(queue, name.to_owned(), json!({}));
+        // SAFETY: the queue is live.
+        unsafe { self.command(next, queue, marker, command) }
+    }
+
     fn memory(&self, key: u64, change: Option<(u64, u32)>) {
         let mut state = self.state.lock();
         let (size, device) = match change {
@@ -458,6 +475,8 @@ impl Layer for Work {
             })
         }
     }
+
+    crate::collective::commands! {}
 
     unsafe fn graph_launch(
         &self,

@@ -111,6 +111,19 @@ impl Rules {
         self.submit_used(queue, Some(&used), work)
     }
 
+    /// A command of a communicator, with the memory that it uses. How much of it, ranks decide together.
+    unsafe fn with_ranks(
+        &self,
+        _next: &Next,
+        queue: *mut sys::otr_queue,
+        name: &str,
+        addresses: &[u64],
+        command: impl FnOnce() -> i32,
+    ) -> i32 {
+        let ranges: Vec<_> = addresses.iter().map(|address| (*address, 1)).collect();
+        self.submit(queue.addr(), name, &ranges, command)
+    }
+
     fn submit_used(&self, queue: usize, used: Option<&[Used]>, work: impl FnOnce() -> i32) -> i32 {
         let order = self
             .books

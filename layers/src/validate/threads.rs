@@ -75,7 +75,8 @@ fn destroyed(entry: Entry, handles: &[usize]) -> Option<usize> {
         | Entry::event_destroy
         | Entry::module_unload
         | Entry::operator_release
-        | Entry::graph_destroy => handles.first().copied(),
+        | Entry::graph_destroy
+        | Entry::comm_destroy => handles.first().copied(),
         Entry::virtual_destroy => handles.get(1).copied(),
         _ => None,
     }

@@ -332,5 +332,6 @@ fn api(version: &'static CStr) -> sys::otr_driver_api {
         operators: std::ptr::null(),
         graph: std::ptr::null(),
         ipc: std::ptr::null(),
+        collectives: std::ptr::null(),
     }
 }

@@ -56,6 +56,10 @@ pub enum Need {
     IpcEvents,
     /// Its entries for memory without an address.
     IpcPhysical,
+    /// The group `collectives`.
+    Collectives,
+    /// Its entry `exchange`.
+    CollectivesExchange,
     /// A driver in a file, whose `otr_driver_get_api` can be called.
     Library,
 }
@@ -81,7 +85,7 @@ macro_rules! has_entry {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::TwoDevices,
         Self::HostVisible,
         Self::HostInvisible,
@@ -105,6 +109,8 @@ impl Need {
         Self::Ipc,
         Self::IpcEvents,
         Self::IpcPhysical,
+        Self::Collectives,
+        Self::CollectivesExchange,
         Self::Library,
     ];
 
@@ -149,6 +155,8 @@ impl Need {
                 driver.virtual_memory().is_some()
                     && driver.ipc().is_some_and(|ipc| ipc.shares_physical())
             }
+            Self::Collectives => driver.collectives().is_some(),
+            Self::CollectivesExchange => driver.collectives().is_some_and(|c| c.can_exchange()),
             Self::Library => spec.split('?').next().is_some_and(|p| p.contains('/')),
         }
     }

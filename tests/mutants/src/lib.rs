@@ -8,6 +8,7 @@
 //! the table.
 
 mod calls;
+mod collectives;
 mod commands;
 mod entry;
 mod events;
@@ -57,6 +58,7 @@ pub fn mutants() -> impl Iterator<Item = &'static Mutant> {
         graphs::MUTANTS,
         virtual_memory::MUTANTS,
         ipc::MUTANTS,
+        collectives::MUTANTS,
         operators::MUTANTS,
     ]
     .into_iter()

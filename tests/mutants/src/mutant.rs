@@ -97,6 +97,9 @@ pub(crate) mod types {
     pub(crate) type Answer = sys::otr_operator_answer;
     pub(crate) type Names = *const *const std::ffi::c_char;
     pub(crate) type Handle = sys::otr_ipc_handle;
+    pub(crate) type Comm = *mut sys::otr_drv_comm;
+    pub(crate) type CommParams = *const sys::otr_comm_params;
+    pub(crate) type Exchange = *const sys::otr_exchange;
 }
 
 /// A method of a layer, by the names that a mutant gives its arguments. The types are those of
@@ -242,12 +245,49 @@ macro_rules! entry {
     (ipc_memory_close $args:tt $body:block) => {
         $crate::mutant::method! { ipc_memory_close $args [Driver, u64] $body }
     };
+    (comm_create $args:tt $body:block) => {
+        $crate::mutant::method! { comm_create $args [Driver, u32, CommParams, Out<Comm>] $body }
+    };
+    (comm_destroy $args:tt $body:block) => {
+        $crate::mutant::method! { comm_destroy $args [Comm] $body }
+    };
+    (comm_abort $args:tt $body:block) => {
+        $crate::mutant::method! { comm_abort $args [Comm] $body }
+    };
+    (comm_query $args:tt $body:block) => {
+        $crate::mutant::method! { comm_query $args [Comm] $body }
+    };
+    (comm_all_reduce $args:tt $body:block) => {
+        $crate::mutant::method! {
+            comm_all_reduce $args [Queue, Comm, u64, u64, u64, u32, u32] $body
+        }
+    };
+    (comm_reduce $args:tt $body:block) => {
+        $crate::mutant::method! {
+            comm_reduce $args [Queue, Comm, u64, u64, u64, u32, u32, u32] $body
+        }
+    };
+    (comm_reduce_scatter $args:tt $body:block) => {
+        $crate::mutant::method! {
+            comm_reduce_scatter $args [Queue, Comm, u64, u64, u64, u32, u32] $body
+        }
+    };
+    (comm_broadcast $args:tt $body:block) => {
+        $crate::mutant::method! { comm_broadcast $args [Queue, Comm, u64, u64, u32] $body }
+    };
+    (comm_all_gather $args:tt $body:block) => {
+        $crate::mutant::method! { comm_all_gather $args [Queue, Comm, u64, u64, u64] $body }
+    };
+    (comm_exchange $args:tt $body:block) => {
+        $crate::mutant::method! { comm_exchange $args [Queue, Comm, Exchange] $body }
+    };
 }
 pub(crate) use entry;
 
 /// Puts names and types together.
 macro_rules! method {
     ($entry:ident ($self:ident, $next:ident, $($arg:ident),+) [$($ty:ty),+] $body:block) => {
+        #[allow(clippy::too_many_arguments, reason = "the arguments are those of the contract")]
         #[allow(unused_unsafe, reason = "some answer without the driver below")]
         unsafe fn $entry(&$self, $next: &outrigger_layers::Next, $($arg: $ty),+) -> i32 {
             // SAFETY: the arguments are those of a host that keeps the contract, and a mutant hands on

@@ -14,7 +14,7 @@ use outrigger_ffi::{otr_host_api, otr_host_api_t, otr_status_t};
 
 /// The most entries that a table may have, and codes that a status may have.
 pub(crate) const ENTRIES: usize = 192;
-pub(crate) const CODES: usize = 20;
+pub(crate) const CODES: usize = 21;
 
 /// What outputs hold before a call.
 const SENTINEL: u8 = 0x5e;

@@ -142,7 +142,7 @@ fn table(folder: &Path) -> anyhow::Result<String> {
 
         use std::ffi::{c_char, c_void};
 
-        use outrigger_device::sys::{otr_host_fn, otr_launch_t, otr_operator_call_t, otr_scalar_t};
+        use outrigger_device::sys::{otr_host_fn, otr_launch_t, otr_operator_call_t, otr_scalar_t, otr_transfer_t};
 
         use crate::*;
 

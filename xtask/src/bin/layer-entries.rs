@@ -34,7 +34,7 @@ pub(crate) use entries;
 
 /// The groups in the order of the list: what a table calls the group, its type, and what comes before the
 /// names of its entries to make the names of methods.
-const GROUPS: [(&str, &str, &str); 10] = [
+const GROUPS: [(&str, &str, &str); 11] = [
     ("core", "otr_driver_api", ""),
     ("memory_info", "otr_memory_info_api", "memory_"),
     ("virtual_memory", "otr_virtual_memory_api", "virtual_"),
@@ -45,6 +45,7 @@ const GROUPS: [(&str, &str, &str); 10] = [
     ("operators", "otr_operator_api", "operator_"),
     ("graph", "otr_graph_api", "graph_"),
     ("ipc", "otr_ipc_api", "ipc_"),
+    ("collectives", "otr_collective_api", "comm_"),
 ];
 
 /// Entries that are named fully in a group whose others are not.
@@ -240,6 +241,7 @@ fn noun(of: &str) -> String {
         "queue_params" => "params",
         "device_properties" => "properties",
         "ipc_handle" => "handle",
+        "comm_params" => "params",
         other => other,
     }
     .to_owned()

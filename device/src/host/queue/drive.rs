@@ -38,7 +38,7 @@ enum Step {
     Blocked(&'static Queue, u64),
     /// Another thread is executing.
     Busy,
-    /// The next command is a host call, which the caller must not run.
+    /// The next command may block, and the caller must not run it.
     Held,
     /// Another thread waits and goes on from here.
     Left,
@@ -52,8 +52,8 @@ pub(super) enum Errand {
     /// It is the worker. As `Wait`, but it leaves its queue when another thread waits: that thread runs
     /// the rest itself, and so notices the end at once.
     Work,
-    /// It submits, and only helps. It runs no host call, because the host call may wait for what this
-    /// thread does next. It gives up if nothing moves.
+    /// It submits, and only helps. It runs no host call and no work with other ranks, because these may wait
+    /// for what this thread does next. It gives up if nothing moves.
     Help,
 }
 
@@ -265,7 +265,7 @@ impl Queue {
                     return Step::Blocked(queue, value);
                 }
                 failure = queue.failures.at(value);
-            } else if errand == Errand::Help && next.calls_host() {
+            } else if errand == Errand::Help && next.may_block() {
                 return Step::Held;
             } else if next.cost_ns() >= LONG_COMMAND {
                 self.attend(completed);

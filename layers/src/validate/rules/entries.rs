@@ -457,6 +457,8 @@ impl Layer for Rules {
         })
     }
 
+    crate::collective::commands! {}
+
     unsafe fn peer_copy(
         &self,
         next: &Next,

@@ -32,6 +32,8 @@ tests! { "core.absent":
     flush: R18, absent Flush;
     /// With or without `operators`, a copy and a fill are all that a host needs to bring its own.
     operators: R16 R28, absent Operators;
+    /// With or without `collectives`, sums over all devices are made by way of the host.
+    collectives: R16, absent Collectives CollectivesExchange;
 }
 
 /// Whether a group is there, reaches as far as an entry, and has it.
@@ -223,5 +225,37 @@ fn operators(context: &Context) -> Verdict {
         3f32.to_ne_bytes().repeat(1024),
         "the doubled numbers"
     );
+    bench.finish()
+}
+
+fn collectives(context: &Context) -> Verdict {
+    let bench = Bench::new(context)?;
+    let collectives = bench.driver().collectives();
+    let there = !Raw::of(bench.driver()).api().collectives.is_null();
+    equal!(collectives.is_some(), there, "the group is offered");
+    let mut places = Vec::new();
+    let mut sums = vec![0u32; 256];
+    for device in 0..bench.driver().device_count() {
+        let (queue, memory) = (bench.queue_on(device)?, bench.memory_on(device, 1024)?);
+        fill(&queue, memory, 1024, &(device + 1).to_ne_bytes())?;
+        for (sum, word) in sums
+            .iter_mut()
+            .zip(read(&queue, memory, 1024)?.chunks_exact(4))
+        {
+            *sum += u32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
+        }
+        places.push((queue, memory));
+    }
+    let bytes: Vec<u8> = sums.iter().flat_map(|sum| sum.to_ne_bytes()).collect();
+    let count = bench.driver().device_count();
+    let right = (count * (count + 1) / 2).to_ne_bytes().repeat(256);
+    for (queue, memory) in &places {
+        write(queue, *memory, &bytes)?;
+        equal!(
+            read(queue, *memory, 1024)?,
+            right,
+            "the sums of all devices"
+        );
+    }
     bench.finish()
 }

@@ -42,7 +42,10 @@ tests! { "memory.ipc":
 pub(super) const HELPERS: &[Helper] = &[
     Helper {
         name: "ipc",
-        run: |context| serve(context, memory),
+        run: |context| {
+            let bench = Bench::new(context)?;
+            serve(|words| memory(&bench, words))
+        },
     },
     Helper {
         name: "ipc-events",
@@ -101,6 +104,14 @@ impl Other {
         Ok(answer.trim_end().to_owned())
     }
 
+    /// Ends the process without a warning.
+    #[track_caller]
+    pub(super) fn kill(mut self) -> Verdict {
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(())
+    }
+
     #[track_caller]
     pub(super) fn end(mut self) -> Verdict {
         self.input = None;
@@ -119,13 +130,12 @@ impl Drop for Other {
 }
 
 /// The other process: one line in, one line out, until the input ends.
-fn serve(context: &Context, mut answer: impl FnMut(&Bench, &[&str]) -> Verdict<String>) -> Verdict {
-    let bench = Bench::new(context)?;
+pub(super) fn serve(mut answer: impl FnMut(&[&str]) -> Verdict<String>) -> Verdict {
     let mut output = std::io::stdout().lock();
     for line in std::io::stdin().lines() {
         let line = line?;
         let words: Vec<&str> = line.split(' ').collect();
-        let answer = answer(&bench, &words).unwrap_or_else(|failure| format!("failed: {failure}"));
+        let answer = answer(&words).unwrap_or_else(|failure| format!("failed: {failure}"));
         writeln!(output, "{answer}")?;
         output.flush()?;
     }

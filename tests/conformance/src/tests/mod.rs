@@ -1,5 +1,6 @@
 //! The tests, a module for each subject.
 
+mod collectives;
 mod core_absent;
 mod core_copies;
 mod core_devices;
@@ -82,6 +83,11 @@ pub(crate) const MODULES: &[&[Test]] = &[
     stream_timing::TESTS,
     stream_failures::TESTS,
     stream_failures::event::TESTS,
+    collectives::TESTS,
+    collectives::exchanges::TESTS,
+    collectives::failures::TESTS,
+    collectives::misuse::TESTS,
+    collectives::processes::TESTS,
     graph_recording::TESTS,
     graph_recording::join::TESTS,
     graph_recording::refused::TESTS,
@@ -109,6 +115,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     host::pools::asleep::TESTS,
     host::pinned::TESTS,
     host::sharing::TESTS,
+    host::together::TESTS,
     host::unwinding::TESTS,
     host::runtime::TESTS,
     host::faults::TESTS,
@@ -135,6 +142,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
 /// What second processes do.
 pub(crate) const HELPERS: &[&[Helper]] = &[
     memory_ipc::HELPERS,
+    collectives::processes::HELPERS,
     host::sharing::HELPERS,
     host::unwinding::HELPERS,
 ];

@@ -21,6 +21,7 @@ pub(crate) mod registrations;
 pub(crate) mod runtime;
 pub(crate) mod sharing;
 pub(crate) mod streams;
+pub(crate) mod together;
 pub(crate) mod wrong;
 
 use crate::actor::Actor;
@@ -66,6 +67,7 @@ pub(crate) const ACTIONS: &[&[Action]] = &[
     diagnostics::ACTIONS,
     runtime::ACTIONS,
     sharing::ACTIONS,
+    together::ACTIONS,
     private::ACTIONS,
     wrong::ACTIONS,
 ];

@@ -15,6 +15,7 @@ pub(super) mod pools;
 pub(super) mod registrations;
 pub(super) mod runtime;
 pub(super) mod sharing;
+pub(super) mod together;
 pub(super) mod unwinding;
 pub(super) mod work;
 

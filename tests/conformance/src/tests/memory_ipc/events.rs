@@ -45,7 +45,8 @@ pub(super) fn help(context: &Context) -> Verdict {
     // Never opened, not at the end of this process either: it is killed.
     let (gate, log) = (Box::leak(Box::new(Gate::new())), Log::default());
     let mut queue = None;
-    serve(context, |bench, words| {
+    let bench = Bench::new(context)?;
+    serve(|words| {
         let queue = match &queue {
             Some(queue) => queue,
             None => queue.insert(bench.queue()?),
