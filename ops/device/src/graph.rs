@@ -132,8 +132,13 @@ fn done(code: i32) -> Answer<()> {
 pub(crate) struct Gone(Mutex<Vec<Place>>);
 
 impl Gone {
+    /// How many places there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+
     /// Gives back what no launch uses any more.
-    fn sweep(&self, recorder: &Recorder) {
+    pub(crate) fn sweep(&self, recorder: &Recorder) {
         let finished: Vec<_> = {
             let mut places = self.0.lock();
             places
@@ -266,7 +271,7 @@ impl Graph {
         let at = match found {
             Some(at) => at,
             None => {
-                self.library.gone.sweep(recorder);
+                recorder.sweep();
                 places.push(Place::new(self, words)?);
                 places.len() - 1
             }
@@ -387,8 +392,8 @@ pub(crate) const fn group<const SLOT: usize>() -> sys::otr_graph_api {
 }
 
 unsafe extern "C" fn record_begin<const SLOT: usize>(queue: Queue) -> i32 {
-    of_slot(SLOT, |library, recorder| {
-        library.gone.sweep(recorder);
+    of_slot(SLOT, |_, recorder| {
+        recorder.sweep();
         Ok(recorder.with(|table| table.begin(queue.addr()))?)
     })
 }
@@ -499,18 +504,18 @@ unsafe fn exchange(
 }
 
 unsafe extern "C" fn destroy<const SLOT: usize>(handle: Handle) -> i32 {
-    of_slot(SLOT, |library, recorder| {
+    of_slot(SLOT, |_, recorder| {
         // SAFETY: R8: NULL, or a graph that nothing else uses.
         unsafe { graph(handle) }?;
         // SAFETY: made by `Box::into_raw` in `record_end`, and given back by the host.
         let mut gone = unsafe { Box::from_raw(handle.cast::<Graph>()) };
         gone.mark = 0;
-        library
+        recorder
             .gone
             .0
             .lock()
             .append(&mut gone.state.get_mut().places);
-        library.gone.sweep(recorder);
+        recorder.sweep();
         Ok(())
     })
 }

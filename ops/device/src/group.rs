@@ -12,7 +12,6 @@ use outrigger_ops::{Call, OperatorId, Tensor, check};
 use crate::call::{self, Refusal};
 use crate::device::{self, Device};
 use crate::entries::Calls;
-use crate::graph::Gone;
 use crate::kernel::Below;
 use crate::operators;
 use crate::recording::Recorder;
@@ -24,8 +23,6 @@ use crate::work::{Launch, Prepared};
 pub(crate) struct Library {
     pub(crate) below: Arc<Below>,
     devices: Vec<Offer>,
-    /// What graphs have left that were destroyed.
-    pub(crate) gone: Gone,
 }
 
 /// What there is on a device.
@@ -134,7 +131,6 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     let library = Arc::new(Library {
         devices: devices.collect(),
         below: Arc::clone(&below),
-        gone: Gone::default(),
     });
     let Some(slot) = Slot::take(&library) else {
         let text = "too many drivers with kernels are open";
@@ -268,7 +264,9 @@ impl Library {
                 .iter()
                 .filter_map(|offer| offer.device.as_ref())
                 .for_each(Device::forget);
-            self.gone.clear();
+            if let Some(recorder) = &self.below.recorder {
+                recorder.gone.clear();
+            }
         }
         let Some(close) = raw.api().close else {
             return Code::INTERNAL.0;

@@ -14,18 +14,21 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::call::{Refusal, Result};
 use crate::command::{Body, Command, Kept};
 use crate::entries::Calls;
+use crate::graph::Gone;
 use crate::unit::Unit;
 
 /// The recordings of a driver, and what they need to know of its objects.
 pub(crate) struct Recorder {
     /// The entries of the driver.
     pub(crate) calls: Calls,
-    /// Queues that record, and events that were recorded last in a recording.
+    /// Queues that record, events that were recorded last in a recording, and places of destroyed graphs.
     busy: AtomicUsize,
     /// How many queues were destroyed.
     destroyed: AtomicU64,
     /// Whether a launch of a graph was more than one submission to the driver.
     split: AtomicBool,
+    /// What graphs have left that were destroyed.
+    pub(crate) gone: Gone,
     table: Mutex<Table>,
 }
 
@@ -96,11 +99,12 @@ impl Recorder {
             busy: AtomicUsize::new(0),
             destroyed: AtomicU64::new(0),
             split: AtomicBool::new(false),
+            gone: Gone::default(),
             table: Mutex::default(),
         }
     }
 
-    /// Whether no queue records, and no event is a point of a recording.
+    /// Whether no queue records, no event is a point of a recording, and nothing of a destroyed graph is left.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.busy.load(Ordering::Relaxed) == 0
@@ -115,9 +119,15 @@ impl Recorder {
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut Table) -> R) -> R {
         let mut table = self.table.lock();
         let result = change(&mut table);
-        let busy = table.recording.len() + table.points.len();
+        let busy = table.recording.len() + table.points.len() + self.gone.count();
         self.busy.store(busy, Ordering::Relaxed);
         result
+    }
+
+    /// Gives back what destroyed graphs have left and no launch uses any more.
+    pub(crate) fn sweep(&self) {
+        self.gone.sweep(self);
+        self.with(|_| ());
     }
 
     /// How many queues were destroyed so far. The handle of a queue may come again afterwards.
@@ -376,4 +386,66 @@ fn capture(text: impl Into<String>) -> Refusal {
 #[cold]
 fn argument(text: impl Into<String>) -> Refusal {
     Refusal::new(Code::INVALID_ARGUMENT, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answer, Table};
+    use crate::command::Command;
+
+    const FIRST: usize = 64;
+    const SECOND: usize = 128;
+
+    /// Two queues of a device, of which the first records.
+    fn recording() -> Table {
+        let mut table = Table::default();
+        table.queues.extend([(FIRST, 0), (SECOND, 0)]);
+        assert!(table.begin(FIRST).is_ok());
+        table
+    }
+
+    fn keep(table: &mut Table, queue: usize) {
+        let command = Command::copy(64, 128, 8, 3).unwrap();
+        table.keep(queue, command).unwrap();
+    }
+
+    /// Lets a queue wait for what another one was given.
+    fn wait(table: &mut Table, queue: usize, other: usize) {
+        let event = 7;
+        table.mark(event, other);
+        assert!(matches!(table.wait(queue, event, 0), Ok(Answer::Done)));
+        table.unmark(event);
+    }
+
+    #[test]
+    fn a_command_waits_for_its_queue_and_for_points_of_others() {
+        let mut table = recording();
+        keep(&mut table, FIRST);
+        wait(&mut table, SECOND, FIRST);
+        keep(&mut table, SECOND);
+        keep(&mut table, FIRST);
+        keep(&mut table, SECOND);
+        wait(&mut table, FIRST, SECOND);
+        wait(&mut table, FIRST, SECOND);
+        keep(&mut table, FIRST);
+        keep(&mut table, FIRST);
+        let (body, device) = table.end(FIRST).unwrap();
+        let waits: Vec<_> = body.commands.iter().map(|one| one.waits.to_vec()).collect();
+        assert_eq!(
+            waits,
+            [vec![], vec![0], vec![0], vec![1], vec![3, 2], vec![4]]
+        );
+        assert_eq!(device, 0);
+        assert!(!table.records(FIRST) && !table.records(SECOND));
+    }
+
+    #[test]
+    fn a_queue_of_another_device_does_not_join() {
+        let mut table = recording();
+        table.queues.insert(SECOND, 1);
+        table.mark(7, FIRST);
+        let refusal = table.wait(SECOND, 7, 0).err().unwrap();
+        assert_eq!(refusal.code, outrigger_device::Code::UNSUPPORTED);
+        assert!(!table.records(SECOND));
+    }
 }

@@ -32,7 +32,12 @@ pub(crate) unsafe fn queue_synchronize(recorder: &Recorder, queue: Queue) -> Res
         .table()
         .refuse_queue(queue.addr(), "queue_synchronize")?;
     // SAFETY: this function's contract.
-    Ok(unsafe { (recorder.calls.queue_synchronize)(queue) })
+    let code = unsafe { (recorder.calls.queue_synchronize)(queue) };
+    // What graphs used that were destroyed meanwhile is idle now.
+    if code == Code::OK.0 && recorder.gone.count() > 0 {
+        recorder.sweep();
+    }
+    Ok(code)
 }
 
 /// # Safety

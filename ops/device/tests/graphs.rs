@@ -523,6 +523,31 @@ fn two_queues_launch_one_graph_at_a_time() {
     assert_eq!(bench.read(), right);
 }
 
+/// A graph that is destroyed while its launch is to come gives its memory back once a queue was waited for.
+#[test]
+fn a_destroyed_graph_gives_its_memory_back() {
+    let bench = Bench::new("threads=2");
+    let queue = bench.queue();
+    let free = || bench.driver.memory_info(0).unwrap();
+    let before = free();
+    let (open, closed) = std::sync::mpsc::channel::<()>();
+    let closed = std::sync::Mutex::new(closed);
+    queue
+        .host_call(move |upstream| {
+            let _ = closed.lock().unwrap().recv();
+            upstream
+        })
+        .unwrap();
+    let graph = bench.record(|queue| chain(&bench, queue, 5));
+    // SAFETY: the memory is freed after the last launch.
+    unsafe { queue.launch_graph(&graph) }.unwrap();
+    drop(graph);
+    assert_ne!(free(), before, "the launch has its table");
+    open.send(()).unwrap();
+    queue.synchronize().unwrap();
+    assert_eq!(free(), before);
+}
+
 /// A copy of a table that was left out is done again.
 #[test]
 fn a_launch_that_failed_leaves_the_next_one_right() {
@@ -572,9 +597,16 @@ fn a_device_that_is_lost_within_a_launch() {
         assert_eq!(outcome.unwrap_err().code(), Code::DEVICE_LOST);
     }
     // A driver that says that it is lost still runs what it had: nothing is freed under it.
-    while DONE.load(Ordering::Acquire) == 0 {
-        std::thread::yield_now();
+    for _ in 0..10_000 {
+        if DONE.load(Ordering::Acquire) == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
+    assert_eq!(
+        DONE.load(Ordering::Acquire),
+        1,
+        "the first part and the call ran"
+    );
     drop(graph);
 }
 
