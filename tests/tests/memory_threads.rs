@@ -18,6 +18,9 @@ const THREADS: u64 = 8;
 /// Blocks that a thread holds at a time.
 const LIVE: usize = 24;
 
+/// The time of the test is cut into so many.
+const PERIODS: u32 = 5;
+
 /// Numbers that look random.
 struct Random(u64);
 
@@ -67,7 +70,7 @@ fn eight_threads_on_two_devices_take_no_more_as_time_goes_by() {
     let seconds: f64 = seconds.map_or(2.0, |text| {
         text.parse().expect("OUTRIGGER_TEST_SECONDS is a number")
     });
-    let half = Duration::from_secs_f64(seconds / 2.0);
+    let period = Duration::from_secs_f64(seconds / f64::from(PERIODS));
     let devices = [
         "host?virtual_memory=on&devices=1",
         "host?virtual_memory=off&devices=1",
@@ -85,8 +88,8 @@ fn eight_threads_on_two_devices_take_no_more_as_time_goes_by() {
             let mut random = Random(thread);
             let mut live: [Vec<Block>; 2] = [Vec::new(), Vec::new()];
             let mut peaks = Vec::new();
-            for half_number in 0..2 {
-                let end = Instant::now() + half;
+            for number in 0..PERIODS {
+                let end = Instant::now() + period;
                 while Instant::now() < end {
                     let which = random.below(2) as usize;
                     let [main, side] = streams[which];
@@ -112,7 +115,7 @@ fn eight_threads_on_two_devices_take_no_more_as_time_goes_by() {
                     rounds.fetch_add(1, Ordering::Relaxed);
                 }
                 if barrier.wait().is_leader() {
-                    peaks.push((half_number, devices.map(reserved_peak)));
+                    peaks.push((number, devices.map(reserved_peak)));
                     for device in devices {
                         ok(unsafe { otr_memory_reset_peak(device) });
                     }
@@ -142,10 +145,12 @@ fn eight_threads_on_two_devices_take_no_more_as_time_goes_by() {
     });
     let done = rounds.load(Ordering::Relaxed);
     assert!(done > 100 * THREADS, "only {done} rounds");
-    // Peaks of random use differ; what grows doubles.
+    // Peaks of random use differ, by up to two times on a busy machine; what grows with each period is as many times as large
+    // in the last one.
     for (which, &device) in devices.iter().enumerate() {
-        let (first, second) = (peaks[0].1[which], peaks[1].1[which]);
-        assert!(second <= first / 2 * 3, "{peaks:?} after {done} rounds");
+        let of = |period: &(u32, [u64; 2])| period.1[which];
+        let (first, last) = (peaks.first().map_or(0, of), peaks.last().map_or(0, of));
+        assert!(last <= first * 3, "{peaks:?} after {done} rounds");
         assert_eq!(held(device), (0, 0), "all of it is the device's again");
     }
 }

@@ -302,10 +302,13 @@ fn a_kernel_that_says_what_it_uses_runs_over_copies() {
         .capture_begin(CaptureMode::ThreadLocal, None)
         .unwrap();
     launch(&kernel).unwrap();
-    let exec = instantiate(&stream.capture_end().unwrap(), ExecFlags::default()).unwrap();
+    let graph = stream.capture_end().unwrap();
+    let exec = instantiate(&graph, ExecFlags::default()).unwrap();
     exec.replay(stream).unwrap();
     exec.replay(stream).unwrap();
     assert_eq!(to.get::<i32>(), [16]);
+    destroy_graph_exec(exec.id()).unwrap();
+    destroy_graph(graph.id()).unwrap();
 
     let blind = KernelCall {
         ranges: &[],
