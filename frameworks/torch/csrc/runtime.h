@@ -142,15 +142,16 @@ c10::Stream torch_stream(otr_stream_t stream, c10::Device device);
 enum class SyncDebug : int { kDefault = 0, kWarn = 1, kError = 2 };
 extern std::atomic<SyncDebug> sync_debug_mode;
 
-/// Warns of a wait, or refuses it.
+/// Warns of a wait, or makes an error of it.
 void found_a_wait();
 
 /// Waits for all work on a stream.
 inline void synchronize(otr_stream_t stream) {
+  check(otr_stream_synchronize(stream));
+  // Behind the wait: until then the device may use what an exception gives back.
   if (C10_UNLIKELY(sync_debug_mode.load(std::memory_order_relaxed) != SyncDebug::kDefault)) {
     found_a_wait();
   }
-  check(otr_stream_synchronize(stream));
 }
 
 /// Whether the device's memory can be read and written by the host at its device addresses.

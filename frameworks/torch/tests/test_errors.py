@@ -231,8 +231,10 @@ def copy_of_the_package(folder: Path) -> Path:
 def test_import_without_the_compiled_part(tmp_path, broken):
     folder = copy_of_the_package(tmp_path)
     if broken:
-        suffix = next(Path(torch_outrigger.__file__).parent.glob("_C*.so")).name
-        (folder / "torch_outrigger" / suffix).write_bytes(b"not a library")
+        package = Path(torch_outrigger.__file__).parent
+        shim = next(package.glob("shims/*/_C*.so")).relative_to(package)
+        (folder / "torch_outrigger" / shim).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "torch_outrigger" / shim).write_bytes(b"not a library")
     result = run_python(
         f"""
         import sys; sys.path[:] = [{str(folder)!r}] + [p for p in sys.path if not p.endswith({Path(torch_outrigger.__file__).parent.parent.name!r})]
@@ -248,7 +250,7 @@ def test_import_without_the_compiled_part(tmp_path, broken):
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("2.0 "), result.stdout
     assert "Error False" in result.stdout, result.stdout
-    advice = "cargo build --release\n    python -m pip install --no-build-isolation --no-deps -e frameworks/torch"
+    advice = "cargo build --release\n    python -m pip install --no-build-isolation --no-deps frameworks/torch"
     assert advice in result.stderr and advice in result.stdout, result.stderr
     assert ("does not load" if broken else "not built") in result.stderr
 

@@ -72,7 +72,8 @@ def _drivers() -> Iterable[str]:
 
     for candidate in _runtime.load_report()["candidates"]:
         taken, refused = candidate["outcome"].get("taken"), candidate["outcome"].get("refused")
-        where = f" ({candidate['path']})" if candidate["path"] else ""
+        named = candidate["spec"].partition("?")[0]
+        where = f" ({candidate['path']})" if candidate["path"] not in (None, named) else ""
         if taken:
             yield f"{candidate['spec']}{where}: {taken['name']} {taken['version']}, {len(taken['devices'])} devices"
         else:

@@ -116,7 +116,7 @@ _SYNC_MODES = {"default": 0, "warn": 1, "error": 2}
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
     """What happens when a call waits for the device without saying so in its name, such as `item()`, a copy to the CPU
-    or an operator that runs there: "default" (0) nothing, "warn" (1) a warning, "error" (2) RuntimeError before it waits.
+    or an operator that runs there: "default" (0) nothing, "warn" (1) a warning, "error" (2) RuntimeError when it has waited.
 
     `synchronize` of devices, streams and events is not meant. The mode is that of all threads.
     """
