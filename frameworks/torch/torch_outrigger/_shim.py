@@ -31,8 +31,8 @@ def load() -> ModuleType:
         raise ImportError(_refusal(wanted, sorted(shims)))
     name = f"{__package__}._C"
     spec = importlib.util.spec_from_file_location(name, shims[wanted])
-    module = importlib.util.module_from_spec(spec)
     try:
+        module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     except ImportError as error:
         raise ImportError(f"The compiled part does not load: {error}\n{_BUILD}") from error
