@@ -66,7 +66,6 @@ fn is_for_later_launches(context: &Context) -> Verdict {
         [[1; 64], [2; 64]].concat(),
         "the launch before the update, and the one behind it"
     );
-    drop((graph, other));
     bench.finish()
 }
 
@@ -82,7 +81,6 @@ fn of_a_fill(context: &Context) -> Verdict {
         expected[64 * usize::from(i)..][..64].fill(10 + i);
         equal!(read(&queue, at, 256)?, expected, "update {i}");
     }
-    drop(graph);
     bench.finish()
 }
 
@@ -103,7 +101,6 @@ fn of_copies(context: &Context) -> Verdict {
         [[1; 64], [2; 64], [3; 64], [3; 64]].concat(),
         "the updated copy"
     );
-    drop((graph, other));
     bench.finish()
 }
 
@@ -130,7 +127,6 @@ fn of_a_kernel(context: &Context) -> Verdict {
         [3, 80],
         "what the kernels added"
     );
-    drop(graph);
     bench.finish()
 }
 
@@ -148,7 +144,6 @@ fn of_a_host_call(context: &Context) -> Verdict {
     launch(&queue, &graph)?;
     queue.synchronize()?;
     equal!(log.values(), [1, 2], "calls");
-    drop(graph);
     bench.finish()
 }
 
@@ -178,7 +173,6 @@ fn leaves_the_other(context: &Context) -> Verdict {
         3,
         "the updated graph, when the other is gone",
     )?;
-    drop(graph);
     bench.finish()
 }
 
@@ -189,7 +183,6 @@ fn from_itself(context: &Context) -> Verdict {
     graph.update(&graph)?;
     launch(&queue, &graph)?;
     holds(&queue, at, 64, 6, "what the graph fills")?;
-    drop(graph);
     bench.finish()
 }
 
@@ -216,7 +209,6 @@ fn unchanged(
     fill(&queue, at, 128, &[0])?;
     launch(&queue, &graph)?;
     holds(&queue, at, 128, 1, "the graph is what it was")?;
-    drop((graph, other));
     bench.finish()
 }
 
@@ -271,7 +263,6 @@ fn another_kernel_is_refused(context: &Context) -> Verdict {
     launch(&queue, &graph)?;
     queue.synchronize()?;
     equal!(total.load(Ordering::SeqCst), 1, "what the kernel added");
-    drop((graph, other));
     bench.finish()
 }
 
@@ -288,7 +279,6 @@ fn a_thousand_times(context: &Context) -> Verdict {
         launch(&queue, &graph)?;
     }
     holds(&queue, at, 64, 2, "the last update")?;
-    drop((graphs, graph));
     bench.finish()
 }
 
@@ -357,7 +347,6 @@ fn each_part(context: &Context) -> Verdict {
         "no command, behind the last one"
     );
     equal!(log.values(), [5, 5, 6, 6, 7, 7], "host calls");
-    drop(graph);
     bench.finish()
 }
 
@@ -390,7 +379,6 @@ fn a_part_with_a_kernel(context: &Context) -> Verdict {
         "what the kernels added"
     );
     equal!(log.values(), [1, 2], "host calls");
-    drop(graph);
     bench.finish()
 }
 
@@ -420,7 +408,6 @@ fn parts_of_two_queues(context: &Context) -> Verdict {
         .flat_map(|value| [value; 64])
         .collect();
     equal!(read(&queue, at, 6 * 64)?, expected, "all four fills");
-    drop(graph);
     bench.finish()
 }
 
@@ -481,7 +468,6 @@ fn a_part_leaves_copies(context: &Context) -> Verdict {
         [[1; 64], [2; 64], [3; 64], [8; 64]].concat(),
         "what the updated outer graph fills"
     );
-    drop((graph, part, outer));
     bench.finish()
 }
 
@@ -516,7 +502,6 @@ fn parts_that_do_not_fit(context: &Context) -> Verdict {
         launch(&queue, &graph)?;
         holds(&queue, at, 192, 1, "the graph is what it was")?;
     }
-    drop(graph);
     bench.finish()
 }
 
@@ -554,6 +539,5 @@ fn random_parts(context: &Context) -> Verdict {
             equal!(read(&queue, at, size as usize)?, expected, "round {round}");
         }
     }
-    drop(graph);
     bench.finish()
 }

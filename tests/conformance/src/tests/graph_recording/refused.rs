@@ -54,7 +54,6 @@ fn captured(
     holds(&queue, at, 128, 1, "memory before the launch")?;
     launch(&queue, &graph)?;
     holds(&queue, at, 128, 8, "memory after the launch")?;
-    drop(graph);
     bench.finish()
 }
 
@@ -111,7 +110,6 @@ fn a_wait_for_what_has_passed(context: &Context) -> Verdict {
     let graph = end(&queue)?;
     launch(&queue, &graph)?;
     holds(&queue, at, 64, 3, "what was recorded behind the wait")?;
-    drop(graph);
     bench.finish()
 }
 
@@ -123,7 +121,6 @@ fn a_wait_for_an_unrecorded_event(context: &Context) -> Verdict {
     let graph = end(&queue)?;
     launch(&queue, &graph)?;
     queue.synchronize()?;
-    drop(graph);
     bench.finish()
 }
 
@@ -142,7 +139,6 @@ fn a_wait_for_what_has_failed(context: &Context) -> Verdict {
     let graph = end(&queue)?;
     launch(&queue, &graph)?;
     queue.synchronize()?;
-    drop(graph);
     bench.finish()
 }
 
@@ -187,6 +183,5 @@ fn a_joined_queue(context: &Context) -> Verdict {
     second.synchronize()?;
     launch(&second, &graph)?;
     second.synchronize()?;
-    drop(graph);
     bench.finish()
 }
