@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 
+use crate::dist;
 use crate::environment;
 use crate::native;
 use crate::shell;
@@ -25,12 +26,6 @@ const OF_TORCH: [&str; 5] = [
     "libtorch_cpu.so",
     "libtorch_python.so",
     "libgomp.so.1",
-];
-
-/// The drivers that a wheel carries.
-const DRIVERS: [&str; 2] = [
-    "--package=outrigger-driver-opencl",
-    "--package=outrigger-driver-cuda",
 ];
 
 /// A wheel.
@@ -99,26 +94,23 @@ pub(crate) fn torch(
     others: &[String],
 ) -> anyhow::Result<PathBuf> {
     native::prepare(workspace)?;
-    let mut drivers = workspace.cargo(&["build", "--release"]);
-    drivers.args(DRIVERS);
-    shell::step(workspace, "building drivers", &mut drivers)?;
+    dist::drivers(workspace, "release")?;
     let tools = tools(workspace)?;
 
     let content = fresh(&workspace.target("xtask/wheel/content"))?;
     let unfit = fresh(&workspace.target("xtask/wheel/unfit"))?;
     let mut pythons = Vec::new();
+    let mut versions = Vec::new();
     for version in others {
         let folder = workspace.target(&format!("xtask/torch-{version}"));
         let packages = [format!("torch=={version}"), "setuptools==84.2.1".to_owned()];
         let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
         environment::ensure_packages(workspace, &folder, &packages)?;
         pythons.push(folder.join("bin/python"));
+        versions.push(minor(version));
     }
     pythons.push(workspace.python());
-    let mut versions = Vec::new();
-    for python in &pythons {
-        versions.push(torch_of(workspace, python)?);
-    }
+    versions.push(minor(environment::TORCH));
     let distinct: BTreeSet<_> = versions.iter().collect();
     ensure!(
         distinct.len() == versions.len(),
@@ -181,14 +173,10 @@ pub(crate) fn cli(workspace: &Workspace, out: &Path) -> anyhow::Result<PathBuf> 
     publish(&only_file(&fit)?, out)
 }
 
-/// The version of torch in an environment, as far as it decides about shims.
-fn torch_of(workspace: &Workspace, python: &Path) -> anyhow::Result<String> {
-    let program =
-        "from importlib.metadata import version; print('.'.join(version('torch').split('.')[:2]))";
-    let mut ask = Command::new(python);
-    ask.args(["-c", program]);
-    let answer = shell::step(workspace, "asking for the version of torch", &mut ask)?;
-    Ok(answer.output.trim().to_owned())
+/// The version of torch as far as it decides about shims: 2.15 of 2.15.0.
+fn minor(version: &str) -> String {
+    let parts: Vec<&str> = version.split('.').take(2).collect();
+    parts.join(".")
 }
 
 /// The search path of programs with a folder in front.
