@@ -169,6 +169,7 @@ fn who_waits_for_a_rank_keeps_no_other_queue_from_its_work() {
 fn calls_on_two_queues_run_in_the_order_of_their_submission() {
     let driver = open();
     let ranks = ranks(&driver, LONG);
+    let mut seconds = Vec::new();
     for rank in &ranks {
         rank.fill(64);
         rank.queue.synchronize().unwrap();
@@ -193,9 +194,10 @@ fn calls_on_two_queues_run_in_the_order_of_their_submission() {
         sleep(Duration::from_millis(5));
         assert!(!second.query().unwrap());
         go.send(()).unwrap();
-        drop(second);
+        seconds.push(second);
     }
-    for rank in &ranks {
+    for (rank, second) in ranks.iter().zip(&seconds) {
+        second.synchronize().unwrap();
         assert_eq!(rank.read(0), 6);
     }
     end(ranks);
