@@ -35,14 +35,15 @@ class Runtime:
     name: str
     launch_wait: Bar
     enqueue: Bar | None
+    persistent: Bar | None
     simple: float
     product: float
 
 
 RUNTIMES = [
-    Runtime("intel", Bar(1.0, "raw", above=150), Bar(1.0, "raw", above=60), simple=0.8, product=0.4),
-    Runtime("pocl", Bar(1.05, "raw"), None, simple=0.6, product=0.2),
-    Runtime("pocl_basic", Bar(1.0, "raw", above=150), Bar(1.0, "raw", above=60), simple=0.6, product=0.2),
+    Runtime("intel", Bar(1.0, "raw", above=150), Bar(1.0, "raw", above=60), Bar(0.3, "raw"), simple=0.8, product=0.4),
+    Runtime("pocl", Bar(1.05, "raw"), None, None, simple=0.6, product=0.2),
+    Runtime("pocl_basic", Bar(1.0, "raw", above=150), Bar(1.0, "raw", above=60), None, simple=0.6, product=0.2),
 ]
 
 
@@ -95,10 +96,17 @@ def metrics_of(subjects: Subjects, runtime: Runtime) -> list[Metric]:
         )
 
     enqueue = () if runtime.enqueue is None else (runtime.enqueue,)
+    persistent = () if runtime.persistent is None else (runtime.persistent,)
     return [
         metric("launch_wait", {US: "launch_wait", "raw": "raw_launch_wait"}, runtime.launch_wait, figure=nanoseconds),
         metric("enqueue_1000", {US: "enqueue", "raw": "raw_enqueue"}, *enqueue, figure=per_node),
         metric("replay", {US: "replay", "raw": "raw_enqueue"}, Bar(1.0, "raw"), figure=per_node),
+        metric(
+            "replay_persistent",
+            {US: "replay_persistent", "node_by_node": "enqueue_dialect", "raw": "raw_enqueue_dialect"},
+            *persistent,
+            figure=per_node,
+        ),
         metric(
             "copy",
             {US: "copy", "raw": "raw_copy"},

@@ -19,14 +19,22 @@ using bench::RawOpenCl;
 constexpr size_t COPY_BYTES = 64 << 20;
 constexpr size_t ONE = 1;
 
-// The kernel that adds 1 to a float, on Outrigger's side.
+// The kernel that adds 1 to a float, in the dialect: a graph of it is one launch. `kernels` lies in benches/peers.
+std::string add_one_in_dialect(const std::string& kernels) {
+  const std::string headers = kernels.substr(0, kernels.rfind('/')) + "/../../include/outrigger/";
+  return "#define OTR_GROUP_SIZE 1\n" + bench::read_text(headers + "dialect.h") +
+         bench::read_text(headers + "dialect_functions.h") +
+         "OTR_KERNEL(add_one)(OTR_ITEM OTR_GLOBAL f32* value) { value[0] += 1.0f; }\n";
+}
+
+// A kernel that adds 1 to a float, on Outrigger's side.
 class Launches {
  public:
-  Launches() {
+  explicit Launches(const std::string& text) {
     otr_module_params_t params{};
     params.struct_size = sizeof params;
-    params.code = bench::ADD_ONE;
-    params.size = std::string(bench::ADD_ONE).size();
+    params.code = text.data();
+    params.size = text.size();
     params.format = OTR_CODE_OPENCL_C;
     otr_module_t module = 0;
     ok(otr_module_load(0, &params, &module));
@@ -102,8 +110,8 @@ class Launches {
 // The same by hand.
 class RawLaunches {
  public:
-  explicit RawLaunches(const RawOpenCl& cl) : cl_(cl), value_{cl.alloc(sizeof(float))} {
-    kernel_ = RawOpenCl::kernel(cl.compile(bench::ADD_ONE, ""), "add_one");
+  RawLaunches(const RawOpenCl& cl, const std::string& text) : cl_(cl), value_{cl.alloc(sizeof(float))} {
+    kernel_ = RawOpenCl::kernel(cl.compile(text, ""), "add_one");
   }
 
   double launch_wait(int64_t repetitions) const {
@@ -194,8 +202,11 @@ std::function<double(int64_t)> raw_copies(Copies& copies, const RawOpenCl& cl) {
 // `kernels` is the file with the operators by hand.
 int program(const char* self, const std::string& kernels) {
   const RawOpenCl cl;
-  const Launches ours;
-  const RawLaunches raw(cl);
+  const Launches ours(bench::ADD_ONE);
+  const RawLaunches raw(cl, bench::ADD_ONE);
+  const std::string text = add_one_in_dialect(kernels);
+  const Launches tasks(text);
+  const RawLaunches raw_tasks(cl, text);
   Copies copies;
   bench::Starts starts(self, kernels);
   std::vector<bench::Measure> measures{
@@ -204,6 +215,9 @@ int program(const char* self, const std::string& kernels) {
       {"enqueue", [&](int64_t n) { return ours.enqueue(n); }},
       {"raw_enqueue", [&](int64_t n) { return raw.enqueue(n); }},
       {"replay", [&](int64_t n) { return ours.replay(n); }},
+      {"replay_persistent", [&](int64_t n) { return tasks.replay(n); }},
+      {"enqueue_dialect", [&](int64_t n) { return tasks.enqueue(n); }},
+      {"raw_enqueue_dialect", [&](int64_t n) { return raw_tasks.enqueue(n); }},
       {"copy", outrigger_copies(copies)},
       {"raw_copy", raw_copies(copies, cl)},
   };

@@ -38,7 +38,7 @@ impl Error {
     /// An error from a driver's `last_error` text.
     ///
     /// Where the text ends in `[label=NAME submission=NUMBER]`, as [`failure_text`] writes it, the tail
-    /// becomes [`label`](Self::label) and [`submission`](Self::submission).
+    /// becomes [`label`](Self::label) and [`submission`](Self::submission), where the number 0 is none.
     #[cold]
     pub(crate) fn from_driver(code: Code, text: &str) -> Self {
         let mut inner = Inner {
@@ -50,7 +50,7 @@ impl Error {
         if let Some((message, label, submission)) = split_failure_text(text) {
             inner.message = message.to_owned();
             inner.label = (!label.is_empty()).then(|| label.to_owned());
-            inner.submission = Some(submission);
+            inner.submission = (submission > 0).then_some(submission);
         }
         Self(Box::new(inner))
     }
@@ -101,7 +101,7 @@ impl fmt::Debug for Error {
 ///
 /// Any driver may end the text of a failed `queue_synchronize`, `queue_query`, `event_synchronize` or
 /// `event_query` in ` [label=NAME submission=NUMBER]`: the label of the launch (empty if it had none)
-/// and the number of the command in its queue, from 1.
+/// and the number of the command in its queue, from 1, or 0 where that is not known.
 pub(crate) fn failure_text(message: &str, label: &str, submission: u64) -> String {
     format!("{message}{TAIL}{label}{TAIL_SUBMISSION}{submission}]")
 }
@@ -130,6 +130,11 @@ mod tests {
         );
         let unnamed = Error::from_driver(Code::EXECUTION, &failure_text("it broke", "", 1));
         assert_eq!((unnamed.label(), unnamed.submission()), (None, Some(1)));
+        let unnumbered = Error::from_driver(Code::EXECUTION, &failure_text("x", "add", 0));
+        assert_eq!(
+            (unnumbered.label(), unnumbered.submission()),
+            (Some("add"), None)
+        );
     }
 
     #[test]

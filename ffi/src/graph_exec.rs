@@ -163,10 +163,12 @@ api! {
         Ok(())
     }
 
-    /// Compares the time of a replay with that of submitting its nodes one by one, and waits. Each time
-    /// is the best of some rounds. The result is JSON: `nodes`, `replay_ns`, `node_by_node_ns`,
-    /// `slower`. Memory is restored afterwards. Every round calls host functions and draws random
-    /// numbers. Free the result with otr_string_free.
+    /// Compares the time of a replay with that of the other ways to run its nodes, and waits. Each time
+    /// is the best of some rounds. The result is JSON: `nodes`; `replay_ns`; `node_by_node_ns`, one
+    /// command of the driver for each; `native_ns`, one launch of a graph of the driver, or null where
+    /// there is none; `host_ns`, one launch of a host kernel, or null if the replay is none; `slower`,
+    /// whether the replay takes longer than node by node. Memory is restored afterwards. Every round
+    /// calls host functions and draws random numbers. Free the result with otr_string_free.
     fn otr_graph_cost(exec: otr_graph_exec_t, stream: otr_stream_t, json: *mut *mut c_char) {
         let out = Out::new(json, "json")?;
         let stream = hooks::stream(stream)?;

@@ -171,11 +171,17 @@ impl Graph {
         let slots = slots_of(&data);
         check_slots(&data, &slots)?;
         let program = Program::new(&data, &schedule, threads, &slot_ranges(&slots), None)?;
-        let native = match mode {
+        let (mode, native) = match mode {
             // SAFETY: no replay runs, because nobody else has the program yet. The exec keeps data and program, and
             // retires them together with the driver's graph.
-            ExecMode::Native => Some(unsafe { Native::new(device, &program) }?),
-            _ => None,
+            ExecMode::Native => match unsafe { Native::new(device, &program) } {
+                // Nobody asked for this way, and the other one takes all nodes.
+                Err(error) if error.code() == Code::UNSUPPORTED && !flags.native => {
+                    (ExecMode::Submit, None)
+                }
+                native => (mode, Some(native?)),
+            },
+            _ => (mode, None),
         };
         let shown = Shown::new(&data, &schedule, &slots);
         let replayed = replayed(&data, &schedule);
@@ -439,6 +445,30 @@ impl Look<'_> {
         let begun = Instant::now();
         // SAFETY: as in `again`.
         unsafe { submit::submit(self.stream, &program) }?;
+        self.stream.synchronize()?;
+        Ok(begun.elapsed())
+    }
+
+    /// The driver's graph of the nodes with the changes of the last replay; `None` if the driver has none for them.
+    pub(super) fn native(&mut self) -> Result<Option<Native>> {
+        let program = self.program()?;
+        // A graph of the driver has no conditional nodes.
+        if !program.data.store.bodies.is_empty() {
+            return Ok(None);
+        }
+        // SAFETY: no replay is running, and no other one begins before the turn ends, which is after the last launch.
+        match unsafe { Native::new(self.exec.device, &program) } {
+            Ok(native) => Ok(Some(native)),
+            Err(error) if error.code() == Code::UNSUPPORTED => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Launches a driver's graph of the nodes, waits, and returns how long that took.
+    pub(super) fn launch(&mut self, native: &Native) -> Result<Duration> {
+        let begun = Instant::now();
+        // SAFETY: the graph keeps the memory of its nodes alive.
+        unsafe { native.launch(self.stream) }?;
         self.stream.synchronize()?;
         Ok(begun.elapsed())
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::capture::Stream;
 use crate::dag::{Access, Dag, NodeId};
 use crate::data::{Command, GraphData};
-use crate::exec::{GraphExec, Look};
+use crate::exec::{ExecMode, GraphExec, Look};
 use crate::program::Program;
 use crate::{Error, Result};
 
@@ -67,10 +67,11 @@ impl GraphExec {
         Ok(described(&program.data, &times))
     }
 
-    /// Compares what a replay costs with submitting its nodes one by one, as eager work does, and waits. Returns the
-    /// best of some rounds each, as JSON: `nodes`, `replay_ns`, `node_by_node_ns`, and `slower`, whether the replay takes
-    /// more time. Each round calls host functions and draws random numbers. The memory of the graph is restored
-    /// afterwards.
+    /// Compares what a replay costs with other ways to run the nodes, and waits. Returns the best of some rounds each, as
+    /// JSON: `nodes`; `replay_ns`; `node_by_node_ns`, one command of the driver for each node, as eager work is submitted;
+    /// `native_ns`, one launch of a graph of the driver, or null if it has none for these nodes; `host_ns`, one launch of a
+    /// host kernel, or null if a replay is none; and `slower`, whether the replay takes more time than node by node. Each
+    /// round calls host functions and draws random numbers. The memory of the graph is restored afterwards.
     ///
     /// # Errors
     /// Those of a replay.
@@ -78,29 +79,33 @@ impl GraphExec {
         const ROUNDS: usize = 5;
         let mut look = self.look(stream)?;
         let program = look.program()?;
+        let native = look.native()?;
         let memory = Memory::of(&program);
         let saved = memory.save(&mut look)?;
-        let times: Result<Vec<_>> = (0..ROUNDS)
-            .map(|_| Ok((look.replay()?, look.node_by_node()?)))
-            .collect();
+        let (mut replay, mut alone) = (Duration::MAX, Duration::MAX);
+        let mut launched = native.as_ref().map(|_| Duration::MAX);
+        let mut measure = || -> Result<()> {
+            for _ in 0..ROUNDS {
+                replay = replay.min(look.replay()?);
+                alone = alone.min(look.node_by_node()?);
+                if let Some((best, native)) = launched.as_mut().zip(native.as_ref()) {
+                    *best = look.launch(native)?.min(*best);
+                }
+            }
+            Ok(())
+        };
+        let measured = measure();
         memory.restore(&mut look, &saved)?;
         drop(look);
-        let times = times?;
+        measured?;
         let nanoseconds = |time: Duration| time.as_nanos() as u64;
-        let replay = times
-            .iter()
-            .map(|one| nanoseconds(one.0))
-            .min()
-            .unwrap_or(0);
-        let alone = times
-            .iter()
-            .map(|one| nanoseconds(one.1))
-            .min()
-            .unwrap_or(0);
+        let host = (self.info().mode == ExecMode::Launch).then_some(replay);
         Ok(json!({
             "nodes": self.info().nodes,
-            "replay_ns": replay,
-            "node_by_node_ns": alone,
+            "replay_ns": nanoseconds(replay),
+            "node_by_node_ns": nanoseconds(alone),
+            "native_ns": launched.map(nanoseconds),
+            "host_ns": host.map(nanoseconds),
             "slower": replay > alone,
         }))
     }

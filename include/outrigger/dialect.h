@@ -51,12 +51,23 @@
  *       OTR_VECTOR(T, N) is the type of N numbers in one value, for f32 and f64 and N of 4, 8 and 16. OTR_VECTOR_LOAD(T, N,
  *       pointer) and OTR_VECTOR_STORE(T, N, pointer, vector) take a pointer to T of the group or of the item, and
  *       OTR_VECTOR_FMA(T, N, x, y, z) is x y + z for a number and two vectors.
+ *   D16 With OTR_TASKS 1 in front of this header a kernel is a function that other code calls, once for each group: OTR_ITEM is the
+ *       group's otr_place_t, as it always is in plain C. So one program runs the groups of several texts.
+ *       OTR_ENTRY(name)(OTR_ENTRY_ITEM parameters) is the kernel that the host launches then. On a group size of 1 OTR_SHARED is an
+ *       array of the item's own; in OpenCL C a text with OTR_SHARED has no such form for larger groups. OTR_FENCE() orders
+ *       what an item reads and writes in OTR_GLOBAL memory in front of it and behind it, as the items of all groups see it.
+ *   D17 Outrigger puts texts of one group size together by itself, if each parameter of a kernel stands in the text as a type
+ *       and a name, whole lines with conditions apart. A text that has none of this is launched by itself.
  */
 #ifndef OUTRIGGER_DIALECT_H
 #define OUTRIGGER_DIALECT_H
 
 /* Grows with every change that a text can see. Whoever keeps compiled code has it in the key. */
-#define OTR_DIALECT_VERSION 2
+#define OTR_DIALECT_VERSION 3
+
+#ifndef OTR_TASKS
+#define OTR_TASKS 0
+#endif
 
 #define OTR_JOIN2_(a, b) a##b
 #define OTR_JOIN2(a, b) OTR_JOIN2_(a, b)
@@ -64,6 +75,13 @@
 #define OTR_JOIN3(a, b, c) OTR_JOIN3_(a, b, c)
 
 /* ---- The language -------------------------------------------------------------------------- */
+
+/* The place of a group in its grid, where a caller gives it to a kernel as the first argument: in plain C and for tasks. */
+#define OTR_PLACES \
+  typedef struct otr_place { \
+    i32 group[3]; \
+    i32 count[3]; \
+  } otr_place_t;
 
 #if defined(__OPENCL_VERSION__)
 #define OTR_OPENCL 1
@@ -98,19 +116,44 @@ typedef double f64;
 #ifndef OTR_GROUP_SIZE
 #define OTR_GROUP_SIZE 64
 #endif
-#define OTR_KERNEL(name) __kernel __attribute__((reqd_work_group_size(OTR_GROUP_SIZE, 1, 1))) void name
+#define OTR_ENTRY(name) __kernel __attribute__((reqd_work_group_size(OTR_GROUP_SIZE, 1, 1))) void name
+#define OTR_ENTRY_ITEM
 #define OTR_FUNCTION static inline
 #define OTR_GLOBAL __global
+#if OTR_TASKS && OTR_GROUP_SIZE == 1
+#define OTR_LOCAL
+#define OTR_SHARED(type, name, count) type name[count]
+#else
 #define OTR_LOCAL __local
+#define OTR_SHARED(type, name, count) __local type name[count]
+#endif
 #define OTR_CONSTANT __constant
 #define OTR_RESTRICT restrict
-#define OTR_SHARED(type, name, count) __local type name[count]
+#define OTR_LANE ((i32)get_local_id(0))
+#if OTR_TASKS
+OTR_PLACES
+#define OTR_KERNEL(name) static void name
+#define OTR_ITEM const otr_place_t *otr_place,
+#define OTR_ITEM_ARGUMENT otr_place,
+#define OTR_ITEM_ONLY const otr_place_t* otr_place
+#define OTR_GROUP_ID(d) (otr_place->group[d])
+#define OTR_GROUP_COUNT(d) (otr_place->count[d])
+#else
+#define OTR_KERNEL(name) OTR_ENTRY(name)
 #define OTR_ITEM
 #define OTR_ITEM_ARGUMENT
 #define OTR_ITEM_ONLY void
-#define OTR_LANE ((i32)get_local_id(0))
 #define OTR_GROUP_ID(d) ((i32)get_group_id(d))
 #define OTR_GROUP_COUNT(d) ((i32)get_num_groups(d))
+#endif
+/* OpenCL C 1.2 has a fence of the group alone; a compiler made of Clang has the other one in all versions. */
+#define OTR_FENCE() mem_fence(CLK_GLOBAL_MEM_FENCE)
+#ifdef __has_builtin
+#if __has_builtin(__c11_atomic_thread_fence)
+#undef OTR_FENCE
+#define OTR_FENCE() __c11_atomic_thread_fence(__ATOMIC_SEQ_CST)
+#endif
+#endif
 #if OTR_GROUP_SIZE == 1
 #define OTR_BARRIER()
 #define OTR_BARRIER_GLOBAL()
@@ -191,19 +234,36 @@ typedef double f64;
 #ifndef OTR_GROUP_SIZE
 #define OTR_GROUP_SIZE 64
 #endif
-#define OTR_KERNEL(name) extern "C" __global__ void __launch_bounds__(OTR_GROUP_SIZE) name
+#define OTR_ENTRY(name) extern "C" __global__ void __launch_bounds__(OTR_GROUP_SIZE) name
+#define OTR_ENTRY_ITEM
 #define OTR_FUNCTION static __device__ inline
 #define OTR_GLOBAL
 #define OTR_LOCAL
 #define OTR_CONSTANT static __device__ const
 #define OTR_RESTRICT __restrict__
+#if OTR_TASKS && OTR_GROUP_SIZE == 1
+#define OTR_SHARED(type, name, count) type name[count]
+#else
 #define OTR_SHARED(type, name, count) __shared__ type name[count]
+#endif
+#define OTR_LANE ((i32)threadIdx.x)
+#if OTR_TASKS
+OTR_PLACES
+#define OTR_KERNEL(name) static __device__ void name
+#define OTR_ITEM const otr_place_t *otr_place,
+#define OTR_ITEM_ARGUMENT otr_place,
+#define OTR_ITEM_ONLY const otr_place_t* otr_place
+#define OTR_GROUP_ID(d) (otr_place->group[d])
+#define OTR_GROUP_COUNT(d) (otr_place->count[d])
+#else
+#define OTR_KERNEL(name) OTR_ENTRY(name)
 #define OTR_ITEM
 #define OTR_ITEM_ARGUMENT
 #define OTR_ITEM_ONLY
-#define OTR_LANE ((i32)threadIdx.x)
 #define OTR_GROUP_ID(d) ((i32)((d) == 0 ? blockIdx.x : (d) == 1 ? blockIdx.y : blockIdx.z))
 #define OTR_GROUP_COUNT(d) ((i32)((d) == 0 ? gridDim.x : (d) == 1 ? gridDim.y : gridDim.z))
+#endif
+#define OTR_FENCE() __threadfence()
 #if OTR_GROUP_SIZE == 1
 #define OTR_BARRIER()
 #define OTR_BARRIER_GLOBAL()
@@ -267,15 +327,13 @@ typedef uint64_t u64;
 typedef float f32;
 typedef double f64;
 
-/* The place of a group in its grid. A caller in C gives it to a kernel as the first argument. */
-typedef struct otr_place {
-  i32 group[3];
-  i32 count[3];
-} otr_place_t;
+OTR_PLACES
 
 #undef OTR_GROUP_SIZE
 #define OTR_GROUP_SIZE 1
 #define OTR_KERNEL(name) void name
+#define OTR_ENTRY(name) OTR_KERNEL(name)
+#define OTR_ENTRY_ITEM OTR_ITEM
 #define OTR_FUNCTION static inline __attribute__((unused))
 #define OTR_GLOBAL
 #define OTR_LOCAL
@@ -290,6 +348,7 @@ typedef struct otr_place {
 #define OTR_GROUP_COUNT(d) (otr_place->count[d])
 #define OTR_BARRIER()
 #define OTR_BARRIER_GLOBAL()
+#define OTR_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
 
 #define OTR_HAS_VECTORS 1
 #define OTR_VECTOR(T, N) OTR_JOIN3(T, x, N)
@@ -707,47 +766,6 @@ OTR_FUNCTION f64 otr_atomic_add_f64(OTR_GLOBAL f64* p, f64 v) {
   }
 }
 #endif
-#endif
-
-/* ---- Folds of a group ---------------------------------------------------------------------- */
-
-#if OTR_GROUP_SIZE == 1
-#define OTR_FOLD(T, name, step) \
-  OTR_FUNCTION T otr_group_##name##_##T(OTR_ITEM T value, OTR_LOCAL T* scratch) { \
-    (void)scratch; \
-    OTR_UNUSED_ITEM; \
-    return value; \
-  }
-#else
-#define OTR_FOLD(T, name, step) \
-  OTR_FUNCTION T otr_group_##name##_##T(OTR_ITEM T value, OTR_LOCAL T* scratch) { \
-    i32 lane = OTR_LANE; \
-    scratch[lane] = value; \
-    OTR_BARRIER(); \
-    for (i32 width = OTR_GROUP_SIZE / 2; width > 0; width >>= 1) { \
-      if (lane < width) scratch[lane] = step(scratch[lane], scratch[lane + width]); \
-      OTR_BARRIER(); \
-    } \
-    T result = scratch[0]; \
-    OTR_BARRIER(); \
-    return result; \
-  }
-#endif
-#if OTR_C
-#define OTR_UNUSED_ITEM (void)otr_place
-#else
-#define OTR_UNUSED_ITEM
-#endif
-#define OTR_FOLDS(T) \
-  OTR_FOLD(T, sum, otr_add_##T) \
-  OTR_FOLD(T, prod, otr_mul_##T) \
-  OTR_FOLD(T, max, otr_max_##T) \
-  OTR_FOLD(T, min, otr_min_##T)
-OTR_FOLDS(f32)
-OTR_FOLDS(i32)
-OTR_FOLDS(i64)
-#if OTR_HAS_F64
-OTR_FOLDS(f64)
 #endif
 
 #endif /* OUTRIGGER_DIALECT_H */

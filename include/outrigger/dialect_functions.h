@@ -90,4 +90,45 @@ OTR_FUNCTION f32 otr_uniform_f32(u64 seed, u64 offset, u64 position) {
   return otr_fraction_f32(words[position & 3], 24);
 }
 
+/* ---- Folds of a group ---------------------------------------------------------------------- */
+
+#if OTR_GROUP_SIZE == 1
+#define OTR_FOLD(T, name, step) \
+  OTR_FUNCTION T otr_group_##name##_##T(OTR_ITEM T value, OTR_LOCAL T* scratch) { \
+    (void)scratch; \
+    OTR_UNUSED_ITEM; \
+    return value; \
+  }
+#else
+#define OTR_FOLD(T, name, step) \
+  OTR_FUNCTION T otr_group_##name##_##T(OTR_ITEM T value, OTR_LOCAL T* scratch) { \
+    i32 lane = OTR_LANE; \
+    scratch[lane] = value; \
+    OTR_BARRIER(); \
+    for (i32 width = OTR_GROUP_SIZE / 2; width > 0; width >>= 1) { \
+      if (lane < width) scratch[lane] = step(scratch[lane], scratch[lane + width]); \
+      OTR_BARRIER(); \
+    } \
+    T result = scratch[0]; \
+    OTR_BARRIER(); \
+    return result; \
+  }
+#endif
+#if OTR_C || OTR_TASKS
+#define OTR_UNUSED_ITEM (void)otr_place
+#else
+#define OTR_UNUSED_ITEM
+#endif
+#define OTR_FOLDS(T) \
+  OTR_FOLD(T, sum, otr_add_##T) \
+  OTR_FOLD(T, prod, otr_mul_##T) \
+  OTR_FOLD(T, max, otr_max_##T) \
+  OTR_FOLD(T, min, otr_min_##T)
+OTR_FOLDS(f32)
+OTR_FOLDS(i32)
+OTR_FOLDS(i64)
+#if OTR_HAS_F64
+OTR_FOLDS(f64)
+#endif
+
 #endif /* OUTRIGGER_DIALECT_FUNCTIONS_H */

@@ -19,10 +19,10 @@
  *   R4  Every function returns a code. On failure it has changed nothing and written no output.
  *   R5  `last_error` gives the text of the calling thread's most recent failed call: what was wrong,
  *       and what would be right. It is never NULL and is valid until the thread's next call. The
- *       text of a failed command ends in ` [label=NAME submission=NUMBER]` where both are known:
- *       the label of its launch, and the number of the command in its queue, from 1. Copies, fills,
- *       launches and host calls count; records of events do not. Whether a wait for an event counts,
- *       and a copy or fill of 0 bytes, is the driver's choice.
+ *       text of a failed command ends in ` [label=NAME submission=NUMBER]` where one is known:
+ *       the label of its launch, and the number of the command in its queue, from 1; without a known
+ *       number it is 0. Copies, fills, launches and host calls count; records of events do not.
+ *       Whether a wait for an event counts, and a copy or fill of 0 bytes, is the driver's choice.
  *   R6  No function throws, unwinds, exits, or prints. This is about the driver's own code: it turns off
  *       what an SDK below it prints, as far as the SDK lets it, and the rest is not the driver's fault.
  *   R7  An argument that the driver can check cheaply (NULL, index, size, flag) is checked, and
@@ -123,7 +123,8 @@
  *       changes nothing. `from` stays as it is, and the host's. `update_part` compares and updates a
  *       run of commands. They are numbered from 0 in the order of their calls, without waits for
  *       events; a launch of a graph is one.
- *   R36 `destroy` returns without waiting: launches that were submitted still run.
+ *   R36 `destroy` returns without waiting: launches that were submitted still run. A graph may hold
+ *       memory of its device until it is destroyed and they have finished.
  * Virtual memory (the optional group `virtual_memory`)
  *   R37 Addresses, sizes and alignments are multiples of the device's `granularity`, a power of two of
  *       at least `address_alignment`. `reserve` gives a range of addresses of that device, without

@@ -1457,10 +1457,12 @@ otr_status_t *otr_graph_exec_info(otr_graph_exec_t exec, otr_graph_exec_info_t *
 // it with otr_string_free. OTR_ERR_UNSUPPORTED if a node is an operator of the driver.
 otr_status_t *otr_graph_profile(otr_graph_exec_t exec, otr_stream_t stream, char **json);
 
-// Compares the time of a replay with that of submitting its nodes one by one, and waits. Each time
-// is the best of some rounds. The result is JSON: `nodes`, `replay_ns`, `node_by_node_ns`,
-// `slower`. Memory is restored afterwards. Every round calls host functions and draws random
-// numbers. Free the result with otr_string_free.
+// Compares the time of a replay with that of the other ways to run its nodes, and waits. Each time
+// is the best of some rounds. The result is JSON: `nodes`; `replay_ns`; `node_by_node_ns`, one
+// command of the driver for each; `native_ns`, one launch of a graph of the driver, or null where
+// there is none; `host_ns`, one launch of a host kernel, or null if the replay is none; `slower`,
+// whether the replay takes longer than node by node. Memory is restored afterwards. Every round
+// calls host functions and draws random numbers. Free the result with otr_string_free.
 otr_status_t *otr_graph_cost(otr_graph_exec_t exec, otr_stream_t stream, char **json);
 
 // Runs the nodes in the order in which they were recorded, and then as a replay does, both from

@@ -74,6 +74,9 @@ fn a_captured_stream_records_and_replays() {
                 cost["nodes"] == 2 && cost["node_by_node_ns"].as_u64() > Some(0),
                 "{cost}"
             );
+            let host = cost["host_ns"].as_u64();
+            assert_eq!(host.is_some(), flags != OTR_GRAPH_SUBMIT, "{cost}");
+            assert!(cost["native_ns"].is_null(), "{cost}");
             assert_eq!(download(s, y, 16), before_cost, "the cost leaves no trace");
             let profile = json(&|out| unsafe { otr_graph_profile(exec, s, out) });
             assert_eq!(profile["nodes"][1]["label"], "add", "{profile}");

@@ -189,7 +189,7 @@ class Graph:
         return json.loads(_C.graph_profile(self._handle))
 
     def cost(self) -> Any:
-        """Runs a replay and the nodes one by one, some times each, and waits: what each way took."""
+        """Runs a replay, and the nodes in each other way, some times each, and waits: what each way took."""
         return json.loads(_C.graph_cost(self._handle))
 
     def check(self) -> None:

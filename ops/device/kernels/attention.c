@@ -43,7 +43,7 @@ OTR_FUNCTION T otr_kept(const arguments_t* args, i64 sample, i64 head, i64 query
 }
 
 #if MASK
-#define MASK_PARAMETER OTR_GLOBAL const OTR_MEMORY(M) * mask,
+#define MASK_TYPE M
 #define MASKED(score, sample, head, query, key) \
   do { \
     i64 place = (sample) * args.mask[0] + (head) * args.mask[1] + (query) * args.mask[2] + (key) * args.mask[3]; \
@@ -51,7 +51,7 @@ OTR_FUNCTION T otr_kept(const arguments_t* args, i64 sample, i64 head, i64 query
     score = MASK == 2 ? score + seen : seen != 0 ? score : (T)(-OTR_INFINITY_F32); \
   } while (0)
 #else
-#define MASK_PARAMETER OTR_GLOBAL const OTR_MEMORY(A) * mask,
+#define MASK_TYPE A
 #define MASKED(score, sample, head, query, key) (void)mask
 #endif
 
@@ -65,7 +65,8 @@ OTR_FUNCTION T otr_kept(const arguments_t* args, i64 sample, i64 head, i64 query
 
 #if KIND == 0
 OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLOBAL const OTR_MEMORY(A) * keys,
-    OTR_GLOBAL const OTR_MEMORY(A) * values, MASK_PARAMETER OTR_GLOBAL OTR_MEMORY(A) * out,
+    OTR_GLOBAL const OTR_MEMORY(A) * values, OTR_GLOBAL const OTR_MEMORY(MASK_TYPE) * mask,
+    OTR_GLOBAL OTR_MEMORY(A) * out,
     OTR_GLOBAL OTR_MEMORY(STAT) * sums, const arguments_t args) {
   OTR_SHARED(T, q, D);
   OTR_SHARED(T, weights, BLOCK);
@@ -146,7 +147,8 @@ OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * grads, OTR_GLOBA
 
 #elif KIND == 2
 OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLOBAL const OTR_MEMORY(A) * keys,
-    OTR_GLOBAL const OTR_MEMORY(A) * values, MASK_PARAMETER OTR_GLOBAL const OTR_MEMORY(A) * grads,
+    OTR_GLOBAL const OTR_MEMORY(A) * values, OTR_GLOBAL const OTR_MEMORY(MASK_TYPE) * mask,
+    OTR_GLOBAL const OTR_MEMORY(A) * grads,
     OTR_GLOBAL const OTR_MEMORY(STAT) * sums, OTR_GLOBAL const T* products, OTR_GLOBAL OTR_MEMORY(A) * out,
     const arguments_t args) {
   OTR_SHARED(T, q, D);
@@ -201,7 +203,8 @@ OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLO
 
 #elif KIND == 3
 OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLOBAL const OTR_MEMORY(A) * keys,
-    OTR_GLOBAL const OTR_MEMORY(A) * values, MASK_PARAMETER OTR_GLOBAL const OTR_MEMORY(A) * grads,
+    OTR_GLOBAL const OTR_MEMORY(A) * values, OTR_GLOBAL const OTR_MEMORY(MASK_TYPE) * mask,
+    OTR_GLOBAL const OTR_MEMORY(A) * grads,
     OTR_GLOBAL const OTR_MEMORY(STAT) * sums, OTR_GLOBAL const T* products, OTR_GLOBAL OTR_MEMORY(A) * of_keys,
     OTR_GLOBAL OTR_MEMORY(A) * of_values, const arguments_t args) {
   OTR_SHARED(T, k, D);
@@ -287,7 +290,8 @@ OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLO
   for (i64 name = args.sizes[d] == 1 ? 0 : place[d]; name < (args.sizes[d] == 1 ? (count) : place[d] + 1); name++)
 
 OTR_KERNEL(attention)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * queries, OTR_GLOBAL const OTR_MEMORY(A) * keys,
-    OTR_GLOBAL const OTR_MEMORY(A) * values, MASK_PARAMETER OTR_GLOBAL const OTR_MEMORY(A) * grads,
+    OTR_GLOBAL const OTR_MEMORY(A) * values, OTR_GLOBAL const OTR_MEMORY(MASK_TYPE) * mask,
+    OTR_GLOBAL const OTR_MEMORY(A) * grads,
     OTR_GLOBAL const OTR_MEMORY(STAT) * sums, OTR_GLOBAL const T* products, OTR_GLOBAL OTR_MEMORY(OF_MASK) * of_mask,
     const arguments_t args) {
   const i64 all = args.sizes[0] * args.sizes[1] * args.sizes[2] * args.sizes[3];

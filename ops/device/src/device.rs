@@ -1,6 +1,7 @@
 //! A device as the makers of operators see it: what its code may use, and its compiled kernels.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::sync::Arc;
 
 use outrigger_device::{Code, DType, DeviceProperties, sys};
@@ -12,9 +13,13 @@ use crate::call::{Result, unsupported};
 use crate::kernel::{Below, Kernel, Parameters};
 use crate::source::{Definitions, SourceFormat, Text};
 use crate::tune;
+use crate::unit::{self, Unit, own_text};
 
 /// The kernels of a device so far, by text and definitions. `None` is for what did not compile.
 type Kernels = HashMap<(Text, String), Option<Arc<Kernel>>>;
+
+/// The programs of a device so far, by their units. `None` is for what did not compile.
+type Programs = HashMap<Vec<Arc<Unit>>, Option<Arc<Kernel>>>;
 
 /// A device that takes source.
 pub(crate) struct Device {
@@ -22,6 +27,9 @@ pub(crate) struct Device {
     ordinal: u32,
     format: SourceFormat,
     kernels: Mutex<Kernels>,
+    programs: Mutex<Programs>,
+    /// The units of fills and copies.
+    moves: Mutex<HashMap<Text, Option<Arc<Unit>>>>,
     /// Work-items of a group; 1 where a group runs on one thread.
     group: u32,
     pub(crate) has_f64: bool,
@@ -40,6 +48,31 @@ const LARGEST_GROUP_OF_ACCELERATORS: u32 = 1024;
 /// Work-items of a group on an accelerator.
 const GROUP: u32 = 256;
 
+/// The work-items of a group.
+fn group_of(properties: &DeviceProperties) -> u32 {
+    let limits = &properties.limits;
+    // Where a thread runs the items of a group one after the other, several of them only cost barriers.
+    let is_serial = properties.is_cpu()
+        || limits.sub_group == 1
+        || limits.group > LARGEST_GROUP_OF_ACCELERATORS;
+    let known = [limits.group, limits.block[0]]
+        .into_iter()
+        .filter(|most| *most > 0);
+    let most = known.min().unwrap_or(GROUP);
+    match is_serial {
+        true => 1,
+        false => 1 << most.min(GROUP).ilog2(),
+    }
+}
+
+/// Whether a program can run the tasks of graphs on a device: it takes source, and a thread runs a whole group. Elsewhere
+/// memory of a group is declared where a kernel begins, which a function of a program does not.
+pub(crate) fn has_tasks(properties: &DeviceProperties) -> bool {
+    let limits = &properties.limits;
+    let takes = |format: SourceFormat| limits.takes(format.number());
+    SourceFormat::ALL.into_iter().any(takes) && group_of(properties) == 1
+}
+
 impl Device {
     /// `None` if the device takes no source.
     pub(crate) fn new(
@@ -50,23 +83,14 @@ impl Device {
         let limits = &properties.limits;
         let mut formats = SourceFormat::ALL.into_iter();
         let format = formats.find(|format| limits.takes(format.number()))?;
-        // Where a thread runs the items of a group one after the other, several of them only cost barriers.
-        let is_serial = properties.is_cpu()
-            || limits.sub_group == 1
-            || limits.group > LARGEST_GROUP_OF_ACCELERATORS;
-        let known = [limits.group, limits.block[0]]
-            .into_iter()
-            .filter(|most| *most > 0);
-        let most = known.min().unwrap_or(GROUP);
-        let group = match is_serial {
-            true => 1,
-            false => 1 << most.min(GROUP).ilog2(),
-        };
+        let group = group_of(properties);
         Some(Self {
             below: Arc::clone(below),
             ordinal,
             format,
             kernels: Mutex::default(),
+            programs: Mutex::default(),
+            moves: Mutex::default(),
             group,
             has_f64: limits.features & sys::OTR_FEATURE_F64 != 0,
             has_atomic64: limits.features & sys::OTR_FEATURE_ATOMIC_64 != 0,
@@ -178,9 +202,13 @@ impl Device {
         takes: Parameters,
     ) -> Result<Option<Arc<Kernel>>> {
         let code = definitions.source(text, self.group);
+        let unit = match self.below.recorder {
+            Some(_) => unit_of(&code, text),
+            None => None,
+        };
         let source = Source::new(self.format.number(), code.into_bytes());
         let label = text.label();
-        let loaded = Kernel::load(&self.below, self.ordinal, &source, label, self.group, takes);
+        let loaded = self.load(&source, label, takes, unit);
         match loaded {
             Ok(kernel) => Ok(Some(Arc::new(kernel))),
             Err(refusal) if matches!(refusal.code, Code::INVALID_ARGUMENT | Code::UNSUPPORTED) => {
@@ -193,11 +221,84 @@ impl Device {
         }
     }
 
+    fn load(
+        &self,
+        source: &Source,
+        label: &'static CStr,
+        takes: Parameters,
+        unit: Option<Arc<Unit>>,
+    ) -> Result<Kernel> {
+        let (below, device, group) = (&self.below, self.ordinal, self.group);
+        Kernel::load(below, device, source, label, group, takes, unit)
+    }
+
+    /// The unit of a fill or a copy.
+    pub(crate) fn unit(&self, text: Text) -> Option<Arc<Unit>> {
+        let mut moves = self.moves.lock();
+        let unit = moves.entry(text).or_insert_with(|| {
+            let mut definitions = Definitions::default();
+            definitions.set("CHUNK", crate::plan::CHUNK);
+            unit_of(&definitions.source(text, self.group), text)
+        });
+        unit.clone()
+    }
+
+    /// The program of some units, compiled if it is the first time; `None` if it does not compile.
+    pub(crate) fn program(&self, units: &[Arc<Unit>]) -> Option<Arc<Kernel>> {
+        let known = self.programs.lock().get(units).cloned();
+        if let Some(known) = known {
+            return known;
+        }
+        // Not under the lock, because it takes long.
+        let program = match self.compile_program(units) {
+            Ok(program) => Some(Arc::new(program)),
+            Err(refusal) => {
+                tracing::warn!(target: "outrigger::device", units = units.len(), log = refusal.text,
+                    "the program of a graph cannot be made: its kernels are launched one by one");
+                // What went wrong besides may go right the next time.
+                if !matches!(refusal.code, Code::INVALID_ARGUMENT | Code::UNSUPPORTED) {
+                    return None;
+                }
+                None
+            }
+        };
+        let mut programs = self.programs.lock();
+        programs.entry(units.to_vec()).or_insert(program).clone()
+    }
+
+    pub(crate) fn compile_program(&self, units: &[Arc<Unit>]) -> Result<Kernel> {
+        let source = Source::new(self.format.number(), unit::program(units).into_bytes());
+        let takes = Parameters {
+            addresses: 2,
+            words: 2,
+        };
+        self.load(&source, c"tasks", takes, None)
+    }
+
+    /// The labels and units of the kernels so far.
+    #[cfg(test)]
+    pub(crate) fn units_so_far(&self) -> Vec<(Text, Option<Arc<Unit>>)> {
+        let kernels = self.kernels.lock();
+        let compiled = kernels
+            .iter()
+            .filter_map(|(key, kernel)| Some((key.0, kernel.as_ref()?)));
+        compiled
+            .map(|(text, kernel)| (text, kernel.unit()))
+            .collect()
+    }
+
     /// Lets go of all kernels.
     pub(crate) fn forget(&self) {
+        let programs = std::mem::take(&mut *self.programs.lock());
+        drop(programs);
         let gone = std::mem::take(&mut *self.kernels.lock());
         drop(gone);
     }
+}
+
+/// The unit of a source of ours.
+fn unit_of(source: &str, text: Text) -> Option<Arc<Unit>> {
+    Unit::of(&own_text(source)?, text.label().to_str().ok()?)
 }
 
 /// A type of registers.

@@ -3,16 +3,18 @@
 use std::any::Any;
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_char};
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{NonNull, null, null_mut};
 use std::sync::Arc;
 
 use outrigger_device::{Code, DType, Driver, Error, RawDriver, sys};
 use outrigger_ops::{Call, OperatorId, Tensor, check};
 
 use crate::call::{self, Refusal};
-use crate::device::Device;
+use crate::device::{self, Device};
+use crate::entries::Calls;
 use crate::kernel::Below;
 use crate::operators;
+use crate::recording::Recorder;
 use crate::slots::{Slot, say, say_nothing};
 use crate::source::SourceFormat;
 use crate::work::{Launch, Prepared};
@@ -97,11 +99,15 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     for device in 0..properties.len() as u32 {
         owns.push(names_below(&raw, device)?);
     }
+    let calls = match properties.iter().all(device::has_tasks) && raw.graph().is_none() {
+        true => Calls::below(raw.api(), &raw),
+        false => None,
+    };
     let mut api = Box::new(*raw.api());
     let Some(handle) = NonNull::new(raw.handle()) else {
         return Err(Error::new(Code::INTERNAL, "the driver's handle is NULL"));
     };
-    let below = Below::new(Driver::from_raw(raw)?)?;
+    let below = Below::new(Driver::from_raw(raw)?, calls.map(Recorder::new))?;
     let devices = properties
         .iter()
         .zip(owns)
@@ -142,12 +148,20 @@ pub fn with_kernels(driver: Driver) -> outrigger_device::Result<Driver> {
     api.operators = &raw const *group;
     api.close = Some(entries.close);
     api.last_error = Some(entries.last_error);
+    let recording = below.recorder.is_some().then(|| {
+        let entries = Calls::of(slot.number());
+        let groups = Box::new(Recording::over(below.raw(), entries));
+        groups.put(&mut api, entries);
+        api.graph = &raw const slot.entries().graph;
+        groups
+    });
     let table = &raw const *api;
     let owner: Box<dyn Any + Send + Sync> = Box::new(Owner {
         _slot: slot,
         _library: library,
         _api: api,
         _group: group,
+        _recording: recording,
     });
     // SAFETY: the table is the driver's own, with entries that keep the contract in place of some. All of it lies in
     // the owner, which also keeps the driver below.
@@ -160,6 +174,56 @@ struct Owner {
     _library: Arc<Library>,
     _api: Box<sys::otr_driver_api>,
     _group: Box<sys::otr_operator_api>,
+    _recording: Option<Box<Recording>>,
+}
+
+/// Groups of a driver with entries that recordings see.
+struct Recording {
+    kernel: Option<sys::otr_kernel_api>,
+    timing: Option<sys::otr_timing_api>,
+    peer: Option<sys::otr_peer_api>,
+}
+
+impl Recording {
+    fn over(raw: &RawDriver, entries: &Calls) -> Self {
+        Self {
+            kernel: raw.kernel().map(|group| sys::otr_kernel_api {
+                struct_size: size_of::<sys::otr_kernel_api>(),
+                module_load: Some(entries.module_load),
+                module_unload: Some(entries.module_unload),
+                kernel_get: Some(entries.kernel_get),
+                launch: Some(entries.launch),
+                module_binary: group.module_binary.map(|_| entries.module_binary),
+            }),
+            timing: raw.timing().map(|group| sys::otr_timing_api {
+                event_time: Some(entries.event_time),
+                ..*group
+            }),
+            peer: raw.peer().map(|group| sys::otr_peer_api {
+                copy: Some(entries.peer_copy),
+                ..*group
+            }),
+        }
+    }
+
+    /// Puts the groups and the entries into a table.
+    fn put(&self, api: &mut sys::otr_driver_api, entries: &Calls) {
+        api.kernel = self.kernel.as_ref().map_or(null(), std::ptr::from_ref);
+        api.timing = self.timing.as_ref().map_or(null(), std::ptr::from_ref);
+        api.peer = self.peer.as_ref().map_or(null(), std::ptr::from_ref);
+        api.queue_create = Some(entries.queue_create);
+        api.queue_destroy = Some(entries.queue_destroy);
+        api.queue_query = Some(entries.queue_query);
+        api.queue_synchronize = Some(entries.queue_synchronize);
+        api.queue_wait_event = Some(entries.queue_wait_event);
+        api.event_destroy = Some(entries.event_destroy);
+        api.event_record = Some(entries.event_record);
+        api.event_query = Some(entries.event_query);
+        api.event_synchronize = Some(entries.event_synchronize);
+        api.copy = Some(entries.copy);
+        api.fill = Some(entries.fill);
+        api.host_call = Some(entries.host_call);
+    }
 }
 
 // SAFETY: tables are not written after they were made; R8: their functions may be called from any thread.
@@ -200,6 +264,9 @@ impl Library {
                 .iter()
                 .filter_map(|offer| offer.device.as_ref())
                 .for_each(Device::forget);
+            if let Some(recorder) = &self.below.recorder {
+                recorder.gone.clear();
+            }
         }
         let Some(close) = raw.api().close else {
             return Code::INTERNAL.0;
@@ -210,6 +277,11 @@ impl Library {
             raw.set_closed();
         }
         code
+    }
+
+    /// A device that takes source.
+    pub(crate) fn device(&self, ordinal: u32) -> Option<&Device> {
+        self.devices.get(ordinal as usize)?.device.as_ref()
     }
 
     /// What there is on a device of a driver of ours.
@@ -441,6 +513,10 @@ unsafe extern "C" fn launch(
                 .raw()
                 .operators()
                 .and_then(|group| group.launch);
+            if library.below.records(queue).is_some() {
+                let text = "a graph keeps no operator of the driver's own";
+                return say(found.slot, library, Code::UNSUPPORTED, text);
+            }
             return match entry {
                 // SAFETY: the host's arguments, with the driver's own operator.
                 Some(entry) => say_nothing(unsafe { entry(queue, own.as_ptr(), call, workspace) }),

@@ -9,17 +9,25 @@ use outrigger_modules::{Modules, Source};
 use outrigger_tuner::Tuner;
 
 use crate::call::{Refusal, Result};
+use crate::command::{Command, Stored};
+use crate::recording::Recorder;
+use crate::unit::Unit;
 
 /// The driver below, of which all handles but those of operators are, and what loads code on it.
 pub(crate) struct Below {
     pub(crate) driver: Driver,
     pub(crate) modules: &'static Modules,
     pub(crate) tuner: &'static Tuner,
+    /// What queues record, if this crate gives the driver graphs.
+    pub(crate) recorder: Option<Recorder>,
 }
 
 impl Below {
     /// The driver, with what loads code and chooses variants in this process.
-    pub(crate) fn new(driver: Driver) -> outrigger_device::Result<Arc<Self>> {
+    pub(crate) fn new(
+        driver: Driver,
+        recorder: Option<Recorder>,
+    ) -> outrigger_device::Result<Arc<Self>> {
         let beside = || outrigger_device::own_directory().into_iter().collect();
         let tuner = Tuner::of_process(beside)
             .map_err(|problem| Error::new(Code::INVALID_ARGUMENT, problem.to_string()))?;
@@ -27,12 +35,44 @@ impl Below {
             driver,
             modules: Modules::of_process()?,
             tuner,
+            recorder,
         }))
+    }
+
+    /// The recorder, if the queue records.
+    #[inline]
+    pub(crate) fn records(&self, queue: *mut sys::otr_queue) -> Option<&Recorder> {
+        let recorder = self
+            .recorder
+            .as_ref()
+            .filter(|recorder| !recorder.is_idle())?;
+        recorder.table().records(queue.addr()).then_some(recorder)
+    }
+
+    /// Keeps a command if the queue records; `None` if it does not.
+    pub(crate) fn keep(
+        &self,
+        queue: *mut sys::otr_queue,
+        command: impl FnOnce() -> Result<Command>,
+    ) -> Option<std::result::Result<(), i32>> {
+        let recorder = self.records(queue)?;
+        let kept = command().and_then(|command| recorder.keep(queue, command));
+        Some(kept.map_err(|refusal| refusal.code.0))
     }
 
     /// The driver's entries.
     pub(crate) fn raw(&self) -> &RawDriver {
         self.driver.as_raw()
+    }
+
+    /// A text of the driver's where it has a number of a submission that is not the host's, with 0 in place of it: the driver
+    /// counts the parts of launches of graphs too.
+    pub(crate) fn without_number(&self, text: Option<&CStr>) -> Option<CString> {
+        let is_split = self.recorder.as_ref().is_some_and(Recorder::has_split);
+        let text = text.filter(|_| is_split)?.to_str().ok()?;
+        let (before, number) = text.strip_suffix(']')?.rsplit_once(" submission=")?;
+        number.parse::<u64>().ok()?;
+        CString::new(format!("{before} submission=0]")).ok()
     }
 
     /// The text of this thread's most recent failed call below.
@@ -60,6 +100,8 @@ pub(crate) struct Kernel {
     arguments: Vec<sys::otr_argument>,
     group: u32,
     label: &'static CStr,
+    /// What it is in a program.
+    unit: Option<Arc<Unit>>,
     below: Arc<Below>,
 }
 
@@ -82,6 +124,7 @@ impl Kernel {
         label: &'static CStr,
         group: u32,
         takes: Parameters,
+        unit: Option<Arc<Unit>>,
     ) -> Result<Self> {
         let module = below.modules.load(&below.driver, device, source)?;
         let kernel = module.kernel(Some(label))?;
@@ -99,6 +142,7 @@ impl Kernel {
         });
         Ok(Self {
             kernel,
+            unit,
             addresses: takes.addresses,
             words: takes.words,
             arguments,
@@ -106,6 +150,12 @@ impl Kernel {
             label,
             below: Arc::clone(below),
         })
+    }
+
+    /// What it is in a program.
+    #[cfg(test)]
+    pub(crate) fn unit(&self) -> Option<Arc<Unit>> {
+        self.unit.clone()
     }
 
     /// Puts a launch of so many groups into a queue.
@@ -142,6 +192,12 @@ impl Kernel {
             cost_ns: 0,
             label: self.label.as_ptr(),
         };
+        // SAFETY: the launch lives through the call.
+        let stored = || unsafe { Stored::of(self.kernel.raw(), self.unit.clone(), &launch) };
+        let command = || Ok(Command::Launch(Arc::new(stored()?)));
+        if let Some(kept) = self.below.keep(queue, command) {
+            return kept;
+        }
         let entry = self.below.raw().kernel().and_then(|group| group.launch);
         let Some(entry) = entry else {
             return Err(Code::INTERNAL.0);

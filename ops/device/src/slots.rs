@@ -3,11 +3,14 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
+use std::ptr::null;
 use std::sync::Arc;
 
 use outrigger_device::{Code, sys};
 use parking_lot::RwLock;
 
+use crate::entries;
+use crate::graph;
 use crate::group::{self, Library};
 
 /// The most drivers with kernels at a time.
@@ -30,10 +33,16 @@ impl Slot {
             let mut place = place.write();
             if place.is_none() {
                 *place = Some(Arc::clone(library));
+                let recorder = library.below.recorder.as_ref();
+                entries::set(at, recorder.map_or(null(), std::ptr::from_ref));
                 return Some(Self(at));
             }
         }
         None
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.0
     }
 
     pub(crate) fn entries(&self) -> &'static Entries {
@@ -43,6 +52,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        entries::set(self.0, null());
         let gone = LIBRARIES[self.0].write().take();
         // Not under the lock: it may be the last owner, and modules are unloaded then.
         drop(gone);
@@ -62,6 +72,7 @@ pub(crate) struct Entries {
         *mut sys::otr_operator_answer,
         *mut *mut sys::otr_operator,
     ) -> i32,
+    pub(crate) graph: sys::otr_graph_api,
 }
 
 macro_rules! entries {
@@ -71,6 +82,7 @@ macro_rules! entries {
             close: close::<$slot>,
             names: names::<$slot>,
             prepare: prepare::<$slot>,
+            graph: graph::group::<$slot>(),
         }),*];
     };
 }
@@ -111,20 +123,26 @@ unsafe extern "C" fn last_error<const SLOT: usize>() -> *const c_char {
         return c"the driver is closed".as_ptr();
     };
     let now = library.below.last_error();
-    SAID.with_borrow(|said| match said {
-        Some(said) if said.slot == SLOT && said.below == now => TEXT.with_borrow_mut(|text| {
-            text.clone_from(&said.ours);
-            text.as_ptr()
-        }),
-        _ => library
-            .below
-            .raw()
-            .api()
-            .last_error
-            .map_or(c"".as_ptr(), |below| {
-                // SAFETY: takes nothing; the text is valid until this thread's next call (R5).
-                unsafe { below() }
+    SAID.with_borrow(|said| {
+        let ours = match said {
+            Some(said) if said.slot == SLOT && said.below == now => Some(said.ours.clone()),
+            _ => library.below.without_number(now.as_deref()),
+        };
+        match ours {
+            Some(ours) => TEXT.with_borrow_mut(|text| {
+                *text = ours;
+                text.as_ptr()
             }),
+            None => library
+                .below
+                .raw()
+                .api()
+                .last_error
+                .map_or(c"".as_ptr(), |below| {
+                    // SAFETY: takes nothing; the text is valid until this thread's next call (R5).
+                    unsafe { below() }
+                }),
+        }
     })
 }
 

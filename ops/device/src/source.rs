@@ -6,7 +6,7 @@ use std::fmt::{Display, Write};
 use outrigger_device::sys;
 
 /// The dialect, as a vendor gets it.
-const DIALECT: &str = concat!(
+pub(crate) const DIALECT: &str = concat!(
     include_str!("../../../include/outrigger/dialect.h"),
     include_str!("../../../include/outrigger/dialect_functions.h")
 );
@@ -86,6 +86,8 @@ texts! {
     Pool "pool";
     Attention "attention";
     Generate "generate";
+    Fill "fill";
+    Move "move";
 }
 
 impl Text {

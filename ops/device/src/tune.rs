@@ -95,7 +95,7 @@ pub fn tune(
     [operator, sizes]: [&str; 2],
     again: bool,
 ) -> Result<Choice, Error> {
-    let below = Below::new(driver)?;
+    let below = Below::new(driver, None)?;
     let refuse = |text: String| Error::new(Code::INVALID_ARGUMENT, text);
     let (sizes, dtype) = sizes
         .split_once(':')
@@ -145,7 +145,7 @@ impl std::fmt::Debug for Bench {
 }
 
 fn open(spec: &str) -> outrigger_device::Result<Arc<Below>> {
-    Below::new(Driver::open(&spec.parse()?)?)
+    Below::new(Driver::open(&spec.parse()?)?, None)
 }
 
 fn measure(below: &Arc<Below>, ordinal: u32, work: &Work) -> Result<u64, Refusal> {

@@ -8,6 +8,7 @@ use outrigger_device::{Code, CopyKind, sys};
 use outrigger_ops::Scalar;
 use parking_lot::Mutex;
 
+use crate::command::Command;
 use crate::kernel::{Below, Kernel};
 
 /// An operator of ours, made for a signature.
@@ -164,14 +165,23 @@ impl Launch<'_> {
                 drop(places);
                 self.submitted += 1;
                 let kind = CopyKind::DeviceToHost.raw();
-                // SAFETY: R26: the place lives as long as the operator, which is released after its last launch (R47);
-                // only the host call behind the copy reads it.
-                match unsafe { copy(self.queue, place as u64, wrong, 8, kind) } {
-                    0 => place.cast(),
-                    code => return Err(code),
+                let command = || Command::copy(place as u64, wrong, 8, kind);
+                match self.below.keep(self.queue, command) {
+                    Some(kept) => kept?,
+                    // SAFETY: R26: the place lives as long as the operator, which is released after its last launch (R47);
+                    // only the host call behind the copy reads it.
+                    None => match unsafe { copy(self.queue, place as u64, wrong, 8, kind) } {
+                        0 => {}
+                        code => return Err(code),
+                    },
                 }
+                place.cast()
             }
         };
+        let command = || Command::call(Some(look), place, 0);
+        if let Some(kept) = self.below.keep(self.queue, command) {
+            return kept;
+        }
         // SAFETY: R27: the function calls no driver and does not unwind; what it reads is there until it was called (R47).
         match unsafe { host_call(self.queue, Some(look), place, 0) } {
             0 => Ok(()),
@@ -186,6 +196,11 @@ impl Launch<'_> {
         };
         let pattern = [0_u8; 1];
         self.submitted += 1;
+        // SAFETY: the pattern has one byte.
+        let command = || unsafe { Command::fill(address, bytes, pattern.as_ptr().cast(), 1) };
+        if let Some(kept) = self.below.keep(self.queue, command) {
+            return kept;
+        }
         // SAFETY: R28: a pattern of one byte; R46: the memory is of the call.
         let code = unsafe {
             fill(

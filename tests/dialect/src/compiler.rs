@@ -8,20 +8,23 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libloading::Library;
 
-/// What is put behind a text: a function that calls a kernel for each group of a grid. A kernel takes addresses, and
+/// What is put behind a text: a function that calls a kernel for the groups of a grid from one number on, and each so many
+/// further. A kernel takes addresses, and
 /// then one struct `arguments_t`. Function pointers of other pointer types are called alike here.
 const CALLER: &str = r"
 typedef void (*kernel_t)(void);
 #define PLACE const otr_place_t*
-void otr_run(kernel_t kernel, const uint32_t* grid, const uint64_t* block, uint64_t n) {
+void otr_run(kernel_t kernel, const uint32_t* grid, const uint64_t* block, uint64_t n, uint64_t first, uint64_t step) {
   otr_place_t place = {{0, 0, 0}, {(i32)grid[0], (i32)grid[1], (i32)grid[2]}};
+  uint64_t all = (uint64_t)grid[0] * grid[1] * grid[2];
   arguments_t args;
   memcpy(&args, block + n, sizeof args);
 #define P(k) ((void*)(uintptr_t)block[k])
 #define V void*
-  for (place.group[2] = 0; place.group[2] < place.count[2]; place.group[2]++)
-  for (place.group[1] = 0; place.group[1] < place.count[1]; place.group[1]++)
-  for (place.group[0] = 0; place.group[0] < place.count[0]; place.group[0]++)
+  for (uint64_t number = first; number < all; number += step) {
+  place.group[0] = (i32)(number % grid[0]);
+  place.group[1] = (i32)(number / grid[0] % grid[1]);
+  place.group[2] = (i32)(number / grid[0] / grid[1]);
   switch (n) {
     case 0: ((void (*)(PLACE, arguments_t))kernel)(&place, args); break;
     case 1: ((void (*)(PLACE, V, arguments_t))kernel)(&place, P(0), args); break;
@@ -33,6 +36,7 @@ void otr_run(kernel_t kernel, const uint32_t* grid, const uint64_t* block, uint6
     case 7: ((void (*)(PLACE, V, V, V, V, V, V, V, arguments_t))kernel)(&place, P(0), P(1), P(2), P(3), P(4), P(5), P(6), args); break;
     case 8: ((void (*)(PLACE, V, V, V, V, V, V, V, V, arguments_t))kernel)(&place, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), args); break;
     default: ((void (*)(PLACE, V, V, V, V, V, V, V, V, V, arguments_t))kernel)(&place, P(0), P(1), P(2), P(3), P(4), P(5), P(6), P(7), P(8), args);
+  }
   }
 }
 ";
@@ -67,7 +71,7 @@ fn fresh() -> PathBuf {
 }
 
 /// `otr_run` of a text.
-pub(crate) type RunFn = unsafe extern "C" fn(*const c_void, *const u32, *const u64, u64);
+pub(crate) type RunFn = unsafe extern "C" fn(*const c_void, *const u32, *const u64, u64, u64, u64);
 
 impl Loaded {
     /// Compiles a text. With `checked`, undefined behaviour ends the process.

@@ -1,10 +1,12 @@
 //! The driver `liboutrigger_dialect_driver.so`: the built-in driver `host` as a device that loads source. It takes texts
 //! in the dialect (include/outrigger/dialect.h) under the number of OpenCL C, and compiles them as plain C with `cc`. So
-//! kernels and what launches them are tested where there is no OpenCL. It takes the options of `host`, and four more:
+//! kernels and what launches them are tested where there is no OpenCL. It takes the options of `host`, and six more:
 //!
 //! - `checked=1`: undefined behaviour in a kernel ends the process.
 //! - `sub_group=N`: what the device says of itself; 1 is a device that runs a group on one thread (the default).
 //! - `f64=0`: the device says that it has no f64.
+//! - `threads=N`: how many threads run the groups of a grid, each some of them; 1 is the default.
+//! - `units=N`: how many groups the device says it runs at a time; as many as threads by default.
 //! - `keep=FOLDER`: each text is also written to a file there, for other compilers.
 //!
 //! A module has one kernel, which takes addresses, and then one struct `arguments_t`.
@@ -27,6 +29,8 @@ use outrigger_layers::{Layer, LayerTable, Next, fail, open_with};
 pub struct Dialect {
     checked: bool,
     sub_group: u32,
+    threads: u32,
+    units: u32,
     has_f64: bool,
     keep: Option<PathBuf>,
     code: Mutex<Texts>,
@@ -55,8 +59,9 @@ struct Function {
     run: usize,
 }
 
-/// Words of an argument block in front of the kernel's own: `run`, the kernel, the grid in two, the number of addresses.
-const HEAD: usize = 5;
+/// Words of an argument block in front of the kernel's own: `run`, the kernel, the grid in two, the number of addresses,
+/// that of threads.
+const HEAD: usize = 6;
 
 /// Runs a grid. It is the host function that the driver below knows.
 ///
@@ -76,10 +81,37 @@ unsafe extern "C" fn run_grid(args: *const c_void, args_size: u32, _bias: i64) -
     // SAFETY: R30, R46: functions of a loaded module, and memory that is live until the launch has finished.
     unsafe {
         let run: RunFn = std::mem::transmute(block[0] as usize);
-        let kernel = block[1] as usize as *const c_void;
-        run(kernel, grid.as_ptr(), block[HEAD..].as_ptr(), block[4]);
+        let threads = block[5].min(grid.iter().map(|one| u64::from(*one)).product());
+        let part = |first: u64| {
+            let kernel = block[1] as usize as *const c_void;
+            run(
+                kernel,
+                grid.as_ptr(),
+                block[HEAD..].as_ptr(),
+                block[4],
+                first,
+                threads,
+            );
+        };
+        std::thread::scope(|scope| {
+            for first in 1..threads {
+                scope.spawn(move || part(first));
+            }
+            part(0);
+        });
     }
     Code::OK.0
+}
+
+/// The value of an option that is a number.
+fn number(key: &str, value: &str) -> Result<u32> {
+    let wrong = |_| {
+        Error::new(
+            Code::INVALID_ARGUMENT,
+            format!("{key}={value} is no number"),
+        )
+    };
+    value.parse().map_err(wrong)
 }
 
 impl Dialect {
@@ -88,27 +120,25 @@ impl Dialect {
     /// # Errors
     /// `INVALID_ARGUMENT` for a value that makes no sense.
     pub fn new<'a>(options: &[(&'a str, &'a str)]) -> Result<(Self, Vec<(&'a str, &'a str)>)> {
-        let (mut checked, mut sub_group, mut has_f64, mut keep) = (false, 1, true, None);
+        let (mut checked, mut sub_group, mut threads, mut units) = (false, 1, 1, 0);
+        let (mut has_f64, mut keep) = (true, None);
         let mut rest = Vec::new();
         for (key, value) in options {
             match *key {
                 "checked" => checked = *value != "0",
                 "keep" => keep = Some(PathBuf::from(value)),
                 "f64" => has_f64 = *value != "0",
-                "sub_group" => {
-                    sub_group = value.parse().map_err(|_| {
-                        Error::new(
-                            Code::INVALID_ARGUMENT,
-                            format!("sub_group={value} is no number"),
-                        )
-                    })?;
-                }
+                "sub_group" => sub_group = number(key, value)?,
+                "threads" => threads = number(key, value)?,
+                "units" => units = number(key, value)?,
                 _ => rest.push((*key, *value)),
             }
         }
         let layer = Self {
             checked,
             sub_group,
+            threads,
+            units: units.max(threads),
             has_f64,
             keep,
             code: Mutex::default(),
@@ -157,6 +187,7 @@ impl Layer for Dialect {
                     (*properties).features |= sys::OTR_FEATURE_F64;
                 }
                 (*properties).sub_group = self.sub_group;
+                (*properties).compute_units = self.units;
             }
             code
         }
@@ -340,6 +371,7 @@ impl Layer for Dialect {
             grid[0] | grid[1] << 32,
             grid[2],
             addresses as u64,
+            u64::from(self.threads),
         ];
         let mut block: Vec<u8> = head.iter().flat_map(|word| word.to_ne_bytes()).collect();
         block.extend_from_slice(bytes);

@@ -135,6 +135,7 @@ fn nothing_runs_before_the_launch(context: &Context) -> Verdict {
     launch(&queue, &graph)?;
     holds(&queue, at, 128, 2, "memory after the launch")?;
     equal!(log.values(), [1], "calls");
+    drop(graph);
     bench.finish()
 }
 
@@ -150,6 +151,7 @@ fn a_flush_starts_nothing(context: &Context) -> Verdict {
     launch(&queue, &graph)?;
     queue.synchronize()?;
     equal!(log.values(), [1], "calls after the launch");
+    drop(graph);
     bench.finish()
 }
 
@@ -183,6 +185,7 @@ fn kept(context: &Context, submit: Submit) -> Verdict {
         launch(&queue, &graph)?;
         equal!(state()?, expected, "memory after the launch");
     }
+    drop(graph);
     bench.finish()
 }
 
@@ -198,6 +201,7 @@ fn an_empty_command_is_kept(context: &Context) -> Verdict {
     launch(&queue, &graph)?;
     holds(&queue, at, 64, 1, "memory")?;
     equal!(log.values(), [1], "calls");
+    drop(graph);
     bench.finish()
 }
 
@@ -217,6 +221,7 @@ fn a_host_call_is_kept(context: &Context) -> Verdict {
             "calls after {launches} launches"
         );
     }
+    drop(graph);
     bench.finish()
 }
 
@@ -249,6 +254,7 @@ fn a_kernel_is_kept(context: &Context) -> Verdict {
             "what kernels added"
         );
     }
+    drop(graph);
     bench.finish()
 }
 
@@ -268,6 +274,7 @@ fn a_pattern_is_copied(context: &Context) -> Verdict {
         [1, 2, 3, 4].repeat(16),
         "what was filled"
     );
+    drop(graph);
     bench.finish()
 }
 
@@ -299,6 +306,7 @@ fn a_graph_in_a_graph_keeps_what_it_was(context: &Context) -> Verdict {
         )?;
     }
     equal!(log.values(), [1, 1], "calls");
+    drop(outer);
     bench.finish()
 }
 
@@ -322,6 +330,7 @@ fn a_refused_command_is_left_out(context: &Context) -> Verdict {
         [[1; 32], [3; 32]].concat(),
         "what was recorded around them"
     );
+    drop(graph);
     bench.finish()
 }
 
@@ -340,6 +349,7 @@ fn a_recording_may_be_empty(context: &Context) -> Verdict {
         (0..10).collect::<Vec<_>>(),
         "calls around an empty graph"
     );
+    drop(graph);
     bench.finish()
 }
 
@@ -360,6 +370,7 @@ fn thousands_of_commands_are_kept(context: &Context) -> Verdict {
         expected,
         "what was filled"
     );
+    drop(graph);
     bench.finish()
 }
 
@@ -393,6 +404,7 @@ fn what_was_submitted_before_runs(context: &Context) -> Verdict {
     launch(&queue, &graph)?;
     queue.synchronize()?;
     equal!(log.values(), [1, 2], "calls after the launch");
+    drop(graph);
     bench.finish()
 }
 

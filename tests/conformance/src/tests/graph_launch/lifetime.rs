@@ -48,6 +48,7 @@ fn a_graph_outlives_its_queue(context: &Context) -> Verdict {
     fill(&queue, at, 64, &[0])?;
     launch(&queue, &graph)?;
     holds(&queue, at, 64, 5, "what it fills")?;
+    drop(graph);
     bench.finish()
 }
 
@@ -66,6 +67,7 @@ fn hundreds_are_live(context: &Context) -> Verdict {
         expected,
         "what 300 graphs fill"
     );
+    drop(graphs);
     bench.finish()
 }
 

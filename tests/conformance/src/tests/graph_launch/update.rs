@@ -66,6 +66,7 @@ fn is_for_later_launches(context: &Context) -> Verdict {
         [[1; 64], [2; 64]].concat(),
         "the launch before the update, and the one behind it"
     );
+    drop((graph, other));
     bench.finish()
 }
 
@@ -81,6 +82,7 @@ fn of_a_fill(context: &Context) -> Verdict {
         expected[64 * usize::from(i)..][..64].fill(10 + i);
         equal!(read(&queue, at, 256)?, expected, "update {i}");
     }
+    drop(graph);
     bench.finish()
 }
 
@@ -101,6 +103,7 @@ fn of_copies(context: &Context) -> Verdict {
         [[1; 64], [2; 64], [3; 64], [3; 64]].concat(),
         "the updated copy"
     );
+    drop((graph, other));
     bench.finish()
 }
 
@@ -127,6 +130,7 @@ fn of_a_kernel(context: &Context) -> Verdict {
         [3, 80],
         "what the kernels added"
     );
+    drop(graph);
     bench.finish()
 }
 
@@ -144,6 +148,7 @@ fn of_a_host_call(context: &Context) -> Verdict {
     launch(&queue, &graph)?;
     queue.synchronize()?;
     equal!(log.values(), [1, 2], "calls");
+    drop(graph);
     bench.finish()
 }
 
@@ -173,6 +178,7 @@ fn leaves_the_other(context: &Context) -> Verdict {
         3,
         "the updated graph, when the other is gone",
     )?;
+    drop(graph);
     bench.finish()
 }
 
@@ -183,6 +189,7 @@ fn from_itself(context: &Context) -> Verdict {
     graph.update(&graph)?;
     launch(&queue, &graph)?;
     holds(&queue, at, 64, 6, "what the graph fills")?;
+    drop(graph);
     bench.finish()
 }
 
@@ -209,6 +216,7 @@ fn unchanged(
     fill(&queue, at, 128, &[0])?;
     launch(&queue, &graph)?;
     holds(&queue, at, 128, 1, "the graph is what it was")?;
+    drop((graph, other));
     bench.finish()
 }
 
@@ -263,6 +271,7 @@ fn another_kernel_is_refused(context: &Context) -> Verdict {
     launch(&queue, &graph)?;
     queue.synchronize()?;
     equal!(total.load(Ordering::SeqCst), 1, "what the kernel added");
+    drop((graph, other));
     bench.finish()
 }
 
@@ -279,6 +288,7 @@ fn a_thousand_times(context: &Context) -> Verdict {
         launch(&queue, &graph)?;
     }
     holds(&queue, at, 64, 2, "the last update")?;
+    drop((graphs, graph));
     bench.finish()
 }
 
@@ -347,6 +357,7 @@ fn each_part(context: &Context) -> Verdict {
         "no command, behind the last one"
     );
     equal!(log.values(), [5, 5, 6, 6, 7, 7], "host calls");
+    drop(graph);
     bench.finish()
 }
 
@@ -379,6 +390,7 @@ fn a_part_with_a_kernel(context: &Context) -> Verdict {
         "what the kernels added"
     );
     equal!(log.values(), [1, 2], "host calls");
+    drop(graph);
     bench.finish()
 }
 
@@ -408,6 +420,7 @@ fn parts_of_two_queues(context: &Context) -> Verdict {
         .flat_map(|value| [value; 64])
         .collect();
     equal!(read(&queue, at, 6 * 64)?, expected, "all four fills");
+    drop(graph);
     bench.finish()
 }
 
@@ -468,6 +481,7 @@ fn a_part_leaves_copies(context: &Context) -> Verdict {
         [[1; 64], [2; 64], [3; 64], [8; 64]].concat(),
         "what the updated outer graph fills"
     );
+    drop((graph, part, outer));
     bench.finish()
 }
 
@@ -502,6 +516,7 @@ fn parts_that_do_not_fit(context: &Context) -> Verdict {
         launch(&queue, &graph)?;
         holds(&queue, at, 192, 1, "the graph is what it was")?;
     }
+    drop(graph);
     bench.finish()
 }
 
@@ -539,5 +554,6 @@ fn random_parts(context: &Context) -> Verdict {
             equal!(read(&queue, at, size as usize)?, expected, "round {round}");
         }
     }
+    drop(graph);
     bench.finish()
 }

@@ -45,6 +45,7 @@ fn queues_fork_and_join(context: &Context) -> Verdict {
     holds(&first, at, 192, 0, "memory before the launch")?;
     launch(&first, &graph)?;
     holds(&first, at, 192, 6, "memory after the launch")?;
+    drop(graph);
     bench.finish()
 }
 
@@ -76,6 +77,7 @@ fn order_between_queues_is_kept(context: &Context) -> Verdict {
             "what the last of ten steps wrote",
         )?;
     }
+    drop(graph);
     bench.finish()
 }
 
@@ -99,6 +101,7 @@ fn a_joined_queue_forks(context: &Context) -> Verdict {
     launch(&queues[0], &graph)?;
     holds(&queues[0], at, 64, 4, "what the third queue recorded")?;
     equal!(log.values(), [1, 2, 3], "calls");
+    drop(graph);
     bench.finish()
 }
 
@@ -151,6 +154,7 @@ fn only_the_first_queue_ends_it(context: &Context) -> Verdict {
     let graph = end(&first)?;
     launch(&second, &graph)?;
     holds(&second, at, 64, 2, "what was recorded")?;
+    drop(graph);
     bench.finish()
 }
 
@@ -189,6 +193,7 @@ fn events_are_free_afterwards(context: &Context) -> Verdict {
     check!(!point.query()?, "it serves as ever");
     gate.open();
     point.synchronize()?;
+    drop(graph);
     bench.finish()
 }
 
@@ -249,6 +254,7 @@ fn two_recordings_at_a_time(context: &Context) -> Verdict {
         [[1; 64], [3; 64]].concat(),
         "what both recordings do"
     );
+    drop((one, two));
     bench.finish()
 }
 
@@ -268,5 +274,6 @@ fn other_queues_work_meanwhile(context: &Context) -> Verdict {
     let graph = end(&recording)?;
     launch(&recording, &graph)?;
     holds(&recording, at, 4096, 77, "the recorded work")?;
+    drop(graph);
     bench.finish()
 }

@@ -54,6 +54,7 @@ fn captured(
     holds(&queue, at, 128, 1, "memory before the launch")?;
     launch(&queue, &graph)?;
     holds(&queue, at, 128, 8, "memory after the launch")?;
+    drop(graph);
     bench.finish()
 }
 
@@ -110,6 +111,7 @@ fn a_wait_for_what_has_passed(context: &Context) -> Verdict {
     let graph = end(&queue)?;
     launch(&queue, &graph)?;
     holds(&queue, at, 64, 3, "what was recorded behind the wait")?;
+    drop(graph);
     bench.finish()
 }
 
@@ -121,6 +123,7 @@ fn a_wait_for_an_unrecorded_event(context: &Context) -> Verdict {
     let graph = end(&queue)?;
     launch(&queue, &graph)?;
     queue.synchronize()?;
+    drop(graph);
     bench.finish()
 }
 
@@ -139,6 +142,7 @@ fn a_wait_for_what_has_failed(context: &Context) -> Verdict {
     let graph = end(&queue)?;
     launch(&queue, &graph)?;
     queue.synchronize()?;
+    drop(graph);
     bench.finish()
 }
 
@@ -183,5 +187,6 @@ fn a_joined_queue(context: &Context) -> Verdict {
     second.synchronize()?;
     launch(&second, &graph)?;
     second.synchronize()?;
+    drop(graph);
     bench.finish()
 }
