@@ -85,7 +85,7 @@ pub(crate) const NO_RUNTIME: i32 = 3;
 /// Plays a scene in this process, and writes what was called to standard output.
 pub(crate) fn play(play: &Play<'_>) -> anyhow::Result<()> {
     let end = Instant::now() + Duration::from_secs_f64(play.seconds);
-    // The environment names drivers, so this one is not loaded.
+    // The environment names drivers, so these are none that is loaded.
     let _ = call!(driver_default(c"host?devices=1".as_ptr()));
     if call!(runtime_init()).is_err() {
         std::process::exit(NO_RUNTIME);
