@@ -40,7 +40,11 @@ OTR_FUNCTION void otr_piece(OTR_GLOBAL const i64* table, OTR_GLOBAL const i64* t
 
 OTR_ENTRY(tasks)(OTR_ENTRY_ITEM OTR_GLOBAL const i64* table, OTR_GLOBAL u32* state, const arguments_t args) {
   if (args.workers == 1) {
-    for (i64 at = 0; at < args.tasks; at++) otr_piece(table, table + at * WORDS, 0, table[at * WORDS + GROUPS]);
+    for (i64 at = 0; at < args.tasks; at++) {
+      otr_piece(table, table + at * WORDS, 0, table[at * WORDS + GROUPS]);
+      /* Two tasks may see the same bytes as numbers of two types, which a compiler may take for different memory. */
+      OTR_FENCE();
+    }
     return;
   }
   i64 at = 0;

@@ -24,6 +24,9 @@ pub(crate) struct Unit {
     text: String,
 }
 
+/// The macros of the dialect.
+static MACROS: LazyLock<HashSet<&'static str>> = LazyLock::new(|| Names::of(DIALECT).defined);
+
 /// The words of the dialect, which stay what they are.
 static KNOWN: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
     let mut known = HashSet::new();
@@ -275,7 +278,6 @@ impl<'a> Names<'a> {
         });
         let Self { declared, defined } = &mut names;
         declared.retain(|name| !KNOWN.contains(name) && !defined.contains(name));
-        names.defined.retain(|name| !KNOWN.contains(name));
         names
     }
 
@@ -329,6 +331,10 @@ impl<'a> Names<'a> {
 
     /// The text as a unit, with a function that runs groups of a kernel behind that kernel.
     fn unit(&self, text: &str, kernel: &str, prefix: &str) -> Option<String> {
+        // The end of the unit would take back what the texts behind it need.
+        if !self.defined.is_disjoint(&MACROS) {
+            return None;
+        }
         let mut out = String::with_capacity(text.len() * 2);
         let put = |out: &mut String, word: &str| match self.renamed(word, prefix) {
             Some(renamed) => out.push_str(&renamed),
@@ -627,6 +633,8 @@ OTR_KERNEL(add)(OTR_ITEM OTR_GLOBAL f32* to,
         assert_eq!(own_text(TEXT), None, "no dialect");
         let text = own_text(&source("#define OTR_GROUP_SIZE 1\n")).unwrap();
         assert_eq!(Unit::of(&text, "sub"), None, "no such kernel");
+        let macro_ = ["#define OTR_JOIN2(a, b) a\n", &text].concat();
+        assert_eq!(Unit::of(&macro_, "add"), None, "a macro of the dialect");
         let array = text.replace("f32 last", "f32 last[2]");
         assert_eq!(
             Unit::of(&array, "add"),

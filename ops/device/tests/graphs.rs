@@ -17,26 +17,37 @@ const DIALECT: &str = concat!(
     include_str!("../../../include/outrigger/dialect_functions.h")
 );
 
-/// Two texts that declare and define the same names, and mean different things.
+/// Two texts that declare and define the same names, and mean different things. T and N are also parameters of the
+/// dialect's macros.
 const TEXTS: [&str; 2] = [
     "
 typedef struct { u64 factor, more; } arguments_t;
 #define JOIN(a, b) ((a) * args.factor + (b))
-OTR_FUNCTION u64 join(u64 a, u64 b, arguments_t args) { return JOIN(a, b) + args.more; }
+#define T left
+OTR_FUNCTION u64 join(u64 T, u64 b, arguments_t args) { return JOIN(left, b) + args.more; }
 OTR_KERNEL(mix)(OTR_ITEM OTR_GLOBAL u64* to, OTR_GLOBAL const u64* a, OTR_GLOBAL const u64* b,
     const arguments_t args) {
   i64 at = OTR_GROUP_ID(0) + OTR_GROUP_COUNT(0) * (OTR_GROUP_ID(1) + OTR_GROUP_COUNT(1) * OTR_GROUP_ID(2));
-  to[at] = join(a[at], b[at], args);
+  const u64 left = a[at];
+  {
+    const u64 N = b[at];
+    to[at] = join(left, N, args);
+  }
 }
 ",
     "
 typedef struct { u64 more, factor; } arguments_t;
 #define JOIN(a, b) ((a) - args.factor * (b))
-OTR_FUNCTION u64 join(u64 b, u64 a, arguments_t args) { return JOIN(a, b) ^ args.more; }
+#define N left
+OTR_FUNCTION u64 join(u64 b, u64 N, arguments_t args) { return JOIN(left, b) ^ args.more; }
 OTR_KERNEL(mix)(OTR_ITEM OTR_GLOBAL u64* to, OTR_GLOBAL const u64* a, OTR_GLOBAL const u64* b,
     const arguments_t args) {
   i64 at = OTR_GROUP_ID(0) + OTR_GROUP_COUNT(0) * (OTR_GROUP_ID(1) + OTR_GROUP_COUNT(1) * OTR_GROUP_ID(2));
-  to[at] = join(a[at], b[at], args);
+  const u64 left = a[at];
+  {
+    const u64 T = b[at];
+    to[at] = join(left, T, args);
+  }
 }
 ",
 ];

@@ -19,6 +19,8 @@ void otr_run(kernel_t kernel, const uint32_t* grid, const uint64_t* block, uint6
   uint64_t all = (uint64_t)grid[0] * grid[1] * grid[2];
   arguments_t args;
   memcpy(&args, block + n, sizeof args);
+#undef P
+#undef V
 #define P(k) ((void*)(uintptr_t)block[k])
 #define V void*
   for (uint64_t number = first; number < all; number += step) {
@@ -81,8 +83,11 @@ impl Loaded {
     pub(crate) fn compile(text: &CStr, checked: bool) -> Result<Self, String> {
         let path = fresh();
         let mut command = Command::new("cc");
-        command.args(["-x", "c", "-std=c11", "-O0", "-shared", "-fPIC", "-w"]);
         // Tests compile many texts, and run each on little data.
+        command.args(["-x", "c", "-std=c11", "-O0", "-shared", "-fPIC"]);
+        // A macro that is defined twice is a warning alone. The other two are about vectors that functions return, and about
+        // constants behind conditions.
+        command.args(["-Werror", "-Wno-psabi", "-Wno-div-by-zero"]);
         if checked {
             // Sanitizers that need no runtime library.
             command.args(["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]);
