@@ -216,9 +216,13 @@ impl Run<'_> {
                 self.shim()?;
                 python::sweep(workspace, name, &self.driver(driver)?, dtypes, samples)
             }
-            Work::Torch { driver, device } => {
+            Work::Torch {
+                driver,
+                device,
+                files,
+            } => {
                 self.shim()?;
-                python::torch(workspace, name, &self.driver(driver)?, device)
+                python::torch(workspace, name, &self.driver(driver)?, device, files)
             }
             Work::Hosts => Ok(counted(hosts::run(workspace)?)),
             Work::Fuzz { seconds } => Ok(counted(fuzz::suite(workspace, seconds.into())?)),

@@ -140,6 +140,8 @@ pub(super) enum Work {
     Torch {
         driver: &'static str,
         device: &'static str,
+        /// Of these files; of all for none.
+        files: &'static [&'static str],
     },
     Hosts,
     Fuzz {
@@ -318,7 +320,22 @@ const fn whole_sweep(name: &'static str, driver: &'static str) -> Job {
 }
 
 const fn torch(name: &'static str, driver: &'static str, device: &'static str) -> Job {
-    Job::new(Suite::Torch, name, Work::Torch { driver, device }, 150).narrow()
+    let work = Work::Torch {
+        driver,
+        device,
+        files: &[],
+    };
+    Job::new(Suite::Torch, name, work, 150).narrow()
+}
+
+/// The tests of graphs, where each replay is a launch of a persistent kernel. With `--all` all tests run there.
+const fn graphs(name: &'static str, driver: &'static str) -> Job {
+    let work = Work::Torch {
+        driver,
+        device: "outrigger",
+        files: &["test_graphs.py"],
+    };
+    Job::new(Suite::Torch, name, work, 60).only(Tier::Short)
 }
 
 const fn fuzz(name: &'static str, seconds: u32, tier: Tier) -> Job {
@@ -347,7 +364,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 58] = [
+static JOBS: [Job; 60] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -413,6 +430,8 @@ static JOBS: [Job; 58] = [
     torch("torch library", LIBRARY, "outrigger"),
     torch("torch native", NATIVE, "outrigger"),
     torch("torch second", SECOND, "outrigger"),
+    graphs("graphs opencl", OPENCL),
+    graphs("graphs intel", INTEL),
     torch("torch opencl", OPENCL, "outrigger").only(Tier::Everything),
     torch("torch intel", INTEL, "outrigger").only(Tier::Everything),
     torch("torch mtia", UNIFIED, "mtia"),

@@ -34,14 +34,15 @@ const PYTEST: [&str; 6] = [
     "no:cacheprovider",
 ];
 
-/// The PyTorch tests on `driver`, as `device`. What they need must have been built.
+/// The PyTorch tests of some files, or of all for none, on `driver`, as `device`. What they need must have been built.
 pub(super) fn torch(
     workspace: &Workspace,
     title: &str,
     driver: &DriverSpec,
     device: &str,
+    files: &[&str],
 ) -> anyhow::Result<Counts> {
-    let arguments = ["--ignore=sweep", "--timeout=300"];
+    let arguments = [&["--ignore=sweep", "--timeout=300"], files].concat();
     on_device(workspace, title, driver, device, &arguments)
 }
 
