@@ -11,6 +11,8 @@
 #include <kineto/libkineto.h>
 #include <kineto/output_base.h>
 
+#include <c10/core/DeviceType.h>
+
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -126,7 +128,7 @@ class Session final : public libkineto::IActivityProfilerSession {
       return;
     }
     buffer_ = std::make_unique<libkineto::CpuTraceBuffer>();
-    buffer_->span = libkineto::TraceSpan(start, end, who_am_i());
+    buffer_->span = libkineto::TraceSpan(start, end, device_type());
     buffer_->gpuOpCount = static_cast<int>(work_.size());
     for (const Work& work : work_) {
       show_submission(work, linked);
@@ -190,9 +192,9 @@ class Session final : public libkineto::IActivityProfilerSession {
     int64_t end;
   };
 
-  static std::string who_am_i() {
-    std::string name = who();
-    return name.substr(0, name.find(':'));
+  /// "outrigger", a vendor's name, or "mtia".
+  std::string device_type() const {
+    return c10::DeviceTypeName(words_.type, /*lower_case=*/true);
   }
 
   void push(uint64_t id, std::vector<uint64_t> Places::* stack) {
@@ -307,10 +309,10 @@ class Session final : public libkineto::IActivityProfilerSession {
     return rows_.emplace(work.what.stream, std::move(row)).first->second;
   }
 
-  static libkineto::DeviceInfo describe_device(uint32_t device) {
+  libkineto::DeviceInfo describe_device(uint32_t device) const {
     auto info = otr::sized<otr_device_info_t>();
     warn_if_failed(otr_device_info(device, &info), "profiling the device");
-    return {device, device + libkineto::kExceedMaxPid, who_am_i() + " " + std::to_string(device), info.name};
+    return {device, device + libkineto::kExceedMaxPid, device_type() + " " + std::to_string(device), info.name};
   }
 
   const Words words_;
