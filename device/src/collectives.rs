@@ -216,18 +216,16 @@ impl Comm {
         let entry = entry!(self.before(queue)?, all_reduce);
         let (count, dtype) = (what.count, what.dtype.0);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || {
-            self.driver.check(unsafe {
-                entry(
-                    queue.raw(),
-                    self.raw(),
-                    what.send,
-                    what.receive,
-                    count,
-                    dtype,
-                    what.reduction.0,
-                )
-            })
+        let submit = || unsafe {
+            entry(
+                queue.raw(),
+                self.raw(),
+                what.send,
+                what.receive,
+                count,
+                dtype,
+                what.reduction.0,
+            )
         };
         queue.submit(|| What::new(WorkKind::Collective, "all_reduce", 0), submit)
     }
@@ -243,19 +241,17 @@ impl Comm {
         let entry = entry!(self.before(queue)?, reduce);
         let (count, dtype) = (what.count, what.dtype.0);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || {
-            self.driver.check(unsafe {
-                entry(
-                    queue.raw(),
-                    self.raw(),
-                    what.send,
-                    what.receive,
-                    count,
-                    dtype,
-                    what.reduction.0,
-                    root,
-                )
-            })
+        let submit = || unsafe {
+            entry(
+                queue.raw(),
+                self.raw(),
+                what.send,
+                what.receive,
+                count,
+                dtype,
+                what.reduction.0,
+                root,
+            )
         };
         queue.submit(|| What::new(WorkKind::Collective, "reduce", 0), submit)
     }
@@ -272,18 +268,16 @@ impl Comm {
         let entry = entry!(self.before(queue)?, reduce_scatter);
         let (count, dtype) = (what.count, what.dtype.0);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || {
-            self.driver.check(unsafe {
-                entry(
-                    queue.raw(),
-                    self.raw(),
-                    what.send,
-                    what.receive,
-                    count,
-                    dtype,
-                    what.reduction.0,
-                )
-            })
+        let submit = || unsafe {
+            entry(
+                queue.raw(),
+                self.raw(),
+                what.send,
+                what.receive,
+                count,
+                dtype,
+                what.reduction.0,
+            )
         };
         queue.submit(
             || What::new(WorkKind::Collective, "reduce_scatter", 0),
@@ -307,10 +301,7 @@ impl Comm {
     ) -> Result<()> {
         let broadcast = entry!(self.before(queue)?, broadcast);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || {
-            self.driver
-                .check(unsafe { broadcast(queue.raw(), self.raw(), address, size, root) })
-        };
+        let submit = || unsafe { broadcast(queue.raw(), self.raw(), address, size, root) };
         queue.submit(
             || What::new(WorkKind::Collective, "broadcast", size),
             submit,
@@ -334,10 +325,7 @@ impl Comm {
     ) -> Result<()> {
         let gather = entry!(self.before(queue)?, all_gather);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || {
-            self.driver
-                .check(unsafe { gather(queue.raw(), self.raw(), send, receive, size) })
-        };
+        let submit = || unsafe { gather(queue.raw(), self.raw(), send, receive, size) };
         queue.submit(
             || What::new(WorkKind::Collective, "all_gather", size),
             submit,
@@ -374,10 +362,7 @@ impl Comm {
         };
         // SAFETY: queue and communicator are live, as is the struct; the memory is there until the work has
         // finished.
-        let submit = || {
-            self.driver
-                .check(unsafe { exchange(queue.raw(), self.raw(), &raw) })
-        };
+        let submit = || unsafe { exchange(queue.raw(), self.raw(), &raw) };
         queue.submit(|| What::new(WorkKind::Collective, "exchange", 0), submit)
     }
 

@@ -187,10 +187,7 @@ impl Queue {
             || What::new(WorkKind::Graph, "graph", 0),
             // SAFETY: queue and graph are live and of one driver; R31: what the commands name is live until
             // the launch has finished.
-            || {
-                self.driver()
-                    .check(unsafe { launch(self.raw(), graph.handle.as_ptr()) })
-            },
+            || unsafe { launch(self.raw(), graph.handle.as_ptr()) },
         )
     }
 }

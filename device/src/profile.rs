@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -233,21 +234,20 @@ impl Lane {
         self: &Arc<Self>,
         queue: &Queue,
         what: What,
-        command: impl FnOnce() -> Result<()>,
+        command: impl FnOnce() -> i32,
     ) -> Result<()> {
         let mut commands = self.commands.lock();
         let profile = RUNNING.load(Ordering::Acquire);
-        if profile == 0 {
-            return command();
-        }
-        if commands.profile != profile && !self.enter(&mut commands, profile, queue) {
-            return command();
+        if profile == 0
+            || (commands.profile != profile && !self.enter(&mut commands, profile, queue))
+        {
+            return queue.driver().check(command());
         }
         let begin = commands.point(queue);
         let from = now();
-        let submitted = command();
+        let code = command();
         let to = now();
-        if let Err(error) = submitted {
+        if let Err(error) = queue.driver().check(code) {
             commands.spare.extend(begin);
             return Err(error);
         }
@@ -406,18 +406,30 @@ fn has_clock(driver: &Driver) -> bool {
 
 /// A host call behind a command that takes the time.
 fn mark(queue: &Queue) -> Times {
-    let ended = Arc::new(Ended::default());
-    let noted = Arc::clone(&ended);
-    let call = move |upstream: Result<(), Code>| {
-        let code = upstream.err().unwrap_or(Code::OK);
-        noted.upstream.store(code.0, Ordering::Relaxed);
-        noted.at.store(now(), Ordering::Release);
-        upstream
+    let Some(host_call) = queue.driver().table().api.host_call else {
+        return Times::Unknown;
     };
-    match queue.host_call_flagged(call, sys::OTR_HOST_CALL_CANNOT_FAIL) {
-        Ok(()) => Times::Host(ended),
-        Err(_) => Times::Unknown,
+    let ended = Arc::new(Ended::default());
+    let user = Arc::into_raw(Arc::clone(&ended)).cast_mut();
+    let flags = sys::OTR_HOST_CALL_CANNOT_FAIL;
+    // SAFETY: the queue is live; R27: `end` is called once with `user` on any thread, and does not unwind.
+    let code = unsafe { host_call(queue.raw(), Some(end), user.cast(), flags) };
+    if queue.driver().check(code).is_err() {
+        // SAFETY: R4: a failed submission has changed nothing, so the pointer is still ours.
+        drop(unsafe { Arc::from_raw(user) });
+        return Times::Unknown;
     }
+    Times::Host(ended)
+}
+
+/// # Safety
+/// `user` is an `Arc<Ended>`, which is used up.
+unsafe extern "C" fn end(user: *mut c_void, upstream: i32) -> i32 {
+    // SAFETY: R27: called once, with what `Arc::into_raw` gave.
+    let ended = unsafe { Arc::from_raw(user.cast::<Ended>()) };
+    ended.upstream.store(upstream, Ordering::Relaxed);
+    ended.at.store(now(), Ordering::Release);
+    upstream
 }
 
 /// Looks at both clocks; `None` if the driver has none, or does not tell.

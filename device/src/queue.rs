@@ -181,16 +181,16 @@ impl Queue {
         self.lane = Some(Arc::new(Lane::new(stream)));
     }
 
-    /// Gives the queue a command. Where a profile runs, the command is noted there.
+    /// Gives the queue a command, by a call that answers with its code. Where a profile runs, the command is noted there.
     #[inline]
     pub(crate) fn submit(
         &self,
         what: impl FnOnce() -> What,
-        command: impl FnOnce() -> Result<()>,
+        command: impl FnOnce() -> i32,
     ) -> Result<()> {
         match &self.lane {
             Some(lane) if profile::is_on() => lane.submit(self, what(), command),
-            _ => command(),
+            _ => self.driver.check(command()),
         }
     }
 
@@ -215,10 +215,7 @@ impl Queue {
             || What::new(WorkKind::Copy, kind.name(), size),
             // SAFETY: the queue is live; R26: both ranges stay valid until the copy has finished, and do
             // not overlap.
-            || {
-                self.driver
-                    .check(unsafe { copy(self.raw(), dst, src, size, kind.raw()) })
-            },
+            || unsafe { copy(self.raw(), dst, src, size, kind.raw()) },
         )
     }
 
@@ -239,10 +236,7 @@ impl Queue {
             || What::new(WorkKind::Fill, "fill", size),
             // SAFETY: queue and pattern are live; the range is live device memory until the fill has
             // finished (R12).
-            || {
-                self.driver
-                    .check(unsafe { fill(self.raw(), dst, size, pattern.as_ptr().cast(), length) })
-            },
+            || unsafe { fill(self.raw(), dst, size, pattern.as_ptr().cast(), length) },
         )
     }
 
@@ -269,23 +263,9 @@ impl Queue {
     where
         F: FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
     {
-        self.submit(
-            || What::new(WorkKind::HostCall, label.to_string_lossy(), 0),
-            || self.host_call_flagged(function, 0),
-        )
-    }
-
-    /// A host call that profiles do not show.
-    pub(crate) fn host_call_flagged<F>(&self, function: F, flags: u32) -> Result<()>
-    where
-        F: FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
-    {
-        refuse_fork()?;
-        let host_call = entry!(self.driver.table().api, host_call);
         let user = Box::into_raw(Box::new(function));
-        // SAFETY: the queue is live; R27: `call_boxed::<F>` is called at most once with this pointer, and takes it over.
-        let code = unsafe { host_call(self.raw(), Some(call_boxed::<F>), user.cast(), flags) };
-        let submitted = self.driver.check(code);
+        // SAFETY: `call_boxed::<F>` is called at most once with this pointer, and takes it over.
+        let submitted = unsafe { self.call(label, call_boxed::<F>, user.cast(), 0) };
         if submitted.is_err() {
             // SAFETY: R4: a failed submission has changed nothing, so the pointer is still ours.
             drop(unsafe { Box::from_raw(user) });
@@ -308,16 +288,27 @@ impl Queue {
         user: *mut c_void,
         flags: u32,
     ) -> Result<()> {
+        // SAFETY: this function's contract.
+        unsafe { self.call(HOST_CALL, function, user, flags) }
+    }
+
+    /// # Safety
+    /// The contract of [`host_call_raw`](Self::host_call_raw).
+    #[inline]
+    unsafe fn call(
+        &self,
+        label: &'static CStr,
+        function: HostFn,
+        user: *mut c_void,
+        flags: u32,
+    ) -> Result<()> {
         refuse_fork()?;
         let host_call = entry!(self.driver.table().api, host_call);
         self.submit(
-            || What::new(WorkKind::HostCall, HOST_CALL.to_string_lossy(), 0),
+            || What::new(WorkKind::HostCall, label.to_string_lossy(), 0),
             // SAFETY: the queue is live; R27: `function` may be called once with `user` on any thread, and
             // does not unwind.
-            || {
-                self.driver
-                    .check(unsafe { host_call(self.raw(), Some(function), user, flags) })
-            },
+            || unsafe { host_call(self.raw(), Some(function), user, flags) },
         )
     }
 
@@ -394,10 +385,7 @@ impl Queue {
             || What::new(WorkKind::Kernel, label.to_string_lossy(), 0),
             // SAFETY: queue, kernel and params are live; R7: the memory that `args` names is live until the
             // kernel has finished.
-            || {
-                self.driver
-                    .check(unsafe { launch(self.raw(), kernel.raw(), &params) })
-            },
+            || unsafe { launch(self.raw(), kernel.raw(), &params) },
         )
     }
 
@@ -420,20 +408,16 @@ impl Queue {
             return Err(hole("operators"));
         };
         let launch = entry!(group, launch);
-        // SAFETY: a call has a name, which is valid during the call.
         let name = || {
-            unsafe { CStr::from_ptr(call.name) }
-                .to_string_lossy()
-                .into_owned()
+            // SAFETY: a call has a name, which is valid during the call.
+            let name = unsafe { CStr::from_ptr(call.name) };
+            name.to_string_lossy().into_owned()
         };
         self.submit(
             || What::new(WorkKind::Operator, name(), 0),
             // SAFETY: queue and operator are live; R46, R47: `call` is of the prepared signature, and
             // workspace and operands are live until the work has finished.
-            || {
-                self.driver
-                    .check(unsafe { launch(self.raw(), operator.raw(), call, workspace) })
-            },
+            || unsafe { launch(self.raw(), operator.raw(), call, workspace) },
         )
     }
 
