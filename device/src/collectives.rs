@@ -216,7 +216,7 @@ impl Comm {
         let entry = entry!(self.before(queue)?, all_reduce);
         let (count, dtype) = (what.count, what.dtype.0);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || unsafe {
+        let submit = move || unsafe {
             entry(
                 queue.raw(),
                 self.raw(),
@@ -227,7 +227,10 @@ impl Comm {
                 what.reduction.0,
             )
         };
-        queue.submit(|| What::new(WorkKind::Collective, "all_reduce", 0), submit)
+        queue.submit(
+            move || What::new(WorkKind::Collective, "all_reduce", 0),
+            submit,
+        )
     }
 
     /// Gives the root the combined elements of all ranks.
@@ -241,7 +244,7 @@ impl Comm {
         let entry = entry!(self.before(queue)?, reduce);
         let (count, dtype) = (what.count, what.dtype.0);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || unsafe {
+        let submit = move || unsafe {
             entry(
                 queue.raw(),
                 self.raw(),
@@ -253,7 +256,7 @@ impl Comm {
                 root,
             )
         };
-        queue.submit(|| What::new(WorkKind::Collective, "reduce", 0), submit)
+        queue.submit(move || What::new(WorkKind::Collective, "reduce", 0), submit)
     }
 
     /// Gives each rank its share of the combined elements of all: `count` for each.
@@ -268,7 +271,7 @@ impl Comm {
         let entry = entry!(self.before(queue)?, reduce_scatter);
         let (count, dtype) = (what.count, what.dtype.0);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || unsafe {
+        let submit = move || unsafe {
             entry(
                 queue.raw(),
                 self.raw(),
@@ -280,7 +283,7 @@ impl Comm {
             )
         };
         queue.submit(
-            || What::new(WorkKind::Collective, "reduce_scatter", 0),
+            move || What::new(WorkKind::Collective, "reduce_scatter", 0),
             submit,
         )
     }
@@ -301,9 +304,9 @@ impl Comm {
     ) -> Result<()> {
         let broadcast = entry!(self.before(queue)?, broadcast);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || unsafe { broadcast(queue.raw(), self.raw(), address, size, root) };
+        let submit = move || unsafe { broadcast(queue.raw(), self.raw(), address, size, root) };
         queue.submit(
-            || What::new(WorkKind::Collective, "broadcast", size),
+            move || What::new(WorkKind::Collective, "broadcast", size),
             submit,
         )
     }
@@ -325,9 +328,9 @@ impl Comm {
     ) -> Result<()> {
         let gather = entry!(self.before(queue)?, all_gather);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        let submit = || unsafe { gather(queue.raw(), self.raw(), send, receive, size) };
+        let submit = move || unsafe { gather(queue.raw(), self.raw(), send, receive, size) };
         queue.submit(
-            || What::new(WorkKind::Collective, "all_gather", size),
+            move || What::new(WorkKind::Collective, "all_gather", size),
             submit,
         )
     }
@@ -362,8 +365,11 @@ impl Comm {
         };
         // SAFETY: queue and communicator are live, as is the struct; the memory is there until the work has
         // finished.
-        let submit = || unsafe { exchange(queue.raw(), self.raw(), &raw) };
-        queue.submit(|| What::new(WorkKind::Collective, "exchange", 0), submit)
+        let submit = move || unsafe { exchange(queue.raw(), self.raw(), &raw) };
+        queue.submit(
+            move || What::new(WorkKind::Collective, "exchange", 0),
+            submit,
+        )
     }
 
     fn raw(&self) -> *mut sys::otr_drv_comm {

@@ -434,10 +434,10 @@ impl Peer<'_> {
         }
         let copy = entry!(self.group, copy);
         queue.submit(
-            || What::new(WorkKind::Copy, "copy between devices", size),
+            move || What::new(WorkKind::Copy, "copy between devices", size),
             // SAFETY: the queue is live; both ranges are live until the copy has finished, and do not
             // overlap (R26).
-            || unsafe { copy(queue.raw(), dst.0, dst.1, src.0, src.1, size) },
+            move || unsafe { copy(queue.raw(), dst.0, dst.1, src.0, src.1, size) },
         )
     }
 }

@@ -184,10 +184,10 @@ impl Queue {
         };
         let launch = entry!(group, launch);
         self.submit(
-            || What::new(WorkKind::Graph, "graph", 0),
+            move || What::new(WorkKind::Graph, "graph", 0),
             // SAFETY: queue and graph are live and of one driver; R31: what the commands name is live until
             // the launch has finished.
-            || unsafe { launch(self.raw(), graph.handle.as_ptr()) },
+            move || unsafe { launch(self.raw(), graph.handle.as_ptr()) },
         )
     }
 }

@@ -230,6 +230,7 @@ impl Lane {
 
     /// Submits a command, and notes it.
     #[cold]
+    #[inline(never)] // its arguments stay in registers where no profile runs
     pub(crate) fn submit(
         self: &Arc<Self>,
         queue: &Queue,

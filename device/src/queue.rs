@@ -188,10 +188,12 @@ impl Queue {
         what: impl FnOnce() -> What,
         command: impl FnOnce() -> i32,
     ) -> Result<()> {
-        match &self.lane {
-            Some(lane) if profile::is_on() => lane.submit(self, what(), command),
-            _ => self.driver.check(command()),
+        if profile::is_on()
+            && let Some(lane) = &self.lane
+        {
+            return lane.submit(self, what(), command);
         }
+        self.driver.check(command())
     }
 
     /// The handle, for who calls the driver's table itself.
@@ -212,10 +214,10 @@ impl Queue {
         refuse_fork()?;
         let copy = entry!(self.driver.table().api, copy);
         self.submit(
-            || What::new(WorkKind::Copy, kind.name(), size),
+            move || What::new(WorkKind::Copy, kind.name(), size),
             // SAFETY: the queue is live; R26: both ranges stay valid until the copy has finished, and do
             // not overlap.
-            || unsafe { copy(self.raw(), dst, src, size, kind.raw()) },
+            move || unsafe { copy(self.raw(), dst, src, size, kind.raw()) },
         )
     }
 
@@ -233,10 +235,10 @@ impl Queue {
         // The driver refuses a length that R28 does not know, so that saturation is as good as any.
         let length = u32::try_from(pattern.len()).unwrap_or(u32::MAX);
         self.submit(
-            || What::new(WorkKind::Fill, "fill", size),
+            move || What::new(WorkKind::Fill, "fill", size),
             // SAFETY: queue and pattern are live; the range is live device memory until the fill has
             // finished (R12).
-            || unsafe { fill(self.raw(), dst, size, pattern.as_ptr().cast(), length) },
+            move || unsafe { fill(self.raw(), dst, size, pattern.as_ptr().cast(), length) },
         )
     }
 
@@ -305,10 +307,10 @@ impl Queue {
         refuse_fork()?;
         let host_call = entry!(self.driver.table().api, host_call);
         self.submit(
-            || What::new(WorkKind::HostCall, label.to_string_lossy(), 0),
+            move || What::new(WorkKind::HostCall, label.to_string_lossy(), 0),
             // SAFETY: the queue is live; R27: `function` may be called once with `user` on any thread, and
             // does not unwind.
-            || unsafe { host_call(self.raw(), Some(function), user, flags) },
+            move || unsafe { host_call(self.raw(), Some(function), user, flags) },
         )
     }
 
@@ -381,11 +383,12 @@ impl Queue {
             cost_ns,
             label: label.as_ptr(),
         };
+        let params = &params;
         self.submit(
-            || What::new(WorkKind::Kernel, label.to_string_lossy(), 0),
+            move || What::new(WorkKind::Kernel, label.to_string_lossy(), 0),
             // SAFETY: queue, kernel and params are live; R7: the memory that `args` names is live until the
             // kernel has finished.
-            || unsafe { launch(self.raw(), kernel.raw(), &params) },
+            move || unsafe { launch(self.raw(), kernel.raw(), params) },
         )
     }
 
@@ -414,10 +417,10 @@ impl Queue {
             name.to_string_lossy().into_owned()
         };
         self.submit(
-            || What::new(WorkKind::Operator, name(), 0),
+            move || What::new(WorkKind::Operator, name(), 0),
             // SAFETY: queue and operator are live; R46, R47: `call` is of the prepared signature, and
             // workspace and operands are live until the work has finished.
-            || unsafe { launch(self.raw(), operator.raw(), call, workspace) },
+            move || unsafe { launch(self.raw(), operator.raw(), call, workspace) },
         )
     }
 
