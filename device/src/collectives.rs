@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use crate::fork::{forked, refuse_fork};
+use crate::profile::{What, WorkKind};
 use crate::table::{entry, hole};
 use crate::{Code, DType, Driver, Error, Queue, Result, sys};
 
@@ -215,7 +216,7 @@ impl Comm {
         let entry = entry!(self.before(queue)?, all_reduce);
         let (count, dtype) = (what.count, what.dtype.0);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        self.driver.check(unsafe {
+        let submit = move || unsafe {
             entry(
                 queue.raw(),
                 self.raw(),
@@ -225,7 +226,11 @@ impl Comm {
                 dtype,
                 what.reduction.0,
             )
-        })
+        };
+        queue.submit(
+            move || What::new(WorkKind::Collective, "all_reduce", 0),
+            submit,
+        )
     }
 
     /// Gives the root the combined elements of all ranks.
@@ -239,7 +244,7 @@ impl Comm {
         let entry = entry!(self.before(queue)?, reduce);
         let (count, dtype) = (what.count, what.dtype.0);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        self.driver.check(unsafe {
+        let submit = move || unsafe {
             entry(
                 queue.raw(),
                 self.raw(),
@@ -250,7 +255,8 @@ impl Comm {
                 what.reduction.0,
                 root,
             )
-        })
+        };
+        queue.submit(move || What::new(WorkKind::Collective, "reduce", 0), submit)
     }
 
     /// Gives each rank its share of the combined elements of all: `count` for each.
@@ -265,7 +271,7 @@ impl Comm {
         let entry = entry!(self.before(queue)?, reduce_scatter);
         let (count, dtype) = (what.count, what.dtype.0);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        self.driver.check(unsafe {
+        let submit = move || unsafe {
             entry(
                 queue.raw(),
                 self.raw(),
@@ -275,7 +281,11 @@ impl Comm {
                 dtype,
                 what.reduction.0,
             )
-        })
+        };
+        queue.submit(
+            move || What::new(WorkKind::Collective, "reduce_scatter", 0),
+            submit,
+        )
     }
 
     /// Gives all ranks the bytes of the root.
@@ -294,8 +304,11 @@ impl Comm {
     ) -> Result<()> {
         let broadcast = entry!(self.before(queue)?, broadcast);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        self.driver
-            .check(unsafe { broadcast(queue.raw(), self.raw(), address, size, root) })
+        let submit = move || unsafe { broadcast(queue.raw(), self.raw(), address, size, root) };
+        queue.submit(
+            move || What::new(WorkKind::Collective, "broadcast", size),
+            submit,
+        )
     }
 
     /// Gives all ranks the bytes of all: `size` of each.
@@ -315,8 +328,11 @@ impl Comm {
     ) -> Result<()> {
         let gather = entry!(self.before(queue)?, all_gather);
         // SAFETY: queue and communicator are live; the memory is there until the work has finished.
-        self.driver
-            .check(unsafe { gather(queue.raw(), self.raw(), send, receive, size) })
+        let submit = move || unsafe { gather(queue.raw(), self.raw(), send, receive, size) };
+        queue.submit(
+            move || What::new(WorkKind::Collective, "all_gather", size),
+            submit,
+        )
     }
 
     /// Sends to ranks and receives from ranks.
@@ -349,8 +365,11 @@ impl Comm {
         };
         // SAFETY: queue and communicator are live, as is the struct; the memory is there until the work has
         // finished.
-        self.driver
-            .check(unsafe { exchange(queue.raw(), self.raw(), &raw) })
+        let submit = move || unsafe { exchange(queue.raw(), self.raw(), &raw) };
+        queue.submit(
+            move || What::new(WorkKind::Collective, "exchange", 0),
+            submit,
+        )
     }
 
     fn raw(&self) -> *mut sys::otr_drv_comm {

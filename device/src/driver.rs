@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::fork::refuse_fork;
+use crate::profile::{What, WorkKind};
 use crate::raw::{Owner, RawDriver};
 use crate::table::{Table, entry};
 use crate::{Code, DeviceProperties, Error, Event, Queue, Result, sys};
@@ -432,9 +433,11 @@ impl Peer<'_> {
             ));
         }
         let copy = entry!(self.group, copy);
-        // SAFETY: the queue is live; both ranges are live until the copy has finished, and do not
-        // overlap (R26).
-        self.driver
-            .check(unsafe { copy(queue.raw(), dst.0, dst.1, src.0, src.1, size) })
+        queue.submit(
+            move || What::new(WorkKind::Copy, "copy between devices", size),
+            // SAFETY: the queue is live; both ranges are live until the copy has finished, and do not
+            // overlap (R26).
+            move || unsafe { copy(queue.raw(), dst.0, dst.1, src.0, src.1, size) },
+        )
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use crate::fork::{forked, refuse_fork};
+use crate::profile::{What, WorkKind};
 use crate::table::{entry, hole};
 use crate::{Code, Driver, Error, Queue, Result, sys};
 
@@ -182,10 +183,12 @@ impl Queue {
             return Err(hole("graph"));
         };
         let launch = entry!(group, launch);
-        // SAFETY: queue and graph are live and of one driver; R31: what the commands name is live until
-        // the launch has finished.
-        self.driver()
-            .check(unsafe { launch(self.raw(), graph.handle.as_ptr()) })
+        self.submit(
+            move || What::new(WorkKind::Graph, "graph", 0),
+            // SAFETY: queue and graph are live and of one driver; R31: what the commands name is live until
+            // the launch has finished.
+            move || unsafe { launch(self.raw(), graph.handle.as_ptr()) },
+        )
     }
 }
 

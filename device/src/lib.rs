@@ -38,6 +38,7 @@ mod host;
 mod ipc;
 mod kernel;
 mod loader;
+pub mod profile;
 mod properties;
 mod queue;
 mod raw;

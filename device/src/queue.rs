@@ -5,11 +5,16 @@ use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use crate::fork::{forked, refuse_fork};
 use crate::kernel::{Kernel, Operator};
+use crate::profile::{self, Lane, Stream, What, WorkKind};
 use crate::table::{entry, hole};
 use crate::{Code, Driver, Error, Event, Result, sys};
+
+/// What profiles call a host call that has no name.
+const HOST_CALL: &CStr = c"host call";
 
 /// A function that a queue calls on the host, as in `base.h`: user data and upstream code in, outcome
 /// out.
@@ -51,6 +56,16 @@ impl CopyKind {
         }
     }
 
+    /// What profiles call the copy.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::HostToDevice => "copy host to device",
+            Self::DeviceToHost => "copy device to host",
+            Self::DeviceToDevice => "copy",
+            Self::HostToHost => "copy host to host",
+        }
+    }
+
     /// Whether the destination is device memory.
     #[inline]
     pub const fn writes_device(self) -> bool {
@@ -68,6 +83,7 @@ impl CopyKind {
 pub struct Queue {
     handle: NonNull<sys::otr_queue>,
     device: u32,
+    lane: Option<Arc<Lane>>,
     // Declared last: the driver stays open until the queue is destroyed.
     driver: Driver,
 }
@@ -138,6 +154,7 @@ impl Queue {
             Some(handle) => Ok(Self {
                 handle,
                 device,
+                lane: None,
                 driver: driver.clone(),
             }),
             None => Err(Error::new(
@@ -159,6 +176,26 @@ impl Queue {
         &self.driver
     }
 
+    /// Lets profiles show the queue's work, as that of a stream. The queue never records a graph.
+    pub fn profile_as(&mut self, stream: Stream) {
+        self.lane = Some(Arc::new(Lane::new(stream)));
+    }
+
+    /// Gives the queue a command, by a call that answers with its code. Where a profile runs, the command is noted there.
+    #[inline]
+    pub(crate) fn submit(
+        &self,
+        what: impl FnOnce() -> What,
+        command: impl FnOnce() -> i32,
+    ) -> Result<()> {
+        if profile::is_on()
+            && let Some(lane) = &self.lane
+        {
+            return lane.submit(self, what(), command);
+        }
+        self.driver.check(command())
+    }
+
     /// The handle, for who calls the driver's table itself.
     #[inline]
     pub fn raw(&self) -> *mut sys::otr_queue {
@@ -176,10 +213,12 @@ impl Queue {
     pub unsafe fn copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
         refuse_fork()?;
         let copy = entry!(self.driver.table().api, copy);
-        // SAFETY: the queue is live; R26: both ranges stay valid until the copy has finished, and do
-        // not overlap.
-        self.driver
-            .check(unsafe { copy(self.raw(), dst, src, size, kind.raw()) })
+        self.submit(
+            move || What::new(WorkKind::Copy, kind.name(), size),
+            // SAFETY: the queue is live; R26: both ranges stay valid until the copy has finished, and do
+            // not overlap.
+            move || unsafe { copy(self.raw(), dst, src, size, kind.raw()) },
+        )
     }
 
     /// Fills `size` bytes with a pattern of 1, 2, 4, 8 or 16 bytes, of which the size is a multiple.
@@ -195,10 +234,12 @@ impl Queue {
         let fill = entry!(self.driver.table().api, fill);
         // The driver refuses a length that R28 does not know, so that saturation is as good as any.
         let length = u32::try_from(pattern.len()).unwrap_or(u32::MAX);
-        // SAFETY: queue and pattern are live; the range is live device memory until the fill has
-        // finished (R12).
-        self.driver
-            .check(unsafe { fill(self.raw(), dst, size, pattern.as_ptr().cast(), length) })
+        self.submit(
+            move || What::new(WorkKind::Fill, "fill", size),
+            // SAFETY: queue and pattern are live; the range is live device memory until the fill has
+            // finished (R12).
+            move || unsafe { fill(self.raw(), dst, size, pattern.as_ptr().cast(), length) },
+        )
     }
 
     /// Calls `function` on a thread of the driver's choice, in queue order and exactly once.
@@ -213,9 +254,20 @@ impl Queue {
     where
         F: FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
     {
+        self.host_call_named(HOST_CALL, function)
+    }
+
+    /// The same; `label` names the call in profiles.
+    ///
+    /// # Errors
+    /// Those of [`host_call`](Self::host_call).
+    pub fn host_call_named<F>(&self, label: &'static CStr, function: F) -> Result<()>
+    where
+        F: FnOnce(Result<(), Code>) -> Result<(), Code> + Send + 'static,
+    {
         let user = Box::into_raw(Box::new(function));
         // SAFETY: `call_boxed::<F>` is called at most once with this pointer, and takes it over.
-        let submitted = unsafe { self.host_call_raw(call_boxed::<F>, user.cast(), 0) };
+        let submitted = unsafe { self.call(label, call_boxed::<F>, user.cast(), 0) };
         if submitted.is_err() {
             // SAFETY: R4: a failed submission has changed nothing, so the pointer is still ours.
             drop(unsafe { Box::from_raw(user) });
@@ -238,12 +290,28 @@ impl Queue {
         user: *mut c_void,
         flags: u32,
     ) -> Result<()> {
+        // SAFETY: this function's contract.
+        unsafe { self.call(HOST_CALL, function, user, flags) }
+    }
+
+    /// # Safety
+    /// The contract of [`host_call_raw`](Self::host_call_raw).
+    #[inline]
+    unsafe fn call(
+        &self,
+        label: &'static CStr,
+        function: HostFn,
+        user: *mut c_void,
+        flags: u32,
+    ) -> Result<()> {
         refuse_fork()?;
         let host_call = entry!(self.driver.table().api, host_call);
-        // SAFETY: the queue is live; R27: `function` may be called once with `user` on any thread, and
-        // does not unwind.
-        self.driver
-            .check(unsafe { host_call(self.raw(), Some(function), user, flags) })
+        self.submit(
+            move || What::new(WorkKind::HostCall, label.to_string_lossy(), 0),
+            // SAFETY: the queue is live; R27: `function` may be called once with `user` on any thread, and
+            // does not unwind.
+            move || unsafe { host_call(self.raw(), Some(function), user, flags) },
+        )
     }
 
     /// Launches a kernel. The argument block is copied during the call.
@@ -315,10 +383,13 @@ impl Queue {
             cost_ns,
             label: label.as_ptr(),
         };
-        // SAFETY: queue, kernel and params are live; R7: the memory that `args` names is live until the
-        // kernel has finished.
-        self.driver
-            .check(unsafe { launch(self.raw(), kernel.raw(), &params) })
+        let params = &params;
+        self.submit(
+            move || What::new(WorkKind::Kernel, label.to_string_lossy(), 0),
+            // SAFETY: queue, kernel and params are live; R7: the memory that `args` names is live until the
+            // kernel has finished.
+            move || unsafe { launch(self.raw(), kernel.raw(), params) },
+        )
     }
 
     /// Launches an operator of the driver.
@@ -340,10 +411,17 @@ impl Queue {
             return Err(hole("operators"));
         };
         let launch = entry!(group, launch);
-        // SAFETY: queue and operator are live; R46, R47: `call` is of the prepared signature, and
-        // workspace and operands are live until the work has finished.
-        self.driver
-            .check(unsafe { launch(self.raw(), operator.raw(), call, workspace) })
+        let name = || {
+            // SAFETY: a call has a name, which is valid during the call.
+            let name = unsafe { CStr::from_ptr(call.name) };
+            name.to_string_lossy().into_owned()
+        };
+        self.submit(
+            move || What::new(WorkKind::Operator, name(), 0),
+            // SAFETY: queue and operator are live; R46, R47: `call` is of the prepared signature, and
+            // workspace and operands are live until the work has finished.
+            move || unsafe { launch(self.raw(), operator.raw(), call, workspace) },
+        )
     }
 
     /// Lets later work of this queue start after the event's point. Returns at once.

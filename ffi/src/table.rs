@@ -729,6 +729,15 @@ pub struct otr_host_api_t {
         count: u32,
     ) -> *mut otr_status_t,
     pub driver_default: unsafe extern "C" fn(specs: *const c_char) -> *mut otr_status_t,
+    pub profile_start: unsafe extern "C" fn() -> *mut otr_status_t,
+    pub profile_stop: unsafe extern "C" fn(
+        function: otr_profile_fn,
+        user: *mut c_void,
+    ) -> *mut otr_status_t,
+    pub profile_correlate: unsafe extern "C" fn(
+        id: u64,
+        previous: *mut u64,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -916,6 +925,9 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     all_gather: crate::otr_all_gather,
     exchange: crate::otr_exchange,
     driver_default: crate::otr_driver_default,
+    profile_start: crate::otr_profile_start,
+    profile_stop: crate::otr_profile_stop,
+    profile_correlate: crate::otr_profile_correlate,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1466,5 +1478,14 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_driver_default) => {
         $table .driver_default
+    };
+    ($table:expr, otr_profile_start) => {
+        $table .profile_start
+    };
+    ($table:expr, otr_profile_stop) => {
+        $table .profile_stop
+    };
+    ($table:expr, otr_profile_correlate) => {
+        $table .profile_correlate
     };
 }

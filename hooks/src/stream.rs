@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use outrigger_device::{Code, CopyKind};
+use outrigger_device::{Code, CopyKind, profile};
 use outrigger_graph::{Timeline, check_pattern};
 use outrigger_locks::{Mutex, Rank};
 
@@ -117,12 +117,18 @@ impl Stream {
     fn make(device: &'static Device, priority: i32, owner: Owner) -> Result<Ref<Self>> {
         let range = device.properties();
         let priority = priority.clamp(range.priority_highest, range.priority_lowest);
-        let queue = device.driver().queue_create(device.ordinal(), priority)?;
-        let stream = TABLE.insert(|id| Self {
-            inner: outrigger_graph::Stream::new(Timeline::new(id, device, queue)),
-            device,
-            priority,
-            owner,
+        let mut queue = device.driver().queue_create(device.ordinal(), priority)?;
+        let stream = TABLE.insert(|id| {
+            queue.profile_as(profile::Stream {
+                device: device.index(),
+                id,
+            });
+            Self {
+                inner: outrigger_graph::Stream::new(Timeline::new(id, device, queue)),
+                device,
+                priority,
+                owner,
+            }
         })?;
         device.timelines().add(&stream.inner);
         Ok(stream)

@@ -218,6 +218,33 @@ typedef struct otr_status otr_status_t;
 // Fallbacks are refused.
 #define OTR_FALLBACK_ERROR 2
 
+// A kernel.
+#define OTR_WORK_KERNEL 1
+
+// An operator of the driver.
+#define OTR_WORK_OPERATOR 2
+
+// A copy.
+#define OTR_WORK_COPY 3
+
+// A fill.
+#define OTR_WORK_FILL 4
+
+// A function of the host, in stream order.
+#define OTR_WORK_HOST_CALL 5
+
+// A graph that the driver replays, as a whole.
+#define OTR_WORK_GRAPH 6
+
+// Work that several devices do together.
+#define OTR_WORK_COLLECTIVE 7
+
+// The device has measured when the work ran.
+#define OTR_CLOCK_DEVICE 0
+
+// The driver has no timestamps: the host has measured when the work was submitted and when it had finished.
+#define OTR_CLOCK_HOST 1
+
 // `flags` of a registration: it replaces the one that is there for the same operator and the same device, or for
 // all.
 #define OTR_REGISTER_REPLACE 1
@@ -654,6 +681,42 @@ typedef struct {
   uint32_t reserved;
 } otr_pool_info_t;
 
+// One piece of work that a stream was given. Times are nanoseconds of the host's clock since 1970; those that a
+// device has measured are converted to it. It lives as long as the call that tells it.
+typedef struct {
+  // sizeof(otr_profiled_work_t), of the library
+  size_t struct_size;
+  // One of OTR_WORK_*.
+  uint32_t kind;
+  // The device.
+  uint32_t device;
+  // The stream, which may have been destroyed since.
+  otr_stream_t stream;
+  // What the thread had chosen by otr_profile_correlate.
+  uint64_t correlation;
+  // The thread that submitted the work, by the number of the operating system.
+  uint64_t thread;
+  // The name of the kernel or operator, or what the work does.
+  const char *name;
+  // How many bytes are moved or written; 0 for other kinds.
+  uint64_t bytes;
+  // When the submission began.
+  uint64_t submit_begin;
+  // When the submission ended.
+  uint64_t submit_end;
+  // When the work began; 0 unless `outcome` is OTR_OK.
+  uint64_t begin;
+  // When the work ended; 0 unless `outcome` is OTR_OK.
+  uint64_t end;
+  // One of OTR_CLOCK_*.
+  uint32_t clock;
+  // OTR_NOT_READY if the work had not finished when the profile ended; else OTR_OK, or the failure of its stream.
+  int32_t outcome;
+} otr_profiled_work_t;
+
+// Is told one piece of work, on the thread that stops the profile. It must not throw.
+typedef void (*otr_profile_fn)(void *user, const otr_profiled_work_t *work);
+
 // Serves a call of an operator by giving work to the stream: copies, fills, kernels, host nodes, other operators. It
 // is called on the thread that calls the operator, outside of all locks of the runtime, and from several threads at
 // a time. Returns NULL, or a status, which the runtime frees: one that a call gave it, or one of otr_status_new. The
@@ -1069,6 +1132,9 @@ typedef struct {
                             const otr_transfer_t *transfers,
                             uint32_t count);
   otr_status_t *(*driver_default)(const char *specs);
+  otr_status_t *(*profile_start)(void);
+  otr_status_t *(*profile_stop)(otr_profile_fn function, void *user);
+  otr_status_t *(*profile_correlate)(uint64_t id, uint64_t *previous);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -1834,6 +1900,20 @@ otr_status_t *otr_pool_wake(otr_pool_t pool);
 // The segments of a pool and their blocks, as JSON in the form of otr_memory_snapshot, without
 // events. Free it with otr_string_free.
 otr_status_t *otr_pool_snapshot(otr_pool_t pool, char **json);
+
+// Starts a profile: from now on it is noted what the streams of all devices are given. There is one profile at a
+// time, else OTR_ERR_BUSY. Replays of graphs are told as what they submit: node by node, or as one.
+otr_status_t *otr_profile_start(void);
+
+// Ends the profile, and tells each piece of work to `function`, in the order of submission. Does not wait: what has
+// not finished is told as such, so wait for the streams first.
+otr_status_t *otr_profile_stop(otr_profile_fn function,
+                               void *user);
+
+// Chooses the number with which the profile tells what this thread submits from now on, so that a host finds its
+// own operators again. `previous` receives the one before, which is 0 at first.
+otr_status_t *otr_profile_correlate(uint64_t id,
+                                    uint64_t *previous);
 
 // Registers a function for an operator, which is asked before the driver. A call asks the registration for its
 // device first, then the one for all devices, then the driver, then a host kernel. OTR_ERR_BUSY if there is one

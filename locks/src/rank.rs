@@ -28,6 +28,8 @@ ranks! {
     Tuning,
     /// An allocator takes memory from its device, or gives it back.
     Growth,
+    /// A queue is given a command and the events that time it.
+    ProfiledQueue,
 
     // Locks: held for as long as it takes to read or change what they guard.
     /// The drivers that are loaded if no others are named.
@@ -124,6 +126,8 @@ ranks! {
     History,
     /// The names of labels.
     Labels,
+    /// The queues of the profile that runs.
+    ProfiledQueues,
     /// Free slots of a table of handles.
     FreeSlots,
 }
@@ -132,7 +136,7 @@ ranks! {
 impl Rank {
     /// Whether it may be held over a call of the driver.
     pub(crate) fn is_turn(self) -> bool {
-        self <= Self::Growth
+        self <= Self::ProfiledQueue
     }
 
     /// Its place in a set of ranks.

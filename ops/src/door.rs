@@ -217,7 +217,9 @@ impl Door {
             noted.set(label.into());
             Err(Code(code))
         };
-        queue.host_call(call).map_err(|error| failed.explain(error))
+        queue
+            .host_call_named(label, call)
+            .map_err(|error| failed.explain(error))
     }
 
     /// What a thread of the driver has to add to a device address to reach its bytes.

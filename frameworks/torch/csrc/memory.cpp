@@ -35,19 +35,51 @@ void set(
   to[static_cast<size_t>(StatType::LARGE_POOL)] = stat(large);
 }
 
+/// Tells torch's profiler of a block that is handed out (sign 1) or given back (sign -1). The profiler listens on
+/// the threads that it profiles.
+void tell_profiler(c10::Device device, void* address, int64_t sign) noexcept {
+  const auto index = static_cast<uint32_t>(device.index());
+  auto block = otr::sized<otr_pointer_info_t>();
+  auto stats = otr::sized<otr_memory_stats_t>();
+  otr_status_t* failed = otr_memory_pointer_info_on(index, address_of(address), &block);
+  if (failed == nullptr) {
+    failed = otr_memory_stats(index, &stats);
+  }
+  if (failed != nullptr) {
+    warn_if_failed(failed, "profiling device memory");
+    return;
+  }
+  const auto size = static_cast<int64_t>(block.size);
+  // The statistics still have the block that is given back.
+  const uint64_t gone = sign < 0 ? block.size : 0;
+  c10::reportMemoryUsageToProfiler(
+      address, sign * size, stats.allocated_bytes.current - gone, stats.reserved_bytes.current, device);
+}
+
 /// Frees memory of one device: a deleter is given nothing but the address, which two devices may have.
-template <size_t Device>
+template <c10::DeviceType Type, size_t Device>
 void free_on(void* address) noexcept {
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled()) && address != nullptr) {
+    tell_profiler({Type, static_cast<c10::DeviceIndex>(Device)}, address, -1);
+  }
   warn_if_failed(otr_memory_free_on(Device, address_of(address)), "freeing device memory");
 }
 
-template <size_t... Devices>
+template <c10::DeviceType Type, size_t... Devices>
 constexpr std::array<c10::DeleterFnPtr, sizeof...(Devices)> deleters(std::index_sequence<Devices...>) {
-  return {&free_on<Devices>...};
+  return {&free_on<Type, Devices>...};
 }
 
 /// By device: as many as torch can number.
-constexpr auto kDeleters = deleters(std::make_index_sequence<std::numeric_limits<c10::DeviceIndex>::max() + 1>());
+template <c10::DeviceType Type>
+constexpr auto kDeleters =
+    deleters<Type>(std::make_index_sequence<std::numeric_limits<c10::DeviceIndex>::max() + 1>());
+
+c10::DeleterFnPtr deleter_of(c10::Device device) {
+  const auto index = static_cast<size_t>(device.index());
+  return device.type() == c10::DeviceType::MTIA ? kDeleters<c10::DeviceType::MTIA>[index]
+                                                : kDeleters<c10::DeviceType::PrivateUse1>[index];
+}
 
 void free_pinned_memory(void* pointer) noexcept {
   warn_if_failed(otr_host_free(pointer), "freeing pinned memory");
@@ -89,7 +121,10 @@ c10::DataPtr allocate(c10::Device device, size_t bytes) {
     check_device(device.index());
   }
   void* pointer = reinterpret_cast<void*>(address);
-  return {pointer, pointer, kDeleters[static_cast<size_t>(device.index())], device};
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled()) && pointer != nullptr) {
+    tell_profiler(device, pointer, 1);
+  }
+  return {pointer, pointer, deleter_of(device), device};
 }
 
 void free_device_memory(void* address) noexcept {

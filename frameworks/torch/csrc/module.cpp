@@ -6,6 +6,7 @@
 
 #include <Python.h>
 
+#include "activities.h"
 #include "generator.h"
 #include "graph_module.h"
 #include "held.h"
@@ -58,6 +59,7 @@ PyObject* activate(PyObject* argument) {
   if (mtia) {
     serve_mtia();
   }
+  register_activities();
   lend_threads();
   return Py_BuildValue("(NN)", PyBool_FromLong(outrigger), PyBool_FromLong(mtia));
 }

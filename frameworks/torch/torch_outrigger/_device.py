@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _C, _storage, amp, graphs, memory
+from . import _C, _storage, amp, graphs, memory, nvtx
 from ._diagnose import diagnose
 from ._lifetime import (
     DeviceLike,
@@ -138,6 +138,7 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "nvtx",
     "observe",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",

@@ -219,6 +219,10 @@ null! {
     observer_add: || Ok(otr!(otr_observer_add, OTR_OBSERVE_ALLOC, None, null_mut(), &mut 0));
     /// An observer of pressure needs a function.
     observer_add_pressure: || Ok(otr!(otr_observer_add_pressure, None, null_mut(), &mut 0));
+    /// The end of a profile needs a function.
+    profile_stop: || Ok(otr!(otr_profile_stop, None, null_mut()));
+    /// The number of a profile before another one needs a place.
+    profile_correlate: || Ok(otr!(otr_profile_correlate, 1, null_mut()));
     /// Whether memory is pinned needs a place.
     host_is_pinned: || Ok(otr!(otr_host_is_pinned, null(), null_mut()));
     /// Statistics of pinned memory need a place.

@@ -56,6 +56,8 @@ escapes! {
     destroy_of_a_stream "unwinding-destroy";
     /// A function that is given user data back by a graph ends the process.
     destroy_of_a_graph "unwinding-graph-destroy";
+    /// A function that is told what a profile has noted ends the process.
+    profiled "unwinding-profile";
     /// A registered operator ends the process.
     registered "unwinding-registered";
     /// A lent executor ends the process.
@@ -115,6 +117,17 @@ fn observer_of_fallbacks() -> Verdict {
     let name = c"nothing".as_ptr();
     otr!(otr_fallback_begin, name, &mut 0)?;
     Ok(otr!(otr_fallback_end, name, 1, 1)?)
+}
+
+fn profiled() -> Verdict {
+    static ZERO: u8 = 0;
+    let function = unwinding!((*mut c_void, *const otr_profiled_work_t));
+    let stream = stream()?;
+    otr!(otr_profile_start)?;
+    let address = alloc(4096, stream)?;
+    let pattern = &raw const ZERO;
+    otr!(otr_fill, stream, address, 4096, pattern.cast(), 1)?;
+    Ok(otr!(otr_profile_stop, Some(function), null_mut())?)
 }
 
 fn registered() -> Verdict {
