@@ -1,0 +1,158 @@
+//! The communicators of the host contract. Ranks agree over the store: they use the driver together, or none does.
+
+#include "distributed_driver.h"
+
+#include "memory.h"
+
+namespace outrigger {
+namespace {
+
+constexpr const char* kIdKey = "communicator";
+// In place of an id, before the reason why there is none.
+constexpr char kNone = '-';
+constexpr char kSome = '+';
+
+std::string key_of(int rank) {
+  return c10::str("rank/", rank);
+}
+
+// An id; or none, and why.
+std::string new_id(c10::DeviceIndex device) {
+  char* text = nullptr;
+  otr_status_t* status = otr_communicator_id(static_cast<uint32_t>(device), &text);
+  if (status == nullptr) {
+    return kSome + otr::take(text);
+  }
+  if (otr_status_code(status) != OTR_ERR_UNSUPPORTED) {
+    raise(status);
+  }
+  const std::string reason = describe(status);
+  otr_status_free(status);
+  return kNone + reason;
+}
+
+// What all ranks agree on. Every rank has to be able: an id that it can make and throws away tells.
+std::string agree(c10d::Store& store, const Membership& membership) {
+  const std::string mine = new_id(membership.device);
+  if (membership.rank != 0) {
+    store.set(key_of(membership.rank), mine[0] == kSome ? std::string(1, kSome) : mine);
+    return store.get_to_str(kIdKey);
+  }
+  std::string agreed = mine;
+  for (int rank = 1; rank < membership.size; ++rank) {
+    const std::string theirs = store.get_to_str(key_of(rank));
+    if (agreed[0] == kSome && theirs[0] == kNone) {
+      agreed = c10::str(kNone, "rank ", rank, ": ", theirs.substr(1));
+    }
+  }
+  store.set(kIdKey, agreed);
+  return agreed;
+}
+
+otr_reduction_t reduction_of(c10d::ReduceOp::RedOpType how) {
+  switch (how) {
+    case c10d::ReduceOp::SUM: return OTR_REDUCE_SUM;
+    case c10d::ReduceOp::AVG: return OTR_REDUCE_AVG;
+    case c10d::ReduceOp::PRODUCT: return OTR_REDUCE_PROD;
+    case c10d::ReduceOp::MIN: return OTR_REDUCE_MIN;
+    case c10d::ReduceOp::MAX: return OTR_REDUCE_MAX;
+    default: return 0;
+  }
+}
+
+// Whether the contract has a word for such a reduction.
+bool has_words(const at::Tensor& tensor, c10d::ReduceOp::RedOpType how) {
+  return dtype_of(tensor.scalar_type()) != OTR_DTYPE_INVALID && reduction_of(how) != 0;
+}
+
+// False if the driver cannot; throws any other failure.
+bool taken(otr_status_t* status) {
+  if (status != nullptr && otr_status_code(status) == OTR_ERR_UNSUPPORTED) {
+    otr_status_free(status);
+    return false;
+  }
+  check(status);
+  return true;
+}
+
+otr_address_t read_address(const at::Tensor& tensor) {
+  return address_of(tensor.const_data_ptr());
+}
+
+uint64_t count_of(const at::Tensor& tensor) {
+  return static_cast<uint64_t>(tensor.numel());
+}
+
+}  // namespace
+
+std::unique_ptr<DriverEngine> DriverEngine::join(
+    c10d::Store& store, const Membership& membership, std::string& why) {
+  const std::string agreed = agree(store, membership);
+  const std::string text = agreed.substr(1);
+  if (agreed[0] == kNone) {
+    why = text;
+    return nullptr;
+  }
+  auto params = otr::sized<otr_communicator_params_t>();
+  params.id = text.c_str();
+  params.rank_count = static_cast<uint32_t>(membership.size);
+  params.rank = static_cast<uint32_t>(membership.rank);
+  params.timeout_ms = static_cast<uint64_t>(membership.timeout.count());
+  otr_communicator_t communicator = 0;
+  check(otr_communicator_create(static_cast<uint32_t>(membership.device), &params, &communicator));
+  return std::unique_ptr<DriverEngine>(new DriverEngine(communicator));
+}
+
+DriverEngine::~DriverEngine() {
+  warn_if_failed(otr_communicator_destroy(communicator_), "destroying a communicator");
+}
+
+void DriverEngine::abort() {
+  check(otr_communicator_abort(communicator_));
+}
+
+bool DriverEngine::all_reduce(otr_stream_t stream, const at::Tensor& tensor, c10d::ReduceOp::RedOpType how) {
+  if (!has_words(tensor, how)) {
+    return false;
+  }
+  const otr_address_t address = written_address(tensor);
+  return taken(otr_all_reduce(
+      stream, communicator_, address, address, count_of(tensor), dtype_of(tensor.scalar_type()), reduction_of(how)));
+}
+
+bool DriverEngine::reduce(
+    otr_stream_t stream, const at::Tensor& tensor, c10d::ReduceOp::RedOpType how, int root) {
+  if (!has_words(tensor, how)) {
+    return false;
+  }
+  const otr_address_t address = written_address(tensor);
+  return taken(otr_reduce(
+      stream, communicator_, address, address, count_of(tensor), dtype_of(tensor.scalar_type()), reduction_of(how),
+      static_cast<uint32_t>(root)));
+}
+
+bool DriverEngine::reduce_scatter(
+    otr_stream_t stream, const at::Tensor& out, const at::Tensor& in, c10d::ReduceOp::RedOpType how) {
+  if (!has_words(in, how)) {
+    return false;
+  }
+  return taken(otr_reduce_scatter(
+      stream, communicator_, read_address(in), written_address(out), count_of(out), dtype_of(in.scalar_type()),
+      reduction_of(how)));
+}
+
+bool DriverEngine::broadcast(otr_stream_t stream, const at::Tensor& tensor, int root) {
+  return taken(otr_broadcast(
+      stream, communicator_, written_address(tensor), tensor.nbytes(), static_cast<uint32_t>(root)));
+}
+
+bool DriverEngine::all_gather(otr_stream_t stream, const at::Tensor& out, const at::Tensor& in) {
+  return taken(otr_all_gather(stream, communicator_, read_address(in), written_address(out), in.nbytes()));
+}
+
+bool DriverEngine::exchange(otr_stream_t stream, const std::vector<otr_transfer_t>& transfers) {
+  return taken(otr_exchange(
+      stream, communicator_, transfers.data(), static_cast<uint32_t>(transfers.size())));
+}
+
+}  // namespace outrigger
