@@ -48,6 +48,13 @@ void check_same(const char* name, const at::Tensor& tensor, const at::Tensor& ot
       " with ", other.numel(), " do not belong together: all are alike");
 }
 
+int root_of(const char* name, int64_t root, int size) {
+  TORCH_CHECK(
+      root >= 0 && root < size, who(), name, ": rank ", root, " is not one of the group's ", size,
+      ", which count from 0 within the group");
+  return static_cast<int>(root);
+}
+
 // Whether `whole` has room for `part` of each of `size` ranks.
 void check_whole(const char* name, const at::Tensor& whole, const at::Tensor& part, int size) {
   TORCH_CHECK(
@@ -180,7 +187,7 @@ WorkInfo DeviceGroup::begin(OpType type, const Tensors& used) {
         tensor.device(), " and one on ", device, "; all of a call are on one device of type ", parts_.type);
     TORCH_CHECK_NOT_IMPLEMENTED(
         tensor.layout() == c10::Layout::Strided && tensor.is_non_overlapping_and_dense(), who(), name,
-        ": only dense tensors can be sent; give tensor.to_dense() or tensor.contiguous()");
+        ": only dense tensors can be sent; give tensor.contiguous()");
   }
   WorkInfo info = begin_on(type, device);
   for (const at::Tensor& tensor : used) {
@@ -378,7 +385,7 @@ Work DeviceGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opti
   WorkInfo info = begin(OpType::BROADCAST, tensors);
   info.timeout = limit(options.timeout, timeout_);
   const at::Tensor tensor = only("broadcast", tensors);
-  const auto root = static_cast<int>(options.rootRank);
+  const int root = root_of("broadcast", options.rootRank, size_);
   return collective(std::move(info), tensors, tensors, [&](Lane& lane) {
     if (tensor.numel() == 0 || (lane.driver && lane.driver->broadcast(lane.stream, tensor, root))) {
       return;
@@ -416,10 +423,11 @@ Work DeviceGroup::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoa
 
 Work DeviceGroup::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   only("reduce", tensors);
+  const int root = root_of("reduce", options.rootRank, size_);
   WorkInfo info = begin(OpType::REDUCE, tensors);
   info.timeout = limit(options.timeout, timeout_);
   return collective(std::move(info), tensors, tensors, [&](Lane& lane) {
-    reduce_on(lane, tensors[0], options.reduceOp, static_cast<int>(options.rootRank));
+    reduce_on(lane, tensors[0], options.reduceOp, root);
   });
 }
 
@@ -475,7 +483,7 @@ Work DeviceGroup::allgather_into_tensor_coalesced(
 Work DeviceGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
   constexpr const char* kName = "gather";
   const at::Tensor input = only(kName, inputs);
-  const bool root = options.rootRank == rank_;
+  const bool root = root_of(kName, options.rootRank, size_) == rank_;
   const Tensors list = root ? only_list(kName, outputs, static_cast<size_t>(size_)) : Tensors{};
   TORCH_CHECK(root || outputs.empty(), who(), kName, ": rank ", options.rootRank, " alone gives tensors for the result");
   WorkInfo info = begin(OpType::GATHER, joined(inputs, list));
@@ -493,7 +501,7 @@ Work DeviceGroup::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c
 Work DeviceGroup::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) {
   constexpr const char* kName = "scatter";
   const at::Tensor output = only(kName, outputs);
-  const bool root = options.rootRank == rank_;
+  const bool root = root_of(kName, options.rootRank, size_) == rank_;
   const Tensors list = root ? only_list(kName, inputs, static_cast<size_t>(size_)) : Tensors{};
   TORCH_CHECK(root || inputs.empty(), who(), kName, ": rank ", options.rootRank, " alone gives tensors to send");
   WorkInfo info = begin(OpType::SCATTER, joined(outputs, list));
@@ -602,10 +610,6 @@ Work DeviceGroup::barrier(const c10d::BarrierOptions& options) {
       gloo.barrier(own)->wait();
     });
   });
-}
-
-void DeviceGroup::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  gloo_.gloo().monitoredBarrier(options, wait_all_ranks);
 }
 
 // ---- sends and receives -------------------------------------------------------------------------------

@@ -104,7 +104,6 @@ class DeviceGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int rank, int tag) override;
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
   /// Waits for submitted work, whose failures are no error here, and gives everything back.
   void shutdown() override;

@@ -8,7 +8,6 @@ namespace outrigger {
 namespace {
 
 constexpr const char* kIdKey = "communicator";
-// In place of an id, before the reason why there is none.
 constexpr char kNone = '-';
 constexpr char kSome = '+';
 
@@ -16,35 +15,42 @@ std::string key_of(int rank) {
   return c10::str("rank/", rank);
 }
 
-// An id; or none, and why.
-std::string new_id(c10::DeviceIndex device) {
-  char* text = nullptr;
-  otr_status_t* status = otr_communicator_id(static_cast<uint32_t>(device), &text);
-  if (status == nullptr) {
-    return kSome + otr::take(text);
-  }
-  if (otr_status_code(status) != OTR_ERR_UNSUPPORTED) {
+// Why the driver of a device has no communicators; empty if it has. Asked by a text that is no id, which costs nothing:
+// a driver keeps something for each id that it makes, until the ranks have come.
+std::string why_not(c10::DeviceIndex device) {
+  auto params = otr::sized<otr_communicator_params_t>();
+  params.id = "none";
+  params.rank_count = 1;
+  otr_communicator_t communicator = 0;
+  otr_status_t* status = otr_communicator_create(static_cast<uint32_t>(device), &params, &communicator);
+  TORCH_INTERNAL_ASSERT(status != nullptr, "a text that is no id was taken for one");
+  const otr_code_t code = otr_status_code(status);
+  if (code != OTR_ERR_UNSUPPORTED && code != OTR_ERR_INVALID_ARGUMENT) {
     raise(status);
   }
-  const std::string reason = describe(status);
+  const std::string text = code == OTR_ERR_UNSUPPORTED ? describe(status) : "";
   otr_status_free(status);
-  return kNone + reason;
+  return text;
 }
 
-// What all ranks agree on. Every rank has to be able: an id that it can make and throws away tells.
+std::string new_id(c10::DeviceIndex device) {
+  return text_from([device](char** text) { return otr_communicator_id(static_cast<uint32_t>(device), text); });
+}
+
+// What all ranks agree on: an id behind kSome, or behind kNone which rank has no communicators, and why.
 std::string agree(c10d::Store& store, const Membership& membership) {
-  const std::string mine = new_id(membership.device);
+  std::string reason = why_not(membership.device);
   if (membership.rank != 0) {
-    store.set(key_of(membership.rank), mine[0] == kSome ? std::string(1, kSome) : mine);
+    store.set(key_of(membership.rank), reason.empty() ? std::string(1, kSome) : kNone + reason);
     return store.get_to_str(kIdKey);
   }
-  std::string agreed = mine;
   for (int rank = 1; rank < membership.size; ++rank) {
     const std::string theirs = store.get_to_str(key_of(rank));
-    if (agreed[0] == kSome && theirs[0] == kNone) {
-      agreed = c10::str(kNone, "rank ", rank, ": ", theirs.substr(1));
+    if (reason.empty() && theirs[0] == kNone) {
+      reason = c10::str("rank ", rank, ": ", theirs.substr(1));
     }
   }
+  const std::string agreed = reason.empty() ? kSome + new_id(membership.device) : kNone + reason;
   store.set(kIdKey, agreed);
   return agreed;
 }
