@@ -157,9 +157,7 @@ void DeviceGroup::decide(Lane& lane, c10::Device device) {
   if (lane.decided) {
     return;
   }
-  if (parts_.engine == Engine::kGloo || size_ == 1) {
-    lane.why = parts_.engine == Engine::kGloo ? "Gloo was chosen" : "the group has one rank";
-  } else {
+  if (parts_.engine != Engine::kGloo) {
     // All ranks make their communicators in the same order, on whichever devices they are.
     const auto number = std::count_if(lanes_.begin(), lanes_.end(), [](const auto& entry) {
       return entry.second.decided;
@@ -214,7 +212,8 @@ WorkInfo DeviceGroup::begin_on(OpType type, c10::Device device) {
 void DeviceGroup::refuse_gloo(const char* name, const Lane& lane, const std::string& what) const {
   TORCH_CHECK_NOT_IMPLEMENTED(
       parts_.engine != Engine::kDriver, who(), name, ": the driver alone may move data (OUTRIGGER_DISTRIBUTED=driver), ",
-      lane.driver == nullptr ? "and it takes no part: " + lane.why : "and it cannot do this for " + what);
+      lane.driver == nullptr ? "and it takes no part: " + (lane.decided ? lane.why : "no collective has made the "
+      "communicator yet; give init_process_group a device_id") : "and it cannot do this for " + what);
 }
 
 template <class Body>
@@ -248,6 +247,7 @@ Work DeviceGroup::collective(WorkInfo info, const Tensors& used, Tensors outputs
   if (last_ != nullptr && last_device_ != device.index()) {
     last_->order(lane.stream);
   }
+  lane.timeout = info.timeout;
   Work work = submit(std::move(info), lane.stream, used, std::move(outputs), [&] { body(lane); });
   last_ = std::make_shared<const Point>(device.index(), lane.stream);
   last_device_ = device.index();
@@ -272,10 +272,12 @@ void DeviceGroup::all_reduce_on(Lane& lane, const at::Tensor& tensor, const Redu
     return;
   }
   HostImages images(lane.device, lane.stream);
+  const at::Tensor image = images.elements(tensor, true, true);
   gloo_.submit(
-      lane.stream, images, "all_reduce", [image = images.elements(tensor, true, true), how](c10d::Backend& gloo) {
+      lane.stream, images, "all_reduce", [image, how, timeout = lane.timeout](c10d::Backend& gloo) {
         Tensors tensors{image};
         c10d::AllreduceOptions options;
+        options.timeout = timeout;
         options.reduceOp = how;
         gloo.allreduce(tensors, options)->wait();
       });
@@ -297,10 +299,12 @@ void DeviceGroup::reduce_on(Lane& lane, const at::Tensor& tensor, const Reductio
     return;
   }
   HostImages images(lane.device, lane.stream);
+  const at::Tensor image = images.elements(tensor, true, true);
   gloo_.submit(
-      lane.stream, images, "reduce", [image = images.elements(tensor, true, true), how, root](c10d::Backend& gloo) {
+      lane.stream, images, "reduce", [image, how, root, timeout = lane.timeout](c10d::Backend& gloo) {
         Tensors tensors{image};
         c10d::ReduceOptions options;
+        options.timeout = timeout;
         options.reduceOp = how;
         options.rootRank = root;
         gloo.reduce(tensors, options)->wait();
@@ -325,9 +329,10 @@ void DeviceGroup::reduce_scatter_on(
   }
   HostImages images(lane.device, lane.stream);
   const at::Tensor in = images.elements(input, true, false), out = images.elements(output, false, true);
-  gloo_.submit(lane.stream, images, "reduce_scatter", [in, out, how](c10d::Backend& gloo) {
+  gloo_.submit(lane.stream, images, "reduce_scatter", [in, out, how, timeout = lane.timeout](c10d::Backend& gloo) {
     at::Tensor to = out, from = in;
     c10d::ReduceScatterOptions options;
+    options.timeout = timeout;
     options.reduceOp = how;
     gloo._reduce_scatter_base(to, from, options)->wait();
   });
@@ -340,9 +345,11 @@ void DeviceGroup::all_gather_on(Lane& lane, const at::Tensor& output, const at::
   refuse_gloo("all_gather", lane, c10::toString(input.scalar_type()));
   HostImages images(lane.device, lane.stream);
   const at::Tensor in = images.bytes(input, true, false), out = images.bytes(output, false, true);
-  gloo_.submit(lane.stream, images, "all_gather", [in, out](c10d::Backend& gloo) {
+  gloo_.submit(lane.stream, images, "all_gather", [in, out, timeout = lane.timeout](c10d::Backend& gloo) {
     at::Tensor to = out, from = in;
-    gloo._allgather_base(to, from)->wait();
+    c10d::AllgatherOptions options;
+    options.timeout = timeout;
+    gloo._allgather_base(to, from, options)->wait();
   });
 }
 
@@ -372,10 +379,13 @@ void DeviceGroup::exchange_on(Lane& lane, const char* name, const Parts& parts) 
       whole ? images.bytes(parts.all_received, false, true) : images.joined(parts.received, false, true);
   gloo_.submit(
       lane.stream, images, name,
-      [in, out, given = bytes_of(parts.sent), taken = bytes_of(parts.received)](c10d::Backend& gloo) {
+      [in, out, given = bytes_of(parts.sent), taken = bytes_of(parts.received),
+       timeout = lane.timeout](c10d::Backend& gloo) {
         at::Tensor to = out, from = in;
+        c10d::AllToAllOptions options;
+        options.timeout = timeout;
         std::vector<int64_t> input_sizes = given, output_sizes = taken;
-        gloo.alltoall_base(to, from, output_sizes, input_sizes)->wait();
+        gloo.alltoall_base(to, from, output_sizes, input_sizes, options)->wait();
       });
 }
 
@@ -393,9 +403,10 @@ Work DeviceGroup::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opti
     refuse_gloo("broadcast", lane, "any data");
     HostImages images(lane.device, lane.stream);
     const at::Tensor image = images.bytes(tensor, rank_ == root, rank_ != root);
-    gloo_.submit(lane.stream, images, "broadcast", [image, root](c10d::Backend& gloo) {
+    gloo_.submit(lane.stream, images, "broadcast", [image, root, timeout = lane.timeout](c10d::Backend& gloo) {
       Tensors list{image};
       c10d::BroadcastOptions options;
+      options.timeout = timeout;
       options.rootRank = root;
       gloo.broadcast(list, options)->wait();
     });
@@ -604,9 +615,9 @@ Work DeviceGroup::barrier(const c10d::BarrierOptions& options) {
   info.host_waits = true;
   return collective(std::move(info), {}, {}, [&](Lane& lane) {
     HostImages nothing(lane.device, lane.stream);
-    gloo_.submit(lane.stream, nothing, "barrier", [options](c10d::Backend& gloo) {
+    gloo_.submit(lane.stream, nothing, "barrier", [timeout = lane.timeout](c10d::Backend& gloo) {
       c10d::BarrierOptions own;
-      own.timeout = options.timeout;
+      own.timeout = timeout;
       gloo.barrier(own)->wait();
     });
   });

@@ -123,6 +123,8 @@ class DeviceGroup final : public c10d::Backend {
     // where both ends do.
     std::map<std::pair<int, bool>, otr_stream_t> transfers;
     std::unique_ptr<DriverEngine> driver;
+    // Of the call that is being submitted.
+    std::chrono::milliseconds timeout{0};
     // Whether it is known if there is one.
     bool decided = false;
     // Why there is none.

@@ -3,6 +3,7 @@
 #include "distributed_driver.h"
 
 #include "memory.h"
+#include "peer_failure.h"
 
 namespace outrigger {
 namespace {
@@ -106,10 +107,13 @@ std::unique_ptr<DriverEngine> DriverEngine::join(
   params.timeout_ms = static_cast<uint64_t>(membership.timeout.count());
   otr_communicator_t communicator = 0;
   check(otr_communicator_create(static_cast<uint32_t>(membership.device), &params, &communicator));
-  return std::unique_ptr<DriverEngine>(new DriverEngine(communicator));
+  std::unique_ptr<DriverEngine> engine(new DriverEngine(communicator));
+  watch_communicator(communicator);
+  return engine;
 }
 
 DriverEngine::~DriverEngine() {
+  forget_communicator(communicator_);
   warn_if_failed(otr_communicator_destroy(communicator_), "destroying a communicator");
 }
 

@@ -85,7 +85,7 @@ void raise(otr_status_t* status) {
     case OTR_ERR_UNSUPPORTED:
       TORCH_CHECK_NOT_IMPLEMENTED(false, text);
     case OTR_ERR_PEER_LOST:
-      TORCH_CHECK_WITH(DistBackendError, false, text, last_peer_failure());
+      TORCH_CHECK_WITH(DistBackendError, false, text, why_peers_were_lost());
     default:
       TORCH_CHECK(false, text);
   }

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -418,6 +419,25 @@ def a_rank_dies() -> tuple[str, str]:
     # What does not need the others works.
     same(torch.ones(4, device=device()) + 1, torch.full((4,), 2.0))
     return texts[0], texts[1]
+
+
+def a_rank_is_late() -> str:
+    """A rank that does not come within the timeout of a group is an error; the other groups go on."""
+    here = Here(None)
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
+    tensor = torch.ones(4, device=device())
+    dist.all_reduce(tensor, group=group)
+    same(tensor, torch.full((4,), 2.0))
+    text = ""
+    if here.rank == 0:
+        try:
+            dist.all_reduce(tensor, group=group)
+            tensor.cpu()
+        except dist.DistBackendError as error:
+            text = str(error)
+    dist.barrier()
+    reductions_of_one()
+    return text
 
 
 def groups_come_and_go() -> None:

@@ -100,6 +100,12 @@ def test_a_rank_that_dies_is_an_error_in_the_others(run, engine: str) -> None:
 
 
 @needs_torch_outrigger
+def test_a_rank_that_does_not_come_is_an_error_in_the_others(run, engine: str) -> None:
+    (text, _) = run("rank_cases.a_rank_is_late", 2, engine)
+    assert ("rank 1 did not come in time" if engine == "auto" else "another rank has ended, failed, or not come") in text
+
+
+@needs_torch_outrigger
 @pytest.mark.usefixtures("once")
 def test_cpu_and_device_in_one_group(run, tmp_path: Path) -> None:
     run("rank_cases.mixed_backends", 2, join=False, RANK_STORE=str(tmp_path / "store"))
