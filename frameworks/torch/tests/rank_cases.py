@@ -311,7 +311,8 @@ def stream_order() -> None:
     follow = work.get_future().then(lambda done: done.value()[0] * 0 + 7)
     # Freed here, used by work that has not begun.
     scratch = torch.full((1000,), 3.0, device=device())
-    third = dist.all_reduce(scratch, async_op=True)
+    late = torch.empty(here.size * 1000, device=device())
+    third = dist.all_gather_into_tensor(late, scratch, async_op=True)
     del scratch
     other = torch.full((1000,), -1.0, device=device())
     assert not work.is_completed()
@@ -325,6 +326,7 @@ def stream_order() -> None:
     third.wait()
     module.synchronize()
     same(other, torch.full((1000,), -1.0))
+    same(late, torch.full((here.size * 1000,), 3.0))
     same(follow.wait(), torch.full((1000,), 7.0))
     assert work.is_completed()
     assert work.exception() is None
