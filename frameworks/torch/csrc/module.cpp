@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include "activities.h"
+#include "distributed_module.h"
 #include "generator.h"
 #include "graph_module.h"
 #include "held.h"
@@ -304,7 +305,7 @@ PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__C() {
   PyObject* module = PyModule_Create(&outrigger::definition);
   if (module != nullptr && !(outrigger::add_graph_functions(module) && outrigger::add_memory_functions(module) &&
-                             outrigger::add_kernel_functions(module))) {
+                             outrigger::add_kernel_functions(module) && outrigger::add_distributed_functions(module))) {
     Py_CLEAR(module);
   }
   return module;

@@ -3,6 +3,8 @@
 
 #include "runtime.h"
 
+#include "peer_failure.h"
+
 #include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
 
@@ -82,6 +84,8 @@ void raise(otr_status_t* status) {
       TORCH_CHECK_INDEX(false, text);
     case OTR_ERR_UNSUPPORTED:
       TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+    case OTR_ERR_PEER_LOST:
+      TORCH_CHECK_WITH(DistBackendError, false, text, why_peers_were_lost());
     default:
       TORCH_CHECK(false, text);
   }

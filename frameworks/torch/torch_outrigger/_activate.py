@@ -26,7 +26,7 @@ def activate() -> None:
         shim.default_drivers(vendor.specification())
     if not outrigger:
         return
-    from . import _device, _dlpack, _dynamo, amp, memory
+    from . import _device, _distributed, _dlpack, _dynamo, amp, memory
 
     # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
     torch.utils.rename_privateuse1_backend(name)
@@ -39,3 +39,4 @@ def activate() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _dlpack.patch(name)
     _dynamo.register(name)
+    _distributed.register(name)

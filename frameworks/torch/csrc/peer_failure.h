@@ -1,0 +1,36 @@
+//! Why ranks lost one another, in words. A function that runs in stream order can fail its stream with a code alone,
+//! so the reason is kept here, for the error that the host meets when it waits for the stream.
+#pragma once
+
+#include <outrigger/outrigger.h>
+
+#include <mutex>
+#include <string>
+
+namespace outrigger {
+
+/// The first failure of a group of ranks.
+class PeerFailure {
+ public:
+  /// Keeps the text unless there is one. `why_peers_were_lost` knows it from now on.
+  void note(const std::string& text) noexcept;
+
+  /// Empty as long as nothing has failed.
+  std::string text() const;
+
+ private:
+  mutable std::mutex lock_;
+  std::string text_;
+};
+
+/// Has `why_peers_were_lost` ask a communicator. A stream that waited for another one knows no more than the code.
+void watch_communicator(otr_communicator_t communicator);
+
+/// Ends that.
+void forget_communicator(otr_communicator_t communicator) noexcept;
+
+/// What communicators say of their failure, else the latest one of a group. To go on with behind a text; empty if
+/// nothing is known.
+std::string why_peers_were_lost();
+
+}  // namespace outrigger
