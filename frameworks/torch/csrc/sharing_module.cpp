@@ -7,6 +7,7 @@
 #include "python.h"
 
 #include <torch/csrc/autograd/python_variable.h>
+#include <unistd.h>
 
 namespace outrigger {
 namespace {
@@ -46,32 +47,41 @@ PyObject* export_memory(PyObject* object) {
 
 struct Imported {
   uint32_t device;
-  otr_address_t base;
+  otr_address_t base = 0;
+  // Open as long as this process has the memory: the sender sees that it is closed.
+  int pipe = -1;
 };
 
 void close_imported(void* context) noexcept {
   const std::unique_ptr<Imported> memory(static_cast<Imported*>(context));
   warn_if_failed(otr_memory_close(memory->device, memory->base), "giving back memory of another process");
+  if (memory->pipe >= 0) {
+    ::close(memory->pipe);
+  }
 }
 
-// A tensor of bytes over a part of an allocation of another process, which is closed with its storage.
+// A tensor of bytes over a part of an allocation of another process. Its storage closes that, and then the pipe.
 PyObject* import_memory(PyObject* arguments) {
   const char* type = nullptr;
   const char* text = nullptr;
-  int index = 0;
+  int index = 0, pipe = -1;
   unsigned long long offset = 0, bytes = 0;
-  parse(arguments, "sisKK", &type, &index, &text, &offset, &bytes);
+  parse(arguments, "sisKKi", &type, &index, &text, &offset, &bytes, &pipe);
+  TORCH_CHECK(index >= 0 && index <= INT8_MAX, who(), "invalid device index ", index);
   check_device(static_cast<c10::DeviceIndex>(index));
-  auto memory = std::make_unique<Imported>(Imported{static_cast<uint32_t>(index), 0});
+  auto memory = std::make_unique<Imported>();
+  memory->device = static_cast<uint32_t>(index);
   uint64_t size = 0;
   call([&] { return otr_memory_import(memory->device, text, &memory->base, &size); });
   void* base = reinterpret_cast<void*>(memory->base);
   void* start = static_cast<char*>(base) + offset;
   const c10::Device device(c10::Device(type).type(), static_cast<c10::DeviceIndex>(index));
-  c10::DataPtr data(start, memory.release(), &close_imported, device);
+  Imported* imported = memory.release();
+  c10::DataPtr data(start, imported, &close_imported, device);
   TORCH_CHECK(
       offset <= size && bytes <= size - offset, who(), "the other process has shared ", size,
       " bytes, which have no ", bytes, " behind byte ", offset);
+  imported->pipe = pipe;
   c10::Storage storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), allocator_of(device.type()), /*resizable=*/false);
   const auto count = static_cast<int64_t>(bytes);
@@ -84,7 +94,7 @@ PyMethodDef methods[] = {
     {"memory_export", bound<export_memory>, METH_O,
      "The allocation of a tensor's storage for other processes: (text, offset of the storage)."},
     {"memory_import", bound<import_memory>, METH_VARARGS,
-     "A tensor of bytes of another process: (device type, device, text, offset, bytes)."},
+     "A tensor of bytes of another process: (device type, device, text, offset, bytes, pipe)."},
     {nullptr, nullptr, 0, nullptr},
 };
 
