@@ -114,7 +114,7 @@ impl Plain for EmbeddingBag {
         let rows = weight.size(0);
         let mut all = (0..indices.numel()).map(row);
         if let Some(wrong) = all.find(|row| !(0..rows).contains(row)) {
-            return Err(run.out_of_bounds(wrong, rows));
+            return Err(run.out_of_bounds(wrong, 0, rows));
         }
         // -1 is no row.
         let padding = run.call.int(8).unwrap_or(-1);
@@ -179,7 +179,7 @@ fn bounds(run: &Run<'_>, offsets: &View<'_>, bags: i64, samples: i64) -> Result<
     let first = bounds.first().copied().unwrap_or(0);
     let last = bounds.last().copied().unwrap_or(0);
     if last > samples {
-        return Err(run.out_of_bounds(last, samples));
+        return Err(run.out_of_elements(last, samples));
     }
     // Offsets go up from 0. Where there is no bag, they do not matter.
     if !ordered || (first != 0 && bags > 0) {

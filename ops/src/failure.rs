@@ -188,10 +188,15 @@ pub(crate) fn failed_with(code: Code, operators: &[&'static CStr], text: String)
     code
 }
 
-/// The code of a kernel that found an index out of bounds.
+/// The code of a kernel that found an index out of bounds. The words are those of PyTorch.
 #[cold]
-pub(crate) fn out_of_bounds(operators: &[&'static CStr], index: i64, size: i64) -> Code {
-    let text = format!("index {index} is out of bounds for a dimension of size {size}");
+pub(crate) fn out_of_bounds(
+    operators: &[&'static CStr],
+    index: i64,
+    dimension: usize,
+    size: i64,
+) -> Code {
+    let text = format!("index {index} is out of bounds for dimension {dimension} with size {size}");
     failed_with(Code::OUT_OF_RANGE, operators, text)
 }
 

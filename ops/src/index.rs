@@ -63,7 +63,9 @@ struct Rows {
     bytes: i64,
     from_row: i64,
     index_dtype: u8,
-    reserved: [u8; 7],
+    /// The dimension that the indices are of, for errors.
+    dim: u8,
+    reserved: [u8; 6],
 }
 
 fn checked_indices(indices: &Tensor<'_>) -> Result<()> {
@@ -184,6 +186,7 @@ fn plan_index_select(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
             to_outer: indices.numel() * inner,
             count: indices.numel(),
             limit: input.sizes()[dim],
+            dim: dim as u8,
             bytes: inner,
             from_row: inner,
             index_dtype: indices.dtype().0 as u8,
@@ -217,11 +220,11 @@ impl Bad {
     }
 
     /// The result of a kernel of these operators.
-    fn code(&self, operators: &[&'static CStr], size: i64) -> i32 {
+    fn code(&self, operators: &[&'static CStr], dimension: u8, size: i64) -> i32 {
         let code = self
             .0
             .get()
-            .map(|&index| out_of_bounds(operators, index, size));
+            .map(|&index| out_of_bounds(operators, index, usize::from(dimension), size));
         code.unwrap_or(Code::OK).0
     }
 }
@@ -262,7 +265,7 @@ unsafe extern "C" fn rows_kernel(args: *const c_void, args_size: u32, bias: i64)
             }
         }
     });
-    bad.code(&[c"index_select", c"embedding"], h.limit)
+    bad.code(&[c"index_select", c"embedding"], h.dim, h.limit)
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -395,7 +398,7 @@ unsafe extern "C" fn backward_kernel<C: Number + std::ops::AddAssign>(
             unsafe { writer.row(&sum, out.at(row * h.length * size), size) };
         }
     });
-    bad.code(&[c"embedding_dense_backward"], h.limit)
+    bad.code(&[c"embedding_dense_backward"], 0, h.limit)
 }
 
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -409,7 +412,9 @@ struct Gather {
     /// The byte stride of the input in the dimension that is gathered from.
     stride: i64,
     index_dtype: u8,
-    reserved: [u8; 3],
+    /// For errors.
+    dim: u8,
+    reserved: [u8; 2],
     rank: u32,
 }
 
@@ -490,7 +495,8 @@ fn plan_gather(call: &Call<'_>, plan: &mut Plan) -> Result<()> {
         limit: input.sizes()[dim],
         stride: input.strides()[dim] * size,
         index_dtype: indices.dtype().0 as u8,
-        reserved: [0; 3],
+        dim: dim as u8,
+        reserved: [0; 2],
         rank: geometry.rank as u32,
     });
     geometry.push(3, plan);
@@ -533,5 +539,5 @@ unsafe extern "C" fn gather_kernel<T: Pod>(args: *const c_void, args_size: u32, 
             cursor.advance(1);
         }
     });
-    bad.code(&[c"gather"], h.limit)
+    bad.code(&[c"gather"], h.dim, h.limit)
 }

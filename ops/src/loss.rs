@@ -11,7 +11,7 @@ use outrigger_device::{Code, DType};
 use crate::call::{Call, Scalar, Tensor};
 use crate::convert::{Class, class_of};
 use crate::error::{Result, invalid, unsupported};
-use crate::failure::out_of_bounds;
+use crate::failure::failed_with;
 use crate::geometry::checked_size;
 use crate::memory::{ArgumentBlock, Base, Reader, Writer};
 use crate::norm::Number;
@@ -214,10 +214,13 @@ impl<'a, C: Number> Items<'a, C> {
             return Ok(None);
         }
         if class < 0 || class >= self.h.classes {
-            return Err(out_of_bounds(
+            return Err(failed_with(
+                Code::OUT_OF_RANGE,
                 &[c"nll_loss_forward", c"nll_loss_backward"],
-                class,
-                self.h.classes,
+                format!(
+                    "target {class} is out of bounds for {} classes",
+                    self.h.classes
+                ),
             ));
         }
         let weight = match &self.weight {

@@ -133,7 +133,7 @@ impl Layout {
                         let picked = index.get_int(here.sum());
                         let size = view.size(dim);
                         if picked < -size || picked >= size {
-                            return Err(run.out_of_bounds(picked, size));
+                            return Err(run.out_of_bounds(picked, dim, size));
                         }
                         if picked < 0 { picked + size } else { picked }
                     }

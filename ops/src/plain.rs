@@ -12,7 +12,7 @@ use outrigger_device::{Code, DType};
 use crate::arguments;
 use crate::call::{Argument, Call, Scalar, Tensor};
 use crate::error::{Result, invalid, unsupported};
-use crate::failure::out_of_bounds;
+use crate::failure::{failed_with, out_of_bounds};
 use crate::memory::ArgumentBlock;
 use crate::packed;
 use crate::plan::{Plan, cost_ns};
@@ -82,8 +82,14 @@ impl<'a> Run<'a> {
     }
 
     /// The failure of an index that is not within a dimension.
-    pub(crate) fn out_of_bounds(&self, index: i64, size: i64) -> Code {
-        out_of_bounds(&[self.id.name()], index, size)
+    pub(crate) fn out_of_bounds(&self, index: i64, dimension: usize, size: i64) -> Code {
+        out_of_bounds(&[self.id.name()], index, dimension, size)
+    }
+
+    /// The failure of an index that is not within some elements, of whatever shape.
+    pub(crate) fn out_of_elements(&self, index: i64, elements: i64) -> Code {
+        let text = format!("index {index} is out of bounds for {elements} elements");
+        failed_with(Code::OUT_OF_RANGE, &[self.id.name()], text)
     }
 
     /// The tensor of an argument, by its place in the schema; `None` if it was left out.

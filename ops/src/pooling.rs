@@ -470,7 +470,7 @@ impl<W: Windows> Plain for MaxBackward<W> {
         let number = |place| indices.get_int(indices.nth(place));
         let mut all = (0..indices.numel()).map(number);
         if let Some(wrong) = all.find(|number| !(0..elements).contains(number)) {
-            return Err(run.out_of_bounds(wrong, elements));
+            return Err(run.out_of_elements(wrong, elements));
         }
         write_sums(&run.output(0), pooling.spatial, |plane, sums| {
             let (from, at) = (grad.nth_start(lead, plane), indices.nth_start(lead, plane));

@@ -102,7 +102,7 @@ fn each_target(
         index.indices(number, &mut indices);
         let target = index.get_int(index.nth(number));
         if target < 0 || target >= out.size(dim) {
-            return Err(run.out_of_bounds(target, out.size(dim)));
+            return Err(run.out_of_bounds(target, dim, out.size(dim)));
         }
         let place = match out.rank() {
             0 => 0,
@@ -373,7 +373,7 @@ fn each_of_slices(
     let mut numbers = 0..index.numel();
     if let Some(wrong) = numbers.find(|&number| !(0..size).contains(&target_of(number))) {
         let wrong = index.get_int(index.nth(wrong));
-        return Err(run.out_of_bounds(wrong, size));
+        return Err(run.out_of_bounds(wrong, dim, size));
     }
     let count = index.numel();
     let slice = out.numel() / out.size(dim).max(1);
@@ -491,7 +491,7 @@ impl Plain for MaskedScatter {
         };
         let taken = (0..out.numel()).filter(|number| is_taken(*number).0);
         if taken.count() as i64 > source.numel() {
-            return Err(run.out_of_bounds(source.numel(), source.numel()));
+            return Err(run.out_of_elements(source.numel(), source.numel()));
         }
         let mut next = 0;
         for number in 0..out.numel() {

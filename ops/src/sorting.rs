@@ -392,7 +392,7 @@ impl Plain for SearchSorted {
             let at = |number| sorter.get_int(sorter.nth(number));
             let mut all = (0..sorter.numel()).map(at);
             if let Some(wrong) = all.find(|at| !(0..length).contains(at)) {
-                return Err(run.out_of_bounds(wrong, length));
+                return Err(run.out_of_bounds(wrong, last, length));
             }
         }
         let mut indices = vec![0; values.rank()];

@@ -3,6 +3,8 @@
 
 #include "host.h"
 
+#include "host_view.h"
+
 #include <ATen/EmptyTensor.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/TensorImpl.h>
@@ -384,6 +386,23 @@ at::Tensor HostScope::to_device(const at::Tensor& result) {
     }
   }
   return adopt(result);
+}
+
+at::Tensor host_view(const at::Tensor& tensor) {
+  TORCH_CHECK(is_ours(tensor), who(), "expected a tensor of the device, got one of ", tensor.device());
+  TORCH_CHECK(
+      tensor.layout() == c10::Layout::Strided && tensor.has_storage() && !tensor.is_quantized(), who(),
+      "only a dense tensor can be seen by the CPU, not one of layout ", tensor.layout());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      is_host_visible(tensor.device().index()), who(), "the CPU does not see the memory of ", tensor.device(),
+      ": copy the tensor with .cpu()");
+  own_memory_of(tensor);
+  synchronize(stream_of(tensor));
+  at::Tensor view = tensor_over(
+      storage_over(tensor.storage(), c10::Device(c10::DeviceType::CPU), c10::GetCPUAllocator()), tensor.sizes(), tensor.strides(),
+      tensor.storage_offset(), tensor.dtype());
+  copy_bits(tensor, view);
+  return view;
 }
 
 HostMemoryGuard::HostMemoryGuard() : before_(std::exchange(born_on_device, false)) {}

@@ -16,6 +16,7 @@
 #include "observer.h"
 #include "personality.h"
 #include "python.h"
+#include "sharing_module.h"
 
 #include <torch/csrc/Generator.h>
 
@@ -305,7 +306,8 @@ PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__C() {
   PyObject* module = PyModule_Create(&outrigger::definition);
   if (module != nullptr && !(outrigger::add_graph_functions(module) && outrigger::add_memory_functions(module) &&
-                             outrigger::add_kernel_functions(module) && outrigger::add_distributed_functions(module))) {
+                             outrigger::add_kernel_functions(module) && outrigger::add_distributed_functions(module) &&
+                             outrigger::add_sharing_functions(module))) {
     Py_CLEAR(module);
   }
   return module;

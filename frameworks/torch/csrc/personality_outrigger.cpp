@@ -1,6 +1,7 @@
 //! The runtime's devices as PrivateUse1, under the name "outrigger" or a vendor's.
 
 #include "graph.h"
+#include "nested.h"
 #include "personality_impl.h"
 #include "profiler.h"
 #include "sparse.h"
@@ -72,6 +73,10 @@ void serve_outrigger(const char* name) {
       register_shallow_copies(aten);
       new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
     }
+    const auto nested = c10::DispatchKey::NestedTensorPrivateUse1;
+    register_to_nested(new_library("aten", c10::DispatchKey::PrivateUse1));
+    register_nested(new_library("aten", nested), nested);
+    new_library("_", nested).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
     new_library("_", c10::DispatchKey::AutocastPrivateUse1).fallback(torch::CppFunction::makeFallthrough());
     register_autocast(new_library("aten", c10::DispatchKey::AutocastPrivateUse1));
     return true;

@@ -1,9 +1,10 @@
 //! Sparse tensors: COO and the compressed layouts, over indices and values in device memory. Arithmetic
-//! on them runs on the CPU; this file only takes tensors apart and builds them.
+//! on them runs on the CPU; this file only takes tensors apart and builds them, nested ones too.
 
 #include "sparse.h"
 
 #include "fallback.h"
+#include "nested.h"
 
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
@@ -51,9 +52,16 @@ bool is_sparse(const at::Tensor& tensor) {
   return tensor.defined() && (tensor.layout() == c10::Layout::Sparse || is_compressed(tensor.layout()));
 }
 
-// A sparse tensor of the same shape and properties over other members, on the members' device.
+bool has_members(const at::Tensor& tensor) {
+  return is_sparse(tensor) || is_nested(tensor);
+}
+
+// A sparse or nested tensor of the same shape and properties over other members, on the members' device.
 template <class Member>
 at::Tensor remake(const at::Tensor& from, const Member& member) {
+  if (is_nested(from)) {
+    return nested_over(from, member(buffer_of(from)));
+  }
   if (from.layout() == c10::Layout::Sparse) {
     const at::Tensor values = member(coo(from)->values());
     // The new tensor is on the current device until it has members.
@@ -79,7 +87,9 @@ at::Tensor remake(const at::Tensor& from, const Member& member) {
 
 template <class Visit>
 void each_member(const at::Tensor& tensor, const Visit& visit) {
-  if (tensor.layout() == c10::Layout::Sparse) {
+  if (is_nested(tensor)) {
+    visit(buffer_of(tensor));
+  } else if (tensor.layout() == c10::Layout::Sparse) {
     visit(coo(tensor)->indices());
     visit(coo(tensor)->values());
   } else {
@@ -92,14 +102,16 @@ void each_member(const at::Tensor& tensor, const Visit& visit) {
 }  // namespace
 
 void SparseScope::announce(const at::Tensor& tensor) {
-  if (!is_ours(tensor) || !is_sparse(tensor)) {
+  if (!is_ours(tensor) || !has_members(tensor)) {
     if (is_ours(tensor) && tensor.is_quantized()) {
       key_ = c10::DispatchKey::QuantizedCPU;
     }
     scope_.announce(tensor);
     return;
   }
-  if (is_compressed(tensor.layout())) {
+  if (is_nested(tensor)) {
+    key_ = c10::DispatchKey::NestedTensorCPU;
+  } else if (is_compressed(tensor.layout())) {
     key_ = c10::DispatchKey::SparseCsrCPU;
   } else if (key_ == c10::DispatchKey::CPU) {
     key_ = c10::DispatchKey::SparseCPU;
@@ -108,7 +120,7 @@ void SparseScope::announce(const at::Tensor& tensor) {
 }
 
 at::Tensor SparseScope::to_host(const at::Tensor& tensor, bool written) {
-  if (!is_ours(tensor) || !is_sparse(tensor)) {
+  if (!is_ours(tensor) || !has_members(tensor)) {
     at::Tensor host = scope_.to_host(tensor, written);
     return is_ours(tensor) ? with_gradient_of(tensor, std::move(host)) : host;
   }
@@ -135,7 +147,8 @@ at::Tensor SparseScope::with_gradient_of(const at::Tensor& tensor, at::Tensor ho
 
 void SparseScope::finish() {
   for (const Argument& argument : arguments_) {
-    if (!argument.written) {
+    // A nested tensor keeps its buffer, which the other scope has written back.
+    if (!argument.written || is_nested(argument.device)) {
       continue;
     }
     const at::Tensor& device = argument.device;
@@ -155,7 +168,7 @@ void SparseScope::finish() {
 }
 
 at::Tensor SparseScope::to_device(const at::Tensor& result) {
-  if (!is_sparse(result) || !result.device().is_cpu()) {
+  if (!has_members(result) || !result.device().is_cpu()) {
     return scope_.to_device(result);
   }
   for (const Argument& argument : arguments_) {

@@ -1,4 +1,4 @@
-//! Moves sparse tensors to the CPU and back: it moves their dense members, and makes a new sparse
+//! Moves sparse and nested tensors to the CPU and back: it moves their dense members, and makes a new
 //! tensor of them. It must never densify.
 #pragma once
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 import sys
 from pathlib import Path
 
@@ -136,11 +137,26 @@ def test_graphed_callables_train_like_the_modules(device):
         same(mine.grad, its.grad.cpu(), rtol=1e-5, atol=1e-6)
         for one, other in zip(body.parameters(), twin.parameters(), strict=True):
             same(one.grad, other.grad.cpu(), rtol=1e-5, atol=1e-6)
-    body.eval()
-    same(body(value[:2]).detach(), twin(value[:2]).detach().cpu(), rtol=1e-5, atol=1e-6)
-    body.train()
     with pytest.raises(ValueError, match="captured as"):
         body(value[:2])
+
+
+def test_graphed_callables_say_when_they_run_without_their_graph(device):
+    body = nn.Linear(3, 2).to(device)
+    x = torch.randn(2, 3, device=device)
+    expected = nn.functional.linear(x.cpu(), body.weight.detach().cpu(), body.bias.detach().cpu())
+    graphed = graphs.make_graphed_callables(body, (x,))
+    with pytest.warns(RuntimeWarning, match=r"Linear .* without its graph: .* keyword arguments \(input\)"):
+        same(graphed(input=x).detach(), expected, rtol=1e-5, atol=1e-6)
+    graphed.eval()
+    with pytest.warns(RuntimeWarning, match="training is False, and was True at the capture"):
+        same(graphed(x).detach(), expected, rtol=1e-5, atol=1e-6)
+    graphed.train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same(graphed(x).detach(), expected, rtol=1e-5, atol=1e-6)
+        graphed.eval()
+        graphed(x)  # said before
 
 
 def test_several_graphed_callables_share_one_pool(device):

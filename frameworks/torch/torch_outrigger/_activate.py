@@ -21,12 +21,17 @@ def activate() -> None:
     shim = _shim.load()
     vendor = _vendor.find()
     name = "outrigger" if vendor is None else vendor.name
-    outrigger, _mtia = shim.activate(name)
+    outrigger, mtia = shim.activate(name)
     if vendor is not None:
         shim.default_drivers(vendor.specification())
+    from . import _dlpack, integrations
+
+    types = ((name,) if outrigger else ()) + (("mtia",) if mtia else ())
+    _dlpack.patch(types)
+    integrations.serve(types)
     if not outrigger:
         return
-    from . import _device, _distributed, _dlpack, _dynamo, amp, memory
+    from . import _device, _distributed, _dynamo, amp, memory
 
     # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
     torch.utils.rename_privateuse1_backend(name)
@@ -36,7 +41,7 @@ def activate() -> None:
     sys.modules[f"torch.{name}"] = _device
     sys.modules[f"torch.{name}.amp"] = amp
     sys.modules[f"torch.{name}.memory"] = memory
+    sys.modules[f"torch.{name}.random"] = _device.random
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    _dlpack.patch(name)
     _dynamo.register(name)
     _distributed.register(name)

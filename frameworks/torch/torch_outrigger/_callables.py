@@ -5,6 +5,7 @@ Only the tensors of a function go in and out. It must never capture other effect
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,8 @@ def make_graphed_callables(
     """Captures the forward and the backward pass of functions or modules as two graphs each, for use in larger models.
 
     callables: one function or `nn.Module`, or several, in the order in which they will be called. A module
-    is changed in place: its `forward` replays while its training mode is the one of the capture.
+    is changed in place: its `forward` replays while its training mode is the one of the capture. In the other mode, and
+    with keyword arguments, it runs without the graph, and a warning says so.
     sample_args: the arguments of one call (for several: a tuple of such), tensors only, with the shapes
     and `requires_grad` of later calls. They are kept, and later arguments are copied into them.
     num_warmup_iters: the number of eager passes before the capture.
@@ -169,10 +171,22 @@ def _replace(function: Function, passes: _Passes, sample: tuple[Any, ...]) -> Fu
     if not isinstance(function, nn.Module):
         return replay
     eager, training = function.forward, function.training
+    told: set[str] = set()
 
     def forward(*arguments: Any, **keywords: Any) -> Any:
         if function.training == training and not keywords:
             return replay(*arguments)
+        if keywords:
+            reason = f"the call has keyword arguments ({', '.join(keywords)}), and the graph was captured without"
+        else:
+            reason = f"the module's training is {function.training}, and was {training} at the capture"
+        if reason not in told:
+            told.add(reason)
+            warnings.warn(
+                f"{type(function).__name__} was given to make_graphed_callables, and runs without its graph: {reason}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return eager(*arguments, **keywords)
 
     function.forward = forward

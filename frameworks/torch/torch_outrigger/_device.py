@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import _C, _storage, amp, graphs, memory, nvtx
+from . import _random as random
 from ._diagnose import diagnose
 from ._lifetime import (
     DeviceLike,
@@ -39,6 +40,8 @@ from ._runtime import (
     fallback_mode,
     fallback_report,
     get_sync_debug_mode,
+    host_view,
+    ipc_collect,
     operator_report,
     load_driver,
     load_report,
@@ -91,12 +94,14 @@ __all__ = [
     "attach_out_of_memory_observer",
     "caching_allocator_alloc",
     "caching_allocator_delete",
+    "clock_rate",
     "current_device",
     "current_stream",
     "default_generators",
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "diagnose",
     "empty_cache",
@@ -117,8 +122,10 @@ __all__ = [
     "graphs",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
+    "host_view",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
     "is_current_stream_capturing",
@@ -138,8 +145,11 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "memory_usage",
     "nvtx",
     "observe",
+    "power_draw",
+    "random",
     "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_fallback_report",
@@ -158,8 +168,10 @@ __all__ = [
     "set_threads",
     "stream",
     "synchronize",
+    "temperature",
     "trace",
     "use_mem_pool",
+    "utilization",
 ]
 
 Stream = torch.Stream
@@ -273,6 +285,43 @@ def get_device_name(device: DeviceLike = None) -> str:
 def get_device_capability(device: DeviceLike = None) -> dict[str, Any]:
     """What a device supports, in the form of `torch.accelerator.get_device_capability`."""
     return torch._C._accelerator_getDeviceCapability(device_index(device))
+
+
+def device_memory_used(device: DeviceLike = None) -> int:
+    """Bytes of a device's memory that are in use, by any process."""
+    free, total = mem_get_info(device)
+    return total - free
+
+
+def _no_sensor(name: str, device: DeviceLike) -> NotImplementedError:
+    return NotImplementedError(
+        f"{name} of {get_device_name(device)}: the driver contract has no sensors. The vendor's own tool tells it"
+    )
+
+
+def utilization(device: DeviceLike = None) -> int:
+    """Refused: a driver does not tell how busy its device is."""
+    raise _no_sensor("utilization", device)
+
+
+def memory_usage(device: DeviceLike = None) -> int:
+    """Refused: a driver does not tell how busy its memory is. `device_memory_used` tells how full it is."""
+    raise _no_sensor("memory_usage", device)
+
+
+def temperature(device: DeviceLike = None) -> int:
+    """Refused: a driver does not tell it."""
+    raise _no_sensor("temperature", device)
+
+
+def power_draw(device: DeviceLike = None) -> int:
+    """Refused: a driver does not tell it."""
+    raise _no_sensor("power_draw", device)
+
+
+def clock_rate(device: DeviceLike = None) -> int:
+    """Refused: a driver does not tell it."""
+    raise _no_sensor("clock_rate", device)
 
 
 def synchronize(device: DeviceLike = None) -> None:

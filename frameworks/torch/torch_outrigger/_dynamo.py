@@ -7,13 +7,12 @@ available, also in programs that compile only for the CPU.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.util
-import sys
 from types import ModuleType
 from typing import Any
 
 import torch
+
+from ._after_import import after_import
 
 _MODULE = "torch._dynamo.device_interface"
 
@@ -64,31 +63,6 @@ def _add_to(module: ModuleType, name: str) -> None:
     module.device_interfaces[name] = _interface(module.DeviceInterface)
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Adds the interface right after the module has been imported, once."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        if fullname != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                _add_to(module, self._name)
-
-            spec.loader.exec_module = exec_module
-        return spec
-
-
 def register(name: str) -> None:
     """Adds the interface of the device type `name`, now or when Dynamo is imported."""
-    if _MODULE in sys.modules:
-        _add_to(sys.modules[_MODULE], name)
-    else:
-        sys.meta_path.insert(0, _AfterImport(name))
+    after_import(_MODULE, lambda module: _add_to(module, name))

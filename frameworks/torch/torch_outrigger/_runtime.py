@@ -13,8 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from . import _C
 from ._kernels import Kernel, LocalMemory, compile_kernel
+from .integrations.sharing import collect
 
 __all__ = [
     "Kernel",
@@ -25,6 +28,8 @@ __all__ = [
     "fallback_mode",
     "fallback_report",
     "get_sync_debug_mode",
+    "host_view",
+    "ipc_collect",
     "load_driver",
     "load_report",
     "observe",
@@ -109,6 +114,23 @@ def load_driver(spec: str | os.PathLike[str]) -> None:
 def load_report() -> Any:
     """The drivers that were tried: which were taken, and which were refused and why."""
     return json.loads(_C.load_report())
+
+
+def host_view(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor over the memory of a device tensor, without a copy; `.numpy()` of it is an array over this memory.
+
+    It waits for the work on the current stream. For later work on the tensor the caller waits. NotImplementedError if
+    the CPU does not see the device's memory.
+    """
+    return _C.host_view(tensor)
+
+
+def ipc_collect() -> None:
+    """Lets go of memory that was sent to other processes, and that none of them has any more.
+
+    The next tensor that is sent does the same.
+    """
+    collect()
 
 
 _SYNC_MODES = {"default": 0, "warn": 1, "error": 2}

@@ -1,0 +1,262 @@
+"""Libraries that know devices by name: each is used as its users do, and gives on the device what it gives on the CPU."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from support import run_python, same
+from torch import nn
+from torch.nn.attention import flex_attention as flex
+
+
+def test_import_of_torch_imports_no_library():
+    finished = run_python(
+        """
+        import sys
+        import torch
+
+        assert torch.get_device_module().__name__ and "torch_outrigger.integrations" in sys.modules
+        libraries = {"accelerate", "safetensors", "torchvision", "transformers", "torch.nn.attention.flex_attention"}
+        assert not libraries & set(sys.modules), libraries & set(sys.modules)
+        """
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+# ---- torch.nn.DataParallel -------------------------------------------------------------------------
+
+
+def test_data_parallel_is_refused_and_names_what_to_use(device):
+    model = nn.Linear(2, 2).to(device)
+    x = torch.ones(4, 2, device=device)
+    with pytest.raises(NotImplementedError, match=rf"{device.type}.*DistributedDataParallel"):
+        nn.DataParallel(model, device_ids=[0])
+    with pytest.raises(NotImplementedError, match=rf"{device.type}.*DistributedDataParallel"):
+        nn.parallel.data_parallel(model, x, device_ids=[0])
+
+
+def test_data_parallel_without_the_device_is_torchs_own():
+    finished = run_python(
+        """
+        import torch
+
+        torch._utils._get_available_device_type = lambda: None
+        torch.nn.parallel.data_parallel.__wrapped__.__globals__["_get_available_device_type"] = lambda: None
+        model = torch.nn.DataParallel(torch.nn.Linear(2, 2))
+        assert model(torch.ones(1, 2)).shape == (1, 2) and model.device_ids == []
+        """
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+# ---- torch.nn.attention.flex_attention -------------------------------------------------------------
+
+
+def _causal(batch, head, query, key):
+    return query >= key
+
+
+def _biased(score, batch, head, query, key):
+    return score + 0.5 * (query - key)
+
+
+def test_flex_attention_is_attention(device):
+    leaves = [torch.randn(2, 2, 128, 16) for _ in range(3)]
+    ours = [leaf.to(device).requires_grad_() for leaf in leaves]
+    cpu = [leaf.clone().requires_grad_() for leaf in leaves]
+    mask = flex.create_block_mask(_causal, None, None, 128, 128, device=device)
+    with warnings.catch_warnings():
+        # Not compiled on purpose.
+        warnings.simplefilter("ignore")
+        result = flex.flex_attention(*ours, score_mod=_biased, block_mask=mask)
+    at = torch.arange(128)
+    bias = 0.5 * (at[:, None] - at[None, :]).float()
+    bias.masked_fill_(at[:, None] < at[None, :], float("-inf"))
+    expected = nn.functional.scaled_dot_product_attention(*cpu, attn_mask=bias)
+    same(result, expected, rtol=1e-4, atol=1e-5)
+    result.square().sum().backward()
+    expected.square().sum().backward()
+    for one, other in zip(ours, cpu, strict=True):
+        same(one.grad, other.grad, rtol=1e-4, atol=1e-4)
+
+
+# ---- safetensors -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A file of safetensors, and the tensors in it."""
+    from safetensors.torch import save_file
+
+    tensors = {"a": torch.arange(12.0).view(3, 4), "b": torch.tensor([1, 2], dtype=torch.int64)}
+    path = tmp_path / "tensors.safetensors"
+    save_file(tensors, path, metadata={"made": "here"})
+    return path, tensors
+
+
+def test_safetensors_load_file(device, saved):
+    from safetensors.torch import load_file
+
+    path, tensors = saved
+    for given in (str(device), device.type, device.index):
+        loaded = load_file(path, device=given)
+        assert set(loaded) == set(tensors)
+        for name, tensor in loaded.items():
+            assert tensor.device == device
+            same(tensor, tensors[name])
+    assert all(tensor.device.type == "cpu" for tensor in load_file(path).values())
+
+
+def test_safetensors_safe_open(device, saved):
+    from safetensors import safe_open
+
+    path, tensors = saved
+    with safe_open(path, framework="pt", device=str(device)) as file:
+        assert set(file.keys()) == set(tensors) and file.metadata() == {"made": "here"}
+        same(file.get_tensor("b"), tensors["b"])
+        part = file.get_slice("a")
+        assert part.get_shape() == [3, 4]
+        same(part[1:, ::2], tensors["a"][1:, ::2])
+    with pytest.raises(Exception, match="nonsense"):
+        safe_open(path, framework="pt", device="nonsense")
+
+
+def test_safetensors_load_model(device, tmp_path):
+    from safetensors.torch import load_model, save_model
+
+    model = nn.Linear(3, 2)
+    save_model(model, str(tmp_path / "model"))
+    other = nn.Linear(3, 2).to(device)
+    load_model(other, tmp_path / "model", device=str(device))
+    same(other.weight, model.weight)
+
+
+# ---- torchvision -----------------------------------------------------------------------------------
+
+
+def test_torchvision_operators_under_autocast(device):
+    from torchvision import ops
+
+    boxes = torch.tensor([[0.0, 0, 4, 4], [0, 0, 4, 3.9], [5, 5, 8, 8]])
+    scores = torch.tensor([0.5, 1.0, 0.25])
+    image = torch.arange(64.0).view(1, 1, 8, 8)
+    rois = torch.cat([torch.zeros(3, 1), boxes], 1)
+    leaf = image.to(device).requires_grad_()
+    with torch.autocast(device.type, torch.bfloat16):
+        kept = ops.nms(boxes.to(device), scores.to(device).bfloat16(), 0.5)
+        aligned = ops.roi_align(leaf.bfloat16(), rois.to(device), 2)
+        pooled = ops.roi_pool(leaf, rois.to(device).bfloat16(), 2)
+    same(kept, ops.nms(boxes, scores, 0.5))
+    assert aligned.dtype is torch.bfloat16
+    same(aligned, ops.roi_align(image, rois, 2).bfloat16())
+    same(pooled, ops.roi_pool(image, rois, 2), rtol=0.02, atol=0)
+    aligned.sum().backward()
+    image.requires_grad_()
+    ops.roi_align(image, rois, 2).sum().backward()
+    same(leaf.grad, image.grad, rtol=0.02, atol=0.02)
+
+
+# ---- transformers and Accelerate -------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny():
+    """A language model of transformers, on the CPU."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=17, n_embd=8, n_layer=2, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).eval()
+
+
+@pytest.fixture
+def accelerate():
+    """Accelerate, whose choice of a device is forgotten before and after."""
+    import accelerate
+
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    yield accelerate
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_transformers_with_a_mask_is_captured(device, tiny):
+    from torch_outrigger import graphs
+
+    tokens = torch.tensor([[3, 5, 7, 0], [2, 4, 6, 8]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    model = copy.deepcopy(tiny).to(device)
+    ours, mask_of_graph = tokens.to(device), mask.to(device)
+    graph = graphs.Graph()
+    with torch.no_grad():
+        expected = tiny(tokens, attention_mask=mask).logits
+        with graphs.graph(graph):
+            result = model(ours, attention_mask=mask_of_graph).logits
+    graph.replay()
+    real = mask.bool()
+    same(result[real.to(device)], expected[real], rtol=1e-4, atol=1e-5)
+
+
+def test_accelerate_trains_on_the_device(device, accelerate):
+    accelerator = accelerate.Accelerator()
+    assert accelerator.device.type == device.type
+    plain = nn.Linear(4, 1)
+    model = copy.deepcopy(plain)
+    data = [(torch.randn(4), torch.randn(1)) for _ in range(6)]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (plain, model)]
+    loader = torch.utils.data.DataLoader(data, batch_size=2)
+    model, optimizer, ours = accelerator.prepare(model, optimizers[1], loader)
+    for (x, y), (other_x, other_y) in zip(loader, ours, strict=True):
+        assert other_x.device.type == device.type
+        optimizers[0].zero_grad()
+        nn.functional.mse_loss(plain(x), y).backward()
+        optimizers[0].step()
+        optimizer.zero_grad()
+        accelerator.backward(nn.functional.mse_loss(model(other_x), other_y))
+        optimizer.step()
+    same(model.weight, plain.weight, rtol=1e-5, atol=1e-6)
+
+
+def test_accelerate_knows_the_memory_of_the_devices(device, module, accelerate):
+    from accelerate.utils import get_max_memory
+
+    found = get_max_memory()
+    assert list(found) == [*range(module.device_count()), "cpu"] and all(found.values())
+    assert get_max_memory({"cpu": "1MB", 0: "2MB"}) == {0: 2 * 10**6, "cpu": 10**6}
+    with pytest.raises(ValueError, match=f"names device 99, but {device.type} has {module.device_count()}"):
+        get_max_memory({99: "1MB"})
+
+
+def test_device_map_auto_puts_a_model_on_the_device(device, tiny, accelerate, tmp_path):
+    from transformers import GPT2LMHeadModel
+
+    tiny.save_pretrained(tmp_path)
+    model = GPT2LMHeadModel.from_pretrained(tmp_path, device_map="auto")
+    assert {parameter.device.type for parameter in model.parameters()} == {device.type}
+    tokens = torch.tensor([[3, 5, 7]])
+    with torch.no_grad():
+        same(model(tokens.to(device)).logits, tiny(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_trainer_trains_on_the_device(device, tiny, accelerate, tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    weights = []
+    for on_cpu in (False, True):
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), use_cpu=on_cpu, max_steps=2, per_device_train_batch_size=2, report_to=[],
+            save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False,
+        )  # fmt: skip
+        assert arguments.device.type == ("cpu" if on_cpu else device.type)
+        rows = [{"input_ids": [i, i + 1, i + 2], "labels": [i, i + 1, i + 2]} for i in range(4)]
+        trainer = Trainer(model=copy.deepcopy(tiny), args=arguments, train_dataset=rows)
+        trainer.train()
+        weights.append(trainer.model.lm_head.weight)
+    assert not torch.equal(weights[1], tiny.lm_head.weight)
+    same(weights[0], weights[1], rtol=1e-4, atol=1e-5)

@@ -1,0 +1,64 @@
+"""Does something when another module has been imported, or now if it has been.
+
+So that what this package adds to Dynamo or to a library costs nothing, and imports nothing, in a program without it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+Action = Callable[[ModuleType], None]
+
+_waiting: dict[str, list[Action]] = {}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds nothing itself: it puts the actions behind the execution of the modules that others find."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        actions = _waiting.pop(fullname, None)
+        if actions is None:
+            return None
+        # Comes back here, and finds nothing waiting.
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            _waiting[fullname] = actions
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            for action in actions:
+                action(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def after_import(name: str, action: Action) -> None:
+    """Calls `action` with the module of this name, once: now, or right after its code has run for the first time."""
+    if name in sys.modules:
+        action(sys.modules[name])
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    _waiting.setdefault(name, []).append(action)
+
+
+def replace(module: ModuleType, name: str, make: Callable[[Any], Any]) -> None:
+    """Puts `make(original)` in the place of a module's function, also where modules have imported it by its name.
+
+    A module without this function is left as it is: a later version of a library may do without.
+    """
+    original = getattr(module, name, None)
+    if original is None:
+        return
+    made = make(original)
+    for each in list(sys.modules.values()):
+        if getattr(each, "__dict__", {}).get(name) is original:
+            setattr(each, name, made)
