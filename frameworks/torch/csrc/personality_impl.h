@@ -38,6 +38,7 @@ inline void register_kernels(c10::DispatchKey key) {
   register_attention(aten);
   register_indexing(aten);
   register_random(aten);
+  register_sampling(aten);
   register_optimizers(aten);
   new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }

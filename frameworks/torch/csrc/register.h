@@ -42,6 +42,8 @@ void register_indexing(torch::Library& library);
 void register_quantized(torch::Library& library);
 /// Random numbers.
 void register_random(torch::Library& library);
+/// Random numbers of distributions that are made of others.
+void register_sampling(torch::Library& library);
 /// Fused steps of optimizers.
 void register_optimizers(torch::Library& library);
 

@@ -87,6 +87,14 @@ def host_visible(device):
 
 
 @pytest.fixture
+def once(host_visible):
+    """For what does not depend on the driver: it runs on one of them."""
+    driver = os.environ.get("OUTRIGGER_DRIVER", "host")
+    if driver.split("?")[0] != "host" or "native" in driver or not host_visible:
+        pytest.skip("runs on the built-in driver, unified")
+
+
+@pytest.fixture
 def timestamps(device):
     """Skips a test where the driver cannot tell when work ran."""
     import torch

@@ -35,13 +35,6 @@ def engine(request: pytest.FixtureRequest, has_collectives: bool) -> str:
 
 
 @pytest.fixture
-def once(has_collectives: bool, host_visible: bool) -> None:
-    """For what does not depend on the driver: it runs on one of them."""
-    if not (has_collectives and host_visible) or "native" in os.environ.get("OUTRIGGER_DRIVER", ""):
-        pytest.skip("runs on the built-in driver, unified")
-
-
-@pytest.fixture
 def run(tmp_path: Path, device_type: str):
     """Runs a case on ranks."""
 

@@ -13,7 +13,11 @@ DRAWS = {
     "randperm": lambda d, g: torch.randperm(500, device=d, generator=g),
     "bernoulli": lambda d, g: torch.bernoulli(torch.full((1000,), 0.3, device=d), generator=g),
     "multinomial": lambda d, g: torch.multinomial(torch.ones(50, device=d), 20, generator=g),
+    "multinomial with replacement": lambda d, g: torch.multinomial(torch.ones(50, device=d), 20, True, generator=g),
     "exponential": lambda d, g: torch.empty(1000, device=d).exponential_(generator=g),
+    "cauchy": lambda d, g: torch.empty(1000, device=d, dtype=torch.float64).cauchy_(generator=g),
+    "log_normal": lambda d, g: torch.empty(1000, device=d, dtype=torch.bfloat16).log_normal_(generator=g),
+    "geometric": lambda d, g: torch.empty(1000, device=d, dtype=torch.int64).geometric_(0.1, generator=g),
 }
 
 
@@ -121,6 +125,55 @@ def test_distributions(device):
     assert integers.unique().tolist() == list(range(-3, 5))
     shares = torch.bincount(integers + 3).float() / count
     assert (shares - 1 / 8).abs().max() < 0.004
+
+
+def test_distributions_that_are_made_of_others(device):
+    count = 400_000  # the bounds are about 6 standard deviations of the estimate
+    empty = torch.empty(count, device=device)
+    exponential = empty.exponential_(2.0).cpu()
+    assert exponential.min() > 0 and abs(exponential.mean() - 0.5) < 0.005 and abs(exponential.var() - 0.25) < 0.007
+    geometric = empty.geometric_(0.25).cpu()
+    assert geometric.min() == 1 and torch.equal(geometric, geometric.floor()) and abs(geometric.mean() - 4) < 0.035
+    assert abs((geometric == 1).float().mean() - 0.25) < 0.005
+    cauchy = empty.cauchy_(3.0, 2.0).cpu()
+    assert cauchy.isfinite().all() and abs((cauchy < 3).float().mean() - 0.5) < 0.005
+    assert abs((cauchy < 1).float().mean() - 0.25) < 0.005, "the quartiles are one sigma off"
+    normal = empty.log_normal_(0.5, 0.25).log_()
+    assert abs(normal.mean() - 0.5) < 0.003 and abs(normal.std() - 0.25) < 0.002
+    chances = torch.tensor([[0.0], [0.25], [1.0]], device=device)
+    drawn = torch.empty(3, count, device=device).bernoulli_(chances).cpu().mean(1)
+    assert drawn[0] == 0 and abs(drawn[1] - 0.25) < 0.005 and drawn[2] == 1
+
+
+def test_multinomial(device):
+    weights = torch.tensor([[1.0, 0.0, 3.0, 4.0], [0.0, 5.0, 0.0, 0.0]], device=device)
+    for replacement, count in ((True, 4), (False, 1)):
+        draws = torch.multinomial(weights.repeat(50_000, 1), count, replacement).cpu().view(50_000, 2, count)
+        shares = torch.bincount(draws[:, 0].flatten(), minlength=4) / draws[:, 0].numel()
+        assert (shares - torch.tensor([1 / 8, 0, 3 / 8, 1 / 2])).abs().max() < 0.015 and shares[1] == 0
+        assert (draws[:, 1] == 1).all()
+    all_ = torch.multinomial(torch.rand(20, 300, device=device) + 0.01, 300).cpu()
+    assert torch.equal(all_.sort().values, torch.arange(300).expand(20, 300))
+    firsts = torch.multinomial(weights[0].expand(50_000, 4), 2).cpu()
+    assert not (firsts == 1).any() and (firsts[:, 0] != firsts[:, 1]).all()
+    assert abs((firsts[:, 0] == 3).float().mean() - 0.5) < 0.015
+    for wrong, text in (([1.0, -1.0], "inf`, `nan` or element < 0"), ([0.0, 0.0], "sum of probabilities <= 0"),
+                        ([1.0, float("nan")], "inf`, `nan` or element < 0")):
+        with pytest.raises(RuntimeError, match=text):
+            torch.multinomial(torch.tensor(wrong, device=device), 1)
+    with pytest.raises(RuntimeError, match="without replacement"):
+        torch.multinomial(weights, 5)
+
+
+def test_permutations(device):
+    for dtype in (torch.int64, torch.int32, torch.float32, torch.uint8):
+        drawn = torch.randperm(200, device=device, dtype=dtype)
+        assert drawn.dtype == dtype and torch.equal(drawn.long().sort().values.cpu(), torch.arange(200))
+    firsts = torch.stack([torch.randperm(4, device=device)[0] for _ in range(2000)]).cpu()
+    assert (torch.bincount(firsts, minlength=4) / 2000 - 0.25).abs().max() < 0.06
+    assert torch.randperm(0, device=device).numel() == 0
+    with pytest.raises(RuntimeError, match="too large"):
+        torch.randperm(257, device=device, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 1.0])

@@ -11,6 +11,9 @@ from support import run_python, same
 from torch import nn
 from torch.nn.attention import flex_attention as flex
 
+# What libraries ask for is the device's type, not its driver.
+pytestmark = pytest.mark.usefixtures("once")
+
 
 def test_import_of_torch_imports_no_library():
     finished = run_python(

