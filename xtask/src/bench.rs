@@ -43,6 +43,8 @@ pub(crate) struct Options {
 enum Suite {
     /// PyTorch operators, training steps, copies and events, against CPU tensors
     Eager,
+    /// Models of public libraries, eager and replayed, against CPU tensors
+    Models,
     /// Launches, events and hops between streams through the C ABI, against OpenCL on the CPU
     Stream,
     /// Capture, replay, rebinding and update of graphs, against other libraries that replay graphs on
@@ -63,6 +65,7 @@ impl Suite {
     fn name(self) -> &'static str {
         match self {
             Self::Eager => "eager",
+            Self::Models => "models",
             Self::Stream => "stream",
             Self::Graph => "graph",
             Self::Ops => "ops",
@@ -74,7 +77,7 @@ impl Suite {
 
     /// True if PyTorch takes part.
     fn has_torch(self) -> bool {
-        matches!(self, Self::Eager | Self::Graph)
+        matches!(self, Self::Eager | Self::Models | Self::Graph)
     }
 }
 
@@ -137,7 +140,7 @@ fn python(
     python.args(suites.iter().map(|suite| suite.name()));
     let of_peers = suites
         .iter()
-        .any(|suite| !matches!(suite, Suite::Eager | Suite::Driver));
+        .any(|suite| !matches!(suite, Suite::Eager | Suite::Models | Suite::Driver));
     let of_driver = suites.contains(&Suite::Driver);
     if of_peers || of_driver {
         let subjects = programs::prepare(workspace, of_peers, of_driver)?;

@@ -162,6 +162,23 @@ def test_torchvision_operators_under_autocast(device):
     same(leaf.grad, image.grad, rtol=0.02, atol=0.02)
 
 
+def test_a_library_that_was_looked_for_before_its_import_is_changed(device):
+    finished = run_python(
+        f"""
+        import importlib.util
+        import torch
+
+        assert importlib.util.find_spec("torchvision")  # as transformers does, to see what there is
+        from torchvision import ops
+
+        boxes, scores = torch.rand(3, 4, device="{device.type}"), torch.rand(3, device="{device.type}")
+        with torch.autocast("{device.type}", torch.bfloat16):
+            ops.nms(boxes, scores.bfloat16(), 0.5)
+        """
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
 # ---- transformers and Accelerate -------------------------------------------------------------------
 
 

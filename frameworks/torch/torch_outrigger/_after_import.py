@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -17,23 +18,35 @@ Action = Callable[[ModuleType], None]
 _waiting: dict[str, list[Action]] = {}
 
 
+class _Looking(threading.local):
+    """The names that a thread looks for through the finder."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+_looking = _Looking()
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds nothing itself: it puts the actions behind the execution of the modules that others find."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        actions = _waiting.pop(fullname, None)
-        if actions is None:
+        if fullname not in _waiting or fullname in _looking.names:
             return None
-        # Comes back here, and finds nothing waiting.
-        spec = importlib.util.find_spec(fullname)
+        _looking.names.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            _looking.names.remove(fullname)
         if spec is None or spec.loader is None:
-            _waiting[fullname] = actions
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            for action in actions:
+            # Not before: who looks for a module does not always import it.
+            for action in _waiting.pop(fullname, []):
                 action(module)
 
         spec.loader.exec_module = exec_module

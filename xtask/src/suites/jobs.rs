@@ -140,7 +140,7 @@ pub(super) enum Work {
     Torch {
         driver: &'static str,
         device: &'static str,
-        /// Of these files; of all for none.
+        /// Of these files, and with these options; of all files for none.
         files: &'static [&'static str],
     },
     Hosts,
@@ -338,6 +338,16 @@ const fn graphs(name: &'static str, driver: &'static str) -> Job {
     Job::new(Suite::Torch, name, work, 60).only(Tier::Short)
 }
 
+/// All models of public libraries; every run has three of them on the unified face.
+const fn models(name: &'static str, driver: &'static str) -> Job {
+    let work = Work::Torch {
+        driver,
+        device: "outrigger",
+        files: &["test_models.py", "--all-models"],
+    };
+    Job::new(Suite::Torch, name, work, 60).only(Tier::Everything)
+}
+
 const fn fuzz(name: &'static str, seconds: u32, tier: Tier) -> Job {
     let work = Work::Fuzz { seconds };
     Job::new(Suite::Fuzz, name, work, 150 + 5 * seconds)
@@ -364,7 +374,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 60] = [
+static JOBS: [Job; 62] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -430,6 +440,8 @@ static JOBS: [Job; 60] = [
     torch("torch library", LIBRARY, "outrigger"),
     torch("torch native", NATIVE, "outrigger"),
     torch("torch second", SECOND, "outrigger"),
+    models("models unified", UNIFIED),
+    models("models discrete", DISCRETE),
     graphs("graphs opencl", OPENCL),
     graphs("graphs intel", INTEL),
     torch("torch opencl", OPENCL, "outrigger").only(Tier::Everything),

@@ -1,0 +1,207 @@
+"""Models of public libraries with random weights in PyTorch: device tensors, eager and replayed, against CPU tensors, eager
+and compiled. `cargo xtask bench models`.
+
+All weights are float32. `gpt2` and `bert` have 4 layers of 256 with 4 heads, on 4 texts of 64 words; `decode` is `gpt2` on
+one text of 16 words, as it is when a text is generated without a cache; `vit` has 4 layers of 256 on 4 pictures of 64 x 64 in
+patches of 8; `resnet18` has 4 pictures of 64 x 64, and `resnet18_1` one; `tagger` is an LSTM of 2 layers of 64 in both
+directions on one text of 24 words.
+
+`forward/...` is without gradients. `step/...` is forward, loss, backward and a step of AdamW. `replay/...` is the same as the
+metric behind it, captured in a graph.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from demo.device import open_device
+
+from .compiled import compiled
+from .eager import CPU, repeated, repeated_here
+from .harness import US, Bar, Metric, Missing, Parts
+
+WORDS = 1000
+CLASSES = 10
+WARM_UP = 3  # calls in eager mode: everything that is made on first use has been made then
+
+
+class Tagger(nn.Module):
+    """Tags of words by an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 64)
+        self.lstm = nn.LSTM(64, 64, num_layers=2, bidirectional=True, batch_first=True)
+        self.tags = nn.Linear(128, CLASSES)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.tags(self.lstm(self.words(words))[0])
+
+
+def _text(batch: int, length: int) -> Tensor:
+    return torch.randint(3, WORDS, (batch, length), generator=torch.Generator().manual_seed(2))
+
+
+def _pictures(batch: int) -> Tensor:
+    return torch.randn(batch, 3, 64, 64, generator=torch.Generator().manual_seed(2))
+
+
+def _gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=WORDS, n_embd=256, n_layer=4, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+    )
+    return GPT2LMHeadModel(config)
+
+
+_LAYERS = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+_STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def _bert() -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(BertConfig(vocab_size=WORDS, **_LAYERS, **_STILL))
+
+
+def _vit() -> nn.Module:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    return ViTForImageClassification(ViTConfig(image_size=64, patch_size=8, num_labels=CLASSES, **_LAYERS, **_STILL))
+
+
+def _resnet() -> nn.Module:
+    import torchvision
+
+    return torchvision.models.resnet18(weights=None, num_classes=CLASSES)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and what it is fed. One that `is_small` is bound by launches, so that a replay has to beat the CPU."""
+
+    make: Callable[[], nn.Module]
+    given: Tensor
+    is_small: bool = False
+    trains: bool = True
+
+
+CASES = {
+    "gpt2": Case(_gpt2, _text(4, 64)),
+    "decode": Case(_gpt2, _text(1, 16), is_small=True, trains=False),
+    "bert": Case(_bert, _text(4, 64)),
+    "vit": Case(_vit, _pictures(4)),
+    "resnet18": Case(_resnet, _pictures(4)),
+    "resnet18_1": Case(_resnet, _pictures(1), is_small=True, trains=False),
+    "tagger": Case(Tagger, _text(1, 24), is_small=True),
+}
+
+
+@cache
+def _model(name: str) -> nn.Module:
+    torch.manual_seed(1)
+    return CASES[name].make()
+
+
+def _logits(out: Any) -> Tensor:
+    return out if isinstance(out, Tensor) else out.logits
+
+
+def forward(name: str) -> Callable[[torch.device], Callable[[], Tensor]]:
+    """The output of a model."""
+
+    def make(device: torch.device) -> Callable[[], Tensor]:
+        model, given = copy.deepcopy(_model(name)).eval().to(device), CASES[name].given.to(device)
+
+        @torch.no_grad()
+        def call() -> Tensor:
+            return _logits(model(given))
+
+        return call
+
+    return make
+
+
+def step(name: str) -> Callable[[torch.device], Callable[[], Tensor]]:
+    """The loss of a training step."""
+
+    def make(device: torch.device) -> Callable[[], Tensor]:
+        model, given = copy.deepcopy(_model(name)).train().to(device), CASES[name].given.to(device)
+        # What a graph needs: the number of the step lies on the device.
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, capturable=device.type != "cpu", foreach=False)
+        with torch.no_grad():
+            classes = _logits(model(given)).shape
+        labels = (torch.arange(classes[:-1].numel()) % classes[-1]).to(device)
+
+        def call() -> Tensor:
+            optimizer.zero_grad(set_to_none=False)
+            loss = F.cross_entropy(_logits(model(given)).flatten(0, -2), labels)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return call
+
+    return make
+
+
+def replayed(call: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Replays of the call."""
+    for _ in range(WARM_UP):
+        call()
+    graph = torch.outrigger.Graph()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch speaks of the streams of gradients, which are the capture's here
+        with torch.outrigger.graph(graph):
+            result = call()
+
+    def replay() -> Tensor:
+        graph.replay()
+        # While somebody has the result, the graph computes it.
+        return result
+
+    torch.testing.assert_close(replay(), call(), rtol=1e-3, atol=1e-3)
+    return replay
+
+
+def metrics() -> list[Metric]:
+    """The suite."""
+
+    def pair(name: str, make: Callable[[torch.device], Callable[[], Tensor]], is_small: bool) -> list[Metric]:
+        def cpu() -> dict[str, Parts | Missing]:
+            fast = compiled(lambda: make(CPU))
+            return {
+                "cpu": repeated_here(make(CPU)),
+                "torch_compile": fast if isinstance(fast, Missing) else repeated_here(fast),
+            }
+
+        def eager() -> dict[str, Parts | Missing]:
+            return {US: repeated(make(open_device("outrigger"))), **cpu()}
+
+        def replay() -> dict[str, Parts | Missing]:
+            device = open_device("outrigger")
+            return {US: repeated(replayed(make(device))), "eager": repeated(make(device)), **cpu()}
+
+        bar = Bar(0.85, "cpu") if is_small else Bar(1.0, "eager")
+        return [
+            Metric(name, eager, (Bar(1.05, "cpu"),)),
+            Metric(f"replay/{name}", replay, (bar,)),
+        ]
+
+    all_ = []
+    for name, case in CASES.items():
+        all_ += pair(f"forward/{name}", forward(name), case.is_small)
+        if case.trains:
+            all_ += pair(f"step/{name}", step(name), case.is_small)
+    return all_
