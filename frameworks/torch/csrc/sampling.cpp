@@ -4,12 +4,17 @@
 #include "register.h"
 
 #include "capture.h"
+#include "fallback.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/argmax.h>
+#include <ATen/ops/cauchy_ops.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/exponential_ops.h>
+#include <ATen/ops/geometric_ops.h>
+#include <ATen/ops/log_normal_ops.h>
 #include <ATen/ops/searchsorted.h>
 
 #include <cmath>
@@ -37,13 +42,15 @@ at::Tensor& to_exponential(at::Tensor& uniform) {
   return uniform.neg_().log1p_().neg_().clamp_min_(least / 2);
 }
 
-void check_floating(const at::Tensor& self, const char* name) {
-  TORCH_CHECK(
-      at::isFloatingType(self.scalar_type()), name, " expects a floating-point dtype, but found ", self.scalar_type());
+// Other dtypes are an error, or not, as the CPU has it and words it.
+bool is_float(const at::Tensor& self) {
+  return at::isFloatingType(self.scalar_type());
 }
 
 at::Tensor& exponential(at::Tensor& self, double rate, OptionalGenerator generator) {
-  check_floating(self, "exponential_");
+  if (!is_float(self)) {
+    return fall_back<at::_ops::exponential_>(self, rate, generator);
+  }
   TORCH_CHECK(rate > 0.0, "exponential_ expects lambda > 0.0, but found lambda=", rate);
   at::assert_no_internal_overlap(self);
   at::Tensor made = uniform_of(self, generator);
@@ -51,7 +58,9 @@ at::Tensor& exponential(at::Tensor& self, double rate, OptionalGenerator generat
 }
 
 at::Tensor& cauchy(at::Tensor& self, double median, double sigma, OptionalGenerator generator) {
-  check_floating(self, "cauchy_");
+  if (!is_float(self)) {
+    return fall_back<at::_ops::cauchy_>(self, median, sigma, generator);
+  }
   TORCH_CHECK(sigma > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", sigma);
   at::assert_no_internal_overlap(self);
   at::Tensor made = uniform_of(self, generator);
@@ -59,12 +68,17 @@ at::Tensor& cauchy(at::Tensor& self, double median, double sigma, OptionalGenera
 }
 
 at::Tensor& log_normal(at::Tensor& self, double mean, double deviation, OptionalGenerator generator) {
-  check_floating(self, "log_normal_");
+  if (!is_float(self)) {
+    return fall_back<at::_ops::log_normal_>(self, mean, deviation, generator);
+  }
   TORCH_CHECK(deviation > 0.0, "log_normal_ expects std > 0.0, but found std=", deviation);
   return self.normal_(mean, deviation, std::move(generator)).exp_();
 }
 
 at::Tensor& geometric(at::Tensor& self, double p, OptionalGenerator generator) {
+  if (!is_float(self) && !at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
+    return fall_back<at::_ops::geometric_>(self, p, generator);
+  }
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
   at::assert_no_internal_overlap(self);
   at::Tensor made = uniform_of(self, generator);
@@ -123,7 +137,7 @@ void check_chances(const at::Tensor& chances) {
 }
 
 at::Tensor draw_categories(const at::Tensor& self, int64_t count, bool replacement, OptionalGenerator generator) {
-  check_floating(self, "multinomial");
+  TORCH_CHECK(is_float(self), "multinomial only supports floating-point dtypes for input, got: ", self.scalar_type());
   TORCH_CHECK(
       self.dim() == 1 || self.dim() == 2, "prob_dist must be 1 or 2 dim, but it has ", self.dim(), " dimensions");
   const int64_t categories = self.size(-1);

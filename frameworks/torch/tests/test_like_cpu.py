@@ -152,6 +152,8 @@ FILLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "random_ high": lambda x: x.random_(0, 1000),
     "exponential_": lambda x: x.exponential_(),
     "log_normal_": lambda x: x.log_normal_(),
+    "cauchy_": lambda x: x.cauchy_(),
+    "geometric_": lambda x: x.geometric_(0.5),
 }
 FILLED = (
     torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.uint8, torch.int8, torch.int16, torch.uint16,

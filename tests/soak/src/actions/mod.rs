@@ -17,6 +17,7 @@ pub(crate) mod pinned;
 pub(crate) mod pools;
 pub(crate) mod pressure;
 pub(crate) mod private;
+pub(crate) mod profiles;
 pub(crate) mod registrations;
 pub(crate) mod runtime;
 pub(crate) mod sharing;
@@ -69,5 +70,6 @@ pub(crate) const ACTIONS: &[&[Action]] = &[
     sharing::ACTIONS,
     together::ACTIONS,
     private::ACTIONS,
+    profiles::ACTIONS,
     wrong::ACTIONS,
 ];
