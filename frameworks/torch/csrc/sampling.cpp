@@ -76,7 +76,9 @@ at::Tensor& log_normal(at::Tensor& self, double mean, double deviation, Optional
 }
 
 at::Tensor& geometric(at::Tensor& self, double p, OptionalGenerator generator) {
-  if (!is_float(self) && !at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
+  const bool is_whole = at::isIntegralType(self.scalar_type(), /*includeBool=*/false) &&
+      !c10::isBarebonesUnsignedType(self.scalar_type());
+  if (!is_float(self) && !is_whole) {
     return fall_back<at::_ops::geometric_>(self, p, generator);
   }
   TORCH_CHECK(0 < p && p < 1, "geometric_ expects p to be in (0, 1), but got p=", p);
