@@ -102,7 +102,7 @@ impl Making<'_> {
         let mut places = HashMap::new();
         for (number, kept) in (0_u32..).zip(&body.commands) {
             match task(&kept.command, self.device) {
-                Some(task) => {
+                Some(task) if groups(&task) <= self.most() => {
                     let waits = kept
                         .waits
                         .iter()
@@ -117,7 +117,7 @@ impl Making<'_> {
                         },
                     ));
                 }
-                None => {
+                _ => {
                     // All in front of it is finished when what comes behind begins.
                     places.clear();
                     self.end_run();
@@ -129,6 +129,12 @@ impl Making<'_> {
             }
         }
         self.end_run();
+    }
+
+    /// The most groups of a task: a kernel with more of them is bound by its work. The driver shares that out among
+    /// threads that sleep when there is none, not among workers that wait for each other.
+    fn most(&self) -> u64 {
+        PIECES * u64::from(self.device.units().max(1))
     }
 
     /// Makes a part of the run, or steps if it is too short or its program does not compile.

@@ -443,7 +443,7 @@ fn chain(bench: &Bench, queue: &Queue, count: u64) {
                 a,
                 b: 2,
                 factor: at,
-                groups: [ROW as u32, 1, 1],
+                groups: [8, 1, 1],
             },
         );
     }
@@ -486,6 +486,41 @@ fn a_host_call_parts_a_graph() {
     // SAFETY: the memory is freed after the last launch.
     unsafe { queue.launch_graph(&graph) }.unwrap();
     queue.synchronize().unwrap();
+    assert_eq!(bench.launches.take(), 3);
+}
+
+/// A kernel with many groups for each worker is left to the driver.
+#[test]
+fn a_wide_kernel_is_launched_by_itself() {
+    let bench = Bench::new("threads=2");
+    let queue = bench.queue();
+    let submit = |queue: &Queue| {
+        chain(&bench, queue, 5);
+        for groups in [[4, 4, 1], [17, 1, 1]] {
+            let (kernel, to, a, b, factor) = (1, 3, 4, 5, 6);
+            let step = Step::Mix {
+                kernel,
+                to,
+                a,
+                b,
+                factor,
+                groups,
+            };
+            bench.submit(queue, &step);
+        }
+        chain(&bench, queue, 5);
+    };
+    bench.write(7);
+    submit(&queue);
+    queue.synchronize().unwrap();
+    let right = bench.read();
+    let graph = bench.record(submit);
+    bench.launches.take();
+    bench.write(7);
+    // SAFETY: the memory is freed after the last launch.
+    unsafe { queue.launch_graph(&graph) }.unwrap();
+    queue.synchronize().unwrap();
+    assert_eq!(bench.read(), right);
     assert_eq!(bench.launches.take(), 3);
 }
 
