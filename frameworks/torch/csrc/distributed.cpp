@@ -55,16 +55,18 @@ int root_of(const char* name, int64_t root, int size) {
   return static_cast<int>(root);
 }
 
-// Whether `whole` has room for `part` of each of `size` ranks.
+void check_contiguous(const char* name, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.is_contiguous(), who(), name, ": the tensor is not contiguous; give tensor.contiguous()");
+}
+
+// Whether `whole` has room for `part` of each of `size` ranks, and both lie as they are sent.
 void check_whole(const char* name, const at::Tensor& whole, const at::Tensor& part, int size) {
   TORCH_CHECK(
       whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * size, who(), name, ": ",
       whole.numel(), " elements of ", whole.scalar_type(), " are not those of ", size, " ranks with ", part.numel(),
       " of ", part.scalar_type(), " each");
-}
-
-void check_contiguous(const char* name, const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.is_contiguous(), who(), name, ": the tensor is not contiguous; give tensor.contiguous()");
+  check_contiguous(name, whole);
+  check_contiguous(name, part);
 }
 
 // A tensor times the factor of a reduction that has one.
@@ -466,8 +468,6 @@ Work DeviceGroup::_allgather_base(at::Tensor& output, at::Tensor& input, const c
   info.timeout = limit(options.timeout, timeout_);
   const char* name = name_of(info.type);
   check_whole(name, output, input, size_);
-  check_contiguous(name, output);
-  check_contiguous(name, input);
   return collective(std::move(info), {input, output}, {output}, [&](Lane& lane) {
     all_gather_on(lane, output, input);
   });
@@ -481,8 +481,6 @@ Work DeviceGroup::allgather_into_tensor_coalesced(
   TORCH_CHECK(inputs.size() == outputs.size(), who(), name, ": ", inputs.size(), " inputs, and ", outputs.size(), " outputs");
   for (size_t index = 0; index < inputs.size(); ++index) {
     check_whole(name, outputs[index], inputs[index], size_);
-    check_contiguous(name, outputs[index]);
-    check_contiguous(name, inputs[index]);
   }
   return collective(std::move(info), joined(inputs, outputs), outputs, [&](Lane& lane) {
     for (size_t index = 0; index < inputs.size(); ++index) {
@@ -553,8 +551,6 @@ Work DeviceGroup::_reduce_scatter_base(
   info.timeout = limit(options.timeout, timeout_);
   const char* name = name_of(info.type);
   check_whole(name, input, output, size_);
-  check_contiguous(name, input);
-  check_contiguous(name, output);
   return collective(std::move(info), {input, output}, {output}, [&](Lane& lane) {
     reduce_scatter_on(lane, output, input, options.reduceOp);
   });
@@ -568,8 +564,6 @@ Work DeviceGroup::reduce_scatter_tensor_coalesced(
   TORCH_CHECK(inputs.size() == outputs.size(), who(), name, ": ", inputs.size(), " inputs, and ", outputs.size(), " outputs");
   for (size_t index = 0; index < inputs.size(); ++index) {
     check_whole(name, inputs[index], outputs[index], size_);
-    check_contiguous(name, inputs[index]);
-    check_contiguous(name, outputs[index]);
   }
   return collective(std::move(info), joined(inputs, outputs), outputs, [&](Lane& lane) {
     for (size_t index = 0; index < inputs.size(); ++index) {

@@ -6,6 +6,7 @@
 #include "fallback.h"
 #include "generator.h"
 #include "kernel.h"
+#include "random.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
@@ -19,6 +20,22 @@
 #include <limits>
 
 namespace outrigger {
+
+int64_t limit_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Bool: return 2;
+    case c10::ScalarType::Half: return (1 << 11) + 1;
+    case c10::ScalarType::BFloat16: return (1 << 8) + 1;
+    case c10::ScalarType::Float: return (1 << 24) + 1;
+    case c10::ScalarType::Double: return (int64_t{1} << 53) + 1;
+    case c10::ScalarType::Byte: return 1 << 8;
+    case c10::ScalarType::Char: return 1 << 7;
+    case c10::ScalarType::Short: return 1 << 15;
+    case c10::ScalarType::Int: return int64_t{1} << 31;
+    default: return 0;
+  }
+}
+
 namespace {
 
 using OptionalGenerator = std::optional<at::Generator>;
@@ -75,22 +92,6 @@ at::Tensor& bernoulli(at::Tensor& self, double p, OptionalGenerator generator) {
   static const Operator op("bernoulli");
   TORCH_CHECK(0 <= p && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
   return draw(op, self, generator, p) ? self : fall_back<at::_ops::bernoulli__float>(self, p, generator);
-}
-
-// The largest whole number that a dtype holds exactly, plus one: what `random_` draws below.
-int64_t limit_of(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Bool: return 2;
-    case c10::ScalarType::Half: return (1 << 11) + 1;
-    case c10::ScalarType::BFloat16: return (1 << 8) + 1;
-    case c10::ScalarType::Float: return (1 << 24) + 1;
-    case c10::ScalarType::Double: return (int64_t{1} << 53) + 1;
-    case c10::ScalarType::Byte: return 1 << 8;
-    case c10::ScalarType::Char: return 1 << 7;
-    case c10::ScalarType::Short: return 1 << 15;
-    case c10::ScalarType::Int: return int64_t{1} << 31;
-    default: return 0;
-  }
 }
 
 at::Tensor& random(at::Tensor& self, OptionalGenerator generator) {

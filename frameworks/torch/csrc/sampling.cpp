@@ -5,6 +5,7 @@
 
 #include "capture.h"
 #include "fallback.h"
+#include "random.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
@@ -16,6 +17,7 @@
 #include <ATen/ops/geometric_ops.h>
 #include <ATen/ops/log_normal_ops.h>
 #include <ATen/ops/searchsorted.h>
+#include <ATen/ops/stack.h>
 
 #include <cmath>
 #include <limits>
@@ -97,24 +99,11 @@ at::Tensor& bernoulli_of(at::Tensor& self, const at::Tensor& p, OptionalGenerato
   return self.copy_(uniform_of(*chances, generator).lt(*chances));
 }
 
-// One more than the largest number that a dtype holds, with all whole numbers below.
-int64_t permutation_limit(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Half: return (1 << 11) + 1;
-    case c10::ScalarType::BFloat16: return (1 << 8) + 1;
-    case c10::ScalarType::Float: return (1 << 24) + 1;
-    case c10::ScalarType::Byte: return 1 << 8;
-    case c10::ScalarType::Char: return 1 << 7;
-    case c10::ScalarType::Short: return 1 << 15;
-    case c10::ScalarType::Int: return int64_t{1} << 31;
-    default: return std::numeric_limits<int64_t>::max();
-  }
-}
-
 at::Tensor& permutation(int64_t n, OptionalGenerator generator, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  const int64_t limit = limit_of(out.scalar_type());
   TORCH_CHECK(
-      n <= permutation_limit(out.scalar_type()), "n is too large for the dtype ", out.scalar_type(), ": ", n);
+      limit == 0 || n <= limit, "n is too large for the dtype ", out.scalar_type(), ": ", n);
   out.resize_({n});
   if (n == 0) {
     return out;
@@ -132,10 +121,11 @@ void check_chances(const at::Tensor& chances) {
   if (is_capturing(stream_of(chances))) {
     return;
   }
-  const at::Tensor sums = chances.sum(-1);
   const at::Tensor valid = chances.max().lt(std::numeric_limits<double>::infinity()).logical_and_(chances.min().ge(0));
-  TORCH_CHECK(valid.item<bool>(), "probability tensor contains either `inf`, `nan` or element < 0");
-  TORCH_CHECK(sums.gt(0).all().item<bool>(), "invalid multinomial distribution (sum of probabilities <= 0)");
+  // One wait for both.
+  const at::Tensor checks = at::stack({valid, chances.sum(-1).gt(0).all()}).cpu();
+  TORCH_CHECK(checks[0].item<bool>(), "probability tensor contains either `inf`, `nan` or element < 0");
+  TORCH_CHECK(checks[1].item<bool>(), "invalid multinomial distribution (sum of probabilities <= 0)");
 }
 
 at::Tensor draw_categories(const at::Tensor& self, int64_t count, bool replacement, OptionalGenerator generator) {
