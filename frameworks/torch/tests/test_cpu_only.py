@@ -18,6 +18,7 @@ WORK = {
 }
 
 
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("name", WORK)
 def test_no_driver_is_opened(name, device_type):
     """The driver that the environment names while the work runs does not exist; the one that it names after it
@@ -41,6 +42,7 @@ def test_no_driver_is_opened(name, device_type):
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
+@pytest.mark.usefixtures("once")
 def test_memory_of_the_cpu_is_freed_as_what_it_is(device_type):
     """oneDNN keeps memory between calls: what it took for an operator of the device, and what it took for the CPU."""
     finished = run_python(

@@ -10,6 +10,7 @@ from torch.autograd import profiler
 pytestmark = pytest.mark.outrigger_only
 
 
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("order", ["dynamo first", "device first"])
 def test_dynamo_knows_the_device_and_does_not_start_the_runtime(order):
     finished = run_python(

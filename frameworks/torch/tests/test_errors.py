@@ -199,6 +199,7 @@ def test_use_after_fork_in_the_child(device_type):
     assert "[2.0, 2.0]" in result.stdout, "the parent goes on"
 
 
+@pytest.mark.usefixtures("once")
 def test_a_driver_that_is_not_there(device_type):
     result = run_python(
         f"""
@@ -220,6 +221,7 @@ def test_a_driver_that_is_not_there(device_type):
     assert "no device" in message and "/nowhere/libacme.so" in message, message
 
 
+@pytest.mark.usefixtures("once")
 def test_no_device_is_warned_of():
     result = run_python(
         "import torch; print(torch.outrigger.is_available())",
@@ -240,6 +242,7 @@ def copy_of_the_package(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("broken", [False, True], ids=["not built", "does not load"])
 def test_import_without_the_compiled_part(tmp_path, broken):
     folder = copy_of_the_package(tmp_path)
@@ -268,6 +271,7 @@ def test_import_without_the_compiled_part(tmp_path, broken):
     assert ("does not load" if broken else "not built") in result.stderr
 
 
+@pytest.mark.usefixtures("once")
 def test_import_when_warnings_are_errors(tmp_path):
     folder = copy_of_the_package(tmp_path)
     result = run_python(
@@ -280,6 +284,7 @@ def test_import_when_warnings_are_errors(tmp_path):
     assert result.stdout.strip() == "2.0", result.stderr
 
 
+@pytest.mark.usefixtures("once")
 def test_a_bad_choice_of_device_types():
     result = run_python(
         "import torch, torch_outrigger; print(torch.ones(2).sum().item(), repr(torch_outrigger.load_error()))",
@@ -290,6 +295,7 @@ def test_a_bad_choice_of_device_types():
     assert "OUTRIGGER_TORCH=tpu" in result.stderr and "both" in result.stderr
 
 
+@pytest.mark.usefixtures("once")
 def test_nothing_starts_before_the_first_use(tmp_path):
     result = run_python(
         """
@@ -307,6 +313,7 @@ def test_nothing_starts_before_the_first_use(tmp_path):
     assert result.stdout.split() == ["False", "0"], result.stdout + result.stderr
 
 
+@pytest.mark.usefixtures("once")
 def test_both_device_types_share_one_process():
     result = run_python(
         """
@@ -330,6 +337,7 @@ def test_a_diagnosis_has_versions_drivers_and_devices(device):
     assert f"driver {torch.outrigger.get_device_properties().driver} " in text and "cannot be found out" not in text
 
 
+@pytest.mark.usefixtures("once")
 def test_a_diagnosis_tells_what_is_missing():
     finished = run_python(
         """

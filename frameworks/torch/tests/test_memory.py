@@ -268,6 +268,7 @@ def test_a_trace_of_memory_is_written(device, memory, tmp_path):
     del kept
 
 
+@pytest.mark.usefixtures("once")
 def test_the_memory_functions_of_torch_mtia():
     result = run_python(
         """
@@ -299,6 +300,7 @@ def test_the_memory_functions_of_torch_mtia():
     assert result.stdout == "done\n", result.stdout + result.stderr
 
 
+@pytest.mark.usefixtures("once")
 def test_options_of_the_environment():
     program = """
         import time, torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support import run_python
 
 PROGRAM = """
@@ -78,12 +79,14 @@ def test_torch_mtia():
     assert result.returncode == 0 and result.stdout.endswith("done\n"), result.stdout + result.stderr
 
 
+@pytest.mark.usefixtures("once")
 def test_mtia_is_there_however_torch_is_first_asked():
     for first in ("torch.accelerator.is_available()", "torch.Event()", "torch.ones(1).pin_memory()"):
         result = run_python(f"import torch; {first}; print(torch.ones(2, device='mtia').sum().item())", OUTRIGGER_TORCH="mtia")
         assert result.stdout == "2.0\n", f"{first}: {result.stderr}"
 
 
+@pytest.mark.usefixtures("once")
 def test_mtia_is_left_alone_unless_chosen():
     result = run_python("import torch; print(torch.mtia.is_available())", OUTRIGGER_TORCH="outrigger")
     assert result.stdout == "False\n", result.stderr

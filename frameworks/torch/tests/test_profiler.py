@@ -363,6 +363,7 @@ def test_stacks_lead_from_the_program_to_the_work(device, module, profiled, expo
     assert any("of_the_program" in name for name in around)
 
 
+@pytest.mark.usefixtures("once")
 @pytest.mark.outrigger_only
 def test_rows_have_the_name_of_the_vendor(tmp_path):
     (tmp_path / "zeta_device.py").write_text("from torch_outrigger import Vendor\nvendor = Vendor(name='zeta', driver='/nowhere/libzeta.so')\n")

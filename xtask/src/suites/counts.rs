@@ -10,12 +10,18 @@ use serde_json::Value;
 /// How many tests were skipped, by the reason that they gave.
 pub(super) type Skips = BTreeMap<String, u64>;
 
+/// How a test of the conformance suite fails.
+const FAILURES: [&str; 5] = ["fail", "crash", "timeout", "device-lost", "xpass"];
+
 /// What a suite counted.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct Counts {
     pub(super) passed: u64,
     pub(super) failed: u64,
     pub(super) skipped: Skips,
+    /// Which tests failed, as far as their program names them, and with what.
+    #[serde(default)]
+    pub(super) failures: Vec<String>,
 }
 
 impl Counts {
@@ -24,13 +30,14 @@ impl Counts {
         Self {
             passed: passed.into(),
             failed: (!passed).into(),
-            skipped: Skips::new(),
+            ..Self::default()
         }
     }
 
     pub(super) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.failures.extend(other.failures);
         for (reason, count) in other.skipped {
             self.skip(&reason, count);
         }
@@ -65,6 +72,11 @@ impl Counts {
             {
                 counts.skip(reason, 1);
                 explained += 1;
+            } else if let Some(name) = line
+                .strip_prefix("test ")
+                .and_then(|line| line.strip_suffix(" ... FAILED"))
+            {
+                counts.failures.push(name.to_owned());
             }
         }
         counts.skip("ignored", ignored.saturating_sub(explained));
@@ -86,8 +98,19 @@ impl Counts {
         let mut counts = Self {
             passed: total("tests")?.saturating_sub(failed + skipped),
             failed,
-            skipped: Skips::new(),
+            ..Self::default()
         };
+        for element in totals.split("<testcase").skip(1) {
+            let problem = ["<failure ", "<error "]
+                .iter()
+                .find_map(|tag| element.split_once(tag));
+            if let Some((_, problem)) = problem {
+                let name = |key| attribute(element, key).unwrap_or_default();
+                let message = plain(attribute(problem, "message").unwrap_or_default());
+                let test = plain(&format!("{}::{}", name(" classname"), name(" name")));
+                counts.failures.push(format!("{test}: {message}"));
+            }
+        }
         for element in totals.split("<skipped ").skip(1) {
             let reason = attribute(element, "message").unwrap_or_default();
             let reason = match attribute(element, "type") {
@@ -110,8 +133,8 @@ impl Counts {
         };
         let mut counts = Self {
             passed: total(&["pass"]),
-            failed: total(&["fail", "crash", "timeout", "device-lost", "xpass"]),
-            skipped: Skips::new(),
+            failed: total(&FAILURES),
+            ..Self::default()
         };
         for sealed in report["records"].as_array().into_iter().flatten() {
             let record = &sealed["record"];
@@ -122,6 +145,12 @@ impl Counts {
                     counts.skip(&format!("not declared: {}", missing.join(" and ")), 1);
                 }
                 Some(status @ ("xfail" | "waived")) => counts.skip(status, 1),
+                Some(status) if FAILURES.contains(&status) => {
+                    let id = record["id"].as_str().unwrap_or_default();
+                    let message = record["failure"]["message"].as_str();
+                    let message = message.unwrap_or_default();
+                    counts.failures.push(format!("{id}: {status} {message}"));
+                }
                 _ => {}
             }
         }
@@ -175,12 +204,14 @@ test parent ... ok
 test child ... ignored, a child of `parent`
 test other ... ignored
 test result: ok. 12 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out
+test third ... FAILED
 ---- needs_a_gpu stdout ----
 skipped: no GPU
 test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
 ";
         let counts = Counts::of_libtest(output);
         assert_eq!((counts.passed, counts.failed), (14, 2));
+        assert_eq!(counts.failures, ["third"]);
         assert_eq!(
             skips(&counts),
             [("a child of `parent`", 1), ("ignored", 1), ("no GPU", 1)]
@@ -193,9 +224,11 @@ test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
             failures="1" skipped="4" tests="9"><testcase name="a"><skipped type="pytest.skip"
             message="tests &quot;x&quot; &amp; y">file.py:3: tests</skipped></testcase><testcase
             name="b"><skipped type="pytest.skip" message="tests &quot;x&quot; &amp; y"/></testcase>
-            <testcase name="c"><skipped type="pytest.xfail" message="no > here"/></testcase>"#;
+            <testcase name="c"><skipped type="pytest.xfail" message="no > here"/></testcase>
+            <testcase classname="tests.x" name="d[1]"><failure message="assert 1 &lt; 0">text</failure></testcase>"#;
         let counts = Counts::of_junit(&report.replace("no > here", "no &gt; here"))?;
         assert_eq!((counts.passed, counts.failed), (3, 2));
+        assert_eq!(counts.failures, ["tests.x::d[1]: assert 1 < 0"]);
         assert_eq!(
             skips(&counts),
             [
@@ -215,9 +248,11 @@ test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
             {"record": {"status": "unsupported", "missing": ["ipc", "peer"]}},
             {"record": {"status": "unsupported", "missing": ["ipc"]}},
             {"record": {"status": "unsupported", "missing": ["ipc"]}},
-            {"record": {"status": "waived", "missing": []}}]}"#;
+            {"record": {"status": "waived", "missing": []}},
+            {"record": {"status": "fail", "id": "ops.add", "failure": {"message": "1 is not 2"}}}]}"#;
         let counts = Counts::of_conformance(report)?;
         assert_eq!((counts.passed, counts.failed), (5, 5));
+        assert_eq!(counts.failures, ["ops.add: fail 1 is not 2"]);
         assert_eq!(
             skips(&counts),
             [

@@ -83,7 +83,8 @@ fn on_device(
     command
         .current_dir(workspace.path(TORCH_TESTS))
         .args(PYTEST)
-        .args(["-r", "s"])
+        // Failures stand behind what was skipped, at the end of the output.
+        .args(["-r", "sEf"])
         .args(arguments)
         .env("OUTRIGGER_TORCH", device);
     Ok(pytest(workspace, title, command)?.1)

@@ -1,4 +1,4 @@
-//! What a test run prints at its end: a line for each job, what was skipped and why, and the totals.
+//! What a test run prints at its end: a line for each job, what was skipped and why, what failed, and the totals.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -17,11 +17,11 @@ pub(super) struct Row {
     pub(super) earlier: bool,
 }
 
-/// So many reasons are shown; the others are counted.
+/// So many reasons, and so many failures of a job, are shown; the others are counted.
 const SHOWN: usize = 40;
 
-/// A reason is shown up to here.
-const WIDTH: usize = 90;
+/// A reason or a failure is shown up to here.
+const WIDTH: usize = 120;
 
 /// What a run has to say at its end.
 pub(super) struct Summary<'a> {
@@ -78,8 +78,8 @@ impl Display for Summary<'_> {
         if !reasons.is_empty() {
             let mut skipped = Table::new();
             skipped.add_rows(reasons.iter().take(SHOWN).map(|(reason, count, jobs)| {
-                let short: String = reason.chars().take(WIDTH).collect();
-                [count.to_string(), format!("{short} ({})", jobs.join(", "))]
+                let text = format!("{} ({})", short(reason), jobs.join(", "));
+                [count.to_string(), text]
             }));
             if let Some(more) = reasons.get(SHOWN..).filter(|more| !more.is_empty()) {
                 let count: u64 = more.iter().map(|(_, count, _)| count).sum();
@@ -93,6 +93,20 @@ impl Display for Summary<'_> {
         if !self.left_out.is_empty() {
             writeln!(f, "\nonly with --all: {}", self.left_out.join(", "))?;
         }
+        // Last, since a long output is often cut at its front.
+        for row in self.rows.iter().filter(|row| row.counts.failed > 0) {
+            let Counts {
+                failed, failures, ..
+            } = &row.counts;
+            writeln!(f, "\n{failed} failed in {}:", row.name)?;
+            for failure in failures.iter().take(SHOWN) {
+                writeln!(f, "  {}", short(failure))?;
+            }
+            let unnamed = failed.saturating_sub(failures.len().min(SHOWN) as u64);
+            if unnamed > 0 {
+                writeln!(f, "  {unnamed} that the output above tells of")?;
+            }
+        }
         let all = self.totals();
         writeln!(
             f,
@@ -102,6 +116,12 @@ impl Display for Summary<'_> {
             all.all_skipped()
         )
     }
+}
+
+/// The beginning of the first line of a text.
+fn short(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    line.chars().take(WIDTH).collect()
 }
 
 /// A table without lines; the columns `numbers` are aligned to the right.
@@ -128,6 +148,7 @@ mod tests {
                 passed,
                 failed,
                 skipped: skipped.collect(),
+                failures: Vec::new(),
             },
             seconds: 1.0,
             earlier: false,
@@ -154,6 +175,24 @@ mod tests {
     }
 
     #[test]
+    fn what_failed_is_named_before_the_totals() {
+        let mut failing = row("one", 0, 3, &[]);
+        failing.counts.failures = vec!["a::b: text\nmore".to_owned(), "x".repeat(300)];
+        let summary = Summary {
+            rows: &[row("none", 1, 0, &[]), failing],
+            left_out: vec!["soak 600 s"],
+        };
+        let text = summary.to_string();
+        let named = format!(
+            "\n3 failed in one:\n  a::b: text\n  {}\n",
+            "x".repeat(WIDTH)
+        );
+        assert!(text.contains(&named) && !text.contains("more"), "{text}");
+        let end = "\n  1 that the output above tells of\n\n1 passed, 3 failed, 0 skipped\n";
+        assert!(text.ends_with(end), "{text}");
+    }
+
+    #[test]
     fn many_reasons_stay_short() {
         let reasons: Vec<String> = (0..100)
             .map(|n| format!("reason {n} {}", "x".repeat(300)))
@@ -165,7 +204,9 @@ mod tests {
             left_out: Vec::new(),
         };
         let text = summary.to_string();
-        assert!(text.lines().count() < SHOWN + 10 && text.lines().all(|line| line.len() < 120));
+        assert!(
+            text.lines().count() < SHOWN + 10 && text.lines().all(|line| line.len() < WIDTH + 30)
+        );
         assert!(text.contains("\n120  for 60 more reasons"), "{text}");
         assert!(
             text.ends_with("0 passed, 0 failed, 200 skipped\n"),
