@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: prepares everything on a fresh machine, then runs the Python package `demo`.
+//! `cargo xtask demo`: prepares everything on a fresh machine, installs the wheel, then runs the Python package `demo` over it.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use crate::native;
 use crate::setup::{self, Need};
+use crate::wheel;
 use crate::workspace::Workspace;
 
 /// What the demo runs on.
@@ -94,13 +95,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         setup::ensure(workspace, &[Need::OpenClLoader, Need::OpenClPlatform])?;
     }
     let driver = native::driver(workspace, &options.driver, options.face.map(Face::name))?;
-    native::prepare(workspace)?;
+    let mut python = wheel::python(workspace, Some(&driver))?;
     eprintln!(
         "     > training on {} (ready after {:.0} s)",
         driver.text,
         started.elapsed().as_secs_f64()
     );
-    let mut python = native::python(workspace, Some(&driver));
     python
         .current_dir(workspace.root())
         .args(["-m", options.memory.map_or("demo", |_| "demo.memory")])

@@ -104,6 +104,41 @@ pub(crate) fn ensure_packages(
     stamp.write()
 }
 
+/// Makes an environment in `folder` where a wheel is installed, unless it is there. It has the packages of the project's own
+/// environment, and nothing that lies in the repository. Returns its Python.
+///
+/// # Errors
+/// If it cannot be made.
+pub(crate) fn ensure_installed(
+    workspace: &Workspace,
+    folder: &Path,
+    wheel: &Path,
+) -> anyhow::Result<PathBuf> {
+    let base = base_python()?;
+    let python = folder.join("bin/python");
+    let stamp = Stamp::new(folder.join("stamp"), &[wheel.to_owned()], &base.version)?;
+    if stamp.is_current() {
+        return Ok(python);
+    }
+    base.check()?;
+    let mut create = Command::new(&base.program);
+    create.args(["-m", "venv", "--clear", "--without-pip"]);
+    let title = format!("making the Python environment {}", folder.display());
+    shell::step(workspace, &title, create.arg(folder))?;
+    let packages = site_packages(workspace).context(".venv holds no site-packages")?;
+    let own = packages_in(folder).with_context(|| format!("{title}: it holds no packages"))?;
+    // This adds the folder, but not what .pth files in it add: the repository's package stays out.
+    fs::write(own.join("torch.pth"), format!("{}\n", packages.display()))?;
+    // pip of the project's environment, run by the Python of this one.
+    let mut install = Command::new(workspace.python());
+    install.args(["-m", "pip", "--python"]).arg(&python);
+    install.args(["install", "--disable-pip-version-check", "--no-input"]);
+    install.args(["--no-index", "--quiet"]).arg(wheel);
+    shell::step(workspace, "installing the wheel", &mut install)?;
+    stamp.write()?;
+    Ok(python)
+}
+
 /// What installs packages into the environment in `folder`.
 fn pip_install(folder: &Path) -> Command {
     let mut install = Command::new(folder.join("bin/python"));
@@ -165,7 +200,12 @@ pub(crate) fn libclang(workspace: &Workspace) -> Option<PathBuf> {
 
 /// Where the environment keeps its packages, if it has been made.
 pub(crate) fn site_packages(workspace: &Workspace) -> Option<PathBuf> {
-    let versions = fs::read_dir(workspace.path(".venv/lib")).ok()?;
+    packages_in(&workspace.path(".venv"))
+}
+
+/// Where the environment in `folder` keeps its packages, if it has been made.
+fn packages_in(folder: &Path) -> Option<PathBuf> {
+    let versions = fs::read_dir(folder.join("lib")).ok()?;
     versions
         .filter_map(Result::ok)
         .map(|version| version.path().join("site-packages"))

@@ -66,8 +66,7 @@ enum Chore {
     Abi(abi::Options),
     /// Check the invariants that ARCHITECTURE.md states
     Tidy,
-    /// Run the project's Python, which can import torch_outrigger: `cargo xtask python -- -c 'import
-    /// torch'`
+    /// Run a Python where the wheel is installed: `cargo xtask python -- -c 'import torch'`
     Python(python::Options),
 }
 

@@ -215,7 +215,7 @@ fn make_driver(workspace: &Workspace, folder: &Path) -> anyhow::Result<PathBuf> 
     }
 }
 
-/// The project's Python with `torch_outrigger` importable, on `driver` if one is named.
+/// The project's Python, which finds `torch_outrigger` in the repository, on `driver` if one is named.
 pub(crate) fn python(workspace: &Workspace, driver: Option<&DriverSpec>) -> Command {
     with_release_build(workspace, Command::new(workspace.python()), driver)
 }
@@ -226,8 +226,8 @@ pub(crate) fn plain_python(workspace: &Workspace, driver: &DriverSpec) -> Comman
     with_release_build(workspace, python, Some(driver))
 }
 
-/// A Python that finds the release build.
-fn with_release_build(
+/// A Python that finds the release build, on `driver` if one is named.
+pub(crate) fn with_release_build(
     workspace: &Workspace,
     mut command: Command,
     driver: Option<&DriverSpec>,

@@ -1,11 +1,11 @@
-//! `cargo xtask python`: the project's Python, with the device loaded by `import torch`.
+//! `cargo xtask python`: a Python with the wheel installed, where `import torch` loads the device.
 
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::native;
+use crate::wheel;
 use crate::workspace::Workspace;
 
 /// What to hand to Python.
@@ -25,10 +25,8 @@ pub(crate) struct Options {
 /// # Errors
 /// If something cannot be prepared or Python not started.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    native::prepare(workspace)?;
+    let mut python = wheel::python(workspace, None)?;
     // Python keeps the terminal, signals and exit status to itself: this process is replaced.
-    let failure = native::python(workspace, None)
-        .args(&options.arguments)
-        .exec();
+    let failure = python.args(&options.arguments).exec();
     Err(anyhow::Error::new(failure).context("Python could not be started"))
 }

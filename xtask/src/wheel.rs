@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 
 use crate::dist;
 use crate::environment;
-use crate::native;
+use crate::native::{self, DriverSpec};
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -150,6 +150,21 @@ pub(crate) fn torch(
     let title = "finding the systems that the wheel runs on";
     shell::step(workspace, title, &mut repair)?;
     publish(&only_file(&fit)?, out)
+}
+
+/// A Python where the wheel of `torch-outrigger` is installed, as a user has it, on `driver` if one is named.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn python(
+    workspace: &Workspace,
+    driver: Option<&DriverSpec>,
+) -> anyhow::Result<Command> {
+    let wheel = torch(workspace, &workspace.target("wheels"), &[])?;
+    let folder = workspace.target("xtask/installed");
+    let python = environment::ensure_installed(workspace, &folder, &wheel)?;
+    let python = Command::new(python);
+    Ok(native::with_release_build(workspace, python, driver))
 }
 
 /// Packs `outrigger-cli` into `out`; its path.
