@@ -34,14 +34,15 @@ struct Words {
   ActivityType copy;
   ActivityType fill;
   ActivityType submission;
+  ActivityType range;
 };
 
 constexpr Words kOutrigger{
     c10::DeviceType::PrivateUse1, ActivityType::CONCURRENT_KERNEL, ActivityType::GPU_MEMCPY, ActivityType::GPU_MEMSET,
-    ActivityType::PRIVATEUSE1_RUNTIME};
+    ActivityType::PRIVATEUSE1_RUNTIME, ActivityType::GPU_USER_ANNOTATION};
 constexpr Words kMtia{
     c10::DeviceType::MTIA, ActivityType::MTIA_CCP_EVENTS, ActivityType::MTIA_CCP_EVENTS, ActivityType::MTIA_CCP_EVENTS,
-    ActivityType::MTIA_RUNTIME};
+    ActivityType::MTIA_RUNTIME, ActivityType::MTIA_INSIGHT};
 
 /// Numbers of torch's operators and ranges that a thread is in, the innermost last.
 struct Places {
@@ -137,7 +138,7 @@ class Session final : public libkineto::IActivityProfilerSession {
       }
     }
     for (const auto& [key, range] : ranges_) {
-      add(ActivityType::GPU_USER_ANNOTATION, range.name, range.begin, range.end, row(key.first));
+      add(words_.range, range.name, range.begin, range.end, row(key.first));
       last().id = static_cast<int32_t>(key.second);
     }
     for (const auto& activity : buffer_->activities) {
@@ -280,7 +281,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     }
     const auto range = static_cast<int32_t>(work.what.correlation >> 32);
     const libkineto::ITraceActivity* user = range == 0 ? nullptr : linked(range);
-    if (user != nullptr && wanted_.count(ActivityType::GPU_USER_ANNOTATION) != 0) {
+    if (user != nullptr && wanted_.count(words_.range) != 0) {
       const auto [found, fresh] = ranges_.try_emplace({work.what.stream, range}, Range{user->name(), begin, end});
       found->second.begin = std::min(found->second.begin, begin);
       found->second.end = std::max(found->second.end, end);
@@ -337,9 +338,9 @@ class Activities final : public libkineto::IActivityProfiler {
   }
 
   const std::set<ActivityType>& availableActivities() const override {
-    static const std::set<ActivityType> all{kOutrigger.kernel, kOutrigger.copy,     kOutrigger.fill,
-                                            kMtia.kernel,      kMtia.submission,    kOutrigger.submission,
-                                            ActivityType::GPU_USER_ANNOTATION};
+    static const std::set<ActivityType> all{kOutrigger.kernel, kOutrigger.copy,  kOutrigger.fill,
+                                            kMtia.kernel,      kMtia.submission, kOutrigger.submission,
+                                            kMtia.range,       kOutrigger.range};
     return all;
   }
 

@@ -183,7 +183,7 @@ WorkInfo DeviceGroup::begin(OpType type, const Tensors& used) {
   const c10::Device device = used.at(0).device();
   for (const at::Tensor& tensor : used) {
     TORCH_CHECK(
-        tensor.device().type() == parts_.type && tensor.device() == device, who(), name, ": a tensor on ",
+        is_ours(tensor) && tensor.device() == device, who(), name, ": a tensor on ",
         tensor.device(), " and one on ", device, "; all of a call are on one device of type ", parts_.type);
     TORCH_CHECK_NOT_IMPLEMENTED(
         tensor.layout() == c10::Layout::Strided && tensor.is_non_overlapping_and_dense(), who(), name,
@@ -599,7 +599,7 @@ Work DeviceGroup::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToA
 
 Work DeviceGroup::barrier(const c10d::BarrierOptions& options) {
   c10::Device device(parts_.type, current_device());
-  if (options.device.has_value() && options.device->type() == parts_.type && options.device->has_index()) {
+  if (options.device.has_value() && is_ours(options.device->type()) && options.device->has_index()) {
     device = *options.device;
   } else if (!options.device_ids.empty()) {
     device.set_index(static_cast<c10::DeviceIndex>(options.device_ids[0]));

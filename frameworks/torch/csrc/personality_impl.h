@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "personality.h"
 #include "register.h"
+#include "sparse.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
@@ -49,6 +50,14 @@ inline void register_quantized_kernels(c10::DispatchKey key) {
   register_copies(aten);
   register_quantized(aten);
   register_rest(aten, key, c10::DispatchKey::QuantizedCPU);
+  new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
+}
+
+/// Registers what sparse COO tensors need under their key of a device type.
+inline void register_sparse_kernels(c10::DispatchKey key) {
+  torch::Library& aten = new_library("aten", key);
+  register_sparse_coo(aten, key);
+  register_shallow_copies(aten);
   new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }
 

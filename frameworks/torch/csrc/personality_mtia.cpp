@@ -1,5 +1,6 @@
 //! The runtime's devices as MTIA.
 
+#include "distributed_mtia.h"
 #include "graph.h"
 #include "memory_module.h"
 #include "personality_impl.h"
@@ -97,12 +98,12 @@ struct MTIAHooks final : Hooks<c10::DeviceType::MTIA, at::MTIAHooksInterface> {
         static_cast<Number>(stats.reserved_bytes.peak), "num_ooms", static_cast<Number>(stats.ooms));
   }
   PyObject* getDeviceCapability(Device index) const override {
-    check_device(index < 0 ? current_device() : index);
+    check_device(index);
     // The version of the driver contract, the only capability number that all drivers share.
     return Py_BuildValue("(ii)", 1, 0);
   }
   PyObject* getDeviceProperties(Device index) const override {
-    const otr_device_info_t info = device_info(index < 0 ? current_device() : index);
+    const otr_device_info_t info = device_info(index);
     return Py_BuildValue(
         "{s:s,s:s,s:s,s:s,s:K,s:I,s:I}", "name", info.name, "vendor", info.vendor, "driver", info.driver,
         "driver_version", info.driver_version, "total_memory", static_cast<unsigned long long>(info.total_memory),
@@ -167,6 +168,8 @@ void serve_mtia() {
     register_graphs(c10::DeviceType::MTIA);
     register_kernels(c10::DispatchKey::MTIA);
     register_quantized_kernels(c10::DispatchKey::QuantizedMTIA);
+    register_sparse_kernels(c10::DispatchKey::SparseMTIA);
+    register_mtia_collectives();
     return true;
   }();
   (void)served;

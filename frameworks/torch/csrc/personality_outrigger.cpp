@@ -63,16 +63,12 @@ void serve_outrigger(const char* name) {
     register_profiler();
     register_kernels(c10::DispatchKey::PrivateUse1);
     register_quantized_kernels(c10::DispatchKey::QuantizedPrivateUse1);
-    for (const auto key : {c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCsrPrivateUse1}) {
-      torch::Library& aten = new_library("aten", key);
-      if (key == c10::DispatchKey::SparsePrivateUse1) {
-        register_sparse_coo(aten);
-      } else {
-        register_sparse_compressed(aten);
-      }
-      register_shallow_copies(aten);
-      new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
-    }
+    register_sparse_kernels(c10::DispatchKey::SparsePrivateUse1);
+    const auto compressed = c10::DispatchKey::SparseCsrPrivateUse1;
+    torch::Library& of_compressed = new_library("aten", compressed);
+    register_sparse_compressed(of_compressed);
+    register_shallow_copies(of_compressed);
+    new_library("_", compressed).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
     const auto nested = c10::DispatchKey::NestedTensorPrivateUse1;
     register_to_nested(new_library("aten", c10::DispatchKey::PrivateUse1));
     register_nested(new_library("aten", nested), nested);

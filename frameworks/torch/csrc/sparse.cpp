@@ -56,6 +56,12 @@ bool has_members(const at::Tensor& tensor) {
   return is_sparse(tensor) || is_nested(tensor);
 }
 
+// The key of a sparse layout on the device of a tensor.
+c10::DispatchKeySet key_on(c10::DispatchKey layout, const at::Tensor& values) {
+  constexpr c10::DispatchKeySet kBackends(c10::DispatchKeySet::RAW, c10::full_backend_mask);
+  return c10::DispatchKeySet(layout) | (values.key_set() & kBackends);
+}
+
 // A sparse or nested tensor of the same shape and properties over other members, on the members' device.
 template <class Member>
 at::Tensor remake(const at::Tensor& from, const Member& member) {
@@ -66,19 +72,19 @@ at::Tensor remake(const at::Tensor& from, const Member& member) {
     const at::Tensor values = member(coo(from)->values());
     // The new tensor is on the current device until it has members.
     const c10::DeviceGuard on_device(values.device());
-    const auto key = values.device().is_cpu() ? c10::DispatchKey::SparseCPU : c10::DispatchKey::SparsePrivateUse1;
-    at::Tensor made =
-        at::detail::make_tensor<at::SparseTensorImpl>(c10::DispatchKeySet(key), from.dtype());
+    at::Tensor made = at::detail::make_tensor<at::SparseTensorImpl>(
+        key_on(c10::DispatchKey::Sparse, values), from.dtype());
     coo(made)->raw_resize_(coo(from)->sparse_dim(), coo(from)->dense_dim(), from.sizes());
     coo(made)->set_indices_and_values_unsafe(member(coo(from)->indices()), values);
     coo(made)->set_coalesced(coo(from)->coalesced());
     return made;
   }
   const at::Tensor values = member(compressed(from)->values());
-  const auto key =
-      values.device().is_cpu() ? c10::DispatchKey::SparseCsrCPU : c10::DispatchKey::SparseCsrPrivateUse1;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      values.device().type() != c10::DeviceType::MTIA, who(), "torch has no sparse tensors of the layout ",
+      from.layout(), " for mtia: use the layout torch.sparse_coo");
   at::Tensor made = at::detail::make_tensor<at::SparseCsrTensorImpl>(
-      c10::DispatchKeySet(key), values.device(), from.layout(), from.dtype());
+      key_on(c10::DispatchKey::SparseCsr, values), values.device(), from.layout(), from.dtype());
   compressed(made)->set_member_tensors(
       member(compressed(from)->compressed_indices()), member(compressed(from)->plain_indices()), values,
       from.sizes());
@@ -179,7 +185,7 @@ at::Tensor SparseScope::to_device(const at::Tensor& result) {
   return remake(result, [&](const at::Tensor& member) { return scope_.to_device(member); });
 }
 
-void register_sparse_coo(torch::Library& m) {
+void register_sparse_coo(torch::Library& m, c10::DispatchKey key) {
   m.impl("_sparse_coo_tensor_with_dims", TORCH_FN(at::native::new_with_dims_sparse));
   m.impl(
       "_sparse_coo_tensor_with_dims_and_tensors", TORCH_FN(at::native::new_with_dims_and_tensor_sparse_symint));
@@ -199,7 +205,7 @@ void register_sparse_coo(torch::Library& m) {
   m.impl("copy_", TORCH_FN(at::native::copy_sparse_wrapper_));
   m.impl("copy_sparse_to_sparse_", TORCH_FN(at::native::copy_sparse_));
   m.impl("clone", TORCH_FN(at::native::clone_sparse));
-  register_rest(m, c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCPU);
+  register_rest(m, key, c10::DispatchKey::SparseCPU);
 }
 
 void register_sparse_compressed(torch::Library& m) {

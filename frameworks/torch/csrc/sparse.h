@@ -42,10 +42,10 @@ class SparseScope {
   std::vector<Argument> arguments_;
 };
 
-/// Registers what sparse COO tensors of PrivateUse1 need beside the fallback.
-void register_sparse_coo(torch::Library& library);
+/// Registers what sparse COO tensors need beside the fallback. `key` is the key of `library`.
+void register_sparse_coo(torch::Library& library, c10::DispatchKey key);
 
-/// Registers what sparse compressed tensors of PrivateUse1 need beside the fallback.
+/// Registers what sparse compressed tensors of PrivateUse1 need beside the fallback. torch has none for MTIA.
 void register_sparse_compressed(torch::Library& library);
 
 }  // namespace outrigger

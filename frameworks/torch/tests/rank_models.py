@@ -125,6 +125,8 @@ def distributed_tensors() -> None:
 def saved_and_loaded() -> None:
     """A checkpoint of a sharded model, loaded into another one that is sharded."""
     folder = os.environ["RANK_FOLDER"]
+    # Where no device is in use, torch chooses one by the number of the rank.
+    torch.get_device_module(device().type).init()
     mesh = init_device_mesh(device().type, (dist.get_world_size(),))
     first = fully_shard(model().to(device()), mesh=mesh)
     train(first, [(share(x), share(y)) for x, y in batches()])

@@ -207,7 +207,7 @@ def test_conjugate_and_negative_views(device):
     same(target.t(), host.conj().resolve_conj())
 
 
-@pytest.mark.outrigger_only
+@pytest.mark.not_on_mtia("DLPack has no number for MTIA")
 def test_dlpack_shares_memory(device):
     tensor = torch.arange(6.0, device=device)
     again = torch.from_dlpack(tensor)
@@ -215,13 +215,12 @@ def test_dlpack_shares_memory(device):
     assert tensor[2].item() == 40 and again.device == device and again.data_ptr() == tensor.data_ptr()
 
 
-@pytest.mark.outrigger_only
-def test_generated_methods_and_storage(device):
-    tensor = torch.ones(3).outrigger()
-    assert tensor.is_outrigger and tensor.device == device and not torch.ones(3).is_outrigger
-    assert torch.nn.Linear(2, 2).outrigger().weight.device == device
+def test_generated_methods_and_storage(device, device_type, module):
+    tensor = getattr(torch.ones(3), device_type)()
+    assert getattr(tensor, f"is_{device_type}") and not getattr(torch.ones(3), f"is_{device_type}")
+    assert tensor.device == device and getattr(torch.nn.Linear(2, 2), device_type)().weight.device == device
     storage = tensor.untyped_storage()
     assert storage.device == device and storage.nbytes() == 12
     assert storage.cpu().tolist() == list(torch.ones(3).untyped_storage())
-    assert tensor.type() == "torch.outrigger.FloatTensor"
-    assert issubclass(torch.outrigger.FloatStorage, torch.storage.TypedStorage)
+    assert tensor.type() == f"torch.{device_type}.FloatTensor"
+    assert issubclass(module.FloatStorage, torch.storage.TypedStorage)

@@ -17,7 +17,7 @@ import ranks
 import torch
 from torch_outrigger import _C
 
-needs_torch_outrigger = pytest.mark.outrigger_only
+pytestmark = pytest.mark.of_the_accelerator
 
 
 @pytest.fixture
@@ -44,13 +44,11 @@ def run(tmp_path: Path, device_type: str):
     return run
 
 
-@needs_torch_outrigger
 @pytest.mark.parametrize("case", ["reductions", "movements", "batches", "errors", "stream_order", "groups_come_and_go"])
 def test_each_collective_does_what_it_says(run, case: str, engine: str) -> None:
     run(f"rank_cases.{case}", 3, engine)
 
 
-@needs_torch_outrigger
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("case", ["bitwise", "any_source"])
 def test_gloo_does_what_no_driver_does(run, case: str) -> None:
@@ -58,7 +56,6 @@ def test_gloo_does_what_no_driver_does(run, case: str) -> None:
     run(f"rank_cases.{case}", 3, "gloo" if case == "any_source" else "auto")
 
 
-@needs_torch_outrigger
 def test_the_driver_alone_says_what_it_cannot(run, has_collectives: bool) -> None:
     if not has_collectives:
         with pytest.raises(AssertionError, match="OUTRIGGER_DISTRIBUTED=driver.*takes no part: .*collectives"):
@@ -69,21 +66,18 @@ def test_the_driver_alone_says_what_it_cannot(run, has_collectives: bool) -> Non
     assert "cannot do this for Int" in text
 
 
-@needs_torch_outrigger
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("case", ["capture_is_refused", "fork_is_refused"])
 def test_what_cannot_be_is_refused(run, case: str) -> None:
     run(f"rank_cases.{case}", 2)
 
 
-@needs_torch_outrigger
 @pytest.mark.usefixtures("once")
 def test_an_unknown_engine_is_refused(run) -> None:
     with pytest.raises(AssertionError, match="OUTRIGGER_DISTRIBUTED=nccl names nothing that moves data"):
         run("rank_cases.bitwise", 1, "nccl")
 
 
-@needs_torch_outrigger
 def test_a_rank_that_dies_is_an_error_in_the_others(run, engine: str) -> None:
     first, second, _ = run("rank_cases.a_rank_dies", 3, engine, lost=(2,))
     for texts in (first, second):
@@ -92,13 +86,11 @@ def test_a_rank_that_dies_is_an_error_in_the_others(run, engine: str) -> None:
         assert any(part in text for text in texts), texts
 
 
-@needs_torch_outrigger
 def test_a_rank_that_does_not_come_is_an_error_in_the_others(run, engine: str) -> None:
     (text, _) = run("rank_cases.a_rank_is_late", 2, engine)
     assert ("rank 1 did not come in time" if engine == "auto" else "another rank has ended, failed, or not come") in text
 
 
-@needs_torch_outrigger
 @pytest.mark.usefixtures("once")
 def test_cpu_and_device_in_one_group(run, tmp_path: Path) -> None:
     run("rank_cases.mixed_backends", 2, join=False, RANK_STORE=str(tmp_path / "store"))
@@ -122,32 +114,27 @@ def trains(run, case: str, one: str, size: int, engine: str) -> None:
     assert expected[-1] < expected[0]
 
 
-@needs_torch_outrigger
 @pytest.mark.parametrize(("case", "one"), MODELS)
 def test_two_ranks_train_what_one_process_trains(run, case: str, one: str) -> None:
     trains(run, case, one, 2, "auto")
 
 
-@needs_torch_outrigger
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize(("case", "one"), [*MODELS[:2], ("tensor_parallel", "tensor_parallel_alone")])
 def test_four_ranks_train_what_one_process_trains(run, case: str, one: str) -> None:
     trains(run, case, one, 4, "gloo")
 
 
-@needs_torch_outrigger
 @pytest.mark.usefixtures("once")
 def test_distributed_tensors(run) -> None:
     run("rank_models.distributed_tensors", 2)
 
 
-@needs_torch_outrigger
 @pytest.mark.usefixtures("once")
 def test_a_checkpoint_of_shards(run, tmp_path: Path) -> None:
     run("rank_models.saved_and_loaded", 2, RANK_FOLDER=str(tmp_path / "checkpoint"))
 
 
-@needs_torch_outrigger
 @pytest.mark.usefixtures("once")
 def test_torchrun_starts_ranks_again(device_type: str) -> None:
     """A rank that ends is started again with the others, and they form a new group."""
@@ -171,9 +158,3 @@ def test_torchrun_starts_ranks_again(device_type: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in range(2):
         assert f"rank {rank} of 2 has finished with {device_type}:outrigger" in done.stdout
-
-
-def test_torch_has_no_collectives_for_mtia() -> None:
-    """torch.distributed has no kernels for that device type. When it has, the backend is to be registered for it."""
-    assert torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "PrivateUse1")
-    assert not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "MTIA")

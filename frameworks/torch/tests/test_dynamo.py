@@ -7,10 +7,8 @@ import torch
 from support import run_python
 from torch.autograd import profiler
 
-pytestmark = pytest.mark.outrigger_only
-
-
 @pytest.mark.usefixtures("once")
+@pytest.mark.not_on_mtia("torch has an interface of its own for MTIA, and asks it for the device")
 @pytest.mark.parametrize("order", ["dynamo first", "device first"])
 def test_dynamo_knows_the_device_and_does_not_start_the_runtime(order):
     finished = run_python(
@@ -38,6 +36,7 @@ def test_dynamo_knows_the_device_and_does_not_start_the_runtime(order):
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
+@pytest.mark.not_on_mtia("torch adds up the device times of CUDA, XPU and PrivateUse1 alone")
 def test_the_profiler_times_operators_on_the_device(device, timestamps):
     x = torch.randn(64, 64, device=device)
     with profiler.profile(use_device="outrigger") as profile:

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch_outrigger
 from support import run_python, same
-from torch_outrigger import _C
+from torch_outrigger import _C, memory
 
 
 def usable(device) -> None:
@@ -33,23 +33,24 @@ def test_invalid_device_index(device, device_type, module):
     usable(device)
 
 
-@pytest.mark.outrigger_only
-def test_arguments_that_are_no_device(device):
-    outrigger = torch.outrigger
-    with pytest.raises(RuntimeError, match="invalid device index 300"):
-        outrigger.synchronize(300)
+def test_arguments_that_are_no_device(device, module):
+    for call in (module.mem_get_info, module.memory_summary, module.get_device_name):
+        with pytest.raises(RuntimeError, match="invalid device index 300"):
+            call(300)
     with pytest.raises(RuntimeError, match="invalid device index -2"):
-        outrigger.get_device_properties(-2)
-    with pytest.raises(ValueError, match="of type outrigger, got cpu"):
-        outrigger.set_device("cpu")
+        module.get_device_properties(-2)
+    # torch.mtia.set_device is torch's own.
+    words = "Expected a non cpu device" if device.type == "mtia" else "of type outrigger.*, got cpu"
+    with pytest.raises(ValueError, match=words):
+        module.set_device("cpu")
     with pytest.raises(TypeError, match="expected a torch.device"):
-        outrigger.mem_get_info(1.5)
+        module.mem_get_info(1.5)
     with pytest.raises(ValueError, match="from 0 to 1"):
-        outrigger.set_per_process_memory_fraction(1.5)
+        module.set_per_process_memory_fraction(1.5)
     with pytest.raises(ValueError, match="telepathy"):
-        outrigger.observe(print, ("telepathy",))
+        module.observe(print, ("telepathy",))
     with pytest.raises(TypeError, match="callable"):
-        outrigger.observe(None)
+        module.observe(None)
     usable(device)
 
 
@@ -128,48 +129,44 @@ def test_out_of_memory_says_how_much_and_is_recovered_from(device, module):
     usable(device)
 
 
-@pytest.mark.outrigger_only
 def test_a_memory_limit_holds_and_is_lifted(device):
-    outrigger = torch.outrigger
-    outrigger.empty_cache()
-    total = outrigger.mem_get_info(device)[1]
-    outrigger.set_per_process_memory_fraction(64 * 2**20 / total, device)
+    memory.empty_cache()
+    total = memory.mem_get_info(device)[1]
+    memory.set_per_process_memory_fraction(64 * 2**20 / total, device)
     try:
         kept = torch.ones(2**20, device=device)
         with pytest.raises(torch.OutOfMemoryError):
             torch.ones(128 * 2**20, device=device)
         same(kept[:2], torch.ones(2))
-        assert outrigger.memory_stats(device)["num_ooms"] >= 1
-        assert outrigger.memory_reserved(device) <= 64 * 2**20
+        assert memory.memory_stats(device)["num_ooms"] >= 1
+        assert memory.memory_reserved(device) <= 64 * 2**20
     finally:
-        outrigger.set_per_process_memory_fraction(1.0, device)
+        memory.set_per_process_memory_fraction(1.0, device)
     assert torch.ones(128 * 2**20 // 4, device=device).numel() == 2**25
-    outrigger.empty_cache()
+    memory.empty_cache()
 
 
-@pytest.mark.outrigger_only
 def test_memory_figures_add_up(device):
-    outrigger = torch.outrigger
-    outrigger.synchronize(device)
-    before = outrigger.memory_allocated(device)
-    outrigger.reset_peak_memory_stats(device)
+    torch.accelerator.synchronize()
+    before = memory.memory_allocated(device)
+    memory.reset_peak_memory_stats(device)
     tensor = torch.empty(3 * 2**20, dtype=torch.uint8, device=device)
     address = tensor.data_ptr()
-    stats = outrigger.memory_stats(device)
-    assert stats["allocated_bytes.all.current"] == outrigger.memory_allocated(device) >= before + 3 * 2**20
-    assert outrigger.memory_reserved(device) >= outrigger.memory_allocated(device)
-    blocks = [block for segment in outrigger.memory_snapshot(device) for block in segment["blocks"]]
+    stats = memory.memory_stats(device)
+    assert stats["allocated_bytes.all.current"] == memory.memory_allocated(device) >= before + 3 * 2**20
+    assert memory.memory_reserved(device) >= memory.memory_allocated(device)
+    blocks = [block for segment in memory.memory_snapshot(device) for block in segment["blocks"]]
     assert any(block["address"] <= address < block["address"] + block["size"] for block in blocks)
     del tensor
-    assert outrigger.memory_allocated(device) == before
-    assert outrigger.max_memory_allocated(device) >= before + 3 * 2**20
-    outrigger.reset_peak_memory_stats(device)
-    assert outrigger.max_memory_allocated(device) == before
-    outrigger.empty_cache()
-    free, total = outrigger.mem_get_info(device)
+    assert memory.memory_allocated(device) == before
+    assert memory.max_memory_allocated(device) >= before + 3 * 2**20
+    memory.reset_peak_memory_stats(device)
+    assert memory.max_memory_allocated(device) == before
+    memory.empty_cache()
+    free, total = memory.mem_get_info(device)
     assert 0 < free <= total
     with pytest.raises(RuntimeError, match="unknown|Unknown|not|Invalid|invalid"):
-        outrigger.load_driver("/nowhere/libnothing.so")
+        torch_outrigger.load_driver("/nowhere/libnothing.so")
 
 
 def test_use_after_fork_in_the_child(device_type):
@@ -329,12 +326,11 @@ def test_both_device_types_share_one_process():
     assert result.stdout.splitlines() == ["[5.0, 5.0, 5.0] outrigger outrigger:0", "[5.0, 5.0, 5.0]"]
 
 
-@pytest.mark.outrigger_only
-def test_a_diagnosis_has_versions_drivers_and_devices(device):
+def test_a_diagnosis_has_versions_drivers_and_devices(device, module):
     torch.ones(3, device=device).erfinv()
-    text = torch.outrigger.diagnose()
-    assert f"torch {torch.__version__}" in text and torch.outrigger.get_device_name() in text
-    assert f"driver {torch.outrigger.get_device_properties().driver} " in text and "cannot be found out" not in text
+    text = module.diagnose()
+    assert f"torch {torch.__version__}" in text and _C.device_info(0)["name"] in text
+    assert f"driver {_C.device_info(0)['driver']} " in text and "cannot be found out" not in text
 
 
 @pytest.mark.usefixtures("once")

@@ -150,10 +150,9 @@ def test_cpu_tensors_made_meanwhile_stay_on_the_host(device):
     assert _C.pointer_info(torch.empty(1000).data_ptr()) is None
 
 
-@pytest.mark.outrigger_only
-def test_observers_are_told_of_fallbacks_and_memory(device):
+def test_observers_are_told_of_fallbacks_and_memory(device, module):
     seen = []
-    with torch.outrigger.observe(seen.append, ("alloc", "free", "fallback")):
+    with module.observe(seen.append, ("alloc", "free", "fallback")):
         tensor = sample((100_000,), torch.float32).to(device)
         torch.digamma(tensor)
         address = tensor.data_ptr()
@@ -166,14 +165,13 @@ def test_observers_are_told_of_fallbacks_and_memory(device):
     assert any(o.kind == "free" and o.address == address for o in seen)
 
 
-@pytest.mark.outrigger_only
-def test_an_exception_in_an_observer_is_reported_and_harmless(device, monkeypatch):
+def test_an_exception_in_an_observer_is_reported_and_harmless(device, module, monkeypatch):
     reported = []
     monkeypatch.setattr("sys.unraisablehook", lambda args: reported.append(args.exc_value))
 
     def broken(_event):
         raise KeyError("from the observer")
 
-    with torch.outrigger.observe(broken, ("alloc",)):
+    with module.observe(broken, ("alloc",)):
         same(torch.full((1000,), 2.0, device=device), torch.full((1000,), 2.0))
     assert reported and isinstance(reported[0], KeyError)

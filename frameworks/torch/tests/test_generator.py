@@ -82,17 +82,16 @@ def test_a_cpu_generator_is_refused(device):
         torch.rand(3, device=device, generator=torch.Generator())
 
 
-@pytest.mark.outrigger_only
 def test_default_generators_one_per_device(device, module):
-    generators = torch.outrigger.default_generators
+    generators = module.default_generators
     assert [g.device.index for g in generators] == list(range(module.device_count()))
     torch.manual_seed(77)
-    assert all(g.initial_seed() == 77 for g in generators) and torch.outrigger.initial_seed() == 77
-    states = torch.outrigger.get_rng_state_all()
+    assert all(g.initial_seed() == 77 for g in generators) and module.initial_seed() == 77
+    states = module.get_rng_state_all()
     first = torch.rand(5, device=device)
-    torch.outrigger.set_rng_state_all(states)
+    module.set_rng_state_all(states)
     assert torch.equal(torch.rand(5, device=device), first)
-    assert torch.outrigger.seed() != 77
+    assert module.seed() != 77
 
 
 def test_numbers_do_not_depend_on_threads(device_type):

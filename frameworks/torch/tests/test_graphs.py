@@ -40,7 +40,7 @@ def make(request, device_type):
     if request.param == "ours":
         return ours
     # One for all captures of a test: memory of a pool is shared by what is captured on the same stream.
-    stream = torch.mtia.Stream() if device_type == "mtia" else torch.Stream(device_type)
+    stream = torch.mtia.Stream("mtia") if device_type == "mtia" else torch.Stream(device_type)
     return mtia if device_type == "mtia" else accelerator
 
 
@@ -261,7 +261,7 @@ def test_a_poisoned_graph_can_never_be_replayed(device, kind):
         context = graphs.graph(graph)
     elif device.type == "mtia":
         graph = torch.mtia.MTIAGraph()
-        context = torch.mtia.graph(graph, stream=torch.mtia.Stream())
+        context = torch.mtia.graph(graph, stream=torch.mtia.Stream("mtia"))
     else:
         context = graph = torch.accelerator.Graph()
     with torch.Stream(device):
@@ -413,7 +413,6 @@ def test_dumps_name_operators_and_labels(device, tmp_path):
     assert graph.info()["nodes"] == len(nodes)
 
 
-@pytest.mark.outrigger_only
 def test_debug_mode_of_torch_keeps_the_graph(device, tmp_path):
     x = torch.ones(3, device=device)
     graph = torch.accelerator.Graph()

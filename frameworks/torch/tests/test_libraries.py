@@ -100,6 +100,7 @@ def saved(tmp_path):
     return path, tensors
 
 
+@pytest.mark.of_the_accelerator
 def test_safetensors_load_file(device, saved):
     from safetensors.torch import load_file
 
@@ -222,6 +223,7 @@ def test_transformers_with_a_mask_is_captured(device, tiny):
     same(result[real.to(device)], expected[real], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.of_the_accelerator
 def test_accelerate_trains_on_the_device(device, accelerate):
     accelerator = accelerate.Accelerator()
     assert accelerator.device.type == device.type
@@ -242,6 +244,7 @@ def test_accelerate_trains_on_the_device(device, accelerate):
     same(model.weight, plain.weight, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.of_the_accelerator
 def test_accelerate_knows_the_memory_of_the_devices(device, module, accelerate):
     from accelerate.utils import get_max_memory
 
@@ -252,6 +255,7 @@ def test_accelerate_knows_the_memory_of_the_devices(device, module, accelerate):
         get_max_memory({99: "1MB"})
 
 
+@pytest.mark.of_the_accelerator
 def test_device_map_auto_puts_a_model_on_the_device(device, tiny, accelerate, tmp_path):
     from transformers import GPT2LMHeadModel
 
@@ -263,6 +267,7 @@ def test_device_map_auto_puts_a_model_on_the_device(device, tiny, accelerate, tm
         same(model(tokens.to(device)).logits, tiny(tokens).logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.of_the_accelerator
 def test_trainer_trains_on_the_device(device, tiny, accelerate, tmp_path):
     from transformers import Trainer, TrainingArguments
 

@@ -8,8 +8,7 @@ import pickle
 import pytest
 import torch
 from support import run_python, same
-
-pytestmark = pytest.mark.outrigger_only
+from torch_outrigger import graphs
 
 MIB = 2**20
 
@@ -33,8 +32,9 @@ def blocks_around(snapshot, address):
     ]
 
 
-def test_figures_have_torchs_names_and_add_up(device, memory):
-    assert torch.outrigger.memory is memory
+def test_figures_have_torchs_names_and_add_up(device, module, memory):
+    assert module.memory.memory_holders is memory.memory_holders
+    module.init()
     flat = memory.memory_stats(device)
     for name in ("allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes"):
         for field in ("current", "peak", "allocated", "freed"):
@@ -78,11 +78,11 @@ def test_memory_outside_of_tensors(device, memory):
         memory.caching_allocator_delete(first)
 
 
-def test_snapshots_are_read_by_pytorchs_own_tools(device, memory, tmp_path):
+def test_snapshots_are_read_by_pytorchs_own_tools(device, module, memory, tmp_path):
     """`torch.cuda._memory_viz` checks its sums itself."""
     import torch.cuda._memory_viz as viz
 
-    torch.outrigger.synchronize(device)
+    module.synchronize(device)
     memory.empty_cache()
     memory._record_memory_history(stacks="python", clear_history=True)
     # Holes between what stays, and a request that only all of them together can hold.
@@ -210,8 +210,8 @@ def test_a_pool_serves_who_uses_it_and_graphs_that_name_it(device, memory):
     assert segment["segment_pool_id"][1] == pool.info(device)["number"]
     assert not blocks_around({"segments": pool.snapshot()}, outside.data_ptr())
     assert pool.info(device)["allocated_bytes"] == 4096 and pool.use_count() == 1
-    graph = torch.outrigger.Graph()
-    with torch.outrigger.graph(graph, pool=pool.id):
+    graph = graphs.Graph()
+    with graphs.graph(graph, pool=pool.id):
         result = inside * 2
     assert pool.use_count() > 1 and pool.info(device)["allocated_bytes"] > 4096
     graph.replay()
@@ -225,16 +225,16 @@ def test_a_pool_serves_who_uses_it_and_graphs_that_name_it(device, memory):
             memory.MemPool(**wrong)
 
 
-def test_a_pool_sleeps_and_its_tensors_are_as_before(device, memory):
+def test_a_pool_sleeps_and_its_tensors_are_as_before(device, module, memory):
     pool = memory.MemPool()
     with memory.use_mem_pool(pool, device):
         weights = [torch.randn(size, device=device) for size in (10, 70_000, 3_000_000)]
     expected = [weight.cpu() for weight in weights]
     addresses = [weight.data_ptr() for weight in weights]
-    graph = torch.outrigger.Graph()
-    with torch.outrigger.graph(graph):
+    graph = graphs.Graph()
+    with graphs.graph(graph):
         total = weights[1].sum()
-    torch.outrigger.synchronize(device)
+    module.synchronize(device)
     memory.empty_cache()
     reserved, free = memory.memory_reserved(device), memory.mem_get_info(device)[0]
     try:

@@ -90,3 +90,65 @@ def test_mtia_is_there_however_torch_is_first_asked():
 def test_mtia_is_left_alone_unless_chosen():
     result = run_python("import torch; print(torch.mtia.is_available())", OUTRIGGER_TORCH="outrigger")
     assert result.stdout == "False\n", result.stderr
+
+
+CALLS = """
+    import torch, torch_outrigger
+
+    one, x = torch.mtia.Stream("mtia"), torch.rand(4, device="mtia")
+    with torch.mtia.stream(one):
+        pass
+    graph, pool = torch.mtia.MTIAGraph(), torch.mtia.graph_pool_handle()
+    with torch.mtia.graph(graph, pool=pool, stream=one):
+        assert torch.mtia.is_current_stream_capturing()
+        y = x + 1
+    with torch.mtia.device(0):
+        graph.replay()
+    assert graph.pool() == pool and not torch.mtia.is_current_stream_capturing()
+    calls = {
+        "attach_out_of_memory_observer": lambda call: call(lambda *seen: None),
+        "record_memory_history": lambda call: (call("all", "python", 10), call(None)),
+        "set_device": lambda call: call(0),
+        "set_rng_state": lambda call: call(torch.mtia.get_rng_state()),
+        "set_rng_state_all": lambda call: call(torch.mtia.get_rng_state_all()),
+        "manual_seed": lambda call: call(1),
+        "manual_seed_all": lambda call: call(1),
+        "set_stream": lambda call: call(torch.mtia.default_stream()),
+        "stream": lambda call: call(one),
+        "device": lambda call: call(0),
+        "graph": lambda call: call(graph),
+    }
+    for name in torch.mtia.__all__:
+        calls.get(name, lambda call: call())(getattr(torch.mtia, name))
+    for wrong in (-2, 127):
+        for call in (torch.mtia.get_device_properties, torch.mtia.memory_stats, torch.mtia.get_device_capability):
+            try:
+                call(wrong)
+                raise AssertionError(f"{call} took the device {wrong}")
+            except RuntimeError as error:
+                assert f"invalid device index {wrong}" in str(error), error
+    torch.mtia.synchronize()
+    assert torch.equal(y.cpu(), x.cpu() + 1)
+    # What torch.mtia lacks beside torch.outrigger.
+    pool = torch.mtia.MemPool()
+    with torch.mtia.use_mem_pool(pool, "mtia:0"), torch.mtia.memory.label("mine"):
+        kept = torch.ones(1000, device="mtia")
+    assert pool.info("mtia:0")["allocated_bytes"] == 4096
+    assert {"label": "mine", "bytes": 4096, "blocks": 1} in torch.mtia.memory.memory_holders()
+    with torch.mtia.device_of(torch.ones(1, device="mtia:1")):
+        assert torch.mtia.current_device() == 1
+    assert torch.mtia.current_device() == 0
+    torch.mtia.random.manual_seed(5)
+    assert torch.mtia.initial_seed() == 5
+    try:
+        torch.mtia.memory_allocated("cpu")
+    except ValueError as error:
+        assert "cpu" in str(error)
+    print("done")
+"""
+
+
+def test_every_function_of_torch_mtia_works():
+    for types in ("mtia", "both"):
+        result = run_python(CALLS, OUTRIGGER_TORCH=types, OUTRIGGER_DRIVER="host?devices=2")
+        assert result.returncode == 0 and result.stdout.endswith("done\n"), types + result.stdout + result.stderr

@@ -13,7 +13,7 @@ from support import same
 from torch import nn
 
 pytestmark = [
-    pytest.mark.outrigger_only,
+    pytest.mark.not_on_mtia("NestedTensorImpl of torch takes CPU, CUDA, XPU, HPU and PrivateUse1 alone"),
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
 ]
 

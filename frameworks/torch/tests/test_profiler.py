@@ -117,7 +117,7 @@ def test_work_belongs_to_its_operator_and_lies_within_the_wait(device, module, p
     assert trace.names("process_name")[work[0]["pid"]] == f"{device.type} {device.index}"
 
 
-@pytest.mark.outrigger_only
+@pytest.mark.not_on_mtia("torch has one category for all work of MTIA")
 def test_copies_and_fills_have_their_bytes(device, profiled, exported):
     x = torch.rand(1000)
     with profiled() as done:
@@ -152,7 +152,7 @@ def test_each_stream_is_a_row(device, module, profiled, exported):
     assert names[second] == f"stream {other.stream_id}"
 
 
-@pytest.mark.outrigger_only
+@pytest.mark.not_on_mtia("torch adds up the device times of CUDA, XPU and PrivateUse1 alone")
 def test_averages_have_the_times_of_the_trace(device, module, profiled, exported):
     x = torch.rand(128, 128, device=device)
     module.synchronize()
@@ -256,7 +256,6 @@ def test_a_profile_that_starts_over_queued_work_shows_what_comes_behind(device, 
     assert cos == trace.operator("aten::cos")["args"]["External id"]
 
 
-@pytest.mark.outrigger_only
 def test_a_failure_in_the_middle_ends_nothing(device, module, profiled, exported):
     from torch_outrigger import _C
 
@@ -275,7 +274,7 @@ def test_a_failure_in_the_middle_ends_nothing(device, module, profiled, exported
     # What the failure kept from running has no time; who submitted it says why.
     cos = trace.operator("aten::cos")
     assert trace.work_of(cos) == []
-    submitted = [event for event in trace.of("privateuse1_runtime") if lies_in(event, cos)]
+    submitted = [event for event in trace.of("privateuse1_runtime", "mtia_runtime") if lies_in(event, cos)]
     assert submitted and all("failed" in event["args"]["outcome"] for event in submitted)
 
 
@@ -284,7 +283,7 @@ def test_work_of_all_threads_is_shown(device, module, profiled, exported):
     module.synchronize()
 
     def work() -> None:
-        with torch.Stream(device):
+        with module.stream(torch.Stream(device)):
             for _ in range(50):
                 x.sin()
 
@@ -320,7 +319,6 @@ def test_each_replay_of_a_graph_is_shown(device, module, profiled, exported):
     torch.testing.assert_close(y.cpu(), x.cpu().sin().cos())
 
 
-@pytest.mark.outrigger_only
 def test_ranges_are_on_their_thread_and_over_their_work(device, module, profiled, exported):
     x = torch.rand(64, device=device)
     module.synchronize()
@@ -339,7 +337,7 @@ def test_ranges_are_on_their_thread_and_over_their_work(device, module, profiled
     ranges = {event["name"]: event for event in trace.of("user_annotation")}
     assert lies_in(ranges["inner 1"], ranges["outer"]) and lies_in(ranges["now"], ranges["outer"])
     assert lies_in(trace.operator("aten::sin"), ranges["inner 1"])
-    on_device = {event["name"]: event for event in trace.of("gpu_user_annotation")}
+    on_device = {event["name"]: event for event in trace.of("gpu_user_annotation", "mtia_insight")}
     for name, within in (("aten::sin", "inner 1"), ("aten::cos", "outer")):
         for event in trace.work_of(trace.operator(name)):
             assert lies_in(event, on_device[within]) and event["tid"] == on_device[within]["tid"]
@@ -364,7 +362,6 @@ def test_stacks_lead_from_the_program_to_the_work(device, module, profiled, expo
 
 
 @pytest.mark.usefixtures("once")
-@pytest.mark.outrigger_only
 def test_rows_have_the_name_of_the_vendor(tmp_path):
     (tmp_path / "zeta_device.py").write_text("from torch_outrigger import Vendor\nvendor = Vendor(name='zeta', driver='/nowhere/libzeta.so')\n")
     metadata = tmp_path / "zeta_device-2.0.dist-info"
@@ -384,7 +381,7 @@ def test_rows_have_the_name_of_the_vendor(tmp_path):
     """
     python_path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     driver = os.environ.get("OUTRIGGER_DRIVER", "host")
-    ran = run_python(code, PYTHONPATH=python_path, OUTRIGGER_VENDOR="zeta", OUTRIGGER_DRIVER=driver)
+    ran = run_python(code, PYTHONPATH=python_path, OUTRIGGER_VENDOR="zeta", OUTRIGGER_DRIVER=driver, OUTRIGGER_TORCH="outrigger")
     assert ran.returncode == 0, ran.stderr
     assert "Self ZETA" in ran.stdout
     trace = Trace(json.loads(path.read_text())["traceEvents"])

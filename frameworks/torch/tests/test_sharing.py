@@ -21,7 +21,7 @@ def visible(host_visible):
 # ---- DLPack ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.outrigger_only
+@pytest.mark.not_on_mtia("DLPack has no number for MTIA")
 def test_dlpack_within_torch_shares_the_memory(device):
     x = torch.arange(6.0, device=device).view(2, 3).t()
     assert x.__dlpack_device__() == (DLDeviceType.kDLExtDev, device.index)
@@ -32,7 +32,7 @@ def test_dlpack_within_torch_shares_the_memory(device):
     assert torch.from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
 
 
-@pytest.mark.outrigger_only
+@pytest.mark.not_on_mtia("DLPack has no number for MTIA")
 def test_dlpack_hands_the_stream_over(device, hold):
     x = torch.zeros(4, device=device)
     consumer = torch.Stream(device)

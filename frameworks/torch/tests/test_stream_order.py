@@ -175,26 +175,25 @@ def test_a_failure_is_reported_once_and_the_stream_goes_on(device, module):
     same(torch.ones(3, device=device) + 1, torch.full((3,), 2.0))
 
 
-@pytest.mark.outrigger_only
-def test_waits_that_nobody_asked_for_are_found(device):
+def test_waits_that_nobody_asked_for_are_found(device, module):
     x = torch.ones(8, device=device)
     waits = (x.sum().item, x.cpu, lambda: x.to("cpu"), x.nonzero)
     try:
-        torch.outrigger.set_sync_debug_mode("warn")
-        assert torch.outrigger.get_sync_debug_mode() == 1
+        module.set_sync_debug_mode("warn")
+        assert module.get_sync_debug_mode() == 1
         for wait in waits:
             with pytest.warns(UserWarning, match="called a synchronizing operation"):
                 wait()
-        torch.outrigger.set_sync_debug_mode("error")
+        module.set_sync_debug_mode("error")
         for wait in waits:
             with pytest.raises(RuntimeError, match="called a synchronizing operation"):
                 wait()
-        torch.outrigger.synchronize()
-        torch.outrigger.current_stream().synchronize()
+        module.synchronize()
+        module.current_stream().synchronize()
         y = (x + 1).relu()
     finally:
-        torch.outrigger.set_sync_debug_mode("default")
+        module.set_sync_debug_mode("default")
     assert y.sum().item() == 16
     for wrong in ("loud", 3):
         with pytest.raises(ValueError, match="unknown"):
-            torch.outrigger.set_sync_debug_mode(wrong)
+            module.set_sync_debug_mode(wrong)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import copy
 
 import pytest
@@ -90,10 +92,11 @@ def test_data_loader_pins_and_feeds_the_device(device):
     assert total.tolist() == [992.0, 1024.0]
 
 
-@pytest.mark.outrigger_only
-def test_mixed_precision_under_the_devices_own_name(device):
+def test_mixed_precision_under_the_devices_own_name(device, module):
     """A training loop that was written for `torch.cuda.amp`."""
-    from torch.outrigger.amp import GradScaler, autocast, custom_bwd, custom_fwd
+    amp = importlib.import_module(f"torch.{device.type}.amp")
+    GradScaler, autocast, custom_bwd, custom_fwd = amp.GradScaler, amp.autocast, amp.custom_bwd, amp.custom_fwd
+    assert amp is module.amp
 
     class Twice(torch.autograd.Function):
         @staticmethod
@@ -123,4 +126,4 @@ def test_mixed_precision_under_the_devices_own_name(device):
         scaler.update()
         losses.append(loss.item())
     assert losses[2] < losses[1] < losses[0]
-    assert issubclass(torch.outrigger.OutOfMemoryError, RuntimeError)
+    assert issubclass(module.OutOfMemoryError, RuntimeError)

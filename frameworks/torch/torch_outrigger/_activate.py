@@ -24,24 +24,37 @@ def activate() -> None:
     outrigger, mtia = shim.activate(name)
     if vendor is not None:
         shim.default_drivers(vendor.specification())
-    from . import _dlpack, integrations
+    from . import _distributed, _dlpack, _lifetime, integrations
 
     types = ((name,) if outrigger else ()) + (("mtia",) if mtia else ())
+    _lifetime.serve(types)
     _dlpack.patch(types)
     integrations.serve(types)
-    if not outrigger:
-        return
-    from . import _device, _distributed, _dynamo, amp, memory
+    if outrigger:
+        # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
+        torch.utils.rename_privateuse1_backend(name)
+    _distributed.register(types)
+    from . import _device
 
-    # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
-    torch.utils.rename_privateuse1_backend(name)
     if vendor is not None:
         _device.autocast_dtypes = vendor.autocast
+    if outrigger:
+        _serve_outrigger(name)
+    if mtia:
+        from . import _mtia
+
+        _mtia.complete()
+        if outrigger:
+            _mtia.stand_behind(name)
+
+
+def _serve_outrigger(name: str) -> None:
+    from . import _device, _dynamo, memory
+
     torch._register_device_module(name, _device)
     sys.modules[f"torch.{name}"] = _device
-    sys.modules[f"torch.{name}.amp"] = amp
+    sys.modules[f"torch.{name}.amp"] = _device.amp
     sys.modules[f"torch.{name}.memory"] = memory
     sys.modules[f"torch.{name}.random"] = _device.random
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _dynamo.register(name)
-    _distributed.register(name)

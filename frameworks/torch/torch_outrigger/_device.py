@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _C, _storage, amp, graphs, memory, nvtx
+from . import _C, _storage, graphs, memory, nvtx
 from . import _random as random
 from ._diagnose import diagnose
 from ._lifetime import (
@@ -54,6 +54,7 @@ from ._runtime import (
     trace,
 )
 from .graphs import Graph, graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables
+from .amp import module_of as _amp_of
 from .memory import (
     MemPool,
     attach_out_of_memory_observer,
@@ -177,6 +178,8 @@ __all__ = [
 Stream = torch.Stream
 Event = torch.Event
 OutOfMemoryError = torch.OutOfMemoryError
+
+amp = _amp_of(device_type())
 
 # torch.load and TypedStorage look for `torch.outrigger.FloatStorage` and its like.
 globals().update(_storage.storage_classes(f"torch.{device_type()}"))

@@ -17,15 +17,15 @@ NAME = "outrigger"
 CHOICE = "OUTRIGGER_DISTRIBUTED"
 
 
-def register(device_type: str) -> None:
-    """Makes the backend known to torch, as the one that groups of this device type get if none is named."""
+def register(types: tuple[str, ...]) -> None:
+    """Makes the backend known to torch, as the one that groups of these device types get if none is named."""
     if not torch.distributed.is_available():
         return
 
     def create(options: Any, _backend_options: object) -> Any:
-        return _create(options, device_type)
+        return _create(options, types[0])
 
-    torch.distributed.Backend.register_backend(NAME, create, extended_api=True, devices=[device_type])
+    torch.distributed.Backend.register_backend(NAME, create, extended_api=True, devices=list(types))
 
 
 def _create(options: Any, device_type: str) -> Any:

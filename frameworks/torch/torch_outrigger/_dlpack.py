@@ -91,7 +91,7 @@ def _hand_over(tensor: torch.Tensor, stream: Any) -> None:
     """
     if stream == -1:
         return
-    current = torch.accelerator.current_stream(tensor.device)
+    current = torch.get_device_module(tensor.device.type).current_stream(tensor.device)
     if stream is None:
         current.synchronize()
         return

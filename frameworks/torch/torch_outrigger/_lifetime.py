@@ -18,20 +18,27 @@ from . import _C
 DeviceLike = torch.device | str | int | None
 """How a function here is told of a device: None is the current one."""
 
+_types: tuple[str, ...] = ()
 _lock = threading.RLock()
 _started_in: int | None = None
 _waiting: dict[str, Callable[[], None]] = {}
 _warned_of_no_device = False
 
 
+def serve(types: tuple[str, ...]) -> None:
+    """Tells which device types are served, that of PrivateUse1 first. Once."""
+    global _types
+    _types = types
+
+
 def device_type() -> str:
-    """The name of the device type in torch: outrigger, or a vendor's."""
-    return torch._C._get_privateuse1_backend_name()
+    """The name of the device type in torch: outrigger or a vendor's, or mtia where that alone is served."""
+    return _types[0]
 
 
 def is_initialized() -> bool:
     """Whether the runtime has started in this process."""
-    return _started_in == os.getpid()
+    return _started_in == os.getpid() or ("mtia" in _types and torch.mtia.is_initialized())
 
 
 def _is_in_bad_fork() -> bool:
@@ -100,8 +107,8 @@ def device_index(device: DeviceLike) -> int:
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
-        if device.type != device_type():
-            raise ValueError(f"expected a device of type {device_type()}, got {device}")
+        if device.type not in _types:
+            raise ValueError(f"expected a device of type {' or '.join(_types)}, got {device}")
         if device.index is None:
             return torch.accelerator.current_device_index()
         device = device.index

@@ -10,6 +10,18 @@ import torch
 from . import _C
 from ._lifetime import DeviceLike, _lazy_init, device_count, device_index, when_initialized
 
+__all__ = [
+    "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "set_rng_state",
+    "set_rng_state_all",
+]
+
 
 def _generator(device: DeviceLike) -> torch.Generator:
     return _C.default_generator(device_index(device))

@@ -328,6 +328,18 @@ const fn torch(name: &'static str, driver: &'static str, device: &'static str) -
     Job::new(Suite::Torch, name, work, 150).narrow()
 }
 
+/// A process with both device types, of which torch's accelerator is the other one.
+const fn second(name: &'static str, driver: &'static str) -> Job {
+    let work = Work::Torch {
+        driver,
+        device: "both",
+        files: &["--device=mtia"],
+    };
+    Job::new(Suite::Torch, name, work, 150)
+        .narrow()
+        .only(Tier::Everything)
+}
+
 /// The tests of graphs, where each replay is a launch of a persistent kernel. With `--all` all tests run there.
 const fn graphs(name: &'static str, driver: &'static str) -> Job {
     let work = Work::Torch {
@@ -374,7 +386,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 62] = [
+static JOBS: [Job; 64] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -448,6 +460,8 @@ static JOBS: [Job; 62] = [
     torch("torch intel", INTEL, "outrigger").only(Tier::Everything),
     torch("torch mtia", UNIFIED, "mtia"),
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
+    torch("torch both", UNIFIED, "both").only(Tier::Everything),
+    second("both as mtia", UNIFIED),
     Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
     Job::new(Suite::Pages, "pages", Work::Pages, 40).narrow(),
     wheels("wheels", &[], Tier::Short),

@@ -85,7 +85,7 @@ def _send(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any,
         raise NotImplementedError(
             f"a tensor of {tensor.device} cannot be sent to another process: {error}. Send tensor.cpu()"
         ) from None
-    torch.accelerator.current_stream(tensor.device).synchronize()
+    torch.get_device_module(tensor.device.type).current_stream(tensor.device).synchronize()
     collect()
     mine, theirs = os.pipe()
     with _lock:
