@@ -311,6 +311,29 @@ def test_nothing_starts_before_the_first_use(tmp_path):
 
 
 @pytest.mark.usefixtures("once")
+def test_modules_of_the_device_are_imported_at_their_first_use():
+    """Who holds the placeholder sees the module through it, and changes the module."""
+    result = run_python(
+        """
+        import sys, torch
+        held = torch.outrigger
+        assert not hasattr(held, "__file__")
+        assert not {"torch_outrigger._device", "torch_outrigger._runtime", "torch_outrigger.graphs"} & set(sys.modules)
+        import torch.outrigger.memory as memory
+        from torch.outrigger.amp import autocast
+        assert torch.outrigger is sys.modules["torch.outrigger"] is not held
+        assert memory.memory_stats is torch.outrigger.memory_stats and autocast is torch.outrigger.amp.autocast
+        held.marker = 1
+        assert torch.outrigger.marker == 1 and dir(held) == dir(torch.outrigger)
+        del held.marker
+        assert not hasattr(torch.outrigger, "marker") and not hasattr(held, "nonsense")
+        """,
+        OUTRIGGER_TORCH="outrigger",
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.usefixtures("once")
 def test_both_device_types_share_one_process():
     result = run_python(
         """

@@ -6,6 +6,7 @@ It must never start the runtime. It runs once, at the end of `import torch`.
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import torch
 
@@ -24,20 +25,19 @@ def activate() -> None:
     outrigger, mtia = shim.activate(name)
     if vendor is not None:
         shim.default_drivers(vendor.specification())
-    from . import _distributed, _dlpack, _lifetime, integrations
+    from . import _distributed, _dlpack, _lifetime
+    from .integrations import serve
 
     types = ((name,) if outrigger else ()) + (("mtia",) if mtia else ())
     _lifetime.serve(types)
+    if vendor is not None:
+        _vendor.autocast_dtypes = vendor.autocast
     _dlpack.patch(types)
-    integrations.serve(types)
+    serve(types)
     if outrigger:
         # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
         torch.utils.rename_privateuse1_backend(name)
     _distributed.register(types)
-    from . import _device
-
-    if vendor is not None:
-        _device.autocast_dtypes = vendor.autocast
     if outrigger:
         _serve_outrigger(name)
     if mtia:
@@ -49,12 +49,23 @@ def activate() -> None:
 
 
 def _serve_outrigger(name: str) -> None:
-    from . import _device, _dynamo, memory
+    from . import _dynamo
+    from ._later import Later
 
-    torch._register_device_module(name, _device)
-    sys.modules[f"torch.{name}"] = _device
-    sys.modules[f"torch.{name}.amp"] = _device.amp
-    sys.modules[f"torch.{name}.memory"] = memory
-    sys.modules[f"torch.{name}.random"] = _device.random
+    torch._register_device_module(name, Later(f"torch.{name}", lambda: _place(name)))
+    for part in ("amp", "memory", "random"):
+        full = f"torch.{name}.{part}"
+        sys.modules[full] = Later(full, lambda part=part: getattr(_place(name), part))
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _dynamo.register(name)
+
+
+def _place(name: str) -> ModuleType:
+    """Imports the device's module, and puts it and its parts where torch has had placeholders."""
+    from . import _device
+
+    setattr(torch, name, _device)
+    sys.modules[f"torch.{name}"] = _device
+    for part in ("amp", "memory", "random"):
+        sys.modules[f"torch.{name}.{part}"] = getattr(_device, part)
+    return _device

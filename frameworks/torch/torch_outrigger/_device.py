@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _C, _storage, graphs, memory, nvtx
+from . import _C, _storage, _vendor, graphs, memory, nvtx
 from . import _random as random
 from ._diagnose import diagnose
 from ._lifetime import (
@@ -53,8 +53,8 @@ from ._runtime import (
     set_threads,
     trace,
 )
+from .amp import module_of as _module_of
 from .graphs import Graph, graph, graph_pool_handle, is_current_stream_capturing, make_graphed_callables
-from .amp import module_of as _amp_of
 from .memory import (
     MemPool,
     attach_out_of_memory_observer,
@@ -179,14 +179,10 @@ Stream = torch.Stream
 Event = torch.Event
 OutOfMemoryError = torch.OutOfMemoryError
 
-amp = _amp_of(device_type())
+amp = _module_of(device_type())
 
 # torch.load and TypedStorage look for `torch.outrigger.FloatStorage` and its like.
 globals().update(_storage.storage_classes(f"torch.{device_type()}"))
-
-autocast_dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
-"""What `get_amp_supported_dtype` answers; a vendor's package may say less."""
-
 
 def __getattr__(name: str) -> Any:
     if name == "default_generators":
@@ -362,7 +358,7 @@ def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
     """The dtypes that autocast can use."""
-    return list(autocast_dtypes)
+    return list(_vendor.autocast_dtypes)
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:

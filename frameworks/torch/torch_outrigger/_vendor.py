@@ -18,6 +18,9 @@ import torch
 GROUP = "torch_outrigger.vendors"
 CHOICE = "OUTRIGGER_VENDOR"
 
+autocast_dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
+"""The dtypes that autocast may use in this process; a vendor's package may say less."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:

@@ -6,12 +6,26 @@ and a version of it that has no longer what is replaced is left as it is. None o
 
 from __future__ import annotations
 
-from . import accelerate, flex_attention, parallel, safetensors, sharing, torchvision, transformers
+import importlib
 
-_ALL = (accelerate, flex_attention, parallel, safetensors, sharing, torchvision, transformers)
+from .._after_import import after_import
+from . import parallel, sharing
+
+_OF_TORCH = (parallel, sharing)
+
+_BY_LIBRARY = {
+    "accelerate": "accelerate",
+    "safetensors": "safetensors",
+    "torch.nn.attention.flex_attention": "flex_attention",
+    "torchvision": "torchvision",
+    "transformers": "transformers",
+}
+"""The module here for each module that it changes, or whose parts it changes. It is imported behind that one."""
 
 
 def serve(types: tuple[str, ...]) -> None:
     """Has the libraries serve devices of these types. Once."""
-    for module in _ALL:
+    for module in _OF_TORCH:
         module.serve(types)
+    for library, name in _BY_LIBRARY.items():
+        after_import(library, lambda _, name=name: importlib.import_module(f"{__package__}.{name}").serve(types))
