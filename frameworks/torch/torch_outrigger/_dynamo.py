@@ -1,12 +1,13 @@
-"""The device for torch.compile: the interface that Dynamo uses.
+"""The device for torch.compile: the interface that Dynamo uses, and the options that Inductor compiles with.
 
-Dynamo has no hook for this, and `import torch` must not import Dynamo. So the interface is added when Dynamo's module
-of interfaces has been imported. It must never start the runtime: Dynamo asks every interface whether its device is
+Neither has a hook for this, and `import torch` must not import them. So the interface is added when Dynamo's module of
+interfaces has been imported, and `compile_fx` is wrapped when Inductor's has. It must never start the runtime: Dynamo asks every interface whether its device is
 available, also in programs that compile only for the CPU.
 """
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from ._after_import import after_import
 
 _MODULE = "torch._dynamo.device_interface"
+_COMPILER = "torch._inductor.compile_fx"
 
 
 def _interface(base: type) -> type:
@@ -63,6 +65,41 @@ def _add_to(module: ModuleType, name: str) -> None:
     module.device_interfaces[name] = _interface(module.DeviceInterface)
 
 
+def _is_for(name: str, model: Any, inputs: Any) -> bool:
+    """Whether a graph has tensors of a device type."""
+
+    def is_ours(value: Any) -> bool:
+        device = value if isinstance(value, torch.device) else getattr(value, "device", None)
+        return isinstance(device, torch.device) and device.type == name
+
+    if any(is_ours(one) for one in inputs):
+        return True
+    for node in getattr(getattr(model, "graph", None), "nodes", ()):
+        values = (*node.meta.values(), *node.args, *node.kwargs.values())
+        if any(is_ours(one) for one in torch.utils._pytree.tree_leaves(values)):
+            return True
+    return False
+
+
+def _wrap(module: ModuleType, name: str) -> None:
+    """Has Inductor compile graphs of a device type with its options."""
+    stock = module.compile_fx
+
+    @functools.wraps(stock)
+    def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
+        if _is_for(name, model_, example_inputs_):
+            from . import inductor
+
+            inductor.register(name)
+            wanted = {key: value for key, value in inductor.PATCHES.items() if getattr(module.config, key) != value}
+            if wanted:
+                kwargs["config_patches"] = {**wanted, **(kwargs.get("config_patches") or {})}
+        return stock(model_, example_inputs_, *args, **kwargs)
+
+    module.compile_fx = compile_fx
+
+
 def register(name: str) -> None:
     """Adds the interface of the device type `name`, now or when Dynamo is imported."""
     after_import(_MODULE, lambda module: _add_to(module, name))
+    after_import(_COMPILER, lambda module: _wrap(module, name))

@@ -1,0 +1,48 @@
+"""Inductor's backend for devices of Outrigger: `torch.compile` without options.
+
+Kernels are in the project's dialect of C, one text for every device. docs/compile.md tells the whole. Nothing here is
+imported before a program compiles for the device.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+_registered: set[str] = set()
+_lock = threading.RLock()
+
+PATCHES: dict[str, Any] = {
+    # Random operators stay calls of eager ones, so that results are those of eager execution.
+    "fallback_random": True,
+}
+"""Options of Inductor that a graph for the device is compiled with."""
+
+
+def register(name: str) -> None:
+    """Tells Inductor of a device type, once."""
+    with _lock:
+        if name in _registered:
+            return
+        _registered.add(name)
+        from torch._inductor.codegen.common import (
+            _init_builtin_backend_registration,
+            _initialize_device_op_overrides,
+            register_backend_for_device,
+            register_device_op_overrides,
+        )
+
+        from . import config, kept
+        from .program import code_version
+        from .scheduling import Scheduling
+        from .wrapper import DeviceOps, Wrapper
+
+        # What torch itself registers for MTIA imports packages that are not public.
+        _init_builtin_backend_registration()
+        _initialize_device_op_overrides()
+        from .. import __version__
+
+        config.code_version = f"{__version__}, {code_version()}"
+        register_device_op_overrides(name, DeviceOps(name))
+        register_backend_for_device(name, Scheduling, Wrapper, device_custom_config=config)
+        kept.install()
