@@ -40,9 +40,11 @@ def register(name: str) -> None:
         # What torch itself registers for MTIA imports packages that are not public.
         _init_builtin_backend_registration()
         _initialize_device_op_overrides()
-        from .. import __version__
+        from .. import _C, __version__
 
-        config.code_version = f"{__version__}, {code_version()}"
+        info = _C.device_info(0)
+        driver = ", ".join(str(info[one]) for one in ("driver", "driver_version", "name", "features", "argument_block_bytes"))
+        config.code_version = f"{__version__}, {code_version()}, {driver}"
         register_device_op_overrides(name, DeviceOps(name))
         register_backend_for_device(name, Scheduling, Wrapper, device_custom_config=config)
         kept.install()

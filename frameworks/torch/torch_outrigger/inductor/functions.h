@@ -92,6 +92,31 @@ OTR_XOR(i64)
 OTR_XOR(u32)
 OTR_XOR(u64)
 
+/* Elements of less than 32 bits are added in the word that holds them, rounded at each addition. */
+#define OTR_NARROW_ATOMIC(T, memory, register_, unsigned_, of, to) \
+  OTR_FUNCTION void otr_atomic_add_##T(OTR_GLOBAL memory* p, register_ v) { \
+    u64 address = (u64)p; \
+    OTR_GLOBAL u32* word = (OTR_GLOBAL u32*)(address & ~(u64)3); \
+    u32 shift = (u32)(address & 3) * 8, mask = (u32)(unsigned_)-1 << shift; \
+    u32 old = otr_atomic_load_u32(word), seen; \
+    for (;;) { \
+      memory now = (memory)(unsigned_)((old & mask) >> shift); \
+      u32 sum = (u32)(unsigned_)to(of(now) + v); \
+      seen = otr_atomic_cas_u32(word, old, (old & ~mask) | (sum << shift)); \
+      if (seen == old) return; \
+      old = seen; \
+    } \
+  }
+#define OTR_AS_IT_IS(x) (x)
+OTR_NARROW_ATOMIC(f16, u16, f32, u16, otr_of_f16, otr_to_f16)
+OTR_NARROW_ATOMIC(bf16, u16, f32, u16, otr_of_bf16, otr_to_bf16)
+OTR_NARROW_ATOMIC(u8, u8, i32, u8, OTR_AS_IT_IS, OTR_AS_IT_IS)
+OTR_NARROW_ATOMIC(i8, i8, i32, u8, OTR_AS_IT_IS, OTR_AS_IT_IS)
+OTR_NARROW_ATOMIC(u16, u16, i32, u16, OTR_AS_IT_IS, OTR_AS_IT_IS)
+OTR_NARROW_ATOMIC(i16, i16, i32, u16, OTR_AS_IT_IS, OTR_AS_IT_IS)
+#define OTR_TRUTH(x) ((x) != 0)
+OTR_NARROW_ATOMIC(b8, u8, i32, u8, OTR_AS_IT_IS, OTR_TRUTH)
+
 /* ---- Folds ----
  *
  * OTR_FOLDED gives the fold of a slot over all lanes of a group. */
@@ -100,7 +125,7 @@ OTR_XOR(u64)
 #define OTR_SLOT_FOLD(T, name, step) \
   OTR_FUNCTION T otr_slots_##name##_##T(const T* slots) { \
     T folded[OTR_LANES]; \
-    memcpy(folded, slots, sizeof folded); \
+    for (i32 lane = 0; lane < OTR_LANES; lane++) folded[lane] = slots[lane]; \
     for (i32 width = OTR_LANES / 2; width > 0; width >>= 1) \
       OTR_INDEPENDENT for (i32 lane = 0; lane < width; lane++) folded[lane] = step(folded[lane], folded[lane + width]); \
     return folded[0]; \
@@ -111,7 +136,9 @@ OTR_XOR(u64)
   OTR_SLOT_FOLD(T, max, otr_max_##T) \
   OTR_SLOT_FOLD(T, min, otr_min_##T)
 OTR_SLOT_FOLDS(f32)
+#if OTR_HAS_F64
 OTR_SLOT_FOLDS(f64)
+#endif
 OTR_SLOT_FOLDS(i32)
 OTR_SLOT_FOLDS(i64)
 OTR_SLOT_FOLDS(u32)
@@ -220,7 +247,7 @@ OTR_MOMENTS(f64)
 #define OTR_FOLD_MOMENTS(T) \
   OTR_FUNCTION otr_moments_##T otr_slots_joined_##T(const otr_moments_##T* slots) { \
     otr_moments_##T folded[OTR_LANES]; \
-    memcpy(folded, slots, sizeof folded); \
+    for (i32 lane = 0; lane < OTR_LANES; lane++) folded[lane] = slots[lane]; \
     for (i32 width = OTR_LANES / 2; width > 0; width >>= 1) \
       for (i32 lane = 0; lane < width; lane++) folded[lane] = otr_joined_##T(folded[lane], folded[lane + width]); \
     return folded[0]; \
