@@ -24,14 +24,17 @@ def activate() -> None:
     outrigger, mtia = shim.activate(name)
     if vendor is not None:
         shim.default_drivers(vendor.specification())
-    from . import _dlpack, integrations
+    from . import _dlpack, _dynamo, _fake, integrations
 
     types = ((name,) if outrigger else ()) + (("mtia",) if mtia else ())
     _dlpack.patch(types)
     integrations.serve(types)
+    for each in types:
+        _fake.register(each)
+        _dynamo.register_compiler(each)
     if not outrigger:
         return
-    from . import _device, _distributed, _dynamo, amp, memory
+    from . import _device, _distributed, amp, memory
 
     # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
     torch.utils.rename_privateuse1_backend(name)

@@ -99,7 +99,18 @@ def _wrap(module: ModuleType, name: str) -> None:
     module.compile_fx = compile_fx
 
 
+def _no_gpu(module: ModuleType, name: str) -> None:
+    """Takes a device type out of those for which Inductor looks for Triton."""
+    if name in module.GPU_TYPES:
+        module.GPU_TYPES.remove(name)
+
+
 def register(name: str) -> None:
     """Adds the interface of the device type `name`, now or when Dynamo is imported."""
     after_import(_MODULE, lambda module: _add_to(module, name))
+
+
+def register_compiler(name: str) -> None:
+    """Has Inductor compile for the device type `name`, also if torch knows that type itself."""
     after_import(_COMPILER, lambda module: _wrap(module, name))
+    after_import("torch._inductor.utils", lambda module: _no_gpu(module, name))

@@ -15,6 +15,8 @@ _lock = threading.RLock()
 PATCHES: dict[str, Any] = {
     # Random operators stay calls of eager ones, so that results are those of eager execution.
     "fallback_random": True,
+    # Convolutions take the layout that the program gives: whatever changes it is work of the device.
+    "layout_optimization": False,
 }
 """Options of Inductor that a graph for the device is compiled with."""
 
