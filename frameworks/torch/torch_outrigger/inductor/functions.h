@@ -18,15 +18,14 @@
  * OTR_SPANS goes through positions from `first` to `last`, and OTR_EACH runs its block for those of a span, in lanes. Where a
  * group has many items, each is a lane, and a span is its position. Where a thread runs a group, a span is a row of
  * neighbours, which the compiler takes several at a time; OTR_COUNT says how many. What a lane keeps from block to block
- * is a slot: an array there, a variable elsewhere. */
+ * is a slot: an array for so many lanes there, a variable elsewhere. */
 #if OTR_GROUP_SIZE == 1
-#define OTR_LANES 64
 #define OTR_SPANS(first, last) for (i64 otr_at = (first), otr_count = 0; otr_at < (last); otr_at += otr_count)
 #define OTR_COUNT(most) otr_count = (most)
 #define OTR_EACH OTR_INDEPENDENT for (i64 otr_t = 0; otr_t < otr_count; otr_t++)
 #define OTR_HERE(column) ((column) + otr_t)
-#define OTR_SLOT(T, name) T name##_[OTR_LANES]
-#define OTR_START(name, value) for (i64 otr_t = 0; otr_t < OTR_LANES; otr_t++) name##_[otr_t] = (value)
+#define OTR_SLOT(T, name, lanes) T name##_[lanes]
+#define OTR_START(name, value, lanes) for (i64 otr_t = 0; otr_t < lanes; otr_t++) name##_[otr_t] = (value)
 #define OTR_AT(name) name##_[otr_t]
 #define OTR_SLOTS(name) name##_
 #define OTR_SCRATCH(T, name)
@@ -35,8 +34,8 @@
 #define OTR_COUNT(most)
 #define OTR_EACH
 #define OTR_HERE(column) (column)
-#define OTR_SLOT(T, name) T name
-#define OTR_START(name, value) name = (value)
+#define OTR_SLOT(T, name, lanes) T name
+#define OTR_START(name, value, lanes) name = (value)
 #define OTR_AT(name) name
 #define OTR_SLOTS(name) name
 #define OTR_SCRATCH(T, name) OTR_SHARED(T, name, OTR_GROUP_SIZE);
@@ -57,6 +56,22 @@ OTR_FUNCTION i64 otr_within(i64 index, i64 size) {
 }
 
 /* ---- Numbers ---- */
+
+/* The C library has these for vectors, right to 4 units in the last place. A compiler uses them if it is told so. */
+#if OTR_C && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__)
+#if __GLIBC_PREREQ(2, 35)
+#define OTR_SIMD1(name) \
+  __attribute__((simd("notinbranch"))) float name##f(float); \
+  __attribute__((simd("notinbranch"))) double name(double);
+#define OTR_SIMD2(name) \
+  __attribute__((simd("notinbranch"))) float name##f(float, float); \
+  __attribute__((simd("notinbranch"))) double name(double, double);
+OTR_SIMD1(sin) OTR_SIMD1(cos) OTR_SIMD1(tan) OTR_SIMD1(asin) OTR_SIMD1(acos) OTR_SIMD1(atan)
+OTR_SIMD1(sinh) OTR_SIMD1(cosh) OTR_SIMD1(tanh) OTR_SIMD1(asinh) OTR_SIMD1(acosh) OTR_SIMD1(atanh)
+OTR_SIMD1(log) OTR_SIMD1(log2) OTR_SIMD1(log10) OTR_SIMD1(log1p) OTR_SIMD1(expm1) OTR_SIMD1(exp2)
+OTR_SIMD1(erfc) OTR_SIMD2(pow) OTR_SIMD2(atan2) OTR_SIMD2(hypot)
+#endif
+#endif
 
 #define OTR_MORE_MATHS(T) \
   OTR_MATH1(T, tan, tan, tan) \
@@ -121,12 +136,13 @@ OTR_NARROW_ATOMIC(b8, u8, i32, u8, OTR_AS_IT_IS, OTR_TRUTH)
  *
  * OTR_FOLDED gives the fold of a slot over all lanes of a group. */
 #if OTR_GROUP_SIZE == 1
-#define OTR_FOLDED(step, T, name, scratch) otr_slots_##step##_##T(OTR_SLOTS(name))
+#define OTR_MOST_LANES 64
+#define OTR_FOLDED(step, T, name, scratch, lanes) otr_slots_##step##_##T(OTR_SLOTS(name), lanes)
 #define OTR_SLOT_FOLD(T, name, step) \
-  OTR_FUNCTION T otr_slots_##name##_##T(const T* slots) { \
-    T folded[OTR_LANES]; \
-    for (i32 lane = 0; lane < OTR_LANES; lane++) folded[lane] = slots[lane]; \
-    for (i32 width = OTR_LANES / 2; width > 0; width >>= 1) \
+  OTR_FUNCTION T otr_slots_##name##_##T(const T* slots, i32 lanes) { \
+    T folded[OTR_MOST_LANES]; \
+    for (i32 lane = 0; lane < lanes; lane++) folded[lane] = slots[lane]; \
+    for (i32 width = lanes / 2; width > 0; width >>= 1) \
       OTR_INDEPENDENT for (i32 lane = 0; lane < width; lane++) folded[lane] = step(folded[lane], folded[lane + width]); \
     return folded[0]; \
   }
@@ -148,7 +164,7 @@ OTR_SLOT_FOLD(i64, xor, otr_xor_i64)
 OTR_SLOT_FOLD(u32, xor, otr_xor_u32)
 OTR_SLOT_FOLD(u64, xor, otr_xor_u64)
 #else
-#define OTR_FOLDED(step, T, name, scratch) otr_group_##step##_##T(OTR_ITEM_ARGUMENT name, scratch)
+#define OTR_FOLDED(step, T, name, scratch, lanes) otr_group_##step##_##T(OTR_ITEM_ARGUMENT name, scratch)
 #define OTR_UNSIGNED_FOLDS(T) \
   OTR_FOLD(T, sum, otr_add_##T) \
   OTR_FOLD(T, prod, otr_mul_##T) \
@@ -160,6 +176,23 @@ OTR_FOLD(i32, xor, otr_xor_i32)
 OTR_FOLD(i64, xor, otr_xor_i64)
 OTR_FOLD(u32, xor, otr_xor_u32)
 OTR_FOLD(u64, xor, otr_xor_u64)
+#endif
+
+/* Whether the next number of a row is the greatest or the smallest so far, without a branch. */
+#define OTR_NEXT_BETTER(T) \
+  OTR_FUNCTION i32 otr_next_max_##T(T x, T best, i64 place) { \
+    return (place < 0) | (x > best) | ((x != x) & (best == best)); \
+  } \
+  OTR_FUNCTION i32 otr_next_min_##T(T x, T best, i64 place) { \
+    return (place < 0) | (x < best) | ((x != x) & (best == best)); \
+  }
+OTR_NEXT_BETTER(f32)
+OTR_NEXT_BETTER(i32)
+OTR_NEXT_BETTER(i64)
+OTR_NEXT_BETTER(u32)
+OTR_NEXT_BETTER(u64)
+#if OTR_HAS_F64
+OTR_NEXT_BETTER(f64)
 #endif
 
 /* The first place of the greatest or the smallest number; NaN is both. A place of -1 is none. */
@@ -185,17 +218,17 @@ OTR_BETTER(u64)
 OTR_BETTER(f64)
 #endif
 #if OTR_GROUP_SIZE == 1
-#define OTR_PLACE(which, T, best, place, scratch, places) \
-  otr_slots_place_##which##_##T(OTR_SLOTS(best), OTR_SLOTS(place))
+#define OTR_PLACE(which, T, best, place, scratch, places, lanes) \
+  otr_slots_place_##which##_##T(OTR_SLOTS(best), OTR_SLOTS(place), lanes)
 #define OTR_FOLD_PLACE(which, T) \
-  OTR_FUNCTION i64 otr_slots_place_##which##_##T(const T* best, const i64* place) { \
+  OTR_FUNCTION i64 otr_slots_place_##which##_##T(const T* best, const i64* place, i32 lanes) { \
     i32 found = 0; \
-    for (i32 lane = 1; lane < OTR_LANES; lane++) \
+    for (i32 lane = 1; lane < lanes; lane++) \
       if (otr_better_##which##_##T(best[lane], place[lane], best[found], place[found])) found = lane; \
     return place[found]; \
   }
 #else
-#define OTR_PLACE(which, T, best, place, scratch, places) \
+#define OTR_PLACE(which, T, best, place, scratch, places, lanes) \
   otr_group_place_##which##_##T(OTR_ITEM_ARGUMENT best, place, scratch, places)
 #define OTR_FOLD_PLACE(which, T) \
   OTR_FUNCTION i64 otr_group_place_##which##_##T(OTR_ITEM T best, i64 place, OTR_LOCAL T* scratch, OTR_LOCAL i64* places) { \
@@ -243,17 +276,17 @@ OTR_MOMENTS(f32)
 OTR_MOMENTS(f64)
 #endif
 #if OTR_GROUP_SIZE == 1
-#define OTR_JOINED(T, name, scratch) otr_slots_joined_##T(OTR_SLOTS(name))
+#define OTR_JOINED(T, name, scratch, lanes) otr_slots_joined_##T(OTR_SLOTS(name), lanes)
 #define OTR_FOLD_MOMENTS(T) \
-  OTR_FUNCTION otr_moments_##T otr_slots_joined_##T(const otr_moments_##T* slots) { \
-    otr_moments_##T folded[OTR_LANES]; \
-    for (i32 lane = 0; lane < OTR_LANES; lane++) folded[lane] = slots[lane]; \
-    for (i32 width = OTR_LANES / 2; width > 0; width >>= 1) \
+  OTR_FUNCTION otr_moments_##T otr_slots_joined_##T(const otr_moments_##T* slots, i32 lanes) { \
+    otr_moments_##T folded[OTR_MOST_LANES]; \
+    for (i32 lane = 0; lane < lanes; lane++) folded[lane] = slots[lane]; \
+    for (i32 width = lanes / 2; width > 0; width >>= 1) \
       for (i32 lane = 0; lane < width; lane++) folded[lane] = otr_joined_##T(folded[lane], folded[lane + width]); \
     return folded[0]; \
   }
 #else
-#define OTR_JOINED(T, name, scratch) otr_group_joined_##T(OTR_ITEM_ARGUMENT name, scratch)
+#define OTR_JOINED(T, name, scratch, lanes) otr_group_joined_##T(OTR_ITEM_ARGUMENT name, scratch)
 #define OTR_FOLD_MOMENTS(T) \
   OTR_FUNCTION otr_moments_##T otr_group_joined_##T(OTR_ITEM otr_moments_##T value, OTR_LOCAL otr_moments_##T* scratch) { \
     i32 lane = OTR_LANE; \

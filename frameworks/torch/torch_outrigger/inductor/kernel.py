@@ -27,10 +27,15 @@ from torch.utils._ordered_set import OrderedSet
 from . import types
 from .overrides import Overrides
 from .printer import text_of
+from .program import group_size
 from .types import MEMORY, REGISTER, computed, literal
 
-LEAST_ROW = 64
-"""A group folds rows that are at least so long, where neighbours in memory are in the same row."""
+LEAST_ROW, LEAST_SERIAL_ROW = 64, 8
+"""A group folds rows that are at least so long, where neighbours in memory are in the same row: a group of many items,
+and one that a thread runs."""
+
+MOST_LANES = 64
+"""Lanes of a thread that runs a group: what it keeps for each of them fits into its registers."""
 
 
 class TypedCSE(CSE):
@@ -89,7 +94,7 @@ class Kernel(SIMDKernel):
         self.outside: OrderedSet[CSEVariable] = OrderedSet()
         self.scratch: dict[str, str] = {}
         self.count = 0
-        self.is_checked = False
+        self.lanes = self._lanes() if self.by_row else MOST_LANES
 
     @property
     def wide(self) -> torch.dtype:
@@ -103,7 +108,8 @@ class Kernel(SIMDKernel):
         rows = V.graph.sizevars.optimization_hint(features.numel, fallback=1024)
         if rows == 1:
             return True
-        if length < LEAST_ROW:
+        index = V.graph.get_current_device_or_throw().index or 0
+        if length < (LEAST_SERIAL_ROW if group_size(index) == 1 else LEAST_ROW):
             return False
         hint = features.get_reduction_hint()
         if hint in (ReductionHint.OUTER, ReductionHint.OUTER_TINY):
@@ -131,6 +137,13 @@ class Kernel(SIMDKernel):
                     outer += min(by_column) > min(by_row)
         return outer > inner
 
+    def _lanes(self) -> int:
+        """How many lanes a thread has for a row."""
+        length = self.features.reduction_numel
+        if not length.is_number or int(length) >= MOST_LANES:
+            return MOST_LANES
+        return max(1 << (int(length) - 1).bit_length(), 2) if int(length) > 1 else 2
+
     # ---- variables ----
 
     def note(self, var: CSEVariable) -> None:
@@ -151,7 +164,6 @@ class Kernel(SIMDKernel):
         low, high = var.bounds.lower, var.bounds.upper
         if not check or (low >= 0 and isinstance(size, sympy.Number) and high < size):
             return sympy_index_symbol(str(var))
-        self.is_checked = True
         text = f"otr_within({var}, {self.index_to_str(self.prepare_indexing(size))})"
         return sympy_index_symbol(str(self.cse.generate(self.compute, text, bounds=var.bounds, dtype=torch.int64)))
 
@@ -164,7 +176,6 @@ class Kernel(SIMDKernel):
         self.device_assert_async(" && ".join(tests), "")
 
     def device_assert_async(self, cond: Any, msg: str) -> None:
-        self.is_checked = True
         self.compute.writeline(f"OTR_CHECK({cond});")
 
     # ---- memory ----
@@ -211,7 +222,7 @@ class Kernel(SIMDKernel):
     def _accumulator(self, register: str, start: str) -> str:
         name = f"acc{self.count}"
         self.count += 1
-        self.accumulators += [f"OTR_SLOT({register}, {name});", f"OTR_START({name}, {start});"]
+        self.accumulators += [f"OTR_SLOT({register}, {name}, {self.lanes});", f"OTR_START({name}, {start}, {self.lanes});"]
         return name
 
     def _result(self, text: str, dtype: torch.dtype) -> CSEVariable:
@@ -254,24 +265,27 @@ class Kernel(SIMDKernel):
         )
         if not self.by_row:
             return self._result(types.narrowed(found, f"OTR_AT({accumulator})"), found)
-        folded = f"OTR_FOLDED({step}, {register}, {accumulator}, {self._shared(register)})"
+        folded = f"OTR_FOLDED({step}, {register}, {accumulator}, {self._shared(register)}, {self.lanes})"
         return self._result(types.narrowed(found, folded), found)
 
     def _place(self, dtype: torch.dtype, src_dtype: torch.dtype, which: str, value: Any) -> CSEVariable:
-        value, place = value if isinstance(value, tuple) else (value, self.range_trees[-1].name)
+        is_next = not isinstance(value, tuple)
+        value, place = (value, self.range_trees[-1].name) if is_next else value
         register = REGISTER[computed(src_dtype)]
         best = self._accumulator(register, literal(0, register))
         at = self._accumulator("i64", "-1")
+        # A lane meets its places in their order, unless the place is a number of its own.
+        test = f"next_{which}_{register}({value}, " if is_next else f"better_{which}_{register}({value}, {place}, "
+        better = self.cse.newvar(dtype=torch.bool)
         self.compute.writelines([
-            f"if (otr_better_{which}_{register}({value}, {place}, OTR_AT({best}), OTR_AT({at}))) {{",
-            f"  OTR_AT({best}) = {value};",
-            f"  OTR_AT({at}) = {place};",
-            "}",
+            f"const i32 {better} = otr_{test}OTR_AT({best}), OTR_AT({at}));",
+            f"OTR_AT({best}) = {better} ? {value} : OTR_AT({best});",
+            f"OTR_AT({at}) = {better} ? {place} : OTR_AT({at});",
         ])  # fmt: skip
         if not self.by_row:
             return self._result(f"OTR_AT({at})", dtype)
         scratch, places = self._shared(register), self._shared("i64", "scratch_places")
-        return self._result(f"OTR_PLACE({which}, {register}, {best}, {at}, {scratch}, {places})", dtype)
+        return self._result(f"OTR_PLACE({which}, {register}, {best}, {at}, {scratch}, {places}, {self.lanes})", dtype)
 
     def _moments(self, dtype: torch.dtype, kind: str, value: Any) -> tuple[CSEVariable, ...]:
         register = REGISTER[dtype]
@@ -279,8 +293,9 @@ class Kernel(SIMDKernel):
         name = f"acc{self.count}"
         self.count += 1
         zero = literal(0, register)
-        self.accumulators += [f"OTR_SLOT({struct}, {name});", f"const {struct} {name}_none = {{{zero}, {zero}, {zero}}};"]
-        self.accumulators += [f"OTR_START({name}, {name}_none);"]
+        self.accumulators += [f"OTR_SLOT({struct}, {name}, {self.lanes});"]
+        self.accumulators += [f"const {struct} {name}_none = {{{zero}, {zero}, {zero}}};"]
+        self.accumulators += [f"OTR_START({name}, {name}_none, {self.lanes});"]
         mine = f"OTR_AT({name})"
         if kind == "welford_reduce":
             apart = self.cse.newvar(dtype=dtype)
@@ -299,7 +314,8 @@ class Kernel(SIMDKernel):
             ])  # fmt: skip
         if self.by_row:
             whole = f"{name}_whole"
-            self.after.writeline(f"const {struct} {whole} = OTR_JOINED({register}, {name}, {self._shared(struct)});")
+            scratch = self._shared(struct)
+            self.after.writeline(f"const {struct} {whole} = OTR_JOINED({register}, {name}, {scratch}, {self.lanes});")
             return tuple(self._result(f"{whole}.{part}", dtype) for part in ("mean", "m2", "weight"))
         return tuple(self._result(f"{mine}.{part}", dtype) for part in ("mean", "m2", "weight"))
 
@@ -380,9 +396,11 @@ class Kernel(SIMDKernel):
             lines.append(f"  const i64 otr_row = otr_at / ({text}), otr_column = otr_at - otr_row * ({text});")
             most = f"otr_min_i64(({text}) - otr_column, {last} - otr_at)"
         if has_slots:
-            most = f"otr_min_i64(OTR_LANES, {most})"
+            # Where rows have no rest, the compiler may know the count.
+            is_even = first == "0" and length.is_number and int(length) % self.lanes == 0
+            most = str(self.lanes) if is_even else f"otr_min_i64({self.lanes}, {most})"
         lines.append(f"  OTR_COUNT({most});")
-        lines.append(f"  (void)otr_column;")
+        lines.append("  (void)otr_column;")
         return lines, length
 
     def _with_slots(self, sections: list[Section]) -> list[str]:
@@ -394,7 +412,7 @@ class Kernel(SIMDKernel):
             if len(users) < 2:
                 continue
             register = REGISTER[computed(var.dtype)]
-            declared.append(f"OTR_SLOT({register}, {var});")
+            declared.append(f"OTR_SLOT({register}, {var}, {self.lanes});")
             for one in users:
                 # The declaration becomes a store.
                 one.body = re.sub(rf"\b(const )?{register} {re.escape(str(var))} = ", f"{var} = ", one.body)
