@@ -40,6 +40,7 @@ def activate() -> None:
     torch.utils.rename_privateuse1_backend(name)
     if vendor is not None:
         _device.autocast_dtypes = vendor.autocast
+        _dynamo.whole_operators = vendor.whole_operators
     torch._register_device_module(name, _device)
     sys.modules[f"torch.{name}"] = _device
     sys.modules[f"torch.{name}.amp"] = amp

@@ -18,6 +18,9 @@ from ._after_import import after_import
 _MODULE = "torch._dynamo.device_interface"
 _COMPILER = "torch._inductor.compile_fx"
 
+whole_operators: tuple[str, ...] = ()
+"""Operators that a vendor's device computes better whole."""
+
 
 def _interface(base: type) -> type:
     """The interface, as a subclass of Dynamo's."""
@@ -65,20 +68,22 @@ def _add_to(module: ModuleType, name: str) -> None:
     module.device_interfaces[name] = _interface(module.DeviceInterface)
 
 
-def _is_for(name: str, model: Any, inputs: Any) -> bool:
-    """Whether a graph has tensors of a device type."""
+def _device_in(name: str, model: Any, inputs: Any) -> torch.device | None:
+    """The first device of a type that a graph has tensors of, if there is one."""
 
-    def is_ours(value: Any) -> bool:
+    def ours(value: Any) -> torch.device | None:
         device = value if isinstance(value, torch.device) else getattr(value, "device", None)
-        return isinstance(device, torch.device) and device.type == name
+        return device if isinstance(device, torch.device) and device.type == name else None
 
-    if any(is_ours(one) for one in inputs):
-        return True
+    for one in inputs:
+        if ours(one) is not None:
+            return ours(one)
     for node in getattr(getattr(model, "graph", None), "nodes", ()):
         values = (*node.meta.values(), *node.args, *node.kwargs.values())
-        if any(is_ours(one) for one in torch.utils._pytree.tree_leaves(values)):
-            return True
-    return False
+        for one in torch.utils._pytree.tree_leaves(values):
+            if ours(one) is not None:
+                return ours(one)
+    return None
 
 
 def _wrap(module: ModuleType, name: str) -> None:
@@ -87,13 +92,13 @@ def _wrap(module: ModuleType, name: str) -> None:
 
     @functools.wraps(stock)
     def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_for(name, model_, example_inputs_):
+        device = _device_in(name, model_, example_inputs_)
+        # Options of the program are set when this is called for the second time.
+        if device is not None and not kwargs.get("config_patches"):
             from . import inductor
 
             inductor.register(name)
-            wanted = {key: value for key, value in inductor.PATCHES.items() if getattr(module.config, key) != value}
-            if wanted:
-                kwargs["config_patches"] = {**wanted, **(kwargs.get("config_patches") or {})}
+            kwargs["config_patches"] = inductor.patches(device) or None
         return stock(model_, example_inputs_, *args, **kwargs)
 
     module.compile_fx = compile_fx

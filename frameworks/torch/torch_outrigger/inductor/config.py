@@ -7,8 +7,8 @@ from torch.utils._config_module import install_config_module
 max_kernel_buffers: int | None = None
 """The most buffers that a kernel has; None: as many as the device takes."""
 
-kept_operators: str = "native_layer_norm"
-"""Operators that are called whole, by their names in `torch.ops.aten`, separated by commas."""
+whole_operators: str = ""
+"""Operators that are called whole instead of taken apart, by their names in `torch.ops.aten`, separated by commas."""
 
 code_version: str = ""
 """What compiled code depends on besides its text; set at registration, and part of the key of caches."""

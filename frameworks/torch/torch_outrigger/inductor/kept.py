@@ -56,16 +56,33 @@ def _keep(name: str) -> None:
         lowering.lowerings[overload] = choose
 
 
+def _names() -> list[str]:
+    """The operators that are to stay whole."""
+    return [one.strip() for one in config.whole_operators.split(",") if one.strip()]
+
+
+def keep_whole() -> None:
+    """Prepares Inductor's tables for the operators that are to stay whole. ValueError for one that there is not."""
+    for name in _names():
+        if name not in _prepared:
+            _whole(name)
+            _prepared.add(name)
+
+
+_prepared: set[str] = set()
+
+
 def _whole(name: str) -> None:
     """Stops the decomposition of an operator for tensors of ours, and calls it."""
+    if not _overloads(name):
+        raise ValueError(f"whole_operators names {name!r}, and torch.ops.aten has no such operator")
     for overload in _overloads(name):
         stock = decomposition.decompositions.get(overload) or torch._decomp.decomposition_table.get(overload)
         if stock is None:
             continue
 
         def decompose(*args: Any, stock: Callable[..., Any] = stock, name: str = name, **kwargs: Any) -> Any:
-            names = [one.strip() for one in config.kept_operators.split(",")]
-            if name in names and _any_ours(args, kwargs):
+            if name in _names() and _any_ours(args, kwargs):
                 return NotImplemented
             return stock(*args, **kwargs)
 
@@ -109,8 +126,6 @@ def install() -> None:
     special = [one.name for key, one in pointwise_overrides_data.items() if key not in ("fma", "mul_rn")]
     for name in dict.fromkeys([*special, *NOT_IN_THE_DIALECT]):
         _keep(name)
-    for name in [one.strip() for one in config.kept_operators.split(",") if one.strip()]:
-        _whole(name)
     lowering.use_two_step_variance = _two_steps(lowering.use_two_step_variance)
     lowering.unsupported_input_tensor = _unsupported(lowering.unsupported_input_tensor)
     lowering.unsupported_output_tensor = _unsupported(lowering.unsupported_output_tensor)

@@ -24,7 +24,7 @@ from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
-from . import types
+from . import limits, types
 from .overrides import Overrides
 from .printer import text_of
 from .program import group_size
@@ -523,9 +523,9 @@ class Kernel(SIMDKernel):
     def codegen_kernel(self, name: str = "KERNEL_NAME") -> str:
         self.codegen_body()
         body, code = IndentedBuffer(), IndentedBuffer()
-        with body.indent():
-            self._assembled(body)
+        self._assembled(body)
         parameters = self.parameters()
+        limits.check(name, sum(p.kind == "a" for p in parameters), V.graph.get_current_device_or_throw())
         roots = self.moving_roots()
         numbers = ["i64 chunk;"] + [f"i64 {p.name};" for p in parameters if p.kind != "a"]
         numbers += [f"i64 {self._numel(t)};" for t in roots]
@@ -543,7 +543,7 @@ class Kernel(SIMDKernel):
                     continue
                 known = self.kexpr(tree.numel) if tree.numel.is_number else f"numbers.{self._numel(tree)}"
                 code.writeline(f"const i64 {self._numel(tree)} = {known};")
-        code.splice(body)
+            code.splice(body)
         code.writeline("}")
         return code.getvalue()
 
