@@ -36,7 +36,6 @@ class Wrapper(PythonWrapperCodegen):
             name = f"outrigger_program{len(self._programs) or ''}"
             if not self._programs:
                 self.header.writeline("from torch_outrigger.inductor.program import Program as OutriggerProgram")
-                self.header.writeline("from torch_outrigger.inductor.checks import assert_finite as outrigger_assert_finite")
             self.header.writeline(f"{name} = OutriggerProgram('{device.type}', {device.index or 0})")
             self._programs[device] = name
         return self._programs[device]
@@ -98,6 +97,17 @@ class Wrapper(PythonWrapperCodegen):
         if not self.imports.contains(line):
             self.imports.writeline(line)
 
+    def codegen_input_nan_asserts(self) -> None:
+        self._write_checks()
+        tensors = [name for name, value in V.graph.graph_inputs.items() if hasattr(value, "get_device")]
+        if tensors:
+            self.prefix.writeline(f"outrigger_assert_finite('the graph', {', '.join(tensors)})")
+
+    def _write_checks(self) -> None:
+        line = "from torch_outrigger.inductor.checks import assert_finite as outrigger_assert_finite"
+        if not self.imports.contains(line):
+            self.imports.writeline(line)
+
     # The current device stays as it is: nothing that is called here asks for it.
 
     def codegen_device_guard_enter(self, device_idx: int, num_streams: int = 1, *rest: Any, **more: Any) -> None:
@@ -128,6 +138,9 @@ class Subgraph(SubgraphPythonWrapperCodegen, Wrapper):
 
     def _write_allocator(self) -> None:
         self.parent_wrapper._write_allocator()
+
+    def _write_checks(self) -> None:
+        self.parent_wrapper._write_checks()
 
 
 class DeviceOps(DeviceOpOverrides):
