@@ -202,3 +202,22 @@ def test_texts_are_the_languages_of_all_devices(once, device):
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(made, log)
         raise AssertionError(log.value.decode()[:3000])
+
+
+def test_checks_for_nan_are_made_and_captured(device, module):
+    with torch._inductor.config.patch(nan_asserts=True):
+        compiled = torch.compile(lambda x: (x.log() * 2).sum(1))
+        x = torch.ones(3, 4, device=device)
+        same(compiled(x), torch.zeros(3))
+        with pytest.raises(RuntimeError, match="argument 1 of otr_.*log.* has NaN or an infinity"):
+            compiled(-x)
+            module.synchronize()
+        graph = torch.accelerator.Graph()
+        with graph:
+            result = compiled(x)
+        graph.replay()
+        same(result, torch.zeros(3))
+        x.neg_()
+        with pytest.raises(RuntimeError, match="_assert_async"):
+            graph.replay()
+            module.synchronize()

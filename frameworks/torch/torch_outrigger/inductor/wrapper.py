@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._inductor import config
 from torch._inductor.codegen.common import DeviceOpOverrides
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
@@ -102,6 +103,16 @@ class Wrapper(PythonWrapperCodegen):
         tensors = [name for name, value in V.graph.graph_inputs.items() if hasattr(value, "get_device")]
         if tensors:
             self.prefix.writeline(f"outrigger_assert_finite('the graph', {', '.join(tensors)})")
+
+    def generate_return(self, output_refs: list[str]) -> None:
+        if not config.nan_asserts:
+            super().generate_return(output_refs)
+            return
+        # What Inductor writes would wait for each result.
+        self._write_checks()
+        self.wrapper_call.writeline(f"outrigger_assert_finite('the graph', {', '.join(output_refs)})")
+        with config.patch(nan_asserts=False):
+            super().generate_return(output_refs)
 
     def _write_checks(self) -> None:
         line = "from torch_outrigger.inductor.checks import assert_finite as outrigger_assert_finite"
