@@ -25,15 +25,19 @@ def activate() -> None:
     outrigger, mtia = shim.activate(name)
     if vendor is not None:
         shim.default_drivers(vendor.specification())
-    from . import _distributed, _dlpack, _lifetime
+    from . import _distributed, _dlpack, _dynamo, _fake, _lifetime
     from .integrations import serve
 
     types = ((name,) if outrigger else ()) + (("mtia",) if mtia else ())
     _lifetime.serve(types)
     if vendor is not None:
         _vendor.autocast_dtypes = vendor.autocast
+        _dynamo.whole_operators = vendor.whole_operators
     _dlpack.patch(types)
     serve(types)
+    for each in types:
+        _fake.register(each)
+        _dynamo.register_compiler(each)
     if outrigger:
         # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
         torch.utils.rename_privateuse1_backend(name)

@@ -269,6 +269,14 @@ class DeviceProperties:
     """The device's number within its driver."""
     code_formats: int
     """The forms of code that `compile_kernel` and modules take: bit N is OTR_CODE_* number N."""
+    features: int
+    """What code for the device may use besides 32-bit numbers: OTR_FEATURE_*."""
+    largest_group: int
+    """Work-items of a group; 0 if unknown."""
+    sub_group: int
+    """Work-items that run in step; 0 if unknown."""
+    argument_block_bytes: int
+    """Bytes of the arguments of a launch; 0 if unknown."""
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
@@ -351,6 +359,16 @@ def set_stream(stream: torch.Stream | None) -> None:
 def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:
     """A context in which this stream and its device are the current ones. None changes nothing."""
     return contextlib.nullcontext() if stream is None else stream
+
+
+# ---- torch.compile ---------------------------------------------------------------------------------
+
+
+def _inductor_backend_init() -> None:
+    """What Inductor calls before it compiles for a device of this type for the first time."""
+    from .inductor import register
+
+    register(device_type())
 
 
 # ---- automatic mixed precision ---------------------------------------------------------------------

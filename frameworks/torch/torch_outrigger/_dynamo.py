@@ -1,12 +1,13 @@
-"""The device for torch.compile: the interface that Dynamo uses.
+"""The device for torch.compile: the interface that Dynamo uses, and the options that Inductor compiles with.
 
-Dynamo has no hook for this, and `import torch` must not import Dynamo. So the interface is added when Dynamo's module
-of interfaces has been imported. It must never start the runtime: Dynamo asks every interface whether its device is
+Neither has a hook for this, and `import torch` must not import them. So the interface is added when Dynamo's module of
+interfaces has been imported, and `compile_fx` is wrapped when Inductor's has. It must never start the runtime: Dynamo asks every interface whether its device is
 available, also in programs that compile only for the CPU.
 """
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,10 @@ import torch
 from ._after_import import after_import
 
 _MODULE = "torch._dynamo.device_interface"
+_COMPILER = "torch._inductor.compile_fx"
+
+whole_operators: tuple[str, ...] = ()
+"""Operators that a vendor's device computes better whole."""
 
 
 def _interface(base: type) -> type:
@@ -63,6 +68,54 @@ def _add_to(module: ModuleType, name: str) -> None:
     module.device_interfaces[name] = _interface(module.DeviceInterface)
 
 
+def _device_in(name: str, model: Any, inputs: Any) -> torch.device | None:
+    """The first device of a type that a graph has tensors of, if there is one."""
+
+    def ours(value: Any) -> torch.device | None:
+        device = value if isinstance(value, torch.device) else getattr(value, "device", None)
+        return device if isinstance(device, torch.device) and device.type == name else None
+
+    for one in inputs:
+        if ours(one) is not None:
+            return ours(one)
+    for node in getattr(getattr(model, "graph", None), "nodes", ()):
+        values = (*node.meta.values(), *node.args, *node.kwargs.values())
+        for one in torch.utils._pytree.tree_leaves(values):
+            if ours(one) is not None:
+                return ours(one)
+    return None
+
+
+def _wrap(module: ModuleType, name: str) -> None:
+    """Has Inductor compile graphs of a device type with its options."""
+    stock = module.compile_fx
+
+    @functools.wraps(stock)
+    def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
+        device = _device_in(name, model_, example_inputs_)
+        # Options of the program are set when this is called for the second time.
+        if device is not None and not kwargs.get("config_patches"):
+            from . import inductor
+
+            inductor.register(name)
+            kwargs["config_patches"] = inductor.patches(device) or None
+        return stock(model_, example_inputs_, *args, **kwargs)
+
+    module.compile_fx = compile_fx
+
+
+def _no_gpu(module: ModuleType, name: str) -> None:
+    """Takes a device type out of those for which Inductor looks for Triton."""
+    if name in module.GPU_TYPES:
+        module.GPU_TYPES.remove(name)
+
+
 def register(name: str) -> None:
     """Adds the interface of the device type `name`, now or when Dynamo is imported."""
     after_import(_MODULE, lambda module: _add_to(module, name))
+
+
+def register_compiler(name: str) -> None:
+    """Has Inductor compile for the device type `name`, also if torch knows that type itself."""
+    after_import(_COMPILER, lambda module: _wrap(module, name))
+    after_import("torch._inductor.utils", lambda module: _no_gpu(module, name))

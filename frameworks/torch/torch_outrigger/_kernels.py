@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import struct
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from . import _C
+from ._untraced import untraced
 
 __all__ = ["Kernel", "LocalMemory", "compile_kernel"]
 
@@ -61,11 +61,9 @@ class Kernel:
         32-bit integer), `float` (a 32-bit float), ctypes objects for other types, and `LocalMemory`. `shared_mem` is
         local memory besides, in bytes. A stream that captures records the launch.
         """
-        # Dynamo cannot trace a launch: a graph ends here, and the next one begins behind it. Programs without Dynamo are
-        # not made to import it.
-        launch = _untraced_launch if "torch._dynamo" in sys.modules else Kernel._launch
-        launch(self, grid, block, args, shared_mem, stream)
+        self._launch(grid, block, args, shared_mem, stream)
 
+    @untraced
     def _launch(
         self,
         grid: int | Sequence[int],
@@ -115,9 +113,6 @@ class Kernel:
             )
         value = bytes(argument)
         return _append(block, value, ctypes.alignment(argument)), len(value), _VALUE
-
-
-_untraced_launch = torch._disable_dynamo(Kernel._launch)
 
 
 def _append(block: bytearray, value: bytes, alignment: int) -> int:

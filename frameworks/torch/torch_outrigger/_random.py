@@ -9,6 +9,7 @@ import torch
 
 from . import _C
 from ._lifetime import DeviceLike, _lazy_init, device_count, device_index, when_initialized
+from ._untraced import untraced
 
 __all__ = [
     "get_rng_state",
@@ -61,11 +62,13 @@ def initial_seed() -> int:
     return _generator(None).initial_seed()
 
 
+@untraced
 def get_rng_state(device: DeviceLike = None) -> torch.Tensor:
     """The state of a device's generator: 16 bytes, seed and offset."""
     return _generator(device).get_state()
 
 
+@untraced
 def set_rng_state(new_state: torch.Tensor, device: DeviceLike = None) -> None:
     """Sets the state of a device's generator to one of `get_rng_state`."""
     _generator(device).set_state(new_state)

@@ -34,6 +34,9 @@ class Vendor:
     """Options of the driver, as behind the `?` in OUTRIGGER_DRIVER."""
     autocast: tuple[torch.dtype, ...] = (torch.float16, torch.bfloat16)
     """The dtypes that autocast may use."""
+    whole_operators: tuple[str, ...] = ()
+    """Operators that torch.compile calls instead of taking them apart, by their names in `torch.ops.aten`: those that the
+    driver has as one kernel which is quicker than a generated one."""
 
     def __post_init__(self) -> None:
         """ValueError names what is wrong."""

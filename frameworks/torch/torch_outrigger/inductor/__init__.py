@@ -1,0 +1,82 @@
+"""Inductor's backend for devices of Outrigger: `torch.compile` without options.
+
+Kernels are in the project's dialect of C, one text for every device. docs/compile.md tells the whole. Nothing here is
+imported before a program compiles for the device.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+import warnings
+from typing import Any
+
+import torch
+
+_registered: set[str] = set()
+_lock = threading.RLock()
+
+PATCHES: dict[str, Any] = {
+    # Random operators stay calls of eager ones, so that results are those of eager execution.
+    "fallback_random": True,
+    # Convolutions take the layout that the program gives: whatever changes it is work of the device.
+    "layout_optimization": False,
+    # Graphs of other devices are not captured for this one.
+    "triton.cudagraphs": False,
+}
+"""Options of Inductor that a graph for the device is compiled with."""
+
+
+def patches(device: torch.device) -> dict[str, Any]:
+    """The options with which a graph for a device is compiled, besides those of the program."""
+    from torch._inductor import config as inductor_config
+
+    from . import kept, limits
+
+    kept.keep_whole()
+    if inductor_config.triton.cudagraphs:
+        _warn_of_graphs()
+    wanted = {**PATCHES, **limits.patches(device)}
+    return {key: value for key, value in wanted.items() if operator.attrgetter(key)(inductor_config) != value}
+
+
+@functools.cache
+def _warn_of_graphs() -> None:
+    warnings.warn(
+        "mode='reduce-overhead' compiles as the default mode does on this device: capture the compiled step with "
+        "torch.accelerator.Graph or make_graphed_callables instead",
+        stacklevel=2,
+    )
+
+
+def register(name: str) -> None:
+    """Tells Inductor of a device type, once."""
+    with _lock:
+        if name in _registered:
+            return
+        _registered.add(name)
+        from torch._inductor.codegen.common import (
+            _init_builtin_backend_registration,
+            _initialize_device_op_overrides,
+            register_backend_for_device,
+            register_device_op_overrides,
+        )
+
+        from . import config, kept
+        from .program import code_version
+        from .scheduling import Scheduling
+        from .wrapper import DeviceOps, Wrapper
+
+        # What torch itself registers for MTIA imports packages that are not public.
+        _init_builtin_backend_registration()
+        _initialize_device_op_overrides()
+        from .. import _C, __version__, _dynamo
+
+        info = _C.device_info(0)
+        driver = ", ".join(str(info[one]) for one in ("driver", "driver_version", "name", "features", "argument_block_bytes"))
+        config.code_version = f"{__version__}, {code_version()}, {driver}"
+        config.whole_operators = ",".join(_dynamo.whole_operators)
+        register_device_op_overrides(name, DeviceOps(name))
+        register_backend_for_device(name, Scheduling, Wrapper, device_custom_config=config)
+        kept.install()

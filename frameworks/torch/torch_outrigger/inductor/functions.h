@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * What programs of torch.compile use besides the dialect, written in its macros. It stands behind dialect.h and
+ * dialect_functions.h, and in front of the kernels. It must never name a language: a vendor ports dialect.h alone.
+ */
+
+/* The widest floating-point type, for sizes that are real numbers. */
+#if OTR_HAS_F64
+#define OTR_WIDE f64
+#define OTR_OF_WORD(word) otr_of_bits_f64((u64)(word))
+#else
+#define OTR_WIDE f32
+#define OTR_OF_WORD(word) otr_of_bits_f32((u32)(word))
+#endif
+
+/* ---- Loops ----
+ *
+ * OTR_SPANS goes through positions from `first` to `last`, and OTR_EACH runs its block for those of a span, in lanes. Where a
+ * group has many items, each is a lane, and a span is its position. Where a thread runs a group, a span is a row of
+ * neighbours, which the compiler takes several at a time; OTR_COUNT says how many. What a lane keeps from block to block
+ * is a slot: an array for so many lanes there, a variable elsewhere. */
+#if OTR_GROUP_SIZE == 1
+#define OTR_SPANS(first, last) for (i64 otr_at = (first), otr_count = 0; otr_at < (last); otr_at += otr_count)
+#define OTR_COUNT(most) otr_count = (most)
+#define OTR_EACH OTR_INDEPENDENT for (i64 otr_t = 0; otr_t < otr_count; otr_t++)
+#define OTR_HERE(column) ((column) + otr_t)
+#define OTR_SLOT(T, name, lanes) T name##_[lanes]
+#define OTR_START(name, value, lanes) for (i64 otr_t = 0; otr_t < lanes; otr_t++) name##_[otr_t] = (value)
+#define OTR_AT(name) name##_[otr_t]
+#define OTR_SLOTS(name) name##_
+#define OTR_SCRATCH(T, name)
+#else
+#define OTR_SPANS(first, last) for (i64 otr_at = (first) + OTR_LANE; otr_at < (last); otr_at += OTR_GROUP_SIZE)
+#define OTR_COUNT(most)
+#define OTR_EACH
+#define OTR_HERE(column) (column)
+#define OTR_SLOT(T, name, lanes) T name
+#define OTR_START(name, value, lanes) name = (value)
+#define OTR_AT(name) name
+#define OTR_SLOTS(name) name
+#define OTR_SCRATCH(T, name) OTR_SHARED(T, name, OTR_GROUP_SIZE);
+#endif
+
+/* ---- Checks ----
+ *
+ * An index out of bounds is not used. In plain C the kernel says that there was one, and its stream fails. */
+#if OTR_C
+static _Thread_local i32 otr_failed;
+#define OTR_CHECK(condition) do { if (!(condition)) otr_failed = 1; } while (0)
+#else
+#define OTR_CHECK(condition)
+#endif
+OTR_FUNCTION i64 otr_within(i64 index, i64 size) {
+  OTR_CHECK(index >= 0 && index < size);
+  return index >= 0 && index < size ? index : 0;
+}
+
+/* ---- Numbers ---- */
+
+/* The C library has these for vectors, right to 4 units in the last place. A compiler uses them if it is told so. */
+#if OTR_C && defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__)
+#if __GLIBC_PREREQ(2, 35)
+#define OTR_SIMD1(name) \
+  __attribute__((simd("notinbranch"))) float name##f(float); \
+  __attribute__((simd("notinbranch"))) double name(double);
+#define OTR_SIMD2(name) \
+  __attribute__((simd("notinbranch"))) float name##f(float, float); \
+  __attribute__((simd("notinbranch"))) double name(double, double);
+OTR_SIMD1(sin) OTR_SIMD1(cos) OTR_SIMD1(tan) OTR_SIMD1(asin) OTR_SIMD1(acos) OTR_SIMD1(atan)
+OTR_SIMD1(sinh) OTR_SIMD1(cosh) OTR_SIMD1(tanh) OTR_SIMD1(asinh) OTR_SIMD1(acosh) OTR_SIMD1(atanh)
+OTR_SIMD1(log) OTR_SIMD1(log2) OTR_SIMD1(log10) OTR_SIMD1(log1p) OTR_SIMD1(expm1) OTR_SIMD1(exp2)
+OTR_SIMD1(erfc) OTR_SIMD2(pow) OTR_SIMD2(atan2) OTR_SIMD2(hypot)
+#endif
+#endif
+
+#define OTR_MORE_MATHS(T) \
+  OTR_MATH1(T, tan, tan, tan) \
+  OTR_MATH1(T, asin, asin, asin) \
+  OTR_MATH1(T, acos, acos, acos) \
+  OTR_MATH1(T, atan, atan, atan) \
+  OTR_MATH1(T, sinh, sinh, sinh) \
+  OTR_MATH1(T, cosh, cosh, cosh) \
+  OTR_MATH1(T, asinh, asinh, asinh) \
+  OTR_MATH1(T, acosh, acosh, acosh) \
+  OTR_MATH1(T, atanh, atanh, atanh) \
+  OTR_MATH1(T, exp2, exp2, exp2) \
+  OTR_MATH1(T, log10, log10, log10) \
+  OTR_MATH1(T, erfc, erfc, erfc) \
+  OTR_MATH1(T, lgamma, lgamma, lgamma) \
+  OTR_MATH2(T, atan2, atan2, atan2) \
+  OTR_MATH2(T, hypot, hypot, hypot) \
+  OTR_MATH2(T, nextafter, nextafter, nextafter)
+OTR_MORE_MATHS(f32)
+#if OTR_HAS_F64
+OTR_MORE_MATHS(f64)
+#endif
+
+#define OTR_UNSIGNED(T) \
+  OTR_FUNCTION T otr_add_##T(T x, T y) { return x + y; } \
+  OTR_FUNCTION T otr_mul_##T(T x, T y) { return x * y; }
+OTR_UNSIGNED(u32)
+OTR_UNSIGNED(u64)
+#define OTR_XOR(T) \
+  OTR_FUNCTION T otr_xor_##T(T x, T y) { return x ^ y; }
+OTR_XOR(i32)
+OTR_XOR(i64)
+OTR_XOR(u32)
+OTR_XOR(u64)
+
+/* Elements of less than 32 bits are added in the word that holds them, rounded at each addition. */
+#define OTR_NARROW_ATOMIC(T, memory, register_, unsigned_, of, to) \
+  OTR_FUNCTION void otr_atomic_add_##T(OTR_GLOBAL memory* p, register_ v) { \
+    u64 address = (u64)p; \
+    OTR_GLOBAL u32* word = (OTR_GLOBAL u32*)(address & ~(u64)3); \
+    u32 shift = (u32)(address & 3) * 8, mask = (u32)(unsigned_)-1 << shift; \
+    u32 old = otr_atomic_load_u32(word), seen; \
+    for (;;) { \
+      memory now = (memory)(unsigned_)((old & mask) >> shift); \
+      u32 sum = (u32)(unsigned_)to(of(now) + v); \
+      seen = otr_atomic_cas_u32(word, old, (old & ~mask) | (sum << shift)); \
+      if (seen == old) return; \
+      old = seen; \
+    } \
+  }
+#define OTR_AS_IT_IS(x) (x)
+OTR_NARROW_ATOMIC(f16, u16, f32, u16, otr_of_f16, otr_to_f16)
+OTR_NARROW_ATOMIC(bf16, u16, f32, u16, otr_of_bf16, otr_to_bf16)
+OTR_NARROW_ATOMIC(u8, u8, i32, u8, OTR_AS_IT_IS, OTR_AS_IT_IS)
+OTR_NARROW_ATOMIC(i8, i8, i32, u8, OTR_AS_IT_IS, OTR_AS_IT_IS)
+OTR_NARROW_ATOMIC(u16, u16, i32, u16, OTR_AS_IT_IS, OTR_AS_IT_IS)
+OTR_NARROW_ATOMIC(i16, i16, i32, u16, OTR_AS_IT_IS, OTR_AS_IT_IS)
+#define OTR_TRUTH(x) ((x) != 0)
+OTR_NARROW_ATOMIC(b8, u8, i32, u8, OTR_AS_IT_IS, OTR_TRUTH)
+
+/* ---- Folds ----
+ *
+ * OTR_FOLDED gives the fold of a slot over all lanes of a group. */
+#if OTR_GROUP_SIZE == 1
+#define OTR_MOST_LANES 64
+#define OTR_FOLDED(step, T, name, scratch, lanes) otr_slots_##step##_##T(OTR_SLOTS(name), lanes)
+#define OTR_SLOT_FOLD(T, name, step) \
+  OTR_FUNCTION T otr_slots_##name##_##T(const T* slots, i32 lanes) { \
+    T folded[OTR_MOST_LANES]; \
+    for (i32 lane = 0; lane < lanes; lane++) folded[lane] = slots[lane]; \
+    for (i32 width = lanes / 2; width > 0; width >>= 1) \
+      OTR_INDEPENDENT for (i32 lane = 0; lane < width; lane++) folded[lane] = step(folded[lane], folded[lane + width]); \
+    return folded[0]; \
+  }
+#define OTR_SLOT_FOLDS(T) \
+  OTR_SLOT_FOLD(T, sum, otr_add_##T) \
+  OTR_SLOT_FOLD(T, prod, otr_mul_##T) \
+  OTR_SLOT_FOLD(T, max, otr_max_##T) \
+  OTR_SLOT_FOLD(T, min, otr_min_##T)
+OTR_SLOT_FOLDS(f32)
+#if OTR_HAS_F64
+OTR_SLOT_FOLDS(f64)
+#endif
+OTR_SLOT_FOLDS(i32)
+OTR_SLOT_FOLDS(i64)
+OTR_SLOT_FOLDS(u32)
+OTR_SLOT_FOLDS(u64)
+OTR_SLOT_FOLD(i32, xor, otr_xor_i32)
+OTR_SLOT_FOLD(i64, xor, otr_xor_i64)
+OTR_SLOT_FOLD(u32, xor, otr_xor_u32)
+OTR_SLOT_FOLD(u64, xor, otr_xor_u64)
+#else
+#define OTR_FOLDED(step, T, name, scratch, lanes) otr_group_##step##_##T(OTR_ITEM_ARGUMENT name, scratch)
+#define OTR_UNSIGNED_FOLDS(T) \
+  OTR_FOLD(T, sum, otr_add_##T) \
+  OTR_FOLD(T, prod, otr_mul_##T) \
+  OTR_FOLD(T, max, otr_max_##T) \
+  OTR_FOLD(T, min, otr_min_##T)
+OTR_UNSIGNED_FOLDS(u32)
+OTR_UNSIGNED_FOLDS(u64)
+OTR_FOLD(i32, xor, otr_xor_i32)
+OTR_FOLD(i64, xor, otr_xor_i64)
+OTR_FOLD(u32, xor, otr_xor_u32)
+OTR_FOLD(u64, xor, otr_xor_u64)
+#endif
+
+/* Whether the next number of a row is the greatest or the smallest so far, without a branch. */
+#define OTR_NEXT_BETTER(T) \
+  OTR_FUNCTION i32 otr_next_max_##T(T x, T best, i64 place) { \
+    return (place < 0) | (x > best) | ((x != x) & (best == best)); \
+  } \
+  OTR_FUNCTION i32 otr_next_min_##T(T x, T best, i64 place) { \
+    return (place < 0) | (x < best) | ((x != x) & (best == best)); \
+  }
+OTR_NEXT_BETTER(f32)
+OTR_NEXT_BETTER(i32)
+OTR_NEXT_BETTER(i64)
+OTR_NEXT_BETTER(u32)
+OTR_NEXT_BETTER(u64)
+#if OTR_HAS_F64
+OTR_NEXT_BETTER(f64)
+#endif
+
+/* The first place of the greatest or the smallest number; NaN is both. A place of -1 is none. */
+#define OTR_BETTER(T) \
+  OTR_FUNCTION i32 otr_better_max_##T(T x, i64 at, T best, i64 place) { \
+    if (at < 0) return 0; \
+    if (place < 0) return 1; \
+    if (x != x) return best == best || at < place; \
+    return best == best && (x > best || (x == best && at < place)); \
+  } \
+  OTR_FUNCTION i32 otr_better_min_##T(T x, i64 at, T best, i64 place) { \
+    if (at < 0) return 0; \
+    if (place < 0) return 1; \
+    if (x != x) return best == best || at < place; \
+    return best == best && (x < best || (x == best && at < place)); \
+  }
+OTR_BETTER(f32)
+OTR_BETTER(i32)
+OTR_BETTER(i64)
+OTR_BETTER(u32)
+OTR_BETTER(u64)
+#if OTR_HAS_F64
+OTR_BETTER(f64)
+#endif
+#if OTR_GROUP_SIZE == 1
+#define OTR_PLACE(which, T, best, place, scratch, places, lanes) \
+  otr_slots_place_##which##_##T(OTR_SLOTS(best), OTR_SLOTS(place), lanes)
+#define OTR_FOLD_PLACE(which, T) \
+  OTR_FUNCTION i64 otr_slots_place_##which##_##T(const T* best, const i64* place, i32 lanes) { \
+    i32 found = 0; \
+    for (i32 lane = 1; lane < lanes; lane++) \
+      if (otr_better_##which##_##T(best[lane], place[lane], best[found], place[found])) found = lane; \
+    return place[found]; \
+  }
+#else
+#define OTR_PLACE(which, T, best, place, scratch, places, lanes) \
+  otr_group_place_##which##_##T(OTR_ITEM_ARGUMENT best, place, scratch, places)
+#define OTR_FOLD_PLACE(which, T) \
+  OTR_FUNCTION i64 otr_group_place_##which##_##T(OTR_ITEM T best, i64 place, OTR_LOCAL T* scratch, OTR_LOCAL i64* places) { \
+    i32 lane = OTR_LANE; \
+    scratch[lane] = best; \
+    places[lane] = place; \
+    OTR_BARRIER(); \
+    for (i32 width = OTR_GROUP_SIZE / 2; width > 0; width >>= 1) { \
+      if (lane < width && otr_better_##which##_##T(scratch[lane + width], places[lane + width], scratch[lane], places[lane])) { \
+        scratch[lane] = scratch[lane + width]; \
+        places[lane] = places[lane + width]; \
+      } \
+      OTR_BARRIER(); \
+    } \
+    i64 result = places[0]; \
+    OTR_BARRIER(); \
+    return result; \
+  }
+#endif
+#define OTR_FOLD_PLACES(T) OTR_FOLD_PLACE(max, T) OTR_FOLD_PLACE(min, T)
+OTR_FOLD_PLACES(f32)
+OTR_FOLD_PLACES(i32)
+OTR_FOLD_PLACES(i64)
+OTR_FOLD_PLACES(u32)
+OTR_FOLD_PLACES(u64)
+#if OTR_HAS_F64
+OTR_FOLD_PLACES(f64)
+#endif
+
+/* Mean and sum of squared differences of numbers that come one by one, or of parts that are joined. */
+#define OTR_MOMENTS(T) \
+  typedef struct { \
+    T mean, m2, weight; \
+  } otr_moments_##T; \
+  OTR_FUNCTION otr_moments_##T otr_joined_##T(otr_moments_##T a, otr_moments_##T b) { \
+    otr_moments_##T joined; \
+    T apart = b.mean - a.mean, weight = a.weight + b.weight, share = weight == 0 ? 0 : b.weight / weight; \
+    joined.mean = a.mean + apart * share; \
+    joined.m2 = a.m2 + b.m2 + apart * apart * a.weight * share; \
+    joined.weight = weight; \
+    return joined; \
+  }
+OTR_MOMENTS(f32)
+#if OTR_HAS_F64
+OTR_MOMENTS(f64)
+#endif
+#if OTR_GROUP_SIZE == 1
+#define OTR_JOINED(T, name, scratch, lanes) otr_slots_joined_##T(OTR_SLOTS(name), lanes)
+#define OTR_FOLD_MOMENTS(T) \
+  OTR_FUNCTION otr_moments_##T otr_slots_joined_##T(const otr_moments_##T* slots, i32 lanes) { \
+    otr_moments_##T folded[OTR_MOST_LANES]; \
+    for (i32 lane = 0; lane < lanes; lane++) folded[lane] = slots[lane]; \
+    for (i32 width = lanes / 2; width > 0; width >>= 1) \
+      for (i32 lane = 0; lane < width; lane++) folded[lane] = otr_joined_##T(folded[lane], folded[lane + width]); \
+    return folded[0]; \
+  }
+#else
+#define OTR_JOINED(T, name, scratch, lanes) otr_group_joined_##T(OTR_ITEM_ARGUMENT name, scratch)
+#define OTR_FOLD_MOMENTS(T) \
+  OTR_FUNCTION otr_moments_##T otr_group_joined_##T(OTR_ITEM otr_moments_##T value, OTR_LOCAL otr_moments_##T* scratch) { \
+    i32 lane = OTR_LANE; \
+    scratch[lane] = value; \
+    OTR_BARRIER(); \
+    for (i32 width = OTR_GROUP_SIZE / 2; width > 0; width >>= 1) { \
+      if (lane < width) { \
+        otr_moments_##T a = scratch[lane], b = scratch[lane + width]; \
+        scratch[lane] = otr_joined_##T(a, b); \
+      } \
+      OTR_BARRIER(); \
+    } \
+    otr_moments_##T result = scratch[0]; \
+    OTR_BARRIER(); \
+    return result; \
+  }
+#endif
+OTR_FOLD_MOMENTS(f32)
+#if OTR_HAS_F64
+OTR_FOLD_MOMENTS(f64)
+#endif

@@ -1,0 +1,233 @@
+"""All kernels of a compiled module as one program: compiled in the background, loaded at the first call.
+
+A driver that takes source gets the text, and keeps its compiled form in the library's store. Where the driver runs
+functions of the host, the system's C compiler makes a shared object, which is kept in Inductor's cache by the hash of all
+that it is made of. It must never wait before a kernel is called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import _C
+
+_HOST_FUNCTION, _LANGUAGES = 1, (5, 6)
+"""Numbers of formats, OTR_CODE_*: OpenCL C and CUDA C are the languages."""
+
+_F64, _ATOMIC_64 = 0x2, 0x8
+"""OTR_FEATURE_*."""
+
+_LARGEST_GROUP_OF_ACCELERATORS = 1024
+_GROUP = 256
+
+_FLAGS = (
+    "-std=gnu11 -O3 -march=native -fPIC -shared -w -fwrapv -fno-math-errno -fno-trapping-math -ffp-contract=off "
+    "-fno-semantic-interposition"
+).split()
+"""Options of the C compiler. NaN and infinities are kept (D14)."""
+
+_KERNELS_OF_PART = 12
+"""Kernels that are compiled together, at least, where several compilers run side by side."""
+
+
+def has_f64(index: int) -> bool:
+    """Whether kernels for a device may use f64."""
+    info = _C.device_info(index)
+    return language(index) is None or bool(info["features"] & _F64)
+
+
+def has_atomic64(index: int) -> bool:
+    """Whether kernels for a device may use atomics on 64 bits."""
+    info = _C.device_info(index)
+    return language(index) is None or bool(info["features"] & _ATOMIC_64)
+
+
+def language(index: int) -> int | None:
+    """The format of source that the driver of a device takes; None if its kernels are functions of the host."""
+    info = _C.device_info(index)
+    for number in _LANGUAGES:
+        if info["code_formats"] >> number & 1:
+            return number
+    if info["code_formats"] >> _HOST_FUNCTION & 1 or info["host_visible"]:
+        return None
+    raise NotImplementedError(
+        f"torch.compile cannot make kernels for device {index} ({info['name']}): its driver takes neither source nor "
+        "functions of the host. Use backend='aot_eager'"
+    )
+
+
+def group_size(index: int) -> int:
+    """The work-items of a group; 1 where a thread runs a group."""
+    info = _C.device_info(index)
+    largest = info["largest_group"] or _GROUP
+    if language(index) is None or info["sub_group"] == 1 or largest > _LARGEST_GROUP_OF_ACCELERATORS:
+        return 1
+    return 1 << (min(largest, _GROUP).bit_length() - 1)
+
+
+@functools.cache
+def _headers() -> str:
+    """The dialect and the functions of programs, as one text."""
+    here = Path(__file__).resolve().parent
+    folders = (here.parent / "include", here.parents[3] / "include")
+    folder = next(one for one in folders if (one / "outrigger" / "dialect.h").exists())
+    files = (folder / "outrigger" / "dialect.h", folder / "outrigger" / "dialect_functions.h", here / "functions.h")
+    return "\n".join(one.read_text() for one in files)
+
+
+def code_version() -> str:
+    """What generated code depends on besides the graph: the dialect, and what writes it."""
+    number = re.search(r"#define OTR_DIALECT_VERSION (\d+)", _headers())
+    writers = sorted(Path(__file__).resolve().parent.glob("*.py"))
+    text = "\0".join([_headers(), *(one.read_text() for one in writers)])
+    return f"dialect {number[1] if number else 0}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+@functools.cache
+def _compiler() -> tuple[list[str], str]:
+    """The C compiler's command, and what its results depend on."""
+    named = os.environ.get("CC")
+    command = shlex.split(named) if named else next(([one] for one in ("cc", "gcc", "clang") if shutil.which(one)), [])
+    if not command or shutil.which(command[0]) is None:
+        raise RuntimeError(
+            f"torch.compile needs a C compiler for this device: {named or 'cc, gcc or clang'} was not found. Install one "
+            "(Debian and Ubuntu: `apt install gcc`), or name it in CC"
+        )
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
+    try:
+        processor = next(one for one in Path("/proc/cpuinfo").read_text().splitlines() if one.startswith("flags"))
+    except (OSError, StopIteration):
+        processor = platform.processor()
+    return command, f"{version}{platform.machine()}{processor}"
+
+
+class _Part:
+    """A text that becomes a shared object."""
+
+    def __init__(self, text: str) -> None:
+        from torch._inductor.runtime.runtime_utils import cache_dir
+
+        command, about = _compiler()
+        digest = hashlib.sha256("\0".join([*_FLAGS, *command, about, text]).encode()).hexdigest()
+        folder = Path(cache_dir()) / "outrigger"
+        self.path = folder / digest[:2] / f"{digest}.so"
+        self._text = text
+        self._process: subprocess.Popen[bytes] | None = None
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, self._fresh = tempfile.mkstemp(dir=self.path.parent, suffix=".new")
+            os.close(descriptor)
+            source = self.path.with_suffix(f".{os.getpid()}.c")
+            source.write_text(text)
+            self._source = source
+            self._process = subprocess.Popen(
+                [*command, *_FLAGS, "-o", self._fresh, str(source), "-lm"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+
+    def library(self) -> ctypes.CDLL:
+        """The loaded object, for which it waits."""
+        if self._process is not None:
+            _, log = self._process.communicate()
+            failed, self._process = self._process.returncode != 0, None
+            if failed:
+                os.unlink(self._fresh)
+                raise RuntimeError(
+                    f"the C compiler refused a generated kernel:\n{log.decode(errors='replace')[:4000]}\nThe text is in "
+                    f"{self._source}"
+                )
+            self._source.unlink(missing_ok=True)
+            # Renamed: another process never sees a part of it.
+            os.replace(self._fresh, self.path)
+        return ctypes.CDLL(str(self.path))
+
+
+class Program:
+    """The kernels of one module for one device."""
+
+    def __init__(self, device_type: str, index: int) -> None:
+        self.device = torch.device(device_type, index)
+        self._index = index
+        self._texts: dict[str, str] = {}
+        self._parts: list[_Part] = []
+        self._part_of: dict[str, int] = {}
+        self._libraries: dict[int, ctypes.CDLL] = {}
+        self._module: Any = None
+
+    def kernel(
+        self,
+        name: str,
+        kinds: str,
+        items: Any,
+        reduced: Any,
+        by_row: bool,
+        pointers: list[tuple[str, str]],
+        text: str,
+    ) -> Any:
+        """Adds a kernel. It can be called at once; its first call waits for the compiler."""
+        on_host = language(self._index) is None
+        self._texts[name] = text + (_runner(name, pointers) if on_host else "")
+        real = "d" if has_f64(self._index) else "f"
+        return _C.ProgramKernel(
+            self._load, self.device, name, kinds.replace("w", real), items, reduced, by_row, group_size(self._index)
+        )
+
+    def begin(self) -> None:
+        """Begins to compile, in the background."""
+        if not self._texts:
+            return
+        taken = language(self._index)
+        if taken is not None:
+            source = f"#define OTR_GROUP_SIZE {group_size(self._index)}\n{_headers()}\n" + "\n".join(self._texts.values())
+            self._module = _C.program_load(self._index, taken, source.encode())
+            return
+        names = list(self._texts)
+        count = max(1, min(os.cpu_count() or 1, len(names) // _KERNELS_OF_PART))
+        for number in range(count):
+            mine = names[number::count]
+            self._part_of.update(dict.fromkeys(mine, number))
+            self._parts.append(_Part(_headers() + "\n" + "\n".join(self._texts[one] for one in mine)))
+
+    def _load(self, kernel: Any) -> None:
+        """Gives a kernel its code."""
+        if self._module is not None:
+            kernel.bind_module(self._module)
+            return
+        number = self._part_of[kernel.name]
+        if number not in self._libraries:
+            self._libraries[number] = self._parts[number].library()
+        function = getattr(self._libraries[number], f"{kernel.name}_run")
+        kernel.bind_host(ctypes.cast(function, ctypes.c_void_p).value)
+
+
+def _runner(name: str, pointers: list[tuple[str, str]]) -> str:
+    """The function of the host that runs groups of a kernel, with its arguments as words."""
+    given = "".join(f"({one})words[{number}], " for number, (one, _) in enumerate(pointers))
+    return f"""
+i32 {name}_run(const u64* words, i64 first, i64 last) {{
+  {name}_numbers numbers;
+  otr_place_t place = {{{{0, 0, 0}}, {{(i32)last, 1, 1}}}};
+  memcpy(&numbers, words + {len(pointers)}, sizeof numbers);
+  otr_failed = 0;
+  for (i64 group = first; group < last; group++) {{
+    place.group[0] = (i32)group;
+    {name}(&place, {given}numbers);
+  }}
+  return otr_failed;
+}}
+"""

@@ -1,0 +1,176 @@
+"""The Python code around the kernels: one program for all of them, calls without a step between.
+
+It must never synchronize, and never change the current device: kernels and tensors name theirs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._inductor import config
+from torch._inductor.codegen.common import DeviceOpOverrides
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.virtualized import V
+
+_OURS = ("mtia", torch._C._get_privateuse1_backend_name())
+
+
+class Wrapper(PythonWrapperCodegen):
+    """What `call` does, as Python."""
+
+    def __init__(self) -> None:
+        self._programs: dict[torch.device, str] = {}
+        super().__init__()
+
+    @staticmethod
+    def create(
+        is_subgraph: bool, subgraph_name: str | None, parent_wrapper: Any, partition_signatures: Any = None
+    ) -> PythonWrapperCodegen:
+        if is_subgraph:
+            return Subgraph(subgraph_name, parent_wrapper, partition_signatures)
+        return Wrapper()
+
+    def program_of(self, device: torch.device) -> str:
+        """The name of the program for a device, which holds all kernels of the module for it."""
+        if device not in self._programs:
+            name = f"outrigger_program{len(self._programs) or ''}"
+            if not self._programs:
+                self.header.writeline("from torch_outrigger.inductor.program import Program as OutriggerProgram")
+            self.header.writeline(f"{name} = OutriggerProgram('{device.type}', {device.index or 0})")
+            self._programs[device] = name
+        return self._programs[device]
+
+    def define_outrigger_kernel(self, name: str, text: str, kernel: Any, comment: str) -> None:
+        """Adds a kernel to the program of its device."""
+        program = self.program_of(V.graph.get_current_device_or_throw())
+        parameters, roots = kernel.parameters(), kernel.moving_roots()
+        kinds = "".join(one.kind for one in parameters) + "i" * len(roots)
+
+        def extent(tree: Any) -> str:
+            if tree is None:
+                return "1"
+            if tree.numel.is_number:
+                return str(tree.numel)
+            return f"({len(parameters) + [one.prefix for one in roots].index(tree.prefix)},)"
+
+        x = None if kernel.range_trees[0].is_reduction else kernel.range_trees[0]
+        r = kernel.range_trees[-1] if kernel.features.is_reduction() else None
+        pointers = [(one.type, one.name) for one in parameters if one.kind == "a"]
+        self.header.splice(f"\n\n{comment}\n{name} = {program}.kernel({name!r}, {kinds!r}, {extent(x)}, {extent(r)}, ")
+        self.header.splice(f"    {kernel.by_row}, {pointers!r}, r'''\n{text}''')\n")
+
+    def generate(self, is_inference: bool) -> Any:
+        # All kernels are in the header by now.
+        for name in self._programs.values():
+            self.header.writeline(f"{name}.begin()")
+        return super().generate(is_inference)
+
+    def _generate_kernel_call_helper(
+        self, kernel_name: str, call_args: Any, *, device: Any = None, triton: bool = True, **rest: Any
+    ) -> None:
+        if device is not None and device.type in _OURS and not triton:
+            self.writeline(f"{kernel_name}({', '.join(str(one) for one in call_args)})")
+            return
+        super()._generate_kernel_call_helper(kernel_name, call_args, device=device, triton=triton, **rest)
+
+    def make_allocation(
+        self, name: Any, device: Any, dtype: Any, shape: Any, stride: Any, allocation_shape: Any = None, is_pinned: bool = False
+    ) -> str:
+        if device.type not in _OURS:
+            return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
+        self._write_allocator()
+        sizes = self.codegen_python_shape_tuple(shape)
+        held = self.codegen_python_shape_tuple(shape if allocation_shape is None else allocation_shape)
+        strides = self.codegen_python_shape_tuple(stride)
+        text = f"{name} = outrigger_empty({held}, {strides}, {dtype}, {self._device_name(device)})"
+        return text if held == sizes else f"{text}.as_strided({sizes}, {strides})"
+
+    def _device_name(self, device: torch.device) -> str:
+        name = f"{device.type}_{device.index or 0}"
+        line = f"{name} = torch.device('{device.type}', {device.index or 0})"
+        if not self.header.contains(line):
+            self.header.writeline(line)
+        return name
+
+    def _write_allocator(self) -> None:
+        line = "from torch_outrigger._C import program_empty as outrigger_empty"
+        if not self.imports.contains(line):
+            self.imports.writeline(line)
+
+    def codegen_input_nan_asserts(self) -> None:
+        self._write_checks()
+        tensors = [name for name, value in V.graph.graph_inputs.items() if hasattr(value, "get_device")]
+        if tensors:
+            self.prefix.writeline(f"outrigger_assert_finite('the graph', {', '.join(tensors)})")
+
+    def generate_return(self, output_refs: list[str]) -> None:
+        if not config.nan_asserts:
+            super().generate_return(output_refs)
+            return
+        # What Inductor writes would wait for each result.
+        self._write_checks()
+        self.wrapper_call.writeline(f"outrigger_assert_finite('the graph', {', '.join(output_refs)})")
+        with config.patch(nan_asserts=False):
+            super().generate_return(output_refs)
+
+    def _write_checks(self) -> None:
+        line = "from torch_outrigger.inductor.checks import assert_finite as outrigger_assert_finite"
+        if not self.imports.contains(line):
+            self.imports.writeline(line)
+
+    # The current device stays as it is: nothing that is called here asks for it.
+
+    def codegen_device_guard_enter(self, device_idx: int, num_streams: int = 1, *rest: Any, **more: Any) -> None:
+        if num_streams > 1:
+            super().codegen_device_guard_enter(device_idx, num_streams, *rest, **more)
+            return
+        self.last_seen_device_guard_index = device_idx
+
+    def codegen_device_guard_exit(self, *args: Any, **rest: Any) -> None:
+        if args and args[0] and args[0] > 1:
+            super().codegen_device_guard_exit(*args, **rest)
+
+
+class Subgraph(SubgraphPythonWrapperCodegen, Wrapper):
+    """A part of the module, whose kernels are in the program of the whole."""
+
+    def __init__(self, subgraph_name: str, parent_wrapper: Any, partition_signatures: Any = None) -> None:
+        SubgraphPythonWrapperCodegen.__init__(self, subgraph_name, parent_wrapper, partition_signatures)
+
+    def define_outrigger_kernel(self, name: str, text: str, kernel: Any, comment: str) -> None:
+        self.parent_wrapper.define_outrigger_kernel(name, text, kernel, comment)
+
+    def generate(self, is_inference: bool) -> Any:
+        return SubgraphPythonWrapperCodegen.generate(self, is_inference)
+
+    def _device_name(self, device: torch.device) -> str:
+        return self.parent_wrapper._device_name(device)
+
+    def _write_allocator(self) -> None:
+        self.parent_wrapper._write_allocator()
+
+    def _write_checks(self) -> None:
+        self.parent_wrapper._write_checks()
+
+
+class DeviceOps(DeviceOpOverrides):
+    """How the wrapper names a device's functions."""
+
+    def __init__(self, name: str) -> None:
+        self._module = f"torch.{name}"
+
+    def import_get_raw_stream_as(self, name: str) -> str:
+        return f"def {name}(index): return torch.accelerator.current_stream(index).stream_id"
+
+    def set_device(self, device_idx: int | str) -> str:
+        return f"{self._module}.set_device({device_idx})"
+
+    def synchronize(self) -> str:
+        return f"{self._module}.synchronize()"
+
+    def device_guard(self, device_idx: int | str) -> str:
+        return f"torch.accelerator.device_index({device_idx})"
+
+    def current_stream(self) -> str:
+        return f"{self._module}.current_stream()"
