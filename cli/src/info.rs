@@ -98,6 +98,7 @@ fn offers(driver: &Driver) -> String {
         ("operators", driver.operators().is_some()),
         ("graphs", driver.native_graphs().is_some()),
         ("collectives", driver.collectives().is_some()),
+        ("native queues", driver.shares_native_queues()),
     ];
     let named: Vec<&str> = parts
         .iter()

@@ -1461,6 +1461,41 @@ const _: () = {
 pub type otr_collective_api_t = otr_collective_api;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct otr_native_queue_api {
+    pub struct_size: usize,
+    pub handle: ::core::option::Option<
+        unsafe extern "C" fn(arg1: *mut otr_queue_t, native: *mut u64) -> otr_code_t,
+    >,
+    pub adopt: ::core::option::Option<
+        unsafe extern "C" fn(
+            arg1: *mut otr_driver_t,
+            device: u32,
+            native: u64,
+            arg2: *mut *mut otr_queue_t,
+        ) -> otr_code_t,
+    >,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of otr_native_queue_api",
+    ][::core::mem::size_of::<otr_native_queue_api>() - 24usize];
+    [
+        "Alignment of otr_native_queue_api",
+    ][::core::mem::align_of::<otr_native_queue_api>() - 8usize];
+    [
+        "Offset of field: otr_native_queue_api::struct_size",
+    ][::core::mem::offset_of!(otr_native_queue_api, struct_size) - 0usize];
+    [
+        "Offset of field: otr_native_queue_api::handle",
+    ][::core::mem::offset_of!(otr_native_queue_api, handle) - 8usize];
+    [
+        "Offset of field: otr_native_queue_api::adopt",
+    ][::core::mem::offset_of!(otr_native_queue_api, adopt) - 16usize];
+};
+pub type otr_native_queue_api_t = otr_native_queue_api;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct otr_driver_api {
     pub struct_size: usize,
     pub next: *const otr_ext_t,
@@ -1590,10 +1625,11 @@ pub struct otr_driver_api {
     pub graph: *const otr_graph_api_t,
     pub ipc: *const otr_ipc_api_t,
     pub collectives: *const otr_collective_api_t,
+    pub native_queue: *const otr_native_queue_api_t,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 296usize];
+    ["Size of otr_driver_api"][::core::mem::size_of::<otr_driver_api>() - 304usize];
     ["Alignment of otr_driver_api"][::core::mem::align_of::<otr_driver_api>() - 8usize];
     [
         "Offset of field: otr_driver_api::struct_size",
@@ -1709,6 +1745,9 @@ const _: () = {
     [
         "Offset of field: otr_driver_api::collectives",
     ][::core::mem::offset_of!(otr_driver_api, collectives) - 288usize];
+    [
+        "Offset of field: otr_driver_api::native_queue",
+    ][::core::mem::offset_of!(otr_driver_api, native_queue) - 296usize];
 };
 pub type otr_driver_api_t = otr_driver_api;
 pub type otr_driver_get_api_fn = ::core::option::Option<

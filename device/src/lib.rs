@@ -38,6 +38,7 @@ mod host;
 mod ipc;
 mod kernel;
 mod loader;
+mod native_queue;
 pub mod profile;
 mod properties;
 mod queue;

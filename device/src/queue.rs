@@ -151,16 +151,21 @@ impl Queue {
         // SAFETY: the driver is open; params and handle live through the call.
         driver.check(unsafe { create(driver.handle(), device, &params, &mut handle) })?;
         match NonNull::new(handle) {
-            Some(handle) => Ok(Self {
-                handle,
-                device,
-                lane: None,
-                driver: driver.clone(),
-            }),
+            Some(handle) => Ok(Self::of(driver, device, handle)),
             None => Err(Error::new(
                 Code::INTERNAL,
                 "the driver gave NULL for a queue",
             )),
+        }
+    }
+
+    /// A queue that the driver has made.
+    pub(crate) fn of(driver: &Driver, device: u32, handle: NonNull<sys::otr_queue>) -> Self {
+        Self {
+            handle,
+            device,
+            lane: None,
+            driver: driver.clone(),
         }
     }
 

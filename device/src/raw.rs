@@ -179,6 +179,7 @@ impl RawDriver {
         graph: otr_graph_api
         ipc: otr_ipc_api
         collectives: otr_collective_api
+        native_queue: otr_native_queue_api
     }
 
     fn close(&self) -> Code {

@@ -23,6 +23,7 @@ pub(crate) struct Table {
     pub(crate) graph: Option<sys::otr_graph_api>,
     pub(crate) ipc: Option<sys::otr_ipc_api>,
     pub(crate) collectives: Option<sys::otr_collective_api>,
+    pub(crate) native_queue: Option<sys::otr_native_queue_api>,
     pub(crate) name: String,
     pub(crate) vendor: String,
     pub(crate) version: String,
@@ -178,6 +179,10 @@ impl Table {
                     let needed = offset_of!(sys::otr_collective_api, exchange);
                     check_entries("group collectives", size, needed, all)
                 })?,
+                native_queue: group(api.native_queue, "native_queue", |g, size| {
+                    let all = entries!(g, sys::otr_native_queue_api: handle adopt);
+                    check_entries("group native_queue", size, size_of_val(g), all)
+                })?,
                 name: text(api.name, "name")?,
                 vendor: text(api.vendor, "vendor")?,
                 version: text(api.version, "version")?,
@@ -240,7 +245,7 @@ macro_rules! sized {
 sized! {
     otr_driver_api otr_memory_info_api otr_pinned_memory_api otr_peer_api otr_timing_api
     otr_kernel_api otr_operator_api otr_graph_api otr_virtual_memory_api otr_ipc_api
-    otr_collective_api
+    otr_collective_api otr_native_queue_api
 }
 
 /// Copies what a table holds within its own size; the rest is zero. `struct_size` keeps what the

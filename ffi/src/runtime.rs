@@ -153,6 +153,15 @@ api! {
         Ok(())
     }
 
+    /// Sets `yes` to 1 if copies between two devices go from one to the other, by the driver of both, else
+    /// to 0: then otr_copy_peer goes through host memory.
+    fn otr_device_can_access_peer(device: u32, peer: u32, yes: *mut u32) {
+        let out = Out::new(yes, "yes")?;
+        let runtime = hooks::runtime()?;
+        out.set(runtime.device(device)?.can_access(runtime.device(peer)?)?.into());
+        Ok(())
+    }
+
     /// The current device of this thread; 0 until it is set.
     fn otr_device_current(device: *mut u32) {
         let out = Out::new(device, "device")?;

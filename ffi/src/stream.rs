@@ -30,6 +30,31 @@ api! {
         Ok(())
     }
 
+    /// Makes a stream over a queue that another library made by the driver's own interface, such as a
+    /// cl_command_queue or a CUstream: the documentation of the driver says what, and which queues fit. It
+    /// is the caller's until otr_stream_destroy. The native queue lives until then, and until the stream's
+    /// work has finished; both may use it at any time, and what its library has put in before a call comes
+    /// before that. OTR_ERR_UNSUPPORTED if the driver shares no queues, OTR_ERR_INVALID_ARGUMENT or
+    /// OTR_ERR_INVALID_DEVICE for a queue that does not fit.
+    fn otr_stream_from_native(device: u32, native: u64, stream: *mut otr_stream_t) {
+        let out = Out::new(stream, "stream")?;
+        let device = hooks::runtime()?.device(device)?;
+        // SAFETY: this function's contract.
+        out.set(unsafe { device.adopt_stream(native) }?.id());
+        Ok(())
+    }
+
+    /// What the driver's own interface calls a stream's queue, for another library that puts work into
+    /// it. All that was submitted to the stream is in there when this returns, so that what the library
+    /// puts in comes behind it, and before the next call with the stream. The library asks anew before it
+    /// does so again. The call may wait. OTR_ERR_UNSUPPORTED if the driver shares no queues,
+    /// OTR_ERR_CAPTURE while the stream captures; a stream that has failed gives its failure.
+    fn otr_stream_native(stream: otr_stream_t, native: *mut u64) {
+        let out = Out::new(native, "native")?;
+        out.set(hooks::stream(stream)?.native()?);
+        Ok(())
+    }
+
     /// Destroys a stream without waiting. Submitted work still runs; memory that was allocated on the
     /// stream can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the runtime,
     /// OTR_ERR_BUSY for one that captures.

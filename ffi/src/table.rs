@@ -738,6 +738,20 @@ pub struct otr_host_api_t {
         id: u64,
         previous: *mut u64,
     ) -> *mut otr_status_t,
+    pub device_can_access_peer: unsafe extern "C" fn(
+        device: u32,
+        peer: u32,
+        yes: *mut u32,
+    ) -> *mut otr_status_t,
+    pub stream_from_native: unsafe extern "C" fn(
+        device: u32,
+        native: u64,
+        stream: *mut otr_stream_t,
+    ) -> *mut otr_status_t,
+    pub stream_native: unsafe extern "C" fn(
+        stream: otr_stream_t,
+        native: *mut u64,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -928,6 +942,9 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     profile_start: crate::otr_profile_start,
     profile_stop: crate::otr_profile_stop,
     profile_correlate: crate::otr_profile_correlate,
+    device_can_access_peer: crate::otr_device_can_access_peer,
+    stream_from_native: crate::otr_stream_from_native,
+    stream_native: crate::otr_stream_native,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1487,5 +1504,14 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_profile_correlate) => {
         $table .profile_correlate
+    };
+    ($table:expr, otr_device_can_access_peer) => {
+        $table .device_can_access_peer
+    };
+    ($table:expr, otr_stream_from_native) => {
+        $table .stream_from_native
+    };
+    ($table:expr, otr_stream_native) => {
+        $table .stream_native
     };
 }

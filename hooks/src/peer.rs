@@ -17,6 +17,22 @@ fn device_of(what: &str, address: u64) -> Result<u32> {
     Ok(known.device)
 }
 
+impl Device {
+    /// Whether copies between this device and another go from one to the other, by the driver of both. Else they go
+    /// through host memory.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    pub fn can_access(&self, peer: &Self) -> Result<bool> {
+        match self.driver().peer() {
+            Some(group) if self.driver().same_as(peer.driver()) => {
+                Ok(group.can_access(self.ordinal(), peer.ordinal())?)
+            }
+            _ => Ok(self.index() == peer.index()),
+        }
+    }
+}
+
 impl Stream {
     /// Copies `size` bytes between live allocations of two devices, in order of this stream, which is of one of them.
     /// If no driver can copy, the call waits and copies through the host.
@@ -91,9 +107,8 @@ impl Stream {
             )
             .on_stream(self.id()));
         }
-        if to.driver().same_as(from.driver())
+        if from.can_access(to)?
             && let Some(peer) = to.driver().peer()
-            && peer.can_access(from.ordinal(), to.ordinal())?
         {
             // SAFETY: both ranges were checked. This function's contract: they stay live until the copy has run (H23).
             return unsafe {

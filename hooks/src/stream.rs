@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use outrigger_device::{Code, CopyKind, profile};
+use outrigger_device::{Code, CopyKind, Queue, profile};
 use outrigger_graph::{Timeline, check_pattern};
 use outrigger_locks::{Mutex, Rank};
 
@@ -111,13 +111,37 @@ impl Device {
     pub fn create_stream(&'static self, priority: i32) -> Result<Ref<Stream>> {
         Stream::make(self, priority, Owner::Host)
     }
+
+    /// Makes a stream over a native queue of the driver's own interface, which another library has made. The host owns
+    /// it until [`destroy_stream`].
+    ///
+    /// # Safety
+    /// `native` is a native queue of the driver, which lives until the stream was destroyed and its work has finished (R56).
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the driver shares no queues; what the driver reports; `OUT_OF_HOST_MEMORY` if too many streams are
+    /// alive.
+    pub unsafe fn adopt_stream(&'static self, native: u64) -> Result<Ref<Stream>> {
+        // SAFETY: this function's contract.
+        let queue = unsafe { self.driver().queue_adopt(self.ordinal(), native) }?;
+        Stream::over(self, queue, 0, Owner::Host)
+    }
 }
 
 impl Stream {
     fn make(device: &'static Device, priority: i32, owner: Owner) -> Result<Ref<Self>> {
         let range = device.properties();
         let priority = priority.clamp(range.priority_highest, range.priority_lowest);
-        let mut queue = device.driver().queue_create(device.ordinal(), priority)?;
+        let queue = device.driver().queue_create(device.ordinal(), priority)?;
+        Self::over(device, queue, priority, owner)
+    }
+
+    fn over(
+        device: &'static Device,
+        mut queue: Queue,
+        priority: i32,
+        owner: Owner,
+    ) -> Result<Ref<Self>> {
         let stream = TABLE.insert(|id| {
             queue.profile_as(profile::Stream {
                 device: device.index(),
@@ -156,6 +180,18 @@ impl Stream {
             return Err(self.refuse_capturing("a query"));
         }
         self.queue().query().map_err(|error| self.failed(error))
+    }
+
+    /// What the driver's own interface calls the stream's queue, for another library that puts work into it. All that
+    /// was submitted is in there when this returns, so that what the library puts in comes behind it (R55).
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if the driver shares no queues; the failure of a stream that has failed; `CAPTURE` while it captures.
+    pub fn native(&self) -> Result<u64> {
+        if self.is_capturing() {
+            return Err(self.refuse_capturing("handing out the native queue"));
+        }
+        self.queue().native().map_err(|error| self.failed(error))
     }
 
     /// Starts what was submitted, for drivers that keep work back (R18).

@@ -214,6 +214,18 @@
  *       `destroy` comes after the last command of the rank has finished, or after `abort`, and does not
  *       wait for other ranks. Where a queue records (R31), a driver keeps these calls, or refuses them
  *       with OTR_ERR_UNSUPPORTED.
+ * Queues that other libraries use too (the optional group `native_queue`)
+ *   R55 `handle` gives what the vendor's own interface calls a queue (a cl_command_queue, a CUstream); the
+ *       driver's documentation says which. It stays the same, and is good until the queue is destroyed. All
+ *       that was submitted to the queue is in the native one when the call returns, which may wait for that.
+ *       So what another library puts in then comes behind it, and before the next submission. A queue that
+ *       has failed answers its failure, and one that records OTR_ERR_CAPTURE. From the first such call on,
+ *       queries, waits and events of the queue are about the other library's work, too.
+ *   R56 `adopt` makes a queue of a native one, which is of the device, in order, and may be one of this
+ *       driver's; else OTR_ERR_INVALID_DEVICE or OTR_ERR_INVALID_ARGUMENT. What its library has put in
+ *       before a submission comes before that. The native queue is good until the queue was destroyed and
+ *       its work has finished: its library sees to that. Both may use it at any time; failures of one may
+ *       be reported to the other.
  */
 #ifndef OUTRIGGER_DRIVER_H
 #define OUTRIGGER_DRIVER_H
@@ -498,6 +510,13 @@ typedef struct otr_collective_api {
   otr_code_t (*exchange)(otr_queue_t*, otr_drv_comm_t*, const otr_exchange_t*);
 } otr_collective_api_t;
 
+/* Queues that other libraries use too (R55, R56). */
+typedef struct otr_native_queue_api {
+  size_t struct_size;
+  otr_code_t (*handle)(otr_queue_t*, uint64_t* native);
+  otr_code_t (*adopt)(otr_driver_t*, uint32_t device, uint64_t native, otr_queue_t**);
+} otr_native_queue_api_t;
+
 /* ---- The table ----------------------------------------------------------------------------- */
 typedef struct otr_driver_api {
   size_t struct_size;
@@ -563,6 +582,7 @@ typedef struct otr_driver_api {
   const otr_graph_api_t* graph;
   const otr_ipc_api_t* ipc;
   const otr_collective_api_t* collectives;
+  const otr_native_queue_api_t* native_queue;
 } otr_driver_api_t;
 
 /* The one exported symbol. The table lives as long as the library is loaded. Called at least once

@@ -1135,6 +1135,9 @@ typedef struct {
   otr_status_t *(*profile_start)(void);
   otr_status_t *(*profile_stop)(otr_profile_fn function, void *user);
   otr_status_t *(*profile_correlate)(uint64_t id, uint64_t *previous);
+  otr_status_t *(*device_can_access_peer)(uint32_t device, uint32_t peer, uint32_t *yes);
+  otr_status_t *(*stream_from_native)(uint32_t device, uint64_t native, otr_stream_t *stream);
+  otr_status_t *(*stream_native)(otr_stream_t stream, uint64_t *native);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -1968,6 +1971,12 @@ otr_status_t *otr_device_count(uint32_t *count);
 // What is known of a device. It does not change while the process lives.
 otr_status_t *otr_device_info(uint32_t device, otr_device_info_t *info);
 
+// Sets `yes` to 1 if copies between two devices go from one to the other, by the driver of both, else
+// to 0: then otr_copy_peer goes through host memory.
+otr_status_t *otr_device_can_access_peer(uint32_t device,
+                                         uint32_t peer,
+                                         uint32_t *yes);
+
 // The current device of this thread; 0 until it is set.
 otr_status_t *otr_device_current(uint32_t *device);
 
@@ -2033,6 +2042,24 @@ otr_status_t *otr_stream_from_pool(uint32_t device, int32_t priority, otr_stream
 // urgent; it is clamped to the device's range (otr_device_info). OTR_ERR_OUT_OF_HOST_MEMORY if
 // there is no room for another stream.
 otr_status_t *otr_stream_create(uint32_t device, int32_t priority, otr_stream_t *stream);
+
+// Makes a stream over a queue that another library made by the driver's own interface, such as a
+// cl_command_queue or a CUstream: the documentation of the driver says what, and which queues fit. It
+// is the caller's until otr_stream_destroy. The native queue lives until then, and until the stream's
+// work has finished; both may use it at any time, and what its library has put in before a call comes
+// before that. OTR_ERR_UNSUPPORTED if the driver shares no queues, OTR_ERR_INVALID_ARGUMENT or
+// OTR_ERR_INVALID_DEVICE for a queue that does not fit.
+otr_status_t *otr_stream_from_native(uint32_t device,
+                                     uint64_t native,
+                                     otr_stream_t *stream);
+
+// What the driver's own interface calls a stream's queue, for another library that puts work into
+// it. All that was submitted to the stream is in there when this returns, so that what the library
+// puts in comes behind it, and before the next call with the stream. The library asks anew before it
+// does so again. The call may wait. OTR_ERR_UNSUPPORTED if the driver shares no queues,
+// OTR_ERR_CAPTURE while the stream captures; a stream that has failed gives its failure.
+otr_status_t *otr_stream_native(otr_stream_t stream,
+                                uint64_t *native);
 
 // Destroys a stream without waiting. Submitted work still runs; memory that was allocated on the
 // stream can be used and freed as before. OTR_ERR_INVALID_ARGUMENT for a stream of the runtime,

@@ -125,6 +125,9 @@ macro_rules! entries {
                 comm: *mut sys::otr_drv_comm, send: u64, receive: u64, size: u64) [];
             plain comm_exchange: collectives.exchange(queue: otr_queue,
                 comm: *mut sys::otr_drv_comm, exchange: *const sys::otr_exchange) [];
+            plain native_handle: native_queue.handle(queue: otr_queue, native: *mut u64) [];
+            makes native_adopt: native_queue.adopt(driver: otr_driver, device: u32, native: u64)
+                [queue: otr_queue];
         }
     };
 }

@@ -66,6 +66,7 @@ mod groups {
         graph: otr_graph_api
         ipc: otr_ipc_api
         collectives: otr_collective_api
+        native_queue: otr_native_queue_api
     }
 }
 

@@ -133,6 +133,7 @@ struct Groups {
     graph: sys::otr_graph_api,
     ipc: sys::otr_ipc_api,
     collectives: sys::otr_collective_api,
+    native_queue: sys::otr_native_queue_api,
 }
 
 // SAFETY: a table is not written after it was made; its strings are those of the driver below, which
@@ -266,6 +267,11 @@ impl LayerTable {
                 )
                 .then_some(thunks::comm_exchange),
             },
+            native_queue: sys::otr_native_queue_api {
+                struct_size: size_of::<sys::otr_native_queue_api>(),
+                handle: Some(thunks::native_handle),
+                adopt: Some(thunks::native_adopt),
+            },
         });
         macro_rules! groups {
             ($($name:ident)*) => {
@@ -276,7 +282,7 @@ impl LayerTable {
         }
         groups! {
             memory_info virtual_memory pinned_memory peer timing kernel operators graph
-            ipc collectives
+            ipc collectives native_queue
         }
         if !has(below.api().queue_flush.is_some(), "queue_flush") {
             groups.api.queue_flush = None;
@@ -338,5 +344,6 @@ fn core(below: &RawDriver, open: OpenFn) -> sys::otr_driver_api {
         graph: std::ptr::null(),
         ipc: std::ptr::null(),
         collectives: std::ptr::null(),
+        native_queue: std::ptr::null(),
     }
 }

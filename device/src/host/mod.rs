@@ -134,6 +134,7 @@ const TABLE: sys::otr_driver_api = sys::otr_driver_api {
     graph: std::ptr::null(),
     ipc: &raw const IPC,
     collectives: &raw const COLLECTIVES,
+    native_queue: &raw const NATIVE_QUEUE,
 };
 
 static MEMORY_INFO: sys::otr_memory_info_api = sys::otr_memory_info_api {
@@ -187,6 +188,12 @@ static COLLECTIVES: sys::otr_collective_api = sys::otr_collective_api {
     broadcast: Some(collectives::broadcast),
     all_gather: Some(collectives::all_gather),
     exchange: Some(collectives::exchange),
+};
+
+static NATIVE_QUEUE: sys::otr_native_queue_api = sys::otr_native_queue_api {
+    struct_size: size_of::<sys::otr_native_queue_api>(),
+    handle: Some(submit::native_handle),
+    adopt: Some(submit::native_adopt),
 };
 
 static PINNED_MEMORY: sys::otr_pinned_memory_api = sys::otr_pinned_memory_api {

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 use super::command::{Command, Launch, Pattern};
-use super::driver::{Device, Host, give};
+use super::driver::{Device, Host, give, writable};
 use super::event::queue;
 use super::fault::{Fault, answer, done};
 use super::queue::Queue;
@@ -97,6 +97,40 @@ pub(super) unsafe extern "C" fn host_call(
             user,
             can_fail,
         })
+    })
+}
+
+// ---- Other users of a queue --------------------------------------------------------------------
+
+/// The native queue of this driver is its own queue, which has its number already.
+pub(super) unsafe extern "C" fn native_handle(
+    handle: *mut sys::otr_queue,
+    native: *mut u64,
+) -> i32 {
+    done(|| {
+        // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
+        let queue = unsafe { queue(handle)? };
+        queue.refuse_failed()?;
+        // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
+        unsafe { give(native, handle as u64) }
+    })
+}
+
+pub(super) unsafe extern "C" fn native_adopt(
+    driver: *mut sys::otr_driver,
+    device: u32,
+    native: u64,
+    place: *mut *mut sys::otr_queue,
+) -> i32 {
+    done(|| {
+        // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
+        let host = unsafe { Host::from_handle(driver)? };
+        let device = host.device(device)?;
+        writable(place)?;
+        let queue = Queue::share(&host, device, native)?;
+        host.queues.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: not NULL, so writable.
+        unsafe { give(place, std::ptr::from_ref(queue).cast_mut().cast()) }
     })
 }
 

@@ -292,6 +292,7 @@ functions! {
         stream_destroy = "cuStreamDestroy_v2" (Stream);
         stream_synchronize = "cuStreamSynchronize" (Stream);
         stream_query = "cuStreamQuery" (Stream);
+        stream_context = "cuStreamGetCtx" (Stream, *mut Context);
         stream_wait = "cuStreamWaitEvent" (Stream, Event, c_uint);
         host_function = "cuLaunchHostFunc" (Stream, HostFunction, *mut c_void);
         event_create = "cuEventCreate" (*mut Event, c_uint);

@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::Arc;
 
-use outrigger_driver_kit::Result;
+use outrigger_contract as c;
 use outrigger_driver_kit::queue::{self as kit, HostFn};
-
+use outrigger_driver_kit::{Fault, Result};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::body::{Body, Part};
@@ -25,6 +25,8 @@ pub(crate) struct Lane {
     pub(crate) open: Arc<Open>,
     pub(crate) device: u32,
     pub(crate) raw: cuda::Stream,
+    /// Another library made the stream, and destroys it (R56).
+    adopted: bool,
     /// Held to write while several calls of CUDA make up one command, and to read over a single one: commands that
     /// threads submit at the same time take effect one after the other (R16).
     turn: RwLock<()>,
@@ -196,14 +198,47 @@ impl Lane {
             staging.free(device);
             return Err(fault);
         }
-        Ok(Self {
+        Ok(Self::of(open, index, raw, staging, false))
+    }
+
+    /// A lane over a stream that another library has made.
+    ///
+    /// # Safety
+    /// R56: `raw` is a live stream.
+    pub(crate) unsafe fn over(open: &Arc<Open>, index: u32, raw: cuda::Stream) -> Result<Self> {
+        let device = open.device(index)?;
+        let _entered = device.enter()?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: this function's contract, and a place for the context.
+        let told = unsafe { (device.cuda.stream_context)(raw, &mut context) };
+        device.check(told, "cuStreamGetCtx")?;
+        if context != device.context {
+            return Err(Fault::new(
+                c::OTR_ERR_INVALID_DEVICE,
+                format!("the CUstream {raw:p} is not of the primary context of device {index}"),
+            ));
+        }
+        Ok(Self::of(open, index, raw, Staging::new(device)?, true))
+    }
+
+    /// The context of the device is entered.
+    fn of(
+        open: &Arc<Open>,
+        index: u32,
+        raw: cuda::Stream,
+        staging: Staging,
+        adopted: bool,
+    ) -> Self {
+        let device = &open.devices[index as usize];
+        Self {
             open: Arc::clone(open),
             device: index,
             raw,
+            adopted,
             calls: Arc::new(Calls::new(device, raw, staging.word())),
             staging,
             turn: RwLock::new(()),
-        })
+        }
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -391,8 +426,10 @@ impl Drop for Lane {
             calls.close(device);
         }
         if entered.is_ok() {
-            // SAFETY: made by `new`, and idle.
-            unsafe { (device.cuda.stream_destroy)(self.raw) };
+            if !self.adopted {
+                // SAFETY: made by `new`, and idle.
+                unsafe { (device.cuda.stream_destroy)(self.raw) };
+            }
             self.staging.free(device);
         }
     }

@@ -14,6 +14,7 @@ use outrigger_driver_kit::{Fault, Progress, Result, field};
 
 use crate::body::{Leaf, Recorded};
 use crate::commands::{Copy, Fill, Way};
+use crate::cuda;
 use crate::driver::{Open, get as get_driver, reaches};
 use crate::lane::{Command, Lane};
 
@@ -26,6 +27,19 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// A queue of the host's over a lane.
+    fn over(lane: Lane) -> Self {
+        let open = Arc::clone(&lane.open);
+        let device = lane.device;
+        open.queues.fetch_add(1, Ordering::Relaxed);
+        Self {
+            ordered: kit::Queue::new(lane, &open.pool),
+            recorder: Recorder::new(device),
+            open,
+            device,
+        }
+    }
+
     /// Keeps a command, if the queue records.
     #[inline]
     pub(crate) fn keeps(&self, command: impl FnOnce() -> Result<Recorded>) -> Result<bool> {
@@ -79,13 +93,43 @@ pub(crate) unsafe fn create(
     }
     let (least, most) = of.priorities;
     let lane = Lane::new(open, device, priority.clamp(most, least))?;
-    let queue = Queue {
-        open: Arc::clone(open),
-        device,
-        ordered: kit::Queue::new(lane, &open.pool),
-        recorder: Recorder::new(device),
-    };
-    open.queues.fetch_add(1, Ordering::Relaxed);
+    place.give(handle::give(Queue::over(lane)));
+    Ok(())
+}
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn native_handle(handle: *mut c::otr_queue, place: *mut u64) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    let place = Out::new(place, "the place for the native queue")?;
+    queue.recorder.refuse("the native queue")?;
+    queue.ordered.begin_sharing();
+    queue.ordered.settle()?;
+    place.give(queue.ordered.lane().raw as u64);
+    Ok(())
+}
+
+/// # Safety
+/// R8, R10, R56.
+pub(crate) unsafe fn native_adopt(
+    handle: *mut c::otr_driver,
+    device: u32,
+    native: u64,
+    place: *mut *mut c::otr_queue,
+) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get_driver(handle)? };
+    open.device(device)?;
+    let place = Out::new(place, "the place for the queue")?;
+    if native == 0 {
+        // The default stream orders itself against all others (R17).
+        return Err(null("the CUstream"));
+    }
+    // SAFETY: R56: a live stream.
+    let lane = unsafe { Lane::over(open, device, native as cuda::Stream)? };
+    let queue = Queue::over(lane);
+    queue.ordered.begin_sharing();
     place.give(handle::give(queue));
     Ok(())
 }

@@ -5,6 +5,9 @@
 //! it and all behind it are kept in a list, in order. The gate opens again when the list has been run and
 //! nothing in it has failed.
 //!
+//! Others may use the hardware queue, too (R55, R56). From then on, what was counted says nothing of what has finished:
+//! the hardware is asked.
+//!
 //! A list is run by whoever waits for the queue, which saves the way to another thread and back. It is run by a
 //! thread of the pool where somebody asked for progress without waiting (R18), and from a certain length on. One
 //! thread runs it at a time. Commands are never run in a callback of the hardware's library, and no thread waits while
@@ -18,7 +21,7 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use outrigger_contract as c;
@@ -188,6 +191,8 @@ struct Tail<L: Lane> {
 pub struct Queue<L: Lane> {
     lane: L,
     id: u64,
+    /// Others put work into the hardware queue too, which is not counted here.
+    shared: AtomicBool,
     gate: Gate,
     /// So many submissions have finished.
     finished: AtomicU64,
@@ -212,6 +217,7 @@ impl<L: Lane> Queue<L> {
         Arc::new(Self {
             lane,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
+            shared: AtomicBool::new(false),
             gate: Gate::default(),
             finished: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
@@ -360,6 +366,7 @@ impl<L: Lane> Queue<L> {
         }
         let mut tail = self.tail.lock();
         if tail.count >= count
+            && !self.is_shared()
             && let Some(marker) = &tail.marker
         {
             return Ok(Some(Arc::clone(marker)));
@@ -498,7 +505,35 @@ impl<L: Lane> Queue<L> {
     }
 
     pub(crate) fn is_known_to_have_finished(&self, count: u64) -> bool {
-        self.finished.load(Ordering::Acquire) >= count
+        !self.is_shared() && self.finished.load(Ordering::Acquire) >= count
+    }
+
+    fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Acquire)
+    }
+
+    /// From now on others use the hardware queue, too: what was counted tells nothing of their work (R55).
+    pub fn begin_sharing(&self) {
+        self.shared.store(true, Ordering::Release);
+    }
+
+    /// Brings all that was submitted into the hardware queue, behind which others put their work (R55).
+    ///
+    /// # Errors
+    /// The failure of the queue, which stays; what the hardware answers.
+    pub fn settle(self: &Arc<Self>) -> Result {
+        let end = self.list.lock().taken;
+        self.await_list(end);
+        let failure = self
+            .list
+            .lock()
+            .failure
+            .as_ref()
+            .map(|(_, f)| Arc::clone(f));
+        if let Some(failure) = failure {
+            return Err(failure.fault(self.id));
+        }
+        self.lane.flush()
     }
 
     fn open_if_sound(&self, list: &List<L>) {

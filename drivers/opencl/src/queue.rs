@@ -1,7 +1,7 @@
 //! Queues: OpenCL's in-order queues as lanes of the kit, and the commands that need no kernel.
 
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,11 @@ pub(crate) struct Lane {
     /// The queue that takes the place of the plain one when a timestamp is asked for: OpenCL takes timestamps at every
     /// command of such a queue, for which those who need none should not pay.
     timing: OnceLock<Timing>,
+    /// Others use the queue (R55, R56), so that no other one may take its place: timestamps are taken beside it.
+    fixed: AtomicBool,
+    beside: OnceLock<Timing>,
+    /// The plain queue takes timestamps itself: its library has made it so.
+    profiled: bool,
 }
 
 struct Timing(cl::cl_command_queue);
@@ -45,10 +50,12 @@ unsafe impl Sync for Timing {}
 impl Drop for Lane {
     fn drop(&mut self) {
         let release = self.open.cl.clReleaseCommandQueue;
-        // SAFETY: made by `new` and `timing`; OpenCL keeps what work needs that has not finished.
+        // SAFETY: made or retained with the lane, or made by `new_timing`; OpenCL keeps what work needs that has not finished.
         unsafe {
-            if let Some(timing) = self.timing.get() {
-                release(timing.0);
+            for timing in [&self.timing, &self.beside] {
+                if let Some(timing) = timing.get() {
+                    release(timing.0);
+                }
             }
             release(self.plain);
         }
@@ -88,6 +95,14 @@ impl Drop for Marker {
         // SAFETY: the reference that the marker got.
         unsafe { (self.cl.clReleaseEvent)(self.event) };
     }
+}
+
+/// What OpenCL says of a queue.
+fn number_of<T: Default>(cl: &Cl, raw: cl::cl_command_queue, what: cl::cl_uint) -> Option<T> {
+    // SAFETY: R56: a live queue; the size is that of the place.
+    cl::number(|size, to| unsafe {
+        (cl.clGetCommandQueueInfo)(raw, what, size, to, std::ptr::null_mut())
+    })
 }
 
 /// Puts a marker into a queue, and gives its event.
@@ -154,7 +169,10 @@ impl kit::Lane for Lane {
     }
 
     fn mark(&self, timed: bool) -> Result<Marker> {
-        if timed && self.timing.get().is_none() {
+        if timed && !self.profiled && self.timing.get().is_none() {
+            if self.fixed.load(Ordering::Acquire) {
+                return self.mark_beside();
+            }
             self.take_timestamps()?;
         }
         Ok(Marker {
@@ -165,7 +183,7 @@ impl kit::Lane for Lane {
     }
 
     fn has_timestamps(&self) -> bool {
-        self.timing.get().is_some()
+        self.profiled || self.timing.get().is_some() || self.fixed.load(Ordering::Acquire)
     }
 
     fn join(&self, marker: &Marker) -> Result<bool> {
@@ -197,6 +215,84 @@ impl Lane {
 
     fn device(&self) -> &Device {
         &self.open.devices[self.device as usize]
+    }
+
+    /// A lane over a queue that another library has made.
+    ///
+    /// # Safety
+    /// R56: `raw` is a live queue.
+    unsafe fn over(open: &Arc<Open>, index: u32, raw: cl::cl_command_queue) -> Result<Self> {
+        let (cl, device) = (open.cl, open.device(index)?);
+        let of_context = number_of::<usize>(cl, raw, cl::CL_QUEUE_CONTEXT);
+        let of_device = number_of::<usize>(cl, raw, cl::CL_QUEUE_DEVICE);
+        let properties = number_of::<u64>(cl, raw, cl::CL_QUEUE_PROPERTIES);
+        let (Some(of_context), Some(of_device), Some(properties)) =
+            (of_context, of_device, properties)
+        else {
+            let text = format!("{raw:p} is no cl_command_queue: clGetCommandQueueInfo refuses it");
+            return Err(Fault::argument(text));
+        };
+        if of_device != device.id as usize {
+            let text = format!("the cl_command_queue {raw:p} is not of device {index}");
+            return Err(Fault::new(c::OTR_ERR_INVALID_DEVICE, text));
+        }
+        if of_context != device.context.raw as usize {
+            return Err(Fault::argument(format!(
+                "the cl_command_queue {raw:p} is of another context, which does not see the device's memory: make it in \
+                 the context of a queue whose native handle was asked for (CL_QUEUE_CONTEXT)"
+            )));
+        }
+        if properties & u64::from(cl::CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) != 0 {
+            return Err(Fault::argument(format!(
+                "the cl_command_queue {raw:p} runs out of order: make it without \
+                 CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE"
+            )));
+        }
+        // SAFETY: a live queue, which `drop` releases.
+        cl::check(
+            unsafe { (cl.clRetainCommandQueue)(raw) },
+            "clRetainCommandQueue",
+        )?;
+        Ok(Self {
+            open: Arc::clone(open),
+            device: index,
+            plain: raw,
+            timing: OnceLock::new(),
+            fixed: AtomicBool::new(true),
+            beside: OnceLock::new(),
+            profiled: properties & u64::from(cl::CL_QUEUE_PROFILING_ENABLE) != 0,
+        })
+    }
+
+    /// A marker with a timestamp, in a queue of its own that comes behind the plain one here.
+    fn mark_beside(&self) -> Result<Marker> {
+        let (cl, device) = (self.open.cl, self.device());
+        let here = Marker {
+            cl,
+            context: device.context.raw,
+            event: mark(cl, self.plain)?,
+        };
+        kit::Lane::flush(self)?;
+        let beside = match self.beside.get() {
+            Some(beside) => beside,
+            None => {
+                let new = Timing(create_queue(cl, device.id, &device.context, true)?);
+                self.beside.get_or_init(|| new)
+            }
+        };
+        let barrier = cl.clEnqueueBarrierWithWaitList;
+        // SAFETY: a live queue, and one live event of its context.
+        let status = unsafe { barrier(beside.0, 1, &here.event, std::ptr::null_mut()) };
+        cl::check(status, "clEnqueueBarrierWithWaitList")?;
+        let event = mark(cl, beside.0)?;
+        let marker = Marker {
+            cl,
+            context: here.context,
+            event,
+        };
+        // SAFETY: a live queue.
+        cl::check(unsafe { (cl.clFlush)(beside.0) }, "clFlush")?;
+        Ok(marker)
     }
 
     /// Puts a queue with timestamps in the place of the plain one. Nobody else uses the lane meanwhile.
@@ -294,6 +390,23 @@ pub(crate) struct Queue {
     pub(crate) ordered: Arc<Ordered>,
 }
 
+impl Queue {
+    /// A queue of the host's over a lane.
+    fn over(lane: Lane) -> Self {
+        let open = Arc::clone(&lane.open);
+        let device = lane.device;
+        let queue = Self {
+            ordered: kit::Queue::new(lane, &open.pool),
+            open,
+            device,
+        };
+        let unfinished: Arc<dyn Unfinished> = queue.ordered.clone();
+        exit::remember(&unfinished);
+        queue.open.queues.fetch_add(1, Ordering::Relaxed);
+        queue
+    }
+}
+
 impl Object for Queue {
     type Raw = c::otr_queue;
     const KIND: u64 = 0x6f63_6c20_7175_6575;
@@ -337,15 +450,48 @@ pub(crate) unsafe fn create(
         open: Arc::clone(open),
         device,
         timing: OnceLock::new(),
+        fixed: AtomicBool::new(false),
+        beside: OnceLock::new(),
+        profiled: false,
     };
-    let queue = Queue {
-        open: Arc::clone(open),
-        device,
-        ordered: kit::Queue::new(lane, &open.pool),
-    };
-    let unfinished: Arc<dyn Unfinished> = queue.ordered.clone();
-    exit::remember(&unfinished);
-    open.queues.fetch_add(1, Ordering::Relaxed);
+    place.give(handle::give(Queue::over(lane)));
+    Ok(())
+}
+
+/// # Safety
+/// R8, R10.
+pub(crate) unsafe fn native_handle(handle: *mut c::otr_queue, place: *mut u64) -> Result {
+    // SAFETY: this function's contract.
+    let queue = unsafe { get(handle)? };
+    let place = Out::new(place, "the place for the native queue")?;
+    let lane = queue.ordered.lane();
+    // First: from here on no other queue takes its place.
+    lane.fixed.store(true, Ordering::Release);
+    queue.ordered.begin_sharing();
+    queue.ordered.settle()?;
+    place.give(lane.raw() as u64);
+    Ok(())
+}
+
+/// # Safety
+/// R8, R10, R56.
+pub(crate) unsafe fn native_adopt(
+    handle: *mut c::otr_driver,
+    device: u32,
+    native: u64,
+    place: *mut *mut c::otr_queue,
+) -> Result {
+    // SAFETY: this function's contract.
+    let open = unsafe { get_driver(handle)? };
+    open.device(device)?;
+    let place = Out::new(place, "the place for the queue")?;
+    if native == 0 {
+        return Err(null("the cl_command_queue"));
+    }
+    // SAFETY: not NULL; R56: a live queue.
+    let lane = unsafe { Lane::over(open, device, native as cl::cl_command_queue)? };
+    let queue = Queue::over(lane);
+    queue.ordered.begin_sharing();
     place.give(handle::give(queue));
     Ok(())
 }

@@ -30,6 +30,8 @@ entries! {
     fn queue_query(queue: Queues) = queue::query;
     fn queue_synchronize(queue: Queues) = queue::synchronize;
     fn queue_flush(queue: Queues) = queue::flush;
+    fn native_handle(queue: Queues, native: *mut u64) = queue::native_handle;
+    fn native_adopt(driver: Drivers, device: u32, native: u64, place: *mut Queues) = queue::native_adopt;
     fn queue_wait_event(queue: Queues, event: Events) = event::queue_wait;
     fn event_create(driver: Drivers, device: u32, flags: u32, place: *mut Events) = event::create;
     fn event_destroy(event: Events) = event::destroy;
@@ -88,6 +90,12 @@ static KERNEL: c::otr_kernel_api = c::otr_kernel_api {
     module_binary: Some(module_binary),
 };
 
+static NATIVE_QUEUE: c::otr_native_queue_api = c::otr_native_queue_api {
+    struct_size: size_of::<c::otr_native_queue_api>(),
+    handle: Some(native_handle),
+    adopt: Some(native_adopt),
+};
+
 static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     struct_size: size_of::<c::otr_driver_api>(),
     next: std::ptr::null(),
@@ -128,6 +136,7 @@ static TABLE: Static<c::otr_driver_api> = Static(c::otr_driver_api {
     graph: std::ptr::null(),
     ipc: std::ptr::null(),
     collectives: std::ptr::null(),
+    native_queue: &NATIVE_QUEUE,
 });
 
 /// The symbol that `driver.h` asks for.

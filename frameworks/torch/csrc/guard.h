@@ -82,7 +82,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   void* getStreamNativeHandle(c10::Stream stream) const override {
-    return reinterpret_cast<void*>(static_cast<uintptr_t>(stream_handle(stream)));
+    uint64_t native = 0;
+    check(otr_stream_native(stream_handle(stream), &native));
+    return reinterpret_cast<void*>(static_cast<uintptr_t>(native));
   }
 
   bool queryStream(const c10::Stream& stream) const override {

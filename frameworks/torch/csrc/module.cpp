@@ -138,6 +138,26 @@ PyObject* generator(PyObject* arguments) {
   return THPGenerator_Wrap(default_generator(c10::DeviceType::PrivateUse1, device_argument(arguments)));
 }
 
+PyObject* stream_from_native(PyObject* arguments) {
+  int index = 0;
+  unsigned long long native = 0;
+  parse(arguments, "iK", &index, &native);
+  const auto device = static_cast<uint32_t>(checked(index));
+  otr_stream_t stream = 0;
+  call([=, &stream] { return otr_stream_from_native(device, native, &stream); });
+  return PyLong_FromUnsignedLongLong(stream);
+}
+
+PyObject* can_access_peer(PyObject* arguments) {
+  int index = 0;
+  int peer = 0;
+  parse(arguments, "ii", &index, &peer);
+  uint32_t yes = 0;
+  check(otr_device_can_access_peer(
+      static_cast<uint32_t>(checked(index)), static_cast<uint32_t>(checked(peer)), &yes));
+  return PyBool_FromLong(static_cast<long>(yes));
+}
+
 // ---- fallbacks, traces, observers ---------------------------------------------------------------
 
 PyObject* fallback_report(PyObject*) {
@@ -271,6 +291,10 @@ PyMethodDef methods[] = {
     {"sync_debug_mode", bound<sync_debug>, METH_NOARGS, "What a wait does."},
     {"set_threads", bound<set_threads>, METH_VARARGS, "Threads of the library's own pool."},
     {"default_generator", bound<generator>, METH_VARARGS, "The default generator of a device."},
+    {"stream_from_native", bound<stream_from_native>, METH_VARARGS,
+     "A stream over a queue that another library made by the driver's interface: (device, queue) -> its id."},
+    {"can_access_peer", bound<can_access_peer>, METH_VARARGS,
+     "Whether copies between two devices need no host memory: (device, device)."},
     {"fallback_report", bound<fallback_report>, METH_NOARGS, "Operators that ran on the CPU, as JSON."},
     {"fallback_reset", bound<fallback_reset>, METH_NOARGS, "Forgets the counts of fallbacks."},
     {"fallback_policy", bound<fallback_policy>, METH_NOARGS, "What happens beside the device, as a text."},

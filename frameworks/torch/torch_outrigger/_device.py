@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import _C, _storage, _vendor, graphs, memory, nvtx
+from . import _C, _external, _storage, _vendor, graphs, memory, nvtx
 from . import _random as random
 from ._diagnose import diagnose
 from ._lifetime import (
@@ -85,6 +85,7 @@ from .memory import (
 __all__ = [
     "DeviceProperties",
     "Event",
+    "ExternalStream",
     "Graph",
     "MemPool",
     "MemoryObserver",
@@ -95,6 +96,7 @@ __all__ = [
     "attach_out_of_memory_observer",
     "caching_allocator_alloc",
     "caching_allocator_delete",
+    "can_device_access_peer",
     "clock_rate",
     "current_device",
     "current_stream",
@@ -117,6 +119,7 @@ __all__ = [
     "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
+    "get_stream_from_external",
     "get_sync_debug_mode",
     "graph",
     "graph_pool_handle",
@@ -178,6 +181,7 @@ __all__ = [
 Stream = torch.Stream
 Event = torch.Event
 OutOfMemoryError = torch.OutOfMemoryError
+ExternalStream = _external.stream_class(device_type(), torch._C._autograd.DeviceType.PrivateUse1.value)
 
 amp = _module_of(device_type())
 
@@ -300,6 +304,11 @@ def device_memory_used(device: DeviceLike = None) -> int:
     return total - free
 
 
+def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
+    """Whether copies between two devices go from one to the other. Else they go through host memory."""
+    return _C.can_access_peer(device_index(device), device_index(peer_device))
+
+
 def _no_sensor(name: str, device: DeviceLike) -> NotImplementedError:
     return NotImplementedError(
         f"{name} of {get_device_name(device)}: the driver contract has no sensors. The vendor's own tool tells it"
@@ -354,6 +363,11 @@ def set_stream(stream: torch.Stream | None) -> None:
     """Makes a stream, and its device, this thread's current one. None changes nothing."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
+
+
+def get_stream_from_external(data_ptr: int, device: DeviceLike = None) -> torch.Stream:
+    """A stream over a queue of the driver's own interface: an `ExternalStream`."""
+    return ExternalStream(data_ptr, device)
 
 
 def stream(stream: torch.Stream | None) -> contextlib.AbstractContextManager[Any]:

@@ -86,7 +86,7 @@ def _on_cpu(tensor: torch.Tensor, copy: bool | None) -> torch.Tensor:
 def _hand_over(tensor: torch.Tensor, stream: Any) -> None:
     """Has the consumer's stream wait for the work that is queued on the current stream.
 
-    The consumer names a stream by its number (`torch.Stream.stream_id` or `native_handle`). None is a consumer that knows no
+    The consumer names a stream by its number (`torch.Stream.stream_id`). None is a consumer that knows no
     streams: the work is waited for. -1 asks for nothing.
     """
     if stream == -1:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import _device, _storage, memory
+from . import _device, _external, _storage, memory
 from .amp import module_of
 
 
@@ -28,7 +28,15 @@ class device_of(torch.mtia.device):
 def complete() -> None:
     """Gives torch.mtia and torch.mtia.memory the names that they lack. Once."""
     mtia = torch.mtia
-    own = {"amp": module_of("mtia"), "random": _random(), "device_of": device_of, **_storage.storage_classes("torch.mtia")}
+    external = _external.stream_class("mtia", torch._C._autograd.DeviceType.MTIA.value)
+    own = {
+        "ExternalStream": external,
+        "amp": module_of("mtia"),
+        "device_of": device_of,
+        "get_stream_from_external": lambda data_ptr, device=None: external(data_ptr, device),
+        "random": _random(),
+        **_storage.storage_classes("torch.mtia"),
+    }
     for name in (*own, *_device.__all__):
         if not hasattr(mtia, name):
             setattr(mtia, name, own.get(name) or getattr(_device, name))

@@ -76,6 +76,11 @@ class Device {
   [[nodiscard]] Outcome<otr_device_info_t> info() const {
     return detail::filled<otr_device_info_t>([this](auto* info) { return otr_device_info(index_, info); });
   }
+  /// Whether copies to another device go there straight, and not through host memory.
+  [[nodiscard]] Outcome<bool> can_access(Device peer) const {
+    std::uint32_t yes = 0;
+    return detail::done(otr_device_can_access_peer(index_, peer.index_, &yes), [&yes] { return yes != 0; });
+  }
   /// Waits for all work of all its streams.
   Outcome<> synchronize() const { return detail::done(otr_device_synchronize(index_)); }
 
@@ -290,6 +295,10 @@ class StreamRef {
   }
 
   [[nodiscard]] otr_stream_t id() const noexcept { return id_; }
+  /// The queue in the driver's own interface, for another library: what was submitted so far is in there.
+  [[nodiscard]] Outcome<std::uint64_t> native() const {
+    return detail::number<std::uint64_t>([this](auto* native) { return otr_stream_native(id_, native); });
+  }
   [[nodiscard]] Outcome<Device> device() const {
     std::uint32_t index = 0;
     return detail::done(otr_stream_device(id_, &index), [&index] { return Device(index); });
@@ -368,6 +377,12 @@ class Stream : public StreamRef {
   static Outcome<Stream> create(Device device, std::int32_t priority = 0) {
     otr_stream_t stream = 0;
     return detail::done(otr_stream_create(device.index(), priority, &stream),
+                        [&stream] { return Stream(stream); });
+  }
+  /// A stream over a queue of the driver's own interface, which another library has made and keeps.
+  static Outcome<Stream> from_native(Device device, std::uint64_t native) {
+    otr_stream_t stream = 0;
+    return detail::done(otr_stream_from_native(device.index(), native, &stream),
                         [&stream] { return Stream(stream); });
   }
   Stream(Stream&& other) noexcept : StreamRef(std::exchange(other.id_, 0)) {}

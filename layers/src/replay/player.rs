@@ -162,6 +162,7 @@ impl Player {
             Entry::module_binary => return Err("a driver compiles to what it likes"),
             Entry::host_call => self.host_call(at, step)?,
             Entry::copy => self.copy(at, step)?,
+            Entry::native_adopt => self.native_adopt(step, &mut frame)?,
             Entry::module_load => self.module_load(step, &mut frame)?,
             Entry::kernel_launch => self.kernel_launch(step, &mut frame)?,
             _ => {
@@ -457,6 +458,22 @@ impl Player {
         })
     }
 
+    /// The native queue was one of the recorded process: a queue of the driver takes its place.
+    fn native_adopt(&mut self, step: &Step, frame: &mut Frame) -> Result<i32, Skip> {
+        let [driver, device, _, queue] = &step.arguments[..] else {
+            return Err("it is incomplete");
+        };
+        let things = &self.things;
+        let driver = Rebuilt::rebuild(driver, "driver", things, frame)?;
+        let device = Rebuilt::rebuild(device, "device", things, frame)?;
+        let queue = Rebuilt::rebuild(queue, "queue", things, frame)?;
+        // SAFETY: the driver is open, and outputs live in the frame.
+        Ok(unsafe {
+            self.next
+                .queue_create(driver, device, std::ptr::null(), queue)
+        })
+    }
+
     fn kernel_launch(&mut self, step: &Step, frame: &mut Frame) -> Result<i32, Skip> {
         if let Some(Value::List(launch)) = step.arguments.get(2)
             && matches!(launch.last(), Some(Value::Number(1..)))
@@ -593,7 +610,7 @@ impl Player {
 /// The entry that gives back what this one made; itself if it makes nothing of the kind.
 fn given_by(entry: Entry) -> Entry {
     match entry {
-        Entry::queue_create => Entry::queue_destroy,
+        Entry::queue_create | Entry::native_adopt => Entry::queue_destroy,
         Entry::event_create => Entry::event_destroy,
         Entry::module_load => Entry::module_unload,
         Entry::operator_prepare => Entry::operator_release,

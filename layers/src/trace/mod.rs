@@ -295,9 +295,45 @@ impl Work {
         drop(state);
         self.timeline.counter(device, "memory", used);
     }
+
+    /// Gives a new queue a track of its own.
+    fn add_queue(&self, device: u32, handle: usize) {
+        let mut state = self.state.lock();
+        state.numbers += 1;
+        let track = Track {
+            thread: self.timeline.thread(),
+            process: Timeline::device(device),
+        };
+        let known = QueueTrack {
+            track,
+            last: Mutex::new(0),
+        };
+        state.queues.insert(handle, Arc::new(known));
+        let name = format!("queue {}", state.numbers);
+        drop(state);
+        self.timeline.name_thread(track, &name);
+    }
 }
 
 impl Layer for Work {
+    unsafe fn native_adopt(
+        &self,
+        next: &Next,
+        driver: *mut sys::otr_driver,
+        device: u32,
+        native: u64,
+        queue: *mut *mut sys::otr_queue,
+    ) -> i32 {
+        // SAFETY: R7, R56: the host's own arguments, handed on; the output is written on success.
+        unsafe {
+            let code = next.native_adopt(driver, device, native, queue);
+            if let (Code::OK, Some(handle)) = (Code(code), queue.as_ref()) {
+                self.add_queue(device, handle.addr());
+            }
+            code
+        }
+    }
+
     unsafe fn queue_create(
         &self,
         next: &Next,
@@ -310,20 +346,7 @@ impl Layer for Work {
         unsafe {
             let code = next.queue_create(driver, device, params, queue);
             if let (Code::OK, Some(handle)) = (Code(code), queue.as_ref()) {
-                let mut state = self.state.lock();
-                state.numbers += 1;
-                let track = Track {
-                    thread: self.timeline.thread(),
-                    process: Timeline::device(device),
-                };
-                let known = QueueTrack {
-                    track,
-                    last: Mutex::new(0),
-                };
-                state.queues.insert(handle.addr(), Arc::new(known));
-                let name = format!("queue {}", state.numbers);
-                drop(state);
-                self.timeline.name_thread(track, &name);
+                self.add_queue(device, handle.addr());
             }
             code
         }

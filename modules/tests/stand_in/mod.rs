@@ -333,5 +333,6 @@ fn api(version: &'static CStr) -> sys::otr_driver_api {
         graph: std::ptr::null(),
         ipc: std::ptr::null(),
         collectives: std::ptr::null(),
+        native_queue: std::ptr::null(),
     }
 }

@@ -60,6 +60,8 @@ pub enum Need {
     Collectives,
     /// Its entry `exchange`.
     CollectivesExchange,
+    /// The group `native_queue`.
+    NativeQueue,
     /// A driver in a file, whose `otr_driver_get_api` can be called.
     Library,
 }
@@ -85,7 +87,7 @@ macro_rules! has_entry {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::TwoDevices,
         Self::HostVisible,
         Self::HostInvisible,
@@ -111,6 +113,7 @@ impl Need {
         Self::IpcPhysical,
         Self::Collectives,
         Self::CollectivesExchange,
+        Self::NativeQueue,
         Self::Library,
     ];
 
@@ -157,6 +160,7 @@ impl Need {
             }
             Self::Collectives => driver.collectives().is_some(),
             Self::CollectivesExchange => driver.collectives().is_some_and(|c| c.can_exchange()),
+            Self::NativeQueue => driver.shares_native_queues(),
             Self::Library => spec.split('?').next().is_some_and(|p| p.contains('/')),
         }
     }

@@ -18,6 +18,7 @@ mod ipc;
 mod kernels;
 mod memory;
 mod mutant;
+mod native_queues;
 mod operators;
 mod queues;
 mod table;
@@ -52,6 +53,7 @@ pub fn mutants() -> impl Iterator<Item = &'static Mutant> {
         memory::MUTANTS,
         commands::MUTANTS,
         host_calls::MUTANTS,
+        native_queues::MUTANTS,
         queues::MUTANTS,
         events::MUTANTS,
         kernels::MUTANTS,

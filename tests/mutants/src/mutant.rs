@@ -136,6 +136,12 @@ macro_rules! entry {
     (queue_synchronize $args:tt $body:block) => {
         $crate::mutant::method! { queue_synchronize $args [Queue] $body }
     };
+    (native_handle $args:tt $body:block) => {
+        $crate::mutant::method! { native_handle $args [Queue, Out<u64>] $body }
+    };
+    (native_adopt $args:tt $body:block) => {
+        $crate::mutant::method! { native_adopt $args [Driver, u32, u64, Out<Queue>] $body }
+    };
     (queue_flush $args:tt $body:block) => {
         $crate::mutant::method! { queue_flush $args [Queue] $body }
     };

@@ -43,6 +43,8 @@ const WAKE_PENDING: u64 = 30_000;
 const WAKE_AT_ONCE: u64 = 500_000;
 
 static POOL: parking_lot::Mutex<Vec<&'static Queue>> = parking_lot::Mutex::new(Vec::new());
+/// All that were ever made, in use or not.
+static ALL: parking_lot::Mutex<Vec<&'static Queue>> = parking_lot::Mutex::new(Vec::new());
 static NUMBERS: Count = Count::new(1);
 
 /// A number on which no cooperation between threads depends.
@@ -100,6 +102,8 @@ struct Life {
     /// The owner's address, to be compared without the lock; never followed.
     home: AtomicPtr<Host>,
     owner: parking_lot::Mutex<Option<Arc<Host>>>,
+    /// Handles of the host to it: more than one if it was adopted (R56).
+    users: Count,
 }
 
 struct Producer {
@@ -118,7 +122,11 @@ impl Queue {
         let pooled = POOL.lock().pop();
         let queue = match pooled {
             Some(queue) => queue,
-            None => Box::leak(Box::new(Self::new()?)),
+            None => {
+                let made: &'static Self = Box::leak(Box::new(Self::new()?));
+                ALL.lock().push(made);
+                made
+            }
         };
         if let Some((number, _)) = queue.failures.current() {
             queue.forgive(number);
@@ -134,10 +142,77 @@ impl Queue {
         life.home
             .store(Arc::as_ptr(host).cast_mut(), Ordering::Relaxed);
         *life.owner.lock() = Some(Arc::clone(host));
+        life.users.store(1, Ordering::Release);
         host.working.begin();
         queue.worker.begin();
         ticker::watch(queue);
         Ok(queue)
+    }
+
+    /// Adds a user to a queue, which is named by its address.
+    pub(super) fn share(
+        host: &Arc<Host>,
+        device: &Device,
+        native: u64,
+    ) -> Result<&'static Self, Fault> {
+        let found =
+            (ALL.lock().iter().copied()).find(|queue| std::ptr::from_ref(*queue) as u64 == native);
+        let shared = found.filter(|queue| {
+            let more = |users: u64| (users > 0).then_some(users + 1);
+            let users = &queue.life.users;
+            users
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
+                .is_ok()
+        });
+        let Some(queue) = shared else {
+            return Err(Fault::argument(format!(
+                "{native:#x} is no queue of the driver host: `handle` of a queue gives its number"
+            )));
+        };
+        let refused = if !queue.is_of(host) {
+            Fault::argument("the queue is one of another `open`, which has memory of its own")
+        } else if queue.device().index != device.index {
+            Fault::new(
+                Code::INVALID_DEVICE,
+                format!(
+                    "the queue is one of device {}, not of device {}",
+                    queue.device().index,
+                    device.index
+                ),
+            )
+        } else {
+            return Ok(queue);
+        };
+        // It stays: somebody else uses it, or this was the last moment of it.
+        let _ = queue.let_go();
+        Err(refused)
+    }
+
+    /// Takes a user away. The last one gives the queue up.
+    fn let_go(&'static self) -> Result<(), Fault> {
+        let less = |users: u64| users.checked_sub(1);
+        let users = &self.life.users;
+        let before = users.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        if matches!(before, Ok(users) if users > 1) {
+            return Ok(());
+        }
+        self.recorder.abandon(self);
+        if before.is_err() || !self.worker.retire(self) {
+            return Err(Fault::new(
+                Code::INVALID_HANDLE,
+                "this queue was destroyed before",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses to hand a queue to others that records, or that has failed.
+    pub(super) fn refuse_failed(&self) -> Result<(), Fault> {
+        self.recorder.refuse("the native queue")?;
+        match self.failures.current() {
+            None => Ok(()),
+            Some((_, failure)) => Err(failure.fault(self.number())),
+        }
     }
 
     /// An idle queue that belongs to nobody.
@@ -172,6 +247,7 @@ impl Queue {
                 index: 0.into(),
                 home: AtomicPtr::default(),
                 owner: parking_lot::Mutex::new(None),
+                users: Count::new(0),
             },
         })
     }
@@ -179,13 +255,7 @@ impl Queue {
     /// Gives the queue up without waiting: what was submitted still runs.
     pub(super) fn destroy(&'static self) -> Result<(), Fault> {
         let owner = self.owner();
-        self.recorder.abandon(self);
-        if !self.worker.retire(self) {
-            return Err(Fault::new(
-                Code::INVALID_HANDLE,
-                "this queue was destroyed before",
-            ));
-        }
+        self.let_go()?;
         if let Some(host) = owner {
             host.queues.fetch_sub(1, Ordering::Relaxed);
         }

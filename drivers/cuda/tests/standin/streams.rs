@@ -219,6 +219,12 @@ api! {
         if state.done < state.submitted { 600 } else { stream.context.lost() }
     }
 
+    fn cuStreamGetCtx(stream: *mut Stream, place: *mut *const Context) {
+        let stream = attempt!(live(stream, "a stream"));
+        *place = stream.context;
+        0
+    }
+
     fn cuStreamWaitEvent(stream: *mut Stream, event: *mut Event, flags: c_uint) {
         let event = attempt!(live(event, "an event"));
         let stream = attempt!(live(stream, "a stream"));

@@ -27,6 +27,7 @@ mod raw;
 mod stream_code;
 mod stream_events;
 mod stream_failures;
+mod stream_native;
 mod stream_pairs;
 mod stream_queues;
 mod stream_timing;
@@ -80,6 +81,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     stream_queues::pressure::TESTS,
     stream_events::TESTS,
     stream_events::wait::TESTS,
+    stream_native::TESTS,
     stream_timing::TESTS,
     stream_failures::TESTS,
     stream_failures::event::TESTS,

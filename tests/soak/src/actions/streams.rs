@@ -10,6 +10,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     action("streams", 12, ask),
     action("streams", 6, synchronize),
     action("streams", 8, current),
+    action("streams", 3, shared),
 ];
 
 fn create(actor: &mut Actor) {
@@ -57,4 +58,26 @@ fn current(actor: &mut Actor) {
         2 => drop(call!(device_set_current(device))),
         _ => ignore(made::<u32>(|out| call!(device_current(out)))),
     }
+}
+
+/// A second stream over the queue of another one, as another library has it: destroyed in any order, with work in it.
+fn shared(actor: &mut Actor) {
+    let device = actor.any_device();
+    let stream = actor.plain(None).map(|stream| stream.id);
+    let stream = actor.or_garbage(stream);
+    ignore(made::<u32>(|out| {
+        call!(device_can_access_peer(device, 0, out))
+    }));
+    let Ok(native) = made::<u64>(|out| call!(stream_native(stream, out))) else {
+        return;
+    };
+    let Ok(device) = made::<u32>(|out| call!(stream_device(stream, out))) else {
+        return;
+    };
+    // The stream may be gone by now: then its queue is none any more.
+    let Ok(second) = made::<u64>(|out| call!(stream_from_native(device, native, out))) else {
+        return;
+    };
+    let _ = call!(stream_flush(second));
+    let _ = call!(stream_destroy(second));
 }

@@ -68,6 +68,12 @@ null! {
     device_current: || Ok(otr!(otr_device_current, null_mut()));
     /// A new stream needs a place.
     stream_create: || Ok(otr!(otr_stream_create, 0, 0, null_mut()));
+    /// A stream over a native queue needs a place.
+    stream_from_native: || Ok(otr!(otr_stream_from_native, 0, 0, null_mut()));
+    /// The native queue of a stream needs a place.
+    stream_native: || Ok(otr!(otr_stream_native, stream()?, null_mut()));
+    /// Whether a device reaches another needs a place.
+    device_can_access_peer: || Ok(otr!(otr_device_can_access_peer, 0, 0, null_mut()));
     /// The default stream needs a place.
     stream_default: || Ok(otr!(otr_stream_default, 0, null_mut()));
     /// A stream of the pool needs a place.

@@ -27,6 +27,8 @@ handles! {
     stream_synchronize: Stream, |id| Ok(otr!(otr_stream_synchronize, id));
     /// A stream that is none is not flushed.
     stream_flush: Stream, |id| Ok(otr!(otr_stream_flush, id));
+    /// A stream that is none has no native queue.
+    stream_native: Stream, |id| Ok(otr!(otr_stream_native, id, &mut 0));
     /// A stream that is none has no device.
     stream_device: Stream, |id| Ok(otr!(otr_stream_device, id, &mut 0));
     /// A stream that is none does not become the current one.

@@ -39,12 +39,16 @@ fn devices(context: &Context) -> Verdict {
     let (text, options) = (c"nowhere".as_ptr(), super::super::history::options(1));
     for device in [count, count + 1, 1 << 20, OTR_HOST_MEMORY - 1] {
         let (mut id, mut bytes, mut fraction) = (0x5a, 0x5a, 0.5);
+        let mut yes = 0x5a;
         let mut string = null_mut();
         let all = [
             otr!(otr_device_info, device, &mut info),
             otr!(otr_device_set_current, device),
             otr!(otr_device_synchronize, device),
             otr!(otr_stream_create, device, 0, &mut id),
+            otr!(otr_stream_from_native, device, 0, &mut id),
+            otr!(otr_device_can_access_peer, device, 0, &mut yes),
+            otr!(otr_device_can_access_peer, 0, device, &mut yes),
             otr!(otr_stream_default, device, &mut id),
             otr!(otr_stream_current, device, &mut id),
             otr!(otr_event_create, device, 0, &mut id),
