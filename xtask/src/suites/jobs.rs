@@ -262,6 +262,22 @@ const TWO_DTYPES: &[&str] = &[
     "ops.*.i64",
 ];
 
+/// The PyTorch tests whose results depend on what a driver has.
+const OF_DRIVER: &[&str] = &[
+    "test_autograd.py",
+    "test_basics.py",
+    "test_driver_is_asked.py",
+    "test_external.py",
+    "test_fallback.py",
+    "test_generator.py",
+    "test_graph_capture.py",
+    "test_graphs.py",
+    "test_like_cpu.py",
+    "test_memory.py",
+    "test_stream_order.py",
+    "test_training.py",
+];
+
 const CLIPPY: &[&str] = &[
     "clippy",
     "--workspace",
@@ -328,6 +344,18 @@ const fn torch(name: &'static str, driver: &'static str, device: &'static str) -
     Job::new(Suite::Torch, name, work, 150).narrow()
 }
 
+/// The tests of what depends on the driver. With `--all` all tests run there.
+const fn of_driver(name: &'static str, driver: &'static str) -> Job {
+    let work = Work::Torch {
+        driver,
+        device: "outrigger",
+        files: OF_DRIVER,
+    };
+    Job::new(Suite::Torch, name, work, 70)
+        .narrow()
+        .only(Tier::Short)
+}
+
 /// A process with both device types, of which torch's accelerator is the other one.
 const fn second(name: &'static str, driver: &'static str) -> Job {
     let work = Work::Torch {
@@ -386,7 +414,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 64] = [
+static JOBS: [Job; 67] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -448,9 +476,12 @@ static JOBS: [Job; 64] = [
     soak("soak 60 s", 60, Tier::Short),
     torch("torch unified", UNIFIED, "outrigger"),
     torch("torch discrete", DISCRETE, "outrigger"),
-    torch("torch driver-c", C_DRIVER, "outrigger"),
-    torch("torch library", LIBRARY, "outrigger"),
-    torch("torch native", NATIVE, "outrigger"),
+    torch("torch driver-c", C_DRIVER, "outrigger").only(Tier::Everything),
+    torch("torch library", LIBRARY, "outrigger").only(Tier::Everything),
+    torch("torch native", NATIVE, "outrigger").only(Tier::Everything),
+    of_driver("driver-c in part", C_DRIVER),
+    of_driver("library in part", LIBRARY),
+    of_driver("native in part", NATIVE),
     torch("torch second", SECOND, "outrigger"),
     models("models unified", UNIFIED),
     models("models discrete", DISCRETE),
