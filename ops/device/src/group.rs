@@ -217,7 +217,10 @@ impl Recording {
         api.kernel = self.kernel.as_ref().map_or(null(), std::ptr::from_ref);
         api.timing = self.timing.as_ref().map_or(null(), std::ptr::from_ref);
         api.peer = self.peer.as_ref().map_or(null(), std::ptr::from_ref);
-        api.native_queue = self.native_queue.as_ref().map_or(null(), std::ptr::from_ref);
+        api.native_queue = self
+            .native_queue
+            .as_ref()
+            .map_or(null(), std::ptr::from_ref);
         api.queue_create = Some(entries.queue_create);
         api.queue_destroy = Some(entries.queue_destroy);
         api.queue_query = Some(entries.queue_query);
