@@ -60,6 +60,7 @@ mod reduce;
 mod registry;
 mod resampling;
 mod rows;
+mod sampling;
 mod scatter;
 mod shard;
 mod sorting;

@@ -65,6 +65,11 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
+    /// The operator.
+    pub(crate) fn name(&self) -> &'static std::ffi::CStr {
+        self.id.name()
+    }
+
     /// An output, by its place among the outputs.
     pub(crate) fn output(&self, at: usize) -> View<'a> {
         View::new(&self.call.outputs[at], self.bias)

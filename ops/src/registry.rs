@@ -17,8 +17,8 @@ use crate::error::{Result, unsupported};
 use crate::plan::Plan;
 use crate::{
     attention, cells, convolution, copy, divergence, elementwise, embedding, generate, index,
-    linear, loss, matmul, norm, optimizer, pick, pooling, reduce, resampling, rows, scatter,
-    sorting, statistics,
+    linear, loss, matmul, norm, optimizer, pick, pooling, reduce, resampling, rows, sampling,
+    scatter, sorting, statistics,
 };
 
 /// The host kernels of an operator. Each module of operators lists its own ones.
@@ -31,7 +31,7 @@ pub(crate) struct Definition {
 type PlanFn = fn(&Call<'_>, &mut Plan) -> Result<()>;
 
 /// All host kernels.
-const GROUPS: [&[Definition]; 26] = [
+const GROUPS: [&[Definition]; 27] = [
     elementwise::ARITHMETIC,
     elementwise::FUNCTIONS,
     elementwise::SELECTION,
@@ -46,6 +46,7 @@ const GROUPS: [&[Definition]; 26] = [
     optimizer::OPERATORS,
     generate::SEQUENCES,
     generate::RANDOM,
+    sampling::RANDOM,
     sorting::OPERATORS,
     convolution::OPERATORS,
     scatter::OPERATORS,
@@ -186,7 +187,8 @@ impl OperatorId {
 
     /// Whether the operator draws random numbers. Then its last two scalars are seed and offset.
     pub fn is_random(self) -> bool {
-        let mut random = generate::RANDOM.iter().chain(attention::OPERATORS);
+        let made = generate::RANDOM.iter().chain(sampling::RANDOM);
+        let mut random = made.chain(attention::OPERATORS);
         random.any(|one| one.name == self.name())
     }
 

@@ -5,17 +5,23 @@
 
 #include "capture.h"
 #include "fallback.h"
+#include "generator.h"
+#include "kernel.h"
 #include "random.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_sample_dirichlet_ops.h>
+#include <ATen/ops/_standard_gamma_ops.h>
 #include <ATen/ops/argmax.h>
+#include <ATen/ops/binomial_ops.h>
 #include <ATen/ops/cauchy_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/exponential_ops.h>
 #include <ATen/ops/geometric_ops.h>
 #include <ATen/ops/log_normal_ops.h>
+#include <ATen/ops/poisson_ops.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/stack.h>
 
@@ -42,6 +48,16 @@ at::Tensor& to_exponential(at::Tensor& uniform) {
   const double least = uniform.scalar_type() == c10::ScalarType::Double ? std::numeric_limits<double>::epsilon()
                                                                          : std::numeric_limits<float>::epsilon();
   return uniform.neg_().log1p_().neg_().clamp_min_(least / 2);
+}
+
+// The least normal number of a dtype.
+double least_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Half: return std::numeric_limits<c10::Half>::min();
+    case c10::ScalarType::BFloat16: return std::numeric_limits<c10::BFloat16>::min();
+    case c10::ScalarType::Float: return std::numeric_limits<float>::min();
+    default: return std::numeric_limits<double>::min();
+  }
 }
 
 // Other dtypes are an error, or not, as the CPU has it and words it.
@@ -165,6 +181,60 @@ at::Tensor& draw_categories_into(
   return out.copy_(drawn);
 }
 
+// Draws numbers whose distribution has parameters for each element: `parameters` have the sizes and the dtype of the result.
+template <class Fallback>
+at::Tensor draw_by(
+    const Operator& op, std::initializer_list<std::reference_wrapper<const at::Tensor>> parameters,
+    const OptionalGenerator& generator, const Fallback& by_cpu) {
+  const at::Tensor& first = *parameters.begin();
+  if (!is_float(first)) {
+    return by_cpu();
+  }
+  at::Tensor made = at::empty(first.sizes(), first.options());
+  if (made.numel() == 0) {
+    return made;
+  }
+  const Philox start = reserve(generator, first.device(), static_cast<uint64_t>(made.numel()));
+  const bool ran = run(
+      op, {made}, parameters, {number(static_cast<int64_t>(start.seed)), number(static_cast<int64_t>(start.offset))});
+  return ran ? made : by_cpu();
+}
+
+at::Tensor poisson(const at::Tensor& rate, OptionalGenerator generator) {
+  static const Operator op("poisson");
+  return draw_by(op, {rate}, generator, [&] { return fall_back<at::_ops::poisson>(rate, generator); });
+}
+
+at::Tensor binomial(const at::Tensor& count, const at::Tensor& chance, OptionalGenerator generator) {
+  static const Operator op("binomial");
+  TORCH_CHECK_VALUE(
+      at::isFloatingType(count.scalar_type()), "binomial only supports floating-point dtypes for count, got: ",
+      count.scalar_type());
+  TORCH_CHECK_VALUE(
+      at::isFloatingType(chance.scalar_type()), "binomial only supports floating-point dtypes for prob, got: ",
+      chance.scalar_type());
+  const auto [counts, chances] = at::expand_outplace(count, chance);
+  const at::Tensor alike = chances->to(count.scalar_type());
+  return draw_by(op, {*counts, alike}, generator, [&] { return fall_back<at::_ops::binomial>(count, chance, generator); });
+}
+
+at::Tensor standard_gamma(const at::Tensor& shape, OptionalGenerator generator) {
+  static const Operator op("standard_gamma");
+  const at::Tensor made =
+      draw_by(op, {shape}, generator, [&] { return fall_back<at::_ops::_standard_gamma>(shape, generator); });
+  // Never 0, of which nobody could take the logarithm.
+  return is_float(shape) ? made.clamp_min(least_of(shape.scalar_type())) : made;
+}
+
+at::Tensor dirichlet(const at::Tensor& shape, OptionalGenerator generator) {
+  if (!is_float(shape)) {
+    return fall_back<at::_ops::_sample_dirichlet>(shape, generator);
+  }
+  const at::Tensor parts = standard_gamma(shape.to(c10::ScalarType::Double), std::move(generator));
+  const at::Tensor shares = parts.div(parts.sum(-1, /*keepdim=*/true)).to(shape.scalar_type());
+  return shares.clamp_min(least_of(shape.scalar_type()));
+}
+
 }  // namespace
 
 void register_sampling(torch::Library& m) {
@@ -174,6 +244,10 @@ void register_sampling(torch::Library& m) {
   m.impl("geometric_", &geometric);
   m.impl("bernoulli_.Tensor", &bernoulli_of);
   m.impl("randperm.generator_out", &permutation);
+  m.impl("poisson", &poisson);
+  m.impl("binomial", &binomial);
+  m.impl("_standard_gamma", &standard_gamma);
+  m.impl("_sample_dirichlet", &dirichlet);
   m.impl("multinomial", &draw_categories);
   m.impl("multinomial.out", &draw_categories_into);
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch_outrigger
 from support import run_python
+from torch_outrigger import graphs
 
 DRAWS = {
     "rand": lambda d, g: torch.rand(1000, device=d, generator=g),
@@ -187,3 +189,46 @@ def test_dropout(device, p):
         torch.testing.assert_close(result.detach().cpu(), expected)
         torch.testing.assert_close(ones.grad.cpu(), expected)  # the mask of the forward pass
     assert torch.equal(torch.nn.functional.dropout(ones, p, training=False), ones)
+
+
+def test_numbers_with_a_parameter_each(device, device_type):
+    """Poisson, binomial, gamma and Dirichlet numbers: of the device, right in the mean, by the seed alone, at every layout."""
+    rate = torch.tensor([0.5, 3.0, 20.0, 500.0], device=device).expand(20_000, 4)
+    chance = torch.full((4,), 0.3, device=device)
+    draws = {
+        "poisson": (lambda: torch.poisson(rate), rate[0]),
+        "binomial": (lambda: torch.binomial(rate.ceil(), chance), rate[0].ceil() * 0.3),
+        "standard_gamma": (lambda: torch._standard_gamma(rate), rate[0]),
+        "dirichlet": (lambda: torch._sample_dirichlet(rate), rate[0] / rate[0].sum()),
+    }
+    for name, (draw, mean) in draws.items():
+        torch_outrigger.reset_fallback_report()
+        torch.manual_seed(5)
+        first, second = draw(), draw()
+        ran = {entry["operator"]: entry["place"] for entry in torch_outrigger.operator_report()}
+        torch.manual_seed(5)
+        assert torch.equal(draw(), first) and not torch.equal(first, second), name
+        assert ran.get(name.replace("dirichlet", "standard_gamma")) in ("device", "host_kernel"), ran
+        assert "framework" not in ran.values(), ran
+        assert first.device == device and first.shape == rate.shape
+        torch.testing.assert_close(first.mean(0).cpu(), mean.cpu(), rtol=0.05, atol=0.02, msg=lambda text, name=name: f"{name}: {text}")
+    half = torch.poisson(torch.full((3, 5), 4.0, dtype=torch.float16, device=device).t())
+    assert half.shape == (5, 3) and half.dtype == torch.float16 and torch.equal(half, half.round())
+    rates = torch.distributions.Gamma(torch.tensor([2.0], device=device, requires_grad=True), torch.ones(1, device=device))
+    assert rates.rsample((3,)).device == device
+    torch.poisson(torch.tensor([-1.0], device=device))
+    with pytest.raises(RuntimeError, match="expected rate to be non-negative"):
+        torch.accelerator.synchronize()
+
+
+def test_numbers_with_a_parameter_each_are_replayed(device):
+    rate = torch.full((1000,), 7.0, device=device)
+    torch.manual_seed(11)
+    eager = [torch.poisson(rate).cpu() for _ in range(3)]
+    graph = graphs.Graph()
+    torch.manual_seed(11)
+    with graphs.graph(graph):
+        drawn = torch.poisson(rate)
+    for expected in eager:
+        graph.replay()
+        assert torch.equal(drawn.cpu(), expected)

@@ -79,6 +79,8 @@ entries! {
     queue_create(driver: Driver, device: u32, params: *const sys::otr_queue_params, place: *mut Queue)
         = seen::queue_create, false;
     queue_destroy(queue: Queue) = seen::queue_destroy, false;
+    native_handle(queue: Queue, native: *mut u64) = seen::native_handle, true;
+    native_adopt(driver: Driver, device: u32, native: u64, place: *mut Queue) = seen::native_adopt, false;
     module_load(driver: Driver, device: u32, format: u32, code: *const c_void, size: usize, options: *const c_char,
         place: *mut Module) = seen::module_load, false;
     module_unload(module: Module) = seen::module_unload, false;
@@ -134,6 +136,14 @@ impl Calls {
             launch: kernel.launch?,
             queue_create: api.queue_create?,
             queue_destroy: api.queue_destroy?,
+            native_handle: raw
+                .native_queue()
+                .and_then(|group| group.handle)
+                .unwrap_or(absent::handle),
+            native_adopt: raw
+                .native_queue()
+                .and_then(|group| group.adopt)
+                .unwrap_or(absent::adopt),
             module_load: kernel.module_load?,
             module_unload: kernel.module_unload?,
             module_binary: kernel.module_binary.unwrap_or(absent::binary),
@@ -157,6 +167,14 @@ mod absent {
     }
 
     pub(super) unsafe extern "C" fn copy(_: Queue, _: u32, _: u64, _: u32, _: u64, _: u64) -> i32 {
+        Code::UNSUPPORTED.0
+    }
+
+    pub(super) unsafe extern "C" fn handle(_: Queue, _: *mut u64) -> i32 {
+        Code::UNSUPPORTED.0
+    }
+
+    pub(super) unsafe extern "C" fn adopt(_: Driver, _: u32, _: u64, _: *mut Queue) -> i32 {
         Code::UNSUPPORTED.0
     }
 

@@ -182,6 +182,7 @@ struct Recording {
     kernel: Option<sys::otr_kernel_api>,
     timing: Option<sys::otr_timing_api>,
     peer: Option<sys::otr_peer_api>,
+    native_queue: Option<sys::otr_native_queue_api>,
 }
 
 impl Recording {
@@ -203,6 +204,11 @@ impl Recording {
                 copy: Some(entries.peer_copy),
                 ..*group
             }),
+            native_queue: raw.native_queue().map(|_| sys::otr_native_queue_api {
+                struct_size: size_of::<sys::otr_native_queue_api>(),
+                handle: Some(entries.native_handle),
+                adopt: Some(entries.native_adopt),
+            }),
         }
     }
 
@@ -211,6 +217,10 @@ impl Recording {
         api.kernel = self.kernel.as_ref().map_or(null(), std::ptr::from_ref);
         api.timing = self.timing.as_ref().map_or(null(), std::ptr::from_ref);
         api.peer = self.peer.as_ref().map_or(null(), std::ptr::from_ref);
+        api.native_queue = self
+            .native_queue
+            .as_ref()
+            .map_or(null(), std::ptr::from_ref);
         api.queue_create = Some(entries.queue_create);
         api.queue_destroy = Some(entries.queue_destroy);
         api.queue_query = Some(entries.queue_query);

@@ -27,6 +27,20 @@ pub(crate) unsafe fn queue_query(recorder: &Recorder, queue: Queue) -> Result<i3
 
 /// # Safety
 /// R8: the host's arguments.
+pub(crate) unsafe fn native_handle(
+    recorder: &Recorder,
+    queue: Queue,
+    native: *mut u64,
+) -> Result<i32> {
+    recorder
+        .table()
+        .refuse_queue(queue.addr(), "the native queue")?;
+    // SAFETY: this function's contract.
+    Ok(unsafe { (recorder.calls.native_handle)(queue, native) })
+}
+
+/// # Safety
+/// R8: the host's arguments.
 pub(crate) unsafe fn queue_synchronize(recorder: &Recorder, queue: Queue) -> Result<i32> {
     recorder
         .table()
@@ -274,6 +288,25 @@ pub(crate) unsafe fn queue_create(
     // SAFETY: this function's contract. Where the driver succeeds, the place was written.
     unsafe {
         let code = (recorder.calls.queue_create)(driver, device, params, place);
+        if code == Code::OK.0 {
+            recorder.with(|table| table.queues.insert((*place).addr(), device));
+        }
+        Ok(code)
+    }
+}
+
+/// # Safety
+/// R56: the host's arguments.
+pub(crate) unsafe fn native_adopt(
+    recorder: &Recorder,
+    driver: Driver,
+    device: u32,
+    native: u64,
+    place: *mut Queue,
+) -> Result<i32> {
+    // SAFETY: this function's contract. Where the driver succeeds, the place was written.
+    unsafe {
+        let code = (recorder.calls.native_adopt)(driver, device, native, place);
         if code == Code::OK.0 {
             recorder.with(|table| table.queues.insert((*place).addr(), device));
         }

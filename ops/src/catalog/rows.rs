@@ -114,9 +114,12 @@ pub(super) const SECTIONS: &[Section] = &[
             native(c"uniform", "", "out", "from, to, seed, offset", "F", "[from, to); `aten::uniform_`"),
             native(c"normal", "", "out", "mean, std, seed, offset", "F", "`aten::normal_`"),
             native(c"bernoulli", "", "out", "p, seed, offset", "all", "1 with probability p; `aten::bernoulli_.float`"),
+            native(c"poisson", "rate", "out", "seed, offset", "F", "of a rate each, not negative; `aten::poisson`"),
+            native(c"binomial", "count, p", "out", "seed, offset", "F", "successes of `count` trials each; `aten::binomial`"),
+            native(c"standard_gamma", "shape", "out", "seed, offset", "F", "of a shape each, with the scale 1; `aten::_standard_gamma`"),
             native(c"random_int", "", "out", "from, to, seed, offset", "all", "[from, to); from = to: any 64 bits; `aten::random_`"),
         ],
-        after: "Random numbers are Philox 4x32-10 with the seed as key. A call uses at most ceil(elements / 2) counters, from `offset` on. Advance the generator's offset by this number. A value depends on its position in the output's memory order, not on the number of threads.",
+        after: "Random numbers are Philox 4x32-10 with the seed as key. A call uses at most ceil(elements / 2) counters, from `offset` on; `poisson`, `binomial` and `standard_gamma` use one for each element, and count in its third word from 1 on as far as an element needs. Advance the generator's offset by this number. A value depends on its position in the output's memory order, not on the number of threads.",
     },
     Section {
         title: "Reductions",
