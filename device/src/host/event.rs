@@ -128,9 +128,9 @@ pub(super) unsafe fn event<'a>(handle: *mut sys::otr_drv_event) -> Result<&'a Ev
 /// `handle` is NULL or came from `queue_create` and was not destroyed.
 #[inline]
 pub(super) unsafe fn queue(handle: *mut sys::otr_queue) -> Result<&'static Queue, Fault> {
-    // SAFETY: NULL, or from `queue_create` and not destroyed; queues are never freed.
-    unsafe { handle.cast::<Queue>().as_ref() }
-        .ok_or_else(|| Fault::null("the queue", Code::INVALID_HANDLE))
+    let queue = handle.map_addr(Queue::address_of).cast::<Queue>();
+    // SAFETY: NULL, or from `queue_create` or `adopt` and not destroyed; queues are never freed.
+    unsafe { queue.as_ref() }.ok_or_else(|| Fault::null("the queue", Code::INVALID_HANDLE))
 }
 
 pub(super) unsafe extern "C" fn create(

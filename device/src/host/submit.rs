@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn create(
 
 pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_queue) -> i32 {
     // SAFETY: R8: no call uses a queue that the host destroys, so it is NULL or live.
-    done(|| unsafe { queue(handle)? }.destroy())
+    done(|| unsafe { queue(handle)? }.destroy_of(Queue::user_of(handle.addr())))
 }
 
 pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_queue) -> i32 {
@@ -112,7 +112,7 @@ pub(super) unsafe extern "C" fn native_handle(
         let queue = unsafe { queue(handle)? };
         queue.refuse_failed()?;
         // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
-        unsafe { give(native, handle as u64) }
+        unsafe { give(native, queue.native()) }
     })
 }
 
@@ -127,10 +127,11 @@ pub(super) unsafe extern "C" fn native_adopt(
         let host = unsafe { Host::from_handle(driver)? };
         let device = host.device(device)?;
         writable(place)?;
-        let queue = Queue::share(&host, device, native)?;
+        let (queue, user) = Queue::share(&host, device, native)?;
         host.queues.fetch_add(1, Ordering::Relaxed);
+        let handle: *mut sys::otr_queue = std::ptr::from_ref(queue).cast_mut().cast();
         // SAFETY: not NULL, so writable.
-        unsafe { give(place, std::ptr::from_ref(queue).cast_mut().cast()) }
+        unsafe { give(place, handle.map_addr(|address| address + user)) }
     })
 }
 

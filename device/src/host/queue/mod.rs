@@ -47,6 +47,10 @@ static POOL: parking_lot::Mutex<Vec<&'static Queue>> = parking_lot::Mutex::new(V
 static ALL: parking_lot::Mutex<Vec<&'static Queue>> = parking_lot::Mutex::new(Vec::new());
 static NUMBERS: Count = Count::new(1);
 
+/// The most users of a queue. The lowest bits of a handle are the number of its user.
+const USERS: usize = 64;
+const _: () = assert!(align_of::<Queue>() >= USERS);
+
 /// A number on which no cooperation between threads depends.
 type Count = std::sync::atomic::AtomicU64;
 
@@ -102,7 +106,7 @@ struct Life {
     /// The owner's address, to be compared without the lock; never followed.
     home: AtomicPtr<Host>,
     owner: parking_lot::Mutex<Option<Arc<Host>>>,
-    /// Handles of the host to it: more than one if it was adopted (R56).
+    /// Handles of the host to it, a bit for each: more than one if it was adopted (R56).
     users: Count,
 }
 
@@ -149,24 +153,41 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Adds a user to a queue, which is named by its address.
+    /// The address of the queue that a handle is of: below it stands the number of the user.
+    #[inline]
+    pub(super) fn address_of(handle: usize) -> usize {
+        handle & !(USERS - 1)
+    }
+
+    /// The number of the user whose handle it is.
+    pub(super) fn user_of(handle: usize) -> usize {
+        handle & (USERS - 1)
+    }
+
+    /// The number by which others name the queue (R55).
+    pub(super) fn native(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+
+    /// Adds a user to a queue, and gives its number.
     pub(super) fn share(
         host: &Arc<Host>,
         device: &Device,
         native: u64,
-    ) -> Result<&'static Self, Fault> {
-        let found =
-            (ALL.lock().iter().copied()).find(|queue| std::ptr::from_ref(*queue) as u64 == native);
-        let shared = found.filter(|queue| {
-            let more = |users: u64| (users > 0).then_some(users + 1);
+    ) -> Result<(&'static Self, usize), Fault> {
+        let known = |queue: &&Self| queue.native() == native;
+        let found = ALL.lock().iter().copied().find(known);
+        let more = |users: u64| (users != 0 && users != u64::MAX).then_some(users | (users + 1));
+        let shared = found.and_then(|queue| {
             let users = &queue.life.users;
-            users
-                .fetch_update(Ordering::AcqRel, Ordering::Acquire, more)
-                .is_ok()
+            let before = users.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+            before
+                .ok()
+                .map(|users| (queue, users.trailing_ones() as usize))
         });
-        let Some(queue) = shared else {
+        let Some((queue, user)) = shared else {
             return Err(Fault::argument(format!(
-                "{native:#x} is no queue of the driver host: `handle` of a queue gives its number"
+                "{native:#x} is no queue of the driver host, or has {USERS} users: `handle` of a queue gives its number"
             )));
         };
         let refused = if !queue.is_of(host) {
@@ -181,29 +202,30 @@ impl Queue {
                 ),
             )
         } else {
-            return Ok(queue);
+            return Ok((queue, user));
         };
         // It stays: somebody else uses it, or this was the last moment of it.
-        let _ = queue.let_go();
+        let _ = queue.let_go(user);
         Err(refused)
     }
 
     /// Takes a user away. The last one gives the queue up.
-    fn let_go(&'static self) -> Result<(), Fault> {
-        let less = |users: u64| users.checked_sub(1);
-        let users = &self.life.users;
-        let before = users.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-        if matches!(before, Ok(users) if users > 1) {
+    fn let_go(&'static self, user: usize) -> Result<(), Fault> {
+        let mine = 1 << user;
+        let before = self.life.users.fetch_and(!mine, Ordering::AcqRel);
+        if before & mine != 0 && before != mine {
             return Ok(());
         }
-        self.recorder.abandon(self);
-        if before.is_err() || !self.worker.retire(self) {
-            return Err(Fault::new(
-                Code::INVALID_HANDLE,
-                "this queue was destroyed before",
-            ));
+        if before == mine {
+            self.recorder.abandon(self);
+            if self.worker.retire(self) {
+                return Ok(());
+            }
         }
-        Ok(())
+        Err(Fault::new(
+            Code::INVALID_HANDLE,
+            "this queue was destroyed before",
+        ))
     }
 
     /// Refuses to hand a queue to others that records, or that has failed.
@@ -254,8 +276,13 @@ impl Queue {
 
     /// Gives the queue up without waiting: what was submitted still runs.
     pub(super) fn destroy(&'static self) -> Result<(), Fault> {
+        self.destroy_of(0)
+    }
+
+    /// The same by a user, if others use it; the last one gives it up.
+    pub(super) fn destroy_of(&'static self, user: usize) -> Result<(), Fault> {
         let owner = self.owner();
-        self.let_go()?;
+        self.let_go(user)?;
         if let Some(host) = owner {
             host.queues.fetch_sub(1, Ordering::Relaxed);
         }
