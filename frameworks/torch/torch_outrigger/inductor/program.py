@@ -176,7 +176,7 @@ class Program:
         items: Any,
         reduced: Any,
         by_row: bool,
-        pointers: list[tuple[str, str]],
+        pointers: list[str],
         text: str,
     ) -> Any:
         """Adds a kernel. It can be called at once; its first call waits for the compiler."""
@@ -215,9 +215,9 @@ class Program:
         kernel.bind_host(ctypes.cast(function, ctypes.c_void_p).value)
 
 
-def _runner(name: str, pointers: list[tuple[str, str]]) -> str:
+def _runner(name: str, pointers: list[str]) -> str:
     """The function of the host that runs groups of a kernel, with its arguments as words."""
-    given = "".join(f"({one})words[{number}], " for number, (one, _) in enumerate(pointers))
+    given = "".join(f"({one})words[{number}], " for number, one in enumerate(pointers))
     return f"""
 i32 {name}_run(const u64* words, i64 first, i64 last) {{
   {name}_numbers numbers;
