@@ -91,7 +91,8 @@ def _headers() -> str:
 def code_version() -> str:
     """What generated code depends on besides the graph: the dialect, and what writes it."""
     number = re.search(r"#define OTR_DIALECT_VERSION (\d+)", _headers())
-    writers = sorted(Path(__file__).resolve().parent.glob("*.py"))
+    here = Path(__file__).resolve().parent
+    writers = [*sorted(here.glob("*.py")), here.parent / "_dynamo.py", here.parent / "_fake.py"]
     text = "\0".join([_headers(), *(one.read_text() for one in writers)])
     return f"dialect {number[1] if number else 0}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
