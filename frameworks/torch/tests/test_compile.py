@@ -147,6 +147,14 @@ def train(model, function, batches):
     return torch.stack(losses)
 
 
+def test_layouts_are_those_of_eager_execution(device):
+    weights = torch.randn(4, 3, 3, 3, device=device)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        images = torch.randn(1, 3, 6, 6, device=device).contiguous(memory_format=layout)
+        compiled = torch.compile(F.conv2d)(images, weights)
+        assert compiled.stride() == F.conv2d(images, weights).stride()
+
+
 def words_and_following(*shapes):
     return [tuple(torch.randint(0, 50, shape) for _ in range(2)) for shape in shapes]
 

@@ -41,15 +41,28 @@ def _overloads(name: str) -> list[Any]:
     return [getattr(packet, one) for one in packet.overloads()] if packet is not None else []
 
 
-def _keep(name: str) -> None:
-    """Makes a lowering call the operator itself for tensors of ours."""
+WITH_ATOMICS = "index_put index_put_ _unsafe_index_put scatter_add scatter_add_ scatter_reduce scatter_reduce_".split()
+"""Operators that add atomically to places that meet."""
+
+
+def _lacks_atomics(*arguments: Any) -> bool:
+    """Whether the elements are too wide for the atomics of the device."""
+    from .program import has_atomic64
+
+    held = arguments[0][0]
+    wide = held.get_dtype().itemsize == 8
+    return wide and _is_ours(held) and not has_atomic64(held.get_device().index or 0)
+
+
+def _keep(name: str, when: Callable[..., bool] = _any_ours) -> None:
+    """Makes a lowering call the operator itself for some tensors: those of ours, unless told."""
     for overload in _overloads(name):
         stock = lowering.lowerings.get(overload)
         if stock is None:
             continue
 
         def choose(*args: Any, stock: Callable[..., Any] = stock, overload: Any = overload, **kwargs: Any) -> Any:
-            if _any_ours(args, kwargs):
+            if when(args, kwargs):
                 return lowering.fallback_handler(overload, add_to_fallback_set=False)(*args, **kwargs)
             return stock(*args, **kwargs)
 
@@ -126,6 +139,8 @@ def install() -> None:
     special = [one.name for key, one in pointwise_overrides_data.items() if key not in ("fma", "mul_rn")]
     for name in dict.fromkeys([*special, *NOT_IN_THE_DIALECT]):
         _keep(name)
+    for name in WITH_ATOMICS:
+        _keep(name, _lacks_atomics)
     lowering.use_two_step_variance = _two_steps(lowering.use_two_step_variance)
     lowering.unsupported_input_tensor = _unsupported(lowering.unsupported_input_tensor)
     lowering.unsupported_output_tensor = _unsupported(lowering.unsupported_output_tensor)

@@ -500,8 +500,9 @@ class Kernel(SIMDKernel):
                 kind = "w" if dtype.is_floating_point else "i"
                 numbers.append(Parameter(name.name, kind, "", f"{call}.item()"))
             elif isinstance(one, TensorArg):
-                constant = "" if name.name in written else "const "
-                memory = f"OTR_GLOBAL {constant}OTR_MEMORY({MEMORY[one.dtype]})*"
+                # What is only read is written by nobody meanwhile, so that the compiler may read it once.
+                alone = name.name not in written
+                memory = f"OTR_GLOBAL {'const ' if alone else ''}OTR_MEMORY({MEMORY[one.dtype]})*{' OTR_RESTRICT' * alone}"
                 addresses.append(Parameter(name.name, "a", memory, str(call)))
             elif isinstance(one, SizeArg):
                 kind = "w" if one.expr.is_integer is False else "i"

@@ -91,7 +91,8 @@ def _headers() -> str:
 def code_version() -> str:
     """What generated code depends on besides the graph: the dialect, and what writes it."""
     number = re.search(r"#define OTR_DIALECT_VERSION (\d+)", _headers())
-    writers = sorted(Path(__file__).resolve().parent.glob("*.py"))
+    here = Path(__file__).resolve().parent
+    writers = [*sorted(here.glob("*.py")), here.parent / "_dynamo.py", here.parent / "_fake.py"]
     text = "\0".join([_headers(), *(one.read_text() for one in writers)])
     return f"dialect {number[1] if number else 0}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -176,7 +177,7 @@ class Program:
         items: Any,
         reduced: Any,
         by_row: bool,
-        pointers: list[tuple[str, str]],
+        pointers: list[str],
         text: str,
     ) -> Any:
         """Adds a kernel. It can be called at once; its first call waits for the compiler."""
@@ -215,9 +216,9 @@ class Program:
         kernel.bind_host(ctypes.cast(function, ctypes.c_void_p).value)
 
 
-def _runner(name: str, pointers: list[tuple[str, str]]) -> str:
+def _runner(name: str, pointers: list[str]) -> str:
     """The function of the host that runs groups of a kernel, with its arguments as words."""
-    given = "".join(f"({one})words[{number}], " for number, (one, _) in enumerate(pointers))
+    given = "".join(f"({one})words[{number}], " for number, one in enumerate(pointers))
     return f"""
 i32 {name}_run(const u64* words, i64 first, i64 last) {{
   {name}_numbers numbers;

@@ -56,7 +56,7 @@ class Wrapper(PythonWrapperCodegen):
 
         x = None if kernel.range_trees[0].is_reduction else kernel.range_trees[0]
         r = kernel.range_trees[-1] if kernel.features.is_reduction() else None
-        pointers = [(one.type, one.name) for one in parameters if one.kind == "a"]
+        pointers = [one.type.removesuffix(" OTR_RESTRICT") for one in parameters if one.kind == "a"]
         self.header.splice(f"\n\n{comment}\n{name} = {program}.kernel({name!r}, {kinds!r}, {extent(x)}, {extent(r)}, ")
         self.header.splice(f"    {kernel.by_row}, {pointers!r}, r'''\n{text}''')\n")
 
