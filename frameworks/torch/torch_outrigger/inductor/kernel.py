@@ -23,6 +23,7 @@ from torch._inductor.runtime.hints import ReductionHint
 from torch._inductor.utils import sympy_index_symbol
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
+from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 
 from . import limits, types
 from .overrides import Overrides
@@ -60,7 +61,6 @@ class Section:
     loops: bool
     before: list[str] = field(default_factory=list)
     """Declarations in front of the loop."""
-    index: str = ""
     body: str = ""
 
 
@@ -90,7 +90,7 @@ class Kernel(SIMDKernel):
         self.head = IndentedBuffer()
         self.accumulators: list[str] = []
         self.after = IndentedBuffer()
-        self.sections: list[Section | tuple[Any, ...]] = []
+        self.sections: list[tuple[bool, list[str], IndentedBuffer]] = []
         self.outside: OrderedSet[CSEVariable] = OrderedSet()
         self.scratch: dict[str, str] = {}
         self.count = 0
@@ -155,9 +155,8 @@ class Kernel(SIMDKernel):
         return REGISTER[dtype]
 
     def codegen_iteration_ranges_entry(self, entry: Any) -> None:
-        # Written where the section is put together, which knows what is fixed in a span.
-        if entry.is_reduction:
-            self.indexing_code.writeline(f"// {entry.name}")
+        """Nothing: indices are declared where a section is put together, which knows what is fixed in a span."""
+
 
     def within(self, var: CSEVariable, size: sympy.Expr, check: bool) -> sympy.Symbol:
         """The symbol of an index that was read from memory: one that is out of bounds is not used."""
@@ -324,7 +323,6 @@ class Kernel(SIMDKernel):
     def codegen_body(self) -> None:
         parts = (self.loads, self.compute, self.stores)
         if not (any(parts) or self.after or self.accumulators):
-            self.indexing_code.clear()
             return
         root = self.range_trees[-1]
         loops = self.inside_reduction and self.features.is_reduction()
@@ -334,7 +332,6 @@ class Kernel(SIMDKernel):
             part.clear()
         self.sections.append((loops, list(self.accumulators), body))
         self.accumulators.clear()
-        self.indexing_code.clear()
         if loops:
             if self.after:
                 after = IndentedBuffer()
@@ -345,13 +342,13 @@ class Kernel(SIMDKernel):
             self.cse.invalidate(self.outside)
             root.cache_clear()
 
-    def _indices(self, text: str, is_reduced: bool, spans: tuple[str, str, int] | None) -> list[str]:
-        """Declarations of the indices that a text uses. Those of a span are in terms of its row and column."""
+    def _indices(self, text: str, is_reduced: bool, length: sympy.Expr | None) -> list[str]:
+        """Declarations of the indices that a text uses. Where rows have a length, they are in terms of row and column."""
         lines = []
         for entry in self.range_tree_nodes.values():
             if entry.is_reduction != is_reduced or not re.search(rf"\b{entry.name}\b", text):
                 continue
-            lines.append(f"const i64 {entry.name} = {self._index_of(entry, spans)};")
+            lines.append(f"const i64 {entry.name} = {self._index_of(entry, length)};")
         return lines
 
     def _index_of(self, entry: Any, length: sympy.Expr | None) -> str:
@@ -364,8 +361,6 @@ class Kernel(SIMDKernel):
         if size.statically_known_multiple_of(entry.divisor, length):
             row = sympy.Symbol("otr_row", integer=True, nonnegative=True)
             quotient = size.simplify(sympy.simplify(entry.divisor / length))
-            from torch.utils._sympy.functions import FloorDiv, ModularIndexing
-
             if size.statically_known_equals(entry.divisor * entry.length, root.numel):
                 expr = row if quotient == 1 else FloorDiv(row, quotient)
             else:
@@ -421,7 +416,7 @@ class Kernel(SIMDKernel):
 
     def _assembled(self, code: IndentedBuffer) -> None:
         """Puts the sections together."""
-        sections = [Section(loops, before, "", body.getvalue()) for loops, before, body in self.sections]
+        sections = [Section(loops, before, body.getvalue()) for loops, before, body in self.sections]
         sections = [one for one in sections if one.body.strip() or one.before]
         x = self.range_trees[0] if not self.range_trees[0].is_reduction else None
         r = self.range_trees[-1] if self.features.is_reduction() else None
