@@ -83,7 +83,7 @@ def test_wrong_operators_fail(results: dict[str, Result], name: str, words: str)
         ("module wrong file", "sample 0 (copies): state of a copy (file)['factor']"),
         ("module wrong layout", "sample 0 (non-contiguous): result"),
         ("module wrong gradient", "sample 0 (backward): gradient[0]"),
-        ("module refuses nothing", "sample 0 (errors): not refused: never"),
+        ("module refuses nothing", "sample 0 (errors): not refused: RuntimeError never"),
         ("optimizer good", ""),
         ("optimizer fast", "sample 0 (forward): parameters after steps[0][0]"),
         ("optimizer forgetful", "sample 0 (state): parameters after one more step, state of a file"),
