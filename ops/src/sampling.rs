@@ -208,7 +208,7 @@ impl Distribution for Binomial {
                 "invalid count of a binomial distribution, expected it to be non-negative",
             );
         }
-        let outside = chance < 0.0 || chance > 1.0;
+        let outside = !chance.is_nan() && !(0.0..=1.0).contains(&chance);
         outside
             .then_some("invalid probability of a binomial distribution, expected it within [0, 1]")
     }

@@ -210,11 +210,19 @@ impl Run<'_> {
             Work::Sanitizer(sanitizer) => sanitizer.suite(workspace, name),
             Work::Sweep {
                 driver,
+                device,
                 dtypes,
                 samples,
             } => {
                 self.shim()?;
-                python::sweep(workspace, name, &self.driver(driver)?, dtypes, samples)
+                python::sweep(
+                    workspace,
+                    name,
+                    &self.driver(driver)?,
+                    device,
+                    dtypes,
+                    samples,
+                )
             }
             Work::Torch {
                 driver,

@@ -40,8 +40,9 @@ struct Numbers {
   void take(bool value) {
     values[count++] = number(static_cast<int64_t>(value));
   }
-  // The only string among elementwise operators: gelu's approximation.
+  // The only string among elementwise operators: gelu's approximation. torch's own kernel refuses others.
   void take(c10::string_view value) {
+    exact = exact && (value == "none" || value == "tanh");
     values[count++] = number(static_cast<int64_t>(value == "tanh"));
   }
   void take(const at::Tensor&) {}

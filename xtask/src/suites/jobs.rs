@@ -132,6 +132,7 @@ pub(super) enum Work {
     Sanitizer(Sanitizer),
     Sweep {
         driver: &'static str,
+        device: &'static str,
         /// By their names in torch; each is a sweep of its own.
         dtypes: &'static [&'static str],
         /// How many samples of each operator; all for None.
@@ -310,15 +311,17 @@ const fn sanitizer(name: &'static str, sanitizer: Sanitizer) -> Job {
     Job::new(Suite::Sanitizers, name, Work::Sanitizer(sanitizer), 180)
 }
 
-/// A sweep of two samples of each operator, which takes about half a minute for each dtype.
+/// A sweep of two samples of each case, which takes about half a minute for each dtype.
 const fn sweep(
     name: &'static str,
     driver: &'static str,
+    device: &'static str,
     dtypes: &'static [&'static str],
     tier: Tier,
 ) -> Job {
     let work = Work::Sweep {
         driver,
+        device,
         dtypes,
         samples: Some(2),
     };
@@ -329,6 +332,7 @@ const fn sweep(
 const fn whole_sweep(name: &'static str, driver: &'static str) -> Job {
     let work = Work::Sweep {
         driver,
+        device: "outrigger",
         dtypes: &["float32"],
         samples: None,
     };
@@ -414,7 +418,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 67] = [
+static JOBS: [Job; 69] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -457,18 +461,74 @@ static JOBS: [Job; 67] = [
     ),
     sanitizer("threads", Sanitizer::Thread),
     sanitizer("addresses", Sanitizer::Address),
-    sweep("sweep f32", UNIFIED, &["float32"], Tier::Short),
-    sweep("sweep bf16", DISCRETE, &["bfloat16"], Tier::Short),
+    sweep("sweep f32", UNIFIED, "outrigger", &["float32"], Tier::Short),
+    sweep(
+        "sweep bf16",
+        DISCRETE,
+        "outrigger",
+        &["bfloat16"],
+        Tier::Short,
+    ),
     whole_sweep("sweep unified", UNIFIED),
     whole_sweep("sweep discrete", DISCRETE),
     whole_sweep("sweep library", LIBRARY),
-    sweep("dtypes unified", UNIFIED, DTYPES, Tier::Everything),
-    sweep("dtypes discrete", DISCRETE, DTYPES, Tier::Everything),
-    sweep("dtypes driver-c", C_DRIVER, DTYPES, Tier::Everything),
-    sweep("dtypes native", NATIVE, DTYPES, Tier::Everything),
-    sweep("dtypes second", SECOND, DTYPES, Tier::Everything),
-    sweep("sweep opencl", OPENCL, &["float32"], Tier::Everything),
-    sweep("sweep intel", INTEL, &["float32"], Tier::Everything),
+    sweep(
+        "dtypes unified",
+        UNIFIED,
+        "outrigger",
+        DTYPES,
+        Tier::Everything,
+    ),
+    sweep(
+        "dtypes discrete",
+        DISCRETE,
+        "outrigger",
+        DTYPES,
+        Tier::Everything,
+    ),
+    sweep(
+        "dtypes driver-c",
+        C_DRIVER,
+        "outrigger",
+        DTYPES,
+        Tier::Everything,
+    ),
+    sweep(
+        "dtypes native",
+        NATIVE,
+        "outrigger",
+        DTYPES,
+        Tier::Everything,
+    ),
+    sweep(
+        "dtypes second",
+        SECOND,
+        "outrigger",
+        DTYPES,
+        Tier::Everything,
+    ),
+    sweep("dtypes mtia", UNIFIED, "mtia", DTYPES, Tier::Everything),
+    sweep(
+        "mtia dtypes discrete",
+        DISCRETE,
+        "mtia",
+        DTYPES,
+        Tier::Everything,
+    ),
+    sweep(
+        "sweep opencl",
+        OPENCL,
+        "outrigger",
+        &["float32"],
+        Tier::Everything,
+    ),
+    sweep(
+        "sweep intel",
+        INTEL,
+        "outrigger",
+        &["float32"],
+        Tier::Everything,
+    ),
     soak("soak 600 s", 600, Tier::Everything),
     fuzz("fuzz 60 s", 60, Tier::Everything),
     fuzz("fuzz 10 s", 10, Tier::Short),

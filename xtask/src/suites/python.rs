@@ -46,11 +46,12 @@ pub(super) fn torch(
     on_device(workspace, title, driver, device, &arguments)
 }
 
-/// The sweep over torch's operator database, which is a test file of its own kind.
+/// The sweep over torch's databases of operators, modules and optimizers, which is a test file of its own kind.
 pub(super) fn sweep(
     workspace: &Workspace,
     title: &str,
     driver: &DriverSpec,
+    device: &str,
     dtypes: &[&str],
     samples: Option<u32>,
 ) -> anyhow::Result<Counts> {
@@ -60,13 +61,7 @@ pub(super) fn sweep(
         arguments.extend(samples.map(|samples| format!("--sweep-samples={samples}")));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let title = format!("{title} {dtype}");
-        counts.add(on_device(
-            workspace,
-            &title,
-            driver,
-            "outrigger",
-            &arguments,
-        )?);
+        counts.add(on_device(workspace, &title, driver, device, &arguments)?);
     }
     Ok(counts)
 }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .operator import Tolerance
+from .cases import Tolerance
 from .result import one_line
 
 TOLERANT = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})

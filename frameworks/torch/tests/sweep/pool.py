@@ -1,6 +1,6 @@
-"""The parent of the workers: deals operators out, and outlives what they do.
+"""The parent of the workers: deals cases out, and outlives what they do.
 
-A worker that dies or falls silent costs the operator that it was at; another worker takes its place.
+A worker that dies or falls silent costs the case that it was at; another worker takes its place.
 Imports neither torch nor the device.
 """
 
@@ -24,11 +24,11 @@ from typing import IO, Any
 
 from .result import Outcome, Result, one_line
 
-# Importing torch and its operator database takes 8 s on an idle machine.
+# Importing torch and databases takes 8 s on an idle machine.
 START_SECONDS = 300.0
 # The slowest single stage of a sample takes well under a second on an idle machine.
 SILENCE_SECONDS = 60.0
-OPERATOR_SECONDS = 600.0
+CASE_SECONDS = 600.0
 END_SECONDS = 10.0
 LOG_LINES = 6
 LOG_BYTES = 65536
@@ -46,10 +46,10 @@ class Settings:
     jobs: int = 2
     catalog: str = "sweep.catalog"
     silence: float = SILENCE_SECONDS
-    limit: float = OPERATOR_SECONDS
+    limit: float = CASE_SECONDS
     dtype: str = "float32"
     samples: int | None = None
-    """How many samples of an operator; None for all."""
+    """How many samples of a case; None for all."""
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -75,18 +75,18 @@ class Worker:
         os.set_blocking(self.answers.fileno(), False)
         self.partial = b""
         self.ready = False
-        self.operator: str | None = None
+        self.case: str | None = None
         self.sample, self.stage = 0, "start"
         self.heard = self.started = time.monotonic()
 
-    def give(self, operator: str) -> bool:
-        """Hands the worker its next operator; false if it is gone already."""
+    def give(self, case: str) -> bool:
+        """Hands the worker its next case; false if it is gone already."""
         try:
-            self.requests.write(f"{operator}\n".encode())
+            self.requests.write(f"{case}\n".encode())
             self.requests.flush()
         except BrokenPipeError:
             return False
-        self.operator = operator
+        self.case = case
         self.sample, self.stage = 0, "samples"
         self.heard = self.started = time.monotonic()
         return True
@@ -106,7 +106,7 @@ class Worker:
         now = time.monotonic()
         if not self.ready:
             return f"did not start in {START_SECONDS:.0f} s" if now - self.started > START_SECONDS else ""
-        if self.operator is None:
+        if self.case is None:
             return ""
         if now - self.heard > self.settings.silence:
             return f"silent for {self.settings.silence:g} s"
@@ -144,7 +144,7 @@ class Worker:
 
 
 class Pool:
-    """Runs operators on several workers."""
+    """Runs cases on several workers."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -154,9 +154,9 @@ class Pool:
         self.done: deque[Result] = deque()
         self.torch = ""
 
-    def run(self, operators: Iterable[str]) -> Iterator[Result]:
-        """Checks `operators`; results come in the order in which they are had."""
-        self.waiting.extend(operators)
+    def run(self, cases: Iterable[str]) -> Iterator[Result]:
+        """Checks `cases`; results come in the order in which they are had."""
+        self.waiting.extend(cases)
         try:
             while self.waiting or self.busy():
                 self.fill()
@@ -171,8 +171,8 @@ class Pool:
             self.selector.close()
 
     def busy(self) -> list[Worker]:
-        """The workers that have an operator."""
-        return [worker for worker in self.workers if worker.operator is not None]
+        """The workers that have a case."""
+        return [worker for worker in self.workers if worker.case is not None]
 
     def fill(self) -> None:
         """Starts workers while there is work for them."""
@@ -189,10 +189,10 @@ class Pool:
             if "sample" in answer:
                 worker.sample, worker.stage = answer["sample"], answer["stage"]
             elif "result" in answer:
-                worker.operator = None
+                worker.case = None
                 self.done.append(Result.from_json(answer["result"]))
                 if answer["unwell"]:
-                    # What it failed with would be blamed on the operators after it.
+                    # What it failed with would be blamed on the cases after it.
                     self.retire(worker)
                     return
                 self.deal(worker)
@@ -205,7 +205,7 @@ class Pool:
             self.bury(worker)
 
     def deal(self, worker: Worker) -> None:
-        """Gives a worker its next operator."""
+        """Gives a worker its next case."""
         if self.waiting and worker.give(self.waiting[0]):
             self.waiting.popleft()
 
@@ -214,7 +214,7 @@ class Pool:
         how = self.retire(worker)
         if not worker.ready:
             raise Unusable(f"a worker ended before it was ready ({how}): {worker.last_words()}")
-        if worker.operator is not None:
+        if worker.case is not None:
             self.lose(worker, Outcome.CRASH, how)
 
     def end_overdue(self) -> None:
@@ -229,12 +229,12 @@ class Pool:
                 self.lose(worker, Outcome.HANG, reason)
 
     def lose(self, worker: Worker, outcome: Outcome, how: str) -> None:
-        """Notes the operator that took a worker down."""
-        assert worker.operator is not None, "only a worker at work loses an operator"
+        """Notes the case that took a worker down."""
+        assert worker.case is not None, "only a worker at work loses a case"
         error = f"sample {worker.sample} ({worker.stage}): {how}; {worker.last_words()}"
         seconds = round(time.monotonic() - worker.started, 3)
         samples = worker.sample + 1
-        result = Result(worker.operator, outcome, samples=samples, failed=1, error=error, seconds=seconds)
+        result = Result(worker.case, outcome, samples=samples, failed=1, error=error, seconds=seconds)
         self.done.append(result)
 
     def retire(self, worker: Worker) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep says of one operator, and how that travels between processes and into files.
+"""What a sweep says of one case, and how that travels between processes and into files.
 
 Imports neither torch nor the device: the parent process must outlive whatever they do.
 """
@@ -17,7 +17,7 @@ ERROR_LENGTH = 400
 
 
 class Outcome(str, enum.Enum):
-    """How an operator came out of the sweep."""
+    """How a case came out of the sweep."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -28,7 +28,7 @@ class Outcome(str, enum.Enum):
 
 @dataclass
 class Result:
-    """One operator's outcome; the counts are of samples."""
+    """One case's outcome; the counts are of samples."""
 
     name: str
     outcome: Outcome
@@ -64,9 +64,11 @@ class Sweep:
     torch: str
     results: list[Result]
     dtype: str = "float32"
+    samples: int | None = None
+    """How many samples of each case; None for all."""
 
     def count(self) -> Counter[Outcome]:
-        """How many operators had which outcome."""
+        """How many cases had which outcome."""
         return Counter(result.outcome for result in self.results)
 
     def save(self, path: Path) -> None:

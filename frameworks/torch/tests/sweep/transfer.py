@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.testing._internal.opinfo.core import SampleInput
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
-
-from .operator import Operator
-
 
 # The dtypes whose results have a reference, and the dtype that it is computed in.
 WIDER_THAN = {
@@ -53,31 +51,38 @@ class Arguments:
 class Transfer:
     """One copy of one sample; remembers the storages that it has copied."""
 
-    def __init__(self, device: torch.device, operator: Operator, wide: bool = False) -> None:
+    def __init__(self, device: torch.device, wide: bool = False, keeps_devices: bool = False) -> None:
         self.device = device
-        self.operator = operator
         self.wide = wide
+        self.keeps_devices = keeps_devices
         # Keyed by the storage object's address: the sample outlives the transfer, so that none is reused.
         self.bases: dict[tuple[int, torch.dtype], Tensor] = {}
 
-    def sample(self, sample: SampleInput) -> Arguments:
-        """The arguments of `sample` on this side."""
+    def sample(self, sample: SampleInput, host_arguments: bool = False) -> Arguments:
+        """The arguments of `sample` on this side; with `host_arguments` only the first of them."""
         kwargs = dict(sample.kwargs)
         # Names of devices are plain text and stand under this name only.
-        if kwargs.get("device") == "cpu" and not self.operator.keeps_devices:
+        if kwargs.get("device") == "cpu" and not self.keeps_devices:
             kwargs["device"] = self.device
-        given = pytree.tree_map(self.value, sample.input)
-        others = (sample.args, kwargs)
-        if not self.operator.host_arguments:
-            others = pytree.tree_map(self.value, others)
+        given = self.tree(sample.input)
+        others = (sample.args, kwargs) if host_arguments else self.tree((sample.args, kwargs))
         return Arguments(given, *others)
+
+    def tree(self, values: Any) -> Any:
+        """All of `values` on this side."""
+        return pytree.tree_map(self.value, values, is_leaf=lambda one: isinstance(one, PackedSequence))
 
     def value(self, value: Any) -> Any:
         """One argument on this side."""
+        if isinstance(value, PackedSequence):
+            # The sizes of its batches stay on the host, whatever the device.
+            return value._replace(data=self.value(value.data), **{
+                name: self.value(getattr(value, name)) for name in ("sorted_indices", "unsorted_indices")
+            })
         if isinstance(value, Tensor):
             with torch.no_grad():
                 return self.tensor(value).requires_grad_(value.requires_grad)
-        if isinstance(value, torch.device) and value.type == "cpu" and not self.operator.keeps_devices:
+        if isinstance(value, torch.device) and value.type == "cpu" and not self.keeps_devices:
             return self.device
         if isinstance(value, torch.Generator):
             return torch.Generator(self.device).manual_seed(value.initial_seed())

@@ -1,7 +1,7 @@
 """A worker of the sweep: `python -m sweep.worker --device D --catalog MODULE`, started by `pool.py`.
 
-Reads names of operators from its standard input, one a line, and answers in JSON, one object a line.
-Everything else that anything prints goes to the worker's log, so that no operator can garble the answers.
+Reads names of cases from its standard input, one a line, and answers in JSON, one object a line.
+Everything else that anything prints goes to the worker's log, so that no case can garble the answers.
 Leaves crashes and hangs to the parent.
 """
 
@@ -18,8 +18,14 @@ from typing import Any, TextIO
 
 import torch
 
-from .check import Check
+from .cases import Module, Operator, Optimizer
+from .module_check import ModuleCheck
+from .operator_check import OperatorCheck
+from .optimizer_check import OptimizerCheck
 from .result import Outcome
+
+
+CHECKS = {Operator: OperatorCheck, Module: ModuleCheck, Optimizer: OptimizerCheck}
 
 
 class Answers:
@@ -46,7 +52,7 @@ def take_over_stdout() -> TextIO:
 
 
 def unwell(device: torch.device) -> str:
-    """Why the device cannot be used for the next operator; empty if it can."""
+    """Why the device cannot be used for the next case; empty if it can."""
     try:
         total = (torch.ones(2, device=device) + 1).cpu().sum().item()
     except Exception as error:
@@ -58,9 +64,9 @@ def main() -> None:
     """Answers until the parent closes the standard input."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", required=True)
-    parser.add_argument("--catalog", required=True, help="module with a function operators(dtype)")
+    parser.add_argument("--catalog", required=True, help="module with a function cases(dtype)")
     parser.add_argument("--dtype", default="float32", help="dtype of the samples, by its name in torch")
-    parser.add_argument("--samples", type=int, help="how many samples of an operator; all if not given")
+    parser.add_argument("--samples", type=int, help="how many samples of a case; all if not given")
     options = parser.parse_args()
     answers = Answers(take_over_stdout())
     # The parent ends a hanging worker by SIGABRT: the log then shows where it hung.
@@ -68,15 +74,15 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     device = torch.device(options.device)
-    operators = importlib.import_module(options.catalog).operators(getattr(torch, options.dtype))
-    # Opens the device, so that a missing one is no operator's failure.
+    cases = importlib.import_module(options.catalog).cases(getattr(torch, options.dtype))
+    # Opens the device, so that a missing one is no case's failure.
     if reason := unwell(device):
         answers.send(unusable=reason)
         return
     answers.send(ready=True, torch=torch.__version__)
     for line in sys.stdin:
-        operator = operators[line.strip()]
-        result = Check(operator, device, answers.heartbeat, options.samples).run()
+        case = cases[line.strip()]
+        result = CHECKS[type(case)](case, device, answers.heartbeat, options.samples).run()
         reason = unwell(device) if result.outcome is Outcome.FAIL else ""
         answers.send(result=result.to_json(), unwell=reason)
 
