@@ -242,17 +242,15 @@ impl Lane {
                  the context of a queue whose native handle was asked for (CL_QUEUE_CONTEXT)"
             )));
         }
-        if properties & u64::from(cl::CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) != 0 {
+        if properties & cl::CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE != 0 {
             return Err(Fault::argument(format!(
                 "the cl_command_queue {raw:p} runs out of order: make it without \
                  CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE"
             )));
         }
         // SAFETY: a live queue, which `drop` releases.
-        cl::check(
-            unsafe { (cl.clRetainCommandQueue)(raw) },
-            "clRetainCommandQueue",
-        )?;
+        let retained = unsafe { (cl.clRetainCommandQueue)(raw) };
+        cl::check(retained, "clRetainCommandQueue")?;
         Ok(Self {
             open: Arc::clone(open),
             device: index,
@@ -260,7 +258,7 @@ impl Lane {
             timing: OnceLock::new(),
             fixed: AtomicBool::new(true),
             beside: OnceLock::new(),
-            profiled: properties & u64::from(cl::CL_QUEUE_PROFILING_ENABLE) != 0,
+            profiled: properties & cl::CL_QUEUE_PROFILING_ENABLE != 0,
         })
     }
 

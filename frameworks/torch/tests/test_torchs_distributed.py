@@ -29,7 +29,6 @@ TESTS = {
 SIZE = 3
 
 
-@pytest.mark.outrigger_only
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("family", TESTS)
 def test_torchs_own_tests_of_collectives(family: str, tmp_path: Path, device_type: str) -> None:
