@@ -269,7 +269,7 @@ impl Queue {
                 index: 0.into(),
                 home: AtomicPtr::default(),
                 owner: parking_lot::Mutex::new(None),
-                users: Count::new(0),
+                users: Count::new(1),
             },
         })
     }

@@ -24,6 +24,8 @@ tests! { "core.absent":
     pin: R26, absent Pin;
     /// With or without `peer`, bytes go from each device to each by way of the host.
     peer: R16 R24, absent Peer;
+    /// A queue has a native one that stays the same; without the group, handing it out is refused.
+    native_queue: R1 R55, absent NativeQueue;
     /// Host functions are taken as kernels, or refused with OTR_ERR_UNSUPPORTED and nothing written.
     host_kernels: R4, absent HostKernels Kernel;
     /// With or without `graph`, what is submitted to a queue that records nothing runs by itself.
@@ -145,6 +147,24 @@ fn peer(context: &Context) -> Verdict {
             );
         }
     }
+    bench.finish()
+}
+
+fn native_queue(context: &Context) -> Verdict {
+    let bench = Bench::new(context)?;
+    let queue = bench.queue()?;
+    if bench.driver().shares_native_queues() {
+        equal!(queue.native()?, queue.native()?, "asked again");
+    } else {
+        answers!(
+            queue.native(),
+            Code::UNSUPPORTED,
+            "a native queue without the group"
+        );
+    }
+    let memory = bench.memory(1000)?;
+    fill(&queue, memory, 1000, &[7])?;
+    equal!(read(&queue, memory, 1000)?, vec![7; 1000], "work goes on");
     bench.finish()
 }
 
