@@ -13,6 +13,7 @@ use libloading::Library;
 /// then one struct `arguments_t`. Function pointers of other pointer types are called alike here.
 const CALLER: &str = r"
 typedef void (*kernel_t)(void);
+#undef PLACE
 #define PLACE const otr_place_t*
 void otr_run(kernel_t kernel, const uint32_t* grid, const uint64_t* block, uint64_t n, uint64_t first, uint64_t step) {
   otr_place_t place = {{0, 0, 0}, {(i32)grid[0], (i32)grid[1], (i32)grid[2]}};
