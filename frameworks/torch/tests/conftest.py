@@ -126,6 +126,18 @@ def once(host_visible):
 
 
 @pytest.fixture
+def compiles(device):
+    """Skips a test where torch.compile cannot make kernels."""
+    from torch_outrigger.inductor.program import language
+
+    try:
+        language(device.index)
+    except NotImplementedError as error:
+        assert "its driver takes neither source nor functions of the host" in str(error)
+        pytest.skip("the driver takes no code that torch.compile makes")
+
+
+@pytest.fixture
 def timestamps(device):
     """Skips a test where the driver cannot tell when work ran."""
     import torch

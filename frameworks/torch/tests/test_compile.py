@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 
 @pytest.fixture(autouse=True)
-def fresh(device):
+def fresh(compiles):
     """No graph of another test is used."""
     torch._dynamo.reset()
 

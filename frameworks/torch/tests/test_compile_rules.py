@@ -12,7 +12,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 
 @pytest.fixture(autouse=True)
-def fresh(device):
+def fresh(compiles):
     """No graph of another test is used."""
     torch._dynamo.reset()
 

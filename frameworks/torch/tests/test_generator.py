@@ -217,7 +217,7 @@ def test_numbers_with_a_parameter_each(device, device_type):
     rates = torch.distributions.Gamma(torch.tensor([2.0], device=device, requires_grad=True), torch.ones(1, device=device))
     assert rates.rsample((3,)).device == device
     torch.poisson(torch.tensor([-1.0], device=device))
-    with pytest.raises(RuntimeError, match="expected rate to be non-negative"):
+    with pytest.raises(RuntimeError, match="expected rate to be non-negative|`poisson` failed: invalid argument"):
         torch.accelerator.synchronize()
 
 
