@@ -104,23 +104,17 @@ pub(crate) fn ensure_packages(
     stamp.write()
 }
 
-/// Makes an environment in `folder` where a wheel is installed, unless it is there. It has the packages of the project's own
-/// environment, and nothing that lies in the repository. Returns its Python.
+/// Makes an environment in `folder`, over what may be there, where a wheel is installed. It has the packages of the project's
+/// own environment, and nothing that lies in the repository.
 ///
 /// # Errors
 /// If it cannot be made.
-pub(crate) fn ensure_installed(
+pub(crate) fn install_wheel(
     workspace: &Workspace,
     folder: &Path,
     wheel: &Path,
-) -> anyhow::Result<PathBuf> {
+) -> anyhow::Result<()> {
     let base = base_python()?;
-    let python = folder.join("bin/python");
-    let stamp = Stamp::new(folder.join("stamp"), &[wheel.to_owned()], &base.version)?;
-    if stamp.is_current() {
-        return Ok(python);
-    }
-    base.check()?;
     let mut create = Command::new(&base.program);
     create.args(["-m", "venv", "--clear", "--without-pip"]);
     let title = format!("making the Python environment {}", folder.display());
@@ -131,12 +125,13 @@ pub(crate) fn ensure_installed(
     fs::write(own.join("torch.pth"), format!("{}\n", packages.display()))?;
     // pip of the project's environment, run by the Python of this one.
     let mut install = Command::new(workspace.python());
-    install.args(["-m", "pip", "--python"]).arg(&python);
+    install
+        .args(["-m", "pip", "--python"])
+        .arg(folder.join("bin/python"));
     install.args(["install", "--disable-pip-version-check", "--no-input"]);
     install.args(["--no-index", "--quiet"]).arg(wheel);
     shell::step(workspace, "installing the wheel", &mut install)?;
-    stamp.write()?;
-    Ok(python)
+    Ok(())
 }
 
 /// What installs packages into the environment in `folder`.

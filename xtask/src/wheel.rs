@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::dist;
-use crate::environment;
+use crate::environment::{self, Stamp};
 use crate::native::{self, DriverSpec};
 use crate::shell;
 use crate::workspace::Workspace;
@@ -93,8 +93,18 @@ pub(crate) fn torch(
     out: &Path,
     others: &[String],
 ) -> anyhow::Result<PathBuf> {
+    prepare(workspace)?;
+    pack(workspace, out, others)
+}
+
+/// Builds what the wheel has of the project's torch.
+fn prepare(workspace: &Workspace) -> anyhow::Result<()> {
     native::prepare(workspace)?;
-    dist::drivers(workspace, "release")?;
+    dist::drivers(workspace, "release")
+}
+
+/// [`torch`], of what has been built.
+fn pack(workspace: &Workspace, out: &Path, others: &[String]) -> anyhow::Result<PathBuf> {
     let tools = tools(workspace)?;
 
     let content = fresh(&workspace.target("xtask/wheel/content"))?;
@@ -152,7 +162,8 @@ pub(crate) fn torch(
     publish(&only_file(&fit)?, out)
 }
 
-/// A Python where the wheel of `torch-outrigger` is installed, as a user has it, on `driver` if one is named.
+/// A Python where the wheel of `torch-outrigger` is installed, as a user has it, on `driver` if one is named. It is packed
+/// and installed anew if something of it has changed.
 ///
 /// # Errors
 /// As [`run`].
@@ -160,11 +171,35 @@ pub(crate) fn python(
     workspace: &Workspace,
     driver: Option<&DriverSpec>,
 ) -> anyhow::Result<Command> {
-    let wheel = torch(workspace, &workspace.target("wheels"), &[])?;
+    prepare(workspace)?;
     let folder = workspace.target("xtask/installed");
-    let python = environment::ensure_installed(workspace, &folder, &wheel)?;
+    let python = folder.join("bin/python");
+    let stamp = Stamp::new(folder.join("stamp"), &content(workspace)?, ())?;
+    if !stamp.is_current() {
+        let wheel = pack(workspace, &workspace.target("wheels"), &[])?;
+        environment::install_wheel(workspace, &folder, &wheel)?;
+        stamp.write()?;
+    }
     let python = Command::new(python);
     Ok(native::with_release_build(workspace, python, driver))
+}
+
+/// What the wheel is made of, and the stamp of the environment whose packages it finds.
+fn content(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
+    let package = workspace.path("frameworks/torch");
+    let mut content =
+        environment::files_below(&package.join("torch_outrigger"), &["py", "h", "so"])?;
+    content.extend(environment::files_below(
+        &workspace.path("include"),
+        &["h", "hpp"],
+    )?);
+    let built = fs::read_dir(workspace.library_folder())?;
+    let libraries = built.filter_map(|entry| Some(entry.ok()?.path()));
+    content.extend(libraries.filter(|path| path.extension().is_some_and(|one| one == "so")));
+    content.extend(["setup.py", "pyproject.toml"].map(|name| package.join(name)));
+    content.push(workspace.path(".venv/outrigger-environment"));
+    content.sort();
+    Ok(content)
 }
 
 /// Packs `outrigger-cli` into `out`; its path.

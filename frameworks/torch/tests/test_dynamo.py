@@ -7,6 +7,7 @@ import torch
 from support import run_python
 from torch.autograd import profiler
 
+
 @pytest.mark.usefixtures("once")
 @pytest.mark.not_on_mtia("torch has an interface of its own for MTIA, and asks it for the device")
 @pytest.mark.parametrize("order", ["dynamo first", "device first"])

@@ -44,6 +44,7 @@ def activate() -> None:
     _distributed.register(types)
     if outrigger:
         _serve_outrigger(name)
+        _dynamo.register(name)
     if mtia:
         from . import _mtia
 
@@ -53,7 +54,6 @@ def activate() -> None:
 
 
 def _serve_outrigger(name: str) -> None:
-    from . import _dynamo
     from ._later import Later
 
     torch._register_device_module(name, Later(f"torch.{name}", lambda: _place(name)))
@@ -61,7 +61,6 @@ def _serve_outrigger(name: str) -> None:
         full = f"torch.{name}.{part}"
         sys.modules[full] = Later(full, lambda part=part: getattr(_place(name), part))
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    _dynamo.register(name)
 
 
 def _place(name: str) -> ModuleType:

@@ -19,7 +19,7 @@ from ._untraced import untraced
 
 __all__ = ["Kernel", "LocalMemory", "compile_kernel"]
 
-_LANGUAGES = {"opencl": 5, "cuda": 6}
+LANGUAGES = {"opencl": 5, "cuda": 6}
 """Numbers of formats, OTR_CODE_*."""
 
 _VALUE, _ADDRESS, _LOCAL = 0, 1, 2
@@ -164,17 +164,17 @@ def compile_kernel(
     where = _device(device)
     index = where.index
     taken = _C.device_info(index)["code_formats"]
-    known = [one for one, number in _LANGUAGES.items() if taken >> number & 1]
+    known = [one for one, number in LANGUAGES.items() if taken >> number & 1]
     if language is None:
         if not known:
             raise NotImplementedError(f"the driver of device {index} compiles no language")
         language = known[0]
-    if language not in _LANGUAGES:
-        raise ValueError(f"language {language!r} is unknown: it is one of {', '.join(map(repr, _LANGUAGES))}")
+    if language not in LANGUAGES:
+        raise ValueError(f"language {language!r} is unknown: it is one of {', '.join(map(repr, LANGUAGES))}")
     if language not in known:
         raise NotImplementedError(
             f"the driver of device {index} does not compile {language}; it compiles: {', '.join(known) or 'nothing'}"
         )
     options = options if isinstance(options, str) else " ".join(options)
-    handle = _C.kernel_compile(index, _LANGUAGES[language], source.encode(), options, name)
+    handle = _C.kernel_compile(index, LANGUAGES[language], source.encode(), options, name)
     return Kernel(handle, name, where)

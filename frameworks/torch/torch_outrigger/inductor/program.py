@@ -23,9 +23,10 @@ from typing import Any
 import torch
 
 from .. import _C
+from .._kernels import LANGUAGES
 
-_HOST_FUNCTION, _LANGUAGES = 1, (5, 6)
-"""Numbers of formats, OTR_CODE_*: OpenCL C and CUDA C are the languages."""
+_HOST_FUNCTION = 1
+"""Number of a format, OTR_CODE_HOST_FUNCTION."""
 
 _F64, _ATOMIC_64 = 0x2, 0x8
 """OTR_FEATURE_*."""
@@ -58,7 +59,7 @@ def has_atomic64(index: int) -> bool:
 def language(index: int) -> int | None:
     """The format of source that the driver of a device takes; None if its kernels are functions of the host."""
     info = _C.device_info(index)
-    for number in _LANGUAGES:
+    for number in LANGUAGES.values():
         if info["code_formats"] >> number & 1:
             return number
     if info["code_formats"] >> _HOST_FUNCTION & 1 or info["host_visible"]:
