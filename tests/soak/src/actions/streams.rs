@@ -71,10 +71,7 @@ fn shared(actor: &mut Actor) {
     let Ok(native) = made::<u64>(|out| call!(stream_native(stream, out))) else {
         return;
     };
-    let Ok(device) = made::<u32>(|out| call!(stream_device(stream, out))) else {
-        return;
-    };
-    // The stream may be gone by now: then its queue is none any more.
+    // The queue may be one of another device, and the stream may be gone by now: then its queue is none any more.
     let Ok(second) = made::<u64>(|out| call!(stream_from_native(device, native, out))) else {
         return;
     };
