@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from . import _C
+from ._lifetime import is_served
 from ._untraced import untraced
 
 __all__ = ["Kernel", "LocalMemory", "compile_kernel"]
@@ -136,7 +137,7 @@ def _device(device: torch.device | str | int | None) -> torch.device:
         found = torch.device(kind.type if kind is not None else "cpu", device)
     else:
         found = torch.device(device)
-    if found.type not in ("mtia", torch._C._get_privateuse1_backend_name()):
+    if not is_served(found.type):
         raise ValueError(f"kernels are compiled for devices of Outrigger, not for {found}")
     if found.index is None:
         found = torch.device(found.type, torch.accelerator.current_device_index())

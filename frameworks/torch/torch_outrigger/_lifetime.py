@@ -36,9 +36,14 @@ def device_type() -> str:
     return _types[0]
 
 
+def is_served(device_type: str) -> bool:
+    """Whether devices of this type are Outrigger's."""
+    return device_type in _types
+
+
 def is_initialized() -> bool:
     """Whether the runtime has started in this process."""
-    return _started_in == os.getpid() or ("mtia" in _types and torch.mtia.is_initialized())
+    return _started_in == os.getpid() or (is_served("mtia") and torch.mtia.is_initialized())
 
 
 def _is_in_bad_fork() -> bool:
@@ -107,7 +112,7 @@ def device_index(device: DeviceLike) -> int:
     if isinstance(device, str):
         device = torch.device(device)
     if isinstance(device, torch.device):
-        if device.type not in _types:
+        if not is_served(device.type):
             raise ValueError(f"expected a device of type {' or '.join(_types)}, got {device}")
         if device.index is None:
             return torch.accelerator.current_device_index()

@@ -14,10 +14,9 @@ from torch._inductor.codegen.common import pointwise_overrides_data
 from torch._inductor.ir import IRNode, TensorBox
 from torch.utils import _pytree as pytree
 
+from .._lifetime import is_served
 from . import config
 from .types import MEMORY
-
-_OURS = ("mtia", torch._C._get_privateuse1_backend_name())
 
 aten = torch.ops.aten
 
@@ -29,7 +28,7 @@ def _is_ours(value: Any) -> bool:
     device = getattr(value, "device", None)
     if isinstance(value, (IRNode, TensorBox)):
         device = value.get_device()
-    return isinstance(device, torch.device) and device.type in _OURS
+    return isinstance(device, torch.device) and is_served(device.type)
 
 
 def _any_ours(*arguments: Any) -> bool:
@@ -109,7 +108,7 @@ def _unsupported(stock: Callable[..., bool]) -> Callable[..., bool]:
     """Says of a tensor that its dtype has no text for its device."""
 
     def answer(tensor: Any, *rest: Any, **more: Any) -> bool:
-        if isinstance(tensor, torch.Tensor) and tensor.device.type in _OURS:
+        if isinstance(tensor, torch.Tensor) and _is_ours(tensor):
             if tensor.dtype not in MEMORY:
                 return True
             if tensor.dtype == torch.float64:

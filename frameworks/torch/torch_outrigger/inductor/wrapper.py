@@ -13,7 +13,7 @@ from torch._inductor.codegen.common import DeviceOpOverrides
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
 
-_OURS = ("mtia", torch._C._get_privateuse1_backend_name())
+from .._lifetime import is_served
 
 
 class Wrapper(PythonWrapperCodegen):
@@ -69,7 +69,7 @@ class Wrapper(PythonWrapperCodegen):
     def _generate_kernel_call_helper(
         self, kernel_name: str, call_args: Any, *, device: Any = None, triton: bool = True, **rest: Any
     ) -> None:
-        if device is not None and device.type in _OURS and not triton:
+        if device is not None and is_served(device.type) and not triton:
             self.writeline(f"{kernel_name}({', '.join(str(one) for one in call_args)})")
             return
         super()._generate_kernel_call_helper(kernel_name, call_args, device=device, triton=triton, **rest)
@@ -77,7 +77,7 @@ class Wrapper(PythonWrapperCodegen):
     def make_allocation(
         self, name: Any, device: Any, dtype: Any, shape: Any, stride: Any, allocation_shape: Any = None, is_pinned: bool = False
     ) -> str:
-        if device.type not in _OURS:
+        if not is_served(device.type):
             return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
         self._write_allocator()
         sizes = self.codegen_python_shape_tuple(shape)
