@@ -24,6 +24,10 @@ def metrics(suite: str, subjects: Subjects | None) -> Iterable[Metric]:
         from . import models
 
         return models.metrics()
+    if suite == "compile":
+        from . import compile
+
+        return compile.metrics()
     if subjects is None:
         raise SystemExit(f"error: the suite {suite} needs --subjects")
     if suite == "stream":
@@ -46,7 +50,7 @@ def metrics(suite: str, subjects: Subjects | None) -> Iterable[Metric]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="benches", description=__doc__)
-    parser.add_argument("suites", nargs="+", choices=["eager", "models", "stream", "graph", "ops", "driver"])
+    parser.add_argument("suites", nargs="+", choices=["eager", "models", "compile", "stream", "graph", "ops", "driver"])
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--only", default="", help="metrics to measure, separated by commas")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="blocks per subject that count")

@@ -62,8 +62,8 @@ class Metric:
     """One comparison. `contest` makes the subjects ready, Outrigger among them; `figure` turns the times of
     a subject's parts into its figure; `around` is what the machine does meanwhile, and what shares the CPUs
     with other work needs longer blocks. `known` are figures that stand beside those of the peers and that nobody
-    has to measure, such as the ideal. What takes seconds has `most_rounds`. Where one program measures all subjects it
-    is `program`."""
+    has to measure, such as the ideal. What takes seconds has `most_rounds`, and what cannot be repeated is not
+    `warmed_up`. Where one program measures all subjects it is `program`."""
 
     name: str
     contest: Callable[[], dict[str, Parts | Missing]]
@@ -75,6 +75,7 @@ class Metric:
     block_seconds: float = BLOCK_SECONDS
     known: dict[str, float] = field(default_factory=dict)
     most_rounds: int = sys.maxsize
+    warmed_up: bool = True
     program: str | None = None
 
 
@@ -184,13 +185,14 @@ def take_turns(metric: Metric, contest: dict[str, Parts | Missing], rounds: int)
             continue
         try:
             repetitions[name] = {
-                part: calibrate(timer, metric.block_seconds) for part, timer in parts.items()
+                part: calibrate(timer, metric.block_seconds) if metric.warmed_up else 1 for part, timer in parts.items()
             }
             subjects[name] = parts
         except SubjectFailure as failure:
             outcome.missing[name] = str(failure)
     figures: dict[str, list[float]] = {name: [] for name in subjects}
-    for turn in range(WARM_UP_ROUNDS + rounds):
+    idle = WARM_UP_ROUNDS if metric.warmed_up else 0
+    for turn in range(idle + rounds):
         # Every other round goes backwards, so that nobody always runs after the same neighbour.
         for name in list(subjects) if turn % 2 else list(reversed(subjects)):
             try:
@@ -202,7 +204,7 @@ def take_turns(metric: Metric, contest: dict[str, Parts | Missing], rounds: int)
                 outcome.missing[name] = str(failure)
                 del subjects[name]
                 continue
-            if turn >= WARM_UP_ROUNDS:
+            if turn >= idle:
                 figures[name].append(metric.figure(seconds))
     outcome.figures = {name: median(figures[name]) for name in subjects} | metric.known
     return outcome

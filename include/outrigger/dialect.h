@@ -63,7 +63,7 @@
 #define OUTRIGGER_DIALECT_H
 
 /* Grows with every change that a text can see. Whoever keeps compiled code has it in the key. */
-#define OTR_DIALECT_VERSION 3
+#define OTR_DIALECT_VERSION 4
 
 #ifndef OTR_TASKS
 #define OTR_TASKS 0

@@ -45,6 +45,8 @@ enum Suite {
     Eager,
     /// Models of public libraries, eager and replayed, against CPU tensors
     Models,
+    /// torch.compile: training steps, launches, first starts, against CPU tensors under stock Inductor
+    Compile,
     /// Launches, events and hops between streams through the C ABI, against OpenCL on the CPU
     Stream,
     /// Capture, replay, rebinding and update of graphs, against other libraries that replay graphs on
@@ -66,6 +68,7 @@ impl Suite {
         match self {
             Self::Eager => "eager",
             Self::Models => "models",
+            Self::Compile => "compile",
             Self::Stream => "stream",
             Self::Graph => "graph",
             Self::Ops => "ops",
@@ -77,7 +80,10 @@ impl Suite {
 
     /// True if PyTorch takes part.
     fn has_torch(self) -> bool {
-        matches!(self, Self::Eager | Self::Models | Self::Graph)
+        matches!(
+            self,
+            Self::Eager | Self::Models | Self::Compile | Self::Graph
+        )
     }
 }
 
@@ -140,11 +146,14 @@ fn python(
     python.args(suites.iter().map(|suite| suite.name()));
     let of_peers = suites
         .iter()
-        .any(|suite| !matches!(suite, Suite::Eager | Suite::Models | Suite::Driver));
+        .any(|suite| matches!(suite, Suite::Stream | Suite::Graph | Suite::Ops));
     let of_driver = suites.contains(&Suite::Driver);
     if of_peers || of_driver {
         let subjects = programs::prepare(workspace, of_peers, of_driver)?;
         python.arg("--subjects").arg(subjects);
+    }
+    if suites.contains(&Suite::Compile) {
+        native::opencl_driver(workspace)?;
     }
     if let Some(file) = json {
         python.arg("--json").arg(file);

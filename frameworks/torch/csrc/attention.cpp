@@ -11,6 +11,7 @@
 #include "schema_call.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
@@ -77,9 +78,8 @@ std::optional<std::pair<at::Tensor, at::Tensor>> on_driver(
     return std::nullopt;
   }
   const bool wide = query.scalar_type() == c10::ScalarType::Double;
-  // As torch's kernels lay it out: the heads of one place stand together.
-  const at::Tensor out = empty_on(
-      query.device(), {query.size(0), query.size(2), query.size(1), value.size(3)}, query.scalar_type()).transpose(1, 2);
+  // The layout of torch's own kernels, which fake tensors have.
+  const at::Tensor out = empty_like_on(query, query.scalar_type());
   const at::Tensor sums = empty_on(
       query.device(), {query.size(0), query.size(1), query.size(2)},
       wide ? c10::ScalarType::Double : c10::ScalarType::Float);
@@ -91,6 +91,19 @@ std::optional<std::pair<at::Tensor, at::Tensor>> on_driver(
   call.output(out);
   call.output(sums);
   return call.run(op, query.device()) ? std::make_optional(std::make_pair(out, sums)) : std::nullopt;
+}
+
+// A gradient with the strides of what it belongs to, as the driver's operator gives it.
+at::Tensor laid_out_like(const at::Tensor& gradient, const at::Tensor& like) {
+  const bool dense = like.is_non_overlapping_and_dense();
+  const auto strides = dense ? like.strides().vec() : at::infer_dense_strides(like.sizes(), like.strides());
+  if (gradient.strides() == at::IntArrayRef(strides)) {
+    return gradient;
+  }
+  at::Tensor result = gradient.device().is_cpu()
+      ? at::detail::empty_strided_cpu(like.sizes(), strides, gradient.scalar_type())
+      : empty_like_on(like, gradient.scalar_type());
+  return result.copy_(gradient);
 }
 
 using Attention = std::tuple<
@@ -106,7 +119,7 @@ std::pair<at::Tensor, at::Tensor> on_host(
         stack, query, key, value, dropout, causal, additive(bias, query.scalar_type()), scale);
     record_on_host(
         "aten::_scaled_dot_product_flash_attention_for_cpu", "", &stack, query.device(), record.name());
-    return {stack[0].toTensor(), stack[1].toTensor()};
+    return {stack[0].toTensor(), stack[1].toTensor().contiguous()};
   }
   HostScope scope(query.device());
   record.start();
@@ -116,7 +129,7 @@ std::pair<at::Tensor, at::Tensor> on_host(
   const auto [out, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
       scope.to_host(query, false), scope.to_host(key, false), scope.to_host(value, false), dropout, causal,
       additive(scope.to_host(bias, false), query.scalar_type()), scale);
-  const std::pair<at::Tensor, at::Tensor> result(scope.to_device(out), scope.to_device(sums));
+  const std::pair<at::Tensor, at::Tensor> result(scope.to_device(out), scope.to_device(sums.contiguous()));
   record.staged(scope.staged_bytes());
   return result;
 }
@@ -168,7 +181,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
         stack, grad, query, key, value, out, logsumexp, dropout, causal, additive(mask, query.scalar_type()), scale);
     record_on_host(
         "aten::_scaled_dot_product_flash_attention_for_cpu_backward", "", &stack, query.device(), record.name());
-    return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor(), at::Tensor()};
+    return {
+        laid_out_like(stack[0].toTensor(), query), laid_out_like(stack[1].toTensor(), key),
+        laid_out_like(stack[2].toTensor(), value), at::Tensor()};
   }
   HostScope scope(query.device());
   record.start();
@@ -179,8 +194,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
   const auto [grad_query, grad_key, grad_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       host(grad), host(query), host(key), host(value), host(out), host(logsumexp), dropout, causal,
       additive(host(mask), query.scalar_type()), scale);
+  const auto back = [&](const at::Tensor& gradient, const at::Tensor& like) {
+    return scope.to_device(laid_out_like(gradient, like));
+  };
   std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> result(
-      scope.to_device(grad_query), scope.to_device(grad_key), scope.to_device(grad_value), at::Tensor());
+      back(grad_query, query), back(grad_key, key), back(grad_value, value), at::Tensor());
   record.staged(scope.staged_bytes());
   return result;
 }

@@ -92,6 +92,25 @@ class Program:
         return (*full[-3:], *results)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_attention_of_any_layout(device, order, dtype):
+    def causal(*inputs):
+        return F.scaled_dot_product_attention(*inputs, is_causal=True)
+
+    def with_gradients(function, inputs):
+        inputs = [one.requires_grad_() for one in inputs]
+        out = function(*inputs)
+        return (out, *torch.autograd.grad(out.pow(3).sum(), inputs))
+
+    sizes = [(2, 4, 6, 8)[one] for one in order]
+    given = [torch.randn(sizes, dtype=dtype).permute(order) for _ in range(3)]
+    agree(lambda *inputs: causal(*inputs).transpose(1, 2).flatten(2) * 2, *given, device=device)
+    found = with_gradients(torch.compile(causal), [one.to(device) for one in given])
+    for one, other in zip(found, with_gradients(causal, given), strict=True):
+        same(one, other, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs(device, seed):
     program = Program(seed)

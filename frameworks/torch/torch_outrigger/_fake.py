@@ -31,6 +31,23 @@ def _add_to(module: ModuleType, name: str) -> None:
 
         module.op_implementations_dict[overload] = convolution
 
+    overload = aten._scaled_dot_product_fused_attention_overrideable.default
+    other = module.op_implementations_dict.get(overload, lambda *args, **kwargs: NotImplemented)
+
+    def attention(fake_mode: Any, func: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if query.fake_device.type != name:
+            return other(fake_mode, func, query, key, value, *args, **kwargs)
+        batch, heads, length, _ = query.shape
+        wide = query.dtype == torch.float64
+        with fake_mode:
+            out = torch.empty_like(query)
+            # torch assumes f32 for those of f64, too.
+            sums = query.new_empty((batch, heads, length), dtype=torch.float64 if wide else torch.float32)
+            none = query.new_empty((0,), dtype=torch.int64)
+        return out, sums, none, none, length, key.size(2), none, none, none
+
+    module.op_implementations_dict[overload] = attention
+
 
 def register(name: str) -> None:
     """Corrects what is assumed of the device type `name`, now or when torch makes its first fake tensor."""
