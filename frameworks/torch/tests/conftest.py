@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", choices=("outrigger", "mtia"), default=default, help="the torch device type to test")
     parser.addoption("--sweep-dtype", default="float32", metavar="DTYPE", help="dtype of the sweep's samples")
     parser.addoption("--all-models", action="store_true", help="all models of test_models.py, on any driver")
+    parser.addoption("--compile-share", metavar="K/N", help="a part of the operators that torch.compile is tested with")
     parser.addoption("--sweep-samples", type=int, metavar="N", help="samples of each operator in the sweep; all if not given")
 
 

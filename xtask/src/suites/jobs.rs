@@ -392,6 +392,18 @@ const fn models(name: &'static str, driver: &'static str) -> Job {
     Job::new(Suite::Torch, name, work, 60).only(Tier::Everything)
 }
 
+/// Operators through torch.compile, and what else is compiled where there are more files.
+const fn compiled(name: &'static str, driver: &'static str, files: &'static [&'static str]) -> Job {
+    let work = Work::Torch {
+        driver,
+        device: "outrigger",
+        files,
+    };
+    Job::new(Suite::Torch, name, work, 300)
+        .narrow()
+        .only(Tier::Everything)
+}
+
 const fn fuzz(name: &'static str, seconds: u32, tier: Tier) -> Job {
     let work = Work::Fuzz { seconds };
     Job::new(Suite::Fuzz, name, work, 150 + 5 * seconds)
@@ -418,7 +430,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 69] = [
+static JOBS: [Job; 72] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -549,6 +561,26 @@ static JOBS: [Job; 69] = [
     graphs("graphs intel", INTEL),
     torch("torch opencl", OPENCL, "outrigger").only(Tier::Everything),
     torch("torch intel", INTEL, "outrigger").only(Tier::Everything),
+    compiled(
+        "compile 1 of 2",
+        UNIFIED,
+        &["test_compile_operators.py", "--compile-share=0/2"],
+    ),
+    compiled(
+        "compile 2 of 2",
+        UNIFIED,
+        &["test_compile_operators.py", "--compile-share=1/2"],
+    ),
+    compiled(
+        "compile opencl",
+        OPENCL,
+        &[
+            "test_compile.py",
+            "test_compile_rules.py",
+            "test_compile_operators.py",
+            "--compile-share=0/10",
+        ],
+    ),
     torch("torch mtia", UNIFIED, "mtia"),
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
     torch("torch both", UNIFIED, "both").only(Tier::Everything),
