@@ -174,6 +174,13 @@ def test_layouts_are_those_of_eager_execution(device):
         assert compiled.stride() == F.conv2d(images, weights).stride()
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("sizes", [(200, 100), (100, 200), (1024, 67), (3, 200, 65)])
+def test_rows_of_one_operand_are_columns_of_another(device, sizes, dynamic):
+    x, y = torch.randn(sizes), torch.randn(*sizes[:-2], sizes[-1], sizes[-2])
+    agree(lambda x, y: x.transpose(-1, -2) * 2 + y, x, y, device=device, dynamic=dynamic)
+
+
 def words_and_following(*shapes):
     return [tuple(torch.randint(0, 50, shape) for _ in range(2)) for shape in shapes]
 

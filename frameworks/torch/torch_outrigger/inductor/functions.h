@@ -41,6 +41,56 @@
 #define OTR_SCRATCH(T, name) OTR_SHARED(T, name, OTR_GROUP_SIZE);
 #endif
 
+/* Where rows of one operand are columns of another, positions go through tiles of rows and columns: what a cache line of
+ * either operand has is used while it is there. OTR_TILES is OTR_SPANS in that order, and `left` says how many columns of
+ * the tile follow in the row. */
+#define OTR_TILE_ROWS 64
+typedef struct {
+  i64 top, height, start, columns, width, row, column, left;
+} otr_tile_t;
+OTR_FUNCTION otr_tile_t otr_tiled(i64 at, i64 rows, i64 length, i64 columns) {
+  otr_tile_t tile;
+  i64 rest, done;
+  tile.top = at / (OTR_TILE_ROWS * length) * OTR_TILE_ROWS;
+  tile.height = otr_min_i64(OTR_TILE_ROWS, rows - tile.top);
+  rest = at - tile.top * length;
+  tile.start = rest / (tile.height * columns) * columns;
+  tile.columns = columns;
+  tile.width = otr_min_i64(columns, length - tile.start);
+  rest -= tile.start * tile.height;
+  done = rest % tile.width;
+  tile.row = tile.top + rest / tile.width;
+  tile.column = tile.start + done;
+  tile.left = tile.width - done;
+  return tile;
+}
+#if OTR_GROUP_SIZE == 1
+/* The place behind a whole row of the tile. */
+OTR_FUNCTION otr_tile_t otr_next_row(otr_tile_t tile, i64 rows, i64 length) {
+  tile.row++;
+  if (tile.row == tile.top + tile.height) {
+    tile.start += tile.width;
+    if (tile.start == length) {
+      tile.start = 0;
+      tile.top += tile.height;
+      tile.height = otr_min_i64(OTR_TILE_ROWS, rows - tile.top);
+    }
+    tile.width = otr_min_i64(tile.columns, length - tile.start);
+    tile.row = tile.top;
+  }
+  tile.column = tile.start;
+  tile.left = tile.width;
+  return tile;
+}
+#define OTR_TILES(first, last, rows, length, columns) \
+  otr_tile_t otr_tile = otr_tiled(first, rows, length, columns); \
+  for (i64 otr_at = (first), otr_count = 0; otr_at < (last); otr_at += otr_count, otr_tile = otr_next_row(otr_tile, rows, length))
+#define OTR_TILE(rows, length, columns) otr_tile
+#else
+#define OTR_TILES(first, last, rows, length, columns) OTR_SPANS(first, last)
+#define OTR_TILE(rows, length, columns) otr_tiled(otr_at, rows, length, columns)
+#endif
+
 /* ---- Checks ----
  *
  * An index out of bounds is not used. In plain C the kernel says that there was one, and its stream fails. */

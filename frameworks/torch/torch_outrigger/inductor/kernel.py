@@ -35,6 +35,13 @@ LEAST_ROW, LEAST_SERIAL_ROW = 64, 8
 """A group folds rows that are at least so long, where neighbours in memory are in the same row: a group of many items,
 and one that a thread runs."""
 
+LEAST_APART = 8
+"""Elements between neighbours in a row of an operand that is transposed, at least."""
+
+TILE_COLUMNS, CROWDED_COLUMNS = 64, 8
+CACHE_WAY = 4096
+"""Bytes from line to line of one set, in caches of the first level."""
+
 MOST_LANES = 64
 """Lanes of a thread that runs a group: what it keeps for each of them fits into its registers."""
 
@@ -94,6 +101,7 @@ class Kernel(SIMDKernel):
         self.outside: OrderedSet[CSEVariable] = OrderedSet()
         self.scratch: dict[str, str] = {}
         self.count = 0
+        self.position = "OTR_HERE(otr_at)"
         self.lanes = self._lanes() if self.by_row else MOST_LANES
 
     @property
@@ -379,6 +387,21 @@ class Kernel(SIMDKernel):
     def _numel(self, root: Any) -> str:
         return f"{root.prefix}numel"
 
+    def _tile_columns(self) -> int:
+        """The columns of a tile, where neighbours in a row are neighbours in memory for one operand, and those in a column for
+        another; 0 elsewhere."""
+        along, columns = False, 0
+        for node in self.features.scheduler_nodes():
+            for dep in (*node.read_writes.reads, *node.read_writes.writes):
+                if getattr(dep, "var_names", ()):
+                    *others, last = V.graph.sizevars.stride_hints(dep.index, dep.var_names)
+                    along |= last == 1
+                    if last >= LEAST_APART and 1 in others:
+                        # Lines that are so far apart are in one set of a cache.
+                        crowded = last * V.graph.get_dtype(dep.name).itemsize % CACHE_WAY == 0
+                        columns = CROWDED_COLUMNS if crowded else columns or TILE_COLUMNS
+        return columns if along else 0
+
     def _spans(self, root: Any, first: str, last: str, has_slots: bool) -> tuple[list[str], sympy.Expr]:
         """The lines that begin spans of a dimension, and the length of their rows."""
         length = self._length(root)
@@ -386,6 +409,16 @@ class Kernel(SIMDKernel):
         if length is root.numel or V.graph.sizevars.statically_known_equals(length, root.numel):
             lines.append("  const i64 otr_column = otr_at;")
             most = f"{last} - otr_at"
+        elif not self.features.is_reduction() and (columns := self._tile_columns()):
+            text = self.kexpr(self.rename_indexing(length))
+            lines = [
+                f"const i64 otr_length = {text}, otr_rows = {self._numel(root)} / otr_length;",
+                f"OTR_TILES({first}, {last}, otr_rows, otr_length, {columns}) {{",
+                f"  const otr_tile_t otr_here = OTR_TILE(otr_rows, otr_length, {columns});",
+                "  const i64 otr_row = otr_here.row, otr_column = otr_here.column;",
+            ]
+            most = f"otr_min_i64(otr_here.left, {last} - otr_at)"
+            self.position = "otr_row * otr_length + OTR_HERE(otr_column)"
         else:
             text = self.kexpr(self.rename_indexing(length))
             lines.append(f"  const i64 otr_row = otr_at / ({text}), otr_column = otr_at - otr_row * ({text});")
@@ -457,7 +490,7 @@ class Kernel(SIMDKernel):
     def _root_index(self, code: IndentedBuffer, root: Any, text: str) -> None:
         names = [e.name for e in self.range_tree_nodes.values() if e.root is root]
         if re.search(rf"\b{root.name}\b", text) or names:
-            code.writeline(f"const i64 {root.name} = OTR_HERE(otr_at);")
+            code.writeline(f"const i64 {root.name} = {self.position};")
             code.writeline(f"(void){root.name};")
 
     def _by_item(self, code: IndentedBuffer, sections: list[Section], x: Any, r: Any) -> None:
