@@ -1,6 +1,6 @@
 """The data of the two models: scikit-learn's handwritten digits, and a text that this machine has.
 
-Nothing is downloaded. Every batch is made on the CPU from a seeded generator, so that both runs of a
+Nothing is downloaded. Every batch is made on the CPU from a seeded generator, so that all runs of a
 model see the same numbers.
 """
 

@@ -34,6 +34,17 @@ def open_device(name: str) -> torch.device:
     return torch.device(name, 0)
 
 
+def can_compile(device: torch.device) -> bool:
+    """Whether torch.compile can make kernels for `device`: its driver takes source or functions of the host."""
+    from torch_outrigger.inductor.program import language
+
+    try:
+        language(device.index)
+    except NotImplementedError:
+        return False
+    return True
+
+
 def sample_memory(device: torch.device, label: str) -> MemorySample:
     """What the allocator of `device` holds now."""
     return MemorySample(

@@ -1,6 +1,6 @@
 """The two models of the demo, in plain PyTorch: a small CNN and a GPT-like character model.
 
-They name no device and contain no dropout: both runs of a model must compute the same numbers.
+They name no device and contain no dropout: all runs of a model must compute the same numbers.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import torch
 
 from .device import MemorySample
 from .trace import MemoryMoment
-from .train import COMPARED_STEPS, REPLAY_TOLERANCE, TOLERANCE, Pair
+from .train import COMPARED_STEPS, REPLAY_TOLERANCE, TOLERANCE, Pair, Run
 
 
 @dataclass
@@ -31,12 +31,11 @@ class Result:
 
     def failures(self) -> list[str]:
         """What was demanded of this model and not met, in words."""
-        found = []
-        if not self.pair.agrees():
-            found.append(
-                f"{self.pair.name}: a loss of the first {COMPARED_STEPS} steps differs from the CPU's by "
-                f"{self.pair.max_relative_difference():.1e}, more than {TOLERANCE:.0e}"
-            )
+        found = [
+            f"{self.pair.name}: a loss of the first {COMPARED_STEPS} {run}steps differs from the CPU's by "
+            f"{difference:.1e}, more than {TOLERANCE:.0e}"
+            for run, difference in self.pair.differing().items()
+        ]
         if self.pair.replay_difference() > REPLAY_TOLERANCE:
             found.append(
                 f"{self.pair.name}: a loss of the replayed steps differs from that of the eager ones by "
@@ -64,6 +63,9 @@ class Result:
             "replay_max_rel_loss_diff": self.pair.replay_difference(),
             "peak_bytes": self.peak_bytes,
         }
+        if (compiled := self.pair.compiled) is not None:
+            fields["compiled_ms"] = compiled.milliseconds_per_step()
+            fields["compiled_max_rel_loss_diff"] = self.pair.max_relative_difference(compiled)
         if replayed.captured_loss is not None:
             fields["graph"] = replayed.graph.info()
         if self.accuracy is not None:
@@ -129,12 +131,17 @@ class Report:
                 *(f"{result.pair.max_relative_difference():.1e}" for result in self.results),
             ],
             [
+                f"largest loss difference, {COMPARED_STEPS} steps compiled",
+                *(compiled_difference_cell(result.pair) for result in self.results),
+            ],
+            [
                 "largest loss difference, replayed to eager",
                 *(f"{result.pair.replay_difference():.1e}" for result in self.results),
             ],
             ["ms per step (CPU, ratio)", *(time_cell(result.pair) for result in self.results)],
-            ["ms per step replayed (of eager, of CPU)", *(replay_cell(result.pair) for result in self.results)],
-            ["peak device memory, both runs", *(f"{result.peak_bytes / 2**20:.1f} MiB" for result in self.results)],
+            ["ms per step replayed (of eager, of CPU)", *(ratios_cell(result.pair, result.pair.replayed) for result in self.results)],
+            ["ms per step compiled (of eager, of CPU)", *(ratios_cell(result.pair, result.pair.compiled) for result in self.results)],
+            ["peak device memory, all runs", *(f"{result.peak_bytes / 2**20:.1f} MiB" for result in self.results)],
         ]
         lines = [*aligned(rows), "", f"where operators ran, in {TIMED_STEPS} steps of each model:"]
         head = ["", "calls", "ms", "MiB staged"]
@@ -171,11 +178,18 @@ def time_cell(pair: Pair) -> str:
     return f"{device:.2f} ({cpu:.2f}, {device / cpu:.2f}x)"
 
 
-def replay_cell(pair: Pair) -> str:
-    """The replayed time per step, and its ratios to the eager one and to the CPU's."""
-    replayed = pair.replayed.milliseconds_per_step()
+def ratios_cell(pair: Pair, run: Run | None) -> str:
+    """The time per step of a run, and its ratios to the eager one and to the CPU's."""
+    if run is None:
+        return "-"
+    mine = run.milliseconds_per_step()
     eager, cpu = pair.on_device.milliseconds_per_step(), pair.on_cpu.milliseconds_per_step()
-    return f"{replayed:.2f} ({replayed / eager:.2f}x, {replayed / cpu:.2f}x)"
+    return f"{mine:.2f} ({mine / eager:.2f}x, {mine / cpu:.2f}x)"
+
+
+def compiled_difference_cell(pair: Pair) -> str:
+    """How far compiled losses are from the CPU's, or a dash where nothing is compiled."""
+    return "-" if pair.compiled is None else f"{pair.max_relative_difference(pair.compiled):.1e}"
 
 
 def aligned(rows: list[list[str]]) -> list[str]:
@@ -191,7 +205,7 @@ def aligned(rows: list[list[str]]) -> list[str]:
 
 
 def plot_losses(pairs: list[Pair], path: Path) -> None:
-    """Above: the losses of both runs. Below: their relative difference, with the bar."""
+    """Above: the losses of all runs. Below: their relative difference, with the bar."""
     figure, axes = plt.subplots(2, len(pairs), figsize=(6 * len(pairs), 7), squeeze=False, sharex="col")
     for column, pair in enumerate(pairs):
         steps = range(1, len(pair.on_device.losses) + 1)
@@ -199,6 +213,8 @@ def plot_losses(pairs: list[Pair], path: Path) -> None:
         upper.plot(steps, pair.on_cpu.losses, label="CPU tensors", linewidth=3, alpha=0.4)
         upper.plot(steps, pair.on_device.losses, label=str(pair.on_device.device), linewidth=1)
         upper.plot(steps, pair.replayed.losses, label="replayed", linewidth=1, linestyle=":")
+        if pair.compiled is not None:
+            upper.plot(steps, pair.compiled.losses, label="compiled", linewidth=1, linestyle="--")
         upper.set(title=pair.name, ylabel="loss")
         upper.legend()
         # A difference of exactly 0 has no place on a logarithmic axis: show it as one rounding error.

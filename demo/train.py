@@ -1,5 +1,5 @@
-"""Trains one model three times in lockstep and compares every loss: on the device in eager mode, on the
-device with the whole step as a graph that is replayed, and on CPU tensors.
+"""Trains one model four times in lockstep and compares every loss: on the device in eager mode, on the
+device with the whole step as a graph that is replayed, on the device compiled, and on CPU tensors.
 
 A step of the device includes the copy of its batch and ends with the loss on the host, so its time is
 the whole time that a user would wait.
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch_outrigger import graphs
 
 from .data import Batch
+from .device import can_compile
 
 # Losses of these first steps must agree. After some more steps two runs may part even if they differ by rounding alone:
 # a ReLU or a maximum that is almost a tie goes another way in one of them.
@@ -27,7 +28,7 @@ TOLERANCE = 1e-5  # largest relative difference of a loss
 NO_NUMBER = 1e9  # the difference of a loss that is not finite; JSON has no infinity
 WARM_UP_STEPS = 5  # not counted in the time per step
 EAGER_STEPS = 3  # before the step is captured; they make the optimizer's state
-REPLAY_TOLERANCE = 1e-6  # largest relative difference between the losses of both runs of the device
+REPLAY_TOLERANCE = 1e-6  # largest relative difference between the losses of the eager and the replayed run
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 MakeOptimizer = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
@@ -35,7 +36,7 @@ MakeOptimizer = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
 
 @dataclass
 class Run:
-    """One of the two runs: a model with its optimizer on one device, and what its steps gave."""
+    """One of the runs: a model with its optimizer on one device, and what its steps gave."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -91,32 +92,34 @@ class ReplayedRun(Run):
 
 @dataclass
 class Pair:
-    """The same training on the device, eagerly and replayed, and on CPU tensors."""
+    """The same training on the device, eagerly, replayed and compiled, and on CPU tensors."""
 
     name: str
     on_device: Run
     on_cpu: Run
     replayed: ReplayedRun
+    compiled: Run | None
+    """None where torch.compile makes no kernels for the device."""
 
-    def relative_differences(self) -> list[float]:
-        """For every step, the difference of the two losses relative to the CPU's."""
-        return [
-            relative_difference(device, cpu)
-            for device, cpu in zip(self.on_device.losses, self.on_cpu.losses, strict=True)
-        ]
+    def relative_differences(self, run: Run | None = None) -> list[float]:
+        """For every step, how far the loss of a run, or of the eager one, is from the CPU's, relative to that."""
+        losses = zip((run or self.on_device).losses, self.on_cpu.losses, strict=True)
+        return [relative_difference(device, cpu) for device, cpu in losses]
 
-    def max_relative_difference(self) -> float:
+    def max_relative_difference(self, run: Run | None = None) -> float:
         """The largest of the first `COMPARED_STEPS` relative differences."""
-        return max(self.relative_differences()[:COMPARED_STEPS], default=NO_NUMBER)
+        return max(self.relative_differences(run)[:COMPARED_STEPS], default=NO_NUMBER)
 
     def replay_difference(self) -> float:
         """The largest relative difference between the losses of the replayed and of the eager run."""
         losses = zip(self.replayed.losses, self.on_device.losses, strict=True)
         return max((relative_difference(replayed, eager) for replayed, eager in losses), default=NO_NUMBER)
 
-    def agrees(self) -> bool:
-        """Whether the losses agree well enough."""
-        return self.max_relative_difference() <= TOLERANCE
+    def differing(self) -> dict[str, float]:
+        """The runs whose losses do not agree well enough with the CPU's, and by how much."""
+        runs = {"": self.on_device, "compiled ": self.compiled}
+        found = {name: self.max_relative_difference(run) for name, run in runs.items() if run is not None}
+        return {name: difference for name, difference in found.items() if difference > TOLERANCE}
 
 
 def relative_difference(device: float, cpu: float) -> float:
@@ -127,18 +130,21 @@ def relative_difference(device: float, cpu: float) -> float:
 
 def make_pair(name: str, model: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, device: torch.device) -> Pair:
     """Runs from the same weights: `model` was initialised on the CPU, those of the device get copies."""
-    twin, other = (copy.deepcopy(model).to(device) for _ in range(2))
+    twin, other, third = (copy.deepcopy(model).to(device) for _ in range(3))
+    third.compile()
     return Pair(
         name,
         on_device=Run(twin, make_optimizer(twin.parameters()), loss, device),
         on_cpu=Run(model, make_optimizer(model.parameters()), loss, torch.device("cpu")),
         replayed=ReplayedRun(other, make_optimizer(other.parameters()), loss, device),
+        compiled=Run(third, make_optimizer(third.parameters()), loss, device) if can_compile(device) else None,
     )
 
 
 def train(pair: Pair, batches: Iterator[Batch], steps: int, after_step: Callable[[int], None]) -> None:
     """Runs `steps` steps of all, in turning order; calls `after_step` with each number."""
     runs = [pair.on_device, pair.on_cpu, pair.replayed]
+    runs += [pair.compiled] if pair.compiled is not None else []
     for number in range(1, steps + 1):
         batch = next(batches)
         for run in runs:
