@@ -22,8 +22,12 @@ SECONDS = 120
 UNDEFINED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 """Operators whose results have no defined values."""
 
-FAILS: dict[str, str] = {}
-"""Operators that fail here and not for CPU tensors, with the reason: at most 3 in 100."""
+FAILS = {
+    ("dynamic", "_native_batch_norm_legit"): (
+        "torch takes every device but the CPU for one that gives statistics in evaluation too, and the kernel here is the CPU's"
+    ),
+}
+"""What fails here and not for CPU tensors, with the reason: at most 3 in 100 operators."""
 
 TENTH = "0/10"
 
@@ -150,9 +154,9 @@ def test_operators_of_torch(device, share, how):
                 continue
         except LookupError:
             continue
-        if difference is None:
-            passed += 1
-        elif _name(op) not in FAILS:
-            wrong.append(f"{_name(op)}: {difference}")
+        is_known = (how, _name(op)) in FAILS
+        passed += difference is None
+        if is_known != (difference is not None):
+            wrong.append(f"{_name(op)}: {difference or 'it passes, and is listed as one that fails'}")
     assert not wrong, "\n".join([f"{passed} passed, {len(wrong)} did not:", *wrong])
     assert passed > len(share) // 2
