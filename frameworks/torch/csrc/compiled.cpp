@@ -81,7 +81,10 @@ std::unique_ptr<Traits> traits_of(const c10::OperatorHandle& op) {
   if (form.is_other && traits->written.size() != schema.returns().size()) {
     return nullptr;
   }
-  traits->is_pointwise = functional->hasTag(at::Tag::pointwise) && schema.returns().size() > 0;
+  traits->is_pointwise = functional->hasTag(at::Tag::pointwise) &&
+      std::none_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& one) {
+        return one.name() == "memory_format";
+      });
   return traits;
 }
 
@@ -197,20 +200,24 @@ class Sight {
     }
     call.is_flat = are_alike && model != nullptr;
     if (call.is_flat) {
-      flatten(*model);
+      note(*model);
     }
     add(call.is_flat ? 1 : 0);
     for (const at::Tensor& one : call.inputs) {
-      add(static_cast<int64_t>(one.dim()));
-      for (const int64_t each : one.sizes()) {
-        call.fields.push_back(each);
-        add(std::min<int64_t>(each, 2));
-      }
-      for (const int64_t each : one.strides()) {
-        call.fields.push_back(each);
-        add(std::min<int64_t>(each, 2));
-      }
+      const bool is_flat = call.is_flat && one.dim() > 0;
+      add(is_flat ? 1 : static_cast<int64_t>(one.dim()));
+      const int64_t count = is_flat ? one.numel() : 0, step = 1;
+      field(is_flat ? c10::IntArrayRef(count) : one.sizes());
+      field(is_flat ? c10::IntArrayRef(step) : one.strides());
     }
+  }
+
+  /// An operand as the recipe sees it.
+  at::Tensor shown(size_t number) const {
+    const at::Tensor& one = call.inputs.at(number);
+    return call.is_flat && one.dim() > 0
+        ? tensor_over(one.storage(), {one.numel()}, {1}, one.storage_offset(), one.dtype())
+        : one;
   }
 
   RecipeCall call{c10::Device(c10::DeviceType::CPU), {}, {}, {}, false, {}, {}, {}};
@@ -229,20 +236,22 @@ class Sight {
         !one.is_conj() && !one.is_neg() && one.numel() > 0;
   }
 
-  /// Shows all operands with dimensions as one of all their elements, and notes what results look like.
-  void flatten(const at::Tensor& model) {
+  // Sizes and strides of 0 and 1 are classes of their own: a trace takes them as they are.
+  void field(c10::IntArrayRef values) {
+    for (const int64_t each : values) {
+      call.fields.push_back(each);
+      add(std::min<int64_t>(each, 2));
+    }
+  }
+
+  // What results look like. As with torch's iterators, dimensions of one element have the strides of the layout.
+  void note(const at::Tensor& model) {
     call.sizes.assign(model.sizes().begin(), model.sizes().end());
-    // As torch's iterators do: strides of dimensions of one element are those of the layout.
     const auto strides = model.is_contiguous() ? contiguous_strides(model.sizes())
         : model.is_contiguous(at::MemoryFormat::ChannelsLast) ? c10::get_channels_last_strides_2d(model.sizes())
         : model.is_contiguous(at::MemoryFormat::ChannelsLast3d) ? c10::get_channels_last_strides_3d(model.sizes())
                                                                 : model.strides().vec();
     call.strides.assign(strides.begin(), strides.end());
-    for (at::Tensor& one : call.inputs) {
-      if (one.dim() > 0) {
-        one = tensor_over(one.storage(), {one.numel()}, {1}, one.storage_offset(), one.dtype());
-      }
-    }
   }
 };
 
@@ -418,6 +427,9 @@ py::object to_python(const c10::Argument& argument, const c10::IValue& value) {
 
 /// What Python has for a class: true if there are new recipes. `is_final` says that asking again is of no use.
 bool ask(CallClass& calls, Traits& traits, const torch::jit::Stack& arguments, const Sight& sight, bool may_compile, bool& is_final) {
+  if (Py_IsInitialized() == 0) {
+    return false;
+  }
   const pybind11::gil_scoped_acquire gil;
   const c10::FunctionSchema& schema = traits.functional.schema();
   py::list positional;
@@ -427,7 +439,7 @@ bool ask(CallClass& calls, Traits& traits, const torch::jit::Stack& arguments, c
     const c10::Argument& argument = schema.arguments()[i];
     // Tensors as the recipe sees them.
     const c10::IValue shown = map_tensors(arguments[i], [&](const at::Tensor& one) {
-      return one.defined() ? sight.call.inputs.at(tensor++) : one;
+      return one.defined() ? sight.shown(tensor++) : one;
     });
     py::object object = to_python(argument, shown);
     if (argument.kwarg_only()) {
@@ -447,7 +459,13 @@ bool ask(CallClass& calls, Traits& traits, const torch::jit::Stack& arguments, c
     return false;
   }
   is_final = true;
-  return answer.ptr() != Py_None && calls.take(answer.ptr());
+  try {
+    return answer.ptr() != Py_None && calls.take(answer.ptr());
+  } catch (const c10::Error& error) {
+    // The CPU serves what a spoilt recipe does not.
+    TORCH_WARN_ONCE(who(), schema.operator_name(), " is not compiled: ", error.what_without_backtrace());
+    return false;
+  }
 }
 
 }  // namespace

@@ -113,6 +113,7 @@ Recipe::Recipe(
     std::vector<int64_t> code, std::vector<const CompiledKernel*> kernels, std::vector<c10::ScalarType> dtypes)
     : code_(std::move(code)) {
   Reader read(code_);
+  inputs_ = read.count();
   fields_ = read.count();
   const size_t symbols = static_cast<size_t>(read.next(kMostSymbols));
   for (size_t i = 0; i < symbols; ++i) {
@@ -143,14 +144,14 @@ Recipe::Recipe(
           launch.kernel->kinds[i] == (is_number ? 'i' : 'a'), "a recipe gives ", launch.kernel->name, " another argument ", i);
       launch.arguments.push_back(
           is_number ? Argument{-1, read.steps(symbols, fields_)}
-                    : Argument{read.next(static_cast<int64_t>(fields_ + count + 1)), {}});
+                    : Argument{read.next(static_cast<int64_t>(inputs_ + count)), {}});
     }
     launches_.push_back(std::move(launch));
   }
 }
 
 Recipe::Answer Recipe::run(RecipeCall& call) const {
-  if (call.fields.size() != fields_) {
+  if (call.fields.size() != fields_ || call.inputs.size() != inputs_) {
     return Answer::kOtherSizes;
   }
   Symbols symbols;
@@ -221,7 +222,7 @@ Recipe::Answer Recipe::run(RecipeCall& call) const {
     values.clear();
     for (const Argument& argument : launch.arguments) {
       values.push_back(
-          argument.slot >= 0 ? address_of(slots.at(static_cast<size_t>(argument.slot)).const_data_ptr())
+          argument.slot >= 0 ? address_of(slots[static_cast<size_t>(argument.slot)].const_data_ptr())
                              : static_cast<uint64_t>(value(argument.number, symbols, call.fields)));
     }
     launch.kernel->launch(values.data());

@@ -54,7 +54,7 @@ class Recipe {
   };
 
   std::vector<int64_t> code_;
-  size_t fields_;
+  size_t inputs_, fields_;
   std::vector<size_t> symbols_;
   std::vector<Steps> conditions_;
   std::vector<Allocation> allocations_;

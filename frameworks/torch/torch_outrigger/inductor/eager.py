@@ -7,6 +7,7 @@ the call beyond their shapes, and never leave a mode of the calling thread: it w
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -14,6 +15,7 @@ import sympy
 import torch
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.source import ConstantSource
+from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
@@ -33,6 +35,19 @@ MOST_KERNELS = 4
 
 _CHECKS = ("OTR_CHECK(", "otr_within(")
 """What a kernel has that finds indices out of bounds. A device with modules cannot tell, and eager execution does."""
+
+
+_THREAD = "outrigger-eager"
+
+
+class _Quiet(logging.Filter):
+    """A trace that fails is no news: the CPU computes the operator."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.threadName != _THREAD
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_Quiet())
 
 
 class Refused(Exception):
@@ -66,7 +81,7 @@ def compile_call(
             wrapper.where.programs = None
             compile_lock.release()
 
-    thread = threading.Thread(target=work, name="outrigger-eager")
+    thread = threading.Thread(target=work, name=_THREAD)
     thread.start()
     thread.join()
     if isinstance(answer[0], BaseException):
@@ -94,8 +109,6 @@ def _recipe(
         positional, named = pytree.tree_unflatten(filled, spec)
         result = op(*positional, **named)
         return (result,) if isinstance(result, torch.Tensor) else tuple(result)
-
-    from torch._guards import TracingContext, tracing
 
     with torch.no_grad(), tracing(TracingContext(mode)):
         with mode:
@@ -365,7 +378,7 @@ class _Writer:
             if is_flat and (one.shape != self._flat() or one.strides != (1,)):
                 raise Refused
         conditions = self._conditions()
-        code = [len(self._fields), len(self._symbols), *self._symbols.values(), len(conditions)]
+        code = [len(tape.inputs), len(self._fields), len(self._symbols), *self._symbols.values(), len(conditions)]
         for one in conditions:
             code += one
         code.append(len(tape.allocated))

@@ -17,6 +17,7 @@ from torch._inductor.codegen.common import CSEVariable, OpOverrides
 from torch._inductor.utils import IndentedBuffer, get_bounds_index_expr
 from torch._inductor.virtualized import V, ops
 
+from .printer import is_real
 from .types import FLOATS, MEMORY, NARROW_FLOATS, REGISTER, literal, narrowed
 
 UNARY = (
@@ -121,7 +122,7 @@ class Overrides(OpOverrides):
     @staticmethod
     def index_expr(expr: sympy.Expr, dtype: torch.dtype) -> Any:
         kernel = V.kernel
-        found = torch.int64 if expr.is_integer is not False else kernel.wide
+        found = kernel.wide if is_real(expr) else torch.int64
         var = kernel.cse.generate(
             kernel.compute,
             kernel.index_to_str(kernel.prepare_indexing(expr)),

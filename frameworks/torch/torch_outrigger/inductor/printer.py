@@ -9,9 +9,17 @@ from __future__ import annotations
 import functools
 
 import sympy
+from torch.utils._sympy import functions as sizes
 from torch.utils._sympy.printers import ExprPrinter
 
 from .types import literal
+
+_REAL = (sympy.Float, sizes.FloatPow, sizes.FloatTrueDiv, sizes.IntTrueDiv, sizes.ToFloat)
+
+
+def is_real(expr: sympy.Expr) -> bool:
+    """Whether an expression is of a real type. sympy does not know of a quotient that it is no whole number."""
+    return expr.is_integer is False or (expr.is_integer is None and expr.has(*_REAL))
 
 
 class Printer(ExprPrinter):
