@@ -116,20 +116,20 @@ def test_operators_that_fold_and_move(device, cache, name):
 
 
 def test_a_recipe_serves_all_sizes_and_layouts_of_its_class(device, cache, monkeypatch):
-    torch.hypot(*[draw((3, 5)).to(device)] * 2)
-    torch.var(draw((3, 5)).to(device), 1)
-    assert len(recipes(cache)) >= 2
+    torch.fmax(*[draw((3, 5)).to(device)] * 2)
+    torch.std_mean(draw((3, 5)).to(device), 1)
+    assert len(recipes(cache)) == 2
     from torch_outrigger.inductor import eager
 
     monkeypatch.setattr(eager, "compile_call", lambda *arguments: pytest.fail("compiled again"))
     for shape in ((9,), (2, 7), (40, 300), (2, 3, 4, 5)):
         host = draw(shape)
-        compare(only_on_the_device(torch.hypot, host.to(device), (host + 1).to(device)), torch.hypot(host, host + 1))
+        compare(only_on_the_device(torch.fmax, host.to(device), (host + 1).to(device)), torch.fmax(host, host + 1))
         host = host.t() if host.dim() == 2 else host
         into = torch.empty_like(host).to(device)
-        compare(only_on_the_device(lambda a, b, out: torch.hypot(a, b, out=out), *[host.to(device)] * 2, into), torch.hypot(host, host))
+        compare(only_on_the_device(lambda a, b, out: torch.fmax(a, b, out=out), *[host.to(device)] * 2, into), torch.fmax(host, host))
     host = draw((64, 1000))
-    compare(only_on_the_device(torch.var, host.to(device), 1), torch.var(host, 1))
+    compare(only_on_the_device(torch.std_mean, host.to(device), 1), torch.std_mean(host, 1))
 
 
 def test_numbers_of_a_call_are_its_own(device, cache):
@@ -215,7 +215,7 @@ from torch_outrigger import _C, _eager
 x = torch.arange(1.0, 25.0).reshape(6, 4)
 y = x.to("{device}")
 torch_outrigger.reset_fallback_report()
-for function in (lambda a: torch.hypot(a, a), lambda a: torch.var(a, 1), lambda a: torch.digamma(a)):
+for function in (lambda a: torch.hypot(a, a), lambda a: torch.count_nonzero(a, 1), lambda a: torch.digamma(a)):
     torch.testing.assert_close(function(y).cpu(), function(x))
 names = sorted(row["operator"] for row in torch_outrigger.fallback_report())
 print(names, "torch._inductor" in sys.modules, "torch._dynamo" in sys.modules)
@@ -230,7 +230,7 @@ def test_another_process_compiles_nothing(device, compiles, tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout.strip(), sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".so", ".c"))
 
-    everything = "['digamma', 'hypot', 'var']"
+    everything = "['count_nonzero', 'digamma', 'hypot']"
     full, empty = tmp_path / "full", tmp_path / "empty"
     empty.mkdir()
     assert run("off", empty) == (f"{everything} False False", [])
@@ -263,13 +263,13 @@ def test_a_capture_records_launches_and_compiles_nothing(device, cache):
     graph = graphs.Graph()
     with graphs.graph(graph):
         result = torch.hypot(there, there)
-        other = torch.logaddexp(there, there)
+        other = torch.atan2(there, there)
     assert recipes(cache) == known
-    assert [row["operator"] for row in torch_outrigger.fallback_report()] == ["logaddexp"]
+    assert [row["operator"] for row in torch_outrigger.fallback_report()] == ["atan2"]
     there.copy_(host * 3)
     graph.replay()
     same(result, torch.hypot(host * 3, host * 3), rtol=2e-5, atol=2e-5)
-    same(other, torch.logaddexp(host * 3, host * 3), rtol=2e-5, atol=2e-5)
+    same(other, torch.atan2(host * 3, host * 3), rtol=2e-5, atol=2e-5)
 
 
 def test_threads_meet_a_class_at_once(device, cache):

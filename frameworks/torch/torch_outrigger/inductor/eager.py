@@ -34,7 +34,8 @@ MOST_KERNELS = 4
 """An operator of more kernels is left to the CPU."""
 
 _CHECKS = ("OTR_CHECK(", "otr_within(")
-"""What a kernel has that finds indices out of bounds. A device with modules cannot tell, and eager execution does."""
+"""What a kernel has that finds indices out of bounds. Those of a call may be wrong, and a module cannot tell, which eager
+execution does. Where a call has no whole numbers, the operator computes its indices from sizes."""
 
 
 _THREAD = "outrigger-eager"
@@ -410,10 +411,10 @@ class _Writer:
         by_symbol = {symbol: self._hints[place] for symbol, place in self._symbols.items()}
         return [int(one.xreplace(by_symbol)) for one in exprs] == [int(_hint(one)) for one in values]
 
-    @staticmethod
-    def _kernel(noted: Noted, name: str) -> list[Any]:
+    def _kernel(self, noted: Noted, name: str) -> list[Any]:
         before, kinds, items, reduced, by_row, pointers, text = noted.about
-        if "w" in kinds or any(one in text for one in _CHECKS):
+        has_indices = any(not one.dtype.is_floating_point and one.dtype != torch.bool for one in self._tape.inputs)
+        if "w" in kinds or (has_indices and any(one in text for one in _CHECKS)):
             raise Refused
         extents = [list(one) if isinstance(one, tuple) else one for one in (items, reduced)]
         return [name, kinds, *extents, by_row, pointers, text.replace(before, name)]
