@@ -1,3 +1,6 @@
+//! Classes of calls, what is known of them, and how Python is asked for more. It must never take a lock for a class that the
+//! thread has met, and never hold one while Python works.
+
 #include "compiled.h"
 
 #include "capture.h"

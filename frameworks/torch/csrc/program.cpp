@@ -1,3 +1,5 @@
+//! How much each group of a kernel does, and the function that runs groups on the host. It must never wait.
+
 #include "program.h"
 
 #include <ATen/Parallel.h>

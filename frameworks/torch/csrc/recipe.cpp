@@ -1,3 +1,5 @@
+//! Reads recipes, and runs them: all that can go wrong with a call is found out before anything is allocated.
+
 #include "recipe.h"
 
 #include "kernel.h"
