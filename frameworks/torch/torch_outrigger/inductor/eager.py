@@ -17,6 +17,7 @@ from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.source import ConstantSource
 from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
+from torch._inductor import lowering
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -113,7 +114,7 @@ def _recipe(
 
     with torch.no_grad(), tracing(TracingContext(mode)):
         with mode:
-            graph = make_fx(call, decomposition_table=select_decomp_table())(*fakes)
+            graph = make_fx(call, decomposition_table=_decompositions())(*fakes)
         end = next(node for node in graph.graph.nodes if node.op == "output")
         results = [node.meta["val"] if isinstance(node, torch.fx.Node) else None for node in end.args[0]]
         if not all(isinstance(one, torch.Tensor) and one.device == device for one in results):
@@ -127,6 +128,12 @@ def _recipe(
     tape = _Tape(fakes, env)
     returned = tape.run(source)
     return _Writer(tape, env, fakes).recipe(f"otr_{name.rstrip('_')}", returned, results, is_flat)
+
+
+def _decompositions() -> dict[Any, Any]:
+    """Those of Inductor, and torch's for what Inductor has no loops for: it meets them in another form."""
+    others = torch._decomp.decomposition_table.items()
+    return {**{op: one for op, one in others if op not in lowering.lowerings}, **select_decomp_table()}
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor, name: str) -> torch.Tensor:
