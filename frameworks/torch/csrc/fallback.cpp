@@ -4,6 +4,7 @@
 #include "fallback.h"
 
 #include "capture.h"
+#include "compiled.h"
 #include "generator.h"
 #include "recorded.h"
 #include "register.h"
@@ -163,6 +164,10 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (run_on_driver(op, stack, device)) {
     return;
   }
+  CompiledCall compiled(op, stack, device);
+  if (compiled.run()) {
+    return;
+  }
   const char* name = schema.name().c_str();
   FallbackRecord record(schema.name().compare(0, 6, "aten::") == 0 ? name + 6 : name);
   if (C10_UNLIKELY(is_capturing(current_stream(device.index())))) {
@@ -205,6 +210,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (c10::IValue& result : results) {
     stack->push_back(std::move(result));
   }
+  compiled.fell_back();
 }
 
 }  // namespace outrigger

@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include "activities.h"
+#include "compiled.h"
 #include "distributed_module.h"
 #include "generator.h"
 #include "graph_module.h"
@@ -274,6 +275,15 @@ PyObject* destroy_stream(PyObject* arguments) {
   return none();
 }
 
+PyObject* choose_compile_mode(PyObject* arguments) {
+  int chosen = 0;
+  parse(arguments, "i", &chosen);
+  TORCH_CHECK_VALUE(chosen >= 0 && chosen <= 2, who(), "compiled operators have the modes 0, 1 and 2, not ", chosen);
+  const CompileMode before = compile_mode();
+  set_compile_mode(static_cast<CompileMode>(chosen));
+  return PyLong_FromLong(static_cast<int>(before));
+}
+
 // ---- the module ---------------------------------------------------------------------------------
 
 PyMethodDef methods[] = {
@@ -289,6 +299,8 @@ PyMethodDef methods[] = {
     {"device_info", bound<properties>, METH_VARARGS, "What is known of a device."},
     {"set_sync_debug_mode", bound<set_sync_debug>, METH_VARARGS, "What a wait does: 0 nothing, 1 warn, 2 fail."},
     {"sync_debug_mode", bound<sync_debug>, METH_NOARGS, "What a wait does."},
+    {"set_compile_mode", bound<choose_compile_mode>, METH_VARARGS,
+     "Operators without a kernel: 0 are never compiled, 1 are if that was done before, 2 at their first call. -> what was set before"},
     {"set_threads", bound<set_threads>, METH_VARARGS, "Threads of the library's own pool."},
     {"default_generator", bound<generator>, METH_VARARGS, "The default generator of a device."},
     {"stream_from_native", bound<stream_from_native>, METH_VARARGS,

@@ -5,10 +5,10 @@
 
 #include "program_module.h"
 
+#include "program.h"
 #include "python.h"
 #include "runtime.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/SmallVector.h>
 #include <structmember.h>
@@ -16,108 +16,34 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace outrigger {
 namespace {
 
 constexpr const char* kModuleName = "torch_outrigger.program";
 
-/// Runs the groups of a kernel from one number to another. The words are addresses, then the kernel's numbers. Another
-/// result than 0 says that an index was out of bounds.
-using Groups = int32_t (*)(const uint64_t* words, int64_t first, int64_t end);
-
-/// What stands in front of the words in the block of a host function.
-struct Head {
-  Groups run;
-  int64_t groups;
-  int64_t grain;
-  uint64_t addresses;
-};
-
-/// Work of one thread, in elements, below which sharing costs more than it saves; that of torch's own loops.
-constexpr int64_t kGrain = 32768;
-
-/// Elements of a group where a thread runs it, and items of a group where many do, for each of its lanes.
-constexpr int64_t kSerialChunk = 4096;
-constexpr int64_t kItemsOfLane = 4;
-
-/// The function that the runtime calls: it knows nothing of Python.
-otr_code_t run_groups(const void* block, uint32_t size, int64_t bias) {
-  Head head;
-  std::memcpy(&head, block, sizeof head);
-  c10::SmallVector<uint64_t, 48> words((size - sizeof head) / sizeof(uint64_t));
-  std::memcpy(words.data(), static_cast<const char*>(block) + sizeof head, words.size() * sizeof(uint64_t));
-  for (uint64_t i = 0; i < head.addresses; ++i) {
-    words[i] += words[i] == 0 ? 0 : static_cast<uint64_t>(bias);
-  }
-  if (head.groups <= head.grain) {
-    return head.run(words.data(), 0, head.groups) == 0 ? OTR_OK : OTR_ERR_OUT_OF_RANGE;
-  }
-  std::atomic<bool> failed{false};
-  try {
-    at::parallel_for(0, head.groups, head.grain, [&](int64_t first, int64_t end) {
-      if (head.run(words.data(), first, end) != 0) {
-        failed.store(true, std::memory_order_relaxed);
-      }
-    });
-  } catch (...) {
-    return OTR_ERR_INTERNAL;
-  }
-  return failed.load(std::memory_order_relaxed) ? OTR_ERR_OUT_OF_RANGE : OTR_OK;
-}
-
-/// A number of a launch: fixed, or that of an argument.
-struct Extent {
-  int64_t fixed = 1;
-  int argument = -1;
-};
-
 /// The Python object.
 struct ProgramKernel {
   PyObject_HEAD
   vectorcallfunc entry;
   PyObject* loader;  // called with the kernel at its first call; NULL afterwards
-  c10::Device device;
-  const char* name;  // lives as long as the process
-  std::string kinds;  // of each argument: a(ddress), i(nteger), f(32), d (f64)
-  Extent items, reduced;
-  bool by_row;  // a group works on whole rows of `reduced` elements
-  uint32_t group_size;
-  Groups groups;
-  otr_kernel_t kernel;
-  uint32_t addresses;
-  c10::SmallVector<otr_argument_t, 16> arguments;
-  c10::SmallVector<uint32_t, 16> offsets;
+  CompiledKernel it;
 };
 
-int64_t value_of(const Extent& extent, PyObject* const* arguments) {
-  if (extent.argument < 0) {
-    return extent.fixed;
-  }
-  const int64_t value = PyLong_AsLongLong(arguments[extent.argument]);
-  if (value == -1 && PyErr_Occurred() != nullptr) {
-    throw PythonError();
-  }
-  return value;
-}
-
-uint64_t word_of(ProgramKernel* self, Py_ssize_t number, PyObject* argument) {
-  const char kind = self->kinds[static_cast<size_t>(number)];
+uint64_t word_of(const ProgramKernel* self, Py_ssize_t number, PyObject* argument) {
+  const char kind = self->it.kinds[static_cast<size_t>(number)];
   if (kind == 'a') {
     TORCH_CHECK_TYPE(
-        THPVariable_Check(argument), who(), "argument ", number, " of ", self->name, " is a ", Py_TYPE(argument)->tp_name,
+        THPVariable_Check(argument), who(), "argument ", number, " of ", self->it.name, " is a ", Py_TYPE(argument)->tp_name,
         ", and it is to be a tensor");
     const at::Tensor& tensor = THPVariable_Unpack(argument);
     TORCH_CHECK_VALUE(
-        tensor.device() == self->device, who(), "argument ", number, " of ", self->name, " is a tensor on ",
-        tensor.device(), ", and the program was compiled for ", self->device);
+        tensor.device() == self->it.device, who(), "argument ", number, " of ", self->it.name, " is a tensor on ",
+        tensor.device(), ", and the program was compiled for ", self->it.device);
     return address_of(tensor.const_data_ptr());
   }
   if (kind == 'i') {
@@ -142,89 +68,37 @@ uint64_t word_of(ProgramKernel* self, Py_ssize_t number, PyObject* argument) {
   return word;
 }
 
-void launch(ProgramKernel* self, PyObject* const* arguments, Py_ssize_t count) {
+void launch(const ProgramKernel* self, PyObject* const* arguments, Py_ssize_t count) {
   TORCH_CHECK_TYPE(
-      count == static_cast<Py_ssize_t>(self->kinds.size()), who(), self->name, " takes ", self->kinds.size(),
+      count == static_cast<Py_ssize_t>(self->it.kinds.size()), who(), self->it.name, " takes ", self->it.kinds.size(),
       " arguments, and was given ", count);
-  const int64_t items = value_of(self->items, arguments), reduced = value_of(self->reduced, arguments);
-  if (items <= 0) {
-    return;
-  }
-  // How much a group does. The kernel is told, so one text serves all sizes and all devices.
-  const bool serial = self->group_size == 1;
-  const int64_t deep = std::max<int64_t>(reduced, 1);
-  int64_t chunk = 1;
-  if (serial) {
-    chunk = std::max<int64_t>(1, kSerialChunk / deep);
-    if (!self->by_row) {
-      // Whole cache lines of neighbours, which are read together.
-      chunk = std::max<int64_t>(chunk, deep > 1 ? 64 : 1);
-    }
-  } else if (!self->by_row) {
-    chunk = static_cast<int64_t>(self->group_size) * (deep > 1 ? 1 : kItemsOfLane);
-  }
-  constexpr int64_t most_groups = std::numeric_limits<int32_t>::max();
-  chunk = std::max(chunk, (items + most_groups - 1) / most_groups);
-  const int64_t groups = (items + chunk - 1) / chunk;
-
-  constexpr size_t head_words = sizeof(Head) / sizeof(uint64_t);
-  c10::SmallVector<uint64_t, 48> words(head_words);
+  c10::SmallVector<uint64_t, 48> values;
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (self->kinds[static_cast<size_t>(i)] == 'a') {
-      words.push_back(word_of(self, i, arguments[i]));
-    }
+    values.push_back(word_of(self, i, arguments[i]));
   }
-  words.push_back(static_cast<uint64_t>(chunk));
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    if (self->kinds[static_cast<size_t>(i)] != 'a') {
-      words.push_back(word_of(self, i, arguments[i]));
-    }
-  }
-  const otr_stream_t stream = current_stream(self->device.index());
-  const double elements = static_cast<double>(items) * static_cast<double>(deep);
-  const auto cost = static_cast<uint32_t>(std::min(elements * 0.5 + 100.0, 4e9));
-  if (self->groups != nullptr) {
-    const int64_t work = std::max<int64_t>(1, chunk * deep);
-    const Head head{self->groups, groups, std::max<int64_t>(1, kGrain / work), self->addresses};
-    std::memcpy(words.data(), &head, sizeof head);
-    auto call = otr::sized<otr_kernel_call_t>();
-    call.function = &run_groups;
-    call.args = words.data();
-    call.args_size = static_cast<uint32_t>(words.size() * sizeof(uint64_t));
-    call.cost_ns = cost;
-    call.label = self->name;
-    call.address_offsets = self->offsets.data();
-    call.address_count = self->addresses;
-    check(otr_kernel_launch(stream, &call));
-    return;
-  }
-  auto call = otr::sized<otr_launch_t>();
-  call.grid[0] = static_cast<uint32_t>(groups);
-  call.grid[1] = call.grid[2] = call.block[1] = call.block[2] = 1;
-  call.block[0] = self->group_size;
-  call.args = words.data() + head_words;
-  call.args_size = static_cast<uint32_t>((words.size() - head_words) * sizeof(uint64_t));
-  call.arguments = self->arguments.data();
-  call.argument_count = static_cast<uint32_t>(self->arguments.size());
-  call.cost_ns = cost;
-  call.label = self->name;
-  check(otr_launch(stream, self->kernel, &call));
+  self->it.launch(values.data());
 }
 
-PyObject* kernel_call(PyObject* object, PyObject* const* arguments, size_t flags, PyObject* names) {
-  HANDLE_TH_ERRORS
-  auto* self = reinterpret_cast<ProgramKernel*>(object);
-  TORCH_CHECK_TYPE(names == nullptr, who(), self->name, " takes no arguments by name");
+/// Gives a kernel its code, if it has none yet.
+void load(ProgramKernel* self) {
   if (C10_UNLIKELY(self->loader != nullptr)) {
-    PyObject* loaded = PyObject_CallOneArg(self->loader, object);
+    PyObject* loaded = PyObject_CallOneArg(self->loader, reinterpret_cast<PyObject*>(self));
     if (loaded == nullptr) {
       throw PythonError();
     }
     Py_DECREF(loaded);
     TORCH_CHECK(
-        self->groups != nullptr || self->kernel != 0, who(), "the loader of ", self->name, " has not given it its code");
+        self->it.groups != nullptr || self->it.kernel != 0, who(), "the loader of ", self->it.name,
+        " has not given it its code");
     Py_CLEAR(self->loader);
   }
+}
+
+PyObject* kernel_call(PyObject* object, PyObject* const* arguments, size_t flags, PyObject* names) {
+  HANDLE_TH_ERRORS
+  auto* self = reinterpret_cast<ProgramKernel*>(object);
+  TORCH_CHECK_TYPE(names == nullptr, who(), self->it.name, " takes no arguments by name");
+  load(self);
   launch(self, arguments, PyVectorcall_NARGS(flags));
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
@@ -250,13 +124,11 @@ void kernel_free(PyObject* object) {
   auto* self = reinterpret_cast<ProgramKernel*>(object);
   PyTypeObject* type = Py_TYPE(object);
   Py_CLEAR(self->loader);
-  if (self->kernel != 0) {
+  if (self->it.kernel != 0) {
     const WithoutGil released;
-    warn_if_failed(otr_kernel_destroy(self->kernel), "destroying a kernel");
+    warn_if_failed(otr_kernel_destroy(self->it.kernel), "destroying a kernel");
   }
-  self->kinds.~basic_string();
-  self->arguments.~SmallVector();
-  self->offsets.~SmallVector();
+  self->it.~CompiledKernel();
   type->tp_free(object);
   Py_DECREF(type);
 }
@@ -277,25 +149,10 @@ PyObject* kernel_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   self->entry = &kernel_call;
   Py_INCREF(loader);
   self->loader = loader;
-  self->device = reinterpret_cast<THPDevice*>(device)->device;
   // Failures and traces name a kernel as long as the process lives, so its name stays.
-  self->name = (new std::string(name))->c_str();
-  new (&self->kinds) std::string(kinds);
-  new (&self->arguments) c10::SmallVector<otr_argument_t, 16>();
-  new (&self->offsets) c10::SmallVector<uint32_t, 16>();
-  self->items = many;
-  self->reduced = deep;
-  self->by_row = by_row != 0;
-  self->group_size = group_size;
-  self->groups = nullptr;
-  self->kernel = 0;
-  self->addresses = static_cast<uint32_t>(std::count(self->kinds.begin(), self->kinds.end(), 'a'));
-  for (uint32_t i = 0; i < self->addresses; ++i) {
-    self->arguments.push_back({i * 8, 8, OTR_ARGUMENT_ADDRESS});
-    self->offsets.push_back(static_cast<uint32_t>(sizeof(Head)) + i * 8);
-  }
-  const auto numbers = static_cast<uint32_t>(self->kinds.size()) - self->addresses + 1;
-  self->arguments.push_back({self->addresses * 8, numbers * 8, OTR_ARGUMENT_VALUE});
+  const char* kept = (new std::string(name))->c_str();
+  new (&self->it) CompiledKernel(
+      reinterpret_cast<THPDevice*>(device)->device, kept, kinds, many, deep, by_row != 0, group_size);
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
 }
@@ -303,8 +160,8 @@ PyObject* kernel_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
 PyObject* bind_host(PyObject* object, PyObject* address) {
   HANDLE_TH_ERRORS
   auto* self = reinterpret_cast<ProgramKernel*>(object);
-  self->groups = reinterpret_cast<Groups>(PyLong_AsVoidPtr(address));
-  if (self->groups == nullptr && PyErr_Occurred() != nullptr) {
+  self->it.groups = reinterpret_cast<Groups>(PyLong_AsVoidPtr(address));
+  if (self->it.groups == nullptr && PyErr_Occurred() != nullptr) {
     throw PythonError();
   }
   Py_RETURN_NONE;
@@ -318,7 +175,7 @@ PyObject* bind_module(PyObject* object, PyObject* capsule) {
   if (module == nullptr) {
     throw PythonError();
   }
-  call([&] { return otr_kernel_get(*module, self->name, &self->kernel); });
+  call([&] { return otr_kernel_get(*module, self->it.name, &self->it.kernel); });
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -326,7 +183,7 @@ PyObject* bind_module(PyObject* object, PyObject* capsule) {
 PyObject* kernel_repr(PyObject* object) {
   HANDLE_TH_ERRORS
   const auto* self = reinterpret_cast<ProgramKernel*>(object);
-  return PyUnicode_FromString(c10::str("<compiled kernel ", self->name, " on ", self->device, ">").c_str());
+  return PyUnicode_FromString(c10::str("<compiled kernel ", self->it.name, " on ", self->it.device, ">").c_str());
   END_HANDLE_TH_ERRORS
 }
 
@@ -389,7 +246,7 @@ PyMethodDef kernel_methods[] = {
 
 PyMemberDef kernel_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(ProgramKernel, entry), READONLY, nullptr},
-    {"name", T_STRING, offsetof(ProgramKernel, name), READONLY, "The name of the kernel in its program."},
+    {"name", T_STRING, offsetof(ProgramKernel, it.name), READONLY, "The name of the kernel in its program."},
     {nullptr, 0, 0, 0, nullptr},
 };
 
@@ -416,6 +273,15 @@ PyMethodDef methods[] = {
 };
 
 }  // namespace
+
+const CompiledKernel& kernel_with_code(PyObject* object) {
+  TORCH_CHECK_TYPE(
+      std::string_view(Py_TYPE(object)->tp_name) == kernel_spec.name, who(), "expected a compiled kernel, got a ",
+      Py_TYPE(object)->tp_name);
+  auto* self = reinterpret_cast<ProgramKernel*>(object);
+  load(self);
+  return self->it;
+}
 
 bool add_program_functions(PyObject* module) {
   PyObject* type = PyType_FromSpec(&kernel_spec);

@@ -222,24 +222,10 @@ std::optional<c10::OperatorName> functional_form(
 }
 
 Asked asked_of(const c10::OperatorHandle& op) {
-  const c10::FunctionSchema& schema = op.schema();
-  std::vector<bool> is_result;
-  bool any_written = false;
-  for (const c10::Argument& argument : schema.arguments()) {
-    any_written = any_written || is_written(argument);
-    // Operators that write into `out` arguments have them last, by keyword.
-    is_result.push_back(is_written(argument) && argument.kwarg_only());
-  }
-  std::optional<c10::OperatorName> form;
-  if (any_written) {
-    form = functional_form(schema, is_result);
-  }
-  const c10::OperatorName name = form.value_or(op.operator_name());
-  if (!form.has_value()) {
-    is_result.assign(is_result.size(), false);
-  }
-  const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-  return {SchemaOperator(full.c_str()), std::move(is_result), form.has_value()};
+  FunctionalForm form = functional_form_of(op);
+  const std::string full =
+      form.name.overload_name.empty() ? form.name.name : form.name.name + "." + form.name.overload_name;
+  return {SchemaOperator(full.c_str()), std::move(form.is_result), form.is_other};
 }
 
 const Asked& asked(const c10::OperatorHandle& op) {
@@ -304,6 +290,27 @@ bool add(SchemaCall& call, const c10::Argument& argument, const c10::IValue& val
 }
 
 }  // namespace
+
+FunctionalForm functional_form_of(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  FunctionalForm found;
+  bool any_written = false;
+  for (const c10::Argument& argument : schema.arguments()) {
+    any_written = any_written || is_written(argument);
+    // Operators that write into `out` arguments have them last, by keyword.
+    found.is_result.push_back(is_written(argument) && argument.kwarg_only());
+  }
+  std::optional<c10::OperatorName> form;
+  if (any_written) {
+    form = functional_form(schema, found.is_result);
+  }
+  found.name = form.value_or(op.operator_name());
+  found.is_other = form.has_value();
+  if (!found.is_other) {
+    found.is_result.assign(found.is_result.size(), false);
+  }
+  return found;
+}
 
 bool run_on_driver(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::Device device) {
   const Asked& form = asked(op);

@@ -70,6 +70,16 @@ class SchemaCall {
   std::deque<std::string> texts_;
 };
 
+/// The operator that returns what another one writes to its arguments.
+struct FunctionalForm {
+  c10::OperatorName name{"", ""};
+  // Of the other one's arguments, those that are results of the functional operator.
+  std::vector<bool> is_result;
+  // False if the operator writes to no argument, or has no functional form: the name is its own then.
+  bool is_other = false;
+};
+FunctionalForm functional_form_of(const c10::OperatorHandle& op);
+
 /// Runs a boxed call as an operator of the driver, on the current stream of the device: under the name of a row of
 /// docs/operators.md that serves it, else under its schema name. A call that writes its arguments is asked for as the
 /// functional operator where there is one. False if the driver has nothing for it; the stack is as before then. Shapes

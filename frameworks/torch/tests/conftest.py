@@ -32,7 +32,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """torch reads the choice at its import, which is later than this."""
+    """torch reads the choices at its import, which is later than this."""
+    # What another program has left in the cache must not decide which operators run on the CPU.
+    os.environ.setdefault("OUTRIGGER_EAGER_COMPILE", "off")
     config.addinivalue_line("markers", "not_on_mtia(reason): what torch or a standard has for PrivateUse1 and not for MTIA")
     config.addinivalue_line("markers", "of_the_accelerator: torch or a library chooses the device by itself")
     if config.getoption("--device") == "mtia":

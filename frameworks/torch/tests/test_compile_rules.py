@@ -222,3 +222,14 @@ def test_checks_for_nan_are_made_and_captured(device, module):
         with pytest.raises(RuntimeError, match="_assert_async|a host call answered"):
             graph.replay()
             module.synchronize()
+
+
+def test_a_quotient_of_sizes_is_a_real_number(device):
+    def scaled(x):
+        return F.interpolate(x, 7), torch.var(x, 2, correction=0.5)
+
+    compiled = torch.compile(scaled, dynamic=True)
+    for length in (4, 5, 11):
+        x = torch.randn(2, 3, length)
+        for one, other in zip(compiled(x.to(device)), scaled(x), strict=True):
+            same(one, other, rtol=1e-5, atol=1e-5)

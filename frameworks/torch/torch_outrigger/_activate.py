@@ -16,8 +16,8 @@ from . import _shim, _vendor
 def activate() -> None:
     """Registers the device types that OUTRIGGER_TORCH names, under a vendor's name if its package is installed.
 
-    ImportError if there is no shim for this torch, ValueError if OUTRIGGER_TORCH makes no sense, RuntimeError if the
-    choice among vendors is not made.
+    ImportError if there is no shim for this torch, ValueError if OUTRIGGER_TORCH or OUTRIGGER_EAGER_COMPILE makes no sense,
+    RuntimeError if the choice among vendors is not made.
     """
     shim = _shim.load()
     vendor = _vendor.find()
@@ -25,10 +25,11 @@ def activate() -> None:
     outrigger, mtia = shim.activate(name)
     if vendor is not None:
         shim.default_drivers(vendor.specification())
-    from . import _distributed, _dlpack, _dynamo, _fake, _lifetime
+    from . import _distributed, _dlpack, _dynamo, _eager, _fake, _lifetime
     from .integrations import serve
 
     types = ((name,) if outrigger else ()) + (("mtia",) if mtia else ())
+    shim.set_compile_mode(_eager.mode_of_environment())
     _lifetime.serve(types)
     if vendor is not None:
         _vendor.autocast_dtypes = vendor.autocast

@@ -64,18 +64,16 @@ def register(name: str) -> None:
         )
 
         from . import config, kept
-        from .program import code_version
+        from .program import code_version, device_version
         from .scheduling import Scheduling
         from .wrapper import DeviceOps, Wrapper
 
         # What torch itself registers for MTIA imports packages that are not public.
         _init_builtin_backend_registration()
         _initialize_device_op_overrides()
-        from .. import _C, __version__, _dynamo
+        from .. import __version__, _dynamo
 
-        info = _C.device_info(0)
-        driver = ", ".join(str(info[one]) for one in ("driver", "driver_version", "name", "features", "argument_block_bytes"))
-        config.code_version = f"{__version__}, {code_version()}, {driver}"
+        config.code_version = f"{__version__}, {code_version()}, {device_version(0)}"
         config.whole_operators = ",".join(_dynamo.whole_operators)
         register_device_op_overrides(name, DeviceOps(name))
         register_backend_for_device(name, Scheduling, Wrapper, device_custom_config=config)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import getpass
 import hashlib
 import os
 import platform
@@ -89,6 +90,7 @@ def _headers() -> str:
     return "\n".join(one.read_text() for one in files)
 
 
+@functools.cache
 def code_version() -> str:
     """What generated code depends on besides the graph: the dialect, and what writes it."""
     number = re.search(r"#define OTR_DIALECT_VERSION (\d+)", _headers())
@@ -96,6 +98,12 @@ def code_version() -> str:
     writers = [*sorted(here.glob("*.py")), here.parent / "_dynamo.py", here.parent / "_fake.py"]
     text = "\0".join([_headers(), *(one.read_text() for one in writers)])
     return f"dialect {number[1] if number else 0}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def device_version(index: int) -> str:
+    """What generated code depends on of a device and its driver."""
+    info = _C.device_info(index)
+    return ", ".join(str(info[one]) for one in ("driver", "driver_version", "name", "features", "argument_block_bytes"))
 
 
 @functools.cache
@@ -116,19 +124,31 @@ def _compiler() -> tuple[list[str], str]:
     return command, f"{version}{platform.machine()}{processor}"
 
 
+def cache_folder() -> Path:
+    """Inductor's cache folder, whose name does not take an import of Inductor."""
+    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    if named is None:
+        try:
+            user = getpass.getuser()
+        except (KeyError, ModuleNotFoundError, OSError):
+            user = f"uid_{os.getuid()}"
+        named = os.path.join(tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
+    return Path(os.path.abspath(named))
+
+
 class _Part:
     """A text that becomes a shared object."""
 
-    def __init__(self, text: str) -> None:
-        from torch._inductor.runtime.runtime_utils import cache_dir
-
+    def __init__(self, text: str, may_compile: bool) -> None:
         command, about = _compiler()
         digest = hashlib.sha256("\0".join([*_FLAGS, *command, about, text]).encode()).hexdigest()
-        folder = Path(cache_dir()) / "outrigger"
+        folder = cache_folder() / "outrigger"
         self.path = folder / digest[:2] / f"{digest}.so"
         self._text = text
         self._process: subprocess.Popen[bytes] | None = None
         if not self.path.exists():
+            if not may_compile:
+                raise LookupError(f"{self.path} is not there")
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor, self._fresh = tempfile.mkstemp(dir=self.path.parent, suffix=".new")
             os.close(descriptor)
@@ -189,8 +209,8 @@ class Program:
             self._load, self.device, name, kinds.replace("w", real), items, reduced, by_row, group_size(self._index)
         )
 
-    def begin(self) -> None:
-        """Begins to compile, in the background."""
+    def begin(self, may_compile: bool = True) -> None:
+        """Begins to compile, in the background. LookupError if it must not, and a shared object is not there."""
         if not self._texts:
             return
         taken = language(self._index)
@@ -203,7 +223,7 @@ class Program:
         for number in range(count):
             mine = names[number::count]
             self._part_of.update(dict.fromkeys(mine, number))
-            self._parts.append(_Part(_headers() + "\n" + "\n".join(self._texts[one] for one in mine)))
+            self._parts.append(_Part(_headers() + "\n" + "\n".join(self._texts[one] for one in mine), may_compile))
 
     def _load(self, kernel: Any) -> None:
         """Gives a kernel its code."""

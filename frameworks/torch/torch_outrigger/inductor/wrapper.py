@@ -5,6 +5,7 @@ It must never synchronize, and never change the current device: kernels and tens
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -14,6 +15,11 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPython
 from torch._inductor.virtualized import V
 
 from .._lifetime import is_served
+
+PROGRAM = "torch_outrigger.inductor.program"
+
+where = threading.local()
+"""`where.programs`: the module with another class Program that code of this thread gets, while it is set."""
 
 
 class Wrapper(PythonWrapperCodegen):
@@ -36,7 +42,8 @@ class Wrapper(PythonWrapperCodegen):
         if device not in self._programs:
             name = f"outrigger_program{len(self._programs) or ''}"
             if not self._programs:
-                self.header.writeline("from torch_outrigger.inductor.program import Program as OutriggerProgram")
+                programs = getattr(where, "programs", PROGRAM)
+                self.header.writeline(f"from {programs} import Program as OutriggerProgram")
             self.header.writeline(f"{name} = OutriggerProgram('{device.type}', {device.index or 0})")
             self._programs[device] = name
         return self._programs[device]

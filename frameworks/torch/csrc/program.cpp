@@ -1,0 +1,142 @@
+//! How much each group of a kernel does, and the function that runs groups on the host. It must never wait.
+
+#include "program.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace outrigger {
+namespace {
+
+/// What stands in front of the words in the block of a host function.
+struct Head {
+  Groups run;
+  int64_t groups;
+  int64_t grain;
+  uint64_t addresses;
+};
+
+/// Work of one thread, in elements, below which sharing costs more than it saves; that of torch's own loops.
+constexpr int64_t kGrain = 32768;
+
+/// Elements of a group where a thread runs it, and items of a group where many do, for each of its lanes.
+constexpr int64_t kSerialChunk = 4096;
+constexpr int64_t kItemsOfLane = 4;
+
+/// The function that the runtime calls: it knows nothing of Python.
+otr_code_t run_groups(const void* block, uint32_t size, int64_t bias) {
+  Head head;
+  std::memcpy(&head, block, sizeof head);
+  c10::SmallVector<uint64_t, 48> words((size - sizeof head) / sizeof(uint64_t));
+  std::memcpy(words.data(), static_cast<const char*>(block) + sizeof head, words.size() * sizeof(uint64_t));
+  for (uint64_t i = 0; i < head.addresses; ++i) {
+    words[i] += words[i] == 0 ? 0 : static_cast<uint64_t>(bias);
+  }
+  if (head.groups <= head.grain) {
+    return head.run(words.data(), 0, head.groups) == 0 ? OTR_OK : OTR_ERR_OUT_OF_RANGE;
+  }
+  std::atomic<bool> failed{false};
+  try {
+    at::parallel_for(0, head.groups, head.grain, [&](int64_t first, int64_t end) {
+      if (head.run(words.data(), first, end) != 0) {
+        failed.store(true, std::memory_order_relaxed);
+      }
+    });
+  } catch (...) {
+    return OTR_ERR_INTERNAL;
+  }
+  return failed.load(std::memory_order_relaxed) ? OTR_ERR_OUT_OF_RANGE : OTR_OK;
+}
+
+}  // namespace
+
+CompiledKernel::CompiledKernel(
+    c10::Device on, const char* called, std::string takes, Extent many, Extent deep, bool whole_rows, uint32_t items_of_group)
+    : device(on),
+      name(called),
+      kinds(std::move(takes)),
+      items(many),
+      reduced(deep),
+      by_row(whole_rows),
+      group_size(items_of_group),
+      addresses_(static_cast<uint32_t>(std::count(kinds.begin(), kinds.end(), 'a'))) {
+  for (uint32_t i = 0; i < addresses_; ++i) {
+    arguments_.push_back({i * 8, 8, OTR_ARGUMENT_ADDRESS});
+    offsets_.push_back(static_cast<uint32_t>(sizeof(Head)) + i * 8);
+  }
+  const auto numbers = static_cast<uint32_t>(kinds.size()) - addresses_ + 1;
+  arguments_.push_back({addresses_ * 8, numbers * 8, OTR_ARGUMENT_VALUE});
+}
+
+void CompiledKernel::launch(const uint64_t* values) const {
+  const int64_t count = items.of(values);
+  if (count <= 0) {
+    return;
+  }
+  // How much a group does. The kernel is told, so one text serves all sizes and all devices.
+  const bool serial = group_size == 1;
+  const int64_t deep = std::max<int64_t>(reduced.of(values), 1);
+  int64_t chunk = 1;
+  if (serial) {
+    chunk = std::max<int64_t>(1, kSerialChunk / deep);
+    if (!by_row) {
+      // Whole cache lines of neighbours, which are read together.
+      chunk = std::max<int64_t>(chunk, deep > 1 ? 64 : 1);
+    }
+  } else if (!by_row) {
+    chunk = static_cast<int64_t>(group_size) * (deep > 1 ? 1 : kItemsOfLane);
+  }
+  constexpr int64_t most_groups = std::numeric_limits<int32_t>::max();
+  chunk = std::max(chunk, (count + most_groups - 1) / most_groups);
+  const int64_t all = (count + chunk - 1) / chunk;
+
+  constexpr size_t head_words = sizeof(Head) / sizeof(uint64_t);
+  c10::SmallVector<uint64_t, 48> words(head_words);
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    if (kinds[i] == 'a') {
+      words.push_back(values[i]);
+    }
+  }
+  words.push_back(static_cast<uint64_t>(chunk));
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    if (kinds[i] != 'a') {
+      words.push_back(values[i]);
+    }
+  }
+  const otr_stream_t stream = current_stream(device.index());
+  const double elements = static_cast<double>(count) * static_cast<double>(deep);
+  const auto cost = static_cast<uint32_t>(std::min(elements * 0.5 + 100.0, 4e9));
+  if (groups != nullptr) {
+    const int64_t work = std::max<int64_t>(1, chunk * deep);
+    const Head head{groups, all, std::max<int64_t>(1, kGrain / work), addresses_};
+    std::memcpy(words.data(), &head, sizeof head);
+    auto call = otr::sized<otr_kernel_call_t>();
+    call.function = &run_groups;
+    call.args = words.data();
+    call.args_size = static_cast<uint32_t>(words.size() * sizeof(uint64_t));
+    call.cost_ns = cost;
+    call.label = name;
+    call.address_offsets = offsets_.data();
+    call.address_count = addresses_;
+    check(otr_kernel_launch(stream, &call));
+    return;
+  }
+  auto call = otr::sized<otr_launch_t>();
+  call.grid[0] = static_cast<uint32_t>(all);
+  call.grid[1] = call.grid[2] = call.block[1] = call.block[2] = 1;
+  call.block[0] = group_size;
+  call.args = words.data() + head_words;
+  call.args_size = static_cast<uint32_t>((words.size() - head_words) * sizeof(uint64_t));
+  call.arguments = arguments_.data();
+  call.argument_count = static_cast<uint32_t>(arguments_.size());
+  call.cost_ns = cost;
+  call.label = name;
+  check(otr_launch(stream, kernel, &call));
+}
+
+}  // namespace outrigger

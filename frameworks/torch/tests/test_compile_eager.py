@@ -1,0 +1,309 @@
+"""Operators without a kernel on the device are compiled: results, layouts and errors are those of the CPU, and what was
+compiled once is compiled never again."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch_outrigger
+from support import run_python, same
+from torch_outrigger import _C, _eager
+
+OFF, CACHED, ON = (_eager.MODES[one] for one in ("off", "cached", "on"))
+
+
+@pytest.fixture
+def cache(compiles, tmp_path, monkeypatch):
+    """An empty cache, and operators that are compiled at their first call."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    before = _C.set_compile_mode(ON)
+    yield tmp_path
+    _C.set_compile_mode(before)
+
+
+def recipes(cache: Path) -> list[Path]:
+    """The files of recipes."""
+    return sorted((cache / "outrigger" / "eager").glob("*/*.json"))
+
+
+def draw(shape, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(shape, generator=generator) * 2
+    return (values * 4).round().to(dtype) if not dtype.is_floating_point else values.to(dtype)
+
+
+def compare(actual, expected, dtype=torch.float32):
+    """Values, dtypes and strides."""
+    tolerance = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}.get(dtype, 0)
+    actual, expected = ([one] if isinstance(one, torch.Tensor) else list(one) for one in (actual, expected))
+    for one, truth in zip(actual, expected, strict=True):
+        same(one, truth, rtol=tolerance, atol=tolerance)
+        assert one.stride() == truth.stride(), f"{one.shape}: {one.stride()} instead of {truth.stride()}"
+
+
+def only_on_the_device(function, *arguments):
+    """The result of a call of which nothing runs on the CPU."""
+    torch_outrigger.reset_fallback_report()
+    torch_outrigger.set_fallback_mode("framework:error")
+    try:
+        return function(*arguments)
+    finally:
+        torch_outrigger.set_fallback_mode("silent")
+        assert torch_outrigger.fallback_report() == []
+
+
+ELEMENTWISE = {
+    "hypot": lambda x: torch.hypot(x, x + 1),
+    "heaviside": lambda x: torch.heaviside(x, x * 2),
+    "nan_to_num": lambda x: torch.nan_to_num((x / (x - x)), 2.0, 3.0, -4.0),
+    "softshrink": lambda x: F.softshrink(x, 0.25),
+    "logit": lambda x: torch.logit(x.sigmoid(), 1e-3),
+    "broadcast": lambda x: torch.hypot(x, x[..., :1]),
+    "row": lambda x: torch.logaddexp(x[:1], x),
+    "number": lambda x: torch.hypot(x, x.sum()),
+}
+LAYOUTS = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.t(),
+    "gaps": lambda x: x[:, ::2],
+    "one row": lambda x: x[:1],
+    "expanded": lambda x: x[:, :1].expand(-1, 5),
+    "more dimensions": lambda x: x.reshape(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
+    "permuted": lambda x: x.reshape(2, 3, 4).permute(2, 0, 1),
+}
+OTHERS = {
+    "std": lambda x: torch.std(x, 1),
+    "var_mean of a real correction": lambda x: torch.var_mean(x, 0, correction=0.5, keepdim=True),
+    "aminmax": lambda x: torch.aminmax(x, dim=1),
+    "count_nonzero": lambda x: torch.count_nonzero(x > 0, 1),
+    "tril": lambda x: torch.tril(x, 1),
+    "roll": lambda x: torch.roll(x, (1, -2), (0, 1)),
+    "flip": lambda x: torch.flip(x, (1,)),
+    "glu": lambda x: F.glu(x[:, : x.shape[1] // 2 * 2], 1),
+    "huber": lambda x: F.huber_loss(x, x * 2, delta=0.7),
+    "interpolate": lambda x: F.interpolate(x[None], 7),
+    "bilinear": lambda x: F.interpolate(x[None, None], (3, 9), mode="bilinear"),
+    "mish's gradient": lambda x: torch.ops.aten.mish_backward(x, x + 1),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise_operators(device, cache, name):
+    function = ELEMENTWISE[name]
+    cases = [(one, torch.float32) for one in LAYOUTS] + [("transposed", torch.bfloat16), ("gaps", torch.float16)]
+    for layout, dtype in cases:
+        host = LAYOUTS[layout](draw((6, 4), dtype))
+        there = LAYOUTS[layout](draw((6, 4), dtype).to(device))
+        compare(function(there), function(host), dtype)
+        compare(only_on_the_device(function, there), function(host), dtype)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_operators_that_fold_and_move(device, cache, name):
+    function = OTHERS[name]
+    for layout in ("contiguous", "transposed", "gaps"):
+        host = LAYOUTS[layout](draw((6, 8)))
+        there = LAYOUTS[layout](draw((6, 8)).to(device))
+        compare(function(there), function(host))
+        compare(only_on_the_device(function, there), function(host))
+
+
+def test_a_recipe_serves_all_sizes_and_layouts_of_its_class(device, cache, monkeypatch):
+    torch.fmax(*[draw((3, 5)).to(device)] * 2)
+    torch.std_mean(draw((3, 5)).to(device), 1)
+    assert len(recipes(cache)) == 2
+    from torch_outrigger.inductor import eager
+
+    monkeypatch.setattr(eager, "compile_call", lambda *arguments: pytest.fail("compiled again"))
+    for shape in ((9,), (2, 7), (40, 300), (2, 3, 4, 5)):
+        host = draw(shape)
+        compare(only_on_the_device(torch.fmax, host.to(device), (host + 1).to(device)), torch.fmax(host, host + 1))
+        host = host.t() if host.dim() == 2 else host
+        into = torch.empty_like(host).to(device)
+        compare(only_on_the_device(lambda a, b, out: torch.fmax(a, b, out=out), *[host.to(device)] * 2, into), torch.fmax(host, host))
+    host = draw((64, 1000))
+    compare(only_on_the_device(torch.std_mean, host.to(device), 1), torch.std_mean(host, 1))
+
+
+def test_numbers_of_a_call_are_its_own(device, cache):
+    host = draw((5, 5))
+    for beta in (0.1, 0.5, 0.1):
+        compare(F.softshrink(host.to(device), beta), F.softshrink(host, beta))
+    default = torch.get_default_dtype()
+    whole = draw((4,), torch.int64)
+    try:
+        for dtype in (torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            compare(torch.logit(whole.to(device), 0.25), torch.logit(whole, 0.25))
+    finally:
+        torch.set_default_dtype(default)
+
+
+def test_results_in_place_and_into_tensors(device, cache):
+    host, other = draw((6, 4)), draw((6, 4), seed=1)
+    there = host.to(device)
+    address = there.data_ptr()
+    for _ in range(2):
+        result = there.hypot_(other.to(device))
+        assert result is there and there.data_ptr() == address
+        same(there, host.hypot_(other), rtol=2e-5, atol=2e-5)
+    # A result of other strides, one that an operand shares, and one of another dtype.
+    for into in (torch.empty(4, 6).t(), other.clone(), torch.empty(6, 4, dtype=torch.float64)):
+        given = into.to(device)
+        assert given.stride() == into.stride()
+        compare(torch.hypot(host.to(device), other.to(device), out=given), torch.hypot(host, other, out=into))
+    shared, mine = other.clone(), other.to(device)
+    compare(torch.hypot(mine, mine, out=mine), torch.hypot(shared, shared, out=shared))
+    assert "hypot" not in {row["operator"] for row in torch_outrigger.fallback_report() if row["calls"] > 1}
+
+
+def failure(function):
+    with pytest.raises((RuntimeError, IndexError, ValueError, TypeError)) as caught:
+        function()
+    return type(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda a: torch.hypot(a, a[:, :3]),
+        lambda a: torch.var(a, 5),
+        lambda a: torch.heaviside(a, a.int()),
+        lambda a: torch.hypot(a[:1], a[:1], out=a[0].expand(3, 4)),
+        lambda a: a[0:4].hypot_(a[1:5]),
+        lambda a: torch.hypot(a, a, out=torch.empty(6, 4, dtype=torch.int32, device=a.device)),
+    ],
+    ids=["sizes", "dimension", "types", "overlap in the result", "overlap", "dtype of the result"],
+)
+def test_errors_are_those_of_the_cpu_and_do_no_harm(device, cache, wrong):
+    there = draw((6, 4)).to(device)
+    torch.hypot(there, there), torch.var(there, 1)
+    assert failure(lambda: wrong(there)) == failure(lambda: wrong(draw((6, 4))))
+    compare(only_on_the_device(torch.hypot, there, there), torch.hypot(draw((6, 4)), draw((6, 4))))
+
+
+def test_what_has_no_kernels_stays_on_the_cpu_and_is_asked_for_once(device, cache, monkeypatch):
+    host = draw((6, 4)).abs()
+    # No text in the dialect, random numbers, a shape that depends on values, an index that may be wrong.
+    left = {
+        "digamma": lambda x: torch.digamma(x),
+        "nonzero": lambda x: torch.nonzero(x),
+        "take": lambda x: torch.take(x, torch.tensor([0, 3], device=x.device)),
+    }
+    for function in left.values():
+        compare(function(host.to(device)), function(host))
+    from torch_outrigger.inductor import eager
+
+    monkeypatch.setattr(eager, "compile_call", lambda *arguments: pytest.fail("traced again"))
+    torch_outrigger.reset_fallback_report()
+    for function in left.values():
+        compare(function(host.to(device)), function(host))
+    assert set(left) <= {row["operator"] for row in torch_outrigger.fallback_report()}
+
+
+PROGRAM = """
+import sys, torch, torch_outrigger
+from torch_outrigger import _C, _eager
+
+x = torch.arange(1.0, 25.0).reshape(6, 4)
+y = x.to("{device}")
+torch_outrigger.reset_fallback_report()
+for function in (lambda a: torch.hypot(a, a), lambda a: torch.count_nonzero(a, 1), lambda a: torch.digamma(a)):
+    torch.testing.assert_close(function(y).cpu(), function(x))
+names = sorted(row["operator"] for row in torch_outrigger.fallback_report())
+print(names, "torch._inductor" in sys.modules, "torch._dynamo" in sys.modules)
+"""
+
+
+def test_another_process_compiles_nothing(device, compiles, tmp_path):
+    def run(mode, folder):
+        done = run_python(
+            PROGRAM.format(device=device), OUTRIGGER_EAGER_COMPILE=mode, TORCHINDUCTOR_CACHE_DIR=str(folder), timeout=240
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip(), sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".so", ".c"))
+
+    everything = "['count_nonzero', 'digamma', 'hypot'] False False"
+    full, empty = tmp_path / "full", tmp_path / "empty"
+    empty.mkdir()
+    assert run("cached", empty) == (everything, [])
+    text, files = run("on", full)
+    assert text == "['digamma'] True True" and len(recipes(full)) == 3
+    assert run("cached", full) == ("['digamma'] False False", files)
+    # Files that are spoilt or gone are of no use, and do no harm. Another driver's code is in a store of its own.
+    objects = [path for path in files if path.suffix == ".so"]
+    for path in objects:
+        path.unlink()
+    for path in recipes(full):
+        if not objects or "hypot" in path.read_text():
+            path.write_text("{")
+    assert run("cached", full)[0] == everything
+
+
+def test_a_command_compiles_ahead_of_time(device, compiles, tmp_path):
+    command = ["--dtypes", "float32", "--operators", "hypot", "fmax"]
+    code = f"import sys; from torch_outrigger.compile_eager import main; sys.exit(main({command}))"
+    done = run_python(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path), timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "float32: 2 of 2 operators on the device" in done.stdout and len(recipes(tmp_path)) == 4
+    wrong = run_python(code.replace("fmax", "fmux"), TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    assert wrong.returncode == 2 and "fmux is none of the operators: " in wrong.stderr
+
+
+def test_a_mode_that_there_is_not_is_named(compiles):
+    code = "import torch, torch_outrigger; print(torch_outrigger.load_error())"
+    done = run_python(code, OUTRIGGER_EAGER_COMPILE="maybe")
+    assert "OUTRIGGER_EAGER_COMPILE=maybe is no mode of compiled operators; what is: off, cached (the default), on" in done.stdout
+
+
+def test_a_capture_records_launches_and_compiles_nothing(device, cache):
+    from torch_outrigger import graphs
+
+    host, there = draw((6, 4)), draw((6, 4)).to(device)
+    torch.hypot(there, there)
+    known = recipes(cache)
+    torch_outrigger.reset_fallback_report()
+    graph = graphs.Graph()
+    with graphs.graph(graph):
+        result = torch.hypot(there, there)
+        other = torch.atan2(there, there)
+    assert recipes(cache) == known
+    assert [row["operator"] for row in torch_outrigger.fallback_report()] == ["atan2"]
+    there.copy_(host * 3)
+    graph.replay()
+    same(result, torch.hypot(host * 3, host * 3), rtol=2e-5, atol=2e-5)
+    same(other, torch.atan2(host * 3, host * 3), rtol=2e-5, atol=2e-5)
+
+
+def test_threads_meet_a_class_at_once(device, cache):
+    host = draw((7, 5))
+    there, failures = host.to(device), []
+    begin = threading.Barrier(6)
+
+    def work():
+        try:
+            begin.wait()
+            for _ in range(50):
+                compare(torch.logaddexp2(there, there), torch.logaddexp2(host, host))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not failures
+    compare(only_on_the_device(torch.logaddexp2, there, there), torch.logaddexp2(host, host))
+
+
+def test_the_cache_is_where_inductor_has_its_own(compiles, monkeypatch):
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+    from torch_outrigger.inductor.program import cache_folder
+
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    assert str(cache_folder()) == default_cache_dir()
