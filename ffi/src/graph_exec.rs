@@ -97,7 +97,8 @@ api! {
     }
 
     /// Binds other memory in place of a named buffer, for later replays. Nothing is copied or recorded
-    /// again. The graph keeps the memory alive until other memory takes its place.
+    /// again. The graph keeps the memory alive until other memory takes its place. Address 0 binds the
+    /// recorded memory again.
     fn otr_graph_bind(exec: otr_graph_exec_t, slot: u32, address: u64) {
         hooks::graph_exec(exec)?.bind(slot, address)
     }

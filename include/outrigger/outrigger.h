@@ -1498,7 +1498,8 @@ otr_status_t *otr_graph_replay(otr_graph_exec_t exec, otr_stream_t stream);
 otr_status_t *otr_graph_slot(otr_graph_exec_t exec, const char *name, uint32_t *slot);
 
 // Binds other memory in place of a named buffer, for later replays. Nothing is copied or recorded
-// again. The graph keeps the memory alive until other memory takes its place.
+// again. The graph keeps the memory alive until other memory takes its place. Address 0 binds the
+// recorded memory again.
 otr_status_t *otr_graph_bind(otr_graph_exec_t exec, uint32_t slot, uint64_t address);
 
 // Binds another number in place of a named one, for later replays.

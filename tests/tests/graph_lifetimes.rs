@@ -144,6 +144,9 @@ fn replays_keep_their_order_over_streams_that_are_gone() {
                 assert_eq!(finished, 0, "it waits for the one before");
                 door.store(true, Ordering::Release);
                 assert_eq!(download::<f32>(second, y, 16), [12.0; 16], "{flags}");
+                ok(unsafe { otr_graph_bind(exec, slot, 0) });
+                replay(exec, second);
+                assert_eq!(download::<f32>(second, y, 16), [25.0; 16], "{flags}");
                 ok(unsafe { otr_graph_exec_destroy(exec) });
                 ok(unsafe { otr_graph_destroy(graph) });
                 for address in buffers {

@@ -317,6 +317,7 @@ void Graph::reset() {
   const std::lock_guard<std::mutex> lock(lock_);
   state_ = State::kEmpty;
   names_.clear();
+  slots_.clear();
 }
 
 c10::MempoolId_t Graph::pool() const {
@@ -389,6 +390,31 @@ void Graph::set(const std::string& name, otr_address_t address) {
   uint32_t slot = 0;
   check(otr_graph_slot(exec, name.c_str(), &slot));
   check(otr_graph_bind(exec, slot, address));
+}
+
+void Graph::run(const std::vector<otr_address_t>& addresses) {
+  const otr_graph_exec_t exec = ready("replay");
+  if (C10_UNLIKELY(slots_.size() != names_.size())) {
+    slots_.resize(names_.size());
+    for (size_t i = 0; i < names_.size(); ++i) {
+      check(otr_graph_slot(exec, names_[i].name.c_str(), &slots_[i]));
+    }
+  }
+  TORCH_CHECK_VALUE(
+      addresses.size() == slots_.size(), who(), "the graph has ", slots_.size(), " names, and was given ",
+      addresses.size(), " addresses");
+  size_t set = 0;
+  otr_status_t* status = nullptr;
+  for (; set < slots_.size() && status == nullptr; ++set) {
+    status = otr_graph_bind(exec, slots_[set], addresses[set]);
+  }
+  if (status == nullptr) {
+    status = otr_graph_replay(exec, current_stream(device_));
+  }
+  for (size_t i = 0; i < set; ++i) {
+    warn_if_failed(otr_graph_bind(exec, slots_[i], 0), "letting go of memory that a graph has used");
+  }
+  check(status);
 }
 
 void Graph::update(const Graph& other) {

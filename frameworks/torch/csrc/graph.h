@@ -86,6 +86,10 @@ class Graph {
   /// Gives later replays other bytes for a name. The graph holds them until they are replaced.
   void set(const std::string& name, otr_address_t address);
 
+  /// Replays with one address for each name, in the order of their naming. The graph lets go of them when the replay is
+  /// submitted. Two threads must not run a graph, or set its names, at the same time.
+  void run(const std::vector<otr_address_t>& addresses);
+
   /// Gives the executable graph what `other`, captured with the same nodes, has recorded.
   void update(const Graph& other);
 
@@ -134,6 +138,8 @@ class Graph {
   otr_graph_t graph_ = 0;
   otr_graph_exec_t exec_ = 0;
   std::vector<Name> names_;
+  // The slots of the names, once `run` has asked for them.
+  std::vector<uint32_t> slots_;
   // The exception that was handled when the capture began, or null. Owned.
   PyObject* handled_ = nullptr;
 };

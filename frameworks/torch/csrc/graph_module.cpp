@@ -1,12 +1,17 @@
 //! Graphs in Python: a capsule owns a `Graph` and is the first argument of the functions. They run
-//! without the GIL. They must never look into tensors: `torch_outrigger.graphs` passes addresses and
-//! sizes that it has checked.
+//! without the GIL. They must never look further into tensors than to their addresses:
+//! `torch_outrigger` has checked the rest.
 
 #include "graph_module.h"
 
 #include "capture.h"
 #include "graph.h"
 #include "python.h"
+#include "runtime.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <vector>
 
 namespace outrigger {
 namespace {
@@ -109,6 +114,21 @@ PyObject* graph_set(PyObject* arguments) {
   return none();
 }
 
+PyObject* graph_run(PyObject* arguments) {
+  PyObject *capsule = nullptr, *places = nullptr, *tensors = nullptr;
+  parse(arguments, "OSO!", &capsule, &places, &PyList_Type, &tensors);
+  Graph& graph = graph_of(capsule);
+  const auto* first = reinterpret_cast<const otr_address_t*>(PyBytes_AS_STRING(places));
+  std::vector<otr_address_t> addresses(first, first + PyBytes_GET_SIZE(places) / sizeof(otr_address_t));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i) {
+    PyObject* one = PyList_GET_ITEM(tensors, i);
+    TORCH_CHECK_TYPE(THPVariable_Check(one), who(), "result ", i, " is not a tensor");
+    addresses.push_back(address_of(THPVariable_Unpack(one).const_data_ptr()));
+  }
+  released([&] { graph.run(addresses); });
+  return none();
+}
+
 PyObject* graph_update(PyObject* arguments) {
   PyObject* capsule = nullptr;
   PyObject* other = nullptr;
@@ -179,6 +199,8 @@ PyMethodDef methods[] = {
     {"graph_debug_dump", bound<graph_debug_dump>, METH_VARARGS, "Writes the graph to a .dot, .svg or .json: (graph, path)."},
     {"graph_name", bound<graph_name>, METH_VARARGS, "Names bytes that `graph_set` can exchange: (graph, name, address, size)."},
     {"graph_set", bound<graph_set>, METH_VARARGS, "Other bytes for a name: (graph, name, address)."},
+    {"graph_run", bound<graph_run>, METH_VARARGS,
+     "Replays with other bytes for all names, for this time: (graph, addresses, tensors), in the order of naming."},
     {"graph_update", bound<graph_update>, METH_VARARGS, "Takes over what another graph has recorded: (graph, other)."},
     {"graph_profile", bound<textual<&Graph::profile>>, METH_O, "One timed replay, as JSON."},
     {"graph_cost", bound<textual<&Graph::cost>>, METH_O, "A replay next to its nodes run one by one, as JSON."},

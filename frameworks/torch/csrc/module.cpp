@@ -8,6 +8,7 @@
 
 #include "activities.h"
 #include "compiled.h"
+#include "compiled_calls.h"
 #include "distributed_module.h"
 #include "generator.h"
 #include "graph_module.h"
@@ -345,6 +346,7 @@ PyMODINIT_FUNC PyInit__C() {
   PyObject* module = PyModule_Create(&outrigger::definition);
   if (module != nullptr && !(outrigger::add_graph_functions(module) && outrigger::add_memory_functions(module) &&
                              outrigger::add_kernel_functions(module) && outrigger::add_program_functions(module) &&
+                             outrigger::add_call_functions(module) &&
                              outrigger::add_distributed_functions(module) && outrigger::add_sharing_functions(module))) {
     Py_CLEAR(module);
   }

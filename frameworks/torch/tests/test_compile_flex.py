@@ -139,3 +139,34 @@ def test_loops_end_by_numbers_of_the_device(device):
         limit = torch.tensor(limit)
         for one, other in zip(compiled(limit.to(device), x.to(device)), call(limit, x), strict=True):
             same(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_branches_and_loops_are_left_out_of_graphs(device):
+    def branch(x):
+        return torch.cond(x.sum() > 0, lambda x: (x.sin() * 2).relu(), lambda x: x.cos() - 1, (x,)).exp()
+
+    def loop(x):
+        start = torch.zeros((), dtype=torch.int64, device=x.device)
+        return while_loop(lambda i, x: (i < 9) & (x.sum() < 40), lambda i, x: (i + 1, x * 1.5 + i), (start, x))
+
+    both = [torch.compile(one, mode="reduce-overhead") for one in (branch, loop)]
+    for sign in (1, -1, 2, -2):
+        x = torch.rand(8) * sign
+        mine, ours = x.clone().requires_grad_(), x.to(device).requires_grad_()
+        expected, result = branch(mine), both[0](ours)
+        same(result.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
+        expected.sum().backward()
+        result.sum().backward()
+        same(ours.grad, mine.grad, rtol=1e-5, atol=1e-6)
+        for one, other in zip(both[1](x.to(device)), loop(x), strict=True):
+            same(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_the_operator_is_taken_apart_where_torch_traces_it(device):
+    """Fails if torch moves what inductor/attention.py changes."""
+    from torch._inductor.utils import run_and_get_code
+
+    q = torch.randn(1, 1, 16, 8, device=device)
+    with torch._inductor.config.patch(force_disable_caches=True):
+        _, code = run_and_get_code(torch.compile(flex_attention), q, q, q)
+    assert "OTR_KERNEL" in code[0] and "aten._safe_softmax" in code[0]

@@ -99,15 +99,6 @@ def test_sizes_are_no_part_of_a_kernel_that_is_for_all(device):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-def test_the_mode_reduce_overhead_says_what_to_do_instead(device):
-    from torch_outrigger import inductor
-
-    inductor._warn_of_graphs.cache_clear()
-    x = torch.randn(9)
-    with pytest.warns(UserWarning, match="capture the compiled step with torch.accelerator.Graph"):
-        same(torch.compile(lambda x: x * 2, mode="reduce-overhead")(x.to(device)), x * 2)
-
-
 def test_an_index_out_of_bounds_fails_the_stream(once, device, module):
     compiled = torch.compile(lambda x, places: x[places] * 2)
     x = torch.randn(5, 3, device=device)

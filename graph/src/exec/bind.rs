@@ -123,7 +123,7 @@ impl GraphExec {
     }
 
     /// Binds other memory in place of a named buffer, for later replays. The memory is kept alive until another binding
-    /// takes its place.
+    /// takes its place. Address 0 binds the recorded memory again.
     ///
     /// # Errors
     /// `NOT_FOUND` for an unknown slot or that of a scalar; `INVALID_ARGUMENT` if the buffer's size does not fit into
@@ -157,10 +157,20 @@ impl GraphExec {
         else {
             return Err(no_slot(slot, "buffer"));
         };
+        let recorded = *recorded;
+        if address == 0 {
+            let old = bound.take();
+            state.push_pending(Patch {
+                target: u64::from(slot),
+                first: recorded,
+                second: 0,
+            });
+            return Ok((old, state.last, Ok(())));
+        }
         let device = self.device;
         let check = || device.check_range(&format_args!("buffer for '{name}'"), address, *size);
         check()?;
-        if address.abs_diff(*recorded) % ALIGNMENT != 0 {
+        if address.abs_diff(recorded) % ALIGNMENT != 0 {
             return Err(Error::new(
                 Code::INVALID_ARGUMENT,
                 format!(

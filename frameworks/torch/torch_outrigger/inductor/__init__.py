@@ -6,10 +6,8 @@ imported before a program compiles for the device.
 
 from __future__ import annotations
 
-import functools
 import operator
 import threading
-import warnings
 from typing import Any
 
 import torch
@@ -22,8 +20,8 @@ PATCHES: dict[str, Any] = {
     "fallback_random": True,
     # Convolutions take the layout that the program gives: whatever changes it is work of the device.
     "layout_optimization": False,
-    # Graphs of other devices are not captured for this one.
-    "triton.cudagraphs": False,
+    # A region is captured as a whole, or not at all.
+    "graph_partition": False,
 }
 """Options of Inductor that a graph for the device is compiled with."""
 
@@ -32,22 +30,13 @@ def patches(device: torch.device) -> dict[str, Any]:
     """The options with which a graph for a device is compiled, besides those of the program."""
     from torch._inductor import config as inductor_config
 
-    from . import kept, limits
+    from . import graphs, kept, limits
 
     kept.keep_whole()
-    if inductor_config.triton.cudagraphs:
-        _warn_of_graphs()
     wanted = {**PATCHES, **limits.patches(device)}
+    if inductor_config.cudagraph_policy is None:
+        wanted["cudagraph_policy"] = graphs.Policy()
     return {key: value for key, value in wanted.items() if operator.attrgetter(key)(inductor_config) != value}
-
-
-@functools.cache
-def _warn_of_graphs() -> None:
-    warnings.warn(
-        "mode='reduce-overhead' compiles as the default mode does on this device: capture the compiled step with "
-        "torch.accelerator.Graph or make_graphed_callables instead",
-        stacklevel=2,
-    )
 
 
 def register(name: str) -> None:
@@ -63,7 +52,7 @@ def register(name: str) -> None:
             register_device_op_overrides,
         )
 
-        from . import config, kept
+        from . import attention, config, kept
         from .program import code_version, device_version
         from .scheduling import Scheduling
         from .wrapper import DeviceOps, Wrapper
@@ -78,3 +67,8 @@ def register(name: str) -> None:
         register_device_op_overrides(name, DeviceOps(name))
         register_backend_for_device(name, Scheduling, Wrapper, device_custom_config=config)
         kept.install()
+        attention.install()
+        # Devices whose code `mode="reduce-overhead"` may capture.
+        from torch._inductor import cudagraph_utils
+
+        cudagraph_utils._CUDAGRAPH_SUPPORTED_DEVICE_TYPES |= {name}

@@ -10,6 +10,9 @@ max_kernel_buffers: int | None = None
 whole_operators: str = ""
 """Operators that are called whole instead of taken apart, by their names in `torch.ops.aten`, separated by commas."""
 
+max_graphs: int = 8
+"""The most graphs of a region that `mode="reduce-overhead"` keeps, one for each combination of sizes."""
+
 code_version: str = ""
 """What compiled code depends on besides its text; set at registration, and part of the key of caches."""
 

@@ -15,7 +15,7 @@ from torch._inductor.ir import IRNode, TensorBox
 from torch.utils import _pytree as pytree
 
 from .._lifetime import is_served
-from . import config, flex
+from . import config
 from .types import MEMORY
 
 aten = torch.ops.aten
@@ -140,7 +140,6 @@ def install() -> None:
         _keep(name)
     for name in WITH_ATOMICS:
         _keep(name, _lacks_atomics)
-    flex.install(_is_ours)
     lowering.use_two_step_variance = _two_steps(lowering.use_two_step_variance)
     lowering.unsupported_input_tensor = _unsupported(lowering.unsupported_input_tensor)
     lowering.unsupported_output_tensor = _unsupported(lowering.unsupported_output_tensor)
