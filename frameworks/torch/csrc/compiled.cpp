@@ -524,6 +524,9 @@ bool CompiledCall::run() {
     }
     bool is_final = false;
     const bool has_more = ask(calls, traits, functional, sight, may_compile, is_final);
+    if (may_compile && !is_final) {
+      traits.compilations.fetch_sub(1);
+    }
     if (!has_more) {
       tried_ = is_final ? &calls : nullptr;
       break;

@@ -180,6 +180,13 @@ PyObject* bind_module(PyObject* object, PyObject* capsule) {
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* kernel_load(PyObject* object, PyObject*) {
+  HANDLE_TH_ERRORS
+  load(reinterpret_cast<ProgramKernel*>(object));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 PyObject* kernel_repr(PyObject* object) {
   HANDLE_TH_ERRORS
   const auto* self = reinterpret_cast<ProgramKernel*>(object);
@@ -239,6 +246,7 @@ PyObject* program_empty(PyObject*, PyObject* const* arguments, Py_ssize_t count)
 }
 
 PyMethodDef kernel_methods[] = {
+    {"load", kernel_load, METH_NOARGS, "Waits for the kernel's code, which its first call does otherwise."},
     {"bind_host", bind_host, METH_O, "Gives the kernel the address of the function that runs its groups."},
     {"bind_module", bind_module, METH_O, "Takes the kernel of its name out of a program, for which it waits."},
     {nullptr, nullptr, 0, nullptr},

@@ -128,6 +128,9 @@ def _load(recipe: dict[str, Any], device: torch.device, may_compile: bool) -> tu
         for name, kinds, items, reduced, by_row, pointers, text in recipe["kernels"]
     ]
     program.begin(may_compile)
+    for one in kernels:
+        # What its compiler refuses is found here, not in a call of the program.
+        one.load()
     return recipe["code"], kernels, [getattr(torch, one) for one in recipe["dtypes"]]
 
 
