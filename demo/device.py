@@ -35,10 +35,12 @@ def open_device(name: str) -> torch.device:
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether torch.compile can make kernels for `device`: its driver takes source or functions of the host."""
-    from torch_outrigger.inductor.program import language
+    """Whether torch.compile can make kernels for `device`: its driver takes source or functions of the host, and this version
+    of torch is served."""
+    from torch_outrigger.inductor.program import check_torch, language
 
     try:
+        check_torch()
         language(device.index)
     except NotImplementedError:
         return False

@@ -46,7 +46,7 @@ def test_the_example_is_short() -> None:
 
 def test_a_vendors_device_has_the_vendors_name(acme: Environment) -> None:
     """Nothing is set in the environment: the package names driver, device, options and dtypes."""
-    assert acme.run(FIRST_STEPS.format(name="acme")).split() == ["acme:0"]
+    assert acme.run(FIRST_STEPS.format(name="acme")).splitlines()[0] == "acme:0"
     acme.run("""
 import sys, torch, torch.acme
 assert not torch.acme.is_initialized()
@@ -100,7 +100,7 @@ def test_of_two_vendors_one_is_chosen(acme: Environment) -> None:
     told = acme.run("import torch; print(torch.ones(3).sum().item(), hasattr(torch, 'acme'), hasattr(torch, 'zeta'))")
     assert "3.0 False False" in told, told
     assert "acme (of acme-outrigger 1.0.0), zeta (of zeta-device 2.0)" in told and "OUTRIGGER_VENDOR" in told, told
-    assert acme.run(FIRST_STEPS.format(name="acme"), OUTRIGGER_VENDOR="acme").split() == ["acme:0"]
+    assert acme.run(FIRST_STEPS.format(name="acme"), OUTRIGGER_VENDOR="acme").splitlines()[0] == "acme:0"
     told = acme.run("import torch; print(torch.zeta.is_available())", OUTRIGGER_VENDOR="zeta")
     assert "False" in told and "/nowhere/libzeta.so" in told, told
     told = acme.run("import torch; print(torch.ones(3).sum().item())", OUTRIGGER_VENDOR="beta")

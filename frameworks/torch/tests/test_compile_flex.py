@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 
 
 @pytest.fixture(autouse=True)
-def fresh(compiles):
+def fresh(once, compiles):
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch tells eager execution of FlexAttention to compile

@@ -44,6 +44,9 @@ def register(name: str) -> None:
     with _lock:
         if name in _registered:
             return
+        from .program import check_torch, code_version, device_version
+
+        check_torch()
         _registered.add(name)
         from torch._inductor.codegen.common import (
             _init_builtin_backend_registration,
@@ -53,7 +56,6 @@ def register(name: str) -> None:
         )
 
         from . import attention, config, kept
-        from .program import code_version, device_version
         from .scheduling import Scheduling
         from .wrapper import DeviceOps, Wrapper
 

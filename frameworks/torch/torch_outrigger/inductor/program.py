@@ -45,6 +45,18 @@ _KERNELS_OF_PART = 12
 """Kernels that are compiled together, at least, where several compilers run side by side."""
 
 
+_TORCH = "2.15"
+
+
+def check_torch() -> None:
+    """NotImplementedError if torch is not the version whose Inductor this backend extends."""
+    if not torch.__version__.startswith(f"{_TORCH}."):
+        raise NotImplementedError(
+            f"torch.compile makes kernels for this device with torch {_TORCH}, and this is torch {torch.__version__}. "
+            "Use backend='aot_eager'"
+        )
+
+
 def has_f64(index: int) -> bool:
     """Whether kernels for a device may use f64."""
     info = _C.device_info(index)
