@@ -118,14 +118,14 @@ def _mean(seconds: Seconds) -> float:
 
 
 def _products(name: str) -> dict[str, Parts]:
-    """The share of products and convolutions in a step on CPU tensors, in per cent."""
+    """The share of products and convolutions in a step on CPU tensors in eager mode, in per cent."""
     call = _step(name, CPU, False)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         call()
     times = {one.key: one.self_cpu_time_total for one in profile.key_averages()}
     mine = sum(spent for key, spent in times.items() if any(part in key for part in PRODUCTS))
     share = 100.0 * mine / sum(times.values())
-    return {"cpu": {"block": lambda repetitions: share * repetitions}}
+    return {US: {"block": lambda repetitions: share * repetitions}}
 
 
 def _small(device: torch.device, mode: str | None = None) -> Callable[[], Tensor]:
