@@ -350,7 +350,6 @@ fn executable_graphs_take_only_what_fits() {
                 Code::INVALID_ARGUMENT,
                 "not memory of this device",
             ),
-            (0, 0, Code::INVALID_ARGUMENT, "not memory of this device"),
             (0, small + 4, Code::INVALID_ARGUMENT, "aligned"),
             (0, small + 480, Code::INVALID_ARGUMENT, "overruns"),
         ] {
