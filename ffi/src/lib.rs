@@ -31,6 +31,7 @@ mod status;
 mod stream;
 #[rustfmt::skip] // generated
 mod table;
+mod tuning;
 
 pub use capture::*;
 pub use command::*;
@@ -54,6 +55,7 @@ pub use runtime::*;
 pub use status::*;
 pub use stream::*;
 pub use table::*;
+pub use tuning::*;
 
 /// A stream: a generational id, never 0.
 pub type otr_stream_t = u64;

@@ -752,6 +752,12 @@ pub struct otr_host_api_t {
         stream: otr_stream_t,
         native: *mut u64,
     ) -> *mut otr_status_t,
+    pub tune_choose: unsafe extern "C" fn(
+        device: u32,
+        params: *const otr_tune_params_t,
+        chosen: *mut u32,
+        times_ns: *mut u64,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -945,6 +951,7 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     device_can_access_peer: crate::otr_device_can_access_peer,
     stream_from_native: crate::otr_stream_from_native,
     stream_native: crate::otr_stream_native,
+    tune_choose: crate::otr_tune_choose,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1513,5 +1520,8 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_stream_native) => {
         $table .stream_native
+    };
+    ($table:expr, otr_tune_choose) => {
+        $table .tune_choose
     };
 }

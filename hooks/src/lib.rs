@@ -44,6 +44,7 @@ mod runtime;
 mod staging;
 mod stream;
 mod timelines;
+mod tuning;
 
 pub use communicators::{Collective, Communicator, communicator, destroy_communicator};
 pub use current::{MAX_DEVICES, current_device};
@@ -92,3 +93,4 @@ pub use outrigger_handles::Ref;
 pub use outrigger_modules::Source;
 pub use outrigger_ops as ops;
 pub use outrigger_ops::{Error, Result};
+pub use outrigger_tuner::{Answer, Asked, Question};

@@ -255,6 +255,13 @@ typedef struct otr_status otr_status_t;
 // The minor number of the host contract, which counts additions.
 #define OTR_HOST_API_MINOR 0
 
+// `flags` of a question: what is not known is measured, also with OUTRIGGER_TUNE=cached; never with
+// OUTRIGGER_TUNE=off.
+#define OTR_TUNE_MEASURE 1
+
+// `flags` of a question: as OTR_TUNE_MEASURE, and what is known is measured again, unless a person has pinned it.
+#define OTR_TUNE_AGAIN 2
+
 // A stream: a generational id, never 0.
 typedef uint64_t otr_stream_t;
 
@@ -800,6 +807,36 @@ typedef struct {
   uint32_t reserved;
 } otr_device_info_t;
 
+// Which variant of code is the fastest? The library adds the driver, the device and its own version to the question.
+typedef struct {
+  // sizeof(otr_tune_params_t)
+  size_t struct_size;
+  // NULL
+  const void *next;
+  // OTR_TUNE_*
+  uint32_t flags;
+  // 0
+  uint32_t reserved;
+  // What is computed: "torch.mm".
+  const char *operation;
+  // The class of sizes and layouts. Not empty, as the other texts.
+  const char *sizes;
+  // The element type.
+  const char *dtype;
+  // All else that the answer depends on, such as a hash of the code and versions.
+  const char *code;
+  // The names of the variants. The first one is the default.
+  const char *const *candidates;
+  // How many there are, at least 1.
+  uint32_t candidate_count;
+  // Milliseconds that the measurement of one variant may take, with its compilation; 0 for 30 seconds.
+  uint32_t limit_ms;
+  // The command that starts a worker: a program, its arguments, and NULL behind the last. NULL: nothing is measured.
+  const char *const *worker;
+  // What the worker is to measure, as JSON. NULL: nothing is measured.
+  const char *task;
+} otr_tune_params_t;
+
 // All functions but otr_host_api, each under its name without `otr_`. Up to `api_minor` it is
 // the same in all major versions; of the rest, what lies within `struct_size` is there.
 typedef struct {
@@ -1138,6 +1175,10 @@ typedef struct {
   otr_status_t *(*device_can_access_peer)(uint32_t device, uint32_t peer, uint32_t *yes);
   otr_status_t *(*stream_from_native)(uint32_t device, uint64_t native, otr_stream_t *stream);
   otr_status_t *(*stream_native)(otr_stream_t stream, uint64_t *native);
+  otr_status_t *(*tune_choose)(uint32_t device,
+                               const otr_tune_params_t *params,
+                               uint32_t *chosen,
+                               uint64_t *times_ns);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -2097,6 +2138,19 @@ otr_status_t *otr_stream_flush(otr_stream_t stream);
 // carries a failure, the stream fails, not this call. If the event is a point of a capture, the
 // stream joins the capture.
 otr_status_t *otr_stream_wait_event(otr_stream_t stream, otr_event_t event);
+
+// Chooses one of several variants of the host's code for a device, and sets `chosen` to its number in `candidates`: the
+// choice that is kept in the store (OUTRIGGER_CACHE); or, with OUTRIGGER_TUNE=on or a flag, the fastest variant after
+// the worker has measured each (docs/device-code.md, Tuning), which is kept then. The default stays where another
+// variant gains less than 3 percent. A variant has failed if the worker refuses it, crashes or takes too long. `chosen`
+// is 0, the default, if all have failed, if no worker starts, or if nothing is known. A process measures a question
+// once, unless OTR_TUNE_AGAIN is set, and one variant at a time. `times_ns` is NULL, or takes `candidate_count`
+// nanoseconds: 0 for a variant that failed or was not measured. May take minutes. Submits nothing, so it may be
+// called while streams capture.
+otr_status_t *otr_tune_choose(uint32_t device,
+                              const otr_tune_params_t *params,
+                              uint32_t *chosen,
+                              uint64_t *times_ns);
 
 #ifdef __cplusplus
 }  // extern "C"

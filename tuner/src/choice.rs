@@ -11,7 +11,7 @@ pub(crate) const KIND: Kind = Kind::new("tuned", 1);
 
 /// A kernel, a class of sizes and a device, for which one variant is the best. All of it is text for people and part of
 /// the key.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
     /// The driver and its version.

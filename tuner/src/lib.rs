@@ -2,8 +2,8 @@
 //! choice that is kept in the store, or measures the candidates once if it may.
 //!
 //! Candidates are measured in a worker process, one after the other, so that one that crashes, hangs or corrupts memory harms
-//! nobody. It has failed then, and the next one gets a new worker. The worker is the command `outrigger tune --worker`,
-//! which calls [`serve`].
+//! nobody. It has failed then, and the next one gets a new worker. The worker of the library's own kernels is the command
+//! `outrigger tune --worker`, which calls [`serve`]. A host that asks ([`Tuner::answer`]) brings the command of its own.
 //!
 //! This crate never knows what it measures: a candidate is a name, and a task is JSON that the worker understands. It must
 //! never measure in the process that asks, and never fail a call: who asks gets the default variant at worst.
@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod asked;
 mod choice;
 mod mode;
 mod serve;
@@ -24,6 +25,7 @@ mod worker;
 
 use std::collections::HashMap;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -31,10 +33,11 @@ use outrigger_locks::{Mutex, Rank};
 use outrigger_store::Store;
 use serde_json::Value;
 
+pub use asked::{Answer, Asked};
 pub use choice::{Choice, Question, hash};
 pub use mode::{MODE_VARIABLE, Mode, WORKER_VARIABLE};
 pub use serve::{serve, trying};
-use worker::{Outcome, Worker};
+use worker::{Outcome, Workers};
 
 /// What a candidate may take, with the compilation of its code.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -52,11 +55,49 @@ pub struct Tuner {
     starter: Starter,
     limit: Duration,
     /// The answers of this process. A question is looked up on the disk once.
-    known: Mutex<HashMap<Question, Option<String>>>,
+    known: Mutex<HashMap<Question, Known>>,
     /// Whether it was said that something cannot be measured.
     said: AtomicBool,
-    /// The one worker. Who measures holds it, and others wait, so that two candidates never run at a time.
-    worker: Mutex<Worker>,
+    /// Who measures holds the workers, and others wait, so that two candidates never run at a time.
+    workers: Mutex<Workers>,
+}
+
+/// What this process knows of a question.
+#[derive(Clone, Debug)]
+enum Known {
+    /// No choice was kept when the store was read.
+    Nothing,
+    /// It was measured, and nothing can be chosen.
+    Failed,
+    Choice(Arc<Choice>),
+}
+
+impl Known {
+    /// Whether it says anything about these candidates.
+    fn fits(&self, candidates: &[String]) -> bool {
+        match self {
+            Self::Nothing | Self::Failed => true,
+            Self::Choice(choice) => candidates.contains(&choice.chosen),
+        }
+    }
+
+    /// The chosen candidate; the default if there is no choice.
+    fn place(&self, candidates: &[String]) -> usize {
+        let Self::Choice(choice) = self else { return 0 };
+        let place = candidates.iter().position(|one| *one == choice.chosen);
+        place.unwrap_or(0)
+    }
+}
+
+/// How candidates are measured.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    /// The command that starts the worker, if a host brings it.
+    command: Option<&'a [String]>,
+    /// What a candidate may take.
+    limit: Duration,
+    /// Also if there is a choice, but for a pinned one.
+    again: bool,
 }
 
 /// Why a setting makes no sense, or what the disk says.
@@ -74,7 +115,7 @@ impl Tuner {
             limit: LIMIT,
             said: AtomicBool::new(false),
             known: Mutex::new(Rank::TunedChoices, HashMap::new()),
-            worker: Mutex::new(Rank::Tuning, Worker::default()),
+            workers: Mutex::new(Rank::Tuning, Workers::default()),
         }
     }
 
@@ -93,28 +134,20 @@ impl Tuner {
         candidates: &[String],
         task: impl FnOnce() -> Option<Value>,
     ) -> usize {
-        let place = |name: &str| candidates.iter().position(|one| one == name);
-        if let Some(name) = serve::tried() {
-            return place(&name).unwrap_or(0);
+        if let Some(place) = tried(candidates) {
+            return place;
         }
         if self.mode == Mode::Off || candidates.len() < 2 {
             return 0;
         }
-        let known = self.known.lock().get(question).cloned();
-        let name = known.unwrap_or_else(|| {
-            let mut name = self
-                .stored(question, candidates)
-                .map(|choice| choice.chosen);
-            if name.is_none()
-                && self.mode == Mode::On
-                && let Some(task) = task()
-            {
-                name = self.measured(question, candidates, &task);
-            }
-            self.known.lock().insert(question.clone(), name.clone());
-            name
-        });
-        name.and_then(|name| place(&name)).unwrap_or(0)
+        let mut known = self.known(question, candidates);
+        if matches!(known, Known::Nothing)
+            && self.mode == Mode::On
+            && let Some(task) = task()
+        {
+            known = self.measured(question, candidates, &task, self.way(false));
+        }
+        known.place(candidates)
     }
 
     /// Measures all candidates of a question, and keeps the choice, if there is none yet; `again`: if there is no pinned one.
@@ -128,16 +161,50 @@ impl Tuner {
         task: &Value,
         again: bool,
     ) -> Result<Choice, Problem> {
-        let mut worker = self.worker.lock();
-        // Who held it may have measured the same.
-        if let Some(choice) = self.stored(question, candidates)
-            && (!again || choice.pinned)
-        {
-            return Ok(choice);
+        let choice = self.measure_by(question, candidates, task, self.way(again))?;
+        Ok(Arc::unwrap_or_clone(choice))
+    }
+
+    fn measure_by(
+        &self,
+        question: &Question,
+        candidates: &[String],
+        task: &Value,
+        way: Way<'_>,
+    ) -> Result<Arc<Choice>, Problem> {
+        let mut workers = self.workers.lock();
+        // Who held them may have measured the same.
+        let before = self.known.lock().get(question).cloned();
+        match before.filter(|known| !way.again && known.fits(candidates)) {
+            Some(Known::Choice(choice)) => return Ok(choice),
+            Some(Known::Failed) => return Err(Problem("it has failed before".to_owned())),
+            Some(Known::Nothing) | None => {}
         }
+        let kept = self.stored(question, candidates);
+        let choice = match kept.filter(|choice| !way.again || choice.pinned) {
+            Some(choice) => Ok(Arc::new(choice)),
+            None => self.run(&mut workers, question, candidates, task, way),
+        };
+        let known = match &choice {
+            Ok(choice) => Known::Choice(Arc::clone(choice)),
+            Err(_) => Known::Failed,
+        };
+        self.known.lock().insert(question.clone(), known);
+        choice
+    }
+
+    fn run(
+        &self,
+        workers: &mut Workers,
+        question: &Question,
+        candidates: &[String],
+        task: &Value,
+        way: Way<'_>,
+    ) -> Result<Arc<Choice>, Problem> {
         let (mut choice, mut reasons) = (Choice::new(question.clone()), Vec::new());
+        let worker = workers.of(way.command);
         for name in candidates {
-            let time = match worker.measure(&self.starter, self.limit, name, task) {
+            let time = match worker.measure(&self.starter, way.limit, name, task) {
                 Outcome::Time(time) => Some(time),
                 Outcome::NoWorker(reason) => {
                     return Err(Problem(format!("the worker cannot be started: {reason}")));
@@ -151,7 +218,6 @@ impl Tuner {
             };
             choice.measured.insert(name.clone(), time);
         }
-        drop(worker);
         let time = |name: &String| choice.measured.get(name).copied().flatten();
         let times = candidates
             .iter()
@@ -162,14 +228,16 @@ impl Tuner {
                 reasons.join("; ")
             )));
         };
-        let default = candidates
-            .first()
-            .filter(|name| time(name).is_some_and(|time| best_time * GAIN.1 > time * GAIN.0));
+        // A worker may say any number.
+        let part = |time: u64, part: u64| u128::from(time) * u128::from(part);
+        let default = candidates.first().filter(|name| {
+            time(name).is_some_and(|time| part(best_time, GAIN.1) > part(time, GAIN.0))
+        });
         choice.chosen = default.unwrap_or(best).clone();
         tracing::info!(target: "outrigger::tune", %question, chosen = choice.chosen,
             measured = ?choice.measured, "candidates were measured");
         self.keep(&choice);
-        Ok(choice)
+        Ok(Arc::new(choice))
     }
 
     /// All choices of the store.
@@ -214,10 +282,16 @@ impl Tuner {
         self.known.lock().clear();
     }
 
-    /// What is chosen after a measurement that nobody waits to hear about.
-    fn measured(&self, question: &Question, candidates: &[String], task: &Value) -> Option<String> {
-        match self.measure(question, candidates, task, false) {
-            Ok(choice) => Some(choice.chosen),
+    /// What is known after a measurement that nobody waits to hear about.
+    fn measured(
+        &self,
+        question: &Question,
+        candidates: &[String],
+        task: &Value,
+        way: Way<'_>,
+    ) -> Known {
+        match self.measure_by(question, candidates, task, way) {
+            Ok(choice) => Known::Choice(choice),
             Err(problem) => {
                 if self.said.swap(true, Ordering::Relaxed) {
                     tracing::debug!(target: "outrigger::tune", %question, %problem, "nothing was chosen");
@@ -225,9 +299,37 @@ impl Tuner {
                     tracing::warn!(target: "outrigger::tune", %question, %problem,
                         "nothing was chosen; the default is used");
                 }
-                None
+                Known::Failed
             }
         }
+    }
+
+    /// The way of the library's own kernels.
+    fn way(&self, again: bool) -> Way<'_> {
+        Way {
+            command: None,
+            limit: self.limit,
+            again,
+        }
+    }
+
+    /// What this process knows, or finds in the store.
+    fn known(&self, question: &Question, candidates: &[String]) -> Known {
+        let in_memory = || {
+            let known = self.known.lock().get(question).cloned();
+            known.filter(|known| known.fits(candidates))
+        };
+        if let Some(known) = in_memory() {
+            return known;
+        }
+        let stored = self.stored(question, candidates);
+        let found = stored.map_or(Known::Nothing, |choice| Known::Choice(Arc::new(choice)));
+        // Who measured meanwhile knows more.
+        if let Some(known) = in_memory() {
+            return known;
+        }
+        self.known.lock().insert(question.clone(), found.clone());
+        found
     }
 
     fn keep(&self, choice: &Choice) -> bool {
@@ -259,6 +361,13 @@ impl Tuner {
             }
         }
     }
+}
+
+/// The candidate that this thread tries, if it is a worker's.
+fn tried(candidates: &[String]) -> Option<usize> {
+    let name = serve::tried()?;
+    let place = candidates.iter().position(|one| *one == name);
+    Some(place.unwrap_or(0))
 }
 
 impl std::fmt::Debug for Tuner {

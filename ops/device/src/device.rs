@@ -38,8 +38,8 @@ pub(crate) struct Device {
     pub(crate) host_visible: bool,
     local_memory: u32,
     units: u32,
-    /// What it is called where variants are chosen.
-    name: String,
+    /// How questions about variants begin.
+    question: Question,
 }
 
 /// Devices whose groups may be larger than this are processors of general purpose.
@@ -97,7 +97,7 @@ impl Device {
             host_visible: properties.host_visible(),
             local_memory: limits.local_memory,
             units: properties.compute_units,
-            name: tune::name(properties),
+            question: tune::question(&below.driver, properties),
         })
     }
 
@@ -148,15 +148,12 @@ impl Device {
         class: String,
         dtype: DType,
     ) -> Question {
-        let driver = &self.below.driver;
         Question {
-            driver: format!("{} {}", driver.name(), driver.version()),
-            device: self.name.clone(),
             operator: operator.to_owned(),
             class,
             dtype: dtype.name().to_owned(),
             code: text.hash(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..self.question.clone()
         }
     }
 

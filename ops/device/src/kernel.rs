@@ -11,6 +11,7 @@ use outrigger_tuner::Tuner;
 use crate::call::{Refusal, Result};
 use crate::command::{Command, Stored};
 use crate::recording::Recorder;
+use crate::tune;
 use crate::unit::Unit;
 
 /// The driver below, of which all handles but those of operators are, and what loads code on it.
@@ -28,13 +29,10 @@ impl Below {
         driver: Driver,
         recorder: Option<Recorder>,
     ) -> outrigger_device::Result<Arc<Self>> {
-        let beside = || outrigger_device::own_directory().into_iter().collect();
-        let tuner = Tuner::of_process(beside)
-            .map_err(|problem| Error::new(Code::INVALID_ARGUMENT, problem.to_string()))?;
         Ok(Arc::new(Self {
             driver,
             modules: Modules::of_process()?,
-            tuner,
+            tuner: tune::tuner()?,
             recorder,
         }))
     }

@@ -41,7 +41,7 @@ mod unit;
 mod work;
 
 pub use group::with_kernels;
-pub use tune::{Bench, tune};
+pub use tune::{Bench, question, tune, tuner};
 
 /// The variable of the environment that turns the kernels off.
 pub const VARIABLE: &str = "OUTRIGGER_DEVICE_OPERATORS";

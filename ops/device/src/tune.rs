@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_device::{Code, DType, DeviceProperties, Driver, Error, Queue};
 use outrigger_ops::Scalar;
-use outrigger_tuner::Choice;
+use outrigger_tuner::{Choice, Question, Tuner};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,8 +44,21 @@ impl Task {
     }
 }
 
+/// A question about a device: its driver, the device and this library are filled in, and all else is empty.
+pub fn question(driver: &Driver, properties: &DeviceProperties) -> Question {
+    Question {
+        driver: format!("{} {}", driver.name(), driver.version()),
+        device: name(properties),
+        operator: String::new(),
+        class: String::new(),
+        dtype: String::new(),
+        code: String::new(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
 /// The name of a device, and what tells it from others of that name.
-pub(crate) fn name(properties: &DeviceProperties) -> String {
+fn name(properties: &DeviceProperties) -> String {
     if properties.uuid == [0; 16] {
         return properties.name.clone();
     }
@@ -55,6 +68,16 @@ pub(crate) fn name(properties: &DeviceProperties) -> String {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     format!("{} {digits}", properties.name)
+}
+
+/// The tuner of this process, whose worker's program is beside the library.
+///
+/// # Errors
+/// Names the variable whose value makes no sense.
+pub fn tuner() -> Result<&'static Tuner, Error> {
+    let beside = || outrigger_device::own_directory().into_iter().collect();
+    Tuner::of_process(beside)
+        .map_err(|problem| Error::new(Code::INVALID_ARGUMENT, problem.to_string()))
 }
 
 /// Launches are repeated for so long, and at least this often.
