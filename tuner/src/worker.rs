@@ -137,7 +137,8 @@ impl Worker {
     }
 
     fn start(&self, starter: &Starter) -> Result<Running, String> {
-        let Some((program, arguments)) = self.command.as_ref().and_then(|words| words.split_first())
+        let Some((program, arguments)) =
+            self.command.as_ref().and_then(|words| words.split_first())
         else {
             return Running::start(starter()?);
         };

@@ -283,7 +283,7 @@ fn ask(input: &mut Input<'_>, world: &mut World) {
     let mut block = [SENTINEL; 64];
     block[0] = size as u64;
     let info = block.as_mut_ptr();
-    let call = input.byte() % 10;
+    let call = input.byte() % 11;
     match call {
         0 => ignore(unsafe { otr_capture_info(handle, info.cast()) }),
         1 => ignore(unsafe { otr_graph_info(handle, info.cast()) }),
@@ -294,7 +294,8 @@ fn ask(input: &mut Input<'_>, world: &mut World) {
         6 => told(|out| unsafe { otr_graph_dump(handle, u32::from(input.byte() % 5), out) }),
         7 => told(|out| unsafe { otr_pool_snapshot(handle, out) }),
         8 => told(|out| unsafe { otr_memory_snapshot(input.device(), out) }),
-        _ => told(|out| unsafe { otr_memory_holders(input.device(), 3, out) }),
+        9 => told(|out| unsafe { otr_memory_holders(input.device(), 3, out) }),
+        _ => choose(input),
     }
     if call <= 5 {
         let bytes = unsafe { std::slice::from_raw_parts(info.cast::<u8>(), size_of_val(&block)) };
@@ -304,6 +305,50 @@ fn ask(input: &mut Input<'_>, world: &mut World) {
             .all(|(at, byte)| *byte == SENTINEL.to_ne_bytes()[at % 8]);
         assert!(untouched, "call {call} wrote beyond {size} bytes");
         assert_eq!(block[0], size as u64, "struct_size was written");
+    }
+}
+
+/// A question about texts of the input. Nobody can measure it.
+fn choose(input: &mut Input<'_>) {
+    let (device, flags, count) = (input.device(), input.byte(), input.byte() % 4);
+    let mut bytes = [0; 24];
+    bytes.fill_with(|| input.byte());
+    // Each text ends with a NUL.
+    let text = |at: usize| {
+        let text = &bytes[at * 3..][..3];
+        let length = text.iter().position(|byte| *byte == 0).unwrap_or(3);
+        std::ffi::CString::new(&text[..length]).expect("no NUL")
+    };
+    let texts: Vec<_> = (0..8).map(text).collect();
+    let candidates: Vec<_> = texts[5..].iter().map(|text| text.as_ptr()).collect();
+    let params = otr_tune_params_t {
+        struct_size: size_of::<otr_tune_params_t>(),
+        next: null(),
+        flags: u32::from(flags % 5),
+        reserved: 0,
+        operation: texts[0].as_ptr(),
+        sizes: texts[1].as_ptr(),
+        dtype: texts[2].as_ptr(),
+        code: texts[3].as_ptr(),
+        candidates: candidates.as_ptr(),
+        candidate_count: u32::from(count),
+        limit_ms: 1,
+        worker: null(),
+        task: if flags & 128 == 0 {
+            null()
+        } else {
+            texts[4].as_ptr()
+        },
+    };
+    let mut chosen = SENTINEL as u32;
+    let status = unsafe { otr_tune_choose(device, &params, &mut chosen, null_mut()) };
+    if done(status) {
+        assert_eq!(chosen, 0, "nothing was measured");
+    } else {
+        assert_eq!(
+            chosen, SENTINEL as u32,
+            "an output was written though the call failed"
+        );
     }
 }
 

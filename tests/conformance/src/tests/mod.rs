@@ -118,6 +118,7 @@ pub(crate) const MODULES: &[&[Test]] = &[
     host::pinned::TESTS,
     host::sharing::TESTS,
     host::together::TESTS,
+    host::tuning::TESTS,
     host::unwinding::TESTS,
     host::runtime::TESTS,
     host::faults::TESTS,

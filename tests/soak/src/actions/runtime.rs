@@ -1,8 +1,9 @@
 //! The runtime itself: its drivers, its devices, and waiting for a whole device.
 
 use std::ffi::CStr;
+use std::ptr::null;
 
-use outrigger_ffi::{OTR_ALL_DEVICES, otr_device_info_t};
+use outrigger_ffi::{OTR_ALL_DEVICES, OTR_TUNE_AGAIN, otr_device_info_t, otr_tune_params_t};
 
 use super::{Action, action};
 use crate::actor::Actor;
@@ -11,6 +12,7 @@ use crate::library::{call, filled, ignore, json, made, plain_call, problem};
 pub(crate) const ACTIONS: &[Action] = &[
     action("runtime", 4, ask),
     action("runtime", 1, load),
+    action("runtime", 1, choose),
     action("synchronize", 3, synchronize),
 ];
 
@@ -53,6 +55,43 @@ fn load(actor: &mut Actor) {
         let _ = call!(driver_default(spec.as_ptr()));
     } else {
         let _ = call!(driver_load(spec.as_ptr()));
+    }
+}
+
+/// Variants that nobody can measure: there is no worker, or it does not start.
+fn choose(actor: &mut Actor) {
+    let sizes = [c"small", c"large", c""];
+    let candidates = [c"one".as_ptr(), c"two".as_ptr()];
+    let worker = [c"/nowhere/worker".as_ptr(), null()];
+    let params = otr_tune_params_t {
+        struct_size: size_of::<otr_tune_params_t>(),
+        next: null(),
+        flags: actor.rng.u32(..OTR_TUNE_AGAIN + 3),
+        reserved: 0,
+        operation: c"soak".as_ptr(),
+        sizes: actor.rng.choice(&sizes).unwrap_or(&c"").as_ptr(),
+        dtype: c"f32".as_ptr(),
+        code: c"0".as_ptr(),
+        candidates: candidates.as_ptr(),
+        candidate_count: candidates.len() as u32,
+        limit_ms: 10,
+        worker: if actor.chance(4) {
+            worker.as_ptr()
+        } else {
+            null()
+        },
+        task: c"[]".as_ptr(),
+    };
+    let (device, mut times) = (actor.any_device(), [7_u64; 2]);
+    let chosen = made::<u32>(|out| call!(tune_choose(device, &params, out, times.as_mut_ptr())));
+    let right = match chosen {
+        Ok(chosen) => (chosen, times) == (0, [0; 2]),
+        Err(_) => times == [7; 2],
+    };
+    if !right {
+        problem(&format!(
+            "tune_choose: {chosen:?} with {times:?} of nothing"
+        ));
     }
 }
 

@@ -169,6 +169,7 @@ const MISUSES: &[Misuse] = misuses! {
     pool_sleep = |h| (h, null_mut());
     pool_wake = |h| (h);
     pool_snapshot = |h| (h, null_mut());
+    tune_choose = |h| (NOWHERE, null(), null_mut(), null_mut());
     driver_default = |h| (null());
     driver_load = |h| (null());
     load_report = |h| (null_mut());

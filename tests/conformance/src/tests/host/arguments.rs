@@ -12,6 +12,7 @@ use outrigger_device::sys::otr_scalar_t;
 use outrigger_device::{Code, CopyKind, DType};
 use outrigger_ffi::*;
 
+use super::tuning::{tune, tune_params};
 use super::{
     Filled, Refused, alloc, event, fill, filled, json, library, made, otr, outcome, raw, refused,
     scalar, start, stream,
@@ -72,6 +73,10 @@ null! {
     stream_from_native: || Ok(otr!(otr_stream_from_native, 0, 0, null_mut()));
     /// The native queue of a stream needs a place.
     stream_native: || Ok(otr!(otr_stream_native, stream()?, null_mut()));
+    /// A chosen variant needs a place.
+    tune_choose: || Ok(tune(&tune_params(), null_mut()));
+    /// A choice needs a question.
+    tune_choose_nothing: || Ok(otr!(otr_tune_choose, 0, null(), &mut 0, null_mut()));
     /// Whether a device reaches another needs a place.
     device_can_access_peer: || Ok(otr!(otr_device_can_access_peer, 0, 0, null_mut()));
     /// The default stream needs a place.

@@ -16,6 +16,7 @@ pub(super) mod registrations;
 pub(super) mod runtime;
 pub(super) mod sharing;
 pub(super) mod together;
+pub(super) mod tuning;
 pub(super) mod unwinding;
 pub(super) mod work;
 

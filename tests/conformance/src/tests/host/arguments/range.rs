@@ -49,6 +49,13 @@ fn devices(context: &Context) -> Verdict {
             otr!(otr_stream_from_native, device, 0, &mut id),
             otr!(otr_device_can_access_peer, device, 0, &mut yes),
             otr!(otr_device_can_access_peer, 0, device, &mut yes),
+            otr!(
+                otr_tune_choose,
+                device,
+                &tune_params(),
+                &mut yes,
+                null_mut()
+            ),
             otr!(otr_stream_default, device, &mut id),
             otr!(otr_stream_current, device, &mut id),
             otr!(otr_event_create, device, 0, &mut id),

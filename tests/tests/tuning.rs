@@ -1,0 +1,524 @@
+//! Variants of a host's code, chosen through the C ABI. The host is this test in another process, so that each has an
+//! environment of its own; the worker is a script of `sh`.
+
+use std::ffi::{CStr, CString, c_char};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::{null, null_mut};
+
+use outrigger::ffi::*;
+use outrigger::runtime::Code;
+use outrigger_store::{Settings, Store};
+use outrigger_tuner::{Choice, Mode, Tuner};
+use serde_json::{Value, json};
+
+/// Names the file with what a host is to ask.
+const ROLE: &str = "OUTRIGGER_TEST_ASK";
+
+/// Begins a line with what a host was told.
+const MARK: &str = "told ";
+
+/// A worker. It notes the word of its command and the candidate in the file that is its first argument.
+const WORKER: &str = r#"
+while read -r line; do
+  name=${line#*'"candidate":"'}
+  name=${name%%'"'*}
+  case $line in *'"task":{"of":"'*) ;; *) name=no_task ;; esac
+  echo "$2 $name" >> "$1"
+  case $name in
+    fast) reply='{"Ok":10}' ;;
+    almost) reply='{"Ok":98}' ;;
+    huge) reply='{"Ok":18446744073709551615}' ;;
+    zero) reply='{"Ok":0}' ;;
+    nonsense) reply='{"Ok":"soon"}' ;;
+    refuse) reply='{"Err":"it does not compile"}' ;;
+    mode) reply='{"Err":"it may measure"}'; [ "$OUTRIGGER_TUNE" = cached ] && reply='{"Ok":20}' ;;
+    crash) kill -ABRT $$ ;;
+    hang) sleep 1000 ;;
+    gone) exit 0 ;;
+    *) reply='{"Ok":100}' ;;
+  esac
+  printf 'a word of a library without an end\noutrigger-tune %s\n' "$reply"
+  [ "$name" = leave ] && exit 0
+done
+"#;
+
+/// A host: asks what the file says, line by line, and prints what it was told. Nothing in the process that runs the tests.
+#[test]
+fn role() {
+    let Some(path) = std::env::var_os(ROLE) else {
+        return;
+    };
+    let text = std::fs::read_to_string(path).unwrap();
+    println!();
+    // SAFETY: takes nothing. It starts the log.
+    outcome(unsafe { otr_runtime_init() }).unwrap();
+    let asked: Vec<Value> = serde_json::from_str(&text).unwrap();
+    std::thread::scope(|scope| {
+        for asked in &asked {
+            let ask = move || println!("{MARK}{}", ask(asked));
+            if asked["thread"] == json!(true) {
+                scope.spawn(ask);
+            } else {
+                ask();
+            }
+        }
+    });
+}
+
+fn texts(value: &Value) -> Vec<CString> {
+    let texts = value.as_array().into_iter().flatten();
+    texts
+        .map(|text| CString::new(text.as_str().unwrap()).unwrap())
+        .collect()
+}
+
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    texts.iter().map(|text| text.as_ptr()).collect()
+}
+
+/// What the call says: the number of the chosen candidate, and the times.
+fn ask(asked: &Value) -> Value {
+    let candidates = texts(&asked["candidates"]);
+    let candidates = pointers(&candidates);
+    let worker = texts(&asked["worker"]);
+    let mut worker = pointers(&worker);
+    worker.push(null());
+    let sizes = CString::new(asked["sizes"].as_str().unwrap()).unwrap();
+    let mut params = params();
+    params.flags = asked["flags"].as_u64().unwrap_or(0) as u32;
+    params.sizes = sizes.as_ptr();
+    params.candidates = candidates.as_ptr();
+    params.candidate_count = candidates.len() as u32;
+    params.limit_ms = asked["limit"].as_u64().unwrap_or(0) as u32;
+    if asked["worker"].is_array() {
+        params.worker = worker.as_ptr();
+    }
+    if asked["task"] == json!(false) {
+        params.task = null();
+    }
+    let (mut chosen, mut times) = (99, vec![99; candidates.len()]);
+    // SAFETY: all of it outlives the call, and there are as many times as candidates.
+    let status = unsafe { otr_tune_choose(0, &params, &mut chosen, times.as_mut_ptr()) };
+    match outcome(status) {
+        Ok(()) => json!({"chosen": chosen, "times": times}),
+        Err((code, text)) => json!({"code": code, "text": text}),
+    }
+}
+
+/// A question that is right, about one variant.
+fn params() -> otr_tune_params_t {
+    struct One([*const c_char; 1]);
+    // SAFETY: it points to a constant.
+    unsafe impl Sync for One {}
+    static ONE: One = One([c"one".as_ptr()]);
+    otr_tune_params_t {
+        struct_size: size_of::<otr_tune_params_t>(),
+        next: null(),
+        flags: 0,
+        reserved: 0,
+        operation: c"test.mm".as_ptr(),
+        sizes: c"m".as_ptr(),
+        dtype: c"f32".as_ptr(),
+        code: c"1".as_ptr(),
+        candidates: ONE.0.as_ptr(),
+        candidate_count: 1,
+        limit_ms: 0,
+        worker: null(),
+        task: c"{\"of\": \"the test\"}".as_ptr(),
+    }
+}
+
+fn outcome(status: *mut otr_status_t) -> Result<(), (i32, String)> {
+    if status.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a status that was just handed out, and is freed once.
+    unsafe {
+        let text = CStr::from_ptr(otr_status_message(status)).to_str().unwrap();
+        let said = (otr_status_code(status), text.to_owned());
+        otr_status_free(status);
+        Err(said)
+    }
+}
+
+/// A folder with a store and what workers note.
+struct Bench(PathBuf);
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tuning-{name}"));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("worker.sh"), WORKER).unwrap();
+        Self(folder)
+    }
+
+    /// A question about candidates, which the worker `word` may measure.
+    fn asked(&self, sizes: &str, candidates: &[&str], flags: u32, word: &str) -> Value {
+        let path = |name: &str| self.0.join(name).to_str().unwrap().to_owned();
+        let worker = ["sh", &path("worker.sh"), &path("log"), word];
+        json!({"sizes": sizes, "candidates": candidates, "flags": flags, "worker": worker})
+    }
+
+    /// What a host is told that asks one question after the other, and all that it has written.
+    fn host(&self, mode: &str, asked: &[Value]) -> (Vec<Value>, String) {
+        let path = self.0.join("asked");
+        std::fs::write(&path, serde_json::to_string(asked).unwrap()).unwrap();
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "role", "--nocapture"])
+            .env(ROLE, path)
+            .env("OUTRIGGER_TUNE", mode)
+            .env("OUTRIGGER_CACHE", self.0.join("store"))
+            .env("OUTRIGGER_DRIVER", "host")
+            .env("OUTRIGGER_LOG", "outrigger::tune=info")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{text}\n{log}");
+        let told = text.lines().filter_map(|line| line.strip_prefix(MARK));
+        let told: Vec<Value> = told
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(told.len(), asked.len(), "{text}\n{log}");
+        (told, log)
+    }
+
+    /// What was measured so far: words of workers, and candidates.
+    fn measured(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.0.join("log")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// The store as `outrigger tune` sees it.
+    fn tuner(&self) -> Tuner {
+        let store = Store::open(Settings::at(self.0.join("store")));
+        Tuner::new(store, Mode::Off, Box::new(|| Err("no worker".to_owned())))
+    }
+
+    fn choices(&self) -> Vec<Choice> {
+        self.tuner().choices().unwrap()
+    }
+}
+
+fn told(chosen: u32, times: &[u64]) -> Value {
+    json!({"chosen": chosen, "times": times})
+}
+
+const ALL: &[&str] = &["default", "fast", "slow"];
+const TIMES: &[u64] = &[100, 10, 100];
+
+#[test]
+fn the_fastest_is_chosen_once_and_the_next_process_needs_no_worker() {
+    let bench = Bench::new("fastest");
+    let mut asked = bench.asked("m", ALL, OTR_TUNE_MEASURE, "w");
+    let twice = [asked.clone(), asked.clone()];
+    let (answers, log) = bench.host("cached", &twice);
+    assert_eq!(answers, [told(1, TIMES), told(1, TIMES)]);
+    assert!(log.contains("candidates were measured"), "{log}");
+    assert_eq!(bench.measured(), ["w default", "w fast", "w slow"]);
+    asked["worker"] = Value::Null;
+    for mode in ["cached", "on"] {
+        assert_eq!(bench.host(mode, &[asked.clone()]).0, [told(1, TIMES)]);
+    }
+    assert_eq!(bench.host("off", &[asked]).0, [told(0, &[0; 3])]);
+    let [choice] = &bench.choices()[..] else {
+        panic!("one choice is expected");
+    };
+    let question = &choice.question;
+    let texts = [&question.operator, &question.class, &question.dtype];
+    assert_eq!(texts, ["test.mm", "m", "f32"]);
+    assert_eq!(
+        [&question.code, &question.version],
+        ["1", env!("CARGO_PKG_VERSION")]
+    );
+    assert!(question.driver.starts_with("host ") && !question.device.is_empty());
+}
+
+#[test]
+fn it_is_measured_where_the_user_or_the_flags_allow_it() {
+    let bench = Bench::new("modes");
+    let nothing = told(0, &[0; 3]);
+    for (mode, flags) in [
+        ("cached", 0),
+        ("off", OTR_TUNE_MEASURE),
+        ("off", OTR_TUNE_AGAIN),
+    ] {
+        let (answers, _) = bench.host(mode, &[bench.asked("m", ALL, flags, "w")]);
+        assert_eq!(answers, [nothing.clone()], "{mode}");
+    }
+    let (mut no_worker, mut no_task) = (
+        bench.asked("m", ALL, OTR_TUNE_AGAIN, "w"),
+        bench.asked("m", ALL, OTR_TUNE_AGAIN, "w"),
+    );
+    no_worker["worker"] = Value::Null;
+    no_task["task"] = json!(false);
+    let one = bench.asked("m", &["one"], OTR_TUNE_AGAIN, "w");
+    let asked = [no_worker, no_task, one, bench.asked("m", ALL, 0, "w")];
+    let (answers, _) = bench.host("on", &asked);
+    assert_eq!(answers[..2], [nothing.clone(), nothing]);
+    assert_eq!(answers[2..], [told(0, &[0]), told(1, TIMES)]);
+    assert_eq!(bench.measured(), ["w default", "w fast", "w slow"]);
+}
+
+#[test]
+fn a_candidate_that_fails_harms_no_other() {
+    let bench = Bench::new("failures");
+    let names = &[
+        "slow", "crash", "refuse", "hang", "nonsense", "gone", "zero", "huge", "mode", "almost",
+    ];
+    let mut asked = bench.asked("m", names, OTR_TUNE_MEASURE, "w");
+    asked["limit"] = json!(3000);
+    let (answers, log) = bench.host("cached", &[asked]);
+    let times = [100, 0, 0, 0, 0, 0, 0, u64::MAX, 20, 98];
+    assert_eq!(answers, [told(8, &times)], "{log}");
+    for reason in [
+        "signal: 6",
+        "it does not compile",
+        "longer than 3s",
+        "makes no sense",
+        "ended without a reply",
+        "a time of 0 ns",
+    ] {
+        assert!(log.contains(reason), "no `{reason}` in {log}");
+    }
+}
+
+#[test]
+fn where_all_fail_it_is_the_default_with_one_warning() {
+    let bench = Bench::new("all-fail");
+    let failing = bench.asked("m", &["refuse", "crash"], OTR_TUNE_MEASURE, "w");
+    let mut missing = bench.asked("n", ALL, OTR_TUNE_MEASURE, "w");
+    missing["worker"] = json!(["/nowhere/worker"]);
+    let (answers, log) = bench.host("cached", &[failing.clone(), failing, missing]);
+    let nothing = told(0, &[0; 2]);
+    assert_eq!(answers, [nothing.clone(), nothing, told(0, &[0; 3])]);
+    assert_eq!(log.matches("nothing was chosen").count(), 1, "{log}");
+    assert_eq!(
+        bench.measured(),
+        ["w refuse", "w crash"],
+        "a process tries once"
+    );
+    assert_eq!(bench.choices(), []);
+}
+
+#[test]
+fn a_worker_that_has_left_is_started_again() {
+    let bench = Bench::new("left");
+    // Each question ends with a worker that is gone.
+    let asked: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .map(|sizes| bench.asked(sizes, &["fast", "leave"], OTR_TUNE_MEASURE, "w"))
+        .collect();
+    let (answers, log) = bench.host("cached", &asked);
+    assert_eq!(answers, vec![told(0, &[10, 100]); 3], "{log}");
+    // One that leaves instead of a reply has failed when it has done so twice.
+    let gone = bench.asked("d", &["slow", "gone", "fast"], OTR_TUNE_MEASURE, "w");
+    assert_eq!(bench.host("cached", &[gone]).0, [told(2, &[100, 0, 10])]);
+    let gone = bench.measured().into_iter().filter(|line| line == "w gone");
+    assert_eq!(gone.count(), 2);
+}
+
+#[test]
+fn a_choice_is_measured_again_unless_a_person_has_pinned_it() {
+    let bench = Bench::new("again");
+    let asked = |flags, word| bench.asked("m", ALL, flags, word);
+    let (answers, _) = bench.host(
+        "cached",
+        &[asked(OTR_TUNE_MEASURE, "one"), asked(OTR_TUNE_AGAIN, "two")],
+    );
+    assert_eq!(answers, [told(1, TIMES), told(1, TIMES)]);
+    let both = [
+        "one default",
+        "one fast",
+        "one slow",
+        "two default",
+        "two fast",
+        "two slow",
+    ];
+    assert_eq!(bench.measured(), both);
+    // As a person does it with `outrigger tune --json` and `--pin`.
+    let mut choices = bench.choices();
+    choices[0].chosen = "slow".to_owned();
+    bench.tuner().pin(&choices).unwrap();
+    let (answers, _) = bench.host("on", &[asked(OTR_TUNE_AGAIN, "three"), asked(0, "three")]);
+    assert_eq!(answers, [told(2, TIMES), told(2, TIMES)]);
+    assert_eq!(bench.measured(), both);
+    // A candidate that is gone is not chosen, whoever wanted it.
+    let others = bench.asked("m", &["default", "fast"], OTR_TUNE_MEASURE, "four");
+    assert_eq!(bench.host("cached", &[others]).0, [told(1, &[100, 10])]);
+}
+
+#[test]
+fn hosts_that_ask_at_a_time_measure_one_after_the_other() {
+    let bench = Bench::new("threads");
+    let asked: Vec<_> = (0..4)
+        .map(|number| {
+            let sizes = if number % 2 == 0 { "same" } else { "other" };
+            let mut asked = bench.asked(sizes, ALL, OTR_TUNE_MEASURE, "w");
+            asked["thread"] = json!(true);
+            asked
+        })
+        .collect();
+    assert_eq!(bench.host("cached", &asked).0, vec![told(1, TIMES); 4]);
+    let one = ["w default", "w fast", "w slow"];
+    assert_eq!(bench.measured(), [one, one].concat());
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let two = |first: *const c_char, second: *const c_char| [first, second];
+    let (same, null_second) = (
+        two(c"a".as_ptr(), c"a".as_ptr()),
+        two(c"a".as_ptr(), null()),
+    );
+    let (empty, foreign) = (
+        two(c"".as_ptr(), c"b".as_ptr()),
+        two(c"\xff".as_ptr(), c"b".as_ptr()),
+    );
+    let (no_program, ended) = (two(c"".as_ptr(), null()), two(null(), null()));
+    let foreign_word = [c"sh".as_ptr(), c"\xff".as_ptr(), null()];
+    let names = |names: &[*const c_char; 2]| otr_tune_params_t {
+        candidates: names.as_ptr(),
+        candidate_count: 2,
+        ..params()
+    };
+    let wrong: Vec<(otr_tune_params_t, &[&str])> = vec![
+        (
+            otr_tune_params_t {
+                struct_size: 8,
+                ..params()
+            },
+            &["struct_size is 8"],
+        ),
+        (
+            otr_tune_params_t {
+                reserved: 1,
+                ..params()
+            },
+            &["reserved is not 0"],
+        ),
+        (
+            otr_tune_params_t {
+                next: (&raw const same).cast(),
+                ..params()
+            },
+            &["next is not NULL"],
+        ),
+        (
+            otr_tune_params_t {
+                flags: 4,
+                ..params()
+            },
+            &["flags 0x4", "OTR_TUNE_MEASURE"],
+        ),
+        (
+            otr_tune_params_t {
+                operation: null(),
+                ..params()
+            },
+            &["params->operation is NULL"],
+        ),
+        (
+            otr_tune_params_t {
+                sizes: c"".as_ptr(),
+                ..params()
+            },
+            &["params->sizes is empty"],
+        ),
+        (
+            otr_tune_params_t {
+                dtype: c"\xff".as_ptr(),
+                ..params()
+            },
+            &["params->dtype is not valid UTF-8"],
+        ),
+        (
+            otr_tune_params_t {
+                code: null(),
+                ..params()
+            },
+            &["params->code is NULL"],
+        ),
+        (
+            otr_tune_params_t {
+                candidate_count: 0,
+                ..params()
+            },
+            &["candidate_count is 0", "default"],
+        ),
+        (
+            otr_tune_params_t {
+                candidates: null(),
+                ..params()
+            },
+            &["params->candidates is NULL"],
+        ),
+        (names(&same), &["candidates[1] is `a`"]),
+        (names(&null_second), &["candidates[1] is NULL"]),
+        (names(&empty), &["candidates[0] is empty"]),
+        (names(&foreign), &["candidates[0] is not valid UTF-8"]),
+        (
+            otr_tune_params_t {
+                worker: no_program.as_ptr(),
+                ..params()
+            },
+            &["worker[0] is empty", "program"],
+        ),
+        (
+            otr_tune_params_t {
+                worker: ended.as_ptr(),
+                ..params()
+            },
+            &["worker[0] is NULL"],
+        ),
+        (
+            otr_tune_params_t {
+                worker: foreign_word.as_ptr(),
+                ..params()
+            },
+            &["worker[1] is not valid UTF-8"],
+        ),
+        (
+            otr_tune_params_t {
+                task: c"{of".as_ptr(),
+                ..params()
+            },
+            &["params->task is not JSON"],
+        ),
+        (
+            otr_tune_params_t {
+                task: c"".as_ptr(),
+                ..params()
+            },
+            &["params->task is not JSON"],
+        ),
+    ];
+    let (mut chosen, mut times) = (7, [7; 2]);
+    for (params, needles) in &wrong {
+        // SAFETY: all of it outlives the call, and there are as many times as candidates.
+        let status = unsafe { otr_tune_choose(0, params, &mut chosen, times.as_mut_ptr()) };
+        let (code, text) = outcome(status).expect_err(needles[0]);
+        assert_eq!(code, Code::INVALID_ARGUMENT.0, "{text}");
+        for needle in *needles {
+            assert!(text.contains(needle), "no `{needle}` in `{text}`");
+        }
+    }
+    let right = params();
+    // SAFETY: as above, or NULL.
+    let others = unsafe {
+        [
+            otr_tune_choose(0, null(), &mut chosen, null_mut()),
+            otr_tune_choose(0, &right, null_mut(), times.as_mut_ptr()),
+            otr_tune_choose(4_000_000, &right, &mut chosen, times.as_mut_ptr()),
+        ]
+    };
+    let codes = others.map(|status| outcome(status).unwrap_err().0);
+    let invalid = Code::INVALID_ARGUMENT.0;
+    assert_eq!(codes, [invalid, invalid, Code::INVALID_DEVICE.0]);
+    assert_eq!((chosen, times), (7, [7; 2]), "H2: nothing was written");
+    // SAFETY: as above.
+    outcome(unsafe { otr_tune_choose(0, &right, &mut chosen, null_mut()) }).unwrap();
+    assert_eq!(chosen, 0);
+}
