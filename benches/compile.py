@@ -4,7 +4,8 @@ Models are those of models.py, in float32. `step/...` is a training step: forwar
 `fused=True`; `step` is the geometric mean of all of them. `products/...` is how much of a step's time on CPU tensors is in
 matrix products and convolutions, which no compiler makes faster. `overhead` is a call of a compiled function with one kernel
 on 8 elements, `reduce_overhead` the same with `mode="reduce-overhead"`, and `replay` that of a graph into which it was captured.
-`fused_norm` is `x + gelu(layer_norm(x))` in memory, relative to a triad. `cold/...` and `warm/...` are processes, from the import of
+`fused_norm` is `x + gelu(layer_norm(x))` in memory, relative to a triad. `autotune/...` is a feed-forward layer with `mode="max-autotune"`, against the
+same by default, and against both under stock Inductor on CPU tensors. `cold/...` and `warm/...` are processes, from the import of
 torch to the end of the first step, with an empty cache and with that of the process before. `opencl_step` is the step of a GPT
 block over PoCL, in a process of its own.
 """
@@ -41,6 +42,7 @@ from .harness import US, Bar, Metric, Missing, Parts, Seconds
 MODELS = ("gpt2", "bert", "resnet18", "vit", "unet")
 OPENCL = "opencl?platform=portable&host_visible=0"
 ROWS, COLUMNS = 16384, 1024
+TOKENS, WIDTH = 256, 512
 STEP_ROUNDS = 9
 PROCESS_ROUNDS = 3
 BLOCK_RUNS = 9
@@ -166,6 +168,29 @@ def _fused_norm() -> dict[str, Parts]:
     }
 
 
+@torch.no_grad()
+def _autotune(dtype: torch.dtype) -> dict[str, Parts]:
+    def layer(x: Tensor, up: Tensor, down: Tensor, bias: Tensor) -> Tensor:
+        return x + F.linear(F.gelu(F.linear(x, up, bias)), down)
+
+    shapes = ((TOKENS, WIDTH), (4 * WIDTH, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH,))
+    there = [(torch.randn(*shape) / shape[-1] ** 0.5).to(dtype) for shape in shapes]
+    here = [one.to(open_device("outrigger")) for one in there]
+    calls = {}
+    for name, mode, given in (
+        (US, "max-autotune-no-cudagraphs", here),
+        ("default", None, here),
+        ("torch_autotune", "max-autotune-no-cudagraphs", there),
+        ("torch_compile", None, there),
+    ):
+        torch._dynamo.reset()
+        fast = torch.compile(layer, mode=mode)
+        for _ in range(models.WARM_UP):
+            torch.testing.assert_close(fast(*given).cpu(), layer(*there), rtol=2e-2, atol=2e-2)
+        calls[name] = partial(fast, *given)
+    return {name: (repeated if name in (US, "default") else repeated_here)(call) for name, call in calls.items()}
+
+
 def _bandwidth(seconds: Seconds) -> float:
     """GB/s of what has to be moved: a matrix in and one out, or two in and one out."""
     matrices = 2 if "norm" in seconds else 3
@@ -279,6 +304,9 @@ def metrics() -> list[Metric]:
         Metric("replay", _replay, (Bar(0.1, "torch_compile"),)),
         Metric("fused_norm", _fused_norm, (Bar(0.8, "triad"),), unit="GB/s", better="higher", figure=_bandwidth),
     ]
+    for dtype in (torch.float32, torch.bfloat16):
+        name = f"autotune/{str(dtype).removeprefix('torch.')}"
+        all_.append(Metric(name, partial(_autotune, dtype), (Bar(1.0, "default"),)))
     once = {"unit": "s", "figure": lambda parts: parts["s"], "warmed_up": False}
     for name in MODELS:
         all_ += [

@@ -172,6 +172,8 @@ def carry(package: Path, library: Path, include: Path) -> None:
             if shutil.which("strip"):
                 subprocess.run(["strip", "--strip-debug", str(target)], check=True)
     shutil.copytree(include / "outrigger", package / "include" / "outrigger", dirs_exist_ok=True)
+    # Programs of torch.compile have products of the same text as the library.
+    shutil.copyfile(REPOSITORY / "ops" / "device" / "kernels" / "matmul.c", package / "inductor" / "matmul.c")
 
 
 setup(

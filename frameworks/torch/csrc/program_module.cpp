@@ -20,6 +20,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <vector>
 
 namespace outrigger {
 namespace {
@@ -220,6 +222,45 @@ PyObject* program_load(PyObject* arguments) {
   return capsule;
 }
 
+/// The texts of a list, which lives longer.
+c10::SmallVector<const char*, 16> texts_of(PyObject* list) {
+  c10::SmallVector<const char*, 16> texts;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    texts.push_back(PyUnicode_AsUTF8(PyList_GET_ITEM(list, i)));
+    if (texts.back() == nullptr) {
+      throw PythonError();
+    }
+  }
+  return texts;
+}
+
+PyObject* tune_choose(PyObject* arguments) {
+  unsigned int device = 0;
+  auto params = otr::sized<otr_tune_params_t>();
+  PyObject *candidates = nullptr, *worker = nullptr;
+  parse(
+      arguments, "II(ssss)O!IO!s", &device, &params.flags, &params.operation, &params.sizes, &params.dtype, &params.code,
+      &PyList_Type, &candidates, &params.limit_ms, &PyList_Type, &worker, &params.task);
+  const auto names = texts_of(candidates);
+  auto command = texts_of(worker);
+  command.push_back(nullptr);
+  params.candidates = names.data();
+  params.candidate_count = static_cast<uint32_t>(names.size());
+  params.worker = command.data();
+  uint32_t chosen = 0;
+  std::vector<uint64_t> times(names.size());
+  call([&] { return otr_tune_choose(device, &params, &chosen, times.data()); });
+  PyObject* list = PyList_New(0);
+  for (const uint64_t time : times) {
+    PyObject* number = PyLong_FromUnsignedLongLong(time);
+    if (list == nullptr || number == nullptr || PyList_Append(list, number) != 0) {
+      throw PythonError();
+    }
+    Py_DECREF(number);
+  }
+  return Py_BuildValue("IN", chosen, list);
+}
+
 /// Sizes of a Python tuple of int.
 c10::SmallVector<int64_t, 8> sizes_of(PyObject* tuple) {
   TORCH_CHECK_TYPE(PyTuple_Check(tuple), who(), "sizes and strides are tuples");
@@ -233,6 +274,59 @@ c10::SmallVector<int64_t, 8> sizes_of(PyObject* tuple) {
   return sizes;
 }
 
+/// What `program_empty` does for this thread between `note_tensors` and `noted_tensors`.
+struct Noted {
+  std::vector<const void*> storages;                // of each tensor that was made, which may be gone
+  std::unordered_map<size_t, at::Tensor> handed;  // by their number: what is given in the place of a new one
+};
+thread_local std::unique_ptr<Noted> noted;
+
+at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType dtype, c10::Device device) {
+  at::Tensor made;
+  if (C10_UNLIKELY(noted != nullptr)) {
+    const auto found = noted->handed.find(noted->storages.size());
+    if (found != noted->handed.end()) {
+      const at::Tensor& tensor = found->second;
+      if (tensor.sizes() == sizes && tensor.strides() == strides && tensor.scalar_type() == dtype && tensor.device() == device) {
+        made = tensor;
+      }
+    }
+  }
+  if (!made.defined()) {
+    made = at::empty_strided(sizes, strides, c10::TensorOptions().dtype(dtype).device(device));
+  }
+  if (C10_UNLIKELY(noted != nullptr)) {
+    noted->storages.push_back(made.storage().unsafeGetStorageImpl());
+  }
+  return made;
+}
+
+PyObject* note_tensors(PyObject* arguments) {
+  PyObject* handed = nullptr;
+  parse(arguments, "O!", &PyDict_Type, &handed);
+  auto fresh = std::make_unique<Noted>();
+  PyObject *number = nullptr, *tensor = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(handed, &at, &number, &tensor) != 0;) {
+    TORCH_CHECK_TYPE(PyLong_Check(number) && THPVariable_Check(tensor), who(), "tensors by their numbers are expected");
+    fresh->handed.emplace(PyLong_AsSize_t(number), THPVariable_Unpack(tensor));
+  }
+  noted = std::move(fresh);
+  return none();
+}
+
+PyObject* noted_tensors(PyObject*) {
+  const std::unique_ptr<Noted> ended = std::move(noted);
+  PyObject* list = PyList_New(0);
+  for (size_t i = 0; ended != nullptr && i < ended->storages.size(); ++i) {
+    PyObject* address = PyLong_FromVoidPtr(const_cast<void*>(ended->storages[i]));
+    if (list == nullptr || address == nullptr || PyList_Append(list, address) != 0) {
+      throw PythonError();
+    }
+    Py_DECREF(address);
+  }
+  return list;
+}
+
 PyObject* program_empty(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(
@@ -241,7 +335,7 @@ PyObject* program_empty(PyObject*, PyObject* const* arguments, Py_ssize_t count)
   const auto sizes = sizes_of(arguments[0]), strides = sizes_of(arguments[1]);
   const auto dtype = reinterpret_cast<THPDtype*>(arguments[2])->scalar_type;
   const auto device = reinterpret_cast<THPDevice*>(arguments[3])->device;
-  return THPVariable_Wrap(at::empty_strided(sizes, strides, c10::TensorOptions().dtype(dtype).device(device)));
+  return THPVariable_Wrap(new_tensor(sizes, strides, dtype, device));
   END_HANDLE_TH_ERRORS
 }
 
@@ -275,6 +369,13 @@ PyType_Spec kernel_spec = {
 PyMethodDef methods[] = {
     {"program_load", bound<program_load>, METH_VARARGS,
      "Begins to compile a program, in the background: (device, format, code) -> program."},
+    {"note_tensors", bound<note_tensors>, METH_VARARGS,
+     "Begins to note what program_empty makes on this thread, and to hand out tensors in the place of some: (tensors by number)."},
+    {"noted_tensors", bound<noted_tensors>, METH_NOARGS,
+     "Ends that: the storage of each tensor, as `_cdata`. A storage that is gone may have been at the address of a later one."},
+    {"tune_choose", bound<tune_choose>, METH_VARARGS,
+     "Chooses a variant of code: (device, flags, (operation, sizes, dtype, code), candidates, limit_ms, worker, task) -> "
+     "(number, times in nanoseconds)."},
     {"program_empty", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&program_empty)), METH_FASTCALL,
      "A tensor without values: (sizes, strides, dtype, device)."},
     {nullptr, nullptr, 0, nullptr},

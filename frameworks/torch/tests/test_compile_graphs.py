@@ -13,9 +13,12 @@ from torch import nn
 
 
 @pytest.fixture(autouse=True)
-def fresh(compiles):
-    """No graph of another test is used."""
+def fresh(compiles, monkeypatch):
+    """No graph of another test is used, and a region of one node has a graph too."""
+    from torch_outrigger.inductor import config
+
     torch._dynamo.reset()
+    monkeypatch.setattr(config, "min_graph_nodes", 1)
 
 
 @pytest.fixture
@@ -59,6 +62,37 @@ def skips(monkeypatch):
 
 def graphed(function, **more):
     return torch.compile(function, mode="reduce-overhead", **more)
+
+
+def test_a_region_of_one_launch_is_launched(device, replays, regions, monkeypatch):
+    from torch_outrigger.inductor import config
+
+    monkeypatch.setattr(config, "min_graph_nodes", 2)
+    one, two = graphed(lambda x: x.sin() * 2), graphed(lambda x: (x.sin().sum(0) @ x.cos().t()) * 2)
+    for x in torch.randn(4, 8, 16):
+        same(one(x.to(device)), x.sin() * 2, rtol=1e-5, atol=1e-5)
+    assert not replays
+    for x in torch.randn(4, 8, 16):
+        same(two(x.to(device)), (x.sin().sum(0) @ x.cos().t()) * 2, rtol=1e-4, atol=1e-4)
+    assert len(replays) == 3
+
+
+def test_results_are_made_where_they_belong(device, regions):
+    """A result that the region makes by itself is not copied."""
+
+    def function(x):
+        a = x.sin() * 2
+        return a, (a @ x.t()).relu(), a.sum(1), a[1:]
+
+    compiled = graphed(function)
+    for x in torch.randn(4, 8, 16):
+        for one, other in zip(compiled(x.to(device)), function(x), strict=True):
+            same(one, other, rtol=1e-4, atol=1e-4)
+    (region,) = regions
+    (captured,) = region._graphs.values()
+    # Two of the results share memory, which is copied. The others are those of the kernels.
+    assert sum(one is not None for one in captured.plan.numbers) == 2
+    assert captured.graph.info()["nodes"] == PLACEHOLDER
 
 
 def test_results_stay_as_those_of_eager_execution_do(device, replays):

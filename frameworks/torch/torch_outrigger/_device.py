@@ -281,6 +281,8 @@ class DeviceProperties:
     """Work-items that run in step; 0 if unknown."""
     argument_block_bytes: int
     """Bytes of the arguments of a launch; 0 if unknown."""
+    local_memory: int
+    """Bytes that the items of a group share; 0 if unknown."""
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:

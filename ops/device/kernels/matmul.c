@@ -10,14 +10,25 @@
  *   ACTIVATION(x)     the function
  *   GATHER            1: n and k are places in four dimensions, and b is read where both together lead to; then
  *                     DIVIDES is 1 if that place has to be a multiple of the divisor
+ *
+ * A text that stores the sums itself defines EPILOGUE: statements for `otr_left` neighbours in `otr_row` from `otr_column` on,
+ * whose sums are `otr_sums`. Rows of all batches are counted together. It has NUMBERS of its own, and puts its parameters behind
+ * OTR_ITEM, MATRIX_A and MATRIX_B among them.
  */
 typedef struct {
+#ifdef EPILOGUE
+  NUMBERS
+  i64 a_first, b_first;               /* elements in front of a and b */
+#endif
   i64 m, n, k;
   i64 groups;                         /* the second of the two dimensions of batches */
-  i64 a_row, a_column, b_row, b_column, c_row, c_column;
-  i64 a_batch[2], b_batch[2], c_batch[2];
+  i64 a_row, a_column, b_row, b_column;
+  i64 a_batch[2], b_batch[2];
+#ifndef EPILOGUE
+  i64 c_row, c_column, c_batch[2];
   i64 bias_row, bias_column, bias_batch[2];
   i64 residual_row, residual_column;
+#endif
 #if GATHER
   i64 n_sizes[3], k_sizes[3];         /* of the last three dimensions */
   i64 n_factor[3], k_factor[3], shift[3], divisor[3], limit[3];
@@ -25,7 +36,9 @@ typedef struct {
   i64 n_first, k_first;               /* strides of b in the first dimension of n and of k */
   i64 a_k[4], c_n[4];                 /* strides of a in the dimensions of k, of the output in those of n */
 #endif
+#ifndef EPILOGUE
   OTR_WORD(T) alpha, beta;
+#endif
 } arguments_t;
 
 /* Where a group is one item: tiles are walked in runs, a panel of RN columns of b lies together, and rows of RN sums are
@@ -55,8 +68,33 @@ typedef struct {
 #define B_COLUMN args.b_column
 #endif
 
-OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const OTR_MEMORY(A) * b,
+#if VECTORS
+#ifndef LANES
+#define LANES RN                      /* the numbers of a vector */
+#endif
+#define VECTOR OTR_VECTOR(T, LANES)
+#define OF_RN (RN / LANES)
+/* Adds to RM rows of sums what `k_end` columns of a and a panel of b give. */
+OTR_FUSED OTR_FUNCTION void add_products(OTR_LOCAL const T* x, OTR_LOCAL const T* y, T* sums, i32 k_end) {
+  VECTOR here[RM][OF_RN], line[OF_RN];
+  OTR_UNROLL for (i32 i = 0; i < RM; i++)
+    OTR_UNROLL for (i32 j = 0; j < OF_RN; j++) here[i][j] = OTR_VECTOR_LOAD(T, LANES, sums + i * RN + j * LANES);
+  for (i32 k = 0; k < k_end; k++) {
+    OTR_UNROLL for (i32 j = 0; j < OF_RN; j++) line[j] = OTR_VECTOR_LOAD(T, LANES, y + k * RN + j * LANES);
+    OTR_UNROLL for (i32 i = 0; i < RM; i++)
+      OTR_UNROLL for (i32 j = 0; j < OF_RN; j++)
+        here[i][j] = OTR_VECTOR_FMA(T, LANES, x[i * LINE + k], line[j], here[i][j]);
+  }
+  OTR_UNROLL for (i32 i = 0; i < RM; i++)
+    OTR_UNROLL for (i32 j = 0; j < OF_RN; j++) OTR_VECTOR_STORE(T, LANES, sums + i * RN + j * LANES, here[i][j]);
+}
+#endif
+
+OTR_KERNEL(matmul)(OTR_ITEM
+#ifndef EPILOGUE
+    OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const OTR_MEMORY(A) * b,
     OTR_GLOBAL const OTR_MEMORY(A) * bias, OTR_GLOBAL const OTR_MEMORY(A) * residual, OTR_GLOBAL OTR_MEMORY(OUT) * out,
+#endif
     const arguments_t args) {
   OTR_SHARED(T, tile_a, TM * LINE);
   OTR_SHARED(T, tile_b, TK * TN);
@@ -77,11 +115,16 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
   const i64 batch0 = batch / args.groups, batch1 = batch % args.groups;
   const i32 m0 = m_tile * TM, n0 = n_tile * TN;
   const i32 m_end = (i32)(args.m - m0 < TM ? args.m - m0 : TM), n_end = (i32)(args.n - n0 < TN ? args.n - n0 : TN);
-  a += batch0 * args.a_batch[0] + batch1 * args.a_batch[1];
-  b += batch0 * args.b_batch[0] + batch1 * args.b_batch[1];
+#ifdef EPILOGUE
+  OTR_GLOBAL const OTR_MEMORY(A)* a = MATRIX_A + args.a_first;
+  OTR_GLOBAL const OTR_MEMORY(A)* b = MATRIX_B + args.b_first;
+#else
   out += batch0 * args.c_batch[0] + batch1 * args.c_batch[1];
   (void)bias;
   (void)residual;
+#endif
+  a += batch0 * args.a_batch[0] + batch1 * args.a_batch[1];
+  b += batch0 * args.b_batch[0] + batch1 * args.b_batch[1];
 
 #if GATHER
   for (i32 n = OTR_LANE; n < TN; n += OTR_GROUP_SIZE) {
@@ -225,14 +268,7 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
       if (row >= m_end || column >= n_end) continue;
 #endif
 #if VECTORS
-      OTR_VECTOR(T, RN) here[RM];
-      OTR_UNROLL for (i32 i = 0; i < RM; i++) here[i] = OTR_VECTOR_LOAD(T, RN, sums[p][i]);
-      for (i32 k = 0; k < k_end; k++) {
-        const OTR_VECTOR(T, RN) y = OTR_VECTOR_LOAD(T, RN, tile_b + B_AT(k, column));
-        OTR_UNROLL for (i32 i = 0; i < RM; i++)
-          here[i] = OTR_VECTOR_FMA(T, RN, tile_a[(row + i) * LINE + k], y, here[i]);
-      }
-      OTR_UNROLL for (i32 i = 0; i < RM; i++) OTR_VECTOR_STORE(T, RN, sums[p][i], here[i]);
+      add_products(tile_a + row * LINE, tile_b + B_AT(0, column), sums[p][0], k_end);
 #else
       T here[RM][RN];
       OTR_UNROLL for (i32 i = 0; i < RM; i++)
@@ -255,6 +291,18 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
     for (i32 i = 0; i < RM; i++) {
       const i32 m = m0 + row + i;
       if (m >= args.m) continue;
+#ifdef EPILOGUE
+      const i64 otr_row = batch * args.m + m, otr_column = n0 + column;
+      const T* otr_sums = sums[p][i];
+      /* Whole vectors have a count that the compiler knows. */
+      if (SERIAL && n_end - column >= RN) {
+        const i32 otr_left = RN;
+        EPILOGUE
+      } else if (column < n_end) {
+        const i32 otr_left = n_end - column;
+        EPILOGUE
+      }
+#else
       /* A bound that is no constant would take the sums of an item out of its registers. */
       for (i32 j = 0; j < (SERIAL && n_end - column < RN ? n_end - column : RN); j++) {
         if (column + j >= n_end) continue;
@@ -276,6 +324,7 @@ OTR_KERNEL(matmul)(OTR_ITEM OTR_GLOBAL const OTR_MEMORY(A) * a, OTR_GLOBAL const
 #endif
         OTR_STORE(OUT, T, out, m * args.c_row + to, x);
       }
+#endif
     }
   }
 }

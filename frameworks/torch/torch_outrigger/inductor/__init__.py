@@ -55,7 +55,7 @@ def register(name: str) -> None:
             register_device_op_overrides,
         )
 
-        from . import attention, config, kept
+        from . import attention, choices, config, kept
         from .scheduling import Scheduling
         from .wrapper import DeviceOps, Wrapper
 
@@ -70,6 +70,7 @@ def register(name: str) -> None:
         register_backend_for_device(name, Scheduling, Wrapper, device_custom_config=config)
         kept.install()
         attention.install()
+        choices.install()
         # Devices whose code `mode="reduce-overhead"` may capture.
         from torch._inductor import cudagraph_utils
 

@@ -41,6 +41,14 @@
 #define OTR_SCRATCH(T, name) OTR_SHARED(T, name, OTR_GROUP_SIZE);
 #endif
 
+/* The loop over neighbours in the end of a product, where an item has `most` sums of a row. A bound that is no constant would take
+ * them out of the registers of an item. */
+#if OTR_GROUP_SIZE == 1
+#define OTR_PRODUCTS(most) OTR_INDEPENDENT for (i32 otr_j = 0; otr_j < otr_left; otr_j++)
+#else
+#define OTR_PRODUCTS(most) OTR_UNROLL for (i32 otr_j = 0; otr_j < (most); otr_j++) if (otr_j < otr_left)
+#endif
+
 /* Where rows of one operand are columns of another, positions go through tiles of rows and columns: what a cache line of
  * either operand has is used while it is there. OTR_TILES is OTR_SPANS in that order, and `left` says how many columns of
  * the tile follow in the row. */

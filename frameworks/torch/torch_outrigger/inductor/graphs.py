@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -97,6 +97,8 @@ class _Plan:
     """Sizes, strides, dtype and device of the new tensors."""
     sources: tuple[tuple[int, int], ...]
     """For each of them a result in whose memory it is, and the element at which it begins, from that of the result."""
+    numbers: tuple[int | None, ...] = field(compare=False)
+    """For each of them its number among the tensors that the region makes; None if it is no whole one."""
 
     def make(self) -> list[Tensor]:
         """The new tensors of a call."""
@@ -123,8 +125,8 @@ def _reach(tensor: Tensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _plan(results: Sequence[Any], inputs: Sequence[Any], constants: Sequence[Tensor]) -> _Plan:
-    """Finds out where results are."""
+def _plan(results: Sequence[Any], inputs: Sequence[Any], constants: Sequence[Tensor], storages: Sequence[int]) -> _Plan:
+    """Finds out where results are. `storages` are those of the tensors that the region has made, in their order."""
     of_input = {}
     for number, one in enumerate(inputs):
         if isinstance(one, Tensor):
@@ -150,13 +152,16 @@ def _plan(results: Sequence[Any], inputs: Sequence[Any], constants: Sequence[Ten
             raise _Unfit(f"result {place} is no dense tensor of the device")
         else:
             shared.setdefault((storage, one.dtype), []).append(place)
-    made, sources = [], []
-    for places in shared.values():
+    made, sources, numbers = [], [], []
+    # Of two storages at an address, the later one is there still.
+    number_of = {storage: number for number, storage in enumerate(storages)}
+    for (storage, _), places in shared.items():
         first = results[places[0]]
         if len(places) == 1:
             found[places[0]] = _New(len(made), None)
             made.append((tuple(first.shape), first.stride(), first.dtype, first.device))
             sources.append((places[0], 0))
+            numbers.append(number_of.get(storage))
             continue
         # All of the memory between the first and the last element of any of them.
         begin = min(results[place].storage_offset() for place in places)
@@ -166,7 +171,8 @@ def _plan(results: Sequence[Any], inputs: Sequence[Any], constants: Sequence[Ten
             found[place] = _New(len(made), (shape, stride, offset - begin))
         sources.append((places[0], begin - first.storage_offset()))
         made.append(((end - begin,), (1,), first.dtype, first.device))
-    return _Plan(tuple(found), tuple(made), tuple(sources))
+        numbers.append(None)
+    return _Plan(tuple(found), tuple(made), tuple(sources), tuple(numbers))
 
 
 @dataclass
@@ -194,8 +200,8 @@ class _Graphed:
         self._index = index
         self._constants = constants
         self._name = name
-        # The option holds while torch compiles.
-        self._most = max(1, config.max_graphs)
+        # Options hold while torch compiles.
+        self._most, self._least = max(1, config.max_graphs), config.min_graph_nodes
         self._graphs: OrderedDict[bytes, _Captured] = OrderedDict()
         # Keys that ran once, and where their results were. A key that is seen rarely is not worth a graph.
         self._seen: OrderedDict[bytes, _Plan] = OrderedDict()
@@ -234,9 +240,9 @@ class _Graphed:
         plan = self._seen.pop(key, None)
         if plan is None:
             given = list(inputs)
-            results = self._region(inputs)
+            results, storages = self._noted(inputs, {})
             try:
-                self._seen[key] = _plan(results, given, self._constants)
+                self._seen[key] = _plan(results, given, self._constants, storages)
             except _Unfit as error:
                 self._give_up(str(error))
             if len(self._seen) > 4 * self._most:
@@ -249,6 +255,11 @@ class _Graphed:
         except Exception as error:
             self._give_up(str(error).split("\n")[0])
             return self._region(inputs)
+        if captured.graph.info()["nodes"] < self._least:
+            # Launches cost less than a replay, for other sizes too.
+            self._reason = "too few nodes"
+            captured.graph.reset()
+            return self._region(inputs)
         while len(self._graphs) >= self._most:
             self._graphs.popitem(last=False)[1].graph.reset()
             if not self._told:
@@ -260,6 +271,15 @@ class _Graphed:
         self._graphs[key] = captured
         return self._replay(captured, places, inputs)
 
+    def _noted(self, inputs: list[Any], handed: dict[int, Tensor]) -> tuple[Any, list[int]]:
+        """Runs the region. Returns its results, and the storages of the tensors that it has made."""
+        _C.note_tensors(handed)
+        try:
+            results = self._region(inputs)
+        finally:
+            storages = _C.noted_tensors()
+        return results, storages
+
     def _capture(self, plan: _Plan, inputs: list[Any]) -> _Captured:
         """Captures the region with memory in the place of what moves."""
         made = Graph()
@@ -267,12 +287,16 @@ class _Graphed:
             stand_ins, ranges = self._stand_ins(inputs)
             # Made first: nothing else lies in their memory at any time of the capture.
             targets = plan.make()
-            results = self._region(list(stand_ins))
-            found = _plan(results, stand_ins, self._constants)
+            # The region makes its results there where it can, and what it makes elsewhere is copied.
+            handed = {number: target for number, target in zip(plan.numbers, targets, strict=True) if number is not None}
+            results, storages = self._noted(list(stand_ins), handed)
+            found = _plan(results, stand_ins, self._constants, storages)
             if (found.results, found.made) != (plan.results, plan.made):
                 raise _Unfit("results that are in other places at each call")
             for target, (place, begin) in zip(targets, plan.sources, strict=True):
                 source = results[place]
+                if source.untyped_storage()._cdata == target.untyped_storage()._cdata:
+                    continue
                 source = source.as_strided(target.shape, target.stride(), source.storage_offset() + begin)
                 target.copy_(source)
             named = [number for number, target in enumerate(targets) if target.numel()]

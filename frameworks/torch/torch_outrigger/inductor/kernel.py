@@ -83,6 +83,18 @@ class Parameter:
     """The argument, as text of Python."""
 
 
+@dataclass(frozen=True)
+class Signature:
+    """How a kernel is called, as texts of Python: one letter for each argument, and how many items there are."""
+
+    kinds: str
+    items: str
+    reduced: str
+    """The elements of an item."""
+    by_row: bool
+    pointers: list[str]
+
+
 class Kernel(SIMDKernel):
     """Pointwise: a lane for each element. Reductions: see above."""
 
@@ -101,6 +113,7 @@ class Kernel(SIMDKernel):
         self.outside: OrderedSet[CSEVariable] = OrderedSet()
         self.scratch: dict[str, str] = {}
         self.count = 0
+        self.column = "OTR_HERE(otr_column)"
         self.position = "OTR_HERE(otr_at)"
         self.lanes = self._lanes() if self.by_row else MOST_LANES
 
@@ -365,7 +378,7 @@ class Kernel(SIMDKernel):
             return self.kexpr(self.rename_indexing(entry.expr))
         size = V.graph.sizevars
         if entry.divisor == 1 and size.statically_known_equals(entry.length, length):
-            return "OTR_HERE(otr_column)"
+            return self.column
         if size.statically_known_multiple_of(entry.divisor, length):
             row = sympy.Symbol("otr_row", integer=True, nonnegative=True)
             quotient = size.simplify(sympy.simplify(entry.divisor / length))
@@ -418,7 +431,7 @@ class Kernel(SIMDKernel):
                 "  const i64 otr_row = otr_here.row, otr_column = otr_here.column;",
             ]
             most = f"otr_min_i64(otr_here.left, {last} - otr_at)"
-            self.position = "otr_row * otr_length + OTR_HERE(otr_column)"
+            self.position = f"otr_row * otr_length + {self.column}"
         else:
             text = self.kexpr(self.rename_indexing(length))
             lines.append(f"  const i64 otr_row = otr_at / ({text}), otr_column = otr_at - otr_row * ({text});")
@@ -549,6 +562,32 @@ class Kernel(SIMDKernel):
         used = [t for t in self.range_trees if not t.is_reduction or self.features.is_reduction()]
         return [t for t in used if not t.numel.is_number]
 
+    def declared(self, parameters: list[Parameter], numbers: str) -> list[str]:
+        """The numbers that the kernel is given, as variables."""
+        of_kind = {"i": ("i64", "{}"), "w": ("OTR_WIDE", "OTR_OF_WORD({})")}
+        given = [(p.name, *of_kind[p.kind]) for p in parameters if p.kind != "a"]
+        return [f"const {kind} {name} = {form.format(f'{numbers}.{name}')};" for name, kind, form in given]
+
+    def signature(self) -> Signature:
+        parameters, roots = self.parameters(), self.moving_roots()
+
+        def extent(tree: Any) -> str:
+            if tree is None:
+                return "1"
+            if tree.numel.is_number:
+                return str(tree.numel)
+            return f"({len(parameters) + [one.prefix for one in roots].index(tree.prefix)},)"
+
+        x = None if self.range_trees[0].is_reduction else self.range_trees[0]
+        r = self.range_trees[-1] if self.features.is_reduction() else None
+        kinds = "".join(one.kind for one in parameters) + "i" * len(roots)
+        pointers = [one.type for one in parameters if one.kind == "a"]
+        return Signature(kinds, extent(x), extent(r), self.by_row, pointers)
+
+    def further_arguments(self) -> list[sympy.Expr]:
+        """The numbers of a launch behind the parameters."""
+        return [tree.numel for tree in self.moving_roots()]
+
     def codegen_kernel(self, name: str = "KERNEL_NAME") -> str:
         self.codegen_body()
         body, code = IndentedBuffer(), IndentedBuffer()
@@ -562,11 +601,7 @@ class Kernel(SIMDKernel):
         pointers = "".join(f"{p.type} {p.name}, " for p in parameters if p.kind == "a")
         code.writeline(f"OTR_KERNEL({name})(OTR_ITEM {pointers}const {name}_numbers numbers) {{")
         with code.indent():
-            for p in parameters:
-                if p.kind == "i":
-                    code.writeline(f"const i64 {p.name} = numbers.{p.name};")
-                elif p.kind == "w":
-                    code.writeline(f"const OTR_WIDE {p.name} = OTR_OF_WORD(numbers.{p.name});")
+            code.writelines(self.declared(parameters, "numbers"))
             for tree in self.range_trees:
                 if tree.is_reduction and not self.features.is_reduction():
                     continue
@@ -581,8 +616,7 @@ class Kernel(SIMDKernel):
         for size in self.args.sizevars:
             wrapper.ensure_size_computed(size)
         calls = [one.call for one in self.parameters()]
-        for tree in self.moving_roots():
-            calls.append(wrapper.codegen_python_sizevar(tree.numel))
+        calls += [wrapper.codegen_python_sizevar(one) for one in self.further_arguments()]
         device = V.graph.get_current_device_or_throw()
         wrapper.generate_kernel_call(name, calls, device=device, triton=False)
 

@@ -103,12 +103,20 @@ def _headers() -> str:
 
 
 @functools.cache
+def product_text() -> str:
+    """The text of the library's own products, of which a wheel has a copy."""
+    here = Path(__file__).resolve().parent
+    places = (here / "matmul.c", here.parents[3] / "ops" / "device" / "kernels" / "matmul.c")
+    return next(one for one in places if one.exists()).read_text()
+
+
+@functools.cache
 def code_version() -> str:
     """What generated code depends on besides the graph: the dialect, and what writes it."""
     number = re.search(r"#define OTR_DIALECT_VERSION (\d+)", _headers())
     here = Path(__file__).resolve().parent
     writers = [*sorted(here.glob("*.py")), here.parent / "_dynamo.py", here.parent / "_fake.py"]
-    text = "\0".join([_headers(), *(one.read_text() for one in writers)])
+    text = "\0".join([_headers(), product_text(), *(one.read_text() for one in writers)])
     return f"dialect {number[1] if number else 0}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -129,11 +137,21 @@ def _compiler() -> tuple[list[str], str]:
             "(Debian and Ubuntu: `apt install gcc`), or name it in CC"
         )
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
+    return command, f"{version}{platform.machine()}{_processor()}"
+
+
+def _processor() -> str:
+    """What this processor can do."""
     try:
-        processor = next(one for one in Path("/proc/cpuinfo").read_text().splitlines() if one.startswith("flags"))
+        return next(one for one in Path("/proc/cpuinfo").read_text().splitlines() if one.startswith("flags"))
     except (OSError, StopIteration):
-        processor = platform.processor()
-    return command, f"{version}{platform.machine()}{processor}"
+        return platform.processor()
+
+
+@functools.cache
+def has_avx512() -> bool:
+    """Whether vectors of this processor have 64 bytes."""
+    return " avx512f " in _processor()
 
 
 def cache_folder() -> Path:

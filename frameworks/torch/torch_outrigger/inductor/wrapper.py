@@ -51,21 +51,10 @@ class Wrapper(PythonWrapperCodegen):
     def define_outrigger_kernel(self, name: str, text: str, kernel: Any, comment: str) -> None:
         """Adds a kernel to the program of its device."""
         program = self.program_of(V.graph.get_current_device_or_throw())
-        parameters, roots = kernel.parameters(), kernel.moving_roots()
-        kinds = "".join(one.kind for one in parameters) + "i" * len(roots)
-
-        def extent(tree: Any) -> str:
-            if tree is None:
-                return "1"
-            if tree.numel.is_number:
-                return str(tree.numel)
-            return f"({len(parameters) + [one.prefix for one in roots].index(tree.prefix)},)"
-
-        x = None if kernel.range_trees[0].is_reduction else kernel.range_trees[0]
-        r = kernel.range_trees[-1] if kernel.features.is_reduction() else None
-        pointers = [one.type.removesuffix(" OTR_RESTRICT") for one in parameters if one.kind == "a"]
-        self.header.splice(f"\n\n{comment}\n{name} = {program}.kernel({name!r}, {kinds!r}, {extent(x)}, {extent(r)}, ")
-        self.header.splice(f"    {kernel.by_row}, {pointers!r}, r'''\n{text}''')\n")
+        how = kernel.signature()
+        pointers = [one.removesuffix(" OTR_RESTRICT") for one in how.pointers]
+        self.header.splice(f"\n\n{comment}\n{name} = {program}.kernel({name!r}, {how.kinds!r}, {how.items}, {how.reduced}, ")
+        self.header.splice(f"    {how.by_row}, {pointers!r}, r'''\n{text}''')\n")
 
     def generate(self, is_inference: bool) -> Any:
         # All kernels are in the header by now.

@@ -345,9 +345,9 @@ impl Product {
         for pair in [
             self.a,
             self.b,
-            self.c,
             self.a_batch,
             self.b_batch,
+            self.c,
             self.c_batch,
             bias,
             bias_batch,
