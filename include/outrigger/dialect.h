@@ -50,8 +50,8 @@
  *   D15 OTR_UNROLL stands in front of a `for` of a constant number of iterations, to write them out. Where OTR_HAS_VECTORS is 1,
  *       OTR_VECTOR(T, N) is the type of N numbers in one value, for f32 and f64 and N of 4, 8 and 16. OTR_VECTOR_LOAD(T, N,
  *       pointer) and OTR_VECTOR_STORE(T, N, pointer, vector) take a pointer to T of the group or of the item, and
- *       OTR_VECTOR_FMA(T, N, x, y, z) is x y + z for a number and two vectors. In front of OTR_FUNCTION, OTR_FUSED lets the
- *       products and sums of that function be rounded once, as plain C has no other word for an instruction that does both.
+ *       OTR_VECTOR_FMA(T, N, x, y, z) is x y + z for a number and two vectors. OTR_FUSED in the place of OTR_FUNCTION lets the
+ *       products and sums of the function be rounded once, as plain C has no other word for an instruction that does both.
  *   D16 With OTR_TASKS 1 in front of this header a kernel is a function that other code calls, once for each group: OTR_ITEM is the
  *       group's otr_place_t, as it always is in plain C. So one program runs the groups of several texts.
  *       OTR_ENTRY(name)(OTR_ENTRY_ITEM parameters) is the kernel that the host launches then. On a group size of 1 OTR_SHARED is an
@@ -200,7 +200,7 @@ OTR_FUNCTION f64 otr_of_bits_f64(u64 x) { return as_double(x); }
 #define OTR_VECTOR_LOAD(T, N, p) OTR_JOIN2(vload, N)(0, p)
 #define OTR_VECTOR_STORE(T, N, p, v) OTR_JOIN2(vstore, N)(v, 0, p)
 #define OTR_VECTOR_FMA(T, N, x, y, z) fma((OTR_VECTOR(T, N))(x), y, z)
-#define OTR_FUSED
+#define OTR_FUSED OTR_FUNCTION
 #define OTR_VECTORS(T, c) typedef c##4 T##x4; typedef c##8 T##x8; typedef c##16 T##x16;
 OTR_VECTORS(f32, float)
 #if OTR_HAS_F64
@@ -239,7 +239,7 @@ typedef double f64;
 #define OTR_ENTRY(name) extern "C" __global__ void __launch_bounds__(OTR_GROUP_SIZE) name
 #define OTR_ENTRY_ITEM
 #define OTR_FUNCTION static __device__ inline
-#define OTR_FUSED
+#define OTR_FUSED OTR_FUNCTION
 #define OTR_GLOBAL
 #define OTR_LOCAL
 #define OTR_CONSTANT static __device__ const
@@ -360,9 +360,9 @@ OTR_PLACES
 #define OTR_VECTOR_FMA(T, N, x, y, z) ((x) * (y) + (z))
 #if defined(__GNUC__) && !defined(__clang__)
 /* Such a function is not part of another one, which has other options. */
-#define OTR_FUSED __attribute__((noinline, optimize("fp-contract=fast")))
+#define OTR_FUSED static __attribute__((unused, noinline, optimize("fp-contract=fast")))
 #else
-#define OTR_FUSED
+#define OTR_FUSED OTR_FUNCTION
 #endif
 #define OTR_VECTORS(T, N) \
   typedef T T##x##N __attribute__((vector_size(N * sizeof(T)))); \

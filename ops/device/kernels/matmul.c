@@ -75,7 +75,7 @@ typedef struct {
 #define VECTOR OTR_VECTOR(T, LANES)
 #define OF_RN (RN / LANES)
 /* Adds to RM rows of sums what `k_end` columns of a and a panel of b give. */
-OTR_FUSED OTR_FUNCTION void add_products(OTR_LOCAL const T* x, OTR_LOCAL const T* y, T* sums, i32 k_end) {
+OTR_FUSED void add_products(OTR_LOCAL const T* x, OTR_LOCAL const T* y, T* sums, i32 k_end) {
   VECTOR here[RM][OF_RN], line[OF_RN];
   OTR_UNROLL for (i32 i = 0; i < RM; i++)
     OTR_UNROLL for (i32 j = 0; j < OF_RN; j++) here[i][j] = OTR_VECTOR_LOAD(T, LANES, sums + i * RN + j * LANES);

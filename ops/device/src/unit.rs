@@ -101,6 +101,9 @@ enum Token<'a> {
     Other(&'a str),
 }
 
+/// What a function of a text begins with.
+const FUNCTIONS: [&str; 2] = ["OTR_FUNCTION", "OTR_FUSED"];
+
 /// Calls a function with each token of a text.
 fn tokens<'a>(text: &'a str, with: &mut dyn FnMut(Token<'a>)) {
     let bytes = text.as_bytes();
@@ -213,7 +216,7 @@ impl<'a> State<'a> {
             "}" => self.braces -= 1,
             _ => {}
         }
-        let is_function = self.has("OTR_FUNCTION") || self.has("OTR_KERNEL");
+        let is_function = FUNCTIONS.iter().any(|word| self.has(word)) || self.has("OTR_KERNEL");
         let closes = self.braces == 0 && (text == ";" || text == "}" && is_function);
         let statement = &mut self.statement;
         if self.braces == 0 && text != "}" {
@@ -301,7 +304,7 @@ impl<'a> Names<'a> {
         let kernel = |at: usize| tokens.get(at + 2).copied();
         if let Some(at) = tokens.iter().position(|one| *one == "OTR_KERNEL") {
             self.declared.extend(kernel(at));
-        } else if tokens.contains(&"OTR_FUNCTION") {
+        } else if FUNCTIONS.iter().any(|word| tokens.contains(word)) {
             self.declared.extend(statement.called);
         } else if tokens.contains(&"typedef") || tokens.contains(&"OTR_CONSTANT") {
             self.declared.extend(statement.last);
