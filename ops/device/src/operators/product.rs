@@ -97,6 +97,8 @@ struct Tile {
     k: i64,
     rows: i64,
     columns: i64,
+    /// The numbers of a vector, where a thread runs a group.
+    lanes: i64,
 }
 
 impl Tile {
@@ -107,6 +109,15 @@ impl Tile {
             k,
             rows,
             columns,
+            lanes: columns,
+        }
+    }
+
+    /// The same in vectors of so many numbers, at most.
+    fn of_lanes(self, lanes: i64) -> Self {
+        Self {
+            lanes: lanes.min(self.columns),
+            ..self
         }
     }
 
@@ -118,8 +129,14 @@ impl Tile {
             k,
             rows,
             columns,
+            lanes,
         } = self;
-        format!("{m}x{n}x{k}, {rows}x{columns}")
+        let vectors = if lanes == columns {
+            String::new()
+        } else {
+            format!(" by {lanes}")
+        };
+        format!("{m}x{n}x{k}, {rows}x{columns}{vectors}")
     }
 
     /// Whether the device can run it.
@@ -146,22 +163,24 @@ fn at_least(n: i64, sizes: &[i64]) -> i64 {
     fits.or(sizes.last()).copied().unwrap_or(n)
 }
 
+/// Numbers of a vector, and rows of two vectors: so many that sums and operands fill 16 registers of 32 bytes.
+fn lanes(class: Class) -> i64 {
+    if class.bytes() == 8 { 4 } else { 8 }
+}
+const ROWS: i64 = 6;
+
 /// The tile where a thread runs a group: rows of sums are vectors, and what is packed of both matrices stays in the caches of
 /// a core.
 fn serial_tile(device: &Device, class: Class, product: &Product) -> Tile {
     let [m, n, _] = product.sizes;
-    let vector = if class.bytes() == 8 { 8 } else { 16 };
-    let columns = if n <= 4 { 4 } else { vector };
+    let columns = if n <= 4 { 4 } else { 2 * lanes(class) };
     if product.work() < LEAST_TUNED {
         // One tile for all small products: what a text costs is that it is compiled.
-        return Tile::new(32, if n <= 4 { 4 } else { 64 }, 128, 8, columns);
+        let n = if n <= 4 { 4 } else { 64 };
+        return Tile::new(24, n, 128, ROWS, columns).of_lanes(lanes(class));
     }
     // A wider tile packs the first matrix for more columns.
-    let widest = if product.gather.is_some() { 128 } else { 64 };
-    let (mut tm, mut tn) = (
-        at_least(m, &[32, 64, 128]),
-        at_least(n, &[columns, 64, widest]),
-    );
+    let (mut tm, mut tn) = (at_least(m, &[24, 48, 96]), at_least(n, &[columns, 64, 128]));
     // Each thread of the device needs a group.
     let batches = product.batches[0].saturating_mul(product.batches[1]);
     let tiles = |tm: i64, tn: i64| {
@@ -173,10 +192,14 @@ fn serial_tile(device: &Device, class: Class, product: &Product) -> Tile {
             .saturating_mul(across as i64)
             .saturating_mul(batches)
     };
-    while tiles(tm, tn) < i64::from(device.units()) && tm.max(tn) > 32 {
-        if tm >= tn { tm /= 2 } else { tn /= 2 }
+    while tiles(tm, tn) < i64::from(device.units()) && (tm > 24 || tn > 32) {
+        if tm >= tn || tn <= 32 {
+            tm /= 2
+        } else {
+            tn /= 2
+        }
     }
-    Tile::new(tm, tn.max(columns), 128, 8, columns)
+    Tile::new(tm, tn.max(columns), 256, ROWS, columns).of_lanes(lanes(class))
 }
 
 /// The tiles that come into question, the default first.
@@ -194,15 +217,17 @@ fn tiles(device: &Device, class: Class, product: &Product) -> Vec<Tile> {
         k,
         rows,
         columns,
+        lanes,
     } = first;
     let others = match device.group() {
         1 => [
-            Tile::new(m, n, 2 * k, rows, columns),
-            Tile::new(m, 2 * n, k, rows, columns),
-            Tile::new(2 * m, n, k, rows, columns),
-            Tile::new(m, n, k, 4, columns),
-            Tile::new(m, n, k, rows, (columns / 2).max(4)),
-            Tile::new((m / 2).max(8), n, k, rows, columns),
+            Tile::new(m, n, k / 2, rows, columns).of_lanes(lanes),
+            Tile::new(m, 2 * n, k, rows, columns).of_lanes(lanes),
+            Tile::new(2 * m, n, k, rows, columns).of_lanes(lanes),
+            // For 32 registers, and for longer vectors.
+            Tile::new(2 * m, n, k, 2 * rows, columns).of_lanes(lanes),
+            Tile::new(2 * m, n, k, 2 * rows, columns),
+            Tile::new(m, n.max(2 * columns), k, rows, 2 * columns).of_lanes(2 * lanes),
         ],
         _ => [
             Tile::new(m, n, 2 * k, rows, columns),
@@ -381,7 +406,8 @@ impl Product {
             .set("TN", tile.n)
             .set("TK", tile.k)
             .set("RM", tile.rows)
-            .set("RN", tile.columns);
+            .set("RN", tile.columns)
+            .set("LANES", tile.lanes);
         definitions.set("A_DENSE", i32::from(self.a[1] == 1));
         definitions.set("B_DENSE", i32::from(self.b[1] == 1));
         definitions.set("BIAS", i32::from(self.bias.is_some()));
