@@ -120,6 +120,31 @@ def test_kernels_compute_products(dtype, device, answer):
             assert kernels(code) == 1 or not fits
 
 
+@pytest.mark.parametrize("group", [64, 256])
+def test_kernels_of_groups(group, device, answer, monkeypatch):
+    """Where many items are a group, as on a GPU: a CPU runs them too, if it is told so."""
+    from torch_outrigger.inductor import kernel, product, program
+
+    if program.language(device.index) is None:
+        pytest.skip("a thread runs a group where kernels are functions of the host")
+    for module in (kernel, product, program):
+        monkeypatch.setattr(module, "group_size", lambda index: group)
+    torch.manual_seed(9)
+    cases = (
+        (lambda x, w, b: F.gelu(F.linear(x, w, b)) + 1, (M, K), (N, K), (N,)),
+        (lambda x, w, b: F.conv2d(x, w, b, padding=1, stride=2).relu(), (2, 8, 21, 20), (12, 8, 3, 3), (12,)),
+        (lambda x, w, b: torch.bmm(x.mT, w) * b, (3, 50, M), (3, 50, 33), (33,)),
+    )
+    tiles = product.tiles(device, torch.float32, M)
+    assert tiles
+    for tile in tiles:
+        for function, *shapes in cases:
+            answer(tile.name)
+            code = agree(function, *map(torch.randn, shapes), device=device, rtol=1e-3, atol=1e-3)
+            assert kernels(code) == 1
+            torch._dynamo.reset()
+
+
 def test_what_follows_is_a_part_of_the_kernel(device, answer):
     answer("tile")
     torch.manual_seed(1)

@@ -168,7 +168,7 @@ def test_texts_are_the_languages_of_all_devices(once, device):
     import glob
     import sysconfig
 
-    from torch_outrigger.inductor import program
+    from torch_outrigger.inductor import product, program
 
     found = sorted(glob.glob(f"{sysconfig.get_paths()['purelib']}/nvidia/**/libnvrtc.so.1?", recursive=True))
     if not found:
@@ -184,6 +184,9 @@ def test_texts_are_the_languages_of_all_devices(once, device):
 
     _, code = code_of(everything, torch.randn(40, 70, device=device), torch.randint(0, 40, (40,), device=device))
     texts = re.findall(r"r'''(.*?)'''", code, re.S)
+    for number, (dtype, gathers) in enumerate(((torch.float32, False), (torch.bfloat16, True), (torch.float64, True))):
+        kernel = product.Kernel(dtype, product.Tile(64, 64, 16, 4, 4), True, False, gathers)
+        texts.append(product.plain(kernel, f"product{number}", dtype)[0])
     source = "#define OTR_GROUP_SIZE 128\n#define __CUDACC__ 1\n" + program._headers() + "\n".join(texts)
     made = ctypes.c_void_p()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(made), source.encode(), b"kernels.cu", 0, None, None) == 0

@@ -117,7 +117,7 @@ class Kernel:
             "MATRIX_B": matrices[1],
             "A": MEMORY[self.dtype],
             "T": register,
-            "F(function)": "OTR_CALL(function, T)",
+            "F(function)": f"otr_##function##_{register}",
             "FLOATS": 1,
             "TM": m,
             "TN": n,
