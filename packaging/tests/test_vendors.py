@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, Environment
-from test_wheel import FIRST_STEPS
+from test_wheel import COMPILED, FIRST_STEPS
 
 EXAMPLE = REPOSITORY / "examples" / "vendor-package"
 
@@ -65,6 +65,12 @@ torch.acme.manual_seed(3)
 assert torch.equal(one, torch.randn(4, device="acme"))
 assert "acme:0" in torch.acme.memory_summary()
 """)
+
+
+def test_a_vendors_device_compiles(acme: Environment) -> None:
+    """torch.compile knows the vendor's name, and so does the process that measures kernels."""
+    told = acme.run(COMPILED.format(name="acme"), TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
+    assert told.splitlines()[0] in ("5", "not served"), told
 
 
 def test_errors_speak_of_the_vendor(acme: Environment) -> None:

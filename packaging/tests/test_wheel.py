@@ -23,6 +23,26 @@ print(y.device)
 """
 
 
+COMPILED = """
+import torch
+if not torch.__version__.startswith("2.15."):
+    print("not served")
+    raise SystemExit
+a, b = torch.randn(80, 90), torch.randn(90, 70)
+for mode in (None, "max-autotune"):
+    torch._dynamo.reset()
+    fast = torch.compile(lambda a, b: (a @ b).relu() + 1, mode=mode)
+    for _ in range(3):
+        made = fast(a.to("{name}"), b.to("{name}"))
+        assert made.device.type == "{name}"
+        torch.testing.assert_close(made.cpu(), (a @ b).relu() + 1)
+from torch_outrigger.inductor import choices
+(asked,) = choices._asked.values()
+assert asked.answer.result() in ["library", *(one.name for one in asked.variants)]
+print(len(asked.times))
+"""
+
+
 def test_it_runs_without_a_checkout(installed: Environment) -> None:
     """Nothing is moved or set by hand, and what is loaded comes from the wheel."""
     assert installed.run(FIRST_STEPS.format(name="outrigger")).splitlines()[0] == "outrigger:0"
@@ -48,6 +68,12 @@ def test_it_refers_to_nothing_outside(wheel: Path, tmp_path: Path) -> None:
         paths = re.findall(r"R(?:UN)?PATH.*\[(.*)\]", told)
         assert all(part.startswith("$ORIGIN") for path in paths for part in path.split(":")), (library, paths)
         assert ".debug_info" not in told, library
+
+
+def test_it_compiles(installed: Environment) -> None:
+    """torch.compile without options, and with kernels that a process of its own has measured."""
+    told = installed.run(COMPILED.format(name="outrigger"), TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
+    assert told.splitlines()[0] in ("5", "not served"), told
 
 
 def test_its_tag_is_what_auditwheel_says(wheel: Path, request: pytest.FixtureRequest) -> None:

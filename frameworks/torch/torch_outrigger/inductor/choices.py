@@ -102,6 +102,8 @@ class Question:
     variants: list[Variant]
     limit_ms: int = field(default_factory=lambda: 1000 * config.candidate_seconds)
     answer: Future[str] = field(default_factory=Future)
+    times: dict[str, str] = field(default_factory=dict)
+    """What the candidates took, but for those that failed."""
 
     @property
     def sizes(self) -> str:
@@ -126,8 +128,8 @@ class Question:
                 _worker(),
                 json.dumps(self._task()),
             )
-            measured = {name: f"{time / 1000:.1f} us" for name, time in zip(names, times, strict=True) if time}
-            log.info("%s %s: %s of %s", self.operation, self.sizes, names[chosen], measured)
+            self.times = {name: f"{time / 1000:.1f} us" for name, time in zip(names, times, strict=True) if time}
+            log.info("%s %s: %s of %s", self.operation, self.sizes, names[chosen], self.times)
             self.answer.set_result(names[chosen])
         except Exception as error:
             log.warning("%s %s: not measured: %s", self.operation, self.sizes, error)
