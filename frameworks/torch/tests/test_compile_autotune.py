@@ -277,6 +277,19 @@ def test_sizes_that_move(device, answer):
     assert len(asked) == 1
 
 
+def test_images_whose_number_moves(device, answer):
+    asked = answer("tile")
+    torch.manual_seed(10)
+    weight = torch.randn(12, 8, 3, 3)
+    compiled = torch.compile(lambda x, w: F.conv2d(x, w).relu(), options={"max_autotune": True})
+    for count in (3, 5, 7):
+        x = torch.randn(count, 8, 12, 10)
+        there = x.to(device)
+        torch._dynamo.mark_dynamic(there, 0)
+        same(compiled(there, weight.to(device)), F.conv2d(x, weight).relu(), rtol=1e-4, atol=1e-4)
+    assert len(asked) == 1
+
+
 def test_a_sum_is_split(device, answer):
     asked = answer("4 parts")
     torch.manual_seed(3)

@@ -256,8 +256,11 @@ def _how(node: torch.fx.Node, *given: Any) -> product.Convolution | None:
     numbers = [*stride, *padding, *dilation, groups]
     if transposed or not isinstance(made, torch.Tensor) or not all(isinstance(one, int) for one in numbers):
         return None
-    spatial = made.dim() - 2
-    if not 1 <= spatial <= 3 or not made.is_contiguous() or any(isinstance(one, torch.SymInt) for one in made.shape[1:]):
+    spatial, image = made.dim() - 2, made.shape[1:]
+    # Sizes of images are known. Asking the tensor whether it is contiguous might fix the number of images too.
+    if not 1 <= spatial <= 3 or any(isinstance(one, torch.SymInt) for one in image):
+        return None
+    if list(made.stride()[1:]) != [math.prod(image[d + 1 :]) for d in range(len(image))]:
         return None
     lists = (tuple(one) * spatial if len(one) == 1 else tuple(one) for one in (stride, padding, dilation))
     return product.Convolution(*lists, groups)
