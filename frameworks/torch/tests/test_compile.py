@@ -319,3 +319,18 @@ def test_a_compiled_step_is_captured_and_replayed(device):
             following.copy_(other[1])
             graph.replay()
             torch.testing.assert_close(loss, model(words, following), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings(mode, device):
+    """What the operator gives besides the sums, which its gradient reads, has the sizes that torch was told."""
+    torch.manual_seed(0)
+    table, rows, offsets = torch.randn(10, 4), torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 4])
+
+    def gradient(table, rows, offsets, apply=lambda one: one):
+        table = table.clone().requires_grad_()
+        apply(lambda table: F.embedding_bag(rows, table, offsets, mode=mode).square())(table).sum().backward()
+        return table.grad
+
+    there = gradient(*(one.to(device) for one in (table, rows, offsets)), apply=torch.compile)
+    same(there, gradient(table, rows, offsets), rtol=1e-5, atol=1e-5)

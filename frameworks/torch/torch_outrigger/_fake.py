@@ -49,6 +49,28 @@ def _add_to(module: ModuleType, name: str) -> None:
     module.op_implementations_dict[overload] = attention
 
 
+    for overload in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default):
+        stock = module.op_implementations_dict.get(overload, lambda *args, **kwargs: NotImplemented)
+
+        def bag(fake_mode: Any, func: Any, weight: Any, *args: Any, stock: Any = stock, **kwargs: Any) -> Any:
+            device = weight.fake_device
+            if device.type != name:
+                return stock(fake_mode, func, weight, *args, **kwargs)
+
+            def moved(value: Any, to: Any) -> Any:
+                if not isinstance(value, torch.Tensor):
+                    return value
+                return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=to)
+
+            # What it gives besides the sums has the sizes of the CPU's, and torch assumes those of CUDA.
+            with fake_mode:
+                named = {key: moved(value, "cpu") for key, value in kwargs.items()}
+                results = func(moved(weight, "cpu"), *(moved(one, "cpu") for one in args), **named)
+                return tuple(moved(one, device) for one in results)
+
+        module.op_implementations_dict[overload] = bag
+
+
 def register(name: str) -> None:
     """Corrects what is assumed of the device type `name`, now or when torch makes its first fake tensor."""
     after_import(_MODULE, lambda module: _add_to(module, name))
