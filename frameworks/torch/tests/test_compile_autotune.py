@@ -420,7 +420,7 @@ PATCH = (
     ],
     ids=["crashes", "hangs", "computes nothing", "has no process"],
 )
-def test_a_candidate_that_fails_is_not_chosen(fault, measured, device, choose):
+def test_a_candidate_that_fails_is_not_chosen(once, fault, measured, device, choose):
     chosen, count = choose(fault, **{f"{device.type}.candidate_seconds": 15})
     assert count == measured
     if measured == 0:
