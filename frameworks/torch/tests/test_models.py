@@ -71,22 +71,34 @@ def losses_of_three_steps(model: torch.nn.Module, name: str, given: models.Feed)
     return losses
 
 
+def agree(found, expected, model, name, given, rel):
+    """Asserts that losses agree, but for what the roundings of a few sums make of them: batch norm over two pictures makes much of
+    them, and processors differ. How much is found by changing each parameter of another CPU model by some roundings."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for one in model.parameters():
+            one.mul_(1 + 2**-21 * torch.randn_like(one).sign())
+    moved = losses_of_three_steps(model, name, given)
+    for one, other, near in zip(found, expected, moved, strict=True):
+        assert abs(one - other) <= 1e-3 + rel * abs(other) + 4 * abs(near - other), (found, expected, moved)
+
+
 def test_training_with_adamw(device, name):
     model, given = models.make(name), feed(name)
-    on_device = copy.deepcopy(model).to(device)
+    on_device, twin = copy.deepcopy(model).to(device), copy.deepcopy(model)
     expected = losses_of_three_steps(model, name, given)
     assert expected[2] < expected[0]
-    assert losses_of_three_steps(on_device, name, to(given, device)) == pytest.approx(expected, rel=5e-3, abs=1e-3)
+    agree(losses_of_three_steps(on_device, name, to(given, device)), expected, twin, name, given, rel=5e-3)
 
 
 def test_compiled(device, name, compiles):
     model, given = models.make(name), feed(name)
-    on_device = copy.deepcopy(model).to(device)
+    on_device, twin = copy.deepcopy(model).to(device), copy.deepcopy(model)
     expected = losses_of_three_steps(model, name, given)
     torch._dynamo.reset()
     on_device.compile()
-    # Batch norm over two pictures makes much of how sums are rounded: Inductor for the CPU is 0.27 off with resnet50.
-    assert losses_of_three_steps(on_device, name, to(given, device)) == pytest.approx(expected, rel=5e-2, abs=1e-3)
+    # Inductor for the CPU is 0.27 off with resnet50.
+    agree(losses_of_three_steps(on_device, name, to(given, device)), expected, twin, name, given, rel=5e-2)
 
 
 def test_autocast(device, name):
