@@ -72,15 +72,21 @@ def losses_of_three_steps(model: torch.nn.Module, name: str, given: models.Feed)
 
 
 def agree(found, expected, model, name, given, rel):
-    """Asserts that losses agree, but for what the roundings of a few sums make of them: batch norm over two pictures makes much of
-    them, and processors differ. How much is found by changing each parameter of another CPU model by some roundings."""
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for one in model.parameters():
-            one.mul_(1 + 2**-21 * torch.randn_like(one).sign())
-    moved = losses_of_three_steps(model, name, given)
-    for one, other, near in zip(found, expected, moved, strict=True):
-        assert abs(one - other) <= 1e-3 + rel * abs(other) + 4 * abs(near - other), (found, expected, moved)
+    """Asserts that losses agree, but for what the roundings of a few sums make of them: batch norm over two pictures makes
+    much of them, and processors differ. How much is found by changing each parameter of two more CPU models by some roundings."""
+    most = [0.0] * len(expected)
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for one in other.parameters():
+                one.mul_(1 + 2**-21 * torch.randn_like(one).sign())
+        # A difference grows from step to step.
+        moved = losses_of_three_steps(other, name, given)
+        for step in range(len(expected)):
+            most[step] = max(most[step], *(abs(moved[n] - expected[n]) for n in range(step + 1)))
+    for one, other, apart in zip(found, expected, most, strict=True):
+        assert abs(one - other) <= 1e-3 + rel * abs(other) + 2 * apart, (found, expected, most)
 
 
 def test_training_with_adamw(device, name):
