@@ -74,6 +74,8 @@ def losses_of_three_steps(model: torch.nn.Module, name: str, given: models.Feed)
 def agree(found, expected, model, name, given, rel):
     """Asserts that losses agree, but for what the roundings of a few sums make of them: batch norm over two pictures makes
     much of them, and processors differ. How much is found by changing each parameter of two more CPU models by some roundings."""
+    if found == pytest.approx(expected, rel=rel, abs=1e-3):
+        return
     most = [0.0] * len(expected)
     for seed in (0, 1):
         torch.manual_seed(seed)

@@ -48,7 +48,6 @@ def _add_to(module: ModuleType, name: str) -> None:
 
     module.op_implementations_dict[overload] = attention
 
-
     for overload in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default):
         stock = module.op_implementations_dict.get(overload, lambda *args, **kwargs: NotImplemented)
 

@@ -7,8 +7,7 @@ gets is measured (`choices.py`). It must never import Inductor: what measures ke
 
 from __future__ import annotations
 
-import functools
-import operator
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -165,7 +164,7 @@ def convolved(kernel: Kernel, x: tuple[Any, Any], weight: tuple[Any, Any], how: 
     """The numbers of a convolution: sizes and strides of its operands. Images and groups are batches."""
     (x_sizes, x_strides), (w_sizes, w_strides) = x, weight
     if not kernel.gathers:
-        places = [x_sizes[0], w_sizes[0], functools.reduce(operator.mul, x_sizes[2:]), w_sizes[1]]
+        places = [x_sizes[0], w_sizes[0], math.prod(x_sizes[2:]), w_sizes[1]]
         return numbers(kernel.tile, places, ((0, *w_strides[:2]), 0), ((*x_strides[:2], 1), 0), 1)
     tile = kernel.tile
     missing = 5 - len(x_sizes)
@@ -175,7 +174,7 @@ def convolved(kernel: Kernel, x: tuple[Any, Any], weight: tuple[Any, Any], how: 
 
     places, window = three(how.places(x_sizes, w_sizes), 1), three(w_sizes[2:], 1)
     rows, depth = w_sizes[0] // how.groups, w_sizes[1]
-    (n, k), channel = (one[0] * one[1] * one[2] for one in (places, window)), x_strides[1]
+    (n, k), channel = (math.prod(one) for one in (places, window)), x_strides[1]
     found: dict[str, Any] = dict.fromkeys([*NUMBERS, *GATHERED], 0)
     found |= {"m": rows, "n": n, "k": k * depth, "groups": how.groups, "a_row": w_strides[0], "k_first": channel}
     found |= {"a_batch1": rows * w_strides[0], "b_batch0": x_strides[0], "b_batch1": depth * channel}
@@ -213,7 +212,7 @@ class Convolution(NamedTuple):
     def gathers(self, x: tuple[Any, Any], weight: Sequence[Any]) -> bool:
         """Whether the input has to be gathered: else each image is a matrix as it lies there."""
         sizes, strides = x[0][2:], x[1][2:]
-        dense = [functools.reduce(operator.mul, sizes[d + 1 :], 1) for d in range(len(sizes))]
+        dense = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
         plain = {*self.stride, self.groups, *weight[2:]} == {1} and not any(self.padding)
         return not plain or list(strides) != dense
 
