@@ -279,7 +279,8 @@ def any_source() -> None:
     if here.rank < 2:
         large = torch.full((1 << 20,), float(here.rank), device=device())
         out = torch.empty_like(large)
-        works = [dist.isend(large, 1 - here.rank), dist.irecv(out, 1 - here.rank)]
+        # Without a tag of its own it could come to rank 0 while that one still takes from any rank.
+        works = [dist.isend(large, 1 - here.rank, tag=1), dist.irecv(out, 1 - here.rank, tag=1)]
         for work in works:
             work.wait()
         same(out[-4:], torch.full((4,), float(1 - here.rank)))
