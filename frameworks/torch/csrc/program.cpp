@@ -2,6 +2,8 @@
 
 #include "program.h"
 
+#include "memory.h"
+
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -38,38 +40,49 @@ otr_code_t run_groups(const void* block, uint32_t size, int64_t bias) {
     words[i] += words[i] == 0 ? 0 : static_cast<uint64_t>(bias);
   }
   if (head.groups <= head.grain) {
-    return head.run(words.data(), 0, head.groups) == 0 ? OTR_OK : OTR_ERR_OUT_OF_RANGE;
+    return head.run(words.data(), 0, head.groups);
   }
-  std::atomic<bool> failed{false};
+  std::atomic<otr_code_t> failure{OTR_OK};
   try {
     at::parallel_for(0, head.groups, head.grain, [&](int64_t first, int64_t end) {
-      if (head.run(words.data(), first, end) != 0) {
-        failed.store(true, std::memory_order_relaxed);
+      const otr_code_t found = head.run(words.data(), first, end);
+      if (found != OTR_OK) {
+        failure.store(found, std::memory_order_relaxed);
       }
     });
   } catch (...) {
     return OTR_ERR_INTERNAL;
   }
-  return failed.load(std::memory_order_relaxed) ? OTR_ERR_OUT_OF_RANGE : OTR_OK;
+  return failure.load(std::memory_order_relaxed);
+}
+
+/// Lets the stream fail with what the checks of a kernel have left. The block is the address of the word.
+otr_code_t tell_failure(const void* block, uint32_t, int64_t bias) {
+  uint64_t address = 0;
+  std::memcpy(&address, block, sizeof address);
+  otr_code_t found = OTR_OK;
+  std::memcpy(&found, reinterpret_cast<const void*>(static_cast<uintptr_t>(address + static_cast<uint64_t>(bias))), sizeof found);
+  return found;
 }
 
 }  // namespace
 
 CompiledKernel::CompiledKernel(
-    c10::Device on, const char* called, std::string takes, Extent many, Extent deep, bool whole_rows, uint32_t items_of_group)
+    c10::Device on, const char* called, const std::string& takes, Extent many, Extent deep, bool whole_rows, uint32_t items_of_group)
     : device(on),
       name(called),
-      kinds(std::move(takes)),
+      kinds(takes.substr(0, takes.find('c'))),
       items(many),
       reduced(deep),
       by_row(whole_rows),
       group_size(items_of_group),
-      addresses_(static_cast<uint32_t>(std::count(kinds.begin(), kinds.end(), 'a'))) {
+      has_checks_(kinds.size() < takes.size()),
+      addresses_(static_cast<uint32_t>(std::count(takes.begin(), takes.end(), 'a') + (has_checks_ ? 1 : 0))) {
   for (uint32_t i = 0; i < addresses_; ++i) {
     arguments_.push_back({i * 8, 8, OTR_ARGUMENT_ADDRESS});
     offsets_.push_back(static_cast<uint32_t>(sizeof(Head)) + i * 8);
   }
-  const auto numbers = static_cast<uint32_t>(kinds.size()) - addresses_ + 1;
+  const auto numbers = static_cast<uint32_t>(takes.size()) - addresses_ + 1;
   arguments_.push_back({addresses_ * 8, numbers * 8, OTR_ARGUMENT_VALUE});
 }
 
@@ -102,13 +115,21 @@ void CompiledKernel::launch(const uint64_t* values) const {
       words.push_back(values[i]);
     }
   }
+  const otr_stream_t stream = current_stream(device.index());
+  c10::DataPtr found;
+  if (has_checks_) {
+    // Each launch has its own: others may run beside it.
+    found = allocate(device, sizeof(otr_code_t));
+    words.push_back(address_of(found.get()));
+    const otr_code_t none = OTR_OK;
+    check(otr_fill(stream, words.back(), sizeof none, &none, sizeof none));
+  }
   words.push_back(static_cast<uint64_t>(chunk));
   for (size_t i = 0; i < kinds.size(); ++i) {
     if (kinds[i] != 'a') {
       words.push_back(values[i]);
     }
   }
-  const otr_stream_t stream = current_stream(device.index());
   const double elements = static_cast<double>(count) * static_cast<double>(deep);
   const auto cost = static_cast<uint32_t>(std::min(elements * 0.5 + 100.0, 4e9));
   if (groups != nullptr) {
@@ -137,6 +158,20 @@ void CompiledKernel::launch(const uint64_t* values) const {
   call.cost_ns = cost;
   call.label = name;
   check(otr_launch(stream, kernel, &call));
+  if (has_checks_) {
+    const uint64_t block = address_of(found.get());
+    const uint32_t offset = 0;
+    const otr_address_range_t range{sizeof(otr_code_t), 0, 0};
+    auto look = otr::sized<otr_kernel_call_t>();
+    look.function = &tell_failure;
+    look.args = &block;
+    look.args_size = sizeof block;
+    look.label = name;
+    look.address_offsets = &offset;
+    look.address_count = 1;
+    look.address_ranges = &range;
+    check(otr_kernel_launch(stream, &look));
+  }
 }
 
 }  // namespace outrigger

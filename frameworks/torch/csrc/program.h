@@ -10,8 +10,8 @@
 
 namespace outrigger {
 
-/// Runs the groups of a kernel from one number to another. The words are addresses, then the kernel's numbers. Another
-/// result than 0 says that an index was out of bounds.
+/// Runs the groups of a kernel from one number to another. The words are addresses, then the kernel's numbers. The result is
+/// what the kernel's checks have found: OTR_OK, or how the stream fails.
 using Groups = int32_t (*)(const uint64_t* words, int64_t first, int64_t end);
 
 /// A number of a launch: fixed, or that of an argument.
@@ -28,10 +28,11 @@ struct Extent {
 /// kernel of a module.
 class CompiledKernel {
  public:
-  /// `kinds` has one letter for each argument: a(ddress), i(nteger), f(32), d (f64). `name` lives as long as the process,
-  /// as failures and traces name a kernel.
+  /// `kinds` has one letter for each argument: a(ddress), i(nteger), f(32), d (f64). A c behind them says that a kernel of a
+  /// module has checks: it takes the address of an i32 behind the others, where it leaves how the stream fails. `name` lives
+  /// as long as the process, as failures and traces name a kernel.
   CompiledKernel(
-      c10::Device device, const char* name, std::string kinds, Extent items, Extent reduced, bool by_row,
+      c10::Device device, const char* name, const std::string& kinds, Extent items, Extent reduced, bool by_row,
       uint32_t group_size);
 
   /// Submits a launch to the current stream of the device. There is a word for each argument.
@@ -47,7 +48,8 @@ class CompiledKernel {
   otr_kernel_t kernel = 0;
 
  private:
-  uint32_t addresses_;
+  bool has_checks_;
+  uint32_t addresses_;  // with that of the checks
   c10::SmallVector<otr_argument_t, 16> arguments_;
   c10::SmallVector<uint32_t, 16> offsets_;
 };

@@ -367,6 +367,20 @@ def test_a_guard_names_the_kernel_of_a_product(device, answer):
         torch.accelerator.synchronize()
 
 
+def test_an_index_behind_a_product_is_checked(device, answer):
+    answer("tile")
+    a, b, rows, places = torch.randn(M, K), torch.randn(K, N), torch.randn(9, N), torch.randint(0, 9, (M,))
+
+    def picked(a, b, rows, places):
+        return a @ b + rows[places]
+
+    assert kernels(agree(picked, a, b, rows, places, device=device)) == 1
+    places[3] = 9
+    with pytest.raises(IndexError):
+        tuned(picked)(*(one.to(device) for one in (a, b, rows, places)))
+        torch.accelerator.synchronize()
+
+
 # ---- choosing ----
 
 

@@ -101,15 +101,15 @@ OTR_FUNCTION otr_tile_t otr_next_row(otr_tile_t tile, i64 rows, i64 length) {
 
 /* ---- Checks ----
  *
- * An index out of bounds is not used. In plain C the kernel says that there was one, and its stream fails. */
+ * A kernel cannot fail. It leaves the code of a failure, one of OTR_ERR_*, where `otr_failed` points to, and its stream fails
+ * behind it. In plain C that is a variable of the thread; elsewhere it is a word of memory, which kernels with checks are given.
+ * An index out of bounds is not used. */
 #if OTR_C
-static _Thread_local i32 otr_failed;
-#define OTR_CHECK(condition) do { if (!(condition)) otr_failed = 1; } while (0)
-#else
-#define OTR_CHECK(condition)
+static _Thread_local i32 otr_failed[1];
 #endif
-OTR_FUNCTION i64 otr_within(i64 index, i64 size) {
-  OTR_CHECK(index >= 0 && index < size);
+#define OTR_CHECK(condition, code) do { if (!(condition)) *otr_failed = (code); } while (0)
+OTR_FUNCTION i64 otr_within(OTR_GLOBAL i32* otr_failed, i64 index, i64 size) {
+  OTR_CHECK(index >= 0 && index < size, 12);
   return index >= 0 && index < size ? index : 0;
 }
 

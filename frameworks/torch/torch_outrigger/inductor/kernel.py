@@ -28,7 +28,7 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 from . import limits, types
 from .overrides import Overrides
 from .printer import text_of
-from .program import group_size
+from .program import group_size, language
 from .types import MEMORY, REGISTER, computed, literal
 
 LEAST_ROW, LEAST_SERIAL_ROW = 64, 8
@@ -41,6 +41,9 @@ LEAST_APART = 8
 TILE_COLUMNS, CROWDED_COLUMNS = 64, 8
 CACHE_WAY = 4096
 """Bytes from line to line of one set, in caches of the first level."""
+
+_EXECUTION, _OUT_OF_RANGE = 11, 12
+"""OTR_ERR_*: what a stream fails with."""
 
 MOST_LANES = 64
 """Lanes of a thread that runs a group: what it keeps for each of them fits into its registers."""
@@ -85,9 +88,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """How a kernel is called, as texts of Python: one letter for each argument, and how many items there are."""
+    """How a kernel is called, as texts of Python: what it takes, and how many items there are."""
 
     kinds: str
+    """As csrc/program.h says."""
     items: str
     reduced: str
     """The elements of an item."""
@@ -113,6 +117,7 @@ class Kernel(SIMDKernel):
         self.outside: OrderedSet[CSEVariable] = OrderedSet()
         self.scratch: dict[str, str] = {}
         self.count = 0
+        self.has_checks = False
         self.column = "OTR_HERE(otr_column)"
         self.position = "OTR_HERE(otr_at)"
         self.lanes = self._lanes() if self.by_row else MOST_LANES
@@ -184,7 +189,8 @@ class Kernel(SIMDKernel):
         low, high = var.bounds.lower, var.bounds.upper
         if not check or (low >= 0 and isinstance(size, sympy.Number) and high < size):
             return sympy_index_symbol(str(var))
-        text = f"otr_within({var}, {self.index_to_str(self.prepare_indexing(size))})"
+        self.has_checks = True
+        text = f"otr_within(otr_failed, {var}, {self.index_to_str(self.prepare_indexing(size))})"
         return sympy_index_symbol(str(self.cse.generate(self.compute, text, bounds=var.bounds, dtype=torch.int64)))
 
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
@@ -193,10 +199,15 @@ class Kernel(SIMDKernel):
             return
         index, most = (self.index_to_str(self.prepare_indexing(one)) for one in (expr, size))
         tests = [f"({index}) >= 0"] * bool(lower) + [f"({index}) < ({most})"] * bool(upper)
-        self.device_assert_async(" && ".join(tests), "")
+        self._check(" && ".join(tests), _OUT_OF_RANGE)
 
     def device_assert_async(self, cond: Any, msg: str) -> None:
-        self.compute.writeline(f"OTR_CHECK({cond});")
+        self._check(str(cond), _EXECUTION)
+
+    def _check(self, condition: str, code: int) -> None:
+        """Lets the stream fail with this code behind the kernel, unless the condition holds."""
+        self.has_checks = True
+        self.compute.writeline(f"OTR_CHECK({condition}, {code});")
 
     # ---- memory ----
 
@@ -580,9 +591,14 @@ class Kernel(SIMDKernel):
 
         x = None if self.range_trees[0].is_reduction else self.range_trees[0]
         r = self.range_trees[-1] if self.features.is_reduction() else None
-        kinds = "".join(one.kind for one in parameters) + "i" * len(roots)
+        kinds = "".join(one.kind for one in parameters) + "i" * len(roots) + "c" * len(self.word_of_checks())
         pointers = [one.type for one in parameters if one.kind == "a"]
         return Signature(kinds, extent(x), extent(r), self.by_row, pointers)
+
+    def word_of_checks(self) -> list[str]:
+        """The declaration of the word that the launch gives to kernels with checks."""
+        index = V.graph.get_current_device_or_throw().index or 0
+        return ["OTR_GLOBAL i32* otr_failed"] if self.has_checks and language(index) is not None else []
 
     def further_arguments(self) -> list[sympy.Expr]:
         """The numbers of a launch behind the parameters."""
@@ -598,8 +614,9 @@ class Kernel(SIMDKernel):
         numbers = ["i64 chunk;"] + [f"i64 {p.name};" for p in parameters if p.kind != "a"]
         numbers += [f"i64 {self._numel(t)};" for t in roots]
         code.writeline(f"typedef struct {{ {' '.join(numbers)} }} {name}_numbers;")
-        pointers = "".join(f"{p.type} {p.name}, " for p in parameters if p.kind == "a")
-        code.writeline(f"OTR_KERNEL({name})(OTR_ITEM {pointers}const {name}_numbers numbers) {{")
+        addresses = [f"{p.type} {p.name}" for p in parameters if p.kind == "a"] + self.word_of_checks()
+        taken = ", ".join([*addresses, f"const {name}_numbers numbers"])
+        code.writeline(f"OTR_KERNEL({name})(OTR_ITEM {taken}) {{")
         with code.indent():
             code.writelines(self.declared(parameters, "numbers"))
             for tree in self.range_trees:

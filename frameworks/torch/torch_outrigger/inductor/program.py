@@ -275,11 +275,11 @@ i32 {name}_run(const u64* words, i64 first, i64 last) {{
   {name}_numbers numbers;
   otr_place_t place = {{{{0, 0, 0}}, {{(i32)last, 1, 1}}}};
   memcpy(&numbers, words + {len(pointers)}, sizeof numbers);
-  otr_failed = 0;
+  *otr_failed = 0;
   for (i64 group = first; group < last; group++) {{
     place.group[0] = (i32)group;
     {name}(&place, {given}numbers);
   }}
-  return otr_failed;
+  return *otr_failed;
 }}
 """

@@ -71,13 +71,13 @@ class ProductKernel(Kernel):
             end.writelines(self._indices(body, False, self.node.row))
             end.splice(body)
         end.writeline("}")
-        addresses = [f"{p.type} {p.name}" for p in parameters if p.kind == "a"]
+        addresses = [f"{p.type} {p.name}" for p in parameters if p.kind == "a"] + self.word_of_checks()
         numbers = [p.name for p in parameters if p.kind != "a"]
         return self.node.product.text("KERNEL_NAME", addresses, numbers, matrices, end.getvalue())
 
     def signature(self) -> Signature:
         parameters = self.parameters()
-        kinds = "".join(p.kind for p in parameters) + "i" * len(self.node.numbers)
+        kinds = "".join(p.kind for p in parameters) + "i" * len(self.node.numbers) + "c" * len(self.word_of_checks())
         pointers = [p.type for p in parameters if p.kind == "a"]
         return Signature(kinds, f"({len(parameters)},)", str(self.node.product.work), True, pointers)
 
