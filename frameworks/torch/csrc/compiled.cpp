@@ -42,6 +42,7 @@ struct Traits {
   std::vector<size_t> written;  // arguments that are written, in the order of results
   bool is_pointwise;
   std::atomic<int> compilations{0};
+  std::atomic<uint64_t> calls{0};
 };
 
 /// The traits of an operator; none if it can never be compiled.
@@ -481,6 +482,29 @@ CompileMode compile_mode() {
   return mode.load(std::memory_order_relaxed);
 }
 
+std::map<std::string, uint64_t> compiled_counts() {
+  std::map<std::string, uint64_t> counts;
+  Classes& all = classes();
+  const std::lock_guard<std::mutex> lock(all.lock);
+  for (const auto& [name, traits] : all.traits) {
+    const uint64_t calls = traits == nullptr ? 0 : traits->calls.load(std::memory_order_relaxed);
+    if (calls != 0) {
+      counts[traits->functional.schema().name().substr(std::strlen("aten::"))] += calls;
+    }
+  }
+  return counts;
+}
+
+void forget_compiled() {
+  Classes& all = classes();
+  const std::lock_guard<std::mutex> lock(all.lock);
+  for (const auto& [name, traits] : all.traits) {
+    if (traits != nullptr) {
+      traits->calls.store(0, std::memory_order_relaxed);
+    }
+  }
+}
+
 bool CompiledCall::run() {
   const CompileMode chosen = compile_mode();
   if (chosen == CompileMode::kOff) {
@@ -536,6 +560,7 @@ bool CompiledCall::run() {
   if (answer != Recipe::Answer::kDone) {
     return false;
   }
+  traits.calls.fetch_add(1, std::memory_order_relaxed);
   torch::jit::drop(*stack_, count);
   for (at::Tensor& result : call.results) {
     stack_->emplace_back(std::move(result));

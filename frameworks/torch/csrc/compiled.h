@@ -5,12 +5,20 @@
 
 #include "fallback.h"
 
+#include <cstdint>
+#include <map>
+#include <string>
+
 namespace outrigger {
 
 /// What happens to a call whose class is new: nothing at all, a look at what is stored, or a compilation.
 enum class CompileMode : int { kOff = 0, kCached = 1, kOn = 2 };
 void set_compile_mode(CompileMode mode);
 CompileMode compile_mode();
+
+/// How often operators ran compiled since `forget_compiled`, by name; a form in place counts for its operator.
+std::map<std::string, uint64_t> compiled_counts();
+void forget_compiled();
 
 /// The calls of one class, wherever they come from.
 class CallClass;

@@ -299,6 +299,21 @@ void Graph::replay() {
   check(otr_graph_replay(exec, current_stream(device_)));
 }
 
+void Graph::capture_conditional(
+    uint32_t kind, const at::Tensor& predicate, const std::vector<const Graph*>& bodies) {
+  TORCH_CHECK_VALUE(
+      is_ours(predicate) && predicate.numel() == 1, who(), "the predicate of a conditional node is one number on the device");
+  std::vector<otr_graph_t> graphs;
+  for (const Graph* body : bodies) {
+    const std::lock_guard<std::mutex> lock(body->lock_);
+    body->expect_graph("record a conditional node with");
+    graphs.push_back(body->graph_);
+  }
+  check(otr_capture_conditional(
+      current_stream(predicate.device().index()), kind, address_of(predicate.const_data_ptr()),
+      dtype_of(predicate.scalar_type()), graphs.data(), static_cast<uint32_t>(graphs.size())));
+}
+
 void Graph::reset() {
   otr_stream_t capturing = 0;
   {

@@ -9,6 +9,7 @@
 #include <Python.h>
 
 #include <ATen/core/GraphImplInterface.h>
+#include <ATen/core/Tensor.h>
 
 #include <memory>
 #include <mutex>
@@ -102,6 +103,11 @@ class Graph {
   /// Compares one replay with running the nodes one by one from the same contents of memory. Fails with
   /// the first that differs. Waits.
   void check_replay();
+
+  /// Records a conditional node into what the current stream of a device captures: which of `bodies`, captured graphs that
+  /// were kept, runs at a replay is decided by `predicate`, one number on the device. `kind` is one of OTR_GRAPH_*. The node
+  /// takes the bodies as they are.
+  static void capture_conditional(uint32_t kind, const at::Tensor& predicate, const std::vector<const Graph*>& bodies);
 
   /// What is known of the captured and of the executable graph.
   otr_graph_info_t info() const;

@@ -176,6 +176,20 @@ PyObject* stream_is_capturing(PyObject* arguments) {
   return PyBool_FromLong(is_capturing(current_stream(device)));
 }
 
+PyObject* capture_conditional(PyObject* arguments) {
+  unsigned int kind = 0;
+  PyObject *predicate = nullptr, *bodies = nullptr;
+  parse(arguments, "IOO!", &kind, &predicate, &PyList_Type, &bodies);
+  TORCH_CHECK_TYPE(THPVariable_Check(predicate), who(), "the predicate of a conditional node is a tensor");
+  std::vector<const Graph*> graphs;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bodies); ++i) {
+    graphs.push_back(&graph_of(PyList_GET_ITEM(bodies, i)));
+  }
+  const at::Tensor& number = THPVariable_Unpack(predicate);
+  released([&] { Graph::capture_conditional(kind, number, graphs); });
+  return none();
+}
+
 PyObject* capture_label(PyObject* arguments) {
   int index = 0;
   const char* label = nullptr;
@@ -211,6 +225,8 @@ PyMethodDef methods[] = {
     {"graph_pool_handle", bound<pool_handle>, METH_NOARGS, "A new id of a pool."},
     {"stream_is_capturing", bound<stream_is_capturing>, METH_VARARGS,
      "Whether the current stream of a device records a graph; -1 is the current device."},
+    {"capture_conditional", bound<capture_conditional>, METH_VARARGS,
+     "Records a conditional node on the current stream: (kind, predicate, kept graphs)."},
     {"capture_label", bound<capture_label>, METH_VARARGS,
      "The label of what the current stream of a device records from here on: (device, text or None)."},
     {nullptr, nullptr, 0, nullptr},

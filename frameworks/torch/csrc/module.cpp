@@ -168,6 +168,7 @@ PyObject* fallback_report(PyObject*) {
 
 PyObject* fallback_reset(PyObject*) {
   call([] { return otr_fallback_reset(); });
+  forget_compiled();
   return none();
 }
 
@@ -183,6 +184,18 @@ PyObject* fallback_set_policy(PyObject* policy) {
 
 PyObject* operator_report(PyObject*) {
   return string_from([](char** text) { return otr_operator_report(text); });
+}
+
+PyObject* compiled_report(PyObject*) {
+  PyObject* counts = PyDict_New();
+  for (const auto& [name, calls] : compiled_counts()) {
+    PyObject* number = PyLong_FromUnsignedLongLong(calls);
+    if (counts == nullptr || number == nullptr || PyDict_SetItemString(counts, name.c_str(), number) != 0) {
+      throw PythonError();
+    }
+    Py_DECREF(number);
+  }
+  return counts;
 }
 
 PyObject* operator_timing(PyObject* arguments) {
@@ -313,6 +326,7 @@ PyMethodDef methods[] = {
     {"fallback_policy", bound<fallback_policy>, METH_NOARGS, "What happens beside the device, as a text."},
     {"fallback_set_policy", bound<fallback_set_policy>, METH_O, "Sets what happens beside the device."},
     {"operator_report", bound<operator_report>, METH_NOARGS, "Where operators ran, as JSON."},
+    {"compiled_report", bound<compiled_report>, METH_NOARGS, "How often operators ran compiled, by name."},
     {"operator_timing", bound<operator_timing>, METH_VARARGS, "Times each call (1), or no longer (0)."},
     {"trace_begin", bound<trace_begin>, METH_O, "Starts a trace into a file."},
     {"trace_end", bound<trace_end>, METH_NOARGS, "Ends the trace."},

@@ -260,6 +260,18 @@ def test_a_mode_that_there_is_not_is_named(compiles):
     assert "OUTRIGGER_EAGER_COMPILE=maybe is no mode of compiled operators; what is: off, cached (the default), on" in done.stdout
 
 
+def test_the_report_tells_what_was_compiled(device, cache):
+    there = draw((6, 4)).to(device)
+    torch_outrigger.reset_fallback_report()
+    for _ in range(3):
+        torch.hypot(there, there)
+    there.hypot_(there + 1)
+    calls = {row["place"]: row["calls"] for row in torch_outrigger.operator_report() if row["operator"] == "hypot"}
+    assert calls == {"compiled": 4}
+    torch_outrigger.reset_fallback_report()
+    assert "hypot" not in {row["operator"] for row in torch_outrigger.operator_report()}
+
+
 def test_a_capture_records_launches_and_compiles_nothing(device, cache):
     from torch_outrigger import graphs
 

@@ -1,4 +1,4 @@
-"""FlexAttention and control flow through torch.compile on the device, against eager execution, on the CPU where torch has it."""
+"""FlexAttention through torch.compile on the device, against eager execution, on the CPU where torch has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import warnings
 import pytest
 import torch
 from support import same
-from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 
@@ -116,50 +115,6 @@ def test_flex_attention_in_bf16(device):
     found = attend(inputs, (), causal, device, True)
     for one, other in zip(found, attend(inputs, (), causal, device, False), strict=True):
         same(one, other.cpu(), rtol=3e-2, atol=3e-2)
-
-
-def test_branches_are_taken_by_numbers_of_the_device(device):
-    def call(x):
-        return torch.cond(x.sum() > 0, lambda x: x.sin() * 2, lambda x: x.cos() - 1, (x,))
-
-    compiled, x = torch.compile(call), torch.rand(5, 7)
-    for one in (x, -x):
-        same(compiled(one.to(device)), call(one), rtol=1e-5, atol=1e-6)
-    given = x.to(device).requires_grad_()
-    compiled(given).sum().backward()
-    same(given.grad, 2 * x.cos(), rtol=1e-5, atol=1e-6)
-
-
-def test_loops_end_by_numbers_of_the_device(device):
-    def call(limit, x):
-        return while_loop(lambda i, x: (i < limit) & (x.sum() < 100), lambda i, x: (i + 1, x * 1.5 + 1), (limit * 0, x))
-
-    compiled, x = torch.compile(call), torch.rand(5, 7)
-    for limit in (0, 3, 40):
-        limit = torch.tensor(limit)
-        for one, other in zip(compiled(limit.to(device), x.to(device)), call(limit, x), strict=True):
-            same(one, other, rtol=1e-5, atol=1e-6)
-
-
-def test_branches_and_loops_are_left_out_of_graphs(device):
-    def branch(x):
-        return torch.cond(x.sum() > 0, lambda x: (x.sin() * 2).relu(), lambda x: x.cos() - 1, (x,)).exp()
-
-    def loop(x):
-        start = torch.zeros((), dtype=torch.int64, device=x.device)
-        return while_loop(lambda i, x: (i < 9) & (x.sum() < 40), lambda i, x: (i + 1, x * 1.5 + i), (start, x))
-
-    both = [torch.compile(one, mode="reduce-overhead") for one in (branch, loop)]
-    for sign in (1, -1, 2, -2):
-        x = torch.rand(8) * sign
-        mine, ours = x.clone().requires_grad_(), x.to(device).requires_grad_()
-        expected, result = branch(mine), both[0](ours)
-        same(result.detach(), expected.detach(), rtol=1e-5, atol=1e-6)
-        expected.sum().backward()
-        result.sum().backward()
-        same(ours.grad, mine.grad, rtol=1e-5, atol=1e-6)
-        for one, other in zip(both[1](x.to(device)), loop(x), strict=True):
-            same(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_the_operator_is_taken_apart_where_torch_traces_it(device):

@@ -63,12 +63,15 @@ def operator_report() -> list[dict[str, Any]]:
     """Where operators ran so far.
 
     Each entry has `operator`; `place`: "device" (an operator of the driver; on a device that is the CPU also a kernel
-    of Outrigger), "host_kernel" (a kernel of Outrigger on the CPU) or "framework" (a CPU kernel of torch); `calls`;
-    `seconds` of the `timed_calls` among them, without the wait for work that was submitted before, and with staging;
-    and `staged_bytes` (copied between device and host for it; 0 where the host sees the device's memory). CPU kernels
-    of torch are always timed, the others within `timed_operators`.
+    of Outrigger), "compiled" (kernels that were compiled for it: docs/compile.md), "host_kernel" (a kernel of Outrigger on
+    the CPU) or "framework" (a CPU kernel of torch); `calls`; `seconds` of the `timed_calls` among them, without the wait
+    for work that was submitted before, and with staging; and `staged_bytes` (copied between device and host for it; 0
+    where the host sees the device's memory). CPU kernels of torch are always timed, those that were compiled never, the
+    others within `timed_operators`.
     """
-    return json.loads(_C.operator_report())
+    untimed = {"timed_calls": 0, "seconds": 0.0, "staged_bytes": 0}
+    compiled = [{"operator": name, "place": "compiled", "calls": calls, **untimed} for name, calls in _C.compiled_report().items()]
+    return json.loads(_C.operator_report()) + compiled
 
 
 def reset_fallback_report() -> None:

@@ -578,6 +578,7 @@ static JOBS: [Job; 72] = [
             "test_compile.py",
             "test_compile_rules.py",
             "test_compile_autotune.py",
+            "test_compile_branches.py",
             "test_compile_operators.py",
             "--compile-share=0/10",
         ],

@@ -218,7 +218,7 @@ def _of_convolution(
     x, weight = operands
     if x.dtype != weight.dtype:
         return None
-    of_x, of_weight = ((one.sizes, one.strides) for one in operands)
+    of_x, of_weight = (product.Layout(one.sizes, one.strides) for one in operands)
     n, depth = math.prod(how.places(x.sizes, weight.sizes)), math.prod(weight.sizes[1:])
     sizes = (weight.sizes[0] // how.groups, n, depth, x.sizes[0] * how.groups)
     kernel = product.Kernel.convolving
@@ -324,6 +324,11 @@ def _in_memory(*values: Any) -> list[Any]:
     return [ir.ExternKernel.realize_input(one) for one in values]
 
 
+def _layout(value: Any) -> product.Layout:
+    layout = value.get_layout()
+    return product.Layout(value.get_size(), layout.stride, layout.offset)
+
+
 def _node(target: Any) -> torch.fx.Node | None:
     """The node that is lowered, if it is this operator and not a part of another one."""
     node = V.graph.current_node
@@ -339,8 +344,7 @@ def _product(a: Any, b: Any, variant: Variant) -> Any:
     """A product by a kernel of this backend."""
     kernel, parts = variant.kernel, variant.parts
     (*batch, m, k), n = a.get_size(), b.get_size()[-1]
-    of_a, of_b = ((one.get_layout().stride, one.get_layout().offset) for one in (a, b))
-    numbers = product.numbers(kernel.tile, [*batch, m, n, k], of_a, of_b, parts)
+    numbers = product.numbers(kernel.tile, [*batch, m, n, k], _layout(a), _layout(b), parts)
     if parts == 1:
         return _made(a.get_device(), kernel.dtype, [*batch, m, n], [a, b], kernel, numbers)
     made = _made(a.get_device(), torch.float32, [parts, m, n], [a, b], kernel, numbers)
@@ -384,11 +388,9 @@ def _lowered_convolution(stock: Callable[..., Any]) -> Callable[..., Any]:
         variant = _chosen(_of_convolution(device, _operands([x, weight]), how, node))
         if variant is None:
             return stock(x, weight, bias, *given)
-        of_x, of_weight = ((one.get_size(), one.get_stride()) for one in (x, weight))
+        of_x, of_weight = _layout(x), _layout(weight)
         numbers = product.convolved(variant.kernel, of_x, of_weight, how)
-        for name, one in (("a_first", weight), ("b_first", x)):
-            numbers[product.NUMBERS.index(name)] = one.get_layout().offset
-        sizes = [x.get_size()[0], weight.get_size()[0], *how.places(of_x[0], of_weight[0])]
+        sizes = [of_x.sizes[0], of_weight.sizes[0], *how.places(of_x.sizes, of_weight.sizes)]
         made = _made(device, variant.kernel.dtype, sizes, [weight, x], variant.kernel, numbers)
         if bias is None:
             return made
@@ -423,17 +425,18 @@ def _lowered_attention(stock: Callable[..., Any]) -> Callable[..., Any]:
             return stock(query, key, value, *given, **named)
         dtype, tile = variant.kernel.dtype, variant.kernel.tile
         (*batch, rows, depth), columns = query.get_size(), key.get_size()[2]
-        of_query, of_key, of_value = ((one.get_layout().stride, one.get_layout().offset) for one in (query, key, value))
-        *outer, row, column = of_key[0]
-        numbers = product.numbers(tile, [*batch, rows, columns, depth], of_query, ([*outer, column, row], of_key[1]), 1)
+        of_query, of_key, of_value = map(_layout, (query, key, value))
+        *outer, row, column = of_key.strides
+        transposed = of_key._replace(strides=[*outer, column, row])
+        numbers = product.numbers(tile, [*batch, rows, columns, depth], of_query, transposed)
         wide = dtype if dtype == torch.float64 else torch.float32
         scores = _made(device, wide, [*batch, rows, columns], [query, key], variant.kernel, numbers)
         (weights,) = _in_memory(lowering.to_dtype(_softmax(scores, how), dtype))
         weights.freeze_layout()
-        of_weights = (weights.get_layout().stride, weights.get_layout().offset)
-        kernel = product.Kernel(dtype, tile, of_weights[0][-1] == 1, of_value[0][-1] == 1)
+        of_weights = _layout(weights)
+        kernel = product.Kernel(dtype, tile, of_weights.strides[-1] == 1, of_value.strides[-1] == 1)
         width = value.get_size()[-1]
-        numbers = product.numbers(tile, [*batch, rows, width, columns], of_weights, of_value, 1)
+        numbers = product.numbers(tile, [*batch, rows, width, columns], of_weights, of_value)
         made = _made(device, dtype, [*batch, rows, width], [weights, value], kernel, numbers)
         strides = node.meta["val"][0].stride()
         return ir.ExternKernel.require_exact_strides(made, strides), *[None] * 8

@@ -261,7 +261,7 @@ class _Tape:
         """Runs the code of a module. What it does that no recipe can makes it refuse."""
         space: dict[str, Any] = {"__name__": __name__}
         exec(compile(source, "<compiled operator>", "exec"), space)
-        space["outrigger_empty"] = self._empty
+        space["outrigger_program_empty"] = self._empty
         space["reinterpret_tensor"] = self._view
         for check in ("assert_size_stride", "assert_size_stride_grouped", "assert_alignment"):
             space[check] = lambda *arguments: None

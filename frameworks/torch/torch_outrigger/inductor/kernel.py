@@ -640,8 +640,8 @@ class Kernel(SIMDKernel):
     def codegen_nan_check(self) -> None:
         _, calls, about, _ = self.args.python_argdefs()
         names = [str(call) for call, one in zip(calls, about, strict=True) if isinstance(one, TensorArg)]
-        V.graph.wrapper_code._write_checks()
-        V.graph.wrapper_code.writeline(f"outrigger_assert_finite({self.kernel_name!r}, {', '.join(names)})")
+        check = V.graph.wrapper_code.write_assert_finite()
+        V.graph.wrapper_code.writeline(f"{check}({self.kernel_name!r}, {', '.join(names)})")
 
 
 def _neutral(step: str, dtype: torch.dtype) -> str:

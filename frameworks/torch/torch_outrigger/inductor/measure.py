@@ -101,7 +101,7 @@ class Bench:
     def _program(self, name: str, *about: int) -> Callable[[], None]:
         *tile, parts = about
         (a, b), how = self.operands, self.how
-        of_a, of_b = ((tuple(one.shape), one.stride()) for one in (a, b))
+        of_a, of_b = (product.Layout(tuple(one.shape), one.stride()) for one in (a, b))
         if how is not None:
             kernel = product.Kernel.convolving(a.dtype, product.Tile(*tile), of_a, of_b, how)
         else:
@@ -119,7 +119,7 @@ class Bench:
             numbers, matrices = product.convolved(kernel, of_a, of_b, how), (b, a)
         else:
             sizes = [*a.shape[:-1], b.shape[-1], a.shape[-1]]
-            numbers = product.numbers(kernel.tile, sizes, (a.stride(), 0), (b.stride(), 0), parts)
+            numbers = product.numbers(kernel.tile, sizes, of_a, of_b, parts)
             matrices = (a, b)
 
         def run() -> None:

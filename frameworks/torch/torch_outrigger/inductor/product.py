@@ -95,9 +95,9 @@ class Kernel:
     """Whether it is a convolution: the second matrix is gathered from the input."""
 
     @classmethod
-    def convolving(cls, dtype: torch.dtype, tile: Tile, x: tuple[Any, Any], weight: tuple[Any, Any], how: Convolution) -> Kernel:
-        """For a convolution of operands of these sizes and strides."""
-        return cls(dtype, tile, bool(weight[1][1] == 1), True, how.gathers(x, weight[0]))
+    def convolving(cls, dtype: torch.dtype, tile: Tile, x: Layout, weight: Layout, how: Convolution) -> Kernel:
+        """For a convolution of these operands."""
+        return cls(dtype, tile, bool(weight.strides[1] == 1), True, how.gathers(x, weight.sizes))
 
     @property
     def numbers(self) -> list[str]:
@@ -143,15 +143,15 @@ class Kernel:
         return max(self.tile.m * self.tile.n * self.tile.k, _WORK)
 
 
-def numbers(tile: Tile, sizes: Sequence[Any], a: tuple[Any, Any], b: tuple[Any, Any], parts: int) -> list[Any]:
-    """NUMBERS of a product: its sizes, up to two of batches, then m, n and k, and strides and offset of each matrix."""
+def numbers(tile: Tile, sizes: Sequence[Any], a: Layout, b: Layout, parts: int = 1) -> list[Any]:
+    """NUMBERS of a product: its sizes are up to two of batches, then m, n and k."""
     *batch, m, n, k = sizes
     first, second = (batch + [1, 1])[:2]
     found: dict[str, Any] = {"m": m, "n": n, "groups": second}
-    for name, (strides, offset) in (("a", a), ("b", b)):
-        *outer, found[f"{name}_row"], found[f"{name}_column"] = strides
+    for name, matrix in (("a", a), ("b", b)):
+        *outer, found[f"{name}_row"], found[f"{name}_column"] = matrix.strides
         found[f"{name}_batch0"], found[f"{name}_batch1"] = (outer + [0, 0])[:2]
-        found[f"{name}_first"] = offset
+        found[f"{name}_first"] = matrix.offset
     if parts > 1:
         # The parts are batches, which begin one behind the other.
         first, k = parts, k // parts
@@ -160,12 +160,13 @@ def numbers(tile: Tile, sizes: Sequence[Any], a: tuple[Any, Any], b: tuple[Any, 
     return [found[one] for one in NUMBERS]
 
 
-def convolved(kernel: Kernel, x: tuple[Any, Any], weight: tuple[Any, Any], how: Convolution) -> list[Any]:
-    """The numbers of a convolution: sizes and strides of its operands. Images and groups are batches."""
-    (x_sizes, x_strides), (w_sizes, w_strides) = x, weight
+def convolved(kernel: Kernel, x: Layout, weight: Layout, how: Convolution) -> list[Any]:
+    """The numbers of a convolution. Images and groups are batches."""
+    (x_sizes, x_strides, x_first), (w_sizes, w_strides, w_first) = x, weight
     if not kernel.gathers:
         places = [x_sizes[0], w_sizes[0], math.prod(x_sizes[2:]), w_sizes[1]]
-        return numbers(kernel.tile, places, ((0, *w_strides[:2]), 0), ((*x_strides[:2], 1), 0), 1)
+        a, b = weight._replace(strides=(0, *w_strides[:2])), x._replace(strides=(*x_strides[:2], 1))
+        return numbers(kernel.tile, places, a, b)
     tile = kernel.tile
     missing = 5 - len(x_sizes)
 
@@ -176,7 +177,8 @@ def convolved(kernel: Kernel, x: tuple[Any, Any], weight: tuple[Any, Any], how: 
     rows, depth = w_sizes[0] // how.groups, w_sizes[1]
     (n, k), channel = (math.prod(one) for one in (places, window)), x_strides[1]
     found: dict[str, Any] = dict.fromkeys([*NUMBERS, *GATHERED], 0)
-    found |= {"m": rows, "n": n, "k": k * depth, "groups": how.groups, "a_row": w_strides[0], "k_first": channel}
+    found |= {"a_first": w_first, "b_first": x_first, "k_first": channel, "groups": how.groups}
+    found |= {"m": rows, "n": n, "k": k * depth, "a_row": w_strides[0]}
     found |= {"a_batch1": rows * w_strides[0], "b_batch0": x_strides[0], "b_batch1": depth * channel}
     found["tiles"] = _tiles(rows, tile.m) * _tiles(n, tile.n) * x_sizes[0] * how.groups
     of_dimensions = {
@@ -194,6 +196,14 @@ def convolved(kernel: Kernel, x: tuple[Any, Any], weight: tuple[Any, Any], how: 
     return [found[one] for one in (*NUMBERS, *GATHERED)]
 
 
+class Layout(NamedTuple):
+    """How an operand lies in memory, in elements."""
+
+    sizes: Sequence[Any]
+    strides: Sequence[Any]
+    offset: Any = 0
+
+
 class Attention(NamedTuple):
     """How scores become weights."""
 
@@ -209,9 +219,9 @@ class Convolution(NamedTuple):
     dilation: tuple[int, ...]
     groups: int
 
-    def gathers(self, x: tuple[Any, Any], weight: Sequence[Any]) -> bool:
+    def gathers(self, x: Layout, weight: Sequence[Any]) -> bool:
         """Whether the input has to be gathered: else each image is a matrix as it lies there."""
-        sizes, strides = x[0][2:], x[1][2:]
+        sizes, strides = x.sizes[2:], x.strides[2:]
         dense = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
         plain = {*self.stride, self.groups, *weight[2:]} == {1} and not any(self.padding)
         return not plain or list(strides) != dense

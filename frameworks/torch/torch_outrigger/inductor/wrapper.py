@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 import torch
-from torch._inductor import config
+from torch._inductor import config, ir
 from torch._inductor.codegen.common import DeviceOpOverrides
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.virtualized import V
@@ -75,11 +75,10 @@ class Wrapper(PythonWrapperCodegen):
     ) -> str:
         if not is_served(device.type):
             return super().make_allocation(name, device, dtype, shape, stride, allocation_shape, is_pinned)
-        self._write_allocator()
         sizes = self.codegen_python_shape_tuple(shape)
         held = self.codegen_python_shape_tuple(shape if allocation_shape is None else allocation_shape)
         strides = self.codegen_python_shape_tuple(stride)
-        text = f"{name} = outrigger_empty({held}, {strides}, {dtype}, {self._device_name(device)})"
+        text = f"{name} = {self._import('_C', 'program_empty')}({held}, {strides}, {dtype}, {self._device_name(device)})"
         return text if held == sizes else f"{text}.as_strided({sizes}, {strides})"
 
     def _device_name(self, device: torch.device) -> str:
@@ -89,31 +88,59 @@ class Wrapper(PythonWrapperCodegen):
             self.header.writeline(line)
         return name
 
-    def _write_allocator(self) -> None:
-        line = "from torch_outrigger._C import program_empty as outrigger_empty"
+    def _import(self, module: str, name: str) -> str:
+        """Imports a function of ours. Returns its name in the code."""
+        line = f"from torch_outrigger.{module} import {name} as outrigger_{name}"
         if not self.imports.contains(line):
             self.imports.writeline(line)
+        return f"outrigger_{name}"
+
+    def codegen_switch(self, node: Any) -> None:
+        if isinstance(node.selector, ir.ShapeAsConstantBuffer):
+            super().codegen_switch(node)
+            return
+        name, branches = node.get_name(), [self._part(one) for one in node.branches]
+        given = ", ".join(one.codegen_reference() for one in (node.selector, *node.operands))
+        self.writeline(f"{name}_given = [{given}]")
+        # What nobody else needs can be freed within a branch.
+        V.graph.scheduler.free_buffers()
+        self.writeline(f"{name} = {self._import('inductor.branches', 'switch')}([{', '.join(branches)}], {name}_given)")
+
+    def codegen_while_loop(self, while_loop: Any, stack_output: bool) -> None:
+        if stack_output:
+            super().codegen_while_loop(while_loop, stack_output)
+            return
+        parts = ", ".join(self._part(one) for one in (while_loop.cond_subgraph, while_loop.body_subgraph))
+        carried, others = (
+            ", ".join(one.codegen_reference() for one in values)
+            for values in (while_loop.carried_inputs, while_loop.additional_inputs)
+        )
+        run = self._import("inductor.branches", "while_loop")
+        self.writeline(f"{while_loop.get_name()} = {run}({parts}, [{carried}], [{others}])")
+
+    def _part(self, subgraph: Any) -> str:
+        """The name of the function that a graph within this one becomes."""
+        self.codegen_subgraph_common(subgraph)
+        self.pop_codegened_graph()
+        return subgraph.graph.name
 
     def codegen_input_nan_asserts(self) -> None:
-        self._write_checks()
         tensors = [name for name, value in V.graph.graph_inputs.items() if hasattr(value, "get_device")]
         if tensors:
-            self.prefix.writeline(f"outrigger_assert_finite('the graph', {', '.join(tensors)})")
+            self.prefix.writeline(f"{self.write_assert_finite()}('the graph', {', '.join(tensors)})")
 
     def generate_return(self, output_refs: list[str]) -> None:
         if not config.nan_asserts:
             super().generate_return(output_refs)
             return
         # What Inductor writes would wait for each result.
-        self._write_checks()
-        self.wrapper_call.writeline(f"outrigger_assert_finite('the graph', {', '.join(output_refs)})")
+        self.wrapper_call.writeline(f"{self.write_assert_finite()}('the graph', {', '.join(output_refs)})")
         with config.patch(nan_asserts=False):
             super().generate_return(output_refs)
 
-    def _write_checks(self) -> None:
-        line = "from torch_outrigger.inductor.checks import assert_finite as outrigger_assert_finite"
-        if not self.imports.contains(line):
-            self.imports.writeline(line)
+    def write_assert_finite(self) -> str:
+        """Imports what `nan_asserts` calls. Returns its name in the code."""
+        return self._import("inductor.checks", "assert_finite")
 
     # The current device stays as it is: nothing that is called here asks for it.
 
@@ -143,11 +170,8 @@ class Subgraph(SubgraphPythonWrapperCodegen, Wrapper):
     def _device_name(self, device: torch.device) -> str:
         return self.parent_wrapper._device_name(device)
 
-    def _write_allocator(self) -> None:
-        self.parent_wrapper._write_allocator()
-
-    def _write_checks(self) -> None:
-        self.parent_wrapper._write_checks()
+    def _import(self, module: str, name: str) -> str:
+        return self.parent_wrapper._import(module, name)
 
 
 class DeviceOps(DeviceOpOverrides):
