@@ -279,6 +279,16 @@ const OF_DRIVER: &[&str] = &[
     "test_training.py",
 ];
 
+/// What compiled code computes is tested on one kind of device, and everywhere with `--all`; its rules, graphs and branches everywhere.
+const WITHOUT_COMPILED: &[&str] = &[
+    "--ignore=test_compile.py",
+    "--ignore=test_compile_autotune.py",
+    "--ignore=test_compile_eager.py",
+    "--ignore=test_compile_flex.py",
+    "--ignore=test_compile_operators.py",
+    "--ignore=test_models.py",
+];
+
 const CLIPPY: &[&str] = &[
     "clippy",
     "--workspace",
@@ -360,6 +370,19 @@ const fn of_driver(name: &'static str, driver: &'static str) -> Job {
         .only(Tier::Short)
 }
 
+/// All tests but those of what compiled code computes. With `--all` these run too.
+const fn without_compiled(name: &'static str, driver: &'static str, device: &'static str) -> Job {
+    let files = WITHOUT_COMPILED;
+    let work = Work::Torch {
+        driver,
+        device,
+        files,
+    };
+    Job::new(Suite::Torch, name, work, 150)
+        .narrow()
+        .only(Tier::Short)
+}
+
 /// A process with both device types, of which torch's accelerator is the other one.
 const fn second(name: &'static str, driver: &'static str) -> Job {
     let work = Work::Torch {
@@ -430,7 +453,7 @@ const fn demo(name: &'static str, driver: &'static str, device: &'static str) ->
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 72] = [
+static JOBS: [Job; 74] = [
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
@@ -547,7 +570,8 @@ static JOBS: [Job; 72] = [
     Job::new(Suite::Mutants, "mutants", Work::Mutants, 170).narrow(),
     soak("soak 60 s", 60, Tier::Short),
     torch("torch unified", UNIFIED, "outrigger"),
-    torch("torch discrete", DISCRETE, "outrigger"),
+    without_compiled("discrete in part", DISCRETE, "outrigger"),
+    torch("torch discrete", DISCRETE, "outrigger").only(Tier::Everything),
     torch("torch driver-c", C_DRIVER, "outrigger").only(Tier::Everything),
     torch("torch library", LIBRARY, "outrigger").only(Tier::Everything),
     torch("torch native", NATIVE, "outrigger").only(Tier::Everything),
@@ -583,7 +607,8 @@ static JOBS: [Job; 72] = [
             "--compile-share=0/10",
         ],
     ),
-    torch("torch mtia", UNIFIED, "mtia"),
+    without_compiled("mtia in part", UNIFIED, "mtia"),
+    torch("torch mtia", UNIFIED, "mtia").only(Tier::Everything),
     torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
     torch("torch both", UNIFIED, "both").only(Tier::Everything),
     second("both as mtia", UNIFIED),
