@@ -215,6 +215,12 @@ fn told(chosen: u32, times: &[u64]) -> Value {
 const ALL: &[&str] = &["default", "fast", "slow"];
 const TIMES: &[u64] = &[100, 10, 100];
 
+/// What a worker measures of them: the default and the best once more.
+fn measured_all(worker: &str) -> Vec<String> {
+    let all = [ALL, &["default", "fast"]].concat();
+    all.iter().map(|name| format!("{worker} {name}")).collect()
+}
+
 #[test]
 fn the_fastest_is_chosen_once_and_the_next_process_needs_no_worker() {
     let bench = Bench::new("fastest");
@@ -223,7 +229,7 @@ fn the_fastest_is_chosen_once_and_the_next_process_needs_no_worker() {
     let (answers, log) = bench.host("cached", &twice);
     assert_eq!(answers, [told(1, TIMES), told(1, TIMES)]);
     assert!(log.contains("candidates were measured"), "{log}");
-    assert_eq!(bench.measured(), ["w default", "w fast", "w slow"]);
+    assert_eq!(bench.measured(), measured_all("w"));
     asked["worker"] = Value::Null;
     for mode in ["cached", "on"] {
         assert_eq!(bench.host(mode, &[asked.clone()]).0, [told(1, TIMES)]);
@@ -265,7 +271,7 @@ fn it_is_measured_where_the_user_or_the_flags_allow_it() {
     let (answers, _) = bench.host("on", &asked);
     assert_eq!(answers[..2], [nothing.clone(), nothing]);
     assert_eq!(answers[2..], [told(0, &[0]), told(1, TIMES)]);
-    assert_eq!(bench.measured(), ["w default", "w fast", "w slow"]);
+    assert_eq!(bench.measured(), measured_all("w"));
 }
 
 /// A time that becomes small where 97 percent of it are computed in 64 bits.
@@ -343,14 +349,7 @@ fn a_choice_is_measured_again_unless_a_person_has_pinned_it() {
         &[asked(OTR_TUNE_MEASURE, "one"), asked(OTR_TUNE_AGAIN, "two")],
     );
     assert_eq!(answers, [told(1, TIMES), told(1, TIMES)]);
-    let both = [
-        "one default",
-        "one fast",
-        "one slow",
-        "two default",
-        "two fast",
-        "two slow",
-    ];
+    let both = [measured_all("one"), measured_all("two")].concat();
     assert_eq!(bench.measured(), both);
     // As a person does it with `outrigger tune --json` and `--pin`.
     let mut choices = bench.choices();
@@ -376,8 +375,8 @@ fn hosts_that_ask_at_a_time_measure_one_after_the_other() {
         })
         .collect();
     assert_eq!(bench.host("cached", &asked).0, vec![told(1, TIMES); 4]);
-    let one = ["w default", "w fast", "w slow"];
-    assert_eq!(bench.measured(), [one, one].concat());
+    let one = measured_all("w");
+    assert_eq!(bench.measured(), [one.clone(), one].concat());
 }
 
 #[test]

@@ -67,10 +67,9 @@ impl Tuner {
         let Known::Choice(choice) = &known else {
             return default;
         };
-        let time = |name| choice.measured.get(name).copied().flatten();
         Answer {
             chosen: known.place(candidates),
-            times: candidates.iter().map(time).collect(),
+            times: candidates.iter().map(|name| choice.time(name)).collect(),
         }
     }
 }

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// Tuned choices. The version changes with what is stored, and with the parts of the key.
 pub(crate) const KIND: Kind = Kind::new("tuned", 1);
 
+/// A choice stays with the default unless another candidate takes at most this part of its time: the rest is noise.
+const GAIN: (u64, u64) = (97, 100);
+
 /// A kernel, a class of sizes and a device, for which one variant is the best. All of it is text for people and part of
 /// the key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -94,6 +97,26 @@ impl Choice {
             pinned: false,
             measured: BTreeMap::new(),
         }
+    }
+
+    /// The time of a candidate in nanoseconds; none if it failed or was not measured.
+    pub(crate) fn time(&self, name: &str) -> Option<u64> {
+        self.measured.get(name).copied().flatten()
+    }
+
+    /// The candidate that its times speak for, of which the first one is the default; none if all have failed.
+    pub(crate) fn best<'a>(&self, candidates: &'a [String]) -> Option<&'a String> {
+        let times = candidates
+            .iter()
+            .filter_map(|name| Some((self.time(name)?, name)));
+        let (least, best) = times.min_by_key(|(time, _)| *time)?;
+        // A worker may say any number.
+        let part = |time: u64, part: u64| u128::from(time) * u128::from(part);
+        let default = candidates.first().filter(|name| {
+            self.time(name)
+                .is_some_and(|time| part(least, GAIN.1) > part(time, GAIN.0))
+        });
+        Some(default.unwrap_or(best))
     }
 
     pub(crate) fn read(value: &[u8]) -> Option<Self> {

@@ -42,9 +42,6 @@ use worker::{Outcome, Workers};
 /// What a candidate may take, with the compilation of its code.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A choice stays with the default unless another candidate takes at most this part of its time: the rest is noise.
-const GAIN: (u64, u64) = (97, 100);
-
 /// What makes the command that starts a worker, or why there is none.
 pub type Starter = Box<dyn Fn() -> Result<Command, String> + Send + Sync>;
 
@@ -203,37 +200,38 @@ impl Tuner {
     ) -> Result<Arc<Choice>, Problem> {
         let (mut choice, mut reasons) = (Choice::new(question.clone()), Vec::new());
         let worker = workers.of(way.command);
+        let mut measure = |name: &String| match worker.measure(&self.starter, way.limit, name, task)
+        {
+            Outcome::Time(time) => Ok(Some(time)),
+            Outcome::NoWorker(reason) => {
+                Err(Problem(format!("the worker cannot be started: {reason}")))
+            }
+            Outcome::Failed(reason) => {
+                tracing::warn!(target: "outrigger::tune", %question, candidate = name, reason, "a candidate failed");
+                reasons.push(format!("{name}: {reason}"));
+                Ok(None)
+            }
+        };
         for name in candidates {
-            let time = match worker.measure(&self.starter, way.limit, name, task) {
-                Outcome::Time(time) => Some(time),
-                Outcome::NoWorker(reason) => {
-                    return Err(Problem(format!("the worker cannot be started: {reason}")));
-                }
-                Outcome::Failed(reason) => {
-                    tracing::warn!(target: "outrigger::tune", %question, candidate = name, reason,
-                        "a candidate failed");
-                    reasons.push(format!("{name}: {reason}"));
-                    None
-                }
-            };
-            choice.measured.insert(name.clone(), time);
+            choice.measured.insert(name.clone(), measure(name)?);
         }
-        let time = |name: &String| choice.measured.get(name).copied().flatten();
-        let times = candidates
-            .iter()
-            .filter_map(|name| Some((time(name)?, name)));
-        let Some((best_time, best)) = times.min_by_key(|(time, _)| *time) else {
+        if let (Some(default), Some(best)) = (candidates.first(), choice.best(candidates))
+            && default != best
+        {
+            // The default was the first one, and other work may have run beside it.
+            for name in [default, best] {
+                let both = choice.time(name).zip(measure(name)?);
+                let time = both.map(|(before, now)| before.min(now));
+                choice.measured.insert(name.clone(), time);
+            }
+        }
+        let Some(best) = choice.best(candidates) else {
             return Err(Problem(format!(
                 "every candidate failed: {}",
                 reasons.join("; ")
             )));
         };
-        // A worker may say any number.
-        let part = |time: u64, part: u64| u128::from(time) * u128::from(part);
-        let default = candidates.first().filter(|name| {
-            time(name).is_some_and(|time| part(best_time, GAIN.1) > part(time, GAIN.0))
-        });
-        choice.chosen = default.unwrap_or(best).clone();
+        choice.chosen = best.clone();
         tracing::info!(target: "outrigger::tune", %question, chosen = choice.chosen,
             measured = ?choice.measured, "candidates were measured");
         self.keep(&choice);

@@ -290,7 +290,7 @@ def _weighs(node: torch.fx.Node, *given: Any, scale: float | None = None) -> pro
 def _is_followed(node: torch.fx.Node | None) -> bool:
     """Whether only elementwise work uses the result."""
     users = list(node.users) if node is not None else []
-    return len(users) == 1 and torch.Tag.pointwise in getattr(users[0].target, "tags", ())
+    return bool(users) and all(torch.Tag.pointwise in getattr(one.target, "tags", ()) for one in users)
 
 
 # ---- lowering ----

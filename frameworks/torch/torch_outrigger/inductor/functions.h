@@ -42,9 +42,14 @@
 #endif
 
 /* The loop over neighbours in the end of a product, where an item has `most` sums of a row. A bound that is no constant would take
- * them out of the registers of an item. */
+ * them out of the registers of an item. GCC takes a loop of few rounds apart before it makes vectors of it, unless told not to. */
+#if OTR_C && defined(__GNUC__) && !defined(__clang__)
+#define OTR_WHOLE _Pragma("GCC unroll 1")
+#else
+#define OTR_WHOLE
+#endif
 #if OTR_GROUP_SIZE == 1
-#define OTR_PRODUCTS(most) OTR_INDEPENDENT for (i32 otr_j = 0; otr_j < otr_left; otr_j++)
+#define OTR_PRODUCTS(most) OTR_INDEPENDENT OTR_WHOLE for (i32 otr_j = 0; otr_j < otr_left; otr_j++)
 #else
 #define OTR_PRODUCTS(most) OTR_UNROLL for (i32 otr_j = 0; otr_j < (most); otr_j++) if (otr_j < otr_left)
 #endif
