@@ -73,9 +73,8 @@ def _is_captured(number: Any) -> bool:
 def _tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor) and value.device.type != "cpu":
         return value
-    raise NotImplementedError(
-        f"torch.cond and while_loop can be captured if all that they give is on the device, and this is {value!r}"
-    )
+    what = f"a tensor on {value.device}" if isinstance(value, torch.Tensor) else f"a value of the type {type(value).__name__}"
+    raise NotImplementedError(f"a graph captures branches and loops that give tensors of the device, and no {what.removeprefix('a ')}")
 
 
 def _record(device: torch.device, work: Callable[[], None]) -> Graph:
@@ -96,5 +95,6 @@ def _bring(values: Any, places: list[torch.Tensor]) -> None:
     apart = [one.clone() if _tensor(one).untyped_storage()._cdata in held else one for one in values]
     for one, place in zip(apart, places, strict=True):
         if one.shape != place.shape:
-            raise NotImplementedError(f"a branch or loop whose results change their sizes is not captured: {list(place.shape)}, {list(one.shape)}")
+            sizes = f"{list(place.shape)} and {list(one.shape)}"
+            raise NotImplementedError(f"a graph captures branches and loops whose results have the same sizes, and not {sizes}")
         place.copy_(one)
