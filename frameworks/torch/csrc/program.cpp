@@ -68,22 +68,28 @@ otr_code_t tell_failure(const void* block, uint32_t, int64_t bias) {
 }  // namespace
 
 CompiledKernel::CompiledKernel(
-    c10::Device on, const char* called, const std::string& takes, Extent many, Extent deep, bool whole_rows, uint32_t items_of_group)
+    c10::Device on, const char* called, const char* shown, const std::string& takes, Extent many, Extent deep, bool whole_rows, uint32_t items_of_group)
     : device(on),
       name(called),
+      label(shown),
       kinds(takes.substr(0, takes.find('c'))),
       items(many),
       reduced(deep),
       by_row(whole_rows),
       group_size(items_of_group),
       has_checks_(kinds.size() < takes.size()),
-      addresses_(static_cast<uint32_t>(std::count(takes.begin(), takes.end(), 'a') + (has_checks_ ? 1 : 0))) {
+      addresses_(static_cast<uint32_t>(std::count(kinds.begin(), kinds.end(), 'a'))) {
   for (uint32_t i = 0; i < addresses_; ++i) {
     arguments_.push_back({i * 8, 8, OTR_ARGUMENT_ADDRESS});
     offsets_.push_back(static_cast<uint32_t>(sizeof(Head)) + i * 8);
   }
-  const auto numbers = static_cast<uint32_t>(takes.size()) - addresses_ + 1;
-  arguments_.push_back({addresses_ * 8, numbers * 8, OTR_ARGUMENT_VALUE});
+  uint32_t end = addresses_ * 8;
+  if (has_checks_) {
+    arguments_.push_back({end, 8, OTR_ARGUMENT_ADDRESS});
+    end += 8;
+  }
+  const auto numbers = static_cast<uint32_t>(kinds.size()) - addresses_ + 1;
+  arguments_.push_back({end, numbers * 8, OTR_ARGUMENT_VALUE});
 }
 
 void CompiledKernel::launch(const uint64_t* values) const {
@@ -117,7 +123,7 @@ void CompiledKernel::launch(const uint64_t* values) const {
   }
   const otr_stream_t stream = current_stream(device.index());
   c10::DataPtr found;
-  if (has_checks_) {
+  if (has_checks_ && groups == nullptr) {
     // Each launch has its own: others may run beside it.
     found = allocate(device, sizeof(otr_code_t));
     words.push_back(address_of(found.get()));
@@ -141,7 +147,7 @@ void CompiledKernel::launch(const uint64_t* values) const {
     call.args = words.data();
     call.args_size = static_cast<uint32_t>(words.size() * sizeof(uint64_t));
     call.cost_ns = cost;
-    call.label = name;
+    call.label = label;
     call.address_offsets = offsets_.data();
     call.address_count = addresses_;
     check(otr_kernel_launch(stream, &call));
@@ -156,7 +162,7 @@ void CompiledKernel::launch(const uint64_t* values) const {
   call.arguments = arguments_.data();
   call.argument_count = static_cast<uint32_t>(arguments_.size());
   call.cost_ns = cost;
-  call.label = name;
+  call.label = label;
   check(otr_launch(stream, kernel, &call));
   if (has_checks_) {
     const uint64_t block = address_of(found.get());
@@ -166,7 +172,7 @@ void CompiledKernel::launch(const uint64_t* values) const {
     look.function = &tell_failure;
     look.args = &block;
     look.args_size = sizeof block;
-    look.label = name;
+    look.label = label;
     look.address_offsets = &offset;
     look.address_count = 1;
     look.address_ranges = &range;

@@ -28,18 +28,18 @@ struct Extent {
 /// kernel of a module.
 class CompiledKernel {
  public:
-  /// `kinds` has one letter for each argument: a(ddress), i(nteger), f(32), d (f64). A c behind them says that a kernel of a
-  /// module has checks: it takes the address of an i32 behind the others, where it leaves how the stream fails. `name` lives
-  /// as long as the process, as failures and traces name a kernel.
+  /// `kinds` has one letter for each argument: a(ddress), i(nteger), f(32), d (f64). A c behind them says that the kernel
+  /// has checks: in a module it takes the address of an i32 behind the others, where it leaves how the stream fails. `name` is its
+  /// name in the module, `label` what failures and traces call it; both live as long as the process.
   CompiledKernel(
-      c10::Device device, const char* name, const std::string& kinds, Extent items, Extent reduced, bool by_row,
+      c10::Device device, const char* name, const char* label, const std::string& kinds, Extent items, Extent reduced, bool by_row,
       uint32_t group_size);
 
   /// Submits a launch to the current stream of the device. There is a word for each argument.
   void launch(const uint64_t* values) const;
 
   c10::Device device;
-  const char* name;
+  const char *name, *label;
   std::string kinds;
   Extent items, reduced;
   bool by_row;  // a group works on whole rows of `reduced` elements
@@ -49,7 +49,7 @@ class CompiledKernel {
 
  private:
   bool has_checks_;
-  uint32_t addresses_;  // with that of the checks
+  uint32_t addresses_;
   c10::SmallVector<otr_argument_t, 16> arguments_;
   c10::SmallVector<uint32_t, 16> offsets_;
 };

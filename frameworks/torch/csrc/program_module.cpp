@@ -138,10 +138,10 @@ void kernel_free(PyObject* object) {
 PyObject* kernel_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *loader = nullptr, *device = nullptr, *items = nullptr, *reduced = nullptr;
-  const char *name = nullptr, *kinds = nullptr;
+  const char *name = nullptr, *kinds = nullptr, *label = nullptr;
   int by_row = 0;
   unsigned int group_size = 0;
-  parse(arguments, "OOssOOpI", &loader, &device, &name, &kinds, &items, &reduced, &by_row, &group_size);
+  parse(arguments, "OOssOOpI|z", &loader, &device, &name, &kinds, &items, &reduced, &by_row, &group_size, &label);
   TORCH_CHECK_TYPE(THPDevice_Check(device), who(), "a program is for a torch.device");
   const Extent many = extent_of(items), deep = extent_of(reduced);
   auto* self = reinterpret_cast<ProgramKernel*>(type->tp_alloc(type, 0));
@@ -151,10 +151,11 @@ PyObject* kernel_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   self->entry = &kernel_call;
   Py_INCREF(loader);
   self->loader = loader;
-  // Failures and traces name a kernel as long as the process lives, so its name stays.
+  // Failures and traces name a kernel as long as the process lives, so its names stay.
   const char* kept = (new std::string(name))->c_str();
+  const char* shown = label == nullptr ? kept : (new std::string(label))->c_str();
   new (&self->it) CompiledKernel(
-      reinterpret_cast<THPDevice*>(device)->device, kept, kinds, many, deep, by_row != 0, group_size);
+      reinterpret_cast<THPDevice*>(device)->device, kept, shown, kinds, many, deep, by_row != 0, group_size);
   return reinterpret_cast<PyObject*>(self);
   END_HANDLE_TH_ERRORS
 }

@@ -106,12 +106,8 @@ OTR_FUNCTION otr_tile_t otr_next_row(otr_tile_t tile, i64 rows, i64 length) {
 
 /* ---- Checks ----
  *
- * A kernel cannot fail. It leaves the code of a failure, one of OTR_ERR_*, where `otr_failed` points to, and its stream fails
- * behind it. In plain C that is a variable of the thread; elsewhere it is a word of memory, which kernels with checks are given.
- * An index out of bounds is not used. */
-#if OTR_C
-static _Thread_local i32 otr_failed[1];
-#endif
+ * A kernel cannot fail. One with checks is given `otr_failed`, where it leaves the code of a failure, one of OTR_ERR_*, and its
+ * stream fails behind it. An index out of bounds is not used. */
 #define OTR_CHECK(condition, code) do { if (!(condition)) *otr_failed = (code); } while (0)
 OTR_FUNCTION i64 otr_within(OTR_GLOBAL i32* otr_failed, i64 index, i64 size) {
   OTR_CHECK(index >= 0 && index < size, 12);

@@ -28,7 +28,7 @@ from torch.utils._sympy.functions import FloorDiv, ModularIndexing
 from . import limits, types
 from .overrides import Overrides
 from .printer import text_of
-from .program import group_size, language
+from .program import group_size
 from .types import MEMORY, REGISTER, computed, literal
 
 LEAST_ROW, LEAST_SERIAL_ROW = 64, 8
@@ -118,6 +118,8 @@ class Kernel(SIMDKernel):
         self.scratch: dict[str, str] = {}
         self.count = 0
         self.has_checks = False
+        self.asserted: list[str] = []
+        """What asserts say, for failures."""
         self.column = "OTR_HERE(otr_column)"
         self.position = "OTR_HERE(otr_at)"
         self.lanes = self._lanes() if self.by_row else MOST_LANES
@@ -202,6 +204,8 @@ class Kernel(SIMDKernel):
         self._check(" && ".join(tests), _OUT_OF_RANGE)
 
     def device_assert_async(self, cond: Any, msg: str) -> None:
+        if msg and msg not in self.asserted:
+            self.asserted.append(msg)
         self._check(str(cond), _EXECUTION)
 
     def _check(self, condition: str, code: int) -> None:
@@ -597,8 +601,7 @@ class Kernel(SIMDKernel):
 
     def word_of_checks(self) -> list[str]:
         """The declaration of the word that the launch gives to kernels with checks."""
-        index = V.graph.get_current_device_or_throw().index or 0
-        return ["OTR_GLOBAL i32* otr_failed"] if self.has_checks and language(index) is not None else []
+        return ["OTR_GLOBAL i32* otr_failed"] if self.has_checks else []
 
     def further_arguments(self) -> list[sympy.Expr]:
         """The numbers of a launch behind the parameters."""

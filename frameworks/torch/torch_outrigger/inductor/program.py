@@ -230,13 +230,14 @@ class Program:
         by_row: bool,
         pointers: list[str],
         text: str,
+        label: str | None = None,
     ) -> Any:
-        """Adds a kernel. It can be called at once; its first call waits for the compiler."""
+        """Adds a kernel. It can be called at once; its first call waits for the compiler. Failures call it by its label."""
         on_host = language(self._index) is None
-        self._texts[name] = text + (_runner(name, pointers) if on_host else "")
+        self._texts[name] = text + (_runner(name, pointers, "c" in kinds) if on_host else "")
         real = "d" if has_f64(self._index) else "f"
         return _C.ProgramKernel(
-            self._load, self.device, name, kinds.replace("w", real), items, reduced, by_row, group_size(self._index)
+            self._load, self.device, name, kinds.replace("w", real), items, reduced, by_row, group_size(self._index), label
         )
 
     def begin(self, may_compile: bool = True) -> None:
@@ -267,19 +268,19 @@ class Program:
         kernel.bind_host(ctypes.cast(function, ctypes.c_void_p).value)
 
 
-def _runner(name: str, pointers: list[str]) -> str:
+def _runner(name: str, pointers: list[str], has_checks: bool) -> str:
     """The function of the host that runs groups of a kernel, with its arguments as words."""
-    given = "".join(f"({one})words[{number}], " for number, one in enumerate(pointers))
+    given = "".join(f"({one})words[{number}], " for number, one in enumerate(pointers)) + "&failed, " * has_checks
     return f"""
 i32 {name}_run(const u64* words, i64 first, i64 last) {{
   {name}_numbers numbers;
   otr_place_t place = {{{{0, 0, 0}}, {{(i32)last, 1, 1}}}};
   memcpy(&numbers, words + {len(pointers)}, sizeof numbers);
-  *otr_failed = 0;
+  i32 failed = 0;
   for (i64 group = first; group < last; group++) {{
     place.group[0] = (i32)group;
     {name}(&place, {given}numbers);
   }}
-  return *otr_failed;
+  return failed;
 }}
 """

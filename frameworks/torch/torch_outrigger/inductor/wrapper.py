@@ -54,7 +54,8 @@ class Wrapper(PythonWrapperCodegen):
         how = kernel.signature()
         pointers = [one.removesuffix(" OTR_RESTRICT") for one in how.pointers]
         self.header.splice(f"\n\n{comment}\n{name} = {program}.kernel({name!r}, {how.kinds!r}, {how.items}, {how.reduced}, ")
-        self.header.splice(f"    {how.by_row}, {pointers!r}, r'''\n{text}''')\n")
+        label = f", {name + ': ' + '; '.join(kernel.asserted)!r}" if kernel.asserted else ""
+        self.header.splice(f"    {how.by_row}, {pointers!r}, r'''\n{text}'''{label})\n")
 
     def generate(self, is_inference: bool) -> Any:
         # All kernels are in the header by now.
