@@ -1,4 +1,4 @@
-"""torch.cond, torch.switch and while_loop through torch.compile: the host decides, or a node of a captured graph."""
+"""torch.cond, while_loop and switch through torch.compile: the host decides, or a node of a captured graph."""
 
 from __future__ import annotations
 
