@@ -21,6 +21,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace outrigger {
@@ -277,14 +278,17 @@ c10::SmallVector<int64_t, 8> sizes_of(PyObject* tuple) {
 
 /// What `program_empty` does for this thread between `note_tensors` and `noted_tensors`.
 struct Noted {
-  std::vector<const void*> storages;                // of each tensor that was made, which may be gone
+  bool is_suspended = false;
+  // Of each tensor that was made. While one is noted no other one gets its address.
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages;
   std::unordered_map<size_t, at::Tensor> handed;  // by their number: what is given in the place of a new one
 };
 thread_local std::unique_ptr<Noted> noted;
 
 at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType dtype, c10::Device device) {
   at::Tensor made;
-  if (C10_UNLIKELY(noted != nullptr)) {
+  const bool is_noted = noted != nullptr && !noted->is_suspended;
+  if (C10_UNLIKELY(is_noted)) {
     const auto found = noted->handed.find(noted->storages.size());
     if (found != noted->handed.end()) {
       const at::Tensor& tensor = found->second;
@@ -296,8 +300,8 @@ at::Tensor new_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, at::Scal
   if (!made.defined()) {
     made = at::empty_strided(sizes, strides, c10::TensorOptions().dtype(dtype).device(device));
   }
-  if (C10_UNLIKELY(noted != nullptr)) {
-    noted->storages.push_back(made.storage().unsafeGetStorageImpl());
+  if (C10_UNLIKELY(is_noted)) {
+    noted->storages.push_back(made.storage().getWeakStorageImpl());
   }
   return made;
 }
@@ -315,11 +319,17 @@ PyObject* note_tensors(PyObject* arguments) {
   return none();
 }
 
+PyObject* suspend_notes(PyObject* argument) {
+  const bool chosen = PyObject_IsTrue(argument) == 1;
+  return PyBool_FromLong(noted != nullptr && std::exchange(noted->is_suspended, chosen));
+}
+
 PyObject* noted_tensors(PyObject*) {
   const std::unique_ptr<Noted> ended = std::move(noted);
   PyObject* list = PyList_New(0);
   for (size_t i = 0; ended != nullptr && i < ended->storages.size(); ++i) {
-    PyObject* address = PyLong_FromVoidPtr(const_cast<void*>(ended->storages[i]));
+    const auto& storage = ended->storages[i];
+    PyObject* address = PyLong_FromVoidPtr(storage.expired() ? nullptr : storage._unsafe_get_target());
     if (list == nullptr || address == nullptr || PyList_Append(list, address) != 0) {
       throw PythonError();
     }
@@ -372,8 +382,9 @@ PyMethodDef methods[] = {
      "Begins to compile a program, in the background: (device, format, code) -> program."},
     {"note_tensors", bound<note_tensors>, METH_VARARGS,
      "Begins to note what program_empty makes on this thread, and to hand out tensors in the place of some: (tensors by number)."},
+    {"suspend_notes", bound<suspend_notes>, METH_O, "Leaves out what is made from here on, or not. Returns what was chosen before."},
     {"noted_tensors", bound<noted_tensors>, METH_NOARGS,
-     "Ends that: the storage of each tensor, as `_cdata`. A storage that is gone may have been at the address of a later one."},
+     "Ends that: the storage of each tensor, as `_cdata`; 0 for one that is gone."},
     {"tune_choose", bound<tune_choose>, METH_VARARGS,
      "Chooses a variant of code: (device, flags, (operation, sizes, dtype, code), candidates, limit_ms, worker, task) -> "
      "(number, times in nanoseconds)."},

@@ -37,7 +37,7 @@ def test_loops_end_by_numbers_of_the_device(once, device):
             same(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_branches_and_loops_are_left_out_of_graphs(once, device):
+def test_branches_and_loops_are_replayed(once, device):
     def branch(x):
         return torch.cond(x.sum() > 0, lambda x: (x.sin() * 2).relu(), lambda x: x.cos() - 1, (x,)).exp()
 

@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 from support import run_python, same
+from torch._higher_order_ops.while_loop import while_loop
 from torch import nn
 
 
@@ -201,8 +202,8 @@ def test_regions_of_a_step_and_streams(device, replays):
 
 
 def test_what_no_graph_takes_runs_without_one(device, replays, skips):
-    def branch(x):
-        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x * 2,))
+    def draws(x):
+        return torch.cond(x.sum() > 50, lambda x: x + torch.rand_like(x), torch.cos, (x * 2,))
 
     def waits(x):
         return x + x.sum().item()
@@ -212,7 +213,7 @@ def test_what_no_graph_takes_runs_without_one(device, replays, skips):
     def mixed(x):
         return x * 2 + on_cpu.sum().to(x.device)
 
-    for function, reason in ((branch, "cannot be captured"), (waits, None), (mixed, "cpu device")):
+    for function, reason in ((draws, "random numbers in a body"), (waits, None), (mixed, "cpu device")):
         compiled = graphed(function)
         before = len(skips)
         for sign in (1, -1, 1, -1):
@@ -225,6 +226,21 @@ def test_what_no_graph_takes_runs_without_one(device, replays, skips):
     for _ in range(3):
         same(compiled(torch.ones(3, device=device)), torch.full((3,), 3.0))
     assert len(replays) == before + 2
+
+
+def test_branches_and_loops_are_nodes_of_the_graph(device, replays, skips):
+    def call(x):
+        before, after = x * 2, x.exp()
+        x = torch.cond(x.sum() > 0, lambda x: (x.sin() * 2).relu().sum() + x, lambda x: x.cos() - 1, (before,))
+        _, x = while_loop(lambda i, x: (i < 9) & (x.sum() < 40), lambda i, x: (i + 1, x * 1.5 + i), (before.sum().long() * 0, x))
+        return x, after + 1, x.exp() + before, before
+
+    compiled = graphed(call)
+    for sign in (1, -1, 2, -2, 0.1):
+        x = torch.rand(8) * sign
+        for one, other in zip(compiled(x.to(device)), call(x), strict=True):
+            same(one, other, rtol=1e-5, atol=1e-5)
+    assert len(replays) >= 4 and not skips
 
 
 def test_a_compiled_call_is_a_part_of_a_capture_of_the_program(device, replays):

@@ -4,7 +4,8 @@ captured, the branches are bodies of a conditional node, and the replay decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +20,17 @@ Part = Callable[[list[Any]], Any]
 """A part of a compiled module: it takes a list, which it empties, and gives its results."""
 
 
+@contextlib.contextmanager
+def _unnoted() -> Iterator[None]:
+    """What branches make is not counted: a capture runs all of them, and a call one."""
+    before = _C.suspend_notes(True)
+    try:
+        yield
+    finally:
+        _C.suspend_notes(before)
+
+
+@_unnoted()
 def switch(branches: list[Part], given: list[Any]) -> Any:
     """Runs a branch on what is given behind the number that chooses it; other numbers choose the last one. Empties `given`."""
     number, *inputs = given
@@ -44,6 +56,7 @@ def switch(branches: list[Part], given: list[Any]) -> Any:
     return results
 
 
+@_unnoted()
 def while_loop(condition: Part, body: Part, carried: list[Any], others: list[Any]) -> list[Any]:
     """Runs the body on what it gave before, and on the others, as long as the condition holds."""
     (holds,) = condition([*carried, *others])

@@ -153,7 +153,6 @@ def _plan(results: Sequence[Any], inputs: Sequence[Any], constants: Sequence[Ten
         else:
             shared.setdefault((storage, one.dtype), []).append(place)
     made, sources, numbers = [], [], []
-    # Of two storages at an address, the later one is there still.
     number_of = {storage: number for number, storage in enumerate(storages)}
     for (storage, _), places in shared.items():
         first = results[places[0]]
@@ -291,7 +290,7 @@ class _Graphed:
             handed = {number: target for number, target in zip(plan.numbers, targets, strict=True) if number is not None}
             results, storages = self._noted(list(stand_ins), handed)
             found = _plan(results, stand_ins, self._constants, storages)
-            if (found.results, found.made) != (plan.results, plan.made):
+            if (found.results, found.made, found.numbers) != (plan.results, plan.made, plan.numbers):
                 raise _Unfit("results that are in other places at each call")
             for target, (place, begin) in zip(targets, plan.sources, strict=True):
                 source = results[place]
