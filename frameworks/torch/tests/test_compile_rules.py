@@ -119,6 +119,16 @@ def test_an_index_out_of_bounds_fails_the_stream(device, module):
         module.synchronize()
 
 
+def test_indices_can_go_unchecked(device, module):
+    x, bad = torch.randn(5, 3), torch.tensor([4, 9])
+    given = x.to(device), bad.to(device)
+    with torch._inductor.config.patch(assert_indirect_indexing=False):
+        result, code = code_of(lambda x, places: x[places] * 2, *given)
+    assert "otr_failed" not in code
+    module.synchronize()
+    same(result, x[[4, 0]] * 2)
+
+
 def test_an_assert_fails_the_stream(device, module):
     def positive(x):
         torch._assert_async((x > 0).all(), "x is positive")

@@ -34,7 +34,7 @@ BUSY = object()
 MOST_KERNELS = 4
 """An operator of more kernels is left to the CPU."""
 
-_CHECKS = ("OTR_CHECK(", "otr_within(")
+_CHECKS = ("OTR_CHECK(", "otr_checked(", "otr_within(")
 """What a kernel has that finds indices out of bounds. Those of a call may be wrong, and the CPU names the index then. Where a
 call has no whole numbers, the operator computes its indices from sizes."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch._inductor import config as inductor_config
 from torch._inductor.codegen.common import CSE, CSEVariable, DeferredLine, IndentedBuffer, SizeArg, TensorArg
 from torch._inductor.codegen.simd import SIMDKernel
 from torch._inductor.codegen.simd_kernel_features import SIMDKernelFeatures
@@ -191,12 +192,14 @@ class Kernel(SIMDKernel):
         low, high = var.bounds.lower, var.bounds.upper
         if not check or (low >= 0 and isinstance(size, sympy.Number) and high < size):
             return sympy_index_symbol(str(var))
-        self.has_checks = True
-        text = f"otr_within(otr_failed, {var}, {self.index_to_str(self.prepare_indexing(size))})"
+        tells = inductor_config.assert_indirect_indexing
+        self.has_checks |= tells
+        function = "otr_checked(otr_failed, " if tells else "otr_within("
+        text = f"{function}{var}, {self.index_to_str(self.prepare_indexing(size))})"
         return sympy_index_symbol(str(self.cse.generate(self.compute, text, bounds=var.bounds, dtype=torch.int64)))
 
     def check_bounds(self, expr: sympy.Expr, size: sympy.Expr, lower: bool, upper: bool) -> None:
-        if not (lower or upper) or isinstance(expr, sympy.Symbol):
+        if not (lower or upper) or isinstance(expr, sympy.Symbol) or not inductor_config.assert_indirect_indexing:
             # The index of an element that is read or written has been checked by `within`.
             return
         index, most = (self.index_to_str(self.prepare_indexing(one)) for one in (expr, size))
