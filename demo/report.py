@@ -73,7 +73,7 @@ class Result:
         return fields
 
 
-PLACES = {"device": "device", "host_kernel": "host kernel", "framework": "torch's CPU kernel"}
+PLACES = {"device": "device", "compiled": "compiled for it", "host_kernel": "host kernel", "framework": "torch's CPU kernel"}
 """What the places of the runtime's report are called here."""
 TIMED_STEPS = 10
 """Steps of each model in which each call of an operator is timed."""
@@ -111,6 +111,7 @@ class Report:
             "threads": torch.get_num_threads(),
             "fallback": self.at("framework"),
             "host_kernels": self.at("host_kernel"),
+            "compiled": self.at("compiled"),
             "device": self.at("device"),
             "timed_steps": self.timed,
             "failures": self.failures(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from .places import ON_DEVICE
 from .result import Outcome, Result, Sweep
 from .verdict import DEVICES, DTYPES, FACES, REASONS, Expectations, Verdict, Where
 
@@ -141,7 +142,7 @@ def is_native(result: Result) -> bool:
 
 def elsewhere(result: Result) -> list[str]:
     """The operators that did not run on the device in the course of one, with their places."""
-    ran = [(name, place) for place, calls in result.places.items() if place != "device" for name in calls]
+    ran = [(name, place) for place, calls in result.places.items() if place not in ON_DEVICE for name in calls]
     return [f"`{name}`" if place == "framework" else f"`{name}` ({place})" for name, place in sorted(ran)]
 
 

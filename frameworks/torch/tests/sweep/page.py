@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from .document import DOCUMENT
+from .places import ON_DEVICE
 from .result import Result
 from .verdict import Where
 
@@ -82,7 +83,7 @@ def moved(result: Result, places: dict[str, set[str]], all_samples: bool) -> str
     known = places.get(result.name)
     if known is None:
         return ""
-    ran = {name for place, calls in result.places.items() if place != "device" for name in calls}
+    ran = {name for place, calls in result.places.items() if place not in ON_DEVICE for name in calls}
     if ran - known:
         return f"ran {', '.join(sorted(ran - known))} on the CPU, of which {DOCUMENT.name} knows nothing"
     if all_samples and known - ran:

@@ -8,6 +8,10 @@ from __future__ import annotations
 import torch
 
 
+ON_DEVICE = ("device", "compiled")
+"""Places where an operator is on the device."""
+
+
 class Places:
     """The calls since this was made. A device without a report has none."""
 

@@ -42,7 +42,7 @@ class Result:
     error: str = ""
     """The first failure, in one line."""
     places: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Calls by place and operator: `device`, `host_kernel` or `framework`."""
+    """Calls by place and operator: `device`, `compiled`, `host_kernel` or `framework`."""
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
