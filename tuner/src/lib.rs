@@ -217,6 +217,7 @@ impl Tuner {
         }
         if let (Some(default), Some(best)) = (candidates.first(), choice.best(candidates))
             && default != best
+            && choice.time(default).is_some()
         {
             // The default was the first one, and other work may have run beside it.
             for name in [default, best] {

@@ -200,9 +200,9 @@ fn a_candidate_that_crashes_or_refuses_has_failed_and_the_next_one_is_measured()
 fn a_candidate_that_hangs_has_failed_when_its_time_is_over() {
     let bench = Bench::new();
     let tuner = bench.tuner(Mode::On).with_limit(Duration::from_secs(4));
-    let all = ["slow", "hang", "fast"];
+    let all = ["hang", "slow", "fast"];
     assert_eq!(bench.choose(&tuner, "m", &all), "fast");
-    assert_eq!(bench.measured(), and_again(&all));
+    assert_eq!(bench.measured(), all);
 }
 
 #[test]
