@@ -349,80 +349,67 @@ const fn whole_sweep(name: &'static str, driver: &'static str) -> Job {
     Job::new(Suite::Sweep, name, work, 240).only(Tier::Everything)
 }
 
-const fn torch(name: &'static str, driver: &'static str, device: &'static str) -> Job {
+/// PyTorch tests of these files or with these options; all without any.
+const fn pytest(
+    name: &'static str,
+    driver: &'static str,
+    device: &'static str,
+    files: &'static [&'static str],
+    seconds: u32,
+) -> Job {
     let work = Work::Torch {
         driver,
         device,
-        files: &[],
+        files,
     };
-    Job::new(Suite::Torch, name, work, 150).narrow()
+    Job::new(Suite::Torch, name, work, seconds)
+}
+
+const fn torch(name: &'static str, driver: &'static str, device: &'static str) -> Job {
+    pytest(name, driver, device, &[], 150).narrow()
 }
 
 /// The tests of what depends on the driver. With `--all` all tests run there.
 const fn of_driver(name: &'static str, driver: &'static str) -> Job {
-    let work = Work::Torch {
-        driver,
-        device: "outrigger",
-        files: OF_DRIVER,
-    };
-    Job::new(Suite::Torch, name, work, 70)
+    pytest(name, driver, "outrigger", OF_DRIVER, 70)
         .narrow()
         .only(Tier::Short)
 }
 
 /// All tests but those of what compiled code computes. With `--all` these run too.
 const fn without_compiled(name: &'static str, driver: &'static str, device: &'static str) -> Job {
-    let files = WITHOUT_COMPILED;
-    let work = Work::Torch {
-        driver,
-        device,
-        files,
-    };
-    Job::new(Suite::Torch, name, work, 150)
+    pytest(name, driver, device, WITHOUT_COMPILED, 150)
         .narrow()
         .only(Tier::Short)
 }
 
 /// A process with both device types, of which torch's accelerator is the other one.
 const fn second(name: &'static str, driver: &'static str) -> Job {
-    let work = Work::Torch {
-        driver,
-        device: "both",
-        files: &["--device=mtia"],
-    };
-    Job::new(Suite::Torch, name, work, 150)
+    pytest(name, driver, "both", &["--device=mtia"], 150)
         .narrow()
         .only(Tier::Everything)
 }
 
 /// The tests of graphs, where each replay is a launch of a persistent kernel. With `--all` all tests run there.
 const fn graphs(name: &'static str, driver: &'static str) -> Job {
-    let work = Work::Torch {
-        driver,
-        device: "outrigger",
-        files: &["test_graphs.py"],
-    };
-    Job::new(Suite::Torch, name, work, 60).only(Tier::Short)
+    pytest(name, driver, "outrigger", &["test_graphs.py"], 60).only(Tier::Short)
 }
 
 /// All models of public libraries; every run has three of them on the unified face.
 const fn models(name: &'static str, driver: &'static str) -> Job {
-    let work = Work::Torch {
+    pytest(
+        name,
         driver,
-        device: "outrigger",
-        files: &["test_models.py", "--all-models"],
-    };
-    Job::new(Suite::Torch, name, work, 60).only(Tier::Everything)
+        "outrigger",
+        &["test_models.py", "--all-models"],
+        60,
+    )
+    .only(Tier::Everything)
 }
 
 /// Operators through torch.compile, and what else is compiled where there are more files.
 const fn compiled(name: &'static str, driver: &'static str, files: &'static [&'static str]) -> Job {
-    let work = Work::Torch {
-        driver,
-        device: "outrigger",
-        files,
-    };
-    Job::new(Suite::Torch, name, work, 300)
+    pytest(name, driver, "outrigger", files, 300)
         .narrow()
         .only(Tier::Everything)
 }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 
-
 ON_DEVICE = ("device", "compiled")
 """Places where an operator is on the device."""
 

@@ -12,6 +12,7 @@ import torch
 
 from .. import _C
 from .._graph import Graph
+from .._lifetime import is_served
 
 _WHILE, _SWITCH = 2, 3
 """Kinds of a node, OTR_GRAPH_*."""
@@ -80,11 +81,11 @@ def while_loop(condition: Part, body: Part, carried: list[Any], others: list[Any
 
 def _is_captured(number: Any) -> bool:
     """Whether a number is on a device whose current stream records a graph."""
-    return isinstance(number, torch.Tensor) and number.device.type != "cpu" and _C.stream_is_capturing(number.device.index)
+    return isinstance(number, torch.Tensor) and is_served(number.device.type) and _C.stream_is_capturing(number.device.index)
 
 
 def _tensor(value: Any) -> torch.Tensor:
-    if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+    if isinstance(value, torch.Tensor) and is_served(value.device.type):
         return value
     what = f"a tensor on {value.device}" if isinstance(value, torch.Tensor) else f"a value of the type {type(value).__name__}"
     raise NotImplementedError(f"a graph captures branches and loops that give tensors of the device, and no {what.removeprefix('a ')}")

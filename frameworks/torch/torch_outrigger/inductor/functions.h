@@ -108,12 +108,14 @@ OTR_FUNCTION otr_tile_t otr_next_row(otr_tile_t tile, i64 rows, i64 length) {
  *
  * A kernel cannot fail. One with checks is given `otr_failed`, where it leaves the code of a failure, one of OTR_ERR_*, and its
  * stream fails behind it. An index out of bounds is not used. */
+#define OTR_EXECUTION 11
+#define OTR_OUT_OF_RANGE 12
 #define OTR_CHECK(condition, code) do { if (!(condition)) *otr_failed = (code); } while (0)
 OTR_FUNCTION i64 otr_within(i64 index, i64 size) {
   return index >= 0 && index < size ? index : 0;
 }
 OTR_FUNCTION i64 otr_checked(OTR_GLOBAL i32* otr_failed, i64 index, i64 size) {
-  OTR_CHECK(index >= 0 && index < size, 12);
+  OTR_CHECK(index >= 0 && index < size, OTR_OUT_OF_RANGE);
   return otr_within(index, size);
 }
 

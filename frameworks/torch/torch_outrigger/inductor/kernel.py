@@ -43,9 +43,6 @@ TILE_COLUMNS, CROWDED_COLUMNS = 64, 8
 CACHE_WAY = 4096
 """Bytes from line to line of one set, in caches of the first level."""
 
-_EXECUTION, _OUT_OF_RANGE = 11, 12
-"""OTR_ERR_*: what a stream fails with."""
-
 MOST_LANES = 64
 """Lanes of a thread that runs a group: what it keeps for each of them fits into its registers."""
 
@@ -204,14 +201,14 @@ class Kernel(SIMDKernel):
             return
         index, most = (self.index_to_str(self.prepare_indexing(one)) for one in (expr, size))
         tests = [f"({index}) >= 0"] * bool(lower) + [f"({index}) < ({most})"] * bool(upper)
-        self._check(" && ".join(tests), _OUT_OF_RANGE)
+        self._check(" && ".join(tests), "OTR_OUT_OF_RANGE")
 
     def device_assert_async(self, cond: Any, msg: str) -> None:
         if msg and msg not in self.asserted:
             self.asserted.append(msg)
-        self._check(str(cond), _EXECUTION)
+        self._check(str(cond), "OTR_EXECUTION")
 
-    def _check(self, condition: str, code: int) -> None:
+    def _check(self, condition: str, code: str) -> None:
         """Lets the stream fail with this code behind the kernel, unless the condition holds."""
         self.has_checks = True
         self.compute.writeline(f"OTR_CHECK({condition}, {code});")
@@ -598,7 +595,7 @@ class Kernel(SIMDKernel):
 
         x = None if self.range_trees[0].is_reduction else self.range_trees[0]
         r = self.range_trees[-1] if self.features.is_reduction() else None
-        kinds = "".join(one.kind for one in parameters) + "i" * len(roots) + "c" * len(self.word_of_checks())
+        kinds = "".join(one.kind for one in parameters) + "i" * len(roots) + "c" * self.has_checks
         pointers = [one.type for one in parameters if one.kind == "a"]
         return Signature(kinds, extent(x), extent(r), self.by_row, pointers)
 

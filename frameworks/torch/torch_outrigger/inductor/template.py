@@ -77,7 +77,7 @@ class ProductKernel(Kernel):
 
     def signature(self) -> Signature:
         parameters = self.parameters()
-        kinds = "".join(p.kind for p in parameters) + "i" * len(self.node.numbers) + "c" * len(self.word_of_checks())
+        kinds = "".join(p.kind for p in parameters) + "i" * len(self.node.numbers) + "c" * self.has_checks
         pointers = [p.type for p in parameters if p.kind == "a"]
         return Signature(kinds, f"({len(parameters)},)", str(self.node.product.work), True, pointers)
 
