@@ -153,7 +153,7 @@ fn python(
         python.arg("--subjects").arg(subjects);
     }
     if suites.contains(&Suite::Compile) {
-        native::opencl_driver(workspace)?;
+        native::library(workspace)?;
     }
     if let Some(file) = json {
         python.arg("--json").arg(file);

@@ -112,17 +112,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the drivers that are libraries of their own.
-///
-/// # Errors
-/// If one cannot be built.
-pub(crate) fn drivers(workspace: &Workspace, profile: &str) -> anyhow::Result<()> {
-    let mut build = workspace.cargo(&["build", "--profile", profile]);
-    build.args(DRIVERS.map(|(package, _)| package));
-    shell::step(workspace, "building drivers", &mut build)?;
-    Ok(())
-}
-
 /// Builds, and packs into `out`; the path of the archive.
 ///
 /// # Errors
@@ -136,7 +125,6 @@ pub(crate) fn pack(workspace: &Workspace, out: &Path, debug: bool) -> anyhow::Re
     let mut build = workspace.cargo(&["build", "--profile", profile]);
     build.args(PROGRAMS);
     shell::step(workspace, "building library and command line", &mut build)?;
-    drivers(workspace, profile)?;
 
     let name = format!("outrigger-{}-{}", version(), target());
     let folder = out.join(&name);

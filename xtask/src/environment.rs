@@ -34,11 +34,7 @@ pub(crate) fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
         .map(|path| workspace.path(path))
         .collect();
     let base = base_python()?;
-    let stamp = Stamp::new(
-        workspace.path(".venv/outrigger-environment"),
-        &requirements,
-        &base.version,
-    )?;
+    let stamp = Stamp::new(stamp(workspace), &requirements, &base.version)?;
     if stamp.is_current() && workspace.python().exists() {
         return Ok(());
     }
@@ -51,6 +47,11 @@ pub(crate) fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
         "PyTorch and what the tests need",
     )?;
     stamp.write()
+}
+
+/// The file that says what the environment was made of.
+pub(crate) fn stamp(workspace: &Workspace) -> PathBuf {
+    workspace.path(".venv/outrigger-environment")
 }
 
 /// Makes the environment that drives a browser, apart from the project's own: a change of one does not

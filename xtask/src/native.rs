@@ -13,14 +13,26 @@ use crate::setup;
 use crate::shell;
 use crate::workspace::Workspace;
 
-/// The library and the command line, for `cargo build`. With the same packages at each build, and with
+/// All programs and libraries that tests load or start, for `cargo build`. With the same packages at each build, and with
 /// `ffi` and `hooks` named for their default features, Cargo compiles nothing twice: these are then the
 /// features that the tests of the whole workspace are built with.
-pub(crate) const PROGRAMS: [&str; 4] = [
+pub(crate) const PROGRAMS: [&str; 8] = [
     "--package=outrigger",
     "--package=outrigger-cli",
     "--package=outrigger-ffi",
     "--package=outrigger-hooks",
+    "--package=outrigger-mutants",
+    "--package=outrigger-soak",
+    "--package=outrigger-driver-opencl",
+    "--package=outrigger-driver-cuda",
+];
+
+/// What is built for release, for the same reason all of it each time.
+const RELEASE: [&str; 4] = [
+    "--package=outrigger",
+    "--package=outrigger-driver-opencl",
+    "--package=outrigger-driver-cuda",
+    "--package=outrigger-library-driver",
 ];
 
 /// A driver, and what its programs need in their environment.
@@ -78,15 +90,31 @@ pub(crate) fn prepare(workspace: &Workspace) -> anyhow::Result<()> {
     shim(workspace, &compiler)
 }
 
-/// Builds `liboutrigger.so` for release.
+/// Builds `liboutrigger.so` and the drivers beside it for release.
 ///
 /// # Errors
-/// If it cannot be built.
+/// If they cannot be built.
 pub(crate) fn library(workspace: &Workspace) -> anyhow::Result<()> {
-    let mut build = workspace.cargo(&["build", "--release", "--package", "outrigger"]);
-    shell::step(workspace, "building liboutrigger.so", &mut build)?;
+    let mut build = workspace.cargo(&["build", "--release"]);
+    build.args(RELEASE);
+    shell::step(
+        workspace,
+        "building liboutrigger.so and drivers",
+        &mut build,
+    )?;
     let library = workspace.library_folder().join("liboutrigger.so");
     ensure!(library.is_file(), "{} was not built", library.display());
+    Ok(())
+}
+
+/// Builds all programs and libraries of the tests.
+///
+/// # Errors
+/// If they cannot be built.
+pub(crate) fn programs(workspace: &Workspace) -> anyhow::Result<()> {
+    let mut build = workspace.cargo(&["build"]);
+    build.args(PROGRAMS);
+    shell::step(workspace, "building library and command line", &mut build)?;
     Ok(())
 }
 
@@ -105,7 +133,7 @@ fn shim(workspace: &Workspace, compiler: &str) -> anyhow::Result<()> {
         &sources,
         (compiler, &library_folder),
     )?;
-    if stamp.is_current() && built_shim(&package)? {
+    if stamp.is_current() && !built_shim(workspace)?.is_empty() {
         return Ok(());
     }
     // In place and not through pip, which would compile everything anew each time.
@@ -120,10 +148,13 @@ fn shim(workspace: &Workspace, compiler: &str) -> anyhow::Result<()> {
     stamp.write()
 }
 
-/// True if the package holds a compiled shim, of whatever Python.
-fn built_shim(package: &Path) -> anyhow::Result<bool> {
-    let libraries = environment::files_below(&package.join("torch_outrigger"), &["so"])?;
-    Ok(!libraries.is_empty())
+/// The compiled shims that the package holds, of whatever Python.
+///
+/// # Errors
+/// If its folder cannot be read.
+pub(crate) fn built_shim(workspace: &Workspace) -> anyhow::Result<Vec<PathBuf>> {
+    let package = workspace.path("frameworks/torch/torch_outrigger");
+    environment::files_below(&package, &["so"])
 }
 
 /// What `--driver` and `--face` mean: a name or specification as it is, a library by its path, a folder
@@ -147,7 +178,7 @@ pub(crate) fn driver(
     }
     if driver.split('?').next() == Some("opencl") {
         // Found by its name, beside the library.
-        opencl_driver(workspace)?;
+        library(workspace)?;
         return DriverSpec::new(workspace, driver.to_owned());
     }
     let (path, options) = driver.split_once('?').map_or((driver, None), |(path, o)| {
@@ -165,32 +196,6 @@ pub(crate) fn driver(
     };
     let options = options.map_or(String::new(), |options| format!("?{options}"));
     DriverSpec::new(workspace, format!("{}{options}", library.display()))
-}
-
-/// Builds the driver for OpenCL; its path.
-///
-/// # Errors
-/// If it cannot be built.
-pub(crate) fn opencl_driver(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let mut build = workspace.cargo(&["build", "--release", "--package=outrigger-driver-opencl"]);
-    shell::step(workspace, "building the driver for OpenCL", &mut build)?;
-    Ok(workspace.library_folder().join("liboutrigger_opencl.so"))
-}
-
-/// Builds the driver with an operator library; its path.
-///
-/// # Errors
-/// If it cannot be built.
-pub(crate) fn library_driver(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let mut build = workspace.cargo(&["build", "--release", "--package=outrigger-library-driver"]);
-    shell::step(
-        workspace,
-        "building the driver with an operator library",
-        &mut build,
-    )?;
-    Ok(workspace
-        .library_folder()
-        .join("liboutrigger_library_driver.so"))
 }
 
 /// Builds the driver in `folder` with its Makefile; the library that it makes.

@@ -43,6 +43,8 @@ pub(crate) enum Need {
     Clippy,
     /// The sources of std
     RustSource,
+    /// What runs the tests in Rust
+    Nextest,
     /// What finds OpenCL platforms
     OpenClLoader,
     /// An OpenCL platform that runs on every CPU
@@ -63,6 +65,8 @@ enum Source {
     Package(&'static str),
     /// A component of the Rust toolchain
     Component(&'static str),
+    /// A program of crates.io, which Cargo compiles: name and version
+    Program(&'static str),
 }
 
 impl Need {
@@ -83,6 +87,7 @@ impl Need {
             Self::Rustfmt => "rustfmt",
             Self::Clippy => "clippy",
             Self::RustSource => "the sources of Rust's std",
+            Self::Nextest => "cargo-nextest",
             Self::OpenClLoader => "libOpenCL.so.1",
             Self::OpenClPlatform => "PoCL",
         }
@@ -103,6 +108,7 @@ impl Need {
             Self::Rustfmt => Source::Component("rustfmt"),
             Self::Clippy => Source::Component("clippy"),
             Self::RustSource => Source::Component("rust-src"),
+            Self::Nextest => Source::Program("cargo-nextest@0.9.143"),
             Self::OpenClLoader => Source::Package("ocl-icd-libopencl1"),
             Self::OpenClPlatform => Source::Package("pocl-opencl-icd"),
         }
@@ -126,6 +132,7 @@ impl Need {
             Self::Rustfmt => succeeds(&mut workspace.cargo(&["fmt", "--version"])),
             Self::Clippy => succeeds(&mut workspace.cargo(&["clippy", "--version"])),
             Self::RustSource => rust_source(),
+            Self::Nextest => succeeds(&mut workspace.cargo(&["nextest", "--version"])),
             Self::OpenClLoader => has_library("libOpenCL.so.1"),
             Self::OpenClPlatform => Path::new("/etc/OpenCL/vendors/pocl.icd").is_file(),
         }
@@ -292,10 +299,12 @@ enum Plan {
 /// Installs what is missing where that needs no person, and else says what to run.
 fn plan(missing: &[Need], machine: &Machine) -> Plan {
     let (mut packages, mut components) = (BTreeSet::new(), BTreeSet::new());
+    let mut programs = BTreeSet::new();
     for need in missing {
         match need.source() {
             Source::Package(name) => packages.insert(name),
             Source::Component(name) => components.insert(name),
+            Source::Program(name) => programs.insert(name),
         };
     }
     let mut commands = Vec::new();
@@ -311,6 +320,9 @@ fn plan(missing: &[Need], machine: &Machine) -> Plan {
     }
     if !components.is_empty() {
         commands.push(words(&[], &["rustup", "component", "add"], &components));
+    }
+    if !programs.is_empty() {
+        commands.push(words(&[], &["cargo", "install", "--locked"], &programs));
     }
     let apt_may = machine.apt && matches!(machine.root, Root::Already | Root::Sudo);
     if (packages.is_empty() || apt_may) && (components.is_empty() || machine.rustup) {
@@ -408,6 +420,12 @@ mod tests {
             run(&[Need::Rustfmt, Need::Clippy], &machine),
             ["rustup component add clippy rustfmt"]
         );
+    }
+
+    #[test]
+    fn cargo_compiles_what_only_it_has() {
+        let commands = run(&[Need::Nextest], &OPEN);
+        assert_eq!(commands, ["cargo install --locked cargo-nextest@0.9.143"]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! a log, and shows the end of the log when a command fails. It decides nothing about outcomes.
 
 use std::fs;
-use std::io::{BufRead, BufReader, IsTerminal};
-use std::path::PathBuf;
+use std::io::{ErrorKind, IsTerminal, Read};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,6 +16,9 @@ use crate::workspace::Workspace;
 /// How many lines of a failed command are shown; all are in its log.
 const SHOWN_LINES: usize = 40;
 
+/// A package manager that says nothing for so long hangs: the largest package has two gigabytes.
+const QUIET: Duration = Duration::from_secs(900);
+
 /// What a finished command left.
 pub(crate) struct Finished {
     /// How it ended.
@@ -24,7 +27,7 @@ pub(crate) struct Finished {
     pub(crate) output: String,
     /// Wall-clock time.
     pub(crate) elapsed: Duration,
-    /// True if it was stopped because its time was up.
+    /// True if it was stopped because it had said nothing for too long.
     pub(crate) timed_out: bool,
     /// The file with `output`.
     pub(crate) log: PathBuf,
@@ -64,7 +67,8 @@ pub(crate) fn step(
     Ok(finished)
 }
 
-/// Runs `command` with a line that says `title`, for at most `limit`, and hands back how it ended.
+/// Runs `command` with a line that says `title` and hands back how it ended. It is stopped after `silence` without a
+/// line of output: how long the whole takes is a matter of the machine.
 ///
 /// # Errors
 /// If the command cannot be started or its log not written.
@@ -72,7 +76,7 @@ pub(crate) fn attempt(
     workspace: &Workspace,
     title: &str,
     command: &mut Command,
-    limit: Option<Duration>,
+    silence: Option<Duration>,
 ) -> anyhow::Result<Finished> {
     let line = StatusLine::start(title);
     let started = Instant::now();
@@ -86,12 +90,15 @@ pub(crate) fn attempt(
     // The command keeps the writing end of the pipe: let go of it, or reading never ends.
     command.stdout(Stdio::null()).stderr(Stdio::null());
 
-    let collected = Arc::new(Mutex::new(Vec::new()));
+    let collected = Arc::new(Mutex::new(Collected {
+        bytes: Vec::new(),
+        last: started,
+    }));
     let collector = std::thread::spawn({
         let (shown, collected) = (line.bar.clone(), Arc::clone(&collected));
-        move || collect(BufReader::new(reader), &shown, &collected)
+        move || collect(reader, &shown, &collected)
     });
-    let deadline = limit.map(|limit| started + limit);
+    let locked = || collected.lock().unwrap_or_else(PoisonError::into_inner);
     let mut timed_out = false;
     let status = loop {
         if let Some(status) = child
@@ -100,7 +107,7 @@ pub(crate) fn attempt(
         {
             break status;
         }
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        if silence.is_some_and(|silence| locked().last.elapsed() >= silence) {
             timed_out = true;
             child.kill().context("the command cannot be stopped")?;
         }
@@ -108,17 +115,13 @@ pub(crate) fn attempt(
     };
     if timed_out {
         // A process that the command started may live on and hold the pipe: take what is there.
-        collected
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend(b"\nstopped: its time was up\n");
+        let silence = silence.unwrap_or_default().as_secs();
+        let stopped = format!("\nstopped: it said nothing for {silence} s\n");
+        locked().bytes.extend(stopped.bytes());
     } else if collector.join().is_err() {
         bail!("the output of {title} could not be read");
     }
-    let output = {
-        let bytes = collected.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
+    let output = String::from_utf8_lossy(&locked().bytes).into_owned();
     let log = write_log(workspace, title, &output)?;
     let finished = Finished {
         status,
@@ -131,7 +134,7 @@ pub(crate) fn attempt(
     Ok(finished)
 }
 
-/// Runs a command that may fail for reasons of the network, for at most 15 minutes.
+/// Runs a command that may fail for reasons of the network.
 ///
 /// # Errors
 /// If it fails; the message is the one line of its output that says why.
@@ -140,7 +143,7 @@ pub(crate) fn fetch(
     title: &str,
     command: &mut Command,
 ) -> anyhow::Result<()> {
-    let finished = attempt(workspace, title, command, Some(Duration::from_secs(900)))?;
+    let finished = attempt(workspace, title, command, Some(QUIET))?;
     if !finished.success() {
         bail!("{title} failed: {}", reason(&finished.output));
     }
@@ -161,24 +164,49 @@ pub(crate) fn reason(output: &str) -> &str {
         .unwrap_or("it said nothing")
 }
 
-/// Reads all lines into `collected`, and shows each on the status line.
-fn collect(mut reader: impl BufRead, shown: &ProgressBar, collected: &Mutex<Vec<u8>>) {
-    let mut line = Vec::new();
-    while reader
-        .read_until(b'\n', &mut line)
-        .is_ok_and(|count| count > 0)
-    {
-        let text = String::from_utf8_lossy(&line);
-        shown.set_message(text.trim().chars().take(90).collect::<String>());
-        collected
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .extend_from_slice(&line);
-        line.clear();
+/// What a command has said, and when it did so last.
+struct Collected {
+    bytes: Vec<u8>,
+    last: Instant,
+}
+
+/// Reads everything into `collected`, and shows the last line on the status line. A test runner prints a dot
+/// for each test, without an end of the line: that counts as output too.
+fn collect(mut reader: impl Read, shown: &ProgressBar, collected: &Mutex<Collected>) {
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = reader.read(&mut buffer) {
+        let mut collected = collected.lock().unwrap_or_else(PoisonError::into_inner);
+        collected.bytes.extend_from_slice(&buffer[..count]);
+        collected.last = Instant::now();
+        let text = String::from_utf8_lossy(&buffer[..count]);
+        if let Some(line) = text.lines().rfind(|line| !line.trim().is_empty()) {
+            shown.set_message(line.trim().chars().take(90).collect::<String>());
+        }
     }
 }
 
-fn write_log(workspace: &Workspace, title: &str, output: &str) -> anyhow::Result<PathBuf> {
+/// Removes a report of an earlier run: it must not be taken for that of the next one.
+///
+/// # Errors
+/// If it is there and cannot be removed.
+pub(crate) fn forget(report: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(report) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("{} cannot be removed", report.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes what a chore has to tell and nobody reads where all is well.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn write_log(
+    workspace: &Workspace,
+    title: &str,
+    output: &str,
+) -> anyhow::Result<PathBuf> {
     let folder = workspace.target("xtask");
     fs::create_dir_all(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
     let name: String = title

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 
-use crate::native::PROGRAMS;
+use crate::native;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -54,9 +54,7 @@ pub(crate) fn soak(
     seed: Option<u64>,
     faults: bool,
 ) -> anyhow::Result<bool> {
-    let mut build = workspace.cargo(&["build", "--package=outrigger-soak"]);
-    build.args(PROGRAMS);
-    shell::step(workspace, "building the soak", &mut build)?;
+    native::programs(workspace)?;
     let seed = seed.unwrap_or_else(some_seed);
     println!("soak: seed {seed}");
     let without_faults = (!faults).then_some("--no-faults");

@@ -1,28 +1,31 @@
 //! `cargo xtask test`: runs the jobs of the chosen suites and adds up their results. A job that cannot
-//! run at all counts as one failure, never as nothing.
+//! run at all counts as one failure, never as nothing. One that has passed on the same is not run again.
 
 mod conformance;
 mod counts;
 mod jobs;
 mod mutants;
 mod python;
+mod repeat;
 mod results;
 mod rust;
 mod sanitizers;
+mod seed;
 mod summary;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::Args;
 
 use crate::environment;
 use crate::fuzz;
 use crate::hosts;
-use crate::native::{self, DriverSpec, PROGRAMS};
+use crate::native::{self, DriverSpec};
 use crate::setup;
 use crate::shell;
 use crate::soak;
@@ -30,6 +33,7 @@ use crate::workspace::Workspace;
 use counts::Counts;
 use jobs::{C_DRIVER, Job, LIBRARY_DRIVER, OPENCL_DRIVER, SECOND_DRIVER, Shard, Suite, Work};
 use results::Results;
+use seed::Seed;
 use summary::{Row, Summary};
 
 /// Which suites to run.
@@ -43,12 +47,18 @@ pub(crate) struct Options {
     /// Run one of several parts, which all take about the same time
     #[arg(long, value_name = "K/N")]
     shard: Option<Shard>,
-    /// Leave out jobs that have passed with the same sources
+    /// Chooses the jobs that take turns and the tests that are drawn; by default it follows from the commit
     #[arg(long)]
-    resume: bool,
+    seed: Option<u64>,
+    /// Run jobs again that have passed on the same
+    #[arg(long)]
+    again: bool,
+    /// Instead of jobs, run the tests with a name so often, beside two busy loops
+    #[arg(long, num_args = 2, value_names = ["N", "NAME"])]
+    repeat: Option<Vec<String>>,
 }
 
-/// A job takes minutes; one that takes this long hangs.
+/// A program that says nothing for so long hangs.
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// So many narrow jobs run at a time.
@@ -61,8 +71,10 @@ const LANES: usize = 2;
 /// failing test.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
-    let everything = jobs::of(&options.suites, true);
-    let mut chosen = jobs::of(&options.suites, options.all);
+    let seed = options.seed.unwrap_or_else(|| Seed::of_commit(workspace).0);
+    let seed = Seed(seed);
+    let everything = jobs::of(&options.suites, true, seed);
+    let mut chosen = jobs::of(&options.suites, options.all, seed);
     ensure!(!chosen.is_empty(), "these suites run with --all only");
     let left_out = everything.iter().filter(|job| !chosen.contains(job));
     let left_out = left_out.map(|job| job.name).collect();
@@ -70,20 +82,27 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         chosen = shard.part(&chosen);
     }
     setup::ensure(workspace, &jobs::needs(&chosen))?;
-    // Without git nothing can be kept, which only matters to who wants to go on later.
-    let results = match Results::of_now(workspace) {
-        Ok(results) => Some(results),
-        Err(error) if options.resume => return Err(error.context("--resume")),
-        Err(_) => None,
-    };
     let run = Run {
         workspace,
-        results,
-        resume: options.resume,
+        seed,
+        // Without git nothing can be kept.
+        results: Results::of_now(workspace).ok(),
+        again: options.again,
+        left: AtomicU32::new(chosen.iter().map(|job| job.seconds).sum()),
         environment: OnceLock::new(),
         shim: OnceLock::new(),
         command_line: OnceLock::new(),
+        release: OnceLock::new(),
     };
+    if let Some([count, name]) = options.repeat.as_deref() {
+        return repeat::run(
+            &run,
+            &chosen,
+            count.parse().context("--repeat N NAME")?,
+            name,
+        );
+    }
+    println!("{} jobs, seed {seed}", chosen.len());
     let rows = run.all(&chosen);
     let summary = Summary {
         rows: &rows,
@@ -106,11 +125,15 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
 /// A run of jobs, and what they share: each is made once, by who needs it first.
 struct Run<'a> {
     workspace: &'a Workspace,
+    seed: Seed,
     results: Option<Results>,
-    resume: bool,
+    again: bool,
+    /// About how many seconds the jobs take that are not done.
+    left: AtomicU32,
     environment: OnceLock<Result<(), String>>,
     shim: OnceLock<Result<(), String>>,
     command_line: OnceLock<Result<(), String>>,
+    release: OnceLock<Result<(), String>>,
 }
 
 impl Run<'_> {
@@ -119,10 +142,9 @@ impl Run<'_> {
         std::thread::scope(|scope| {
             // It fetches and compiles for Python while the first jobs compile Rust. Who needs it waits for
             // it, and hears how it went.
-            let open = || jobs.iter().filter(|job| self.earlier(job).is_none());
-            if open().any(|job| job.suite.needs_shim()) {
+            if jobs.iter().any(|job| job.suite.needs_shim()) {
                 scope.spawn(|| self.shim().ok());
-            } else if open().any(|job| job.suite.needs_environment()) {
+            } else if jobs.iter().any(|job| job.suite.needs_environment()) {
                 scope.spawn(|| self.environment().ok());
             }
             let groups = jobs.chunk_by(|one, other| one.narrow && other.narrow);
@@ -155,98 +177,120 @@ impl Run<'_> {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// What the job counted in an earlier run, and its seconds, if that is to be taken for this one's.
-    fn earlier(&self, job: &Job) -> Option<(Counts, f64)> {
-        let results = self.results.as_ref().filter(|_| self.resume);
-        results.and_then(|results| results.find(job))
-    }
-
-    /// Runs one job; if it cannot run, says why and counts a failure.
+    /// Makes what a job needs and runs it, unless it has passed on the same; if it cannot run, says why and counts a failure.
     fn row(&self, job: &Job) -> Row {
-        if let Some((counts, seconds)) = self.earlier(job) {
-            return Row {
-                name: job.name,
-                counts,
-                seconds,
-                earlier: true,
-            };
-        }
         let started = Instant::now();
-        let counts = self.perform(job).unwrap_or_else(|error| {
-            eprintln!("error: {}: {error:#}", job.name);
-            Counts::single(false)
+        let outcome = self.prepare(job).and_then(|made| {
+            let results = self.results.as_ref();
+            let kept = results.map(|results| (results, results.fingerprint(job, &made)));
+            if let Some((results, fingerprint)) = kept.as_ref().filter(|_| !self.again)
+                && let Some((counts, seconds)) = results.find(job, fingerprint)
+            {
+                return Ok((counts, seconds, true));
+            }
+            let counts = self.perform(job)?;
+            let seconds = started.elapsed().as_secs_f64();
+            if let Some((results, fingerprint)) = kept {
+                results.keep(job, &fingerprint, &counts, seconds)?;
+            }
+            Ok((counts, seconds, false))
         });
-        let seconds = started.elapsed().as_secs_f64();
-        if let Some(results) = &self.results
-            && let Err(error) = results.keep(job, &counts, seconds)
-        {
-            eprintln!("error: the result of {} is not kept: {error:#}", job.name);
-        }
+        let (counts, seconds, earlier) = outcome.unwrap_or_else(|error| {
+            eprintln!("error: {}: {error:#}", job.name);
+            (
+                Counts::single(false),
+                started.elapsed().as_secs_f64(),
+                false,
+            )
+        });
+        let before = self.left.fetch_sub(job.seconds, Ordering::Relaxed);
+        let minutes = (before - job.seconds).div_ceil(60);
+        eprintln!(
+            "     > {}: {} failed; about {minutes} minutes left",
+            job.name, counts.failed
+        );
         Row {
             name: job.name,
             counts,
             seconds,
-            earlier: false,
+            earlier,
         }
+    }
+
+    /// Makes what a job runs on; the files of it that decide about the outcome.
+    fn prepare(&self, job: &Job) -> anyhow::Result<Vec<PathBuf>> {
+        let mut made = Vec::new();
+        if job.suite.needs_shim() {
+            self.shim()?;
+            made.push(self.workspace.library_folder().join("liboutrigger.so"));
+            made.extend(native::built_shim(self.workspace)?);
+        } else if job.suite.needs_environment() {
+            self.environment()?;
+        }
+        if matches!(job.suite, Suite::Conformance | Suite::Pages) {
+            self.command_line()?;
+            made.push(self.workspace.target("debug/outrigger"));
+        }
+        if let Some(driver) = job.driver() {
+            let driver = self.driver(driver)?;
+            let library = driver.text.split('?').next().unwrap_or_default();
+            made.push(library.into());
+        }
+        if job.suite.needs_environment() {
+            made.push(environment::stamp(self.workspace));
+        }
+        Ok(made)
     }
 
     fn perform(&self, job: &Job) -> anyhow::Result<Counts> {
         let (workspace, name) = (self.workspace, job.name);
         match job.work {
-            Work::Check(arguments) => {
-                if job.suite.needs_environment() {
-                    self.environment()?;
-                }
-                self.check(name, arguments)
+            Work::Check(arguments) => self.check(name, arguments),
+            Work::Rust => {
+                self.release()?;
+                rust::suite(workspace)
             }
-            Work::Rust => rust::suite(workspace, LIMIT),
             Work::Conformance { driver, filters } => {
-                self.command_line()?;
                 let driver = self.driver(driver)?;
                 let filters: Vec<&str> = filters.iter().flat_map(|one| ["--filter", one]).collect();
                 conformance::suite(workspace, name, &driver, &filters)
             }
-            Work::Mutants => mutants::suite(workspace),
-            Work::Sanitizer(sanitizer) => sanitizer.suite(workspace, name),
+            Work::Mutants { in_part } => {
+                let turn = in_part.then(|| self.seed.pick("mutants", mutants::TURNS));
+                mutants::suite(workspace, turn)
+            }
+            Work::Sanitizer {
+                sanitizer,
+                packages,
+            } => sanitizer.suite(workspace, name, packages),
             Work::Sweep {
                 driver,
                 device,
                 dtypes,
                 samples,
             } => {
-                self.shim()?;
-                python::sweep(
-                    workspace,
-                    name,
-                    &self.driver(driver)?,
-                    device,
-                    dtypes,
-                    samples,
-                )
+                let driver = self.driver(driver)?;
+                python::sweep(workspace, name, &driver, device, dtypes, samples)
             }
             Work::Torch {
                 driver,
                 device,
-                files,
+                options,
+                in_part,
             } => {
-                self.shim()?;
-                python::torch(workspace, name, &self.driver(driver)?, device, files)
+                let drawn = format!("--of-driver={}", self.seed);
+                let drawn = in_part.then_some(drawn.as_str());
+                let options: Vec<&str> = options.iter().copied().chain(drawn).collect();
+                python::torch(workspace, name, &self.driver(driver)?, device, &options)
             }
             Work::Hosts => Ok(counted(hosts::run(workspace)?)),
             Work::Fuzz { seconds } => Ok(counted(fuzz::suite(workspace, seconds.into())?)),
             Work::Soak { seconds } => {
                 Ok(Counts::single(soak::soak(workspace, seconds, None, true)?))
             }
-            Work::Pages => {
-                self.command_line()?;
-                python::pages(workspace)
-            }
-            Work::Wheels { others } => {
-                self.shim()?;
-                python::wheels(workspace, name, others)
-            }
+            Work::Pages => python::pages(workspace),
+            Work::Wheels { others } => python::wheels(workspace, name, others),
             Work::Demo { driver, device } => {
-                self.shim()?;
                 let driver = self.driver(driver)?;
                 let arguments = [
                     "xtask",
@@ -276,10 +320,8 @@ impl Run<'_> {
         let (path, options) = driver.split_once('?').unwrap_or((driver, ""));
         let built = match path {
             C_DRIVER => self.workspace.path(path).display().to_string(),
-            LIBRARY_DRIVER => native::library_driver(self.workspace)?
-                .display()
-                .to_string(),
-            OPENCL_DRIVER => native::opencl_driver(self.workspace)?.display().to_string(),
+            LIBRARY_DRIVER => self.released("liboutrigger_library_driver.so")?,
+            OPENCL_DRIVER => self.released("liboutrigger_opencl.so")?,
             SECOND_DRIVER => conformance::second_driver(self.workspace)?
                 .display()
                 .to_string(),
@@ -296,21 +338,26 @@ impl Run<'_> {
     /// What PyTorch loads.
     fn shim(&self) -> anyhow::Result<()> {
         self.environment()?;
+        self.release()?;
         once(&self.shim, || native::prepare(self.workspace))
+    }
+
+    /// The library and the drivers in Rust as they are shipped, by one command: apart they have dependencies with
+    /// different features, and are compiled twice.
+    fn release(&self) -> anyhow::Result<()> {
+        once(&self.release, || native::library(self.workspace))
+    }
+
+    /// A library of the release build.
+    fn released(&self, name: &str) -> anyhow::Result<String> {
+        self.release()?;
+        let library = self.workspace.library_folder().join(name);
+        Ok(library.display().to_string())
     }
 
     /// The command `outrigger`.
     fn command_line(&self) -> anyhow::Result<()> {
-        once(&self.command_line, || {
-            let mut build = self.workspace.cargo(&["build"]);
-            build.args(PROGRAMS);
-            shell::step(
-                self.workspace,
-                "building library and command line",
-                &mut build,
-            )?;
-            Ok(())
-        })
+        once(&self.command_line, || native::programs(self.workspace))
     }
 }
 

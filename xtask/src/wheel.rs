@@ -10,7 +10,6 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::dist;
 use crate::environment::{self, Stamp};
 use crate::native::{self, DriverSpec};
 use crate::shell;
@@ -93,14 +92,8 @@ pub(crate) fn torch(
     out: &Path,
     others: &[String],
 ) -> anyhow::Result<PathBuf> {
-    prepare(workspace)?;
-    pack(workspace, out, others)
-}
-
-/// Builds what the wheel has of the project's torch.
-fn prepare(workspace: &Workspace) -> anyhow::Result<()> {
     native::prepare(workspace)?;
-    dist::drivers(workspace, "release")
+    pack(workspace, out, others)
 }
 
 /// [`torch`], of what has been built.
@@ -171,7 +164,7 @@ pub(crate) fn python(
     workspace: &Workspace,
     driver: Option<&DriverSpec>,
 ) -> anyhow::Result<Command> {
-    prepare(workspace)?;
+    native::prepare(workspace)?;
     let folder = workspace.target("xtask/installed");
     let python = folder.join("bin/python");
     let stamp = Stamp::new(folder.join("stamp"), &content(workspace)?, ())?;

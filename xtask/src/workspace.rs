@@ -72,24 +72,33 @@ impl Workspace {
     /// # Errors
     /// If git cannot be asked.
     pub(crate) fn files(&self) -> anyhow::Result<Vec<String>> {
+        let names = self.git(&[
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])?;
+        Ok(names.split_terminator('\0').map(str::to_owned).collect())
+    }
+
+    /// What git says when it is asked at the root.
+    ///
+    /// # Errors
+    /// If it cannot be asked, or knows no answer.
+    pub(crate) fn git(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = Command::new("git")
-            .args([
-                "ls-files",
-                "-z",
-                "--cached",
-                "--others",
-                "--exclude-standard",
-            ])
+            .args(arguments)
             .current_dir(&self.root)
             .output()
             .context("git could not be started: it says which files are sources")?;
         ensure!(
             output.status.success(),
-            "git ls-files failed: {}",
+            "git {} failed: {}",
+            arguments[0],
             String::from_utf8_lossy(&output.stderr)
         );
-        let names = String::from_utf8(output.stdout).context("a file name is not UTF-8")?;
-        Ok(names.split_terminator('\0').map(str::to_owned).collect())
+        String::from_utf8(output.stdout).context("git's answer is not UTF-8")
     }
 
     /// A Cargo command that runs at the root.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 
 import pytest
 
@@ -25,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Which device type is tested."""
     default = "mtia" if os.environ.get("OUTRIGGER_TORCH") == "mtia" else "outrigger"
     parser.addoption("--device", choices=("outrigger", "mtia"), default=default, help="the torch device type to test")
+    parser.addoption("--of-driver", metavar="SEED", help="what depends on the driver, and a tenth of the rest, which the seed draws")
     parser.addoption("--sweep-dtype", default="float32", metavar="DTYPE", help="dtype of the sweep's samples")
     parser.addoption("--all-models", action="store_true", help="all models of test_models.py, on any driver")
     parser.addoption("--compile-share", metavar="K/N", help="a part of the operators that torch.compile is tested with")
@@ -36,13 +38,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # What another program has left in the cache must not decide which operators run on the CPU.
     os.environ.setdefault("OUTRIGGER_EAGER_COMPILE", "off")
     config.addinivalue_line("markers", "not_on_mtia(reason): what torch or a standard has for PrivateUse1 and not for MTIA")
+    config.addinivalue_line("markers", "of_driver: its result depends on what the driver has")
     config.addinivalue_line("markers", "of_the_accelerator: torch or a library chooses the device by itself")
     if config.getoption("--device") == "mtia":
         os.environ.setdefault("OUTRIGGER_TORCH", "mtia")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what the chosen device type has no interface for."""
+    """Leaves out what was not asked for, and what the chosen device type has no interface for."""
+    seed = config.getoption("--of-driver")
+    if seed is not None:
+        kept = [item for item in items if item.get_closest_marker("of_driver") or is_drawn(item, seed)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
     if is_second(config):
         skip = pytest.mark.skip(reason="torch has one accelerator in a process, and it is outrigger: a test of the accelerator")
         for item in items:
@@ -53,6 +61,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             marker = item.get_closest_marker("not_on_mtia")
             if marker is not None:
                 item.add_marker(pytest.mark.skip(reason=marker.args[0]))
+
+
+def is_drawn(item: pytest.Item, seed: str) -> bool:
+    """Whether a test belongs to the tenth of a seed, which is the same in every process."""
+    return zlib.crc32(f"{seed} {item.nodeid}".encode()) % 10 == 0
 
 
 @pytest.hookimpl(wrapper=True)

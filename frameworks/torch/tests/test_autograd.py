@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from support import same
 
+pytestmark = pytest.mark.of_driver
+
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 from support import ALL_DTYPES, FLOATING, INTEGRAL, same, sample
 
+pytestmark = pytest.mark.of_driver
+
 # How a layout is made from a contiguous tensor of shape (4, 6).
 LAYOUTS = {
     "contiguous": lambda t: t,

@@ -11,6 +11,8 @@ import sys
 import pytest
 import torch
 
+pytestmark = pytest.mark.of_driver
+
 LIBRARY = os.environ.get("OUTRIGGER_DRIVER", "").split("?")[0]
 
 NOT_ASKED = {

@@ -9,6 +9,8 @@ import torch
 from support import same
 from torch_outrigger import _C
 
+pytestmark = pytest.mark.of_driver
+
 CL_QUEUE_CONTEXT, CL_QUEUE_DEVICE = 0x1090, 0x1091
 
 

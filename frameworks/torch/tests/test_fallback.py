@@ -10,6 +10,8 @@ import torch_outrigger
 from support import same, sample
 from torch_outrigger import _C
 
+pytestmark = pytest.mark.of_driver
+
 # No driver has kernels for these; each exercises another kind of result.
 CASES = {
     "mode": lambda t: torch.mode(t, dim=0),

@@ -8,6 +8,8 @@ import torch_outrigger
 from support import run_python
 from torch_outrigger import graphs
 
+pytestmark = pytest.mark.of_driver
+
 DRAWS = {
     "rand": lambda d, g: torch.rand(1000, device=d, generator=g),
     "randn": lambda d, g: torch.randn(1001, device=d, generator=g),

@@ -12,6 +12,8 @@ from support import sample, same
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_outrigger import graphs
 
+pytestmark = pytest.mark.of_driver
+
 
 def capture(body):
     """A graph of what `body` does, and what it returns."""

@@ -9,6 +9,8 @@ import torch
 from support import same
 from torch_outrigger import graphs
 
+pytestmark = pytest.mark.of_driver
+
 
 @pytest.fixture(params=["ours", "torch"])
 def make(request, device_type):

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.of_driver
+
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:

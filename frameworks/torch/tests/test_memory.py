@@ -10,6 +10,8 @@ import torch
 from support import run_python, same
 from torch_outrigger import graphs
 
+pytestmark = pytest.mark.of_driver
+
 MIB = 2**20
 
 

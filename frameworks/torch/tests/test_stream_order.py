@@ -10,6 +10,8 @@ import pytest
 import torch
 from support import same
 
+pytestmark = pytest.mark.of_driver
+
 SIZE = 4096
 
 

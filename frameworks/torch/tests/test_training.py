@@ -10,6 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+pytestmark = pytest.mark.of_driver
+
 OPTIMIZERS = {
     "sgd": lambda p, **o: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3, **o),
     "adam": lambda p, **o: torch.optim.Adam(p, lr=0.01, **o),

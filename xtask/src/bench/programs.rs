@@ -102,7 +102,7 @@ pub(super) fn prepare(
         ]);
     }
     if of_driver {
-        native::opencl_driver(workspace)?;
+        native::library(workspace)?;
         let program = builder.driver();
         let over = |opencl| Ok(builder.over_driver(opencl?));
         entries.extend([

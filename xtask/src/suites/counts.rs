@@ -1,17 +1,16 @@
-//! The counts of a suite, read from the output of the programs that run its tests. A skipped test keeps
-//! its reason, and is never counted as passed.
+//! The counts of a suite, read from the report in JUnit's format that nextest, pytest and the conformance suite write. A
+//! skipped test keeps its reason, and is never counted as passed.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 use anyhow::Context;
+use quick_junit::{Report, TestCase, TestCaseStatus};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 /// How many tests were skipped, by the reason that they gave.
 pub(super) type Skips = BTreeMap<String, u64>;
-
-/// How a test of the conformance suite fails.
-const FAILURES: [&str; 5] = ["fail", "crash", "timeout", "device-lost", "xpass"];
 
 /// What a suite counted.
 #[derive(Clone, Default, Serialize, Deserialize)]
@@ -39,7 +38,7 @@ impl Counts {
         self.failed += other.failed;
         self.failures.extend(other.failures);
         for (reason, count) in other.skipped {
-            self.skip(&reason, count);
+            *self.skipped.entry(reason).or_default() += count;
         }
     }
 
@@ -48,144 +47,65 @@ impl Counts {
         self.skipped.values().sum()
     }
 
-    /// Counts tests that were skipped for `reason`.
-    fn skip(&mut self, reason: &str, count: u64) {
-        if count > 0 {
-            *self.skipped.entry(reason.to_owned()).or_default() += count;
-        }
+    /// Reads the report that a program has written.
+    ///
+    /// # Errors
+    /// If there is none, or it is no report.
+    pub(super) fn of_file(report: &Path) -> anyhow::Result<Self> {
+        let shown = report.display();
+        let text =
+            fs::read_to_string(report).with_context(|| format!("{shown} was not written"))?;
+        Self::of_junit(&text).with_context(|| format!("{shown} is no report"))
     }
 
-    /// Reads the output of libtest. A passing test that printed `skipped: REASON` is a skipped one.
-    pub(super) fn of_libtest(output: &str) -> Self {
+    fn of_junit(report: &str) -> anyhow::Result<Self> {
+        let report = Report::deserialize_from_str(report)?;
         let mut counts = Self::default();
-        let (mut ignored, mut explained, mut skipped_themselves) = (0, 0, 0);
-        for line in output.lines() {
-            if let Some(result) = line.strip_prefix("test result: ") {
-                counts.passed += number_before(result, " passed");
-                counts.failed += number_before(result, " failed");
-                ignored += number_before(result, " ignored");
-            } else if let Some(reason) = line.strip_prefix("skipped: ") {
-                counts.skip(reason, 1);
-                skipped_themselves += 1;
-            } else if line.starts_with("test ")
-                && let Some((_, reason)) = line.split_once(" ... ignored, ")
-            {
-                counts.skip(reason, 1);
-                explained += 1;
-            } else if let Some(name) = line
-                .strip_prefix("test ")
-                .and_then(|line| line.strip_suffix(" ... FAILED"))
-            {
-                counts.failures.push(name.to_owned());
-            }
+        for case in report
+            .test_suites
+            .iter()
+            .flat_map(|suite| &suite.test_cases)
+        {
+            counts.count(case);
         }
-        counts.skip("ignored", ignored.saturating_sub(explained));
-        counts.passed = counts.passed.saturating_sub(skipped_themselves);
-        counts
-    }
-
-    /// Reads the report in XML that pytest wrote.
-    pub(super) fn of_junit(report: &str) -> anyhow::Result<Self> {
-        let (_, totals) = report
-            .split_once("<testsuite ")
-            .context("it is no report of pytest")?;
-        let total = |name: &str| -> anyhow::Result<u64> {
-            let value = attribute(totals, name)
-                .with_context(|| format!("pytest's report has no {name}"))?;
-            Ok(value.parse()?)
-        };
-        let (failed, skipped) = (total("failures")? + total("errors")?, total("skipped")?);
-        let mut counts = Self {
-            passed: total("tests")?.saturating_sub(failed + skipped),
-            failed,
-            ..Self::default()
-        };
-        for element in totals.split("<testcase").skip(1) {
-            let problem = ["<failure ", "<error "]
-                .iter()
-                .find_map(|tag| element.split_once(tag));
-            if let Some((_, problem)) = problem {
-                let name = |key| attribute(element, key).unwrap_or_default();
-                let message = plain(attribute(problem, "message").unwrap_or_default());
-                let test = plain(&format!("{}::{}", name(" classname"), name(" name")));
-                counts.failures.push(format!("{test}: {message}"));
-            }
-        }
-        for element in totals.split("<skipped ").skip(1) {
-            let reason = attribute(element, "message").unwrap_or_default();
-            let reason = match attribute(element, "type") {
-                Some("pytest.xfail") => format!("fails as expected: {}", plain(reason)),
-                _ => plain(reason),
-            };
-            counts.skip(&reason, 1);
-        }
-        let unexplained = skipped.saturating_sub(counts.all_skipped());
-        counts.skip("no reason given", unexplained);
         Ok(counts)
     }
 
-    /// Reads the report in JSON of the conformance suite.
-    pub(super) fn of_conformance(report: &str) -> anyhow::Result<Self> {
-        let report: Value = serde_json::from_str(report)?;
-        let total = |names: &[&str]| -> u64 {
-            let counts = names.iter().map(|name| report["totals"][name].as_u64());
-            counts.map(Option::unwrap_or_default).sum()
-        };
-        let mut counts = Self {
-            passed: total(&["pass"]),
-            failed: total(&FAILURES),
-            ..Self::default()
-        };
-        for sealed in report["records"].as_array().into_iter().flatten() {
-            let record = &sealed["record"];
-            match record["status"].as_str() {
-                Some("unsupported") => {
-                    let missing = record["missing"].as_array().into_iter().flatten();
-                    let missing: Vec<&str> = missing.filter_map(Value::as_str).collect();
-                    counts.skip(&format!("not declared: {}", missing.join(" and ")), 1);
+    fn count(&mut self, case: &TestCase) {
+        match &case.status {
+            TestCaseStatus::Success { .. } => match skipped_itself(case) {
+                Some(reason) => self.skip(reason),
+                None => self.passed += 1,
+            },
+            TestCaseStatus::NonSuccess { message, .. } => {
+                self.failed += 1;
+                let name = |part: Option<&str>| part.unwrap_or_default().to_owned();
+                let of = name(case.classname.as_deref());
+                let message = name(message.as_deref());
+                self.failures
+                    .push(format!("{of}::{}: {message}", case.name.as_str()));
+            }
+            TestCaseStatus::Skipped { message, ty, .. } => {
+                let reason = message.as_deref().unwrap_or("no reason given");
+                match ty.as_deref() {
+                    Some("pytest.xfail") => self.skip(&format!("fails as expected: {reason}")),
+                    _ => self.skip(reason),
                 }
-                Some(status @ ("xfail" | "waived")) => counts.skip(status, 1),
-                Some(status) if FAILURES.contains(&status) => {
-                    let id = record["id"].as_str().unwrap_or_default();
-                    let message = record["failure"]["message"].as_str();
-                    let message = message.unwrap_or_default();
-                    counts.failures.push(format!("{id}: {status} {message}"));
-                }
-                _ => {}
             }
         }
-        let skipped = total(&["unsupported", "xfail", "waived"]);
-        let unexplained = skipped.saturating_sub(counts.all_skipped());
-        counts.skip("no reason given", unexplained);
-        Ok(counts)
+    }
+
+    fn skip(&mut self, reason: &str) {
+        *self.skipped.entry(reason.trim().to_owned()).or_default() += 1;
     }
 }
 
-/// The number right before `word`, or 0.
-fn number_before(text: &str, word: &str) -> u64 {
-    text.split(word)
-        .next()
-        .and_then(|before| before.rsplit(|c: char| !c.is_ascii_digit()).next())
-        .and_then(|digits| digits.parse().ok())
-        .unwrap_or(0)
-}
-
-/// The value of an attribute of the element that `xml` begins within.
-fn attribute<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
-    let element = xml.split('>').next()?;
-    let (_, value) = element.split_once(&format!("{name}=\""))?;
-    value.split('"').next()
-}
-
-/// Text of an attribute as a person reads it, on one line.
-fn plain(text: &str) -> String {
-    let replaced = text
-        .replace("&#10;", " ")
-        .replace("&lt;", "<")
-        .replace("&gt;", ">")
-        .replace("&quot;", "\"")
-        .replace("&amp;", "&");
-    replaced.trim().to_owned()
+/// The reason that a test in Rust printed: libtest knows no test that skips itself.
+fn skipped_itself(case: &TestCase) -> Option<&str> {
+    let output = case.system_out.as_deref()?;
+    output
+        .lines()
+        .find_map(|line| line.strip_prefix("skipped: "))
 }
 
 #[cfg(test)]
@@ -198,75 +118,46 @@ mod tests {
     }
 
     #[test]
-    fn results_of_libtest_are_added_up() {
-        let output = "\
-test parent ... ok
-test child ... ignored, a child of `parent`
-test other ... ignored
-test result: ok. 12 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out
-test third ... FAILED
----- needs_a_gpu stdout ----
+    fn reports_of_nextest_are_read() -> anyhow::Result<()> {
+        let report = r#"<?xml version="1.0" encoding="UTF-8"?><testsuites name="nextest-run" tests="3" failures="1" errors="0">
+            <testsuite name="outrigger-ops" tests="3" disabled="0" errors="0" failures="1">
+            <testcase name="a" classname="outrigger-ops"><system-out>running 1 test</system-out></testcase>
+            <testcase name="b" classname="outrigger-ops"><system-out>running 1 test
 skipped: no GPU
-test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
-";
-        let counts = Counts::of_libtest(output);
-        assert_eq!((counts.passed, counts.failed), (14, 2));
-        assert_eq!(counts.failures, ["third"]);
-        assert_eq!(
-            skips(&counts),
-            [("a child of `parent`", 1), ("ignored", 1), ("no GPU", 1)]
-        );
-    }
-
-    #[test]
-    fn reasons_of_pytest_are_kept() -> anyhow::Result<()> {
-        let report = r#"<?xml version="1.0"?><testsuites><testsuite name="pytest" errors="1"
-            failures="1" skipped="4" tests="9"><testcase name="a"><skipped type="pytest.skip"
-            message="tests &quot;x&quot; &amp; y">file.py:3: tests</skipped></testcase><testcase
-            name="b"><skipped type="pytest.skip" message="tests &quot;x&quot; &amp; y"/></testcase>
-            <testcase name="c"><skipped type="pytest.xfail" message="no > here"/></testcase>
-            <testcase classname="tests.x" name="d[1]"><failure message="assert 1 &lt; 0">text</failure></testcase>"#;
-        let counts = Counts::of_junit(&report.replace("no > here", "no &gt; here"))?;
-        assert_eq!((counts.passed, counts.failed), (3, 2));
-        assert_eq!(counts.failures, ["tests.x::d[1]: assert 1 < 0"]);
-        assert_eq!(
-            skips(&counts),
-            [
-                ("fails as expected: no > here", 1),
-                ("no reason given", 1),
-                ("tests \"x\" & y", 2)
-            ]
-        );
+test b ... ok</system-out></testcase>
+            <testcase name="c" classname="outrigger-ops"><failure message="1 is not 2" type="test failure">text</failure></testcase>
+            </testsuite></testsuites>"#;
+        let counts = Counts::of_junit(report)?;
+        assert_eq!((counts.passed, counts.failed), (1, 1));
+        assert_eq!(counts.failures, ["outrigger-ops::c: 1 is not 2"]);
+        assert_eq!(skips(&counts), [("no GPU", 1)]);
         Ok(())
     }
 
     #[test]
-    fn what_conformance_did_not_judge_is_not_counted_as_passed() -> anyhow::Result<()> {
-        let report = r#"{"totals": {"pass": 5, "fail": 1, "crash": 2, "timeout": 0, "device-lost": 1,
-            "unsupported": 3, "xfail": 1, "xpass": 1, "waived": 1}, "records": [
-            {"record": {"status": "pass", "missing": []}},
-            {"record": {"status": "unsupported", "missing": ["ipc", "peer"]}},
-            {"record": {"status": "unsupported", "missing": ["ipc"]}},
-            {"record": {"status": "unsupported", "missing": ["ipc"]}},
-            {"record": {"status": "waived", "missing": []}},
-            {"record": {"status": "fail", "id": "ops.add", "failure": {"message": "1 is not 2"}}}]}"#;
-        let counts = Counts::of_conformance(report)?;
-        assert_eq!((counts.passed, counts.failed), (5, 5));
-        assert_eq!(counts.failures, ["ops.add: fail 1 is not 2"]);
+    fn reports_of_pytest_are_read() -> anyhow::Result<()> {
+        let report = r#"<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite name="pytest" errors="1"
+            failures="1" skipped="3" tests="6" time="1.5" timestamp="2026-01-02T03:04:05.678901+00:00" hostname="here">
+            <testcase classname="x" name="a" time="0.1"><skipped type="pytest.skip" message="tests &quot;x&quot; &amp; y">f.py:3: tests</skipped></testcase>
+            <testcase classname="x" name="b" time="0.1"><skipped type="pytest.skip" message="tests &quot;x&quot; &amp; y"/></testcase>
+            <testcase classname="x" name="c" time="0.1"><skipped type="pytest.xfail" message="no &gt; here"/></testcase>
+            <testcase classname="tests.x" name="d[1]" time="0.1"><failure message="assert 1 &lt; 0">text</failure></testcase>
+            <testcase classname="tests.x" name="e" time="0.1"><error message="failed on setup">text</error></testcase>
+            <testcase classname="x" name="f" time="0.1"/></testsuite></testsuites>"#;
+        let counts = Counts::of_junit(report)?;
+        assert_eq!((counts.passed, counts.failed), (1, 2));
         assert_eq!(
-            skips(&counts),
-            [
-                ("no reason given", 1),
-                ("not declared: ipc", 2),
-                ("not declared: ipc and peer", 1),
-                ("waived", 1)
-            ]
+            counts.failures,
+            ["tests.x::d[1]: assert 1 < 0", "tests.x::e: failed on setup"]
         );
+        let expected = [("fails as expected: no > here", 1), ("tests \"x\" & y", 2)];
+        assert_eq!(skips(&counts), expected);
         Ok(())
     }
 
     #[test]
     fn what_is_no_report_is_an_error() {
         assert!(Counts::of_junit("").is_err());
+        assert!(Counts::of_file(Path::new("/nowhere/report.xml")).is_err());
     }
 }

@@ -1,12 +1,13 @@
-//! The jobs of a test run: which jobs exist, what they need from the machine, which run has which jobs,
-//! and how jobs are distributed over the parts of a run. This module runs nothing.
+//! The jobs of a test run: which jobs exist, what they need from the machine and read of the repository, which run has which
+//! jobs, and how jobs are distributed over the parts of a run. This module runs nothing.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use clap::ValueEnum;
 
-use super::sanitizers::Sanitizer;
+use super::sanitizers::{LOWER, Sanitizer, UPPER};
+use super::seed::Seed;
 use crate::setup::Need;
 
 /// A suite of tests.
@@ -24,6 +25,8 @@ pub(super) enum Suite {
     Abi,
     /// Everything in Rust, with hosts in C and C++
     Rust,
+    /// The examples in the documentation of the crates
+    Doc,
     /// The conformance suite on every driver that needs no hardware
     Conformance,
     /// The conformance suite on drivers that are wrong on purpose: each must be caught
@@ -37,7 +40,7 @@ pub(super) enum Suite {
     Torch,
     /// The archive for C and C++ hosts: unpacked, its examples built and run; hosts under sanitizers
     Hosts,
-    /// Random input for every reader, and random calls of the C ABI; for longer with --all
+    /// With --all: random input for every reader, and random calls of the C ABI
     Fuzz,
     /// Random calls of the host contract from eight threads with faults; for longer with --all
     Soak,
@@ -60,6 +63,20 @@ impl Suite {
         matches!(self, Self::Sweep | Self::Torch | Self::Wheels | Self::Demo)
     }
 
+    /// True if its outcome depends on a file of the repository other than through what was built of it.
+    pub(super) fn reads(self, file: &str) -> bool {
+        const PYTHON: [&str; 3] = ["frameworks/torch/", "demo/", "packaging/"];
+        // What the tests in Python read besides: drivers in C, the package of a vendor, headers, pages.
+        const READ: [&str; 4] = ["docs/", "examples/", "include/", "tests/drivers/"];
+        let below = |folders: &[&str]| folders.iter().any(|folder| file.starts_with(folder));
+        match self {
+            Self::Tidy => true,
+            Self::Pages => file.starts_with("cli/"),
+            _ if self.needs_shim() => below(&PYTHON) || below(&READ),
+            _ => !below(&PYTHON),
+        }
+    }
+
     /// What it needs from the machine, besides Rust and a linker.
     fn needs(self) -> &'static [Need] {
         match self {
@@ -68,6 +85,7 @@ impl Suite {
             Self::Clippy => &[Need::Clippy, Need::Compiler],
             Self::Gen => &[Need::Compiler, Need::Python, Need::Venv, Need::Clang],
             Self::Rust => &[
+                Need::Nextest,
                 Need::Compiler,
                 Need::Make,
                 Need::Gcc,
@@ -75,7 +93,7 @@ impl Suite {
                 Need::OpenClLoader,
                 Need::OpenClPlatform,
             ],
-            Self::Abi | Self::Fuzz | Self::Soak => &[Need::Compiler],
+            Self::Abi | Self::Doc | Self::Fuzz | Self::Soak => &[Need::Compiler],
             Self::Mutants => &[Need::Compiler, Need::Make],
             Self::Conformance => &[
                 Need::Compiler,
@@ -83,7 +101,7 @@ impl Suite {
                 Need::OpenClLoader,
                 Need::OpenClPlatform,
             ],
-            Self::Sanitizers => &[Need::Compiler, Need::RustSource],
+            Self::Sanitizers => &[Need::Nextest, Need::Compiler, Need::RustSource],
             Self::Sweep | Self::Torch | Self::Wheels | Self::Demo => &[
                 Need::Compiler,
                 Need::Make,
@@ -128,8 +146,14 @@ pub(super) enum Work {
         /// Filters of the command line; none for the whole suite.
         filters: &'static [&'static str],
     },
-    Mutants,
-    Sanitizer(Sanitizer),
+    Mutants {
+        /// One part of them, by the seed; else all.
+        in_part: bool,
+    },
+    Sanitizer {
+        sanitizer: Sanitizer,
+        packages: &'static [&'static str],
+    },
     Sweep {
         driver: &'static str,
         device: &'static str,
@@ -142,7 +166,9 @@ pub(super) enum Work {
         driver: &'static str,
         device: &'static str,
         /// Of these files, and with these options; of all files for none.
-        files: &'static [&'static str],
+        options: &'static [&'static str],
+        /// Only what depends on the driver, with a tenth of the rest by the seed.
+        in_part: bool,
     },
     Hosts,
     Fuzz {
@@ -169,8 +195,8 @@ pub(super) struct Job {
     pub(super) suite: Suite,
     pub(super) name: &'static str,
     pub(super) work: Work,
-    /// About how long it takes on two quiet cores, in seconds: parts of a run are made equal by it.
-    seconds: u32,
+    /// About how long it takes on two quiet cores, in seconds, without what is built for it.
+    pub(super) seconds: u32,
     /// It keeps about one core busy: two of them run at a time.
     pub(super) narrow: bool,
     tier: Tier,
@@ -199,13 +225,33 @@ impl Job {
         Self { tier, ..self }
     }
 
-    /// True if it belongs to a run of everything, or to one that is short.
-    fn is_of(&self, everything: bool) -> bool {
+    /// The driver that it runs on, if it is of one.
+    pub(super) fn driver(&self) -> Option<&'static str> {
+        match self.work {
+            Work::Conformance { driver, .. }
+            | Work::Sweep { driver, .. }
+            | Work::Torch { driver, .. }
+            | Work::Demo { driver, .. } => Some(driver),
+            _ => None,
+        }
+    }
+
+    /// True if it belongs to a run of everything, or to the short one of a seed.
+    fn is_of(&self, everything: bool, seed: Seed) -> bool {
         match self.tier {
             Tier::Every => true,
             Tier::Short => !everything,
             Tier::Everything => everything,
+            Tier::InTurn => everything || self.has_its_turn(seed),
         }
+    }
+
+    /// True if it is the one of its suite whose turn it is.
+    fn has_its_turn(&self, seed: Seed) -> bool {
+        let of_suite = |job: &&Job| job.tier == Tier::InTurn && job.suite == self.suite;
+        let turns: Vec<&Job> = JOBS.iter().filter(of_suite).collect();
+        let name = format!("{:?}", self.suite);
+        turns[seed.pick(&name, turns.len())].name == self.name
     }
 }
 
@@ -218,6 +264,8 @@ enum Tier {
     Short,
     /// Those with `--all`.
     Everything,
+    /// Those with `--all`; of the others, the seed chooses one job of each suite.
+    InTurn,
 }
 
 const UNIFIED: &str = "host?face=unified";
@@ -263,32 +311,6 @@ const TWO_DTYPES: &[&str] = &[
     "ops.*.i64",
 ];
 
-/// The PyTorch tests whose results depend on what a driver has.
-const OF_DRIVER: &[&str] = &[
-    "test_autograd.py",
-    "test_basics.py",
-    "test_driver_is_asked.py",
-    "test_external.py",
-    "test_fallback.py",
-    "test_generator.py",
-    "test_graph_capture.py",
-    "test_graphs.py",
-    "test_like_cpu.py",
-    "test_memory.py",
-    "test_stream_order.py",
-    "test_training.py",
-];
-
-/// What compiled code computes is tested on one kind of device, and everywhere with `--all`; its rules, graphs and branches everywhere.
-const WITHOUT_COMPILED: &[&str] = &[
-    "--ignore=test_compile.py",
-    "--ignore=test_compile_autotune.py",
-    "--ignore=test_compile_eager.py",
-    "--ignore=test_compile_flex.py",
-    "--ignore=test_compile_operators.py",
-    "--ignore=test_models.py",
-];
-
 const CLIPPY: &[&str] = &[
     "clippy",
     "--workspace",
@@ -307,18 +329,27 @@ const fn conformance(name: &'static str, driver: &'static str) -> Job {
     Job::new(Suite::Conformance, name, work, 40)
 }
 
-/// The suite over OpenCL, where each operator compiles its kernels. Without `--all` operators are run in two element types.
-const fn conformance_opencl(name: &'static str, driver: &'static str, tier: Tier) -> Job {
-    let filters = match tier {
-        Tier::Short => TWO_DTYPES,
-        Tier::Every | Tier::Everything => &[],
-    };
+/// The suite over OpenCL, where each operator compiles its kernels: with operators in two element types or all.
+const fn conformance_opencl(
+    name: &'static str,
+    driver: &'static str,
+    filters: &'static [&'static str],
+    tier: Tier,
+) -> Job {
     let work = Work::Conformance { driver, filters };
     Job::new(Suite::Conformance, name, work, 120).only(tier)
 }
 
-const fn sanitizer(name: &'static str, sanitizer: Sanitizer) -> Job {
-    Job::new(Suite::Sanitizers, name, Work::Sanitizer(sanitizer), 180)
+const fn sanitizer(
+    name: &'static str,
+    sanitizer: Sanitizer,
+    packages: &'static [&'static str],
+) -> Job {
+    let work = Work::Sanitizer {
+        sanitizer,
+        packages,
+    };
+    Job::new(Suite::Sanitizers, name, work, 120).only(Tier::InTurn)
 }
 
 /// A sweep of two samples of each case, which takes about half a minute for each dtype.
@@ -335,7 +366,7 @@ const fn sweep(
         dtypes,
         samples: Some(2),
     };
-    Job::new(Suite::Sweep, name, work, 35 * dtypes.len() as u32).only(tier)
+    Job::new(Suite::Sweep, name, work, 80 * dtypes.len() as u32).only(tier)
 }
 
 /// A sweep of all samples in float32.
@@ -350,82 +381,56 @@ const fn whole_sweep(name: &'static str, driver: &'static str) -> Job {
 }
 
 /// PyTorch tests of these files or with these options; all without any.
-const fn pytest(
+const fn torch(
     name: &'static str,
     driver: &'static str,
     device: &'static str,
-    files: &'static [&'static str],
+    options: &'static [&'static str],
     seconds: u32,
 ) -> Job {
     let work = Work::Torch {
         driver,
         device,
-        files,
+        options,
+        in_part: false,
     };
     Job::new(Suite::Torch, name, work, seconds)
 }
 
-const fn torch(name: &'static str, driver: &'static str, device: &'static str) -> Job {
-    pytest(name, driver, device, &[], 150).narrow()
+/// All PyTorch tests, with `--all`.
+const fn whole_torch(name: &'static str, driver: &'static str, device: &'static str) -> Job {
+    torch(name, driver, device, &[], 120).only(Tier::Everything)
 }
 
-/// The tests of what depends on the driver. With `--all` all tests run there.
-const fn of_driver(name: &'static str, driver: &'static str) -> Job {
-    pytest(name, driver, "outrigger", OF_DRIVER, 70)
-        .narrow()
-        .only(Tier::Short)
+/// What depends on the driver, and a tenth of the rest. With `--all` all tests run there.
+const fn torch_in_part(name: &'static str, driver: &'static str, device: &'static str) -> Job {
+    let work = Work::Torch {
+        driver,
+        device,
+        options: &[],
+        in_part: true,
+    };
+    Job::new(Suite::Torch, name, work, 30).only(Tier::Short)
 }
 
-/// All tests but those of what compiled code computes. With `--all` these run too.
-const fn without_compiled(name: &'static str, driver: &'static str, device: &'static str) -> Job {
-    pytest(name, driver, device, WITHOUT_COMPILED, 150)
-        .narrow()
-        .only(Tier::Short)
-}
-
-/// A process with both device types, of which torch's accelerator is the other one.
-const fn second(name: &'static str, driver: &'static str) -> Job {
-    pytest(name, driver, "both", &["--device=mtia"], 150)
-        .narrow()
-        .only(Tier::Everything)
-}
-
-/// The tests of graphs, where each replay is a launch of a persistent kernel. With `--all` all tests run there.
+/// The tests of graphs, where each operator compiles its kernels. With `--all` all tests run there.
 const fn graphs(name: &'static str, driver: &'static str) -> Job {
-    pytest(name, driver, "outrigger", &["test_graphs.py"], 60).only(Tier::Short)
+    torch(name, driver, "outrigger", &["test_graphs.py"], 20).only(Tier::InTurn)
 }
 
 /// All models of public libraries; every run has three of them on the unified face.
 const fn models(name: &'static str, driver: &'static str) -> Job {
-    pytest(
-        name,
-        driver,
-        "outrigger",
-        &["test_models.py", "--all-models"],
-        60,
-    )
-    .only(Tier::Everything)
+    let options = &["test_models.py", "--all-models"];
+    torch(name, driver, "outrigger", options, 60).only(Tier::Everything)
 }
 
 /// Operators through torch.compile, and what else is compiled where there are more files.
-const fn compiled(name: &'static str, driver: &'static str, files: &'static [&'static str]) -> Job {
-    pytest(name, driver, "outrigger", files, 300)
-        .narrow()
-        .only(Tier::Everything)
-}
-
-const fn fuzz(name: &'static str, seconds: u32, tier: Tier) -> Job {
-    let work = Work::Fuzz { seconds };
-    Job::new(Suite::Fuzz, name, work, 150 + 5 * seconds)
-        .narrow()
-        .only(tier)
-}
-
-const fn soak(name: &'static str, seconds: u32, tier: Tier) -> Job {
-    let work = Work::Soak { seconds };
-    Job::new(Suite::Soak, name, work, 10 + seconds)
-        .narrow()
-        .only(tier)
+const fn compiled(
+    name: &'static str,
+    driver: &'static str,
+    options: &'static [&'static str],
+) -> Job {
+    torch(name, driver, "outrigger", options, 300).only(Tier::Everything)
 }
 
 const fn wheels(name: &'static str, others: &'static [&'static str], tier: Tier) -> Job {
@@ -435,18 +440,25 @@ const fn wheels(name: &'static str, others: &'static [&'static str], tier: Tier)
         .only(tier)
 }
 
+const fn soak(name: &'static str, seconds: u32, tier: Tier) -> Job {
+    Job::new(Suite::Soak, name, Work::Soak { seconds }, seconds)
+        .narrow()
+        .only(tier)
+}
+
 const fn demo(name: &'static str, driver: &'static str, device: &'static str) -> Job {
     Job::new(Suite::Demo, name, Work::Demo { driver, device }, 120).only(Tier::Everything)
 }
 
 /// All jobs, in the order in which they run. Narrow ones stand together, the long ones first.
-static JOBS: [Job; 74] = [
+static JOBS: &[Job] = &[
     check(Suite::Fmt, "fmt", &["fmt", "--all", "--check"], 5),
     check(Suite::Tidy, "tidy", &["xtask", "tidy"], 5),
     check(Suite::Abi, "abi", &["xtask", "abi"], 5),
-    check(Suite::Clippy, "clippy", CLIPPY, 80),
-    Job::new(Suite::Rust, "rust", Work::Rust, 400),
-    check(Suite::Gen, "gen", &["xtask", "gen", "--check"], 60),
+    Job::new(Suite::Rust, "rust", Work::Rust, 100),
+    check(Suite::Doc, "doc", &["test", "--workspace", "--doc"], 5),
+    check(Suite::Clippy, "clippy", CLIPPY, 60),
+    check(Suite::Gen, "gen", &["xtask", "gen", "--check"], 20),
     conformance(
         "conf unified",
         "host?devices=2&memory=256M&face=unified&virtual_memory=on",
@@ -454,133 +466,78 @@ static JOBS: [Job; 74] = [
     conformance(
         "conf discrete",
         "host?devices=2&memory=256M&face=discrete&virtual_memory=on",
-    ),
+    )
+    .only(Tier::InTurn),
     conformance(
         "conf native",
         "host?devices=2&memory=256M&face=discrete&graphs=native&operators=native&virtual_memory=off",
-    ),
+    )
+    .only(Tier::InTurn),
     conformance(
         "conf driver-c",
         "examples/driver-c?devices=2&memory=268435456",
-    ),
+    )
+    .only(Tier::InTurn),
     conformance(
         "conf second",
         "tests/drivers/dispatcher.c?devices=2&memory=268435456",
-    ),
-    conformance_opencl("conf opencl", OPENCL, Tier::Short),
-    conformance_opencl("conf intel", INTEL, Tier::Short),
-    conformance_opencl("whole opencl", OPENCL, Tier::Everything),
-    conformance_opencl("whole intel", INTEL, Tier::Everything),
+    )
+    .only(Tier::InTurn),
+    conformance_opencl("conf opencl", OPENCL, TWO_DTYPES, Tier::InTurn),
+    conformance_opencl("conf intel", INTEL, TWO_DTYPES, Tier::InTurn),
+    conformance_opencl("whole opencl", OPENCL, &[], Tier::Everything),
+    conformance_opencl("whole intel", INTEL, &[], Tier::Everything),
     conformance_opencl(
         "conf opencl seen",
         "drivers/opencl?host_visible=1",
+        &[],
         Tier::Everything,
     ),
     conformance_opencl(
         "conf intel seen",
         "drivers/opencl?platform=intel&host_visible=1",
+        &[],
         Tier::Everything,
     ),
-    sanitizer("threads", Sanitizer::Thread),
-    sanitizer("addresses", Sanitizer::Address),
-    sweep("sweep f32", UNIFIED, "outrigger", &["float32"], Tier::Short),
-    sweep(
-        "sweep bf16",
-        DISCRETE,
-        "outrigger",
-        &["bfloat16"],
-        Tier::Short,
-    ),
-    whole_sweep("sweep unified", UNIFIED),
-    whole_sweep("sweep discrete", DISCRETE),
-    whole_sweep("sweep library", LIBRARY),
-    sweep(
-        "dtypes unified",
-        UNIFIED,
-        "outrigger",
-        DTYPES,
-        Tier::Everything,
-    ),
-    sweep(
-        "dtypes discrete",
-        DISCRETE,
-        "outrigger",
-        DTYPES,
-        Tier::Everything,
-    ),
-    sweep(
-        "dtypes driver-c",
-        C_DRIVER,
-        "outrigger",
-        DTYPES,
-        Tier::Everything,
-    ),
-    sweep(
-        "dtypes native",
-        NATIVE,
-        "outrigger",
-        DTYPES,
-        Tier::Everything,
-    ),
-    sweep(
-        "dtypes second",
-        SECOND,
-        "outrigger",
-        DTYPES,
-        Tier::Everything,
-    ),
-    sweep("dtypes mtia", UNIFIED, "mtia", DTYPES, Tier::Everything),
-    sweep(
-        "mtia dtypes discrete",
-        DISCRETE,
-        "mtia",
-        DTYPES,
-        Tier::Everything,
-    ),
-    sweep(
-        "sweep opencl",
-        OPENCL,
-        "outrigger",
-        &["float32"],
-        Tier::Everything,
-    ),
-    sweep(
-        "sweep intel",
-        INTEL,
-        "outrigger",
-        &["float32"],
-        Tier::Everything,
-    ),
-    soak("soak 600 s", 600, Tier::Everything),
-    fuzz("fuzz 60 s", 60, Tier::Everything),
-    fuzz("fuzz 10 s", 10, Tier::Short),
-    Job::new(Suite::Mutants, "mutants", Work::Mutants, 170).narrow(),
-    soak("soak 60 s", 60, Tier::Short),
-    torch("torch unified", UNIFIED, "outrigger"),
-    without_compiled("discrete in part", DISCRETE, "outrigger"),
-    torch("torch discrete", DISCRETE, "outrigger").only(Tier::Everything),
-    torch("torch driver-c", C_DRIVER, "outrigger").only(Tier::Everything),
-    torch("torch library", LIBRARY, "outrigger").only(Tier::Everything),
-    torch("torch native", NATIVE, "outrigger").only(Tier::Everything),
-    of_driver("driver-c in part", C_DRIVER),
-    of_driver("library in part", LIBRARY),
-    of_driver("native in part", NATIVE),
-    torch("torch second", SECOND, "outrigger"),
-    models("models unified", UNIFIED),
-    models("models discrete", DISCRETE),
+    sanitizer("threads below", Sanitizer::Thread, LOWER),
+    sanitizer("threads above", Sanitizer::Thread, UPPER),
+    sanitizer("addresses below", Sanitizer::Address, LOWER),
+    sanitizer("addresses above", Sanitizer::Address, UPPER),
+    Job::new(Suite::Mutants, "mutants in part", Work::Mutants { in_part: true }, 70)
+        .only(Tier::Short),
+    Job::new(Suite::Mutants, "mutants", Work::Mutants { in_part: false }, 300)
+        .only(Tier::Everything),
+    Job::new(Suite::Fuzz, "fuzz 60 s", Work::Fuzz { seconds: 60 }, 450).only(Tier::Everything),
+    torch("torch unified", UNIFIED, "outrigger", &[], 200),
+    torch_in_part("discrete in part", DISCRETE, "outrigger"),
+    torch_in_part("driver-c in part", C_DRIVER, "outrigger"),
+    torch_in_part("library in part", LIBRARY, "outrigger"),
+    torch_in_part("native in part", NATIVE, "outrigger"),
+    torch_in_part("second in part", SECOND, "outrigger"),
+    torch_in_part("mtia in part", UNIFIED, "mtia"),
     graphs("graphs opencl", OPENCL),
     graphs("graphs intel", INTEL),
-    torch("torch opencl", OPENCL, "outrigger").only(Tier::Everything),
-    torch("torch intel", INTEL, "outrigger").only(Tier::Everything),
+    sweep("sweep f32", UNIFIED, "outrigger", &["float32"], Tier::Short),
+    sweep("sweep bf16", DISCRETE, "outrigger", &["bfloat16"], Tier::InTurn),
+    sweep("sweep f16", UNIFIED, "outrigger", &["float16"], Tier::InTurn),
+    whole_torch("torch discrete", DISCRETE, "outrigger"),
+    whole_torch("torch driver-c", C_DRIVER, "outrigger"),
+    whole_torch("torch library", LIBRARY, "outrigger"),
+    whole_torch("torch native", NATIVE, "outrigger"),
+    whole_torch("torch second", SECOND, "outrigger"),
+    whole_torch("torch opencl", OPENCL, "outrigger"),
+    whole_torch("torch intel", INTEL, "outrigger"),
+    whole_torch("torch mtia", UNIFIED, "mtia"),
+    whole_torch("mtia discrete", DISCRETE, "mtia"),
+    whole_torch("torch both", UNIFIED, "both"),
+    // A process with both device types, of which torch's accelerator is the other one.
+    torch("both as mtia", UNIFIED, "both", &["--device=mtia"], 120).only(Tier::Everything),
+    models("models unified", UNIFIED),
+    models("models discrete", DISCRETE),
     compiled(
-        "compile 1 of 2",
+        "compile operators",
         UNIFIED,
-        &["test_compile_operators.py", "--compile-share=0/2"],
-    ),
-    compiled(
-        "compile 2 of 2",
-        UNIFIED,
-        &["test_compile_operators.py", "--compile-share=1/2"],
+        &["test_compile_operators.py", "--compile-share=0/1"],
     ),
     compiled(
         "compile opencl",
@@ -594,15 +551,24 @@ static JOBS: [Job; 74] = [
             "--compile-share=0/10",
         ],
     ),
-    without_compiled("mtia in part", UNIFIED, "mtia"),
-    torch("torch mtia", UNIFIED, "mtia").only(Tier::Everything),
-    torch("mtia discrete", DISCRETE, "mtia").only(Tier::Everything),
-    torch("torch both", UNIFIED, "both").only(Tier::Everything),
-    second("both as mtia", UNIFIED),
-    Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
-    Job::new(Suite::Pages, "pages", Work::Pages, 40).narrow(),
+    whole_sweep("sweep unified", UNIFIED),
+    whole_sweep("sweep discrete", DISCRETE),
+    whole_sweep("sweep library", LIBRARY),
+    sweep("dtypes unified", UNIFIED, "outrigger", DTYPES, Tier::Everything),
+    sweep("dtypes discrete", DISCRETE, "outrigger", DTYPES, Tier::Everything),
+    sweep("dtypes driver-c", C_DRIVER, "outrigger", DTYPES, Tier::Everything),
+    sweep("dtypes native", NATIVE, "outrigger", DTYPES, Tier::Everything),
+    sweep("dtypes second", SECOND, "outrigger", DTYPES, Tier::Everything),
+    sweep("dtypes mtia", UNIFIED, "mtia", DTYPES, Tier::Everything),
+    sweep("mtia dtypes discrete", DISCRETE, "mtia", DTYPES, Tier::Everything),
+    sweep("sweep opencl", OPENCL, "outrigger", &["float32"], Tier::Everything),
+    sweep("sweep intel", INTEL, "outrigger", &["float32"], Tier::Everything),
+    soak("soak 600 s", 600, Tier::Everything),
     wheels("wheels", &[], Tier::Short),
     wheels("wheels of two", &["2.14.1"], Tier::Everything),
+    Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
+    Job::new(Suite::Pages, "pages", Work::Pages, 40).narrow(),
+    soak("soak 20 s", 20, Tier::Short),
     demo("demo unified", UNIFIED, "outrigger"),
     demo("demo discrete", DISCRETE, "outrigger"),
     demo("demo driver-c", C_DRIVER, "outrigger"),
@@ -613,11 +579,11 @@ static JOBS: [Job; 74] = [
     demo("demo mtia", UNIFIED, "mtia"),
 ];
 
-/// The jobs of these suites, of all if none is named: those of every run, or all there are.
-pub(super) fn of(suites: &[Suite], everything: bool) -> Vec<&'static Job> {
+/// The jobs of these suites, of all if none is named: those of a run with this seed, or all there are.
+pub(super) fn of(suites: &[Suite], everything: bool, seed: Seed) -> Vec<&'static Job> {
     JOBS.iter()
         .filter(|job| suites.is_empty() || suites.contains(&job.suite))
-        .filter(|job| job.is_of(everything))
+        .filter(|job| job.is_of(everything, seed))
         .collect()
 }
 
@@ -679,7 +645,7 @@ mod tests {
 
     #[test]
     fn every_suite_has_a_job_and_every_job_a_name_of_its_own() {
-        let everything = of(&[], true);
+        let everything = of(&[], true, Seed(0));
         for suite in Suite::value_variants() {
             assert!(
                 everything.iter().any(|job| job.suite == *suite),
@@ -692,20 +658,33 @@ mod tests {
 
     #[test]
     fn a_longer_job_takes_the_place_of_a_short_one() {
-        assert_eq!(names(&of(&[Suite::Soak], false)), ["soak 60 s"]);
-        assert_eq!(names(&of(&[Suite::Soak], true)), ["soak 600 s"]);
+        assert_eq!(names(&of(&[Suite::Soak], false, Seed(0))), ["soak 20 s"]);
+        assert_eq!(names(&of(&[Suite::Soak], true, Seed(0))), ["soak 600 s"]);
+    }
+
+    #[test]
+    fn of_jobs_that_take_turns_a_run_has_one_of_each_suite() {
+        let of_seed = |seed| names(&of(&[Suite::Conformance], false, Seed(seed)));
+        let mut seen = BTreeSet::new();
+        for seed in 0..100 {
+            let jobs = of_seed(seed);
+            assert_eq!((jobs.len(), jobs[0]), (2, "conf unified"));
+            seen.insert(jobs[1]);
+        }
+        assert_eq!(seen.len(), 6, "{seen:?}");
+        assert_eq!(of_seed(7), of_seed(7));
     }
 
     #[test]
     fn rust_needs_neither_python_nor_a_browser() {
-        let needs = needs(&of(&[Suite::Rust], false));
+        let needs = needs(&of(&[Suite::Rust], false, Seed(0)));
         assert!(needs.contains(&Need::Clang));
         assert!(!needs.contains(&Need::Browser) && !needs.contains(&Need::Python));
     }
 
     #[test]
     fn the_parts_of_a_run_are_all_of_it() {
-        let jobs = of(&[], true);
+        let jobs = of(&[], true, Seed(0));
         for count in 1..=jobs.len() + 2 {
             let parts = (1..=count).map(|number| Shard { number, of: count }.part(&jobs));
             let mut dealt: Vec<&str> = parts.flat_map(|part| names(&part)).collect();
@@ -718,7 +697,7 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_run_are_about_equal() {
-        let jobs = of(&[], true);
+        let jobs = of(&[], true, Seed(0));
         let seconds = |jobs: &[&Job]| jobs.iter().map(|job| job.seconds).sum::<u32>();
         for number in 1..=3 {
             let part = seconds(&Shard { number, of: 3 }.part(&jobs));

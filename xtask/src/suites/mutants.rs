@@ -1,6 +1,6 @@
 //! The conformance suite on drivers and hosts that are wrong on purpose. A test of a rule that the
 //! mutant breaks must catch it. The same library without a defect must pass within the same time
-//! limits. The run prints which tests caught which mutant: this shows what the suite is worth.
+//! limits. The log `mutants` says which tests caught which mutant: this shows what the suite is worth.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Counts, conformance};
-use crate::native::DriverSpec;
+use crate::native::{self, DriverSpec};
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -25,6 +25,9 @@ const LIMIT_FACTOR: &str = "0.2";
 
 /// Where mutants are looked for: everywhere but among figures, which take the longest and judge the least.
 const TIERS: &str = "core,stream,memory,graph,ops,host-abi,stress,fault";
+
+/// A run without `--all` has one of so many parts of the mutants.
+pub(super) const TURNS: usize = 10;
 
 /// Which mutant a process is: the same for the libraries of drivers and for the program of hosts.
 const MUTANT: &str = "OUTRIGGER_MUTANT";
@@ -42,11 +45,10 @@ struct Mutant {
 /// The tests and the rules that they name.
 type Rules = BTreeMap<String, Vec<String>>;
 
-/// Counts a caught mutant as passed, and one that goes unnoticed as failed.
-pub(super) fn suite(workspace: &Workspace) -> anyhow::Result<Counts> {
-    let mut build = workspace.cargo(&["build", "--package=outrigger-mutants"]);
-    build.args(crate::native::PROGRAMS);
-    shell::step(workspace, "building the mutants", &mut build)?;
+/// Counts a caught mutant as passed, and one that goes unnoticed as failed. `turn` is one of [`TURNS`] parts of them, which
+/// have their turns; all without.
+pub(super) fn suite(workspace: &Workspace, turn: Option<usize>) -> anyhow::Result<Counts> {
+    native::programs(workspace)?;
     // What fails without a defect would seem to catch every mutant.
     let sound = conformance::suite(
         workspace,
@@ -78,16 +80,27 @@ pub(super) fn suite(workspace: &Workspace) -> anyhow::Result<Counts> {
         failed.join(", ")
     );
     let mut counts = Counts::single(true);
-    for mutant in mutants {
+    let mut told = String::new();
+    let mutants = mutants.into_iter().enumerate();
+    let has_its_turn = |at: usize| turn.is_none_or(|turn| at % TURNS == turn);
+    for (_, mutant) in mutants.filter(|&(at, _)| has_its_turn(at)) {
         let caught = run(workspace, &mutant).and_then(|report| failures(&report));
         let what = match &caught {
             Ok(tests) if tests.is_empty() => "NOT CAUGHT".to_owned(),
             Ok(tests) => format!("caught by {}", named(tests, &mutant, &rules)),
             Err(error) => format!("NOT TESTED: {error:#}"),
         };
-        counts.add(Counts::single(caught.is_ok_and(|tests| !tests.is_empty())));
-        println!("{} ({}): {what}", mutant.name, mutant.about);
+        let line = format!("{} ({}): {what}", mutant.name, mutant.about);
+        told.push_str(&line);
+        told.push('\n');
+        if caught.is_ok_and(|tests| !tests.is_empty()) {
+            counts.add(Counts::single(true));
+        } else {
+            counts.failed += 1;
+            counts.failures.push(line);
+        }
     }
+    shell::write_log(workspace, "mutants", &told)?;
     Ok(counts)
 }
 
@@ -154,10 +167,7 @@ fn named(tests: &[String], mutant: &Mutant, rules: &Rules) -> String {
 fn run(workspace: &Workspace, mutant: &Mutant) -> anyhow::Result<PathBuf> {
     let side = if mutant.host { "host" } else { "driver" };
     let json = conformance::reports(workspace)?.join(format!("mutant-{side}-{}.json", mutant.name));
-    if json.exists() {
-        // A report of an earlier run must not be taken for this one's.
-        fs::remove_file(&json)?;
-    }
+    shell::forget(&json)?;
     let mut command = if mutant.host {
         let mut command = Command::new(workspace.target("debug/outrigger-mutants"));
         command.arg("conformance");

@@ -1,8 +1,6 @@
 //! The suites that pytest runs: PyTorch on the device, the sweep over torch's operators, and the pages of
 //! the command line in a browser.
 
-use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Context;
@@ -40,10 +38,22 @@ pub(super) fn torch(
     title: &str,
     driver: &DriverSpec,
     device: &str,
-    files: &[&str],
+    options: &[&str],
 ) -> anyhow::Result<Counts> {
-    let arguments = [&["--ignore=sweep", "--timeout=300"], files].concat();
-    on_device(workspace, title, driver, device, &arguments)
+    // As many processes as there are processors; one that is out of tests takes some from another.
+    let always = [
+        "--ignore=sweep",
+        "--timeout=300",
+        "--numprocesses=auto",
+        "--dist=worksteal",
+    ];
+    on_device(
+        workspace,
+        title,
+        driver,
+        device,
+        &[&always, options].concat(),
+    )
 }
 
 /// The sweep over torch's databases of operators, modules and optimizers, which is a test file of its own kind.
@@ -144,28 +154,15 @@ fn pytest(
     title: &str,
     mut command: Command,
 ) -> anyhow::Result<(Finished, Counts)> {
-    let report = fresh_report(workspace, title)?;
+    let name = format!("{}.xml", title.replace(' ', "-"));
+    let report = workspace.target("xtask").join(name);
+    shell::forget(&report)?;
     command.arg(format!("--junitxml={}", report.display()));
     let finished = shell::attempt(workspace, title, &mut command, Some(LIMIT))?;
-    let mut counts = match fs::read_to_string(&report) {
-        Ok(text) => Counts::of_junit(&text)?,
-        Err(_) => Counts::single(false),
-    };
+    let mut counts = Counts::of_file(&report).unwrap_or_else(|_| Counts::single(false));
     if !finished.success() {
         eprintln!("{}\nall of it: {}", finished.tail(), finished.log.display());
         counts.failed = counts.failed.max(1);
     }
     Ok((finished, counts))
-}
-
-/// Where pytest writes its totals; a report of an earlier run must not be taken for this one's.
-fn fresh_report(workspace: &Workspace, title: &str) -> anyhow::Result<PathBuf> {
-    let report = workspace
-        .target("xtask")
-        .join(format!("{}.xml", title.replace(' ', "-")));
-    if report.exists() {
-        fs::remove_file(&report)
-            .with_context(|| format!("{} cannot be removed", report.display()))?;
-    }
-    Ok(report)
 }

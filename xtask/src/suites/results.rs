@@ -1,75 +1,83 @@
-//! The jobs that earlier runs have passed, so that `--resume` need not run them again: one file for
-//! each job, with the fingerprint of all sources on which it ran. A failure is never kept.
+//! The jobs that have passed, so that they need not run again on the same: one file for each job, with the fingerprint of
+//! what it ran on. A failure is never kept.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::counts::Counts;
 use super::jobs::Job;
+use crate::environment;
 use crate::workspace::Workspace;
 
 /// What is kept of a job that passed.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    sources: String,
-    job: String,
+    fingerprint: String,
     seconds: f64,
     counts: Counts,
 }
 
-/// The results of one state of the sources.
+/// The results of earlier runs, and what of this machine and of the repository decides whether they still hold.
 pub(super) struct Results {
     folder: PathBuf,
-    sources: String,
+    machine: u64,
+    /// The files that git knows or would add, with the hash of each.
+    files: Vec<(String, u64)>,
 }
 
 impl Results {
-    /// The results of the sources as they are now.
+    /// The results for the files as they are now.
     ///
     /// # Errors
-    /// If git cannot say which files are sources, or one cannot be read.
+    /// If git cannot say which files are sources.
     pub(super) fn of_now(workspace: &Workspace) -> anyhow::Result<Self> {
-        let mut hasher = DefaultHasher::new();
-        for name in workspace.files()? {
-            // Deleted but not yet committed, or a link to nowhere: it is no source.
-            if let Ok(bytes) = fs::read(workspace.path(&name)) {
-                (name, bytes).hash(&mut hasher);
-            }
-        }
-        let toolchain = workspace.cargo(&["--version", "--verbose"]).output()?;
-        toolchain.stdout.hash(&mut hasher);
-        // What chooses drivers, flags and Python from outside changes results too.
-        let mut variables: Vec<_> = std::env::vars_os()
-            .filter(|(name, _)| {
-                let name = name.to_string_lossy();
-                name.starts_with("OUTRIGGER_") || name == "RUSTFLAGS" || name == "PYTHON"
-            })
-            .collect();
-        variables.sort();
-        variables.hash(&mut hasher);
+        // Deleted but not yet committed, or a link to nowhere: it is no source.
+        let hashed = |name: String| Some((hash_of(&workspace.path(&name))?, name));
+        let files = workspace.files()?.into_iter().filter_map(hashed);
         Ok(Self {
             folder: workspace.target("xtask/results"),
-            sources: format!("{:016x}", hasher.finish()),
+            machine: machine(workspace)?,
+            files: files.map(|(hash, name)| (name, hash)).collect(),
         })
     }
 
-    /// What `job` counted when it passed with the same sources, and how long it took.
-    pub(super) fn find(&self, job: &Job) -> Option<(Counts, f64)> {
+    /// What stands for all that a job runs on: the files of the repository that it reads, what was made for it, and the machine.
+    pub(super) fn fingerprint(&self, job: &Job, made: &[PathBuf]) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.machine.hash(&mut hasher);
+        // A result is not taken for that of a job that was changed.
+        format!("{:?}", job.work).hash(&mut hasher);
+        for file in self.files.iter().filter(|(name, _)| job.suite.reads(name)) {
+            file.hash(&mut hasher);
+        }
+        for path in made {
+            (path, hash_of(path)).hash(&mut hasher);
+        }
+        format!("{:016x}", hasher.finish())
+    }
+
+    /// What `job` counted when it passed on the same, and how long it took.
+    pub(super) fn find(&self, job: &Job, fingerprint: &str) -> Option<(Counts, f64)> {
         let text = fs::read_to_string(self.file(job)).ok()?;
         let kept: Kept = serde_json::from_str(&text).ok()?;
-        let same = kept.sources == self.sources && kept.job == describe(job);
-        same.then_some((kept.counts, kept.seconds))
+        (kept.fingerprint == fingerprint).then_some((kept.counts, kept.seconds))
     }
 
     /// Keeps what `job` counted if it passed, and forgets an earlier result if not.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub(super) fn keep(&self, job: &Job, counts: &Counts, seconds: f64) -> anyhow::Result<()> {
+    pub(super) fn keep(
+        &self,
+        job: &Job,
+        fingerprint: &str,
+        counts: &Counts,
+        seconds: f64,
+    ) -> anyhow::Result<()> {
         let file = self.file(job);
         if counts.failed > 0 {
             return match fs::remove_file(&file) {
@@ -79,8 +87,7 @@ impl Results {
         }
         fs::create_dir_all(&self.folder)?;
         let kept = Kept {
-            sources: self.sources.clone(),
-            job: describe(job),
+            fingerprint: fingerprint.to_owned(),
             seconds,
             counts: counts.clone(),
         };
@@ -94,40 +101,111 @@ impl Results {
     }
 }
 
-/// What a job is, so that a result is not taken for that of a job which was changed.
-fn describe(job: &Job) -> String {
-    format!("{:?}", job.work)
+/// The compilers, the OpenCL implementations and the variables that a result depends on.
+fn machine(workspace: &Workspace) -> anyhow::Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    let toolchain = workspace.cargo(&["--version", "--verbose"]).output()?;
+    toolchain.stdout.hash(&mut hasher);
+    environment::cxx_compiler().ok().hash(&mut hasher);
+    for folder in ["/etc/OpenCL/vendors", "/var/lib/dpkg/info"] {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut implementations: Vec<_> = entries
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|end| end == "icd") || is_compiler(path))
+            .map(|path| (hash_of(&path), path))
+            .collect();
+        implementations.sort();
+        implementations.hash(&mut hasher);
+    }
+    // What chooses drivers, flags and Python from outside changes results too.
+    let mut variables: Vec<_> = std::env::vars_os()
+        .filter(|(name, _)| {
+            let name = name.to_string_lossy();
+            name.starts_with("OUTRIGGER_") || name == "RUSTFLAGS" || name == "PYTHON"
+        })
+        .collect();
+    variables.sort();
+    variables.hash(&mut hasher);
+    Ok(hasher.finish())
+}
+
+/// True for the list of files that Debian keeps of a package with a compiler or OpenCL: it changes with the version.
+fn is_compiler(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let of = ["gcc-", "g++-", "clang-", "libpocl", "ocl-icd"];
+    name.ends_with(".md5sums") && of.iter().any(|start| name.starts_with(start))
+}
+
+/// The hash of a file's content; none if it cannot be read.
+fn hash_of(path: &Path) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    fs::read(path).ok()?.hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::suites::jobs::{self, Suite};
+    use crate::suites::seed::Seed;
+
+    fn job(suite: Suite) -> &'static Job {
+        jobs::of(&[suite], false, Seed(0))[0]
+    }
+
+    fn results(folder: &Path, files: &[(&str, u64)]) -> Results {
+        Results {
+            folder: folder.to_owned(),
+            machine: 1,
+            files: files
+                .iter()
+                .map(|&(name, hash)| (name.to_owned(), hash))
+                .collect(),
+        }
+    }
 
     #[test]
-    fn only_what_passed_with_the_same_sources_is_found() -> anyhow::Result<()> {
+    fn only_what_passed_on_the_same_is_found() -> anyhow::Result<()> {
         let folder = std::env::temp_dir().join(format!("outrigger-results-{}", std::process::id()));
-        let results = |sources: &str| Results {
-            folder: folder.clone(),
-            sources: sources.to_owned(),
-        };
-        let job = jobs::of(&[Suite::Rust], false)[0];
-        let other = jobs::of(&[Suite::Mutants], false)[0];
+        let results = results(&folder, &[]);
+        let (job, other) = (job(Suite::Rust), job(Suite::Mutants));
         let passed = |passed| Counts {
             passed,
             ..Counts::default()
         };
-        assert!(results("a").find(job).is_none(), "nothing was kept yet");
-        results("a").keep(job, &passed(7), 1.5)?;
-        let found = results("a")
-            .find(job)
-            .map(|(counts, seconds)| (counts.passed, seconds));
+        assert!(results.find(job, "a").is_none(), "nothing was kept yet");
+        results.keep(job, "a", &passed(7), 1.5)?;
+        let found = results.find(job, "a");
+        let found = found.map(|(counts, seconds)| (counts.passed, seconds));
         assert_eq!(found, Some((7, 1.5)));
-        assert!(results("b").find(job).is_none(), "the sources changed");
-        assert!(results("a").find(other).is_none(), "another job");
-        results("a").keep(job, &Counts::single(false), 1.0)?;
-        assert!(results("a").find(job).is_none(), "it failed since");
+        assert!(results.find(job, "b").is_none(), "something has changed");
+        assert!(results.find(other, "a").is_none(), "another job");
+        results.keep(job, "a", &Counts::single(false), 1.0)?;
+        assert!(results.find(job, "a").is_none(), "it failed since");
         fs::remove_dir_all(&folder)?;
         Ok(())
+    }
+
+    #[test]
+    fn a_job_runs_again_if_what_it_reads_has_changed() {
+        let [python, rust] = [
+            "frameworks/torch/torch_outrigger/amp.py",
+            "graph/src/exec.rs",
+        ];
+        let of = |job, python_hash, rust_hash, made: &[PathBuf]| {
+            let files = [(python, python_hash), (rust, rust_hash)];
+            results(Path::new("/nowhere"), &files).fingerprint(job, made)
+        };
+        let (torch, tests) = (job(Suite::Torch), job(Suite::Rust));
+        assert_ne!(of(torch, 1, 1, &[]), of(torch, 2, 1, &[]));
+        assert_eq!(
+            of(torch, 1, 1, &[]),
+            of(torch, 1, 2, &[]),
+            "the library is what it runs on"
+        );
+        assert_eq!(of(tests, 1, 1, &[]), of(tests, 2, 1, &[]));
+        assert_ne!(of(tests, 1, 1, &[]), of(tests, 1, 2, &[]));
+        let made = [std::env::current_exe().unwrap_or_default()];
+        assert_ne!(of(torch, 1, 1, &[]), of(torch, 1, 1, &made));
     }
 }

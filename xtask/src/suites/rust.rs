@@ -1,58 +1,61 @@
-//! The tests in Rust, through `cargo test`.
+//! The tests in Rust, which nextest runs: each test in a process of its own.
 
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
+use super::LIMIT;
 use super::counts::Counts;
 use crate::native;
 use crate::shell;
 use crate::workspace::Workspace;
 
 /// All tests of the workspace.
-pub(super) fn suite(workspace: &Workspace, limit: Duration) -> anyhow::Result<Counts> {
-    // Output of passing tests is shown, since that is where a test says that it skipped itself.
-    let mut command = workspace.cargo(&[
-        "test",
-        "--workspace",
-        "--no-fail-fast",
-        "--",
-        "--show-output",
-    ]);
-    // Cargo builds no library that only programs load.
-    command.env("OUTRIGGER_TEST_OPENCL", native::opencl_driver(workspace)?);
-    run(workspace, "rust", &mut command, limit)
+pub(super) fn suite(workspace: &Workspace) -> anyhow::Result<Counts> {
+    tests(workspace, &[])
 }
 
-/// Runs a `cargo test` to its end and reads what it counted.
+/// The tests with `name`, `count` times each.
+pub(super) fn repeated(workspace: &Workspace, count: u32, name: &str) -> anyhow::Result<Counts> {
+    let (filter, count) = (format!("test({name})"), count.to_string());
+    tests(
+        workspace,
+        &["--filterset", &filter, "--stress-count", &count],
+    )
+}
+
+fn tests(workspace: &Workspace, options: &[&str]) -> anyhow::Result<Counts> {
+    let nextest = |options: &[&str]| {
+        let mut command = workspace.cargo(&["nextest", "run", "--workspace"]);
+        command.args(options);
+        command
+    };
+    shell::step(
+        workspace,
+        "building the tests in Rust",
+        &mut nextest(&["--no-run"]),
+    )?;
+    // Cargo builds no library that only programs load.
+    native::programs(workspace)?;
+    let mut command = nextest(options);
+    let opencl = workspace.target("debug/liboutrigger_opencl.so");
+    command.env("OUTRIGGER_TEST_OPENCL", opencl);
+    run(workspace, "rust", &mut command, &workspace.target(""))
+}
+
+/// Runs nextest to its end and reads its report below the folder of the build.
 pub(super) fn run(
     workspace: &Workspace,
     title: &str,
     command: &mut Command,
-    limit: Duration,
+    target: &Path,
 ) -> anyhow::Result<Counts> {
-    let finished = shell::attempt(workspace, title, command, Some(limit))?;
-    let mut counts = Counts::of_libtest(&finished.output);
+    let report = target.join("nextest/default/junit.xml");
+    shell::forget(&report)?;
+    let finished = shell::attempt(workspace, title, command, Some(LIMIT))?;
+    let mut counts = Counts::of_file(&report).unwrap_or_else(|_| Counts::single(false));
     if !finished.success() {
-        eprintln!(
-            "{}\nall of it: {}",
-            failures(&finished.output),
-            finished.log.display()
-        );
-        // It did not build, or a test program died: Cargo failed without a failed test to count.
+        eprintln!("{}\nall of it: {}", finished.tail(), finished.log.display());
         counts.failed = counts.failed.max(1);
     }
     Ok(counts)
-}
-
-/// What a person wants to see of a failed run: errors of the compiler, failing tests, and reports of
-/// sanitizers.
-fn failures(output: &str) -> String {
-    let interesting = |line: &&str| {
-        line.starts_with("error")
-            || line.ends_with("... FAILED")
-            || line.contains("panicked at")
-            || line.starts_with("SUMMARY: ")
-    };
-    let lines: Vec<&str> = output.lines().filter(interesting).take(60).collect();
-    lines.join("\n")
 }

@@ -2,7 +2,6 @@
 //! a separate build. The thread sanitizer also instruments std; otherwise it would report std's own
 //! locks. Nothing is suppressed.
 
-use super::LIMIT;
 use super::counts::Counts;
 use super::rust;
 use crate::workspace::Workspace;
@@ -16,30 +15,38 @@ pub(super) enum Sanitizer {
     Address,
 }
 
-/// The crates whose tests run.
-const PACKAGES: [&str; 5] = [
+/// The crates whose tests run, from the ground up: a run without `--all` has those of the first or of the second half.
+pub(super) const LOWER: &[&str] = &[
     "--package=outrigger-device",
     "--package=outrigger-handles",
     "--package=outrigger-allocator",
-    "--package=outrigger-graph",
-    "--package=outrigger-hooks",
 ];
+
+/// See [`LOWER`].
+pub(super) const UPPER: &[&str] = &["--package=outrigger-graph", "--package=outrigger-hooks"];
 
 /// What only the plain suite runs: loom switches stacks, which no sanitizer follows, and the property tests
 /// of the allocator's arithmetic have one thread and no unsafe code.
-const LEFT_OUT: &str = "model::";
+const LEFT_OUT: &str = "not test(model::)";
 
 impl Sanitizer {
-    /// Runs the tests. A report gives the test program a failing exit status.
-    pub(super) fn suite(self, workspace: &Workspace, title: &str) -> anyhow::Result<Counts> {
+    /// Runs the tests of some crates. A report gives the test program a failing exit status.
+    pub(super) fn suite(
+        self,
+        workspace: &Workspace,
+        title: &str,
+        packages: &[&str],
+    ) -> anyhow::Result<Counts> {
         let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let mut command = workspace.cargo(&["test", "--no-fail-fast", "--lib", "--tests"]);
+        let target = workspace.target("sanitizers").join(self.name());
+        let mut command = workspace.cargo(&["nextest", "run", "--lib", "--tests"]);
         command
-            .args(PACKAGES)
+            .args(packages)
+            .args(["--filterset", LEFT_OUT])
             // Named, so that build scripts and macros are not instrumented.
             .args(["--target", &triple])
             .arg("--target-dir")
-            .arg(workspace.target("sanitizers").join(self.name()));
+            .arg(&target);
         let mut flags = format!("-Zsanitizer={} --cfg=outrigger_sanitizer", self.name());
         match self {
             Self::Thread => {
@@ -49,7 +56,6 @@ impl Sanitizer {
             Self::Address => flags.push_str(" -Cunsafe-allow-abi-mismatch=sanitizer"),
         }
         command
-            .args(["--", "--show-output", "--skip", LEFT_OUT])
             .env("RUSTFLAGS", flags)
             .env("RUSTC_BOOTSTRAP", "1")
             // The build takes minutes and the tests seconds.
@@ -57,7 +63,7 @@ impl Sanitizer {
             .env("TSAN_OPTIONS", "halt_on_error=0 exitcode=66")
             // Tests leave threads that hang, and what those use, behind on purpose.
             .env("ASAN_OPTIONS", "detect_leaks=0");
-        rust::run(workspace, title, &mut command, LIMIT)
+        rust::run(workspace, title, &mut command, &target)
     }
 
     fn name(self) -> &'static str {
