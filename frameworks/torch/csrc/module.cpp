@@ -342,9 +342,9 @@ PyMethodDef methods[] = {
      "For tests: queues a task that ends by _release_stream or after a limit: (device, milliseconds)."},
     {"_release_stream", bound<release_stream>, METH_O,
      "For tests: ends a task of _hold_stream. False if it had ended by itself."},
-    {"_new_stream", bound<new_stream>, METH_VARARGS,
-     "For tests: a stream that can be destroyed: (device, priority) -> its id."},
-    {"_destroy_stream", bound<destroy_stream>, METH_VARARGS, "For tests: destroys a stream of _new_stream."},
+    {"new_stream", bound<new_stream>, METH_VARARGS,
+     "A stream that torch's pool does not give: (device, priority) -> its id."},
+    {"_destroy_stream", bound<destroy_stream>, METH_VARARGS, "For tests: destroys a stream of new_stream."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -57,7 +57,7 @@ def test_arguments_that_are_no_device(device, module):
 def test_destroyed_stream(device, module):
     kind = torch.ones(0, device=device).device.type
     number = {"outrigger": torch._C._autograd.DeviceType.PrivateUse1, "mtia": torch._C._autograd.DeviceType.MTIA}
-    handle = _C._new_stream(device.index, 0)
+    handle = _C.new_stream(device.index, 0)
     stream = torch.Stream(stream_id=handle, device_index=device.index, device_type=number[kind].value)
     with stream:
         kept = torch.ones(3, device=device) * 2  # allocated on the stream, and alive beyond it

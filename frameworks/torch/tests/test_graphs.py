@@ -112,6 +112,22 @@ def test_a_stream_that_is_not_joined_fails_the_capture(device, make):
     same(y, torch.full((3,), 2.0))
 
 
+def test_no_stream_of_the_program_is_that_of_a_capture(device):
+    x = torch.ones(3, device=device)
+    captured = []
+
+    def body():
+        captured.append(torch.accelerator.current_stream().stream_id)
+        x.add_(1)
+
+    for _ in range(2):
+        with graphs.graph(graphs.Graph()):
+            body()
+    # Torch gives streams of a pool in turn.
+    streams = {torch.Stream(device).stream_id for _ in range(128)}
+    assert captured[0] == captured[1] and captured[0] not in streams
+
+
 def test_keep_graph_leaves_it_to_instantiate_or_replay(device, make):
     x = torch.ones(3, device=device)
     graph = make(lambda: x.add_(1), keep=True)

@@ -211,13 +211,19 @@ class Graph:
 _own = threading.local()
 
 
+_idle: dict[int, list[torch.Stream]] = {}
+"""Streams for captures that no capture uses, by the device's index."""
+
+
 def _capture_stream() -> torch.Stream:
-    """This thread's stream for captures on the current device, other than the default one."""
+    """An idle stream of the current device. One of torch's pool could be a side stream of the program at the same time."""
     index = torch.accelerator.current_device_index()
-    streams: dict[int, torch.Stream] = _own.__dict__.setdefault("streams", {})
-    if index not in streams:
-        streams[index] = torch.Stream(index)
-    return streams[index]
+    idle = _idle.setdefault(index, [])
+    try:
+        return idle.pop()
+    except IndexError:
+        kind = torch.accelerator.current_stream(index).device_type
+        return torch.Stream(stream_id=_C.new_stream(index, 0), device_index=index, device_type=kind)
 
 
 class graph:
@@ -225,7 +231,7 @@ class graph:
 
     graph: an empty `Graph`.
     pool: shares the memory of other graphs, see `graph_pool_handle`.
-    stream: what is recorded; by default a stream of this thread that is used for captures only.
+    stream: what is recorded; by default a stream that is used for captures only.
     capture_error_mode: see `Graph.capture_begin`.
 
     If the body raises, the graph is thrown away and the exception goes on.
@@ -242,7 +248,7 @@ class graph:
         self._pool = pool
         self._stream = stream
         self._mode = capture_error_mode
-        self._context: contextlib.AbstractContextManager[Any] | None = None
+        self._context: torch.Stream | None = None
 
     def __enter__(self) -> None:
         torch.accelerator.synchronize()
@@ -254,14 +260,19 @@ class graph:
         try:
             self._graph.capture_begin(self._pool, self._mode)
         except BaseException:
-            self._context.__exit__(None, None, None)
+            self._leave(None, None, None)
             raise
 
     def __exit__(self, *exception: object) -> None:
         try:
             self._graph.capture_end()
         finally:
-            self._context.__exit__(*exception)
+            self._leave(*exception)
+
+    def _leave(self, *exception: object) -> None:
+        self._context.__exit__(*exception)
+        if self._stream is None:
+            _idle[self._context.device_index].append(self._context)
 
 
 @contextlib.contextmanager

@@ -36,12 +36,14 @@ impl Results {
     /// If git cannot say which files are sources.
     pub(super) fn of_now(workspace: &Workspace) -> anyhow::Result<Self> {
         // Deleted but not yet committed, or a link to nowhere: it is no source.
-        let hashed = |name: String| Some((hash_of(&workspace.path(&name))?, name));
-        let files = workspace.files()?.into_iter().filter_map(hashed);
+        let hashed = |name: String| hash_of(&workspace.path(&name)).map(|hash| (name, hash));
+        let mut files: Vec<_> = workspace.files()?.into_iter().filter_map(hashed).collect();
+        // Git's order tells files that it has from those that it would add: no job sees that.
+        files.sort();
         Ok(Self {
             folder: workspace.target("xtask/results"),
             machine: machine(workspace)?,
-            files: files.map(|(hash, name)| (name, hash)).collect(),
+            files,
         })
     }
 

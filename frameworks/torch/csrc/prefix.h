@@ -1,0 +1,7 @@
+// What nearly every file includes of torch, for `setup.py` to compile once. No file relies on it: each includes what it uses.
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
