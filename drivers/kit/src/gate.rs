@@ -17,6 +17,8 @@ pub(crate) struct Gate(AtomicU64);
 /// A thread that has entered. It leaves when this is dropped.
 pub(crate) struct Pass<'a> {
     gate: &'a Gate,
+    /// So many submissions had been made when it entered.
+    before: u64,
     submitted: u64,
 }
 
@@ -30,6 +32,7 @@ impl Gate {
         let before = self.0.fetch_add(ONE_INSIDE, Ordering::AcqRel);
         let pass = Pass {
             gate: self,
+            before: before & COUNT,
             submitted: 0,
         };
         (before & CLOSED == 0).then_some(pass)
@@ -75,6 +78,14 @@ impl Gate {
         self.0.load(Ordering::Acquire) & COUNT
     }
 
+    /// The same, if the gate is open: all of them are in the hardware queue then. One look tells both, since commands may
+    /// be counted that are in a list as soon as the gate is closed.
+    #[inline]
+    pub(crate) fn count_if_open(&self) -> Option<u64> {
+        let word = self.0.load(Ordering::Acquire);
+        (word & CLOSED == 0).then_some(word & COUNT)
+    }
+
     /// Counts a submission that went into the list.
     pub(crate) fn count_one(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
@@ -82,6 +93,11 @@ impl Gate {
 }
 
 impl Pass<'_> {
+    /// How many submissions had been made when it entered, all of which are in the hardware queue.
+    pub(crate) fn before(&self) -> u64 {
+        self.before
+    }
+
     /// Leaves, with a submission made.
     #[inline]
     pub(crate) fn submitted(mut self) {
@@ -108,16 +124,18 @@ mod tests {
         let gate = Gate::default();
         gate.enter().unwrap().submitted();
         drop(gate.enter().unwrap());
-        assert_eq!(gate.count(), 1);
+        assert_eq!((gate.count(), gate.count_if_open()), (1, Some(1)));
         assert_eq!((gate.close(), gate.close()), (Some(1), None));
         assert!(gate.enter().is_none() && !gate.is_open());
         gate.count_one();
-        assert_eq!(gate.count(), 2);
+        assert_eq!((gate.count(), gate.count_if_open()), (2, None));
         gate.open();
         let pass = gate.enter().unwrap();
         assert_eq!(gate.close(), Some(u64::MAX));
+        gate.count_one();
+        assert_eq!(pass.before(), 2, "what the list was given is not before it");
         pass.submitted();
-        assert_eq!(gate.count(), 3);
+        assert_eq!(gate.count(), 4);
         gate.wait_until_empty();
     }
 

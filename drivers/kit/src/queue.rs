@@ -335,17 +335,15 @@ impl<L: Lane> Queue<L> {
 
     /// Makes a point behind all that was submitted (R21).
     pub(crate) fn point(self: &Arc<Self>, timed: bool) -> Result<Arc<Point<L>>> {
-        if !timed && self.gate.is_open() {
-            // Read before the marker is made, as in `tail`.
-            let count = self.gate.count();
-            let marker = self.tail()?;
+        if !timed && let Some(count) = self.gate.count_if_open() {
+            let marker = self.tail(count)?;
             return Ok(Arc::new(Point::behind(self, false, count, marker)));
         }
         if timed
             && self.lane.has_timestamps()
             && let Some(pass) = self.gate.enter()
         {
-            let count = self.gate.count();
+            let count = pass.before();
             let marker = Arc::new(self.lane.mark(true)?);
             // Who waits for the queue waits for the timestamp too.
             self.stamps.fetch_add(1, Ordering::Relaxed);
@@ -357,10 +355,8 @@ impl<L: Lane> Queue<L> {
         Ok(point)
     }
 
-    /// A marker behind all direct commands; `None` if they have finished.
-    fn tail(&self) -> Result<Option<Arc<L::Marker>>> {
-        // Read before the marker is made, so that the marker is behind as many.
-        let count = self.gate.count();
+    /// A marker behind the first `count` submissions, which are in the hardware queue; `None` if they have finished.
+    fn tail(&self, count: u64) -> Result<Option<Arc<L::Marker>>> {
         if self.is_known_to_have_finished(count) {
             return Ok(None);
         }
@@ -630,26 +626,30 @@ impl<L: Lane> Queue<L> {
         }
     }
 
+    /// How many submissions there are, and the failure of the queue; `None` if some of them are still in the list.
+    fn issued(&self) -> Option<(u64, Option<Arc<Failure>>)> {
+        if let Some(count) = self.gate.count_if_open() {
+            return Some((count, None));
+        }
+        // Nothing is put into the list meanwhile.
+        let list = self.list.lock();
+        let failure = list.failure.as_ref();
+        (list.done == list.taken).then(|| {
+            let failure = failure.map(|(_, failure)| Arc::clone(failure));
+            (self.gate.count(), failure)
+        })
+    }
+
     /// Whether all that was submitted has finished (R19, R20).
     ///
     /// # Errors
     /// The failure of the queue, once all has finished.
     pub fn query(self: &Arc<Self>) -> Result<Progress> {
-        let failure = if self.gate.is_open() {
-            None
-        } else {
-            let list = self.list.lock();
-            if list.done < list.taken {
-                drop(list);
-                self.flush()?;
-                return Ok(Progress::NotReady);
-            }
-            list.failure
-                .as_ref()
-                .map(|(_, failure)| Arc::clone(failure))
+        let Some((count, failure)) = self.issued() else {
+            self.flush()?;
+            return Ok(Progress::NotReady);
         };
-        let count = self.gate.count();
-        if let Some(marker) = self.tail()? {
+        if let Some(marker) = self.tail(count)? {
             self.lane.flush()?;
             match marker.is_done() {
                 Ok(false) => return Ok(Progress::NotReady),
@@ -679,8 +679,7 @@ impl<L: Lane> Queue<L> {
     /// The failure of the queue.
     #[inline]
     pub fn synchronize(self: &Arc<Self>) -> Result {
-        if self.gate.is_open() {
-            let count = self.gate.count();
+        if let Some(count) = self.gate.count_if_open() {
             if !self.is_known_to_have_finished(count) {
                 self.lane.finish()?;
                 self.has_finished(count);
@@ -734,7 +733,8 @@ impl<L: Lane> Queue<L> {
     /// Leaves what the hardware has not finished to `Pool::finish`. Failures are nobody's any more.
     fn leave(self: Arc<Self>) {
         if let Ok(Progress::NotReady) = contained(|| self.query())
-            && let Ok(Some(marker)) = contained(|| self.tail())
+            && let Some((count, _)) = self.issued()
+            && let Ok(Some(marker)) = contained(|| self.tail(count))
         {
             let pool = self.pool.clone();
             pool.leave(Left {

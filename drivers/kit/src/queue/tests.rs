@@ -1,5 +1,7 @@
 //! Queues over hardware that is made of a vector: it runs what it was given when it is flushed or waited for.
 
+mod slow;
+
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
