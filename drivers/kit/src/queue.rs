@@ -381,9 +381,7 @@ impl<L: Lane> Queue<L> {
         if list.items.try_reserve(1).is_err() {
             return Err(Fault::host_memory("no host memory left for a command"));
         }
-        if let Some(count) = self.gate.close() {
-            list.drained = self.is_known_to_have_finished(count);
-        }
+        self.close(&mut list);
         list.taken += 1;
         let before = self.gate.count();
         let item = item(before + 1 - self.stamps.load(Ordering::Relaxed));
@@ -532,6 +530,13 @@ impl<L: Lane> Queue<L> {
         self.lane.flush()
     }
 
+    /// From here on the list takes what is submitted. What went straight to the hardware may not have finished.
+    fn close(&self, list: &mut List<L>) {
+        if let Some(count) = self.gate.close() {
+            list.drained = self.is_known_to_have_finished(count);
+        }
+    }
+
     fn open_if_sound(&self, list: &List<L>) {
         if list.items.is_empty() && !list.running && list.failure.is_none() {
             self.gate.open();
@@ -667,7 +672,7 @@ impl<L: Lane> Queue<L> {
     #[cold]
     fn fail(&self, fault: Fault) -> Arc<Failure> {
         let mut list = self.list.lock();
-        self.gate.close();
+        self.close(&mut list);
         let at = list.done;
         let new = || (at, Arc::new(Failure::new(fault, Label::NONE, 0, self.id)));
         Arc::clone(&list.failure.get_or_insert_with(new).1)

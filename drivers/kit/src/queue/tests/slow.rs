@@ -4,11 +4,12 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use outrigger_contract as c;
 use parking_lot::{Condvar, Mutex};
 
 use super::super::{Lane, Marker, Queue};
 use crate::failure::Label;
-use crate::{Pool, Progress, Result};
+use crate::{Fault, Pool, Progress, Result};
 
 #[derive(Default)]
 struct Hardware {
@@ -20,6 +21,10 @@ struct Hardware {
 struct State {
     given: u64,
     done: u64,
+    /// So many threads wait for commands.
+    waiting: u32,
+    /// Called when a marker is asked next, which answers this then.
+    asked: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
 }
 
 #[derive(Clone, Default)]
@@ -43,15 +48,22 @@ impl Line {
 
 impl Marker for Place {
     fn is_done(&self) -> Result<bool> {
+        let asked = self.0.0.state.lock().asked.take();
+        if let Some(asked) = asked {
+            return asked();
+        }
         Ok(self.0.0.state.lock().done >= self.1)
     }
 
     fn wait(&self) -> Result {
         let hardware = &*self.0.0;
         let mut state = hardware.state.lock();
+        state.waiting += 1;
+        hardware.changed.notify_all();
         while state.done < self.1 {
             hardware.changed.wait(&mut state);
         }
+        state.waiting -= 1;
         Ok(())
     }
 }
@@ -82,6 +94,9 @@ impl Lane for Line {
     }
 }
 
+/// How many commands were not done when a host call was made.
+type Note = Arc<Mutex<Option<u64>>>;
+
 struct Bench {
     line: Line,
     queue: Arc<Queue<Line>>,
@@ -107,6 +122,46 @@ impl Bench {
         }
         let user = std::ptr::null_mut();
         self.queue.host_call(Some(nothing), user, 0).unwrap();
+    }
+
+    /// A host call that notes how many commands before it are not done.
+    fn note(&self, note: &Note) {
+        let note = Box::new((self.line.clone(), note.clone()));
+        unsafe extern "C" fn look(user: *mut c_void, _: i32) -> i32 {
+            // SAFETY: the box of above, which is called once (R27).
+            let note = unsafe { Box::from_raw(user.cast::<(Line, Note)>()) };
+            let (line, note) = *note;
+            let mut state = line.0.state.lock();
+            *note.lock() = Some(state.given - state.done);
+            state.done = state.given;
+            line.0.changed.notify_all();
+            0
+        }
+        let user = Box::into_raw(note).cast();
+        self.queue.host_call(Some(look), user, 0).unwrap();
+    }
+
+    /// Synchronizes, and lets the hardware work as soon as somebody waits for it.
+    fn synchronize(&self) -> Result {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut state = self.line.0.state.lock();
+                while !over.load(Ordering::Relaxed) {
+                    if state.waiting > 0 {
+                        state.done = state.given;
+                        self.line.0.changed.notify_all();
+                    }
+                    self.line.0.changed.wait(&mut state);
+                }
+            });
+            let answer = self.queue.synchronize();
+            let state = self.line.0.state.lock();
+            over.store(true, Ordering::Relaxed);
+            self.line.0.changed.notify_all();
+            drop(state);
+            answer
+        })
     }
 
     /// Asks until the list has been run, which a query starts.
@@ -144,4 +199,28 @@ fn a_query_between_two_submissions_takes_no_later_one_for_finished() {
         assert_eq!(early, 0, "it said Done while the command was not done");
     });
     bench.pool.finish();
+}
+
+#[test]
+fn a_host_call_behind_a_failure_comes_behind_what_was_submitted_before_it() {
+    let bench = Bench::new();
+    // A list is run, which leaves the hardware idle.
+    bench.call();
+    bench.queue.synchronize().unwrap();
+    bench.submit();
+    let queue = Arc::clone(&bench.queue);
+    bench.line.0.state.lock().asked = Some(Box::new(move || {
+        // As another thread does meanwhile.
+        (queue.submit(Label::NONE, |lane| lane.issue(()), |_| Ok(()))).unwrap();
+        Err(Fault::new(c::OTR_ERR_EXECUTION, "a command failed"))
+    }));
+    let failed = bench.queue.query().unwrap_err();
+    assert_eq!(failed.code(), c::OTR_ERR_EXECUTION);
+    let note = Note::default();
+    bench.note(&note);
+    assert_eq!(
+        bench.synchronize().unwrap_err().code(),
+        c::OTR_ERR_EXECUTION
+    );
+    assert_eq!(*note.lock(), Some(0), "no command is on the hardware");
 }
