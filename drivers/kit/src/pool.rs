@@ -25,6 +25,9 @@ pub struct Pool(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
+    /// As if the host had no thread left.
+    #[cfg(test)]
+    refuses: std::sync::atomic::AtomicBool,
     state: Mutex<State>,
     /// For idle threads: there is a job, or the end.
     work: Condvar,
@@ -34,7 +37,10 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// Each has a thread that comes for it.
     jobs: VecDeque<Job>,
+    /// For these there was none.
+    kept: VecDeque<Job>,
     leftovers: Vec<Box<dyn Leftover>>,
     running: usize,
     idle: usize,
@@ -46,7 +52,7 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
         f.debug_struct("Pool")
-            .field("waiting", &state.jobs.len())
+            .field("waiting", &(state.jobs.len() + state.kept.len()))
             .field("running", &state.running)
             .field("idle", &state.idle)
             .finish_non_exhaustive()
@@ -57,22 +63,44 @@ impl Pool {
     /// Runs a job on a thread of its own.
     ///
     /// # Errors
-    /// `OTR_ERR_OUT_OF_HOST_MEMORY` if it takes a thread that the host does not have. The job is then kept for a
-    /// thread that becomes idle, or for [`finish`](Self::finish).
+    /// `OTR_ERR_OUT_OF_HOST_MEMORY` if it takes a thread that the host does not have. The job is not run then.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> Result {
+        self.start(Box::new(job)).map_err(|(_, fault)| fault)
+    }
+
+    /// The same, but where there is no thread the job waits for one that becomes idle, or for
+    /// [`finish`](Self::finish).
+    pub(crate) fn run_some_time(&self, job: impl FnOnce() + Send + 'static) {
+        if let Err((job, _)) = self.start(Box::new(job)) {
+            self.0.state.lock().kept.push_back(job);
+            self.0.work.notify_one();
+        }
+    }
+
+    fn start(&self, job: Job) -> Result<(), (Job, Fault)> {
         let mut state = self.0.state.lock();
-        state.jobs.push_back(Box::new(job));
-        if state.idle >= state.jobs.len() {
+        if state.idle > state.jobs.len() {
+            state.jobs.push_back(job);
             self.0.work.notify_one();
             return Ok(());
         }
-        let shared = Arc::clone(&self.0);
-        let thread = std::thread::Builder::new().name("outrigger-driver".to_owned());
-        let thread = thread
-            .spawn(move || shared.serve())
-            .map_err(|error| Fault::host_memory(format!("no thread for host calls: {error}")))?;
-        state.threads.push(thread);
-        Ok(())
+        match Shared::spawn(&self.0) {
+            Ok(thread) => {
+                state.jobs.push_back(job);
+                state.threads.push(thread);
+                Ok(())
+            }
+            Err(error) => {
+                let text = format!("no thread for host calls: {error}");
+                Err((job, Fault::host_memory(text)))
+            }
+        }
+    }
+
+    /// Lets the host have no thread from now on, or have some again.
+    #[cfg(test)]
+    pub(crate) fn refuse_threads(&self, refuses: bool) {
+        (self.0.refuses).store(refuses, std::sync::atomic::Ordering::SeqCst);
     }
 
     /// Keeps work that the hardware has not finished, until it has.
@@ -90,7 +118,7 @@ impl Pool {
         let mut state = self.0.state.lock();
         // Jobs that no thread could be had for are run here, and so are others that wait.
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some(job) = state.next() {
                 parking_lot::MutexGuard::unlocked(&mut state, || contained(job));
             } else if state.running > 0 {
                 self.0.ended.wait(&mut state);
@@ -121,11 +149,28 @@ fn contained(job: Job) {
     drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
 }
 
+impl State {
+    fn next(&mut self) -> Option<Job> {
+        self.jobs.pop_front().or_else(|| self.kept.pop_front())
+    }
+}
+
 impl Shared {
+    /// One more thread. The lock of the state is held, so that the thread finds what is put in before it is given back.
+    fn spawn(shared: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+        #[cfg(test)]
+        if shared.refuses.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        let own = Arc::clone(shared);
+        let thread = std::thread::Builder::new().name("outrigger-driver".to_owned());
+        thread.spawn(move || own.serve())
+    }
+
     fn serve(&self) {
         let mut state = self.state.lock();
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some(job) = state.next() {
                 state.running += 1;
                 parking_lot::MutexGuard::unlocked(&mut state, || contained(job));
                 state.running -= 1;
@@ -164,6 +209,32 @@ mod tests {
             pool.finish();
             assert_eq!(count.load(Ordering::SeqCst), 5);
         }
+    }
+
+    #[test]
+    fn a_job_without_a_thread_is_run_by_one_that_becomes_idle_or_at_the_end() {
+        let (pool, count) = (Pool::default(), Arc::new(AtomicUsize::new(0)));
+        let one = || {
+            let count = Arc::clone(&count);
+            move || _ = count.fetch_add(1, Ordering::SeqCst)
+        };
+        pool.refuse_threads(true);
+        assert!(pool.run(one()).is_err());
+        pool.run_some_time(one());
+        assert_eq!(count.load(Ordering::SeqCst), 0);
+        pool.finish();
+        assert_eq!(
+            count.load(Ordering::SeqCst),
+            1,
+            "the refused one is not run"
+        );
+        pool.run_some_time(one());
+        pool.refuse_threads(false);
+        pool.run(one()).unwrap();
+        while count.load(Ordering::SeqCst) < 3 {
+            std::thread::yield_now();
+        }
+        pool.finish();
     }
 
     #[test]

@@ -410,8 +410,7 @@ impl<L: Lane> Queue<L> {
     /// Has the list run by a thread of the pool.
     fn call_a_thread(self: &Arc<Self>, list: &mut List<L>) -> Result {
         let queue = Arc::clone(self);
-        list.called = true;
-        self.pool.run(move || {
+        let called = self.pool.run(move || {
             let mut list = queue.list.lock();
             list.called = false;
             if !list.running {
@@ -420,7 +419,9 @@ impl<L: Lane> Queue<L> {
             drop(list);
             // Whoever asked for progress asked for that of the hardware too.
             let _ = contained(|| queue.lane.flush());
-        })
+        });
+        list.called = called.is_ok();
+        called
     }
 
     /// Starts what was submitted (R18).
@@ -728,8 +729,7 @@ impl<L: Lane> Queue<L> {
             return;
         };
         let pool = self.pool.clone();
-        // If there is no thread for it, `Pool::finish` does it.
-        let _ = pool.run(move || {
+        pool.run_some_time(move || {
             self.await_list(end);
             self.leave();
         });

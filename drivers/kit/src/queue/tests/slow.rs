@@ -224,3 +224,19 @@ fn a_host_call_behind_a_failure_comes_behind_what_was_submitted_before_it() {
     );
     assert_eq!(*note.lock(), Some(0), "no command is on the hardware");
 }
+
+#[test]
+fn a_thread_that_could_not_be_started_is_started_when_somebody_asks_again() {
+    let bench = Bench::new();
+    bench.pool.refuse_threads(true);
+    bench.call();
+    bench.submit();
+    let refused = bench.queue.flush().unwrap_err();
+    assert_eq!(refused.code(), c::OTR_ERR_OUT_OF_HOST_MEMORY);
+    assert!(!bench.queue.list.lock().called, "no thread is on its way");
+    bench.pool.refuse_threads(false);
+    bench.until_given(1);
+    bench.line.complete();
+    bench.queue.synchronize().unwrap();
+    bench.pool.finish();
+}
