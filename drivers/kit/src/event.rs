@@ -64,7 +64,7 @@ impl<L: Lane> Event<L> {
     /// Waits for its work.
     ///
     /// # Errors
-    /// The failure of its work.
+    /// The failure of its work; what the hardware answers that refuses the wait.
     pub fn synchronize(&self) -> Result {
         self.point().map_or(Ok(()), |point| point.synchronize())
     }

@@ -96,7 +96,7 @@ impl Failure {
             let (label, number) = (self.label.text(), self.number);
             text.push_str(&format!(" [label={label} submission={number}]"));
         }
-        Fault::new(self.code(), text)
+        Fault::new(self.code(), text).ended()
     }
 }
 

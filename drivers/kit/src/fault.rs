@@ -10,7 +10,14 @@ use outrigger_contract as c;
 
 /// A failed call: a code of `base.h`, and a text that says what was wrong and what would be right.
 #[derive(Clone)]
-pub struct Fault(Box<(i32, String)>);
+pub struct Fault(Box<Parts>);
+
+#[derive(Clone)]
+struct Parts {
+    code: i32,
+    text: String,
+    is_end: bool,
+}
 
 /// What a fallible function of a driver gives.
 pub type Result<T = (), E = Fault> = std::result::Result<T, E>;
@@ -19,7 +26,25 @@ impl Fault {
     /// A failure with a code of its own.
     #[cold]
     pub fn new(code: i32, text: impl Into<String>) -> Self {
-        Self(Box::new((code, text.into())))
+        Self(Box::new(Parts {
+            code,
+            text: text.into(),
+            // A device that is lost does nothing any more.
+            is_end: code == c::OTR_ERR_DEVICE_LOST,
+        }))
+    }
+
+    /// Says that the work that was asked or waited for has ended, since it failed. Without that a fault is one of the
+    /// call alone: the hardware refused it, and the work may go on.
+    #[must_use]
+    pub fn ended(mut self) -> Self {
+        self.0.is_end = true;
+        self
+    }
+
+    /// Whether the work has ended.
+    pub fn is_end(&self) -> bool {
+        self.0.is_end
     }
 
     /// An argument out of its range (`OTR_ERR_INVALID_ARGUMENT`).
@@ -48,12 +73,12 @@ impl Fault {
 
     /// Its code.
     pub fn code(&self) -> i32 {
-        self.0.0
+        self.0.code
     }
 
     /// Its text.
     pub fn text(&self) -> &str {
-        &self.0.1
+        &self.0.text
     }
 }
 
@@ -135,7 +160,7 @@ pub(crate) fn panicked(payload: Box<dyn std::any::Any + Send>) -> Fault {
 
 #[cold]
 fn keep(fault: Fault) -> i32 {
-    let (code, text) = *fault.0;
+    let Parts { code, text, .. } = *fault.0;
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     // A thread that is ending has no text any more; the code still goes out.
     let _ = LAST.try_with(|last| last.replace(text));
@@ -166,6 +191,13 @@ mod tests {
         assert_eq!(text(), "a size of  0");
         let other = std::thread::spawn(text).join().unwrap();
         assert_eq!(other, "", "another thread has its own text");
+    }
+
+    #[test]
+    fn a_fault_is_an_end_only_if_it_says_so() {
+        let refused = Fault::host_memory("no room");
+        assert!(!refused.is_end() && refused.ended().is_end());
+        assert!(Fault::new(c::OTR_ERR_DEVICE_LOST, "it is lost").is_end());
     }
 
     #[test]

@@ -12,6 +12,9 @@
 //! thread of the pool where somebody asked for progress without waiting (R18), and from a certain length on. One
 //! thread runs it at a time. Commands are never run in a callback of the hardware's library, and no thread waits while
 //! it holds a lock.
+//!
+//! Work is over when the hardware says so. A call that it refuses says nothing of the work: a question is asked again, and
+//! an item of the list that needs the hardware idle stays where it is, until somebody tries again.
 
 mod point;
 #[cfg(test)]
@@ -41,11 +44,15 @@ const START: usize = 16;
 /// that waits for this very thread (R17).
 const LIMIT: usize = 16384;
 const SLOW_DOWN: Duration = Duration::from_millis(1);
+/// Between two tries of what the hardware refuses.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The function of a host call.
 pub type HostFn = unsafe extern "C" fn(*mut c_void, i32) -> i32;
 
-/// A hardware queue, in order. All functions may be called from several threads at the same time.
+/// A hardware queue, in order. All functions may be called from several threads at the same time. What `finish` and a
+/// marker answer is about work: a fault that is an [end](Fault::is_end) says that the work has failed and ended. After any
+/// other fault it may still run.
 pub trait Lane: Send + Sync + Sized + 'static {
     /// A command that is kept until it may run.
     type Command: Send;
@@ -85,7 +92,7 @@ pub trait Lane: Send + Sync + Sized + 'static {
     /// Waits for all that was put into the hardware queue.
     ///
     /// # Errors
-    /// Some of it failed.
+    /// Some of it failed, and all has [ended](Fault::ended). The hardware refuses the wait.
     fn finish(&self) -> Result;
 }
 
@@ -94,13 +101,13 @@ pub trait Marker: Send + Sync + 'static {
     /// Whether it has been reached.
     ///
     /// # Errors
-    /// The work before it failed.
+    /// The work before it failed, and has [ended](Fault::ended). The hardware refuses the question.
     fn is_done(&self) -> Result<bool>;
 
     /// Waits until it is reached.
     ///
     /// # Errors
-    /// The work before it failed.
+    /// The work before it failed, and has [ended](Fault::ended). The hardware refuses the wait.
     fn wait(&self) -> Result;
 }
 
@@ -120,6 +127,29 @@ pub(crate) enum Item<L: Lane> {
     Row(Vec<Step<L>>, u64),
     Wait(Arc<Point<L>>),
     Mark(Arc<Point<L>>),
+}
+
+/// How far the list came with an item.
+struct Stepped<L: Lane> {
+    failure: Option<Arc<Failure>>,
+    /// What is left of the item, if the hardware refused a call that has to come first.
+    left: Option<(Item<L>, Fault)>,
+}
+
+impl<L: Lane> Stepped<L> {
+    fn done(failure: Option<Arc<Failure>>) -> Self {
+        Self {
+            failure,
+            left: None,
+        }
+    }
+
+    fn refused(item: Item<L>, fault: Fault) -> Self {
+        Self {
+            failure: None,
+            left: Some((item, fault)),
+        }
+    }
 }
 
 /// A host call with the pointer that it gets.
@@ -208,6 +238,14 @@ pub struct Queue<L: Lane> {
 /// What is done in the place of a hardware call, without a panic leaving it: the list would stay as if run for ever.
 fn contained<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| Err(panicked(payload)))
+}
+
+/// Whether work is over, by what the hardware was asked. A question that it refuses says nothing (R19, R20).
+fn is_over(told: Result<bool>) -> Result<bool> {
+    match told {
+        Err(fault) if !fault.is_end() => Ok(false),
+        told => told,
+    }
 }
 
 impl<L: Lane> Queue<L> {
@@ -412,10 +450,11 @@ impl<L: Lane> Queue<L> {
         let queue = Arc::clone(self);
         let called = self.pool.run(move || {
             let mut list = queue.list.lock();
-            list.called = false;
-            if !list.running {
-                queue.run(&mut list, u64::MAX);
+            // Whoever asked need not ask again (R18): what the hardware refuses now it may take later.
+            while !list.running && queue.run(&mut list, u64::MAX).is_err() {
+                MutexGuard::unlocked(&mut list, || std::thread::sleep(PAUSE));
             }
+            list.called = false;
             drop(list);
             // Whoever asked for progress asked for that of the hardware too.
             let _ = contained(|| queue.lane.flush());
@@ -429,37 +468,47 @@ impl<L: Lane> Queue<L> {
     /// # Errors
     /// What the hardware answers, `OTR_ERR_OUT_OF_HOST_MEMORY` if there is no thread left.
     pub fn flush(self: &Arc<Self>) -> Result {
-        self.lane.flush()?;
+        let flushed = self.lane.flush();
         if self.gate.is_open() {
-            return Ok(());
+            return flushed;
         }
         let mut list = self.list.lock();
         list.wanted = list.taken;
         // Whoever runs it sees `wanted` at its end.
-        if list.items.is_empty() || list.running || list.called {
-            return Ok(());
+        if !list.items.is_empty() && !list.running && !list.called {
+            self.call_a_thread(&mut list)?;
         }
-        self.call_a_thread(&mut list)
+        flushed
+    }
+
+    /// The flush of a question. Where it fails, the work has not ended (R20), and the next question tries again.
+    fn ask(self: &Arc<Self>) {
+        let _ = self.flush();
     }
 
     /// Runs or awaits the list until `end` items of it are done. Afterwards nobody else has to.
-    pub(crate) fn await_list(self: &Arc<Self>, end: u64) {
+    ///
+    /// # Errors
+    /// What the hardware answers that refuses what an item needs. The list stays as it is.
+    pub(crate) fn await_list(self: &Arc<Self>, end: u64) -> Result {
         let mut list = self.list.lock();
         while list.done < end {
             if list.running {
                 self.progress.wait(&mut list);
             } else {
-                self.run(&mut list, end);
+                self.run(&mut list, end)?;
             }
         }
+        Ok(())
     }
 
     /// Runs items until `end` of them are done. Nobody else runs the list.
-    fn run(self: &Arc<Self>, list: &mut MutexGuard<'_, List<L>>, end: u64) {
+    fn run(self: &Arc<Self>, list: &mut MutexGuard<'_, List<L>>, end: u64) -> Result {
         // Somebody else was faster, and the gate may be open: all that follows is about a closed one.
         if list.items.is_empty() {
-            return;
+            return Ok(());
         }
+        let mut outcome = Ok(());
         list.running = true;
         MutexGuard::unlocked(list, || self.gate.wait_until_empty());
         while list.done < end
@@ -470,15 +519,20 @@ impl<L: Lane> Queue<L> {
                 .as_ref()
                 .map(|(_, failure)| Arc::clone(failure));
             let mut drained = list.drained;
-            let failure =
+            let stepped =
                 MutexGuard::unlocked(list, || self.step(item, upstream.as_ref(), &mut drained));
             list.drained = drained;
-            list.done += 1;
-            if let Some(failure) = failure
+            if let Some(failure) = stepped.failure
                 && list.failure.is_none()
             {
-                list.failure = Some((list.done, failure));
+                list.failure = Some((list.done + 1, failure));
             }
+            if let Some((item, fault)) = stepped.left {
+                list.items.push_front(item);
+                outcome = Err(fault);
+                break;
+            }
+            list.done += 1;
             self.progress.notify_all();
         }
         list.running = false;
@@ -492,6 +546,7 @@ impl<L: Lane> Queue<L> {
             let _ = self.call_a_thread(list);
         }
         self.progress.notify_all();
+        outcome
     }
 
     /// So many submissions have finished.
@@ -518,7 +573,7 @@ impl<L: Lane> Queue<L> {
     /// The failure of the queue, which stays; what the hardware answers.
     pub fn settle(self: &Arc<Self>) -> Result {
         let end = self.list.lock().taken;
-        self.await_list(end);
+        self.await_list(end)?;
         let failure = self
             .list
             .lock()
@@ -544,32 +599,41 @@ impl<L: Lane> Queue<L> {
         }
     }
 
+    /// Waits until the hardware is idle, unless `drained` says that it is.
+    fn drain(&self, drained: &mut bool) -> Result {
+        // What others have put in is not known of.
+        if *drained && !self.is_shared() {
+            return Ok(());
+        }
+        let finished = contained(|| self.lane.finish());
+        *drained = finished.as_ref().map_or_else(Fault::is_end, |()| true);
+        finished
+    }
+
     /// Does what an item says, and gives the failure that it is. `drained` says whether the hardware is idle.
     fn step(
         self: &Arc<Self>,
         item: Item<L>,
         upstream: Option<&Arc<Failure>>,
         drained: &mut bool,
-    ) -> Option<Arc<Failure>> {
+    ) -> Stepped<L> {
         let failure =
             |fault, label, number| Some(Arc::new(Failure::new(fault, label, number, self.id)));
-        match item {
+        Stepped::done(match item {
             Item::Command(command, label, number) => {
                 if upstream.is_some() {
-                    return None;
+                    return Stepped::done(None);
                 }
                 *drained = false;
                 let issued = contained(|| self.lane.issue(command));
                 issued.map_or_else(|fault| failure(fault, label, number), |()| None)
             }
             Item::HostCall(call, number) => {
-                let before = if *drained {
-                    None
-                } else {
-                    let finished = contained(|| self.lane.finish());
-                    finished.map_or_else(|fault| failure(fault, Label::NONE, 0), |()| None)
+                let before = match self.drain(drained) {
+                    Ok(()) => None,
+                    Err(fault) if fault.is_end() => failure(fault, Label::NONE, 0),
+                    Err(fault) => return Stepped::refused(item, fault),
                 };
-                *drained = true;
                 let code = upstream.or(before.as_ref()).map_or(c::OTR_OK, |f| f.code());
                 // SAFETY: R27: called once, in the order of the queue, with the pointer of its submission.
                 let answer = unsafe { (call.function)(call.user, code) };
@@ -579,57 +643,73 @@ impl<L: Lane> Queue<L> {
             }
             Item::Row(steps, number) => {
                 let mut own = None;
-                for step in steps {
+                let mut steps = steps.into_iter();
+                while let Some(step) = steps.next() {
                     let item = match step {
                         Step::Command(command) => Item::Command(command, Label::NONE, number),
                         Step::HostCall(call) => Item::HostCall(call, number),
                     };
-                    let failed = self.step(item, upstream.or(own.as_ref()), drained);
-                    own = own.or(failed);
+                    let stepped = self.step(item, upstream.or(own.as_ref()), drained);
+                    own = own.or(stepped.failure);
+                    if let Some((Item::HostCall(call, _), fault)) = stepped.left {
+                        let rest = std::iter::once(Step::HostCall(call)).chain(steps);
+                        return Stepped {
+                            failure: own,
+                            left: Some((Item::Row(rest.collect(), number), fault)),
+                        };
+                    }
                 }
                 own
             }
-            Item::Wait(point) => {
-                point.queue().await_list(point.place());
-                let (marker, failed) = point.marked()?;
+            Item::Wait(ref point) => {
+                if let Err(fault) = point.queue().await_list(point.place()) {
+                    return Stepped::refused(item, fault);
+                }
+                let (marker, failed) = point.marked().unwrap_or_default();
                 *drained = false;
                 // A failed queue waits too: host calls behind it may free what the point guards.
-                let joined = marker.map_or(Ok(true), |marker| {
-                    contained(|| {
-                        point
-                            .queue()
-                            .lane
-                            .flush()
-                            .and_then(|()| self.lane.join(marker))
-                    })
+                let waited = marker.map_or(Ok(()), |marker| {
+                    let joined = contained(|| {
+                        point.queue().lane.flush()?;
+                        self.lane.join(marker)
+                    });
+                    // What the hardware does not wait for is waited for here.
+                    if matches!(joined, Ok(true)) {
+                        return Ok(());
+                    }
+                    contained(|| marker.wait())
                 });
-                let waited = match (joined, marker) {
-                    (Ok(false), Some(marker)) => contained(|| marker.wait()),
-                    (joined, _) => joined.map(|_| ()),
-                };
                 match (failed, waited) {
+                    (_, Err(fault)) if !fault.is_end() => return Stepped::refused(item, fault),
                     (Some(failed), _) => Some(Arc::clone(failed)),
                     (None, Err(fault)) => failure(fault, Label::NONE, 0),
                     (None, Ok(())) => None,
                 }
             }
-            Item::Mark(point) => {
-                let marker = if *drained && !point.is_timed() {
-                    Ok(None)
+            Item::Mark(ref point) => {
+                let timed = point.is_timed();
+                let (marker, failed) = if *drained && !timed && !self.is_shared() {
+                    (None, None)
                 } else {
-                    *drained &= !point.is_timed();
-                    contained(|| self.lane.mark(point.is_timed()))
-                        .map(|marker| Some(Arc::new(marker)))
-                };
-                let (marker, failed) = match marker {
-                    Ok(marker) => (marker, None),
-                    Err(fault) => (None, failure(fault, Label::NONE, 0)),
+                    match contained(|| self.lane.mark(timed)) {
+                        Ok(marker) => {
+                            *drained &= !timed;
+                            (Some(Arc::new(marker)), None)
+                        }
+                        // A point without a marker is reached when the hardware is idle. It has no time.
+                        Err(refusal) => match self.drain(drained) {
+                            Ok(()) if timed => (None, failure(refusal, Label::NONE, 0)),
+                            Ok(()) => (None, None),
+                            Err(fault) if fault.is_end() => (None, failure(fault, Label::NONE, 0)),
+                            Err(fault) => return Stepped::refused(item, fault),
+                        },
+                    }
                 };
                 let failed = upstream.map(Arc::clone).or(failed);
                 point.reach(marker, failed.clone());
                 failed
             }
-        }
+        })
     }
 
     /// How many submissions there are, and the failure of the queue; `None` if some of them are still in the list.
@@ -646,22 +726,36 @@ impl<L: Lane> Queue<L> {
         })
     }
 
+    /// Whether a marker of the lane was reached.
+    ///
+    /// # Errors
+    /// The failure of the work before it, which has ended.
+    fn is_reached(&self, marker: &L::Marker) -> Result<bool> {
+        let flushed = self.lane.flush();
+        is_over(match marker.is_done() {
+            Ok(false) => flushed.map(|()| false),
+            told => told,
+        })
+    }
+
     /// Whether all that was submitted has finished (R19, R20).
     ///
     /// # Errors
     /// The failure of the queue, once all has finished.
     pub fn query(self: &Arc<Self>) -> Result<Progress> {
         let Some((count, failure)) = self.issued() else {
-            self.flush()?;
+            self.ask();
             return Ok(Progress::NotReady);
         };
-        if let Some(marker) = self.tail(count)? {
-            self.lane.flush()?;
-            match marker.is_done() {
-                Ok(false) => return Ok(Progress::NotReady),
-                Ok(true) => self.has_finished(count),
-                Err(fault) => return Err(self.fail(fault).fault(self.id)),
-            }
+        let told = match self.tail(count) {
+            Ok(None) => Ok(true),
+            Ok(Some(marker)) => self.is_reached(&marker),
+            Err(refusal) => is_over(Err(refusal)),
+        };
+        match told {
+            Ok(false) => return Ok(Progress::NotReady),
+            Ok(true) => self.has_finished(count),
+            Err(fault) => return Err(self.fail(fault).fault(self.id)),
         }
         match failure {
             Some(failure) => Err(failure.fault(self.id)),
@@ -682,7 +776,7 @@ impl<L: Lane> Queue<L> {
     /// Waits for all that was submitted, and clears the failure that it reports (R20).
     ///
     /// # Errors
-    /// The failure of the queue.
+    /// The failure of the queue; what the hardware answers that refuses the wait, which clears nothing.
     #[inline]
     pub fn synchronize(self: &Arc<Self>) -> Result {
         if let Some(count) = self.gate.count_if_open() {
@@ -701,8 +795,13 @@ impl<L: Lane> Queue<L> {
             let list = self.list.lock();
             (list.taken, self.gate.count())
         };
-        self.await_list(end);
+        self.await_list(end)?;
         let finished = self.lane.finish();
+        if let Err(fault) = &finished
+            && !fault.is_end()
+        {
+            return finished;
+        }
         let mut list = self.list.lock();
         // A failure behind the end belongs to who waits for that.
         let failure = list.failure.take_if(|(at, _)| *at <= end);
@@ -730,21 +829,24 @@ impl<L: Lane> Queue<L> {
         };
         let pool = self.pool.clone();
         pool.run_some_time(move || {
-            self.await_list(end);
+            while self.await_list(end).is_err() {
+                std::thread::sleep(PAUSE);
+            }
             self.leave();
         });
     }
 
     /// Leaves what the hardware has not finished to `Pool::finish`. Failures are nobody's any more.
     fn leave(self: Arc<Self>) {
-        if let Ok(Progress::NotReady) = contained(|| self.query())
-            && let Some((count, _)) = self.issued()
-            && let Ok(Some(marker)) = contained(|| self.tail(count))
-        {
+        let told = contained(|| self.query());
+        let is_over = told.map_or_else(|fault| fault.is_end(), |told| told == Progress::Done);
+        if !is_over {
+            let count = self.issued().map(|(count, _)| count);
+            let marker = contained(|| count.map_or(Ok(None), |count| self.tail(count)));
             let pool = self.pool.clone();
             pool.leave(Left {
-                _queue: self,
-                marker,
+                queue: self,
+                marker: marker.unwrap_or_default(),
             });
         }
     }
@@ -752,17 +854,27 @@ impl<L: Lane> Queue<L> {
 
 /// A queue that was destroyed before the hardware had finished its work.
 struct Left<L: Lane> {
-    _queue: Arc<Queue<L>>,
-    marker: Arc<L::Marker>,
+    queue: Arc<Queue<L>>,
+    /// Behind the work, unless the hardware refused it.
+    marker: Option<Arc<L::Marker>>,
 }
 
 impl<L: Lane> Leftover for Left<L> {
     fn is_done(&self) -> bool {
-        !matches!(self.marker.is_done(), Ok(false))
+        match &self.marker {
+            Some(marker) => !matches!(is_over(marker.is_done()), Ok(false)),
+            None => !matches!(self.queue.query(), Ok(Progress::NotReady)),
+        }
     }
 
     fn wait(&self) {
-        // Its failure is nobody's any more.
-        let _ = self.marker.wait();
+        let wait = || match &self.marker {
+            Some(marker) => marker.wait(),
+            None => self.queue.lane.finish(),
+        };
+        // A failure is nobody's any more.
+        while wait().is_err_and(|fault| !fault.is_end()) {
+            std::thread::sleep(PAUSE);
+        }
     }
 }

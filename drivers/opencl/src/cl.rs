@@ -128,7 +128,8 @@ pub(crate) fn load() -> Result<&'static Cl> {
 #[cold]
 pub(crate) fn fault(status: cl_int, what: &str) -> Fault {
     let code = match status {
-        CL_DEVICE_NOT_AVAILABLE => c::OTR_ERR_DEVICE_LOST,
+        // The driver holds its queues, so that one is invalid only if its context is lost.
+        CL_DEVICE_NOT_AVAILABLE | CL_INVALID_COMMAND_QUEUE => c::OTR_ERR_DEVICE_LOST,
         CL_MEM_OBJECT_ALLOCATION_FAILURE => c::OTR_ERR_OUT_OF_MEMORY,
         CL_OUT_OF_RESOURCES | CL_OUT_OF_HOST_MEMORY => c::OTR_ERR_OUT_OF_HOST_MEMORY,
         CL_INVALID_VALUE

@@ -139,7 +139,7 @@ impl kit::Marker for Marker {
             (self.cl.clGetEventInfo)(self.event, what, size, to, std::ptr::null_mut())
         });
         match status {
-            Some(status) if status < 0 => Err(cl::fault(status, "a command failed")),
+            Some(status) if status < 0 => Err(cl::fault(status, "a command failed").ended()),
             Some(status) => Ok(status == cl::CL_COMPLETE),
             None => Err(cl::fault(cl::CL_INVALID_EVENT, "clGetEventInfo")),
         }
@@ -203,7 +203,12 @@ impl kit::Lane for Lane {
 
     fn finish(&self) -> Result {
         // SAFETY: a live queue.
-        cl::check(unsafe { (self.open.cl.clFinish)(self.raw()) }, "clFinish")
+        let finished = cl::check(unsafe { (self.open.cl.clFinish)(self.raw()) }, "clFinish");
+        finished.or_else(|refusal| {
+            // It does not say whether work has failed or the wait was refused. A marker does.
+            let marker = kit::Lane::mark(self, false).map_err(|_| refusal)?;
+            kit::Marker::wait(&marker)
+        })
     }
 }
 

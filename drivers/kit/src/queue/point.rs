@@ -91,7 +91,7 @@ impl<L: Lane> Point<L> {
     /// The failure of the work before it.
     pub fn query(&self) -> Result<Progress> {
         let Some((marker, failure)) = self.marked() else {
-            self.queue.flush()?;
+            self.queue.ask();
             return Ok(Progress::NotReady);
         };
         let count = self.count.load(Ordering::Relaxed);
@@ -99,11 +99,9 @@ impl<L: Lane> Point<L> {
         let known = !self.timed && self.queue.is_known_to_have_finished(count);
         if let Some(marker) = marker
             && !known
+            && !self.queue.is_reached(marker)?
         {
-            self.queue.lane().flush()?;
-            if !marker.is_done()? {
-                return Ok(Progress::NotReady);
-            }
+            return Ok(Progress::NotReady);
         }
         self.passed(failure).map(|()| Progress::Done)
     }
@@ -111,9 +109,9 @@ impl<L: Lane> Point<L> {
     /// Waits until it is reached.
     ///
     /// # Errors
-    /// The failure of the work before it.
+    /// The failure of the work before it; what the hardware answers that refuses the wait.
     pub fn synchronize(&self) -> Result {
-        self.queue.await_list(self.place());
+        self.queue.await_list(self.place())?;
         let Some((marker, failure)) = self.marked() else {
             return Ok(());
         };

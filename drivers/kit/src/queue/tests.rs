@@ -251,7 +251,7 @@ fn a_thread_that_comes_too_late_leaves_direct_commands_alone() {
     bench.queue.synchronize().unwrap();
     bench.submit(2);
     // As a thread of the pool does whose list another thread has run.
-    bench.queue.run(&mut bench.queue.list.lock(), u64::MAX);
+    (bench.queue.run(&mut bench.queue.list.lock(), u64::MAX)).unwrap();
     let count = bench.queue.gate.count();
     assert!(!bench.queue.is_known_to_have_finished(count));
     assert_eq!(bench.log(), [1], "the command is in the hardware");
