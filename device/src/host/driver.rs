@@ -343,8 +343,8 @@ pub(super) unsafe extern "C" fn memory_free(driver: *mut sys::otr_driver, addres
         // SAFETY: R8: no call uses a driver that the host closes, so it is NULL or open.
         let host = unsafe { Host::from_handle(driver)? };
         for device in &host.devices {
-            if device.memory.free(address)? {
-                host.exports.forget(Kind::Memory, address);
+            let forget = || host.exports.forget(Kind::Memory, address);
+            if device.memory.free(address, forget)? {
                 return Ok(());
             }
         }

@@ -209,8 +209,9 @@ impl Memory {
         }
     }
 
-    /// Frees an allocation if the address is one's; `false` if it lies outside of where they are.
-    pub(super) fn free(&self, address: u64) -> Result<bool, Fault> {
+    /// Frees an allocation if the address is one's; `false` if it lies outside of where they are. `forget` gives up what is
+    /// known of the allocation by its address, which no other has meanwhile.
+    pub(super) fn free(&self, address: u64, forget: impl FnOnce()) -> Result<bool, Fault> {
         let Some(offset) = self.offset(address) else {
             return Ok(false);
         };
@@ -220,6 +221,7 @@ impl Memory {
             )));
         };
         // Before the addresses can be given out again.
+        forget();
         if self.in_file {
             self.pages.discard(offset, size);
         } else {
@@ -297,7 +299,7 @@ mod tests {
             // SAFETY: an allocation of HUGE bytes, reached as a kernel would.
             unsafe { pointer.write_bytes(0xa5, HUGE as usize) };
             assert_eq!(memory.bias() == 0, face == Face::Unified);
-            memory.free(address).unwrap();
+            memory.free(address, || ()).unwrap();
             let again = memory.alloc(HUGE).unwrap();
             assert_eq!(again, address);
             // SAFETY: as above. The driver promises no value; here it shows that pages were given back.
@@ -315,10 +317,14 @@ mod tests {
             "{fault}"
         );
         assert!(memory.alloc(u64::MAX).is_err());
-        assert!(memory.free(address + 64).is_err());
-        assert!(!memory.free(16).unwrap());
-        assert!(memory.free(address).unwrap());
-        assert!(memory.free(address).is_err());
+        let never = || unreachable!("nothing was freed");
+        assert!(memory.free(address + 64, never).is_err());
+        assert!(!memory.free(16, never).unwrap());
+        // The room of what is being freed comes last, so that nobody gets the address before it is forgotten.
+        let forget = || assert!(memory.alloc(2 * GRANULE).is_err());
+        assert!(memory.free(address, forget).unwrap());
+        assert!(memory.free(address, never).is_err());
+        assert_eq!(memory.alloc(2 * GRANULE).unwrap(), address);
         assert!(memory.resolve(address, memory.device.size + 1).is_none());
         assert!(memory.resolve(address - 1, 1).is_none());
         assert!(memory.resolve(u64::MAX, 2).is_none());
