@@ -8,7 +8,9 @@
 
 mod format;
 pub(crate) mod function;
+mod hooks;
 mod names;
+mod output;
 mod recorder;
 mod values;
 

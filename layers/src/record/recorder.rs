@@ -1,19 +1,19 @@
 //! The layer `record`: writes each call when it begins and when it returns, the host memory of copies
 //! when they run, and the outcomes of host calls.
 
-use std::cell::Cell;
 use std::ffi::{CString, c_char, c_void};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outrigger_device::{Code, Driver, Error, Result, sys};
 use parking_lot::Mutex;
 
-use super::format::{PIECE, Record, Value, Writer};
+use super::format::{Record, Value, Writer};
 use super::function::Place;
+use super::hooks::Hooks;
 use super::names::Names;
+use super::output::{CALL, Shared};
 use super::values::{Argument, slice};
 use crate::entries::entries;
 use crate::{Entry, Layer, Next};
@@ -44,100 +44,22 @@ pub fn record(path: &Path, driver: &Driver) -> Result<impl Layer + use<>> {
         })
         .map_err(refuse)?;
     let (_, handle) = driver.raw();
-    let shared = Arc::new(Shared {
-        file: Mutex::new(Output {
-            writer: Some(writer),
-            calls: 0,
-        }),
-        names: Mutex::new(Names::new(handle.addr())),
-    });
+    let shared = Arc::new(Shared::new(writer));
     Ok(Recorder {
-        inner: Hooks {
-            shared: Arc::clone(&shared),
-            recordings: AtomicUsize::new(0),
-            kept: Mutex::default(),
-        },
+        inner: Hooks::new(&shared),
+        names: Mutex::new(Names::new(handle.addr())),
         shared,
         order: Mutex::default(),
     })
 }
 
-/// What work that runs later writes to as well.
-struct Shared {
-    file: Mutex<Output>,
-    names: Mutex<Names>,
-}
-
-struct Output {
-    /// `None` after a write that failed: later records would have no beginning.
-    writer: Option<Writer<File>>,
-    calls: u64,
-}
-
-impl Shared {
-    fn write(&self, record: &Record) {
-        self.file.lock().write(record);
-    }
-
-    /// Writes that a call begins, and gives its number.
-    fn begin(&self, entry: Entry, arguments: Vec<Value>) -> u64 {
-        let mut file = self.file.lock();
-        let number = file.calls;
-        file.calls += 1;
-        file.write(&Record::Call {
-            number,
-            entry,
-            arguments,
-        });
-        number
-    }
-
-    /// Writes memory in pieces.
-    ///
-    /// # Safety
-    /// So many bytes can be read there.
-    unsafe fn data(&self, number: u64, destination: bool, start: u64, size: u64) {
-        // SAFETY: so many bytes can be read there.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(
-                std::ptr::with_exposed_provenance::<u8>(start as usize),
-                size as usize,
-            )
-        };
-        for (piece, bytes) in bytes.chunks(PIECE).enumerate() {
-            self.write(&Record::Data {
-                number,
-                destination,
-                offset: (piece * PIECE) as u64,
-                bytes: bytes.to_vec(),
-            });
-        }
-    }
-}
-
-impl Output {
-    fn write(&mut self, record: &Record) {
-        let Some(writer) = &mut self.writer else {
-            return;
-        };
-        if let Err(error) = writer.write(record) {
-            tracing::error!(target: "outrigger::record", %error, "the recording ends here");
-            self.writer = None;
-        }
-    }
-}
-
 struct Recorder {
     shared: Arc<Shared>,
+    names: Mutex<Names>,
     inner: Hooks,
     /// Held while work is handed to the driver, and by whoever begins a call: what is written behind a
     /// submission takes effect behind it.
     order: Mutex<()>,
-}
-
-thread_local! {
-    /// The number of the call that this thread is in.
-    static CALL: Cell<u64> = const { Cell::new(0) };
 }
 
 /// What was forgotten before a call that destroys it.
@@ -151,7 +73,7 @@ impl Recorder {
     /// Forgets the object or memory that the call gives back: its handle or address may be used again
     /// at once.
     fn forget(&self, entry: Entry, words: &[u64]) -> Gone {
-        let mut names = self.shared.names.lock();
+        let mut names = self.names.lock();
         let mut object = |word: u64| match names.remove_object(word as usize) {
             Some(id) => Gone::Object(word as usize, id),
             None => Gone::Nothing,
@@ -176,7 +98,7 @@ impl Recorder {
     }
 
     fn restore(&self, gone: Gone) {
-        let mut names = self.shared.names.lock();
+        let mut names = self.names.lock();
         match gone {
             Gone::Nothing => {}
             Gone::Object(handle, id) => names.restore_object(handle, id),
@@ -298,7 +220,7 @@ macro_rules! recorded {
                     let words = [$first.word() $(, $arg.word())*];
                     let order = self.order.lock();
                     let (number, size) = {
-                        let names = self.shared.names.lock();
+                        let names = self.names.lock();
                         // SAFETY: R10: each pointer is NULL, or valid during the call.
                         let values = unsafe {
                             let mut values = vec![
@@ -322,7 +244,7 @@ macro_rules! recorded {
                     };
                     let mut outputs = Vec::new();
                     if code == Code::OK.0 {
-                        let mut names = self.shared.names.lock();
+                        let mut names = self.names.lock();
                         // SAFETY: the call succeeded.
                         let written = unsafe {
                             [
@@ -347,197 +269,3 @@ macro_rules! recorded {
 }
 
 entries!(recorded);
-
-/// Puts host calls around copies, and itself between the driver and the host's calls.
-struct Hooks {
-    shared: Arc<Shared>,
-    /// How many graphs are being recorded.
-    recordings: AtomicUsize,
-    /// Hooks of work that is kept in a graph and may run again. They live until the driver is closed.
-    kept: Mutex<Vec<Kept>>,
-}
-
-/// A host call of this layer.
-struct Hook {
-    shared: Arc<Shared>,
-    number: u64,
-    what: HookKind,
-    once: bool,
-}
-
-/// A hook that the driver may call as long as it is open.
-struct Kept(*mut Hook);
-
-// SAFETY: a hook may be freed on any thread.
-unsafe impl Send for Kept {}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw`, and the driver, which is closed, calls it no more.
-        drop(unsafe { Box::from_raw(self.0) });
-    }
-}
-
-enum HookKind {
-    /// The host's own.
-    Call(HostFn, *mut c_void, u32),
-    /// The source of a copy, before it, or the destination, after it.
-    Memory {
-        start: u64,
-        size: u64,
-        destination: bool,
-    },
-}
-
-type HostFn = unsafe extern "C" fn(*mut c_void, i32) -> i32;
-
-// SAFETY: R27: a host call may run on any thread with its pointer.
-unsafe impl Send for Hook {}
-// SAFETY: as above; it is not changed.
-unsafe impl Sync for Hook {}
-
-/// # Safety
-/// `user` is a [`Hook`], which is freed here if it runs once.
-unsafe extern "C" fn run(user: *mut c_void, upstream: i32) -> i32 {
-    let pointer = user.cast::<Hook>();
-    // SAFETY: `user` is a live `Hook`.
-    let hook = unsafe { &*pointer };
-    let code = match hook.what {
-        HookKind::Call(function, user, _) => {
-            // SAFETY: the host's function and its data, which are called as the host asked for.
-            let code = unsafe { function(user, upstream) };
-            hook.shared.write(&Record::Ran {
-                number: hook.number,
-                upstream,
-                code,
-            });
-            code
-        }
-        HookKind::Memory {
-            start,
-            size,
-            destination,
-        } => {
-            if upstream == Code::OK.0 {
-                // SAFETY: host memory of a copy, which the host leaves alone until it finished (R26).
-                unsafe { hook.shared.data(hook.number, destination, start, size) };
-            }
-            upstream
-        }
-    };
-    if hook.once {
-        // SAFETY: made by `Box::into_raw`, and called once.
-        drop(unsafe { Box::from_raw(pointer) });
-    }
-    code
-}
-
-impl Hooks {
-    /// # Safety
-    /// The queue is live, and what the hook names lives until it has run.
-    unsafe fn submit(&self, next: &Next, queue: *mut sys::otr_queue, what: HookKind) -> i32 {
-        let flags = match what {
-            HookKind::Call(.., flags) => flags,
-            HookKind::Memory { .. } => sys::OTR_HOST_CALL_CANNOT_FAIL,
-        };
-        let once = self.recordings.load(Ordering::Relaxed) == 0;
-        let hook = Box::new(Hook {
-            shared: Arc::clone(&self.shared),
-            number: CALL.get(),
-            what,
-            once,
-        });
-        let pointer = Box::into_raw(hook);
-        // SAFETY: `run` is called with it, once unless it is kept.
-        let code = unsafe { next.host_call(queue, Some(run), pointer.cast(), flags) };
-        if code != Code::OK.0 {
-            // SAFETY: the driver did not take it (R4).
-            drop(unsafe { Box::from_raw(pointer) });
-        } else if !once {
-            self.kept.lock().push(Kept(pointer));
-        }
-        code
-    }
-}
-
-impl Layer for Hooks {
-    unsafe fn host_call(
-        &self,
-        next: &Next,
-        queue: *mut sys::otr_queue,
-        function: sys::otr_host_fn,
-        user: *mut c_void,
-        flags: u32,
-    ) -> i32 {
-        let Some(function) = function else {
-            // SAFETY: R27: the function is called exactly once, with what was given for it.
-            return unsafe { next.host_call(queue, function, user, flags) };
-        };
-        // SAFETY: R27: the function is called exactly once, with what was given for it.
-        unsafe { self.submit(next, queue, HookKind::Call(function, user, flags)) }
-    }
-
-    unsafe fn copy(
-        &self,
-        next: &Next,
-        queue: *mut sys::otr_queue,
-        dst: u64,
-        src: u64,
-        size: u64,
-        kind: u32,
-    ) -> i32 {
-        let host =
-            |address: u64, kinds: [u32; 2]| size > 0 && address != 0 && kinds.contains(&kind);
-        let memory = |start, destination| HookKind::Memory {
-            start,
-            size,
-            destination,
-        };
-        // SAFETY: R26: both ranges stay valid until the copy has finished; the hooks around it run
-        // within this time.
-        unsafe {
-            if host(
-                src,
-                [sys::OTR_COPY_HOST_TO_DEVICE, sys::OTR_COPY_HOST_TO_HOST],
-            ) {
-                // Without its data the copy is recorded all the same.
-                let _ = self.submit(next, queue, memory(src, false));
-            }
-            let code = next.copy(queue, dst, src, size, kind);
-            if code == Code::OK.0
-                && host(
-                    dst,
-                    [sys::OTR_COPY_DEVICE_TO_HOST, sys::OTR_COPY_HOST_TO_HOST],
-                )
-            {
-                let _ = self.submit(next, queue, memory(dst, true));
-            }
-            code
-        }
-    }
-
-    unsafe fn graph_record_begin(&self, next: &Next, queue: *mut sys::otr_queue) -> i32 {
-        self.recordings.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.graph_record_begin(queue) };
-        if code != Code::OK.0 {
-            self.recordings.fetch_sub(1, Ordering::Relaxed);
-        }
-        code
-    }
-
-    unsafe fn graph_record_end(
-        &self,
-        next: &Next,
-        queue: *mut sys::otr_queue,
-        graph: *mut *mut sys::otr_drv_graph,
-    ) -> i32 {
-        // SAFETY: R7: the host's own arguments, handed on.
-        let code = unsafe { next.graph_record_end(queue, graph) };
-        // A recording that was given up otherwise leaves hooks kept longer than they must be.
-        if code == Code::OK.0 {
-            self.recordings.fetch_sub(1, Ordering::Relaxed);
-        }
-        code
-    }
-}
