@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outrigger_contract as c;
 use outrigger_driver_kit::queue::{self as kit, HostFn};
-use outrigger_driver_kit::{Fault, Result};
+use outrigger_driver_kit::{Fault, Result, Sequence};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::body::{Body, Part};
@@ -289,14 +289,15 @@ impl Lane {
         let _entered = device.enter()?;
         let parts = &body.parts()[parts];
         let _turn = self.turn(!matches!(parts, [] | [Part::Nodes(_)]));
+        let mut calls = Sequence::default();
         for part in parts {
-            match part {
-                Part::Nodes(nodes) => nodes.launch(self.raw)?,
-                Part::Copy(copy) => self.copy_in_turn(device, *copy)?,
-                Part::Product(product, launch) => self.product_in_turn(device, product, launch)?,
+            calls.next(match part {
+                Part::Nodes(nodes) => nodes.launch(self.raw),
+                Part::Copy(copy) => self.copy_in_turn(device, *copy),
+                Part::Product(product, launch) => self.product_in_turn(device, product, launch),
                 // The kit makes them.
-                Part::HostCall(_) => {}
-            }
+                Part::HostCall(_) => continue,
+            })?;
         }
         Ok(())
     }
@@ -323,6 +324,7 @@ impl Lane {
                 // SAFETY: a live stream.
                 let told = unsafe { (device.cuda.stream_query)(self.raw) };
                 match device.check(told, "cuStreamQuery") {
+                    Err(lost) if cuda::is_lost(told) && fault.is_begun() => lost.begun(),
                     Err(lost) if cuda::is_lost(told) => lost,
                     _ => fault,
                 }
@@ -387,6 +389,7 @@ impl Lane {
         let (cuda, stream) = (device.cuda, self.raw);
         let columns = fill.columns();
         let _turn = self.turn(columns.len() > 1);
+        let mut calls = Sequence::default();
         for column in columns {
             let Column {
                 dst,
@@ -407,7 +410,7 @@ impl Lane {
                     (_, false) => (cuda.set_rows_32)(dst, pitch, value, 1, rows, stream),
                 }
             };
-            device.check(filled, "cuMemset")?;
+            calls.next(device.check(filled, "cuMemset"))?;
         }
         Ok(())
     }

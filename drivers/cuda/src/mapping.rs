@@ -315,7 +315,7 @@ fn map_all<'a>(
 pub(crate) unsafe fn unmap(handle: *mut c::otr_driver, address: u64, size: u64) -> Result {
     // SAFETY: this function's contract.
     let open = unsafe { get(handle)? };
-    let device = {
+    let (device, gone) = {
         let mut ranges = open.mappings.ranges.write();
         let range = within(&mut ranges, address, size)?;
         let mut at = address;
@@ -330,13 +330,19 @@ pub(crate) unsafe fn unmap(handle: *mut c::otr_driver, address: u64, size: u64) 
             )));
         }
         // Gone before the call, so that no new work gets in.
-        range
-            .mapped
-            .retain(|place, _| *place < address || *place >= address + size);
-        &open.devices[range.device as usize]
+        let mut gone = range.mapped.split_off(&address);
+        range.mapped.append(&mut gone.split_off(&(address + size)));
+        (&open.devices[range.device as usize], gone)
     };
-    let _entered = device.enter()?;
-    // SAFETY: whole objects, and R40: nothing uses them any more.
-    let unmapped = unsafe { (device.cuda.unmap)(address, size as usize) };
-    device.check(unmapped, "cuMemUnmap")
+    let unmapped = device.enter().and_then(|_entered| {
+        // SAFETY: whole objects, and R40: nothing uses them any more.
+        let unmapped = unsafe { (device.cuda.unmap)(address, size as usize) };
+        device.check(unmapped, "cuMemUnmap")
+    });
+    if unmapped.is_err()
+        && let Ok(range) = within(&mut open.mappings.ranges.write(), address, size)
+    {
+        range.mapped.extend(gone);
+    }
+    unmapped
 }

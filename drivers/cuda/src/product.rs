@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 
 use outrigger_contract as c;
-use outrigger_driver_kit::{Fault, Result};
+use outrigger_driver_kit::{Fault, Result, Sequence};
 
 use crate::call::{Call, View};
 use crate::cublaslt::{self as lt, Desc, Found, Layout, Lt, Preference};
@@ -319,19 +319,21 @@ impl Product {
     ) -> Result {
         let (mut beta, mut addend, mut layout) = (launch.beta, launch.out, self.out.raw);
         let (mut recipe, mut row) = (&self.plain, None);
+        let mut calls = Sequence::default();
         match (self.shape.bias, &self.bias, &self.with_row) {
             (Bias::None, ..) => beta = 0.0,
             (Bias::Row, _, Some(with_row)) if beta == 1.0 => {
                 (beta, recipe, row) = (0.0, with_row, Some(launch.bias));
             }
-            (Bias::Row, ..) if beta != 0.0 => self.broadcast(device, stream, launch)?,
+            (Bias::Row, ..) if beta != 0.0 => self.broadcast(device, stream, launch, &mut calls)?,
             // With beta 0 it is not read, and may be anything (docs/operators.md).
             (Bias::Matrix(_), Some(bias), _) if beta != 0.0 => {
                 (addend, layout) = (launch.bias, bias.raw);
             }
             _ => {}
         }
-        let desc = desc_of(self.lt, &self.shape, row)?;
+        // Refused behind a broadcast, it has begun.
+        let desc = desc_of(self.lt, &self.shape, row).map_err(|fault| calls.refused(fault))?;
         let (first, second) = if self.shape.swapped {
             (launch.b, launch.a)
         } else {
@@ -361,17 +363,23 @@ impl Product {
                 stream,
             )
         };
-        self.lt.check(launched, "cublasLtMatmul")
+        calls.next(self.lt.check(launched, "cublasLtMatmul"))
     }
 
     /// Copies the row of the bias to all rows of the result, twice as many at each step.
-    fn broadcast(&self, device: &Device, stream: cuda::Stream, launch: &Launch) -> Result {
+    fn broadcast(
+        &self,
+        device: &Device,
+        stream: cuda::Stream,
+        launch: &Launch,
+        calls: &mut Sequence,
+    ) -> Result {
         let row = self.shape.out.rows * self.shape.element();
         let all = row * self.shape.out.columns;
-        let copy = |to: u64, from: u64, size: u64| {
+        let mut copy = |to: u64, from: u64, size: u64| {
             // SAFETY: R46: ranges of the operands, which do not overlap.
             let copied = unsafe { (device.cuda.copy_within)(to, from, size as usize, stream) };
-            device.check(copied, "cuMemcpyDtoDAsync")
+            calls.next(device.check(copied, "cuMemcpyDtoDAsync"))
         };
         copy(launch.out, launch.bias, row)?;
         let mut done = row;

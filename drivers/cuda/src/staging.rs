@@ -5,7 +5,7 @@
 
 use std::ffi::c_void;
 
-use outrigger_driver_kit::Result;
+use outrigger_driver_kit::{Result, Sequence};
 
 use crate::cuda;
 use crate::device::Device;
@@ -55,6 +55,7 @@ impl Staging {
         src: u64,
         size: u64,
     ) -> Result {
+        let mut calls = Sequence::default();
         for (at, size) in pieces(size) {
             let piece = Piece {
                 dst: self.0.cast(),
@@ -63,9 +64,9 @@ impl Staging {
             };
             // SAFETY: this function's contract; the block is as large as a piece.
             unsafe {
-                carry(device, stream, piece)?;
+                calls.next(carry(device, stream, piece))?;
                 let copied = (device.cuda.copy_to_device)(dst + at, self.0, size, stream);
-                device.check(copied, "cuMemcpyHtoDAsync")?;
+                calls.next(device.check(copied, "cuMemcpyHtoDAsync"))?;
             }
         }
         Ok(())
@@ -81,6 +82,7 @@ impl Staging {
         src: u64,
         size: u64,
     ) -> Result {
+        let mut calls = Sequence::default();
         for (at, size) in pieces(size) {
             let piece = Piece {
                 dst: (dst + at) as *mut u8,
@@ -90,8 +92,8 @@ impl Staging {
             // SAFETY: this function's contract; the block is as large as a piece.
             unsafe {
                 let copied = (device.cuda.copy_to_host)(self.0, src + at, size, stream);
-                device.check(copied, "cuMemcpyDtoHAsync")?;
-                carry(device, stream, piece)?;
+                calls.next(device.check(copied, "cuMemcpyDtoHAsync"))?;
+                calls.next(carry(device, stream, piece))?;
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ struct Parts {
     code: i32,
     text: String,
     is_end: bool,
+    is_begun: bool,
 }
 
 /// What a fallible function of a driver gives.
@@ -31,6 +32,7 @@ impl Fault {
             text: text.into(),
             // A device that is lost does nothing any more.
             is_end: code == c::OTR_ERR_DEVICE_LOST,
+            is_begun: false,
         }))
     }
 
@@ -71,6 +73,18 @@ impl Fault {
         Self::new(c::OTR_ERR_OUT_OF_HOST_MEMORY, text)
     }
 
+    /// Says that a part of the command is in the hardware queue. So the command was not refused (R4): it has failed.
+    #[must_use]
+    pub fn begun(mut self) -> Self {
+        self.0.is_begun = true;
+        self
+    }
+
+    /// Whether a part of the command is in the hardware queue.
+    pub fn is_begun(&self) -> bool {
+        self.0.is_begun
+    }
+
     /// Its code.
     pub fn code(&self) -> i32 {
         self.0.code
@@ -85,6 +99,35 @@ impl Fault {
 impl fmt::Debug for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (code {})", self.text(), self.code())
+    }
+}
+
+/// The calls of the hardware that make up one command.
+#[derive(Debug, Default)]
+pub struct Sequence {
+    begun: bool,
+}
+
+impl Sequence {
+    /// The answer of the next call.
+    ///
+    /// # Errors
+    /// That of the call, of a command that has [begun](Fault::begun) if a call before it was taken.
+    #[inline]
+    pub fn next(&mut self, answer: Result) -> Result {
+        match answer {
+            Ok(()) => {
+                self.begun = true;
+                Ok(())
+            }
+            Err(fault) => Err(self.refused(fault)),
+        }
+    }
+
+    /// What a refusal is at this place.
+    #[cold]
+    pub fn refused(&self, fault: Fault) -> Fault {
+        if self.begun { fault.begun() } else { fault }
     }
 }
 
@@ -171,7 +214,7 @@ fn keep(fault: Fault) -> i32 {
 mod tests {
     use std::ffi::CStr;
 
-    use super::{Fault, Progress, Result, guard, last_error};
+    use super::{Fault, Progress, Result, Sequence, guard, last_error};
     use outrigger_contract as c;
 
     fn text() -> String {
@@ -198,6 +241,15 @@ mod tests {
         let refused = Fault::host_memory("no room");
         assert!(!refused.is_end() && refused.ended().is_end());
         assert!(Fault::new(c::OTR_ERR_DEVICE_LOST, "it is lost").is_end());
+    }
+
+    #[test]
+    fn a_command_has_begun_when_its_first_call_was_taken() {
+        let refused = || Err(Fault::host_memory("no room"));
+        let mut calls = Sequence::default();
+        assert!(!calls.next(refused()).unwrap_err().is_begun());
+        calls.next(Ok(())).unwrap();
+        assert!(calls.next(refused()).unwrap_err().is_begun());
     }
 
     #[test]

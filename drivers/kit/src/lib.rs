@@ -28,6 +28,6 @@ pub mod queue;
 pub mod recording;
 pub mod table;
 
-pub use fault::{Fault, Outcome, Progress, Result, guard, last_error};
+pub use fault::{Fault, Outcome, Progress, Result, Sequence, guard, last_error};
 pub use outrigger_contract as contract;
 pub use pool::Pool;

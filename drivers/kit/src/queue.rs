@@ -32,7 +32,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::failure::{Failure, Label};
 use crate::fault::panicked;
-use crate::gate::Gate;
+use crate::gate::{Gate, Pass};
 use crate::pool::Leftover;
 use crate::{Fault, Pool, Progress, Result};
 
@@ -62,7 +62,7 @@ pub trait Lane: Send + Sync + Sized + 'static {
     /// Puts a command into the hardware queue.
     ///
     /// # Errors
-    /// The hardware refuses it.
+    /// The hardware refuses it, or a part of it where the fault says that it has [begun](Fault::begun).
     fn issue(&self, command: Self::Command) -> Result;
 
     /// Marks the place behind all that was put into the hardware queue, with a timestamp if that is asked for.
@@ -291,8 +291,10 @@ impl<L: Lane> Queue<L> {
     /// Submits a command: by `direct`, which puts it into the hardware queue, or else as what `deferred` makes of it,
     /// which is checked as well and holds copies of all that the call was given (R30).
     ///
+    /// A command that `direct` has [begun](Fault::begun) is submitted, and has failed (R20).
+    ///
     /// # Errors
-    /// What `direct` or `deferred` answers; nothing was submitted then (R4).
+    /// What `direct` or `deferred` answers otherwise; nothing was submitted then (R4).
     #[inline]
     pub fn submit(
         self: &Arc<Self>,
@@ -302,12 +304,25 @@ impl<L: Lane> Queue<L> {
     ) -> Result {
         match self.gate.enter() {
             Some(pass) => {
-                direct(&self.lane)?;
+                if let Err(fault) = direct(&self.lane) {
+                    return self.refused(pass, fault, label);
+                }
                 pass.submitted();
                 Ok(())
             }
             None => self.submit_later(label, deferred),
         }
+    }
+
+    #[cold]
+    fn refused(&self, pass: Pass<'_>, fault: Fault, label: Label) -> Result {
+        if !fault.is_begun() {
+            return Err(fault);
+        }
+        let number = pass.before() + 1 - self.stamps.load(Ordering::Relaxed);
+        pass.submitted();
+        self.fail(fault, label, number);
+        Ok(())
     }
 
     #[cold]
@@ -755,7 +770,7 @@ impl<L: Lane> Queue<L> {
         match told {
             Ok(false) => return Ok(Progress::NotReady),
             Ok(true) => self.has_finished(count),
-            Err(fault) => return Err(self.fail(fault).fault(self.id)),
+            Err(fault) => return Err(self.fail(fault, Label::NONE, 0).fault(self.id)),
         }
         match failure {
             Some(failure) => Err(failure.fault(self.id)),
@@ -763,13 +778,13 @@ impl<L: Lane> Queue<L> {
         }
     }
 
-    /// Notes a failure of the hardware, which holds until it is reported.
+    /// Notes a failure of what went straight to the hardware, which holds until it is reported.
     #[cold]
-    fn fail(&self, fault: Fault) -> Arc<Failure> {
+    fn fail(&self, fault: Fault, label: Label, number: u64) -> Arc<Failure> {
         let mut list = self.list.lock();
         self.close(&mut list);
         let at = list.done;
-        let new = || (at, Arc::new(Failure::new(fault, Label::NONE, 0, self.id)));
+        let new = || (at, Arc::new(Failure::new(fault, label, number, self.id)));
         Arc::clone(&list.failure.get_or_insert_with(new).1)
     }
 

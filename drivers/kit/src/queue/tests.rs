@@ -229,6 +229,26 @@ fn a_command_that_the_hardware_refuses_late_fails_the_queue() {
 }
 
 #[test]
+fn a_command_that_the_hardware_refuses_half_way_is_submitted_and_has_failed() {
+    let bench = Bench::new();
+    bench.submit(1);
+    let half = |lane: &Vectors| {
+        lane.issue(2)?;
+        lane.issue(BROKEN).map_err(Fault::begun)
+    };
+    // SAFETY: a constant.
+    let label = unsafe { Label::new(c"half".as_ptr()) };
+    (bench.queue.submit(label, half, |_| unreachable!())).unwrap();
+    bench.submit(3);
+    bench.note(4);
+    let fault = bench.queue.synchronize().unwrap_err();
+    assert_eq!(fault.text(), "it is broken [label=half submission=2]");
+    assert_eq!(bench.log(), [1, 2, 4 + 1000 * fault.code() as u64]);
+    bench.submit(5);
+    bench.queue.synchronize().unwrap();
+}
+
+#[test]
 fn progress_comes_by_itself_once_somebody_asked() {
     let bench = Bench::new();
     bench.note(1);
