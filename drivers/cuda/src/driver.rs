@@ -72,13 +72,27 @@ impl Open {
         if nvrtc.is_some() {
             formats |= 1 << c::OTR_CODE_CUDA_C;
         }
-        let devices: Result<Vec<Device>> = (0..count)
-            .map(|index| Device::open(cuda, index, formats))
-            .collect();
-        let devices = devices?.into_boxed_slice();
-        let clocks: Result<_> = devices.iter().map(Clock::start).collect();
-        let clocks = clocks?;
-        enable_peers(cuda, &devices)?;
+        let (mut devices, mut clocks) = (Vec::new(), Vec::new());
+        let mut unusable = None;
+        for index in 0..count {
+            let device = Device::open(cuda, index, formats);
+            match device.and_then(|device| Ok((Clock::start(&device)?, device))) {
+                Ok((clock, device)) => {
+                    devices.push(device);
+                    clocks.push(clock);
+                }
+                // One that others have filled, for instance, is no reason to do without the rest.
+                Err(fault) => {
+                    let text = format!("CUDA's device {index} is left out: {}", fault.text());
+                    table::log(c::OTR_LOG_WARN, &text);
+                    unusable.get_or_insert(fault);
+                }
+            }
+        }
+        if let (true, Some(fault)) = (devices.is_empty(), unusable) {
+            return Err(fault);
+        }
+        enable_peers(cuda, &devices);
         Ok(Self {
             nvrtc,
             // How much there is room for is a question to CUDA: other programs use the device too.
@@ -93,18 +107,20 @@ impl Open {
             graphs: AtomicUsize::new(0),
             operators: AtomicUsize::new(0),
             library,
-            clocks,
-            devices,
+            clocks: clocks.into(),
+            devices: devices.into(),
         })
     }
 
     /// Refuses bytes that are neither within one allocation nor in mapped memory of a device (R7, R41).
     #[inline]
     pub(crate) fn check(&self, device: u32, address: u64, size: u64) -> Result {
-        match self.allocations.check(device, address, size) {
-            Err(_) if self.mappings.reaches(device, address, size) => Ok(()),
-            other => other,
+        if self.allocations.has(device, address, size)
+            || self.mappings.reaches(device, address, size)
+        {
+            return Ok(());
         }
+        self.allocations.check(device, address, size)
     }
 
     /// What stands in the way of closing.
@@ -168,23 +184,35 @@ fn count(cuda: &Cuda) -> Result<i32> {
     Ok(count)
 }
 
-/// Lets the devices reach each other's memory where they can.
-fn enable_peers(cuda: &Cuda, devices: &[Device]) -> Result {
+/// Lets the devices reach each other's memory where they can. Copies between two of them need it not, and are faster with it.
+fn enable_peers(cuda: &Cuda, devices: &[Device]) {
+    let enable = |device: &Device, peer: &Device| {
+        if !reaches(device, peer)? {
+            return Ok(());
+        }
+        let _entered = device.enter()?;
+        // SAFETY: a live context; 0 is the only flag.
+        let enabled = unsafe { (cuda.enable_peer)(peer.context, 0) };
+        // Contexts are shared: somebody else may have done it.
+        if enabled == cuda::ERROR_PEER_ACCESS_ALREADY_ENABLED {
+            return Ok(());
+        }
+        device.check(enabled, "cuCtxEnablePeerAccess")
+    };
     for device in devices {
-        for peer in devices {
-            if device.ordinal == peer.ordinal || !reaches(device, peer)? {
-                continue;
-            }
-            let _entered = device.enter()?;
-            // SAFETY: a live context; 0 is the only flag.
-            let enabled = unsafe { (cuda.enable_peer)(peer.context, 0) };
-            // Contexts are shared: somebody else may have done it.
-            if enabled != cuda::ERROR_PEER_ACCESS_ALREADY_ENABLED {
-                device.check(enabled, "cuCtxEnablePeerAccess")?;
+        for peer in devices.iter().filter(|peer| peer.ordinal != device.ordinal) {
+            // A device has a limit of peers, for instance.
+            if let Err(fault) = enable(device, peer) {
+                let text = format!(
+                    "copies between CUDA's devices {} and {} take another way: {}",
+                    device.ordinal,
+                    peer.ordinal,
+                    fault.text()
+                );
+                table::log(c::OTR_LOG_INFO, &text);
             }
         }
     }
-    Ok(())
 }
 
 /// Whether work of a device can reach the memory of another.

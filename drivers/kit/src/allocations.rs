@@ -115,21 +115,25 @@ impl Allocations {
         Ok(())
     }
 
-    /// Refuses bytes that are not within one allocation of a device (R7).
+    /// Whether bytes are within one allocation of a device.
+    #[inline]
+    pub fn has(&self, device: u32, address: u64, size: u64) -> bool {
+        let live = self.live.read();
+        let found = live.range(..=address).next_back();
+        found.is_some_and(|(start, live)| {
+            let offset = address - start;
+            live.device == device && offset < live.size && size <= live.size - offset
+        })
+    }
+
+    /// Refuses bytes that are not (R7).
     ///
     /// # Errors
     /// `OTR_ERR_INVALID_ARGUMENT`, with the range in the text.
     pub fn check(&self, device: u32, address: u64, size: u64) -> Result {
-        let live = self.live.read();
-        let found = live.range(..=address).next_back();
-        let within = |(start, live): (&u64, &Live)| {
-            let offset = address - start;
-            live.device == device && offset < live.size && size <= live.size - offset
-        };
-        if found.is_some_and(within) {
+        if self.has(device, address, size) {
             return Ok(());
         }
-        drop(live);
         Err(Fault::argument(format!(
             "the {size} bytes at {address:#x} are not within one allocation of device {device}"
         )))
