@@ -35,7 +35,7 @@ macro_rules! functions {
         #[allow(non_snake_case, reason = "the names are those of OpenCL")]
         impl Cl {
             /// Loads a library.
-            fn load(name: &str) -> Result<Self> {
+            pub(crate) fn load(name: &str) -> Result<Self> {
                 // SAFETY: this runs the initialisers of OpenCL's loader, which the user installed for that.
                 let library = unsafe { Library::new(name) }.map_err(|error| {
                     let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);

@@ -43,8 +43,12 @@ impl Open {
 
     fn new(options: &str) -> Result<Self> {
         let choice = Choice::parse(options)?;
-        let cl = cl::load()?;
-        let candidates = platform::find(cl, &choice)?;
+        Self::over(cl::load()?, &choice)
+    }
+
+    /// The same over some OpenCL.
+    pub(crate) fn over(cl: &'static Cl, choice: &Choice) -> Result<Self> {
+        let candidates = platform::find(cl, choice)?;
         let devices = device::open(cl, &candidates)?;
         exit::watch();
         Ok(Self {
@@ -77,7 +81,7 @@ impl Open {
 }
 
 /// The handle of an open driver.
-pub(crate) struct Driver(Arc<Open>);
+pub(crate) struct Driver(pub(crate) Arc<Open>);
 
 impl Object for Driver {
     type Raw = c::otr_driver;

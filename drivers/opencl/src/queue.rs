@@ -10,7 +10,7 @@ use outrigger_driver_kit::failure::Label;
 use outrigger_driver_kit::given::{Out, null};
 use outrigger_driver_kit::handle::{self, Object};
 use outrigger_driver_kit::queue::{self as kit, HostFn};
-use outrigger_driver_kit::{Fault, Progress, Result, field};
+use outrigger_driver_kit::{Fault, Progress, Result, Sequence, field};
 
 use crate::cl::{self, Cl};
 use crate::device::{Device, create_queue};
@@ -308,12 +308,16 @@ impl Lane {
         };
         kit::Lane::flush(self)?;
         let timing = Timing(create_queue(cl, device.id, &device.context, true)?);
-        let new = self.timing.get_or_init(|| timing);
-        // What comes next is behind all that went before.
+        // What comes next is behind all that went before. It takes the place last, so that nothing comes otherwise.
         let barrier = cl.clEnqueueBarrierWithWaitList;
         // SAFETY: a live queue, and one live event of its context.
-        let status = unsafe { barrier(new.0, 1, &marker.event, std::ptr::null_mut()) };
-        cl::check(status, "clEnqueueBarrierWithWaitList")
+        let status = unsafe { barrier(timing.0, 1, &marker.event, std::ptr::null_mut()) };
+        cl::check(status, "clEnqueueBarrierWithWaitList").inspect_err(|_| {
+            // SAFETY: made above, and used by nobody.
+            unsafe { (cl.clReleaseCommandQueue)(timing.0) };
+        })?;
+        self.timing.get_or_init(|| timing);
+        Ok(())
     }
 
     fn copy(&self, dst: u64, src: u64, size: u64) -> Result {
@@ -340,6 +344,7 @@ impl Lane {
     /// smaller ones at its ends, with the pattern turned to where they begin.
     fn fill(&self, fill: &Fill) -> Result {
         let (mut at, end, length) = (fill.dst, fill.dst + fill.size, u64::from(fill.length));
+        let mut calls = Sequence::default();
         while at < end {
             let mut step = length;
             while at % step != 0 || step > end - at {
@@ -368,7 +373,7 @@ impl Lane {
                     std::ptr::null_mut(),
                 )
             };
-            cl::check(status, "clEnqueueSVMMemFill")?;
+            calls.next(cl::check(status, "clEnqueueSVMMemFill"))?;
             at += size;
         }
         Ok(())

@@ -1,11 +1,15 @@
 //! Through the table as the host sees it: what `open` refuses, which the conformance suite cannot ask for.
 
-use std::ffi::{CStr, CString};
-use std::sync::Arc;
+use std::ffi::{CStr, CString, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use outrigger_contract as c;
+use outrigger_driver_kit::handle;
 
-use crate::driver;
+use crate::cl::{self, Cl, Present};
+use crate::driver::{self, Driver, Open};
+use crate::platform::Choice;
 use crate::table::otr_driver_get_api;
 
 fn table() -> &'static c::otr_driver_api {
@@ -92,6 +96,68 @@ fn the_devices_are_those_of_the_options() {
     let one = opened("device=0,host_visible=0").unwrap();
     assert_eq!(one.devices.len(), 1);
     assert!(!one.devices[0].visible && !all.devices.is_empty());
+}
+
+/// OpenCL's own fill, and how many fills it takes before it refuses one.
+static FILL: OnceLock<<cl::cl_function_types::clEnqueueSVMMemFill_t as Present>::Function> =
+    OnceLock::new();
+static TAKES: AtomicU32 = AtomicU32::new(u32::MAX);
+
+unsafe extern "C" fn fill_or_refuse(
+    queue: cl::cl_command_queue,
+    to: *mut c_void,
+    pattern: *const c_void,
+    length: usize,
+    size: usize,
+    count: cl::cl_uint,
+    list: *const cl::cl_event,
+    event: *mut cl::cl_event,
+) -> cl::cl_int {
+    if TAKES.fetch_sub(1, Ordering::SeqCst) == 0 {
+        return cl::CL_OUT_OF_RESOURCES;
+    }
+    // SAFETY: the arguments of the caller, handed on.
+    unsafe { FILL.get().unwrap()(queue, to, pattern, length, size, count, list, event) }
+}
+
+#[test]
+fn a_fill_of_which_opencl_refuses_a_part_has_failed() {
+    let Ok(mut cl) = Cl::load(cl::LIBRARY) else {
+        return;
+    };
+    FILL.set(cl.clEnqueueSVMMemFill).unwrap();
+    cl.clEnqueueSVMMemFill = fill_or_refuse;
+    let cl = Box::leak(Box::new(cl));
+    let Ok(open) = Open::over(cl, &Choice::parse("").unwrap()) else {
+        return;
+    };
+    let (table, driver) = (table(), handle::give(Driver(Arc::new(open))));
+    let pattern: [u8; 16] = std::array::from_fn(|at| at as u8 + 1);
+    // SAFETY: R7, R10: live handles, and memory that lives until the queue was waited for.
+    unsafe {
+        let (mut queue, mut at) = (std::ptr::null_mut(), 0);
+        let params = std::ptr::null();
+        assert_eq!(
+            table.queue_create.unwrap()(driver, 0, params, &mut queue),
+            0
+        );
+        assert_eq!(table.memory_alloc.unwrap()(driver, 0, 64, &mut at), 0);
+        // Not aligned to its pattern, it takes three fills of OpenCL's.
+        let fill = || table.fill.unwrap()(queue, at + 8, 48, pattern.as_ptr().cast(), 16);
+        let synchronize = || table.queue_synchronize.unwrap()(queue);
+        TAKES.store(0, Ordering::SeqCst);
+        assert_eq!(fill(), c::OTR_ERR_OUT_OF_HOST_MEMORY);
+        assert_eq!(synchronize(), c::OTR_OK, "nothing was submitted");
+        TAKES.store(1, Ordering::SeqCst);
+        assert_eq!(fill(), c::OTR_OK);
+        assert_eq!(synchronize(), c::OTR_ERR_OUT_OF_HOST_MEMORY);
+        let text = CStr::from_ptr(table.last_error.unwrap()()).to_string_lossy();
+        assert!(text.ends_with(" [label= submission=1]"), "{text}");
+        assert_eq!((fill(), synchronize()), (c::OTR_OK, c::OTR_OK));
+        assert_eq!(table.memory_free.unwrap()(driver, at), c::OTR_OK);
+        assert_eq!(table.queue_destroy.unwrap()(queue), c::OTR_OK);
+        assert_eq!(table.close.unwrap()(driver), c::OTR_OK);
+    }
 }
 
 /// `kernel void set(global uint* to, uint value) { *to = value; }`, as a module of SPIR-V 1.0.
