@@ -86,6 +86,14 @@ c10::ScalarType stand_in(const char* name, c10::ScalarType type, c10d::ReduceOp:
   return at::kInt;
 }
 
+// A stream, which is made when it is needed first.
+otr_stream_t made(otr_stream_t& stream, c10::DeviceIndex device) {
+  if (stream == 0) {
+    check(otr_stream_create(static_cast<uint32_t>(device), 0, &stream));
+  }
+  return stream;
+}
+
 // Orders what a stream gets from now on behind what another has.
 void order(otr_stream_t later, otr_stream_t earlier, c10::DeviceIndex device) {
   Point(device, earlier).order(later);
@@ -148,10 +156,8 @@ uint64_t DeviceGroup::getSequenceNumberForGroup() {
 
 DeviceGroup::Lane& DeviceGroup::lane_of(c10::Device device) {
   Lane& lane = lanes_[device.index()];
-  if (lane.stream == 0) {
-    lane.device = device.index();
-    check(otr_stream_create(static_cast<uint32_t>(device.index()), 0, &lane.stream));
-  }
+  lane.device = device.index();
+  made(lane.stream, device.index());
   return lane;
 }
 
@@ -221,6 +227,7 @@ void DeviceGroup::refuse_gloo(const char* name, const Lane& lane, const std::str
 template <class Body>
 Work DeviceGroup::submit(
     WorkInfo info, otr_stream_t stream, const Tensors& used, Tensors outputs, const Body& body) {
+  add_to_batch(info);
   order(stream, current_stream(info.device.index()), info.device.index());
   const c10::StreamGuard guard(torch_stream(stream, info.device));
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -231,9 +238,9 @@ Work DeviceGroup::submit(
   }
   body();
   auto point = std::make_shared<const Point>(info.device.index(), stream);
-  if (batching_) {
-    batch_points_.push_back(point);
-    batch_info_ = info;
+  if (batch_.has_value()) {
+    batch_->points.push_back(point);
+    batch_->outputs = joined(std::move(batch_->outputs), outputs);
   }
   return c10::make_intrusive<DeviceWork>(std::move(info), Points{point}, std::move(outputs));
 }
@@ -650,29 +657,26 @@ Work DeviceGroup::transfer(OpType type, Tensors& tensors, int rank, int tag) {
       !any, who(), "recv: a receive from any rank is not possible where the driver moves the data. Name the rank, give a "
       "tag that is not 0 at both ends, or choose OUTRIGGER_DISTRIBUTED=gloo on all ranks");
   const Transfer one{tensor, rank, type == OpType::SEND};
-  if (!batching_) {
+  if (!batch_.has_value()) {
     return transfer_over_driver(std::move(info), {one});
   }
-  batch_.push_back(one);
-  batch_info_ = info;
-  // The work of the batch stands for it.
-  return c10::make_intrusive<DeviceWork>(std::move(info), Points{}, tensors);
+  add_to_batch(info);
+  batch_->transfers.push_back(one);
+  // Nothing is submitted yet: the work of the batch is the only one, as with NCCL.
+  return nullptr;
 }
 
 Work DeviceGroup::transfer_over_gloo(WorkInfo info, const at::Tensor& tensor, int rank, int tag) {
   const bool sends = info.type == OpType::SEND;
-  otr_stream_t& stream = lane_of(info.device).transfers[{rank, sends}];
-  if (stream == 0) {
-    check(otr_stream_create(static_cast<uint32_t>(info.device.index()), 0, &stream));
-  }
   const c10::DeviceIndex device = info.device.index();
+  const otr_stream_t stream = made(lane_of(info.device).transfers[{rank, sends}], device);
   const char* name = name_of(info.type);
   const bool any = info.type == OpType::RECVANYSOURCE;
   auto source = any ? std::make_shared<std::atomic<int>>(-1) : nullptr;
   info.source = source;
   // torch asks for the source as soon as it has waited.
   info.host_waits = any;
-  return submit(std::move(info), stream, {tensor}, {tensor}, [&, stream = stream] {
+  return submit(std::move(info), stream, {tensor}, {tensor}, [&] {
     HostImages images(device, stream);
     const at::Tensor image = images.bytes(tensor, sends, !sends);
     gloo_.submit(stream, images, name, [image, rank, tag, sends, source](c10d::Backend& gloo) {
@@ -713,30 +717,45 @@ Work DeviceGroup::transfer_over_driver(WorkInfo info, const std::vector<Transfer
 
 void DeviceGroup::startCoalescing() {
   const std::lock_guard<std::mutex> lock(lock_);
-  TORCH_CHECK(!batching_, who(), "a batch of sends and receives is open in the group ", parts_.name);
-  batching_ = true;
+  TORCH_CHECK(!batch_.has_value(), who(), "a batch of sends and receives is open in the group ", parts_.name);
+  batch_.emplace();
+}
+
+void DeviceGroup::add_to_batch(const WorkInfo& info) {
+  if (!batch_.has_value()) {
+    return;
+  }
+  TORCH_CHECK(
+      !batch_->info.has_value() || batch_->info->device == info.device, who(), "a batch has calls on ",
+      batch_->info->device, " and on ", info.device, "; all of a batch are on one device");
+  batch_->info = info;
 }
 
 Work DeviceGroup::endCoalescing() {
   const std::lock_guard<std::mutex> lock(lock_);
-  TORCH_CHECK(batching_, who(), "no batch of sends and receives is open in the group ", parts_.name);
-  const auto transfers = std::exchange(batch_, {});
-  std::optional<WorkInfo> info = std::exchange(batch_info_, std::nullopt);
-  batching_ = false;
-  Points points = std::exchange(batch_points_, {});
-  if (!info.has_value()) {
+  TORCH_CHECK(batch_.has_value(), who(), "no batch of sends and receives is open in the group ", parts_.name);
+  Batch batch = *std::exchange(batch_, std::nullopt);
+  if (!batch.info.has_value()) {
     return nullptr;
   }
-  info->type = OpType::COALESCED;
-  info->host_waits = false;
-  if (!transfers.empty()) {
-    const Work work = transfer_over_driver(*info, transfers);
-    if (points.empty()) {
+  WorkInfo info = *std::move(batch.info);
+  info.type = OpType::COALESCED;
+  info.host_waits = false;
+  Lane& lane = lane_of(info.device);
+  if (!batch.transfers.empty()) {
+    const Work work = transfer_over_driver(info, batch.transfers);
+    if (batch.points.empty()) {
       return work;
     }
-    points.push_back(std::make_shared<const Point>(info->device.index(), lane_of(info->device).stream));
+    batch.points.push_back(std::make_shared<const Point>(info.device.index(), lane.stream));
+    batch.outputs = joined(std::move(batch.outputs), work->result());
   }
-  return c10::make_intrusive<DeviceWork>(std::move(*info), std::move(points), Tensors{});
+  const otr_stream_t stream = made(lane.batches, info.device.index());
+  for (const auto& point : batch.points) {
+    point->order(stream);
+  }
+  const c10::StreamGuard guard(torch_stream(stream, info.device));
+  return c10::make_intrusive<DeviceWork>(std::move(info), std::move(batch.points), std::move(batch.outputs));
 }
 
 // ---- the end --------------------------------------------------------------------------------------------
@@ -746,6 +765,9 @@ void DeviceGroup::close_lanes() noexcept {
   last_.reset();
   for (auto& [index, lane] : lanes_) {
     std::vector<otr_stream_t> streams{lane.stream};
+    if (lane.batches != 0) {
+      streams.push_back(lane.batches);
+    }
     for (const auto& [key, stream] : lane.transfers) {
       streams.push_back(stream);
     }

@@ -122,6 +122,8 @@ class DeviceGroup final : public c10d::Backend {
     // Sends and receives over Gloo, by the other rank (-1: any) and the direction: they wait for one another only
     // where both ends do.
     std::map<std::pair<int, bool>, otr_stream_t> transfers;
+    // Behind all calls of a batch: the others do not wait for it.
+    otr_stream_t batches = 0;
     std::unique_ptr<DriverEngine> driver;
     // Of the call that is being submitted.
     std::chrono::milliseconds timeout{0};
@@ -138,6 +140,17 @@ class DeviceGroup final : public c10d::Backend {
     bool send;
   };
 
+  // The calls between startCoalescing and endCoalescing, all on one device.
+  struct Batch {
+    // Of the last call.
+    std::optional<WorkInfo> info;
+    // What was submitted.
+    Points points;
+    Tensors outputs;
+    // What the driver gets at the end.
+    std::vector<Transfer> transfers;
+  };
+
   // One call: streams in order, memory recorded, `body` with the group's stream as the current one.
   template <class Body>
   c10::intrusive_ptr<c10d::Work> submit(
@@ -148,6 +161,8 @@ class DeviceGroup final : public c10d::Backend {
 
   Lane& lane_of(c10::Device device);
   void decide(Lane& lane, c10::Device device);
+  // Notes a call of the open batch, if there is one.
+  void add_to_batch(const WorkInfo& info);
   // Checks that a call can be made with these tensors, and describes it.
   WorkInfo begin(c10d::OpType type, const Tensors& used);
   WorkInfo begin_on(c10d::OpType type, c10::Device device);
@@ -186,11 +201,7 @@ class DeviceGroup final : public c10d::Backend {
   std::chrono::milliseconds timeout_;
   std::atomic<uint64_t> sequence_ = 0;
   bool closed_ = false;
-  // Between startCoalescing and endCoalescing: what was submitted, and what the driver gets at the end.
-  bool batching_ = false;
-  Points batch_points_;
-  std::vector<Transfer> batch_;
-  std::optional<WorkInfo> batch_info_;
+  std::optional<Batch> batch_;
 };
 
 }  // namespace outrigger

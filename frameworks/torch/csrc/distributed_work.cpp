@@ -17,7 +17,14 @@ constexpr auto kLook = std::chrono::milliseconds(1);
 c10::intrusive_ptr<c10::ivalue::Future> future_of(c10::Device device, const std::vector<at::Tensor>& outputs) {
   auto future = c10::make_intrusive<c10::ivalue::Future>(
       c10::ListType::create(c10::TensorType::get()), std::vector<c10::Device>{device});
-  future->markCompleted(c10::IValue(outputs));
+  // Torch orders waiters behind the streams of the devices that the results are on. Work without results has a device, too.
+  const c10::Storage nothing(
+      c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), /*allocator=*/nullptr, /*resizable=*/false);
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> storages{nothing.getWeakStorageImpl()};
+  for (const at::Tensor& output : outputs) {
+    storages.push_back(output.storage().getWeakStorageImpl());
+  }
+  future->markCompleted(c10::IValue(outputs), std::move(storages));
   return future;
 }
 

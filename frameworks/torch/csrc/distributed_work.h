@@ -58,7 +58,7 @@ struct WorkInfo {
 /// One submitted collective, or several.
 class DeviceWork final : public c10d::Work {
  public:
-  /// `points` are behind all of its work. The current stream of this thread is behind the work, too.
+  /// `points` are behind all of its work. So is the current stream of this thread, on which the future is complete.
   DeviceWork(WorkInfo info, Points points, std::vector<at::Tensor> outputs);
 
   bool isCompleted() override;

@@ -334,6 +334,44 @@ def stream_order() -> None:
     assert dist.all_reduce(tensor, async_op=True).wait(timeout=dist.default_pg_timeout)
 
 
+def futures() -> None:
+    """Who waits for a future comes behind the work, be it a batch or a call without a result on this rank."""
+    from torch_outrigger import _C
+
+    here = Here(None)
+    reductions_of_one()
+    ones = torch.ones(1000, device=device())
+    gathered = [torch.zeros(here.size * 1000, device=device()) for _ in range(2)]
+    received = torch.zeros(1000, device=device())
+    lists = [torch.zeros(1000, device=device()) for _ in range(here.size)] if here.rank == 0 else None
+    after, before = (here.rank + 1) % here.size, (here.rank - 1) % here.size
+    pair = [dist.P2POp(dist.isend, ones, after), dist.P2POp(dist.irecv, received, before)]
+    torch.get_device_module(device().type).synchronize()
+    held = _C._hold_stream(0, 20_000)
+    with dist._coalescing_manager(async_ops=True) as batch:
+        for out in gathered:
+            dist.all_gather_into_tensor(out, ones)
+    works = {
+        "a batch": batch.works[0],
+        "sends and receives": dist.batch_isend_irecv(pair)[-1],
+        "a gathering": dist.gather(ones, lists, async_op=True),
+    }
+    sides = {name: torch.Stream(device()) for name in works}
+    for name, work in works.items():
+        with sides[name]:
+            work.get_future().wait()
+        assert not sides[name].query(), f"a stream that waits for the future of {name} is not behind it"
+    with sides["a batch"]:
+        seen = torch.cat(works["a batch"].get_future().value())
+    with sides["sends and receives"]:
+        came = received.clone()
+    assert _C._release_stream(held), "something waited for the stream that this case held"
+    for side in sides.values():
+        side.synchronize()
+    same(seen, torch.ones(2 * here.size * 1000))
+    same(came, torch.ones(1000))
+
+
 def errors() -> None:
     """What cannot be is refused before anything is sent, so that the group still works."""
     here = Here(None)

@@ -44,7 +44,10 @@ def run(tmp_path: Path, device_type: str):
     return run
 
 
-@pytest.mark.parametrize("case", ["reductions", "movements", "batches", "errors", "stream_order", "groups_come_and_go"])
+CASES = ["reductions", "movements", "batches", "errors", "stream_order", "futures", "groups_come_and_go"]
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_each_collective_does_what_it_says(run, case: str, engine: str) -> None:
     run(f"rank_cases.{case}", 3, engine)
 
