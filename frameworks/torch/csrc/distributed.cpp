@@ -135,6 +135,8 @@ DeviceGroup::DeviceGroup(GroupParts parts)
       options_(c10::make_intrusive<Options>("outrigger", parts_.timeout)),
       gloo_(parts_.gloo, parts_.name, failure_),
       timeout_(parts_.timeout) {
+  options_->group_name = parts_.name;
+  options_->global_ranks_in_group = gloo_.gloo().getBackendOptions()->global_ranks_in_group;
   init();
 }
 
@@ -150,6 +152,31 @@ void DeviceGroup::setTimeout(std::chrono::milliseconds timeout) {
 
 uint64_t DeviceGroup::getSequenceNumberForGroup() {
   return sequence_;
+}
+
+bool DeviceGroup::supportsSplitting() const {
+  const std::optional<at::Device> bound = getBoundDeviceId();
+  return !bound.has_value() || !is_ours(bound->type());
+}
+
+c10::intrusive_ptr<c10d::Backend> DeviceGroup::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<Options>& options) {
+  if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) {
+    return nullptr;
+  }
+  const c10::intrusive_ptr<Options> of_gloo = gloo_.gloo().getBackendOptions()->clone();
+  of_gloo->timeout = options->timeout;
+  of_gloo->group_name = options->group_name;
+  of_gloo->global_ranks_in_group = options->global_ranks_in_group;
+  return c10::make_intrusive<DeviceGroup>(GroupParts{
+      c10::make_intrusive<c10d::PrefixStore>("device", store->clone()),
+      gloo_.gloo().split(c10::make_intrusive<c10d::PrefixStore>("gloo", store), ranks, of_gloo),
+      options->timeout,
+      options->group_name,
+      parts_.type,
+      parts_.engine,
+  });
 }
 
 // ---- devices and streams --------------------------------------------------------------------------

@@ -58,6 +58,11 @@ class DeviceGroup final : public c10d::Backend {
   bool supportsCoalescing() const override {
     return true;
   }
+  /// Not of a group that is bound to a device: torch then expects calls of NCCL from ranks that are not in the new one.
+  bool supportsSplitting() const override;
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<Options>& options) override;
   void startCoalescing() override;
   c10::intrusive_ptr<c10d::Work> endCoalescing() override;
 

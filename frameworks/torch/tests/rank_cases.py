@@ -511,12 +511,46 @@ def mixed_backends() -> None:
         f"cpu:gloo,{kind}:outrigger", init_method=f"file://{os.environ['RANK_STORE']}", rank=rank, world_size=size,
         device_id=device(),
     )  # fmt: skip
-    for where in ("cpu", kind):
-        tensor = torch.ones(2, device=where)
-        dist.all_reduce(tensor)
-        assert tensor.tolist() == [float(size)] * 2
+    sums_on_both(None)
     assert dist.get_default_backend_for_device(kind) == "outrigger"
     mesh = init_device_mesh(kind, (size,), mesh_dim_names=("all",))
-    tensor = torch.ones(2, device=kind)
-    dist.all_reduce(tensor, group=mesh["all"].get_group())
-    same(tensor, torch.full((2,), float(size)))
+    sums_on_both(mesh["all"].get_group())
+
+
+def sums_on_both(group: dist.ProcessGroup | None) -> None:
+    """Reductions of the CPU's and of the device's tensors, by turns."""
+    size = float(dist.get_world_size(group))
+    for _ in range(2):
+        for where in ("cpu", device()):
+            tensor = torch.ones(2, device=where)
+            dist.all_reduce(tensor, group=group)
+            assert tensor.tolist() == [size] * 2
+
+
+def groups_of_gloo() -> None:
+    """What torch makes of a group of Gloo, and does with one, holds for tensors of the device."""
+    here = Here(None)
+    sums_on_both(None)
+    assert dist.get_backend() == os.environ["RANK_BACKEND"]
+    # A call for the device begins when its stream comes to it, one for the CPU at once: Gloo must not mix them.
+    tensor = torch.ones(4, device=device())
+    works = [dist.all_reduce(where, async_op=True) for _ in range(20) for where in (tensor, torch.ones(4))]
+    for work in works:
+        work.wait()
+    same(tensor, torch.full((4,), float(here.size) ** 20))
+    if here.rank == 0:
+        out = torch.zeros(1, device=device())
+        assert sorted(dist.recv(out) for _ in range(here.size - 1)) == list(range(1, here.size))
+        same(out, torch.ones(1))
+    else:
+        dist.send(torch.ones(1, device=device()), 0)
+    dist.monitored_barrier()
+    pair = dist.new_group([1, 2])
+    if here.rank > 0:
+        sums_on_both(pair)
+    # In this order of ranks.
+    part = dist.split_group(split_ranks=[[2, 0], [1]])
+    sums_on_both(part)
+    outs = [torch.zeros(1, device=device()) for _ in range(dist.get_world_size(part))]
+    dist.all_gather(outs, torch.full((1,), float(here.rank), device=device()), group=part)
+    same(torch.cat(outs), torch.tensor([1.0] if here.rank == 1 else [2.0, 0.0]))

@@ -84,6 +84,34 @@ def data_parallel() -> list[float]:
     return train(net, [(share(x), share(y)) for x, y in batches()])
 
 
+class Parts(nn.Module):
+    """A model of which a step uses one part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, part: int) -> torch.Tensor:
+        return self.parts[part](x)
+
+
+def unused_parameters() -> None:
+    """DistributedDataParallel finds which parameters no rank has used: they have no gradient, those of others are averaged."""
+    net = DistributedDataParallel(Parts().to(device()), find_unused_parameters=True)
+    size = dist.get_world_size()
+    for step in range(3):
+        net.zero_grad()
+        # All but the first rank use the same part.
+        net(torch.ones(2, 4, device=device()), step if dist.get_rank() > 0 else 0).sum().backward()
+        shares = [1 / size if step > 0 else 1.0, 0.0, 0.0]
+        shares[step] = 1.0 - (shares[0] if step > 0 else 0.0)
+        for part, share in zip(net.module.parts, shares, strict=True):
+            if share == 0:
+                assert part.weight.grad is None
+            else:
+                same(part.weight.grad, torch.full((4, 4), 2 * share))
+
+
 def sharded() -> list[float]:
     """fully_shard, of two layers and of the rest."""
     net = model().to(device())

@@ -37,7 +37,8 @@ def _enter(case: str, rank: int, size: int, store: str, environment: dict[str, s
         module, function = case.split(".")
         body = getattr(importlib.import_module(module), function)
         if store:
-            dist.init_process_group(init_method=f"file://{store}", rank=rank, world_size=size, timeout=TIMEOUT)
+            backend = environment.get("RANK_BACKEND")
+            dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=TIMEOUT)
         answer = body()
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -99,6 +99,18 @@ def test_cpu_and_device_in_one_group(run, tmp_path: Path) -> None:
     run("rank_cases.mixed_backends", 2, join=False, RANK_STORE=str(tmp_path / "store"))
 
 
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize("case", ["movements", "stream_order", "futures", "groups_of_gloo"])
+def test_a_group_of_gloo_serves_device_tensors(run, case: str) -> None:
+    """As it serves those of CUDA: through the host, in the order of the streams, whatever the driver could do."""
+    run(f"rank_cases.{case}", 3, RANK_BACKEND="gloo")
+
+
+@pytest.mark.usefixtures("once")
+def test_gloo_is_named_for_the_device(run, device_type: str) -> None:
+    run("rank_cases.groups_of_gloo", 3, RANK_BACKEND=f"cpu:gloo,{device_type}:gloo")
+
+
 def alone(case: str) -> list[float]:
     """The losses of one process."""
     import rank_models
@@ -126,6 +138,12 @@ def test_two_ranks_train_what_one_process_trains(run, case: str, one: str) -> No
 @pytest.mark.parametrize(("case", "one"), [*MODELS[:2], ("tensor_parallel", "tensor_parallel_alone")])
 def test_four_ranks_train_what_one_process_trains(run, case: str, one: str) -> None:
     trains(run, case, one, 4, "gloo")
+
+
+@pytest.mark.usefixtures("once")
+@pytest.mark.parametrize("backend", ["outrigger", "gloo"])
+def test_parameters_that_no_rank_uses(run, backend: str) -> None:
+    run("rank_models.unused_parameters", 2, RANK_BACKEND=backend)
 
 
 @pytest.mark.usefixtures("once")
