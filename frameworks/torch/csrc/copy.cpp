@@ -160,7 +160,7 @@ void order(otr_stream_t later, otr_stream_t earlier, c10::DeviceIndex device_of_
   check(status);
 }
 
-void device_to_device(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+void device_to_device(const at::Tensor& to, const at::Tensor& from) {
   if (to.device().index() == from.device().index()) {
     if (same_dense_layout(to, from)) {
       if (to.nbytes() != 0 && to.const_data_ptr() != from.const_data_ptr()) {
@@ -193,9 +193,6 @@ void device_to_device(const at::Tensor& to, const at::Tensor& from, bool non_blo
   if (!target.is_same(to)) {
     copy_on_device(to, target);
   }
-  if (!non_blocking && !is_capturing(target_stream)) {
-    synchronize(target_stream);
-  }
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
@@ -219,7 +216,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   const bool to_real = from.is_conj() && !to.is_complex();
   const at::Tensor source = plain(from);
   if (is_ours(source) && is_ours(target)) {
-    device_to_device(target, source, non_blocking);
+    device_to_device(target, source);
   } else if (is_ours(target) && source.device().is_cpu()) {
     host_to_device(target, source, non_blocking);
   } else if (is_ours(source) && target.device().is_cpu()) {

@@ -80,6 +80,25 @@ def test_device_to_device_waits_its_turn(device, module, hold):
         same(result, torch.full((SIZE,), 6.0))
 
 
+def test_copies_to_another_device_wait_their_turn(device, other_device, module, hold):
+    source, target = torch.zeros(SIZE, device=device), torch.zeros(SIZE, device=other_device)
+    for each in (device, other_device):
+        module.synchronize(each)
+    with hold():
+        source.fill_(6)
+        copies = [source.to(other_device), source.to(other_device, torch.float64), target.copy_(source)]
+        copies.append(source.view(64, 64).t().to(other_device))
+        assert not module.current_stream(other_device).query()
+        source.fill_(7)
+    for copy in copies:
+        same(copy.flatten().float(), torch.full((SIZE,), 6.0))
+    with hold(other_device.index):
+        target.fill_(8)
+        back = target.to(device)
+        target.fill_(9)
+    same(back, torch.full((SIZE,), 8.0))
+
+
 def test_reading_waits_for_the_stream(device, module):
     from torch_outrigger import _C
 
