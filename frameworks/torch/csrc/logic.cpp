@@ -1,6 +1,7 @@
-//! Comparisons, logic, and selection between values.
+//! Comparisons, logic, asserts, and selection between values.
 
 #include "elementwise.h"
+#include "recorded.h"
 #include "register.h"
 
 #include <ATen/ExpandUtils.h>
@@ -188,6 +189,40 @@ at::Tensor& masked_fill_tensor(at::Tensor& self, const at::Tensor& mask, const a
   return fall_back<at::_ops::masked_fill__Tensor>(self, mask, value);
 }
 
+// Fails the stream where a bool is false. `arguments` is its address.
+otr_code_t assert_on_stream(const void* arguments, uint32_t, int64_t bias) noexcept {
+  const uint64_t address = *static_cast<const uint64_t*>(arguments) + static_cast<uint64_t>(bias);
+  return *reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(address)) != 0 ? OTR_OK : OTR_ERR_EXECUTION;
+}
+
+// Torch's kernel on the CPU would have the host wait for the value.
+void assert_async(const at::Tensor& condition, std::string_view name) {
+  const int64_t count = condition.numel();
+  TORCH_CHECK(
+      count == 1, "Boolean value of Tensor with ", count == 0 ? "no values" : "more than one value", " is ambiguous");
+  const at::Tensor holds = condition.to(at::kBool);
+  const uint64_t address = address_of(holds.const_data_ptr());
+  const uint32_t offset = 0;
+  const otr_address_range_t range{1, 0, 0};
+  auto call = otr::sized<otr_kernel_call_t>();
+  call.function = &assert_on_stream;
+  call.args = &address;
+  call.args_size = sizeof(address);
+  call.label = lasting(name);
+  call.address_offsets = &offset;
+  call.address_count = 1;
+  call.address_ranges = &range;
+  check(otr_kernel_launch(stream_of(holds), &call));
+}
+
+void assert_without_text(const at::Tensor& condition) {
+  assert_async(condition, "_assert_async");
+}
+
+void assert_with_text(const at::Tensor& condition, c10::string_view text) {
+  assert_async(condition, c10::str("_assert_async: ", text));
+}
+
 }  // namespace
 
 void register_logic(torch::Library& m) {
@@ -223,6 +258,8 @@ void register_logic(torch::Library& m) {
   m.impl("where.self", &where);
   m.impl("masked_fill_.Scalar", &masked_fill);
   m.impl("masked_fill_.Tensor", &masked_fill_tensor);
+  m.impl("_assert_async", &assert_without_text);
+  m.impl("_assert_async.msg", &assert_with_text);
 }
 
 }  // namespace outrigger

@@ -182,18 +182,6 @@ otr_code_t run_node(const void* arguments, uint32_t, int64_t bias) noexcept {
   }
 }
 
-/// A text that lives as long as the process.
-const char* lasting(std::string_view text) {
-  static auto* lock = new std::mutex;
-  static auto* texts = new std::set<std::string, std::less<>>;
-  const std::lock_guard<std::mutex> guard(*lock);
-  auto found = texts->find(text);
-  if (found == texts->end()) {
-    found = texts->emplace(text).first;
-  }
-  return found->c_str();
-}
-
 /// The bytes from a tensor's first to its last element.
 size_t reach_of(const at::Tensor& tensor) {
   if (tensor.numel() == 0) {
@@ -405,6 +393,17 @@ class Recording {
 };
 
 }  // namespace
+
+const char* lasting(std::string_view text) {
+  static auto* lock = new std::mutex;
+  static auto* texts = new std::set<std::string, std::less<>>;
+  const std::lock_guard<std::mutex> guard(*lock);
+  auto found = texts->find(text);
+  if (found == texts->end()) {
+    found = texts->emplace(text).first;
+  }
+  return found->c_str();
+}
 
 void record_on_host(
     const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::Device device, std::string_view name) {

@@ -9,6 +9,9 @@
 
 namespace outrigger {
 
+/// A text that lives as long as the process, for names of work.
+const char* lasting(std::string_view text);
+
 /// Records a call of an operator's CPU kernel into the graph that the device's current stream records.
 /// The arguments on the stack are replaced by results, whose shapes come from the operator's meta
 /// function or from a run on zeros;

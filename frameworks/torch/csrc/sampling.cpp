@@ -1,9 +1,8 @@
-//! Random numbers of more distributions, made of those of random.cpp by operators of the device. It must never wait for
-//! the device in a capture.
+//! Random numbers of more distributions, made of those of random.cpp by operators of the device. It must never make the
+//! host wait for a value.
 
 #include "register.h"
 
-#include "capture.h"
 #include "fallback.h"
 #include "generator.h"
 #include "kernel.h"
@@ -12,6 +11,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_assert_async.h>
 #include <ATen/ops/_sample_dirichlet_ops.h>
 #include <ATen/ops/_standard_gamma_ops.h>
 #include <ATen/ops/argmax.h>
@@ -23,7 +23,6 @@
 #include <ATen/ops/log_normal_ops.h>
 #include <ATen/ops/poisson_ops.h>
 #include <ATen/ops/searchsorted.h>
-#include <ATen/ops/stack.h>
 
 #include <cmath>
 #include <limits>
@@ -132,16 +131,11 @@ at::Tensor& permutation(int64_t n, OptionalGenerator generator, at::Tensor& out)
 
 constexpr int64_t LARGEST_CATEGORY_COUNT = int64_t{1} << 24;
 
-// What torch checks of probabilities before it draws. It waits for their values, but in a capture, where nobody may.
+// What torch checks of probabilities before it draws. The stream fails, as nobody waits for their values.
 void check_chances(const at::Tensor& chances) {
-  if (is_capturing(stream_of(chances))) {
-    return;
-  }
   const at::Tensor valid = chances.max().lt(std::numeric_limits<double>::infinity()).logical_and_(chances.min().ge(0));
-  // One wait for both.
-  const at::Tensor checks = at::stack({valid, chances.sum(-1).gt(0).all()}).cpu();
-  TORCH_CHECK(checks[0].item<bool>(), "probability tensor contains either `inf`, `nan` or element < 0");
-  TORCH_CHECK(checks[1].item<bool>(), "invalid multinomial distribution (sum of probabilities <= 0)");
+  at::_assert_async(valid, "probability tensor contains either `inf`, `nan` or element < 0");
+  at::_assert_async(chances.sum(-1).gt(0).all(), "invalid multinomial distribution (sum of probabilities <= 0)");
 }
 
 at::Tensor draw_categories(const at::Tensor& self, int64_t count, bool replacement, OptionalGenerator generator) {

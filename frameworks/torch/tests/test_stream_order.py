@@ -99,6 +99,35 @@ def test_copies_to_another_device_wait_their_turn(device, other_device, module, 
     same(back, torch.full((SIZE,), 8.0))
 
 
+def test_asserts_wait_their_turn(device, module, hold):
+    """An assert fails the stream where it is false; the host goes on."""
+    flag, chances = torch.ones((), device=device), torch.ones(2, 4, device=device)
+    module.synchronize()
+    with hold():
+        torch._assert_async(flag)
+        torch._assert_async(flag == 1, "the flag is one")
+        drawn = torch.multinomial(chances, 1)
+    assert drawn.cpu().max() < 4
+    with hold():
+        torch._assert_async(flag == 2, "the flag is two")
+    with pytest.raises(RuntimeError, match="the flag is two"):
+        module.synchronize()
+    graph = torch.accelerator.Graph()
+    with graph:
+        torch._assert_async(flag == 1, "the flag has stayed")
+        torch.multinomial(chances, 1)
+    graph.replay()
+    module.synchronize()
+    for changed, text in ((flag, "the flag has stayed"), (chances, "inf`, `nan` or element < 0")):
+        changed.fill_(-1)
+        graph.replay()
+        with pytest.raises(RuntimeError, match=text):
+            module.synchronize()
+        changed.fill_(1)
+    with pytest.raises(RuntimeError, match="more than one value is ambiguous"):
+        torch._assert_async(chances)
+
+
 def test_reading_waits_for_the_stream(device, module):
     from torch_outrigger import _C
 
