@@ -1,4 +1,5 @@
-//! Checks that docs/environment.md lists exactly the environment variables that the code knows.
+//! Checks that docs/environment.md lists exactly the environment variables that the code knows, and that what starts tests
+//! changes no default of the library.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,13 @@ const PREFIX: &str = concat!("OUTRIGGER", "_");
 /// Languages that can read an environment variable.
 const READERS: [&str; 6] = ["rs", "py", "c", "h", "cpp", "cc"];
 
-/// Variables that are read but not listed, and listed but not read.
+/// The files that decide about the environment of many tests. A test of a variable sets it for itself.
+const STARTERS: [&str; 2] = ["conftest.py", "xtask/src/suites"];
+
+/// What a starter may set: which kind of device, which part of the tests, and where things are kept.
+const FACES: [&str; 5] = ["CACHE", "DRIVER", "MUTANT", "TEST_OPENCL", "TORCH"];
+
+/// Variables that are read but not listed, listed but not read, and set for many tests.
 pub(super) fn check(sources: &[Source]) -> Vec<String> {
     let Some(table) = sources.iter().find(|source| source.name == TABLE) else {
         return vec![format!("{TABLE}: is missing")];
@@ -30,7 +37,20 @@ pub(super) fn check(sources: &[Source]) -> Vec<String> {
     let stale = listed
         .difference(&read)
         .map(|name| format!("{TABLE}: lists {name}, which nothing reads"));
-    missing.chain(stale).collect()
+    missing.chain(stale).chain(changed(sources)).collect()
+}
+
+/// Defaults that what starts tests changes: nobody would test what users run.
+fn changed(sources: &[Source]) -> impl Iterator<Item = String> {
+    let is_starter = |name: &str| STARTERS.iter().any(|part| name.contains(part));
+    let starters = sources
+        .iter()
+        .filter(move |source| is_starter(&source.name));
+    starters.flat_map(|source| {
+        let names = names(&source.text, '"').into_iter();
+        let names = names.filter(|name| !FACES.contains(&&name[PREFIX.len()..]));
+        names.map(|name| format!("{}: {name} is not for many tests at once", source.name))
+    })
 }
 
 /// The variables of the project that stand in `text` between two `quote`s, and nothing else with them.
@@ -79,5 +99,21 @@ mod tests {
         ]);
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].contains(&unknown) && problems[1].contains(&stale));
+    }
+
+    #[test]
+    fn what_starts_tests_sets_faces_alone() {
+        let source = |name: &str, variable: &str| Source {
+            name: name.to_owned(),
+            text: format!("os.environ[\"{PREFIX}{variable}\"] = \"x\""),
+        };
+        let sources = [
+            source("frameworks/torch/tests/conftest.py", "DRIVER"),
+            source("frameworks/torch/tests/conftest.py", "TUNE"),
+            source("frameworks/torch/tests/test_tuning.py", "TUNE"),
+        ];
+        let problems: Vec<String> = changed(&sources).collect();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("conftest.py") && problems[0].contains("TUNE"));
     }
 }
