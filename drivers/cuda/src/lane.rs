@@ -159,6 +159,10 @@ impl kit::Lane for Lane {
         Ok(marker)
     }
 
+    fn is_adopted(&self) -> bool {
+        self.adopted
+    }
+
     fn join(&self, marker: &Marker) -> Result<bool> {
         let device = self.device();
         let _entered = device.enter()?;
@@ -189,16 +193,16 @@ impl Lane {
         let device = open.device(index)?;
         let _entered = device.enter()?;
         let staging = Staging::new(device)?;
-        let mut raw = std::ptr::null_mut();
-        // SAFETY: a place for the stream. The default stream orders itself against all others (R17), so that these
-        // must not look at it.
-        let made =
-            unsafe { (device.cuda.stream_create)(&mut raw, cuda::STREAM_NON_BLOCKING, priority) };
-        if let Err(fault) = device.check(made, "cuStreamCreateWithPriority") {
-            staging.free(device);
-            return Err(fault);
+        match create(device, priority) {
+            Ok(raw) => {
+                let calls = Calls::new(device, raw, staging.word());
+                Ok(Self::of(open, index, raw, staging, calls, false))
+            }
+            Err(fault) => {
+                staging.free(device);
+                Err(fault)
+            }
         }
-        Ok(Self::of(open, index, raw, staging, false))
     }
 
     /// A lane over a stream that another library has made.
@@ -218,24 +222,41 @@ impl Lane {
                 format!("the CUstream {raw:p} is not of the primary context of device {index}"),
             ));
         }
-        Ok(Self::of(open, index, raw, Staging::new(device)?, true))
+        let staging = Staging::new(device)?;
+        // The first look at the word is no work of the queue, so that the stream may be gone before its turn comes (R56):
+        // another one does it.
+        let calls = create(device, 0).map(|own| {
+            let calls = Calls::new(device, own, staging.word());
+            // SAFETY: made above, and used by nobody else.
+            unsafe {
+                (device.cuda.stream_synchronize)(own);
+                (device.cuda.stream_destroy)(own);
+            }
+            calls
+        });
+        match calls {
+            Ok(calls) => Ok(Self::of(open, index, raw, staging, calls, true)),
+            Err(fault) => {
+                staging.free(device);
+                Err(fault)
+            }
+        }
     }
 
-    /// The context of the device is entered.
     fn of(
         open: &Arc<Open>,
         index: u32,
         raw: cuda::Stream,
         staging: Staging,
+        calls: Option<Calls>,
         adopted: bool,
     ) -> Self {
-        let device = &open.devices[index as usize];
         Self {
             open: Arc::clone(open),
             device: index,
             raw,
             adopted,
-            calls: Arc::new(Calls::new(device, raw, staging.word())),
+            calls: Arc::new(calls),
             staging,
             turn: RwLock::new(()),
         }
@@ -420,7 +441,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         let device = self.device();
         let entered = device.enter();
-        if entered.is_ok() {
+        if entered.is_ok() && !self.adopted {
             // The kit drops a lane when its work has finished. What is no work may not have: the first look at the word.
             // SAFETY: a live stream.
             unsafe { (device.cuda.stream_synchronize)(self.raw) };
@@ -436,6 +457,17 @@ impl Drop for Lane {
             self.staging.free(device);
         }
     }
+}
+
+/// A stream of the device, whose context is entered.
+fn create(device: &Device, priority: c_int) -> Result<cuda::Stream> {
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: a place for the stream. The default stream orders itself against all others (R17), so that these must not
+    // look at it.
+    let made =
+        unsafe { (device.cuda.stream_create)(&mut raw, cuda::STREAM_NON_BLOCKING, priority) };
+    device.check(made, "cuStreamCreateWithPriority")?;
+    Ok(raw)
 }
 
 /// What has no outcome has to have been called all the same, also by a stream that is lost.

@@ -76,6 +76,12 @@ pub trait Lane: Send + Sync + Sized + 'static {
         true
     }
 
+    /// Whether another library has made the hardware queue. It may destroy it as soon as it can know that the work of the
+    /// queue, which was destroyed, has finished (R56).
+    fn is_adopted(&self) -> bool {
+        false
+    }
+
     /// Lets what comes next start behind a marker of any queue of the driver. The answer is false if the hardware
     /// cannot: then the marker is waited for.
     ///
@@ -428,6 +434,17 @@ impl<L: Lane> Queue<L> {
         Ok(Some(marker))
     }
 
+    /// A marker of the list is the newest one, unless there is one behind more.
+    fn note_tail(&self, count: u64, marker: &Arc<L::Marker>) {
+        let mut tail = self.tail.lock();
+        if tail.count <= count {
+            *tail = Tail {
+                count,
+                marker: Some(Arc::clone(marker)),
+            };
+        }
+    }
+
     /// Puts an item into the list, and gives points their place in it.
     fn keep(self: &Arc<Self>, item: impl FnOnce(u64) -> Item<L>) -> Result {
         let mut list = self.list.lock();
@@ -720,6 +737,9 @@ impl<L: Lane> Queue<L> {
                         },
                     }
                 };
+                if let Some(marker) = &marker {
+                    self.note_tail(point.count() + u64::from(timed), marker);
+                }
                 let failed = upstream.map(Arc::clone).or(failed);
                 point.reach(marker, failed.clone());
                 failed
@@ -853,17 +873,40 @@ impl<L: Lane> Queue<L> {
 
     /// Leaves what the hardware has not finished to `Pool::finish`. Failures are nobody's any more.
     fn leave(self: Arc<Self>) {
-        let told = contained(|| self.query());
-        let is_over = told.map_or_else(|fault| fault.is_end(), |told| told == Progress::Done);
-        if !is_over {
-            let count = self.issued().map(|(count, _)| count);
-            let marker = contained(|| count.map_or(Ok(None), |count| self.tail(count)));
-            let pool = self.pool.clone();
-            pool.leave(Left {
-                queue: self,
-                marker: marker.unwrap_or_default(),
-            });
+        let Some((count, _)) = self.issued() else {
+            return;
+        };
+        let marker = match contained(|| self.last(count)) {
+            Ok(Some(marker)) => {
+                let told = self.is_reached(&marker);
+                if !matches!(told, Ok(false)) {
+                    return;
+                }
+                Some(marker)
+            }
+            Err(fault) if !fault.is_end() => None,
+            _ => return,
+        };
+        let pool = self.pool.clone();
+        pool.leave(Left {
+            queue: self,
+            marker,
+        });
+    }
+
+    /// A marker behind the first `count` submissions, which are all; `None` if they have finished.
+    fn last(&self, count: u64) -> Result<Option<Arc<L::Marker>>> {
+        if self.lane.is_adopted() {
+            // It may be gone if somebody can know that the work has finished: by a wait, or by an event behind it.
+            if self.finished.load(Ordering::Acquire) >= count {
+                return Ok(None);
+            }
+            let tail = self.tail.lock();
+            if tail.count >= count && tail.marker.is_some() {
+                return Ok(tail.marker.clone());
+            }
         }
+        self.tail(count)
     }
 }
 

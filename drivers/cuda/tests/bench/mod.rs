@@ -111,6 +111,15 @@ impl Bench {
         self.number("standin_version", |set: extern "C" fn(c_int)| set(version));
     }
 
+    /// A function of the stand-in.
+    ///
+    /// # Safety
+    /// The stand-in declares it of this type.
+    pub(crate) unsafe fn function<F: Copy>(&self, name: &str) -> F {
+        // SAFETY: this function's contract.
+        unsafe { *self.standin.get::<F>(name.as_bytes()).unwrap() }
+    }
+
     /// The compute capability of the first device.
     pub(crate) fn capability(&self, capability: c_int) {
         self.number("standin_capability", |set: extern "C" fn(c_int)| {

@@ -69,6 +69,11 @@ impl<L: Lane> Point<L> {
         self.place.load(Ordering::Acquire)
     }
 
+    /// So many submissions of its queue are before it.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn place_at(&self, place: u64, count: u64) {
         self.count.store(count, Ordering::Relaxed);
         self.place.store(place, Ordering::Release);
@@ -94,7 +99,7 @@ impl<L: Lane> Point<L> {
             self.queue.ask();
             return Ok(Progress::NotReady);
         };
-        let count = self.count.load(Ordering::Relaxed);
+        let count = self.count();
         // A timestamp is work of its own.
         let known = !self.timed && self.queue.is_known_to_have_finished(count);
         if let Some(marker) = marker
@@ -128,7 +133,7 @@ impl<L: Lane> Point<L> {
 
     /// It was reached: so was all that is before it, which the queue then need not ask the hardware for.
     fn passed(&self, failure: Option<&Arc<Failure>>) -> Result {
-        self.queue.has_finished(self.count.load(Ordering::Relaxed));
+        self.queue.has_finished(self.count());
         match failure {
             Some(failure) => Err(failure.fault(self.queue.id())),
             None => Ok(()),

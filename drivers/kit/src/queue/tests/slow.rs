@@ -25,6 +25,12 @@ struct State {
     waiting: u32,
     /// The next of these calls are refused.
     refused: Vec<&'static str>,
+    /// Another library owns the queue.
+    adopted: bool,
+    /// It has destroyed the queue: nobody may use it.
+    gone: bool,
+    /// So often it was used all the same.
+    misuses: u32,
     /// Called when a marker is asked next, which answers this then.
     asked: Option<Box<dyn FnOnce() -> Result<bool> + Send>>,
 }
@@ -46,7 +52,9 @@ impl Line {
     }
 
     fn take(&self, call: &str) -> Result {
-        let refused = &mut self.0.state.lock().refused;
+        let state = &mut *self.0.state.lock();
+        state.misuses += u32::from(state.gone && call != "wait");
+        let refused = &mut state.refused;
         let Some(at) = refused.iter().position(|one| *one == call) else {
             return Ok(());
         };
@@ -125,6 +133,10 @@ impl Lane for Line {
     fn mark(&self, _: bool) -> Result<Place> {
         self.take("mark")?;
         Ok(Place(self.clone(), self.given()))
+    }
+
+    fn is_adopted(&self) -> bool {
+        self.0.state.lock().adopted
     }
 
     fn join(&self, _: &Place) -> Result<bool> {
@@ -426,4 +438,42 @@ fn a_host_call_waits_for_what_others_have_put_in_behind_the_last_one() {
     bench.note(&bench.line, &note);
     bench.synchronize().unwrap();
     assert_eq!(*note.lock(), Some(0));
+}
+
+#[test]
+fn a_destroyed_queue_leaves_the_native_one_alone_once_its_work_has_finished() {
+    unsafe extern "C" fn destroy(user: *mut c_void, _: i32) -> i32 {
+        // SAFETY: the lane of the test, which outlives its queue.
+        unsafe { &*user.cast::<Line>() }.0.state.lock().gone = true;
+        0
+    }
+    // The owner knows by the last host call that all has finished.
+    let bench = || {
+        let bench = Bench::new();
+        bench.line.0.state.lock().adopted = true;
+        bench.queue.begin_sharing();
+        bench
+    };
+    let Bench { line, queue, pool } = bench();
+    let user = std::ptr::from_ref(&line).cast_mut().cast();
+    queue.host_call(Some(destroy), user, 0).unwrap();
+    queue.retire();
+    pool.finish();
+    assert_eq!(line.0.state.lock().misuses, 0);
+    // By an event.
+    let bench = bench();
+    bench.call();
+    bench.submit();
+    let point = bench.queue.point(false).unwrap();
+    let Bench { line, queue, pool } = bench;
+    queue.retire();
+    while point.marked().is_none() {
+        std::thread::yield_now();
+    }
+    line.0.state.lock().gone = true;
+    line.complete();
+    point.synchronize().unwrap();
+    pool.finish();
+    drop(point);
+    assert_eq!(line.0.state.lock().misuses, 0);
 }
