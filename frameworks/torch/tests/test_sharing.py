@@ -126,10 +126,16 @@ def test_host_view_refuses_what_the_cpu_cannot_see(device, host_visible):
 
 # `spawn` imports the main module anew, so the program is a file.
 PROGRAM = """
-import gc, sys, torch, torch_outrigger
+import gc, os, sys, torch, torch_outrigger
 import torch.multiprocessing as mp
+from multiprocessing.reduction import ForkingPickler
+from torch_outrigger.integrations import sharing
 
 DEVICE = "{device}"
+COUNT = 40
+
+def files():
+    return len(os.listdir("/proc/self/fd"))
 
 def work(first, to_child, to_parent):
     first.mul_(2)
@@ -142,6 +148,26 @@ def work(first, to_child, to_parent):
     torch.accelerator.synchronize()
     to_parent.put("second")
     assert to_child.get().numel() == 0
+    # The same storage again, three times in two messages: it is here once.
+    row, (whole, column) = to_child.get(), to_child.get()
+    storages = {{each.untyped_storage()._cdata for each in (got, row, whole, column)}}
+    assert len(storages) == 1, storages
+    try:
+        ForkingPickler.dumps(whole)
+        raise AssertionError("memory of another process was sent on")
+    except RuntimeError as error:
+        assert "was received from another process: send tensor.clone()" in str(error), error
+    whole[3] = 5
+    assert row.tolist() == [5] * 3 and column.tolist() == [1, 1, 1, 5]
+    torch.accelerator.synchronize()
+    to_parent.put("views")
+    del row, whole, column
+    before = files()
+    many = [to_child.get() for _ in range(COUNT)]
+    assert files() == before, "files of each message are open"
+    assert [each.item() for each in many] == list(range(COUNT))
+    del many
+    to_parent.put("many")
     assert to_child.get() == "go"
     with torch.no_grad():
         to_parent.put(got[1].clone().sum().item())
@@ -149,6 +175,10 @@ def work(first, to_child, to_parent):
     gc.collect()
     to_parent.put("released")
     to_child.get()
+
+def sent():
+    torch_outrigger.ipc_collect()
+    return len(sharing._sender.messages)
 
 if __name__ == "__main__":
     context = mp.get_context("spawn")
@@ -158,7 +188,6 @@ if __name__ == "__main__":
     child.start()
     assert to_parent.get(timeout=100) == "first"
     assert first.tolist() == [2] * 5
-    from torch_outrigger.integrations import sharing
     # A part of a larger tensor, behind its start, while work for it is queued.
     whole = torch.zeros(4, 3, device=DEVICE)
     whole.add_(1)
@@ -167,25 +196,32 @@ if __name__ == "__main__":
     assert to_parent.get(timeout=100) == "second"
     assert whole.tolist() == [[1, 1, 1], [1, 41, 1], [1, 41, 1], [1, 41, 1]]
     to_child.put(torch.ones(0, 2, device=DEVICE))
-    torch_outrigger.ipc_collect()
+    to_child.put(whole[3])
+    to_child.put((whole, whole[:, 0]))
+    assert to_parent.get(timeout=100) == "views"
+    assert whole[3].tolist() == [5] * 3
+    # The messages with what the child had already are over.
+    assert sent() == 2, sharing._sender.messages
+    before = files()
+    for number in range(COUNT):
+        to_child.put(torch.full((1,), number, device=DEVICE))
+    assert files() == before, "files of each message are open"
+    assert to_parent.get(timeout=100) == "many"
     # The sender has no tensor any more; the child still has.
-    before = len(sharing._sent)
-    assert before == 2, before
+    assert sent() == 2, sharing._sender.messages
     del whole, parameter
     gc.collect()
     junk = [torch.full((4, 3), 9.0, device=DEVICE) for _ in range(20)]
     torch.accelerator.synchronize()
     to_child.put("go")
-    assert to_parent.get(timeout=100) == 123
+    assert to_parent.get(timeout=100) == 87
     assert to_parent.get(timeout=100) == "released"
-    torch_outrigger.ipc_collect()
-    # An argument of a process is held to its end.
-    assert len(sharing._sent) == 1, len(sharing._sent)
-    to_child.put("end")
+    # An argument of a process is held to its end, whatever that is.
+    assert sent() == 1, sharing._sender.messages
+    assert child.is_alive()
+    child.kill()
     child.join(100)
-    assert child.exitcode == 0, child.exitcode
-    torch_outrigger.ipc_collect()
-    assert not sharing._sent
+    assert sent() == 0 and not sharing._sender.storages, "memory of a process that was killed is kept"
     print("shared")
 """
 

@@ -2,59 +2,111 @@
 
 As with CUDA, the process that sends owns the memory, and keeps it until all that received it have let go of it; it must
 outlive them. Nothing is copied. The work queued on the current stream is waited for before the tensor is sent.
+
+Each pickled tensor is a message with a number. The sender has a file, its ledger, in which receivers note that a message has arrived, and
+which they lock as long as they have its memory: no message needs a descriptor, and a process that ends has no locks.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-import select
+import tempfile
 import threading
 from collections.abc import Callable
-from multiprocessing import context, reduction
-from typing import Any
+from multiprocessing import reduction, util
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import _C
 
 _lock = threading.Lock()
-_sent: dict[int, tuple[int, torch.UntypedStorage]] = {}
-"""By number: a pipe that ends when no other process has the memory any more, and the memory."""
-_next = 0
+LOOK = 16
+"""A look at all messages is due when a part of them has been sent since the last one: one of so many."""
 
-_starting: list[tuple[Any, int]] = []
-"""Processes that are being started with a tensor among their arguments, and the end of the pipe that they inherit."""
+
+class _Shared(NamedTuple):
+    """A storage that was sent, and what others import."""
+
+    number: int
+    storage: torch.UntypedStorage
+    where: tuple[Any, ...]
+
+
+class _Sender:
+    """What a process has sent, and not got back."""
+
+    def __init__(self) -> None:
+        handle, self.path = tempfile.mkstemp(prefix="outrigger-", dir=util.get_temp_dir())
+        self.ledger = handle
+        self.messages: dict[int, _Shared] = {}
+        self.storages: dict[tuple[Any, ...], _Shared] = {}
+        """By device, address and bytes."""
+        self.free: list[int] = []
+        """Numbers of messages that are over."""
+        self.shared = 0
+        self.since_look = 0
+
+    def add(self, tensor: torch.Tensor) -> tuple[int, _Shared]:
+        """A new message with the storage of a tensor."""
+        text, offset = _C.memory_export(tensor)
+        storage = tensor.untyped_storage()
+        place = (tensor.device, storage.data_ptr(), storage.nbytes())
+        shared = self.storages.get(place)
+        if shared is None:
+            where = (tensor.device.type, tensor.device.index, text, offset, storage.nbytes())
+            shared = self.storages[place] = _Shared(self.shared, storage, where)
+            self.shared += 1
+        number = self.free.pop() if self.free else len(self.messages)
+        self.messages[number] = shared
+        self.since_look += 1
+        return number, shared
+
+    def look(self) -> list[_Shared]:
+        """Takes out the messages whose memory nobody has any more."""
+        self.since_look = 0
+        arrived = os.pread(self.ledger, len(self.messages) + len(self.free), 0)
+        over = [number for number in self.messages if arrived[number : number + 1] == b"\1" and not self.locked(number)]
+        ended = [self.messages.pop(number) for number in over]
+        for number in over:
+            os.pwrite(self.ledger, b"\0", number)
+        self.free.extend(over)
+        left = {shared.number for shared in self.messages.values()}
+        self.storages = {place: shared for place, shared in self.storages.items() if shared.number in left}
+        return ended
+
+    def locked(self, number: int) -> bool:
+        """Whether a process has the memory of a message that has arrived."""
+        try:
+            fcntl.lockf(self.ledger, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        except (BlockingIOError, PermissionError):
+            return True
+        fcntl.lockf(self.ledger, fcntl.LOCK_UN, 1, number)
+        return False
+
+
+_sender: _Sender | None = None
+_received: dict[tuple[str, int], Any] = {}
+"""By ledger and number of the storage: weak references to storages of other processes."""
 
 
 def collect() -> None:
     """Lets go of memory that was sent to other processes, and that none of them has any more."""
     with _lock:
-        poll = select.poll()
-        numbers = {}
-        for number, (pipe, _storage) in _sent.items():
-            numbers[pipe] = number
-            # Nothing is ever written: what can come is the end.
-            poll.register(pipe, 0)
-        ended = [_sent.pop(numbers[pipe]) for pipe, _event in poll.poll(0)]
-        started = [each for each in _starting if getattr(each[0], "pid", None) is not None]
-        for each in started:
-            _starting.remove(each)
-            os.close(each[1])
-    for pipe, _storage in ended:
-        os.close(pipe)
+        ended = _sender.look() if _sender is not None else []
+    # Memory is freed behind the lock.
+    del ended
 
 
 def _forget() -> None:
-    # A child has copies of the pipes, and no device.
-    global _lock
+    # A child has no device.
+    global _lock, _sender
     _lock = threading.Lock()
-    for pipe, _storage in _sent.values():
-        os.close(pipe)
-    for _process, pipe in _starting:
-        os.close(pipe)
-    _starting.clear()
-    _kept.extend(_sent.values())
-    _sent.clear()
+    if _sender is not None:
+        os.close(_sender.ledger)
+        _kept.append(_sender)
+        _sender = None
 
 
 _kept: list[Any] = []
@@ -65,7 +117,7 @@ os.register_at_fork(after_in_child=_forget)
 
 def _send(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
     """How to make the tensor in another process."""
-    global _next
+    global _sender
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
             "only a leaf can be sent to another process, and this tensor is a result that requires a gradient: "
@@ -75,50 +127,57 @@ def _send(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any,
         raise NotImplementedError(
             f"only dense tensors of {tensor.device.type} can be sent to other processes: send tensor.cpu()"
         )
-    storage = tensor.untyped_storage()
     layout = (tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.requires_grad)
-    if storage.nbytes() == 0:
+    if tensor.untyped_storage().nbytes() == 0:
         return _rebuild_empty, (type(tensor), str(tensor.device), layout)
-    try:
-        text, offset = _C.memory_export(tensor)
-    except NotImplementedError as error:
-        raise NotImplementedError(
-            f"a tensor of {tensor.device} cannot be sent to another process: {error}. Send tensor.cpu()"
-        ) from None
     torch.get_device_module(tensor.device.type).current_stream(tensor.device).synchronize()
-    collect()
-    mine, theirs = os.pipe()
     with _lock:
-        number, _next = _next, _next + 1
-        _sent[number] = (mine, storage)
-    # A copy of the pipe waits for the receiver, or the process that is being started inherits this one.
-    process = context.get_spawning_popen()
-    ticket = reduction.DupFd(theirs)
-    if process is None:
-        os.close(theirs)
-    else:
-        _starting.append((process, theirs))
-    sender = (os.getpid(), number)
-    where = (tensor.device.type, tensor.device.index, text, offset, storage.nbytes())
-    return _rebuild, (type(tensor), sender, where, ticket, layout)
+        if _sender is None:
+            _sender = _Sender()
+        try:
+            number, shared = _sender.add(tensor)
+        except NotImplementedError as error:
+            raise NotImplementedError(
+                f"a tensor of {tensor.device} cannot be sent to another process: {error}. Send tensor.cpu()"
+            ) from None
+        ended = _sender.look() if _sender.since_look * LOOK >= len(_sender.messages) else []
+    del ended
+    return _rebuild, (type(tensor), os.getpid(), _sender.path, number, shared.number, shared.where, layout)
 
 
-def _rebuild(kind: type, sender: tuple[int, int], where: tuple[Any, ...], ticket: Any, layout: Any) -> torch.Tensor:
+def _rebuild(
+    kind: type, pid: int, ledger: str, number: int, shared: int, where: tuple[Any, ...], layout: Any
+) -> torch.Tensor:
     """Makes the tensor that another process has sent."""
-    if sender[0] == os.getpid():
+    if pid == os.getpid():
         # Came back through a queue: no process imports its own memory.
         with _lock:
-            _pipe, storage = _sent[sender[1]]
-        os.close(ticket.detach())
+            storage = _sender.messages[number].storage
+            os.pwrite(_sender.ledger, b"\1", number)
         return _over(kind, storage, layout)
-    pipe = ticket.detach()
-    try:
-        torch.get_device_module(where[0])._lazy_init()
-        memory = _C.memory_import(where[0], where[1], where[2], where[3], where[4], pipe)
-    except BaseException:
-        os.close(pipe)
-        raise
-    return _over(kind, memory.untyped_storage(), layout)
+    torch.get_device_module(where[0])._lazy_init()
+    with _lock:
+        storage = _known(ledger, shared)
+        if storage is None:
+            storage = _C.memory_import(*where, ledger, number).untyped_storage()
+            _remember(ledger, shared, storage)
+        else:
+            _C.memory_arrived(ledger, number)
+    return _over(kind, storage, layout)
+
+
+def _known(ledger: str, shared: int) -> torch.UntypedStorage | None:
+    """The storage of another process, if this one has it already. The sender keeps it as long, so the number is still its own."""
+    reference = _received.get((ledger, shared))
+    return None if reference is None else torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+
+
+def _remember(ledger: str, shared: int, storage: torch.UntypedStorage) -> None:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    for key in [key for key, reference in _received.items() if reference.expired()]:
+        del _received[key]
+    _received[ledger, shared] = StorageWeakRef(storage)
 
 
 def _rebuild_empty(kind: type, device: str, layout: Any) -> torch.Tensor:
