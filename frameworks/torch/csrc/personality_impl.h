@@ -41,6 +41,10 @@ inline void register_kernels(c10::DispatchKey key) {
   register_random(aten);
   register_sampling(aten);
   register_optimizers(aten);
+  // Torch's own kernel is composite, so a tensor subclass is not asked there, and need not know this operator.
+  const c10::BackendComponent backend = c10::toBackendComponent(key);
+  register_shallow_copies(new_library(
+      "aten", c10::toRuntimePerBackendFunctionalityKey(c10::DispatchKey::AutogradFunctionality, backend)));
   new_library("_", key).fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>());
 }
 

@@ -52,6 +52,40 @@ def test_a_stay_on_the_cpu_midway_changes_nothing(device):
     assert not torch.equal(model.weight.detach().cpu(), before.cpu())
 
 
+class OnlyMoves(torch.Tensor):
+    """A wrapper that knows what moves a tensor, and nothing else."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> OnlyMoves:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner, _context, _size, _stride):
+        return OnlyMoves(inner["inner"])
+
+    @classmethod
+    def __torch_dispatch__(cls, operator, types, arguments=(), named=None):
+        assert operator._schema.name in ("aten::_to_copy", "aten::detach"), f"{operator} was asked for"
+        return cls(operator(arguments[0].inner, *arguments[1:], **(named or {})))
+
+
+def test_parameters_of_a_class_of_their_own_move(device):
+    """As on other devices, no subclass is asked whether a tensor can take another one's place."""
+    model = nn.Linear(2, 3, bias=False)
+    model.weight = nn.Parameter(OnlyMoves(torch.ones(3, 2)), requires_grad=False)
+    model.to(device)
+    assert isinstance(model.weight, OnlyMoves) and model.weight.device == device
+    same(model.weight.inner, torch.ones(3, 2))
+    model.cpu()
+    assert model.weight.device.type == model.weight.inner.device.type == "cpu"
+
+
 def test_data_can_be_of_another_device(device):
     parameter = nn.Parameter(torch.ones(2))
     parameter.data = parameter.data.to(device)
