@@ -166,6 +166,37 @@ def test_arguments_may_share_memory_move_and_be_written(device, replays):
     assert replays
 
 
+def test_a_view_of_an_argument_lies_where_the_argument_does(device, replays):
+    """Batches that are sliced out of a tensor begin anywhere in its storage."""
+
+    def function(x):
+        return (x.sin() * 2).cumsum(0), x.view(x.shape[0] // 2, 2, -1), x[2:], x.t()
+
+    compiled = graphed(function, dynamic=False)
+    data = torch.randn(60, 4)
+    there = data.to(device)
+    for first in range(10, 15):
+        expected = function(data[first : first + 8])
+        for one, other in zip(compiled(there[first : first + 8]), expected, strict=True):
+            same(one, other, rtol=1e-5, atol=1e-5)
+    assert len(replays) == 4
+
+
+def test_gradients_of_batches_that_are_slices(device, replays):
+    torch.manual_seed(0)
+    host = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4))
+    ours = copy.deepcopy(host).to(device)
+    step = graphed(lambda x: ours(x).square().mean())
+    data = torch.randn(40, 6, 16)
+    there = data.to(device)
+    for first in range(0, 40, 8):
+        expected = torch.autograd.grad(host(data[first : first + 8]).square().mean(), list(host.parameters()))
+        found = torch.autograd.grad(step(there[first : first + 8]), list(ours.parameters()))
+        for one, other in zip(found, expected, strict=True):
+            same(one, other, rtol=1e-4, atol=1e-5)
+    assert replays
+
+
 def test_each_combination_of_sizes_has_a_graph_up_to_a_limit(device, replays, regions, skips):
     compiled = torch.compile(
         lambda x: x.softmax(-1) * 2, dynamic=True, options={"triton.cudagraphs": True, f"{device.type}.max_graphs": 2}

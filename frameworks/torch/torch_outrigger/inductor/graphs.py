@@ -70,7 +70,7 @@ class _New:
     number: int
     """Which of them."""
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None
-    """Sizes, strides and offset, if it is not all of that tensor."""
+    """Sizes, strides, and the elements from that tensor's first to its own first, if it is not all of that tensor."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,10 @@ class _Plan:
                 given.append(one.value)
                 continue
             tensor = made[one.number] if type(one) is _New else inputs[one.number]
-            given.append(tensor if one.view is None else tensor.as_strided(*one.view))
+            if one.view is not None:
+                shape, stride, offset = one.view
+                tensor = tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+            given.append(tensor)
         return given
 
 
