@@ -156,6 +156,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward(
     const at::Tensor& mask, std::array<bool, 4>, const at::Tensor& out, const at::Tensor& logsumexp,
     const at::Tensor&, const at::Tensor&, c10::SymInt, c10::SymInt, double dropout, bool causal,
     const at::Tensor&, const at::Tensor&, std::optional<double> scale) {
+  if (!grad.defined()) {
+    return {};
+  }
   static const SchemaOperator op("attention_backward");
   if (op.is_offered(query.device().index())) {
     SchemaCall call;

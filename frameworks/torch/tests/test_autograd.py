@@ -129,6 +129,12 @@ def test_gradcheck(device):
     assert torch.autograd.gradcheck(lambda x, w: F.layer_norm(F.linear(x, w).tanh(), (5,)), (x, w))
 
 
+def test_gradcheck_of_attention(device):
+    """Also of gradients that are undefined."""
+    inputs = [normal(1, 2, 4, 8, seed=seed, dtype=torch.float64).to(device).requires_grad_() for seed in range(3)]
+    assert torch.autograd.gradcheck(F.scaled_dot_product_attention, inputs)
+
+
 def test_double_backward(device):
     compare(
         lambda x: torch.autograd.grad((x.tanh() * x).sum(), x, create_graph=True)[0], normal(4, 5), device=device
