@@ -3,6 +3,8 @@
 
 #include "graph.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <fstream>
 #include <map>
 #include <utility>
@@ -154,6 +156,8 @@ Graph::~Graph() {
 }
 
 void Graph::capture_begin(c10::MempoolId_t pool, uint32_t mode) {
+  // A replay has to cast weights itself: they change between replays.
+  at::autocast::clear_cache();
   PyObject* handled = exception_at_begin();
   try {
     const std::lock_guard<std::mutex> lock(lock_);
@@ -192,6 +196,8 @@ void Graph::capture_end() {
     std::swap(handled, handled_);
     stream = stream_;
   }
+  // What was cast in the capture has its numbers at a replay only.
+  at::autocast::clear_cache();
   const std::optional<std::string> exception = exception_since(handled);
   if (exception.has_value()) {
     const std::string reason = "an exception left the capture: " + *exception;

@@ -269,6 +269,26 @@ def test_copies_between_layouts_and_dtypes(device):
 
 
 # ---- random numbers ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("inside", [True, False])
+def test_weights_under_autocast_are_cast_by_every_replay(device, inside):
+    net = torch.nn.Linear(4, 4, bias=False).to(device)
+    x = torch.ones(2, 4, device=device)
+    with torch.autocast(device.type, torch.bfloat16):
+        if not inside:
+            net(x)
+        graph, y = capture(lambda: net(x))
+        with torch.no_grad():
+            net.weight.fill_(2.0)
+        if inside:
+            same(net(x).float().detach(), torch.full((2, 4), 8.0))
+    graph.replay()
+    same(y.float().detach(), torch.full((2, 4), 8.0))
+    with torch.no_grad():
+        net.weight.fill_(3.0)
+    graph.replay()
+    same(y.float().detach(), torch.full((2, 4), 12.0))
+
+
 
 
 def test_dropout_differs_between_replays_and_equals_eager(device):
