@@ -141,6 +141,82 @@ def test_graphed_callables_train_like_the_modules(device):
         body(value[:2])
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_of_graphed_callables_add_up(device, set_to_none):
+    torch.manual_seed(0)
+    twin = nn.Linear(4, 4)
+    body = copy.deepcopy(twin).to(device)
+    graphed = graphs.make_graphed_callables(body, (torch.randn(4, 4, device=device),))
+    for seed in range(2):
+        batches = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(seed))
+        for net, there in ((graphed, device), (twin, torch.device("cpu"))):
+            net.zero_grad(set_to_none=set_to_none)
+            for batch in batches:
+                net(batch.to(there)).square().sum().backward()
+        for one, other in zip(body.parameters(), twin.parameters(), strict=True):
+            same(one.grad, other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_what_graphed_callables_give_is_the_callers(device):
+    torch.manual_seed(0)
+    twin = nn.Linear(4, 4)
+    sample = torch.randn(4, 4, device=device, requires_grad=True)
+    before = sample.detach().cpu()
+    graphed = graphs.make_graphed_callables(copy.deepcopy(twin).to(device), (sample,))
+    given = []
+    for batch in torch.randn(3, 4, 4):
+        x, its = batch.to(device).requires_grad_(), batch.clone().requires_grad_()
+        result, expected = graphed(x), twin(its)
+        # The backward pass does not read what the caller changes.
+        result.detach().zero_().add_(expected.detach().to(device))
+        result.square().sum().backward()
+        expected.square().sum().backward()
+        given.append(((result.detach(), expected.detach()), (x.grad, its.grad)))
+    for pairs in given:
+        for one, other in pairs:
+            same(one, other, rtol=1e-4, atol=1e-5)
+    same(sample.detach(), before)
+
+
+def test_a_graphed_callable_reads_its_arguments_as_they_are(device):
+    """Not by their address: a view that begins where the sample does is another matrix."""
+    sample = torch.arange(9.0).view(3, 3)
+    weight = torch.ones(3, 3, device=device, requires_grad=True)
+    there = sample.to(device)
+    graphed = graphs.make_graphed_callables(lambda x: (x * 2 + weight).cumsum(0), (there,))
+    for view in (sample, sample.t(), sample[:1].expand(3, 3)):
+        moved = there.as_strided(view.shape, view.stride())
+        same(graphed(moved).detach(), (view * 2 + 1).cumsum(0))
+    pair = graphs.make_graphed_callables(lambda both: both["a"] - both["b"], ({"a": there, "b": there},))
+    same(pair({"a": there * 2, "b": there}), sample)
+    with pytest.raises(TypeError, match="captured with arguments"):
+        pair({"b": there, "a": there * 2})
+    with pytest.raises(ValueError, match="captured without requires_grad"):
+        graphed(there.clone().requires_grad_())
+
+
+def test_a_backward_pass_that_comes_too_late_is_refused(device):
+    body = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).to(device)
+    graphed = graphs.make_graphed_callables(body, (torch.randn(2, 3, device=device),))
+    first, second = (graphed(torch.randn(2, 3, device=device)) for _ in range(2))
+    with pytest.raises(RuntimeError, match="run backward before the next call"):
+        first.sum().backward()
+    second.sum().backward()
+
+
+def test_graphed_callables_under_autocast_use_the_weights_of_now(device):
+    body = nn.Linear(4, 4, bias=False).to(device)
+    x = torch.ones(2, 4, device=device)
+    with torch.autocast(device.type, torch.bfloat16):
+        graphed = graphs.make_graphed_callables(body, (x,))
+    with torch.no_grad():
+        body.weight.fill_(3.0)
+    result = graphed(x)
+    same(result.detach().float(), torch.full((2, 4), 12.0))
+    result.float().sum().backward()
+    same(body.weight.grad, torch.full((4, 4), 2.0))
+
+
 def test_graphed_callables_say_when_they_run_without_their_graph(device):
     body = nn.Linear(3, 2).to(device)
     x = torch.randn(2, 3, device=device)

@@ -21,7 +21,7 @@ Function = Callable[..., Any]
 
 @dataclass
 class _Passes:
-    """The two graphs of one function, and the tensors through which they are fed and read."""
+    """The two graphs of one function, and the tensors through which they are fed and read, which nobody else has."""
 
     forward: Graph
     backward: Graph | None
@@ -30,6 +30,8 @@ class _Passes:
     structure: pytree.TreeSpec
     output_grads: tuple[Tensor | None, ...] = ()
     input_grads: tuple[Tensor | None, ...] = ()
+    calls: int = 0
+    """How often the forward graph was replayed."""
 
 
 class _Replayed(torch.autograd.Function):
@@ -37,12 +39,12 @@ class _Replayed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, passes: _Passes, copied: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.passes = passes
         for static, given in zip(passes.inputs[:copied], inputs[:copied], strict=True):
-            if static.data_ptr() != given.data_ptr():
-                static.copy_(given)
+            static.copy_(given)
         passes.forward.replay()
-        outputs = tuple(output.detach() for output in passes.outputs)
+        passes.calls += 1
+        ctx.passes, ctx.call = passes, passes.calls
+        outputs = tuple(output.clone() for output in passes.outputs)
         ctx.mark_non_differentiable(
             *(new for new, old in zip(outputs, passes.outputs, strict=True) if not old.requires_grad)
         )
@@ -52,12 +54,17 @@ class _Replayed(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         passes: _Passes = ctx.passes
+        if ctx.call != passes.calls:
+            raise RuntimeError(
+                "a graphed callable was called again before the backward pass of an earlier call, and what that pass needs is "
+                "overwritten: run backward before the next call, or make a graphed callable for each of the calls"
+            )
         for static, grad in zip(passes.output_grads, grads, strict=True):
-            if static is not None and static.data_ptr() != grad.data_ptr():
+            if static is not None:
                 static.copy_(grad)
         if passes.backward is not None:
             passes.backward.replay()
-        return (None, None, *(None if grad is None else grad.detach() for grad in passes.input_grads))
+        return (None, None, *(None if grad is None else grad.clone() for grad in passes.input_grads))
 
 
 def make_graphed_callables(
@@ -74,20 +81,19 @@ def make_graphed_callables(
     is changed in place: its `forward` replays while its training mode is the one of the capture. In the other mode, and
     with keyword arguments, it runs without the graph, and a warning says so.
     sample_args: the arguments of one call (for several: a tuple of such), tensors only, with the shapes
-    and `requires_grad` of later calls. They are kept, and later arguments are copied into them.
+    and `requires_grad` of later calls, whose tensors are copied into memory of the graphs.
     num_warmup_iters: the number of eager passes before the capture.
     allow_unused_input: inputs may have no gradient.
     pool: shares the memory of other graphs.
 
-    Results are overwritten by the next call.
+    Results and gradients are the caller's. The backward pass of a call has to run before the next call.
     """
-    if torch.is_autocast_enabled() and torch.is_autocast_cache_enabled():
-        raise RuntimeError("make_graphed_callables needs autocast with cache_enabled=False")
     single = not isinstance(callables, tuple)
     functions: tuple[Function, ...] = (callables,) if single else callables
     samples = (sample_args,) if single else sample_args
     if len(functions) != len(samples):
         raise ValueError(f"{len(functions)} callables need as many sample_args, got {len(samples)}")
+    samples = [pytree.tree_map(_own, sample) for sample in samples]
     surfaces = [_surface(function, sample) for function, sample in zip(functions, samples, strict=True)]
     shared = pool or graph_pool_handle()
     stream = torch.Stream(torch.accelerator.current_device_index())
@@ -124,11 +130,16 @@ def make_graphed_callables(
     return made[0] if single else tuple(made)
 
 
+def _own(sample: Any) -> Tensor:
+    """A tensor of the graphs like one of the samples."""
+    if not isinstance(sample, Tensor):
+        raise TypeError(f"sample_args must be made of tensors only, got {type(sample).__name__}")
+    return sample.detach().clone().requires_grad_(sample.requires_grad)
+
+
 def _surface(function: Function, sample: tuple[Any, ...]) -> tuple[Tensor, ...]:
     """All tensors on which a pass depends and for which it computes gradients: arguments, then parameters."""
     leaves = pytree.tree_leaves(sample)
-    if not all(isinstance(leaf, Tensor) for leaf in leaves):
-        raise TypeError("sample_args must be made of tensors only")
     if not isinstance(function, nn.Module):
         return tuple(leaves)
     if function._forward_hooks or function._forward_pre_hooks or function._backward_hooks:
@@ -153,18 +164,26 @@ def _gradients(
 
 def _replace(function: Function, passes: _Passes, sample: tuple[Any, ...]) -> Function:
     """The function that replays. A module gets it as its `forward`."""
-    copied = len(pytree.tree_leaves(sample))
+    samples, expected = pytree.tree_flatten(tuple(sample))
+    copied = len(samples)
     rest = passes.inputs[copied:]
 
     def replay(*arguments: Any) -> Any:
-        leaves = pytree.tree_leaves(arguments)
+        leaves, structure = pytree.tree_flatten(arguments)
         if len(leaves) != copied:
             raise TypeError(f"captured with {copied} tensors, called with {len(leaves)}")
+        if structure != expected:
+            raise TypeError(f"captured with arguments {expected}, called with {structure}")
         for number, (static, given) in enumerate(zip(passes.inputs, leaves, strict=False)):
             if given.shape != static.shape or given.dtype != static.dtype:
                 raise ValueError(
                     f"tensor {number} was captured as {static.dtype} {tuple(static.shape)}, "
                     f"called with {given.dtype} {tuple(given.shape)}"
+                )
+            if given.requires_grad and not static.requires_grad and torch.is_grad_enabled():
+                raise ValueError(
+                    f"tensor {number} was captured without requires_grad, and would get no gradient: capture with a sample "
+                    "that has it, or call with its detach()"
                 )
         return pytree.tree_unflatten(_Replayed.apply(passes, copied, *leaves, *rest), passes.structure)
 
