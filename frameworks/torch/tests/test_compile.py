@@ -305,6 +305,35 @@ def test_random_numbers_are_those_of_eager_execution(device, module):
     assert torch.equal(torch.rand(3, device=device), state), "the generator went another way"
 
 
+def test_streams_and_events_in_compiled_code(device):
+    def forked(x):
+        side, main = torch.Stream(x.device), torch.accelerator.current_stream()
+        side.wait_stream(main)
+        with side:
+            y = x * x
+        main.wait_stream(side)
+        return (y + 1).cumsum(0)
+
+    def marked(x):
+        event, main = torch.Event(x.device), torch.accelerator.current_stream()
+        side = torch.Stream(x.device)
+        y = x * 3
+        event.record(main)
+        side.wait_event(event)
+        with side:
+            z = y.sin()
+            event.record(side)
+        main.wait_event(event)
+        return z + y
+
+    for function in (forked, marked):
+        compiled = torch.compile(function)
+        for _ in range(3):
+            x = torch.randn(50, 40)
+            expected = (x * x + 1).cumsum(0) if function is forked else (x * 3).sin() + x * 3
+            same(compiled(x.to(device)), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_compiled_step_is_captured_and_replayed(device):
     model = Transformer().to(device)
     compiled = torch.compile(model)

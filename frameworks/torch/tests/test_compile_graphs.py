@@ -229,7 +229,19 @@ def test_what_no_graph_takes_runs_without_one(device, replays, skips):
     def mixed(x):
         return x * 2 + on_cpu.sum().to(x.device)
 
-    for function, reason in ((draws, "random numbers in a body"), (waits, None), (mixed, "cpu device")):
+    def streams(x):
+        side = torch.Stream(x.device) if x.device.type != "cpu" else None
+        if side is None:
+            return x * 2 + 1
+        side.wait_stream(torch.accelerator.current_stream())
+        with side:
+            y = x * 2
+        torch.accelerator.current_stream().wait_stream(side)
+        return y + 1
+
+    for function, reason in (
+        (draws, "random numbers in a body"), (waits, None), (mixed, "cpu device"), (streams, "streams or events")
+    ):  # fmt: skip
         compiled = graphed(function)
         before = len(skips)
         for sign in (1, -1, 1, -1):

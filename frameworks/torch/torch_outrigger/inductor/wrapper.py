@@ -12,6 +12,8 @@ import torch
 from torch._inductor import config, ir
 from torch._inductor.codegen.common import DeviceOpOverrides
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+from torch._inductor.stream_constants import DEFAULT_STREAM_IDX
+from torch._inductor.stream_utils import get_stream_name
 from torch._inductor.virtualized import V
 
 from .._lifetime import is_served
@@ -27,6 +29,7 @@ class Wrapper(PythonWrapperCodegen):
 
     def __init__(self) -> None:
         self._programs: dict[torch.device, str] = {}
+        self._has_streams = False
         super().__init__()
 
     @staticmethod
@@ -61,6 +64,9 @@ class Wrapper(PythonWrapperCodegen):
         # All kernels are in the header by now.
         for name in self._programs.values():
             self.header.writeline(f"{name}.begin()")
+        if config.triton.cudagraphs and any(_namespace(one) == "streams" for one in V.graph.operations):
+            # A region's graph would wait for events once, and not at each replay.
+            V.graph.disable_cudagraphs_reason = "streams or events of the program"
         return super().generate(is_inference)
 
     def _generate_kernel_call_helper(
@@ -151,9 +157,26 @@ class Wrapper(PythonWrapperCodegen):
             return
         self.last_seen_device_guard_index = device_idx
 
+    def codegen_cuda_stream_enter(self, stream_idx: int) -> Any:
+        # Inductor defines the names of streams within the guard of a device.
+        if not self._has_streams:
+            self._has_streams = True
+            get = "_get_stream_by_index"
+            self.imports.writeline(f"from torch._dynamo.variables.streams import {get}")
+            self.writeline(f"{get_stream_name(DEFAULT_STREAM_IDX)} = {V.graph.device_ops.current_stream()}")
+            for one, index in V.graph.scheduler.stream_idx_to_user_obj_idx.items():
+                if one != DEFAULT_STREAM_IDX:
+                    self.writeline(f"{get_stream_name(one)} = {get}({index})")
+        return super().codegen_cuda_stream_enter(stream_idx)
+
     def codegen_device_guard_exit(self, *args: Any, **rest: Any) -> None:
         if args and args[0] and args[0] > 1:
             super().codegen_device_guard_exit(*args, **rest)
+
+
+def _namespace(operation: Any) -> str:
+    """The library of an operator that is called as it is; an empty text for all else."""
+    return getattr(getattr(operation, "op_overload", None), "namespace", "")
 
 
 class Subgraph(SubgraphPythonWrapperCodegen, Wrapper):
