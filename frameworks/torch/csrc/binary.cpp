@@ -55,11 +55,14 @@ struct DivideByMode {
   }
 };
 
-// As above for the operators whose result is an integer for integers.
+// As above for the operators whose result is an integer for integers. A scalar of halves is rounded first, which the native
+// operators do not do.
 template <Name Native>
 struct Remainder {
   static bool run(at::TensorIteratorBase& iterator, const at::Tensor&, const at::Tensor&) {
-    return !c10::isIntegralType(iterator.output().scalar_type(), /*includeBool=*/true) &&
+    const c10::ScalarType dtype = iterator.output().scalar_type();
+    return !c10::isIntegralType(dtype, /*includeBool=*/true) &&
+        (!c10::isReducedFloatingType(dtype) || is_ours(iterator.input(1))) &&
         Elementwise<Native, "", Take::kNothing>::run(iterator);
   }
 };

@@ -413,10 +413,7 @@ CallClass& class_of(const c10::OperatorHandle& op, Known& known, const Sight& si
 
 /// An argument as Python's operators take it.
 py::object to_python(const c10::Argument& argument, const c10::IValue& value) {
-  const c10::TypePtr& declared = argument.real_type();
-  const c10::TypeKind kind = declared->kind() == c10::TypeKind::OptionalType
-      ? declared->castRaw<c10::OptionalType>()->getElementType()->kind()
-      : declared->kind();
+  const c10::TypeKind kind = kind_of(argument);
   if (value.isInt() && kind == c10::TypeKind::ScalarTypeType) {
     return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(value.toScalarType())));
   }

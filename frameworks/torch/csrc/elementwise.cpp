@@ -17,6 +17,25 @@ bool upload_scalar(const at::Tensor& scalar, c10::Device device, at::Tensor& out
   return fill_native(out, value);
 }
 
+// A CPU scalar in the dtype of the elements, as torch's iterator converts it: integers wrap, and what a float cannot hold is
+// infinite.
+otr_scalar_t converted(const c10::Scalar& value, c10::ScalarType dtype) {
+  otr_scalar_t out = number(value);
+  if (out.dtype == OTR_DTYPE_I64) {
+    switch (dtype) {
+      case c10::ScalarType::Byte: out.value.i64 = static_cast<uint8_t>(out.value.i64); break;
+      case c10::ScalarType::Char: out.value.i64 = static_cast<int8_t>(out.value.i64); break;
+      case c10::ScalarType::Short: out.value.i64 = static_cast<int16_t>(out.value.i64); break;
+      case c10::ScalarType::Int: out.value.i64 = static_cast<int32_t>(out.value.i64); break;
+      default: break;
+    }
+  } else if (dtype != c10::ScalarType::Double) {
+    // Halves are computed as floats.
+    out.value.f64 = static_cast<float>(out.value.f64);
+  }
+  return out;
+}
+
 }  // namespace
 
 bool submit_elementwise(
@@ -31,11 +50,9 @@ bool submit_elementwise(
   }
   // Computed in another type and cast to the output's: the native operator computes in the output's.
   const c10::ScalarType type = output.scalar_type();
-  if (C10_UNLIKELY(type != c10::ScalarType::Bool)) {
-    const auto common = iterator.maybe_common_dtype();
-    if (common.has_value() && *common != type) {
-      return false;
-    }
+  const auto common = iterator.maybe_common_dtype();
+  if (C10_UNLIKELY(type != c10::ScalarType::Bool) && common.has_value() && *common != type) {
+    return false;
   }
   Call<kMostInputs, 1, 4> call;
   call.outputs[0] = written_operand(output);
@@ -63,7 +80,7 @@ bool submit_elementwise(
       if (!has_number(value)) {
         return false;
       }
-      call.scalars[scalars++] = number(value);
+      call.scalars[scalars++] = converted(value, common.value_or(type));
       chosen = first ? swapped : &op;
       continue;
     }
@@ -73,7 +90,7 @@ bool submit_elementwise(
     call.inputs[operands++] = operand(uploaded[i]);
   }
   for (size_t i = 0; i < numbers.count; ++i) {
-    if (C10_UNLIKELY(scalars == call.scalars.size())) {
+    if (C10_UNLIKELY(scalars == call.scalars.size() || !fits(numbers.values[i], type))) {
       return false;
     }
     call.scalars[scalars++] = numbers.values[i];

@@ -14,8 +14,6 @@
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/zero_ops.h>
 
-#include <cmath>
-
 namespace outrigger {
 namespace {
 
@@ -149,22 +147,11 @@ at::Tensor& set_empty(at::Tensor& self) {
   return set_storage(self, std::move(storage), 0, {0}, {});
 }
 
-// Whether torch's own conversion of this value to an element would not complain.
-bool fits(const c10::Scalar& value, c10::ScalarType dtype) {
-  if (!c10::isIntegralType(dtype, /*includeBool=*/false)) {
-    return true;
-  }
-  const double wanted = value.toDouble();
-  const int bits = static_cast<int>(8 * c10::elementSize(dtype)) - (c10::isSignedType(dtype) ? 1 : 0);
-  const double limit = std::ldexp(1.0, bits);
-  return wanted < limit && wanted >= (c10::isSignedType(dtype) ? -limit : 0.0);
-}
-
 at::Tensor& fill_scalar(at::Tensor& self, const at::Scalar& value) {
   if (self.numel() == 0) {
     return self;
   }
-  if (!has_number(value) || !fits(value, self.scalar_type()) || !fill_native(self, value)) {
+  if (!has_number(value, self.scalar_type()) || !fill_native(self, value)) {
     fall_back<at::_ops::fill__Scalar>(self, value);
   }
   return self;

@@ -88,6 +88,29 @@ c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVal
       false, who(), schema.operator_name(), " has no kernel, and no argument says on which device it runs");
 }
 
+// Whether all numbers of a call are in the range of its first tensor's dtype.
+bool numbers_fit(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::ScalarType> dtype;
+  for (const c10::IValue& value : arguments) {
+    each_tensor(value, [&](const at::Tensor& tensor) {
+      if (!dtype.has_value() && is_ours(tensor)) {
+        dtype = tensor.scalar_type();
+      }
+    });
+  }
+  for (size_t i = 0; dtype.has_value() && i < arguments.size(); ++i) {
+    const c10::IValue& value = arguments[i];
+    if (value.isScalar() && kind_of(schema.arguments()[i]) == c10::TypeKind::NumberType) {
+      if (!has_number(value.toScalar(), *dtype)) {
+        return false;
+      }
+    } else if (value.isTensor() && is_scalar_of_cpu(value.toTensor()) && !has_number(value_of(value.toTensor()), *dtype)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool takes_generator(const c10::Argument& argument) {
   return argument.name() == "generator";
 }
@@ -161,11 +184,13 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       each_tensor(arguments[i], [](const at::Tensor& tensor) { own_memory_of(tensor); });
     }
   }
-  if (run_on_driver(op, stack, device)) {
+  // The CPU refuses some of what kernels of the device cannot be given, and has a result for the rest.
+  const bool may_run_there = numbers_fit(schema, arguments);
+  if (may_run_there && run_on_driver(op, stack, device)) {
     return;
   }
   CompiledCall compiled(op, stack, device);
-  if (compiled.run()) {
+  if (may_run_there && compiled.run()) {
     return;
   }
   const char* name = schema.name().c_str();

@@ -10,6 +10,9 @@
 #include <c10/core/DynamicCast.h>
 #include <c10/util/SmallVector.h>
 
+#include <cmath>
+#include <limits>
+
 namespace outrigger {
 
 Operator::Operator(const char* name) {
@@ -29,6 +32,29 @@ bool Operator::refused(otr_status_t* status) {
   }
   otr_status_free(status);
   return false;
+}
+
+double largest_of(c10::ScalarType dtype) {
+  switch (dtype) {
+    case c10::ScalarType::Half: return std::numeric_limits<c10::Half>::max();
+    case c10::ScalarType::BFloat16: return std::numeric_limits<c10::BFloat16>::max();
+    case c10::ScalarType::Float: return std::numeric_limits<float>::max();
+    case c10::ScalarType::Double: return std::numeric_limits<double>::max();
+    default: return 0;
+  }
+}
+
+bool is_in_range(const otr_scalar_t& number, c10::ScalarType dtype) {
+  const bool is_whole = number.dtype == OTR_DTYPE_I64;
+  const double value = is_whole ? static_cast<double>(number.value.i64) : number.value.f64;
+  if (c10::isIntegralType(dtype, /*includeBool=*/false)) {
+    const bool is_signed = c10::isSignedType(dtype);
+    const double limit = std::ldexp(1.0, static_cast<int>(8 * c10::elementSize(dtype)) - (is_signed ? 1 : 0));
+    // The largest number of 64 bits is none of a double.
+    return (is_whole && dtype == c10::ScalarType::Long) || (value < limit && value >= (is_signed ? -limit : 0.0));
+  }
+  const double largest = largest_of(c10::isComplexType(dtype) ? c10::toRealValueType(dtype) : dtype);
+  return largest == 0 || !std::isfinite(value) || std::abs(value) <= largest;
 }
 
 c10::Scalar value_of(const at::TensorBase& tensor) {

@@ -89,8 +89,30 @@ inline bool has_number(const c10::Scalar& value) {
   return !value.isComplex() && !value.isSymbolic() && value.type() != c10::ScalarType::UInt64;
 }
 
+/// Whether a number is in the range of a dtype.
+bool is_in_range(const otr_scalar_t& number, c10::ScalarType dtype);
+
+/// The same, for numbers that every dtype holds first. Of any other the CPU has the error, or the result.
+inline bool fits(const otr_scalar_t& number, c10::ScalarType dtype) {
+  return C10_LIKELY(number.dtype == OTR_DTYPE_I64 && static_cast<uint64_t>(number.value.i64) < 128) ||
+      is_in_range(number, dtype);
+}
+
+/// Whether a Scalar can be passed as a number of an operator whose elements have a dtype.
+inline bool has_number(const c10::Scalar& value, c10::ScalarType dtype) {
+  return has_number(value) && fits(number(value), dtype);
+}
+
+/// The largest number of a floating-point dtype that the native operators know; 0 for every other.
+double largest_of(c10::ScalarType dtype);
+
 /// The value of a CPU tensor of one element, as torch promotes it.
 c10::Scalar value_of(const at::TensorBase& tensor);
+
+/// Whether a tensor is a scalar of the CPU that has such a value.
+inline bool is_scalar_of_cpu(const at::TensorBase& tensor) {
+  return tensor.defined() && tensor.device().is_cpu() && tensor.dim() == 0 && has_value(tensor.scalar_type());
+}
 
 /// The operands and numbers of one call.
 template <size_t Inputs, size_t Outputs, size_t Scalars>

@@ -40,6 +40,18 @@
 namespace outrigger {
 namespace {
 
+// A bound that is not a number makes every element so: the CPU does that.
+bool is_nan(const at::Scalar& bound) {
+  return bound.isFloatingPoint() && std::isnan(bound.toDouble());
+}
+
+template <Name Native>
+struct ClampOne {
+  static bool run(at::TensorIteratorBase& iterator, const at::Tensor& self, const at::Scalar& bound) {
+    return !is_nan(bound) && Elementwise<Native>::run(iterator, self, bound);
+  }
+};
+
 // One operator for each of the bounds that are given.
 struct Clamp {
   static bool run(
@@ -51,8 +63,7 @@ struct Clamp {
     Numbers numbers;
     for (const auto& bound : {low, high}) {
       if (bound.has_value()) {
-        // A bound that is not a number makes every element so: the CPU does that.
-        if (bound->isFloatingPoint() && std::isnan(bound->toDouble())) {
+        if (is_nan(*bound)) {
           return false;
         }
         numbers.take(*bound);
@@ -166,8 +177,9 @@ bool can_mask(const at::Tensor& self, const at::Tensor& mask) {
 
 at::Tensor& masked_fill(at::Tensor& self, const at::Tensor& mask, const at::Scalar& value) {
   static const Operator op("masked_fill");
-  const bool converts = value.isFloatingPoint() && !c10::isFloatingType(self.scalar_type());
-  if (has_number(value) && !converts && can_mask(self, mask) &&
+  const c10::ScalarType dtype = self.scalar_type();
+  const bool converts = value.isFloatingPoint() && !c10::isFloatingType(dtype);
+  if (has_number(value, dtype) && !converts && can_mask(self, mask) &&
       (self.numel() == 0 || run(op, {self}, {self, mask}, {number(value)}))) {
     return self;
   }
@@ -241,8 +253,8 @@ void register_logic(torch::Library& m) {
   OUTRIGGER_COMPARE(ge, "le")
 #undef OUTRIGGER_COMPARE
   variants<structured_clamp, Clamp, ops::clamp, ops::clamp_, ops::clamp_out>(m);
-  variants<structured_clamp_min, Elementwise<"clamp_min">, ops::clamp_min, ops::clamp_min_, ops::clamp_min_out>(m);
-  variants<structured_clamp_max, Elementwise<"clamp_max">, ops::clamp_max, ops::clamp_max_, ops::clamp_max_out>(m);
+  variants<structured_clamp_min, ClampOne<"clamp_min">, ops::clamp_min, ops::clamp_min_, ops::clamp_min_out>(m);
+  variants<structured_clamp_max, ClampOne<"clamp_max">, ops::clamp_max, ops::clamp_max_, ops::clamp_max_out>(m);
   variants<structured_clamp_min_Tensor, Elementwise<"maximum", "maximum">, ops::clamp_min_Tensor,
            ops::clamp_min__Tensor, ops::clamp_min_Tensor_out>(m);
   variants<structured_clamp_max_Tensor, Elementwise<"minimum", "minimum">, ops::clamp_max_Tensor,

@@ -7,6 +7,8 @@
 #include <ATen/ops/addmm_ops.h>
 #include <ATen/ops/addmv_meta.h>
 #include <ATen/ops/addmv_ops.h>
+#include <ATen/ops/addr_native.h>
+#include <ATen/ops/addr_ops.h>
 #include <ATen/ops/baddbmm_meta.h>
 #include <ATen/ops/baddbmm_ops.h>
 #include <ATen/ops/bmm_meta.h>
@@ -44,7 +46,8 @@ struct Bmm {
 bool with_bias(
     const Operator& op, const at::Tensor& out, const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b,
     const at::Scalar& beta, const at::Scalar& alpha) {
-  return has_number(beta) && has_number(alpha) && one_dtype(out, bias, a, b) &&
+  const c10::ScalarType dtype = out.scalar_type();
+  return has_number(beta, dtype) && has_number(alpha, dtype) && one_dtype(out, bias, a, b) &&
       outrigger::run(op, {out}, {bias, a, b}, {number(beta), number(alpha)});
 }
 
@@ -75,6 +78,17 @@ struct Addmv {
   }
 };
 
+// Torch makes it of other operators, which take what its own kernel refuses.
+at::Tensor addr(
+    const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta, const at::Scalar& alpha) {
+  const c10::ScalarType dtype = self.scalar_type();
+  const auto can_take = [&](const at::Scalar& factor) {
+    return has_number(factor, dtype) && !(factor.isFloatingPoint() && c10::isIntegralType(dtype, /*includeBool=*/true));
+  };
+  return can_take(beta) && can_take(alpha) ? at::native::math_addr(self, a, b, beta, alpha)
+                                           : fall_back<at::_ops::addr>(self, a, b, beta, alpha);
+}
+
 at::Tensor dot(const at::Tensor& a, const at::Tensor& b) {
   static const Operator op("dot");
   if (a.dim() == 1 && b.dim() == 1 && a.size(0) == b.size(0) && a.scalar_type() == b.scalar_type() && is_ours(a)) {
@@ -96,6 +110,7 @@ void register_matmul(torch::Library& m) {
   variants<structured_addmm, Addmm, ops::addmm, ops::addmm_, ops::addmm_out>(m);
   variants<structured_baddbmm, Baddbmm, ops::baddbmm, ops::baddbmm_, ops::baddbmm_out>(m);
   variants<structured_addmv, Addmv, ops::addmv, ops::addmv_, ops::addmv_out>(m);
+  m.impl("addr", &addr);
   m.impl("dot", &dot);
 }
 

@@ -17,8 +17,6 @@
 #include <ATen/ops/random_ops.h>
 #include <ATen/ops/uniform_ops.h>
 
-#include <limits>
-
 namespace outrigger {
 
 int64_t limit_of(c10::ScalarType dtype) {
@@ -58,17 +56,6 @@ bool draw(const Operator& op, const at::Tensor& self, const OptionalGenerator& g
       {number(numbers)..., number(static_cast<int64_t>(start.seed)), number(static_cast<int64_t>(start.offset))});
 }
 
-// The largest number of a dtype that `uniform_` and `normal_` fill; 0 for every other.
-double largest_of(c10::ScalarType dtype) {
-  switch (dtype) {
-    case c10::ScalarType::Half: return std::numeric_limits<c10::Half>::max();
-    case c10::ScalarType::BFloat16: return std::numeric_limits<c10::BFloat16>::max();
-    case c10::ScalarType::Float: return std::numeric_limits<float>::max();
-    case c10::ScalarType::Double: return std::numeric_limits<double>::max();
-    default: return 0;
-  }
-}
-
 at::Tensor& uniform(at::Tensor& self, double from, double to, OptionalGenerator generator) {
   static const Operator op("uniform");
   TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
@@ -82,8 +69,9 @@ at::Tensor& uniform(at::Tensor& self, double from, double to, OptionalGenerator 
 at::Tensor& normal(at::Tensor& self, double mean, double deviation, OptionalGenerator generator) {
   static const Operator op("normal");
   TORCH_CHECK(deviation >= 0.0, "normal expects std >= 0.0, but found std ", deviation);
-  const bool fits = largest_of(self.scalar_type()) != 0;
-  return fits && draw(op, self, generator, mean, deviation)
+  const c10::ScalarType dtype = self.scalar_type();
+  const bool is_known = largest_of(dtype) != 0 && fits(number(mean), dtype) && fits(number(deviation), dtype);
+  return is_known && draw(op, self, generator, mean, deviation)
       ? self
       : fall_back<at::_ops::normal_>(self, mean, deviation, generator);
 }

@@ -42,7 +42,7 @@ void SchemaCall::input(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return nothing();
   }
-  if (tensor.device().is_cpu() && tensor.dim() == 0 && has_value(tensor.scalar_type())) {
+  if (is_scalar_of_cpu(tensor)) {
     return number(value_of(tensor));
   }
   value(OTR_VALUE_INPUT).of.index = inputs_.size();
@@ -239,10 +239,7 @@ const Asked& asked(const c10::OperatorHandle& op) {
 
 /// Adds an argument. False if it is of a kind that has no form in a call.
 bool add(SchemaCall& call, const c10::Argument& argument, const c10::IValue& value, bool written) {
-  const c10::TypePtr& declared = argument.real_type();
-  const c10::TypeKind kind = declared->kind() == c10::TypeKind::OptionalType
-      ? declared->castRaw<c10::OptionalType>()->getElementType()->kind()
-      : declared->kind();
+  const c10::TypeKind kind = kind_of(argument);
   if (value.isNone()) {
     call.nothing();
   } else if (value.isTensor()) {

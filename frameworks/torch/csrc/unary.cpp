@@ -91,7 +91,7 @@ struct InputFirst {
     const c10::ScalarType type = output.scalar_type();
     const bool same = gradient.scalar_type() == type && input.scalar_type() == type &&
         gradient.device() == output.device() && input.device() == output.device();
-    if (C10_UNLIKELY(!same || !has_number(factor))) {
+    if (C10_UNLIKELY(!same || !has_number(factor, type))) {
       return false;
     }
     if (C10_UNLIKELY(output.numel() == 0)) {

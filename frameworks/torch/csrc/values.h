@@ -3,9 +3,19 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
 
 namespace outrigger {
+
+/// The kind of an argument's type, of an optional one that of what may be there.
+inline c10::TypeKind kind_of(const c10::Argument& argument) {
+  const c10::TypePtr& declared = argument.real_type();
+  return declared->kind() == c10::TypeKind::OptionalType
+      ? declared->castRaw<c10::OptionalType>()->getElementType()->kind()
+      : declared->kind();
+}
 
 /// Calls `visit` for every tensor in a value.
 template <class Visit>

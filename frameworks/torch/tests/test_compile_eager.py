@@ -176,8 +176,9 @@ def failure(function):
         lambda a: torch.hypot(a[:1], a[:1], out=a[0].expand(3, 4)),
         lambda a: a[0:4].hypot_(a[1:5]),
         lambda a: torch.hypot(a, a, out=torch.empty(6, 4, dtype=torch.int32, device=a.device)),
+        lambda a: F.hardtanh(a.half(), -1e9, 1e9),
     ],
-    ids=["sizes", "dimension", "types", "overlap in the result", "overlap", "dtype of the result"],
+    ids=["sizes", "dimension", "types", "overlap in the result", "overlap", "dtype of the result", "number beyond the dtype"],
 )
 def test_errors_are_those_of_the_cpu_and_do_no_harm(device, cache, wrong):
     there = draw((6, 4)).to(device)

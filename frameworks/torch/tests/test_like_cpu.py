@@ -134,6 +134,58 @@ def test_outcome(name, device):
     assert outcome(CASES[name], device) == outcome(CASES[name], torch.device("cpu"))
 
 
+NUMBERS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "add of a multiple": lambda x, v: torch.add(x, x, alpha=v),
+    "addcmul": lambda x, v: torch.addcmul(x, x, x, value=v),
+    "addmm": lambda x, v: torch.addmm(x[:2], x.view(2, 2), x.view(2, 2), beta=v),
+    "addr": lambda x, v: torch.addr(x.view(2, 2), x[:2], x[:2], alpha=v),
+    "lerp": lambda x, v: torch.lerp(x, x + 1, v),
+    "clamp": lambda x, v: x.clamp(max=v),
+    "clamp_min_": lambda x, v: x.clamp_min_(v),
+    "clamp_max": lambda x, v: torch.clamp_max(x, v),
+    "leaky_relu": lambda x, v: torch.nn.functional.leaky_relu(-x, v),
+    "threshold": lambda x, v: torch.nn.functional.threshold(x, 1, v),
+    "full": lambda x, v: torch.full((3,), v, dtype=x.dtype, device=x.device),
+    "fill_": lambda x, v: x.fill_(v),
+    "fill_ of a column": lambda x, v: x.view(2, 2)[:, 1].fill_(v),
+    "masked_fill": lambda x, v: x.masked_fill(x > 1, v),
+    "masked_fill with a tensor": lambda x, v: x.masked_fill(x > 1, torch.tensor(v)),
+    "where": lambda x, v: torch.where(x > 1, x, v),
+    "pad": lambda x, v: torch.nn.functional.pad(x, (0, 1), value=v),
+    "index_fill": lambda x, v: x.index_fill(0, torch.tensor([1], device=x.device), v),
+    "scatter": lambda x, v: x.scatter(0, torch.tensor([1], device=x.device), v),
+    "setitem": lambda x, v: (x.__setitem__(1, v), x)[1],
+    "normal_": lambda x, v: x.normal_(v, 0),
+    "sum": lambda x, v: x + v,
+    "product": lambda x, v: x * v,
+    "remainder": lambda x, v: torch.remainder(x, v),
+    "fmod": lambda x, v: torch.fmod(x, v),
+    "maximum": lambda x, v: torch.maximum(x, torch.tensor(v)),
+    **{
+        name: lambda x, v, name=name: getattr(torch, name)(x, v)
+        for name in ("eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_xor")
+    },
+    "lt of a scalar": lambda x, v: torch.lt(torch.tensor(v), x),
+}
+BEYOND = [
+    (torch.float16, 1e9), (torch.float16, -7e4), (torch.float16, 0.1), (torch.bfloat16, 1e39), (torch.float32, 1e40),
+    (torch.float32, 16777217), (torch.uint8, 300), (torch.uint8, -1), (torch.int8, -200), (torch.int16, 70000),
+    (torch.int32, 2**40), (torch.int32, 2.5), (torch.int64, 1e20), (torch.int64, 2**53 + 1), (torch.int32, float("nan")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_a_dtype_cannot_hold(name, device):
+    """They are errors, wrap, or are rounded, as on the CPU."""
+    for dtype, value in BEYOND:
+
+        def case(d: torch.device, dtype: torch.dtype = dtype, value: Any = value) -> Any:
+            return NUMBERS[name](torch.tensor([1, 2, 0, 100], dtype=dtype).to(d), value)
+
+        here, there = outcome(case, device), outcome(case, torch.device("cpu"))
+        assert here == there, (dtype, value)
+
+
 def numbers_beyond(dtype: torch.dtype) -> tuple[float, float]:
     """Bounds that are finite, and whose difference is not."""
     largest = torch.finfo(dtype).max
