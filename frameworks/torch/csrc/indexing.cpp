@@ -4,6 +4,7 @@
 #include "structured.h"
 
 #include <ATen/WrapDimUtils.h>
+#include <ATen/native/RangeUtils.h>
 #include <ATen/ops/arange_ops.h>
 #include <ATen/ops/cat_meta.h>
 #include <ATen/ops/cat_ops.h>
@@ -12,8 +13,6 @@
 #include <ATen/ops/gather_meta.h>
 #include <ATen/ops/gather_ops.h>
 #include <ATen/ops/index_select_ops.h>
-
-#include <cmath>
 
 namespace outrigger {
 namespace {
@@ -111,13 +110,11 @@ struct Concatenate {
 
 at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step, at::Tensor& out) {
   static const Operator op("arange");
-  const double first = start.toDouble();
-  const double last = end.toDouble();
-  const double by = step.toDouble();
-  const double size = std::ceil((last - first) / by);
-  // Ranges that are an error, or too long to count exactly, are left to the CPU's own judgement.
-  if (has_number(start) && has_number(step) && size >= 0 && size < 1e15 && std::isfinite(first) && std::isfinite(last)) {
-    const auto length = static_cast<int64_t>(size);
+  const c10::ScalarType dtype = out.scalar_type();
+  const bool is_known = c10::isIntegralType(dtype, /*includeBool=*/false) || c10::isFloatingType(dtype);
+  if (is_known && has_number(start, dtype) && has_number(end) && has_number(step, dtype)) {
+    const int64_t length = dtype == c10::ScalarType::Long ? at::native::compute_arange_size<int64_t>(start, end, step)
+                                                          : at::native::compute_arange_size<double>(start, end, step);
     if (out.numel() != length) {
       if (out.numel() > 0) {
         TORCH_WARN(
@@ -129,10 +126,10 @@ at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Sca
     // A result of any shape is filled in the order of its elements.
     const at::Tensor flat = out.is_contiguous() ? tensor_over(
                                                       out.storage(), {length}, {1}, out.storage_offset(), out.dtype())
-                                                : empty_on(out.device(), {length}, out.scalar_type());
+                                                : empty_on(out.device(), {length}, dtype);
     if (length == 0 || run(op, {flat}, {}, {number(start), number(step)})) {
       if (length != 0 && !out.is_contiguous()) {
-        copy_on_device(out, flat.view(out.sizes()));
+        out.copy_(flat.view(out.sizes()));
       }
       return out;
     }

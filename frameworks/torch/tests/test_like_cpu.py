@@ -134,6 +134,21 @@ def test_outcome(name, device):
     assert outcome(CASES[name], device) == outcome(CASES[name], torch.device("cpu"))
 
 
+RANGES = [
+    (0, 7, 2), (5, 0, -2), (0, 3.2, 1), (0.5, 3.2, 1), (0, -3.2, -1), (2**53 + 1, 2**53 + 4, 1), (-(2**53) - 3, -(2**53), 1),
+    (2**62, 2**62 + 5, 1), (0, 4, 0), (0, 4, -1), (0, float("inf"), 1), (0, 300, 100),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("numbers", RANGES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float32, torch.float16])
+def test_ranges_have_the_elements_of_the_cpus(dtype, numbers, device):
+    def case(d: torch.device) -> Any:
+        return torch.arange(*numbers, dtype=dtype, device=d)
+
+    assert outcome(case, device) == outcome(case, torch.device("cpu"))
+
+
 NUMBERS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "add of a multiple": lambda x, v: torch.add(x, x, alpha=v),
     "addcmul": lambda x, v: torch.addcmul(x, x, x, value=v),
