@@ -337,27 +337,10 @@ bool CallClass::take(PyObject* recipes) {
 
 namespace {
 
-/// Whether a result can be written to an argument as it is. Overlaps are errors that torch's own kernels find.
-bool can_be_written(
-    const at::Tensor& wanted, size_t place, c10::ArrayRef<c10::IValue> arguments, const Traits& traits, c10::Device device) {
-  if (!wanted.defined() || wanted.device() != device || wanted.layout() != c10::Layout::Strided || wanted.is_conj() ||
-      wanted.is_neg() || !wanted.is_non_overlapping_and_dense()) {
-    return false;
-  }
-  bool is_possible = true;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (i == place) {
-      continue;
-    }
-    const bool is_written = std::find(traits.written.begin(), traits.written.end(), i) != traits.written.end();
-    each_tensor(arguments[i], [&](const at::Tensor& one) {
-      if (one.defined() && one.has_storage() && one.is_alias_of(wanted)) {
-        is_possible = is_possible && !is_written && one.const_data_ptr() == wanted.const_data_ptr() &&
-            one.sizes() == wanted.sizes() && one.strides() == wanted.strides();
-      }
-    });
-  }
-  return is_possible;
+/// Whether a result can be written to an argument as it is.
+bool can_be_written(const at::Tensor& wanted, c10::Device device) {
+  return wanted.defined() && wanted.device() == device && wanted.layout() == c10::Layout::Strided && !wanted.is_conj() &&
+      !wanted.is_neg() && wanted.is_non_overlapping_and_dense();
 }
 
 /// All classes of all operators. What is in it stays as long as the process lives.
@@ -525,7 +508,7 @@ bool CompiledCall::run() {
   RecipeCall& call = sight.call;
   for (const size_t place : traits.written) {
     const at::Tensor& wanted = arguments[place].toTensor();
-    if (!can_be_written(wanted, place, arguments, traits, device_)) {
+    if (!can_be_written(wanted, device_)) {
       return false;
     }
     call.wanted.push_back(wanted);

@@ -29,7 +29,8 @@ class CompiledCall {
   CompiledCall(const c10::OperatorHandle& op, torch::jit::Stack* stack, c10::Device device)
       : op_(op), stack_(stack), device_(device) {}
 
-  /// Runs the call. False if it is not compiled: then the stack is as before.
+  /// Runs the call, whose arguments share no memory with results but elements in the same places. False if it is not
+  /// compiled: then the stack is as before.
   bool run();
 
   /// Says that the CPU has served the call, so that nobody tries to compile its class again.

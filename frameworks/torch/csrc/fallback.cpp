@@ -6,6 +6,7 @@
 #include "capture.h"
 #include "compiled.h"
 #include "generator.h"
+#include "overlap.h"
 #include "recorded.h"
 #include "register.h"
 #include "schema_call.h"
@@ -86,6 +87,26 @@ c10::Device device_of(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IVal
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, who(), schema.operator_name(), " has no kernel, and no argument says on which device it runs");
+}
+
+// Whether a call writes to memory that it reads or writes elsewhere, or at several places at once.
+bool shares_memory(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const c10::FunctionSchema& schema = op.schema();
+  bool found = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].isTensor() || !writes(schema, schema.arguments()[i])) {
+      continue;
+    }
+    const at::Tensor& written = arguments[i].toTensor();
+    found = found || (written.defined() && written.has_storage() && shares_within(written));
+    for (size_t other = 0; other < arguments.size(); ++other) {
+      const bool may_be_same = op.hasTag(at::Tag::pointwise) && !writes(schema, schema.arguments()[other]);
+      each_tensor(arguments[other], [&](const at::Tensor& tensor) {
+        found = found || (other != i && may_share(written, tensor) && !(may_be_same && are_same_elements(written, tensor)));
+      });
+    }
+  }
+  return found;
 }
 
 // Whether all numbers of a call are in the range of its first tensor's dtype.
@@ -185,7 +206,7 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
   // The CPU refuses some of what kernels of the device cannot be given, and has a result for the rest.
-  const bool may_run_there = numbers_fit(schema, arguments);
+  const bool may_run_there = numbers_fit(schema, arguments) && !shares_memory(op, arguments);
   if (may_run_there && run_on_driver(op, stack, device)) {
     return;
   }

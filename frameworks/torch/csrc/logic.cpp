@@ -86,12 +86,11 @@ at::Tensor& logical_out(const at::Tensor& self, const at::Tensor& other, at::Ten
 }
 
 at::Tensor& logical_not_out(const at::Tensor& self, at::Tensor& out) {
-  static const Operator op("logical_not");
-  if (out.scalar_type() == c10::ScalarType::Bool && out.device() == self.device()) {
-    at::native::resize_output(out, self.sizes());
-    if (out.numel() == 0 || run(op, {out}, {self})) {
-      return out;
-    }
+  own_memory_of(out);
+  auto iterator =
+      at::TensorIteratorConfig().check_all_same_dtype(false).add_output(out).add_const_input(self).build();
+  if (out.scalar_type() == c10::ScalarType::Bool && Elementwise<"logical_not">::run(iterator)) {
+    return out;
   }
   return fall_back<at::_ops::logical_not_out>(self, out);
 }

@@ -8,6 +8,7 @@
 
 #include "fallback.h"
 #include "kernel.h"
+#include "overlap.h"
 
 #include <ATen/TensorIterator.h>
 #include <ATen/TensorMeta.h>
@@ -125,6 +126,17 @@ inline at::OptionalScalarRef meta_argument(const std::optional<at::Scalar>& argu
   return argument.has_value() ? at::OptionalScalarRef(&*argument) : at::OptionalScalarRef();
 }
 
+/// Whether a given result shares memory with itself or with an argument. Torch's iterators have looked already, and take
+/// results that are an operand.
+template <class Meta, class... Arguments>
+bool shares_memory(const at::Tensor& result, const Arguments&... arguments) {
+  if constexpr (std::is_base_of_v<at::TensorIteratorBase, Meta>) {
+    return false;
+  } else {
+    return shares_within(result) || (may_share_argument(result, arguments) || ...);
+  }
+}
+
 /// The functional variant of operator `Op`.
 template <class Meta, class Kernel, class Op, class Schema = typename Op::schema>
 struct FunctionalVariant;
@@ -153,7 +165,7 @@ struct InplaceVariant<Meta, Kernel, Op, at::Tensor&(at::Tensor&, Arguments...)> 
     own_memory_of(self);
     Given<Meta, 1, /*Resize=*/false> op({self});
     op.meta(self, meta_argument(arguments)...);
-    if (C10_LIKELY(Kernel::run(op, self, arguments...))) {
+    if (C10_LIKELY(!shares_memory<Meta>(self, arguments...) && Kernel::run(op, self, arguments...))) {
       op.finish();
       return self;
     }
@@ -180,7 +192,8 @@ struct OutVariant<Meta, Kernel, Op, Result(Arguments...)> {
     (own_memory_of(std::get<kInputs + Out>(all)), ...);
     Given<Meta, kOutputs, /*Resize=*/true> op({std::get<kInputs + Out>(all)...});
     op.meta(meta_argument(std::get<In>(all))...);
-    if (C10_LIKELY(Kernel::run(op, std::get<In>(all)...))) {
+    const bool shared = (shares_memory<Meta>(std::get<kInputs + Out>(all), std::get<In>(all)...) || ...);
+    if (C10_LIKELY(!shared && Kernel::run(op, std::get<In>(all)...))) {
       op.finish();
       return Result(std::get<kInputs + Out>(all)...);
     }

@@ -201,6 +201,81 @@ def test_numbers_that_a_dtype_cannot_hold(name, device):
         assert here == there, (dtype, value)
 
 
+def ones(*shape: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(1.0, 1 + torch.Size(shape).numel(), device=device).view(shape)
+
+
+INTO: dict[str, tuple[tuple[int, ...], Callable[[torch.Tensor], Any], Callable[[torch.Tensor, torch.Tensor], Any]]] = {
+    # The shape of the operand, what comes in, and the operator with a result.
+    **{
+        name: ((4,), lambda x: x, lambda x, out, name=name: getattr(torch, name)(x, out=out))
+        for name in ("abs", "neg", "sqrt", "erfinv", "sgn")
+    },
+    "logical_not": ((4,), lambda x: x > 2, lambda x, out: torch.logical_not(x, out=out)),
+    "logical_and": ((4,), lambda x: x > 2, lambda x, out: torch.logical_and(x, x, out=out)),
+    "add": ((4,), lambda x: x, lambda x, out: torch.add(x, x, out=out)),
+    "clamp": ((4,), lambda x: x, lambda x, out: torch.clamp(x, 2, 3, out=out)),
+    "where": ((4,), lambda x: x, lambda x, out: torch.where(x > 2, x, x * 2, out=out)),
+    "cumsum": ((4,), lambda x: x, lambda x, out: torch.cumsum(x, 0, out=out)),
+    "mm": ((2, 2), lambda x: x, lambda x, out: torch.mm(x, x, out=out)),
+    "addmm": ((2, 2), lambda x: x, lambda x, out: torch.addmm(x, x, x, out=out)),
+    "addmv": ((2,), lambda x: x, lambda x, out: torch.addmv(x, ones(2, 2, device=x.device), x, out=out)),
+    "gather": ((4,), lambda x: x, lambda x, out: torch.gather(x, 0, torch.arange(3, -1, -1, device=x.device), out=out)),
+    "index_select": (
+        (4,), lambda x: x, lambda x, out: torch.index_select(x, 0, torch.arange(3, -1, -1, device=x.device), out=out)
+    ),
+    "index_copy": (
+        (4,), lambda x: x, lambda x, out: torch.index_copy(x, 0, torch.arange(3, -1, -1, device=x.device), x, out=out)
+    ),
+    "cat": ((4,), lambda x: x, lambda x, out: torch.cat([x[:2], x[2:]], out=out)),
+    "amax": ((4, 1), lambda x: x, lambda x, out: torch.amax(x, 1, keepdim=True, out=out)),
+    "arange": ((4, 1), lambda x: x, lambda x, out: torch.arange(4, out=out)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["expanded", "shifted"])
+@pytest.mark.parametrize("name", INTO)
+def test_results_that_share_memory(name, way, device):
+    """They are refused where the CPU refuses them, and else what the CPU gives."""
+    shape, prepare, call = INTO[name]
+
+    def case(d: torch.device) -> Any:
+        count = torch.Size(shape).numel()
+        memory = prepare(ones(count + 1, device=d))
+        x = memory[:-1].view(shape)
+        out = memory[1:].view(shape) if way == "shifted" else memory[:1].expand(count).as_strided(shape, (0,) * len(shape))
+        result = call(x.clone() if way == "expanded" else x, out)
+        return result, memory
+
+    assert outcome(case, device) == outcome(case, torch.device("cpu"))
+
+
+IN_PLACE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "add_ of a shifted self": lambda x: x[1:].add_(x[:-1]),
+    "lerp_ of a shifted self": lambda x: x[1:].lerp_(x[:-1], 0.5),
+    "addmm_ of itself": lambda x: x.view(3, 3).addmm_(x.view(3, 3), x.view(3, 3)),
+    "addmm_ of an expanded tensor": lambda x: x[:1].expand(3, 3).addmm_(x.view(3, 3), x.view(3, 3)),
+    "cumsum_ of an expanded tensor": lambda x: x[:1].expand(4).cumsum_(0),
+    "cumsum_": lambda x: x.cumsum_(0),
+    "relu_ of an expanded tensor": lambda x: x[:1].expand(4).relu_(),
+    "hypot_ of a shifted self": lambda x: x[1:].hypot_(x[:-1]),
+    "index_add_ of itself": lambda x: x.index_add_(0, torch.arange(9, device=x.device), x),
+    "index_copy_ of itself": lambda x: x.index_copy_(0, torch.arange(8, -1, -1, device=x.device), x),
+    "index_put_ of itself": lambda x: x.index_put_((torch.arange(8, -1, -1, device=x.device),), x),
+    "scatter_ of itself": lambda x: x.scatter_(0, torch.arange(8, -1, -1, device=x.device), x),
+    "masked_fill_ of an expanded tensor": lambda x: x[:1].expand(9).masked_fill_(x > 2, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_operands_that_share_memory(name, device):
+    def case(d: torch.device) -> Any:
+        x = ones(9, device=d)
+        return IN_PLACE[name](x), x
+
+    assert outcome(case, device) == outcome(case, torch.device("cpu"))
+
+
 def numbers_beyond(dtype: torch.dtype) -> tuple[float, float]:
     """Bounds that are finite, and whose difference is not."""
     largest = torch.finfo(dtype).max
