@@ -149,18 +149,29 @@ bool onto(c10::Device device, const at::Tensor& tensor, at::Tensor& out) {
   return has_number(value) && fill_native(out, value);
 }
 
+// Torch's own `where` is not structured.
+struct Selection : at::TensorIteratorBase {
+  void meta(
+      const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other, c10::ScalarType dtype) {
+    build(at::TensorIteratorConfig()
+              .check_all_same_dtype(false)
+              .declare_static_dtype_and_device(dtype, condition.device())
+              .add_output(maybe_get_output(0))
+              .add_const_input(condition)
+              .add_const_input(self)
+              .add_const_input(other));
+  }
+};
+
 at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
-  static const Operator op("where");
-  const c10::ScalarType dtype = at::result_type(self, other);
   at::Tensor inputs[3];
   const c10::Device device = condition.device();
   if (is_ours(condition) && condition.scalar_type() == c10::ScalarType::Bool && onto(device, condition, inputs[0]) &&
       onto(device, self, inputs[1]) && onto(device, other, inputs[2])) {
-    const at::DimVector values = at::infer_size_dimvector(self.sizes(), other.sizes());
-    const at::DimVector sizes = at::infer_size_dimvector(condition.sizes(), values);
-    const at::Tensor out = empty_on(device, sizes, dtype);
-    if (out.numel() == 0 || run(op, {out}, {inputs[0], inputs[1], inputs[2]})) {
-      return out;
+    Functional<Selection, 1> selection;
+    selection.meta(inputs[0], inputs[1], inputs[2], at::result_type(self, other));
+    if (Elementwise<"where", "", Take::kNothing>::run(selection)) {
+      return std::move(selection.outputs[0]);
     }
   }
   return fall_back<at::_ops::where_self>(condition, self, other);

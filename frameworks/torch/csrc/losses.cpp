@@ -1,11 +1,12 @@
 //! Losses with their gradients.
 
+#include "elementwise.h"
 #include "register.h"
-#include "structured.h"
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/mean_ops.h>
 #include <ATen/ops/mse_loss_backward_ops.h>
+#include <ATen/ops/mse_loss_meta.h>
 #include <ATen/ops/mse_loss_ops.h>
 #include <ATen/ops/nll_loss_backward_meta.h>
 #include <ATen/ops/nll_loss_backward_ops.h>
@@ -54,16 +55,23 @@ bool same_layout(const at::Tensor& a, const at::Tensor& b) {
       c10::isFloatingType(a.scalar_type());
 }
 
+struct SquaredError {
+  static bool run(at::TensorIteratorBase& iterator, const at::Tensor& self, const at::Tensor& target, int64_t) {
+    return same_layout(self, target) && Elementwise<"squared_error", "", Take::kNothing>::run(iterator);
+  }
+};
+
 at::Tensor mse_loss(const at::Tensor& self, const at::Tensor& target, int64_t reduction) {
   static const Operator op("squared_error");
+  if (reduction == at::Reduction::None) {
+    return FunctionalVariant<at::meta::structured_mse_loss, SquaredError, at::_ops::mse_loss>::call(
+        self, target, reduction);
+  }
   if (same_layout(self, target) && self.numel() != 0) {
     const at::Tensor errors = empty_on(self.device(), self.sizes(), self.scalar_type());
     if (run(op, {errors}, {self, target})) {
-      switch (reduction) {
-        case at::Reduction::Mean: return at::_ops::mean::call(errors, std::nullopt);
-        case at::Reduction::Sum: return at::_ops::sum::call(errors, std::nullopt);
-        default: return errors;
-      }
+      return reduction == at::Reduction::Mean ? at::_ops::mean::call(errors, std::nullopt)
+                                              : at::_ops::sum::call(errors, std::nullopt);
     }
   }
   return fall_back<at::_ops::mse_loss>(self, target, reduction);

@@ -1,4 +1,4 @@
-//! Softmax and layer norm with their gradients.
+//! Softmax and layer norm with their gradients, and shuffles of pixels.
 
 #include "register.h"
 #include "structured.h"
@@ -14,6 +14,8 @@
 #include <ATen/ops/_softmax_ops.h>
 #include <ATen/ops/native_layer_norm_backward_ops.h>
 #include <ATen/ops/native_layer_norm_ops.h>
+#include <ATen/ops/pixel_shuffle_native.h>
+#include <ATen/ops/pixel_unshuffle_native.h>
 
 namespace outrigger {
 namespace {
@@ -112,6 +114,20 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(
       grad, input, shape_symbols, mean, rstd, weight_given, bias_given, mask);
 }
 
+// The CPU keeps the memory format; torch's kernels for other devices do not.
+at::Tensor formatted_like(const at::Tensor& shuffled, const at::Tensor& self) {
+  const c10::MemoryFormat format = self.suggest_memory_format();
+  return format == c10::MemoryFormat::Contiguous ? shuffled : shuffled.clone(format);
+}
+
+at::Tensor pixel_shuffle(const at::Tensor& self, int64_t factor) {
+  return formatted_like(at::native::math_pixel_shuffle(self, factor), self);
+}
+
+at::Tensor pixel_unshuffle(const at::Tensor& self, int64_t factor) {
+  return formatted_like(at::native::math_pixel_unshuffle(self, factor), self);
+}
+
 }  // namespace
 
 void register_nn(torch::Library& m) {
@@ -125,6 +141,8 @@ void register_nn(torch::Library& m) {
                ops::_log_softmax_backward_data_out>(m);
   m.impl("native_layer_norm", &layer_norm);
   m.impl("native_layer_norm_backward", &layer_norm_backward);
+  m.impl("pixel_shuffle", &pixel_shuffle);
+  m.impl("pixel_unshuffle", &pixel_unshuffle);
 }
 
 }  // namespace outrigger

@@ -276,6 +276,45 @@ def test_operands_that_share_memory(name, device):
     assert outcome(case, device) == outcome(case, torch.device("cpu"))
 
 
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "permuted": lambda x: x.permute(3, 1, 0, 2).contiguous().permute(2, 1, 3, 0),
+    "with gaps": lambda x: torch.stack([x, x], -1)[..., 0],
+    "expanded": lambda x: x[:, :, :1].expand(x.shape),
+}
+LAID_OUT: dict[str, Callable[[torch.Tensor], Any]] = {
+    "where": lambda x: torch.where(x > 2, x, x * 2),
+    "where with a number": lambda x: torch.where(x > 2, x, 0.0),
+    "where of a row": lambda x: torch.where(x > 2, x, x[:1, :, :1, :1]),
+    "mse_loss": lambda x: torch.nn.functional.mse_loss(x, x + 1, reduction="none"),
+    "logical_not": lambda x: torch.logical_not(x),
+    "logical_and": lambda x: torch.logical_and(x, x > 1),
+    "isnan": lambda x: torch.isnan(x),
+    "relu": lambda x: torch.relu(x),
+    "masked_fill": lambda x: x.masked_fill(x > 2, 1.0),
+    "lerp": lambda x: torch.lerp(x, x + 2, 0.5),
+    "cumsum": lambda x: torch.cumsum(x, 1),
+    "sum": lambda x: x.sum(1, keepdim=True),
+    "amax": lambda x: x.amax(1, keepdim=True),
+    "cat": lambda x: torch.cat([x, x], 1),
+    "index_select": lambda x: x.index_select(1, torch.tensor([0, 2], device=x.device)),
+    "gather": lambda x: x.gather(1, torch.zeros(2, 1, 2, 4, dtype=torch.int64, device=x.device)),
+    "pixel_shuffle": lambda x: torch.nn.functional.pixel_shuffle(x, 2),
+    "pixel_unshuffle": lambda x: torch.nn.functional.pixel_unshuffle(x, 2),
+    "max_pool2d": lambda x: torch.nn.functional.max_pool2d(x, 2),
+    "to another dtype": lambda x: x.to(torch.float16),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_layouts_of_results(name, layout, device):
+    def case(d: torch.device) -> Any:
+        return LAID_OUT[name](LAYOUTS[layout](ones(2, 4, 2, 4, device=d)))
+
+    assert outcome(case, device) == outcome(case, torch.device("cpu"))
+
+
 def numbers_beyond(dtype: torch.dtype) -> tuple[float, float]:
     """Bounds that are finite, and whose difference is not."""
     largest = torch.finfo(dtype).max
