@@ -37,7 +37,7 @@ void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_me
 }
 
 bool poisons() {
-  return at::globalContext().deterministicAlgorithms() && at::globalContext().deterministicFillUninitializedMemory();
+  return must_be_deterministic() && at::globalContext().deterministicFillUninitializedMemory();
 }
 
 // What deterministic mode asks of memory that nobody has written.

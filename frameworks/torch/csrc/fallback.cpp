@@ -45,6 +45,22 @@ constexpr std::string_view kMixedDevices[] = {
     "aten::_pack_padded_sequence_backward", "aten::segment_reduce", "aten::set_",
 };
 
+// Operators whose elements meet at places that indices name. Drivers and compiled code add them up, or choose among them, in
+// any order.
+constexpr std::string_view kInAnyOrder[] = {
+    "index_add", "index_copy", "index_put", "_index_put_impl", "_unsafe_index_put", "index_reduce", "put", "scatter",
+    "scatter_add", "scatter_reduce", "embedding_dense_backward", "_embedding_bag_dense_backward",
+};
+
+bool is_in_any_order(const c10::FunctionSchema& schema) {
+  std::string_view name = schema.name();
+  if (name.substr(0, 6) != "aten::") {
+    return false;
+  }
+  name = name.substr(6, name.size() - 6 - (name.back() == '_' ? 1 : 0));
+  return std::find(std::begin(kInAnyOrder), std::end(kInAnyOrder), name) != std::end(kInAnyOrder);
+}
+
 uint64_t mix(uint64_t value) {
   // The finalizer of splitmix64: spreads (seed, offset) over all bits of a seed for the CPU's generator.
   value += 0x9e3779b97f4a7c15ULL;
@@ -206,7 +222,8 @@ void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     }
   }
   // The CPU refuses some of what kernels of the device cannot be given, and has a result for the rest.
-  const bool may_run_there = numbers_fit(schema, arguments) && !shares_memory(op, arguments);
+  const bool may_run_there = numbers_fit(schema, arguments) && !shares_memory(op, arguments) &&
+      !(must_be_deterministic() && is_in_any_order(schema));
   if (may_run_there && run_on_driver(op, stack, device)) {
     return;
   }

@@ -39,7 +39,9 @@ at::Tensor embedding(
 at::Tensor embedding_backward(
     const at::Tensor& grad, const at::Tensor& indices, c10::SymInt rows, c10::SymInt padding, bool by_frequency) {
   static const Operator op("embedding_dense_backward");
-  if (is_ours(grad) && !by_frequency && is_index(indices) && grad.dim() > 0) {
+  // Drivers may add in any order; host kernels do not.
+  const bool is_ordered = !must_be_deterministic() || !is_ours(grad) || !op.is_offered(grad.device().index());
+  if (is_ours(grad) && is_ordered && !by_frequency && is_index(indices) && grad.dim() > 0) {
     const at::Tensor out =
         empty_on(grad.device(), {rows.guard_int(__FILE__, __LINE__), grad.size(-1)}, grad.scalar_type());
     const at::Tensor dense_grad = contiguous(grad);

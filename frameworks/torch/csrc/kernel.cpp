@@ -26,6 +26,14 @@ Operator::Operator(const char* name) {
   }
 }
 
+bool Operator::is_offered(c10::DeviceIndex device) const {
+  uint32_t yes = 0;
+  if (exists_) {
+    check(otr_operator_offered(static_cast<uint32_t>(device), id_, &yes));
+  }
+  return yes != 0;
+}
+
 bool Operator::refused(otr_status_t* status) {
   if (otr_status_code(status) != OTR_ERR_UNSUPPORTED) {
     raise(status);

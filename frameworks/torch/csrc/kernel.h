@@ -4,6 +4,7 @@
 
 #include "memory.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 
@@ -17,6 +18,9 @@ namespace outrigger {
 class Operator {
  public:
   explicit Operator(const char* name);
+
+  /// Whether the driver of a device has the operator, for some operands.
+  bool is_offered(c10::DeviceIndex device) const;
 
   /// Submits a call. False if there is no kernel for these arguments: then nothing was done.
   bool submit(otr_stream_t stream, const otr_operator_call_t& call) const {
@@ -112,6 +116,11 @@ c10::Scalar value_of(const at::TensorBase& tensor);
 /// Whether a tensor is a scalar of the CPU that has such a value.
 inline bool is_scalar_of_cpu(const at::TensorBase& tensor) {
   return tensor.defined() && tensor.device().is_cpu() && tensor.dim() == 0 && has_value(tensor.scalar_type());
+}
+
+/// Whether torch.use_deterministic_algorithms is on.
+inline bool must_be_deterministic() {
+  return at::globalContext().deterministicAlgorithms();
 }
 
 /// The operands and numbers of one call.

@@ -187,6 +187,22 @@ def test_errors_are_those_of_the_cpu_and_do_no_harm(device, cache, wrong):
     compare(only_on_the_device(torch.hypot, there, there), torch.hypot(draw((6, 4)), draw((6, 4))))
 
 
+def test_a_recipe_adds_in_one_order():
+    """A recipe that was made in another mode runs in deterministic mode, too."""
+    from types import SimpleNamespace
+
+    from torch_outrigger.inductor import eager
+
+    writer = SimpleNamespace(_tape=SimpleNamespace(inputs=[]))
+    for text, is_refused in (("out[i] = x;", False), ("otr_atomic_add_f32(&out[i], x);", True)):
+        noted = eager.Noted("kernel", "aa", 1, None, False, [], text)
+        if is_refused:
+            with pytest.raises(eager.Refused):
+                eager._Writer._kernel(writer, noted, "other")
+        else:
+            assert eager._Writer._kernel(writer, noted, "other")[-1] == text
+
+
 def test_what_has_no_kernels_stays_on_the_cpu_and_is_asked_for_once(device, cache, monkeypatch):
     host = draw((6, 4)).abs()
     # No text in the dialect, random numbers, a shape that depends on values, an index that may be wrong.

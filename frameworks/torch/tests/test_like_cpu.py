@@ -4,12 +4,14 @@ warnings. Each was once a crash, wrong data without a word, or a check that only
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch_outrigger
 
 pytestmark = pytest.mark.of_driver
 
@@ -313,6 +315,32 @@ def test_layouts_of_results(name, layout, device):
         return LAID_OUT[name](LAYOUTS[layout](ones(2, 4, 2, 4, device=d)))
 
     assert outcome(case, device) == outcome(case, torch.device("cpu"))
+
+
+IN_ONE_ORDER: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "index_add": lambda x, at: torch.zeros(2, device=x.device).index_add(0, at, x),
+    "index_put": lambda x, at: torch.zeros(2, device=x.device).index_put((at,), x, accumulate=True),
+    "index_copy": lambda x, at: torch.zeros(2, device=x.device).index_copy(0, at, x),
+    "scatter": lambda x, at: torch.zeros(2, device=x.device).scatter(0, at, x),
+    "scatter_add": lambda x, at: torch.zeros(2, device=x.device).scatter_add(0, at, x),
+    "scatter_reduce": lambda x, at: torch.zeros(2, device=x.device).scatter_reduce(0, at, x, "sum"),
+    "embedding_dense_backward": lambda x, at: torch.ops.aten.embedding_dense_backward(x.view(-1, 1), at, 2, -1, False),
+}
+
+
+@pytest.mark.parametrize("name", IN_ONE_ORDER)
+def test_deterministic_mode_is_obeyed(name, device):
+    """What drivers add up in any order does not run there."""
+
+    def case(d: torch.device) -> Any:
+        return IN_ONE_ORDER[name](ones(64, device=d), torch.arange(64, device=d) % 2)
+
+    torch_outrigger.reset_fallback_report()
+    with deterministic():
+        assert outcome(case, device) == outcome(case, torch.device("cpu"))
+    places = {row["place"] for row in torch_outrigger.operator_report() if name in row["operator"]}
+    # On `host` the device is the CPU.
+    assert os.environ.get("OUTRIGGER_DRIVER", "host").split("?")[0] == "host" or "device" not in places
 
 
 def numbers_beyond(dtype: torch.dtype) -> tuple[float, float]:

@@ -421,7 +421,8 @@ class _Writer:
     def _kernel(self, noted: Noted, name: str) -> list[Any]:
         before, kinds, items, reduced, by_row, pointers, text = noted.about
         has_indices = any(not one.dtype.is_floating_point and one.dtype != torch.bool for one in self._tape.inputs)
-        if "w" in kinds or (has_indices and any(one in text for one in _CHECKS)):
+        # What is added in any order is not the same at each call, and a recipe is for every mode of the process.
+        if "w" in kinds or "otr_atomic_add_" in text or (has_indices and any(one in text for one in _CHECKS)):
             raise Refused
         extents = [list(one) if isinstance(one, tuple) else one for one in (items, reduced)]
         return [name, kinds, *extents, by_row, pointers, text.replace(before, name)]
