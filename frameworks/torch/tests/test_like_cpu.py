@@ -378,6 +378,13 @@ SHAPES: dict[str, Callable[[torch.dtype, torch.device], torch.Tensor]] = {
 }
 
 
+def most_of(dtype: torch.dtype) -> float:
+    """The largest whole number up to which a dtype has all of them: `random_` draws up to here."""
+    if dtype == torch.bool:
+        return 1
+    return 2 / torch.finfo(dtype).eps if dtype.is_floating_point else float(torch.iinfo(dtype).max)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("fill", FILLS)
 def test_random_fills_take_and_refuse_what_the_cpus_do(fill, shape, device):
@@ -398,9 +405,11 @@ def test_random_fills_take_and_refuse_what_the_cpus_do(fill, shape, device):
             continue
         assert isinstance(here, torch.Tensor), (dtype, here)
         assert here.dtype == there.dtype and here.shape == there.shape
-        if fill in ("uniform_", "bernoulli_", "random_ below", "random_ signed", "random_ far", "random_ high"):
+        if fill in ("uniform_", "bernoulli_", "random_", "random_ below", "random_ signed", "random_ far", "random_ high"):
             low, high = {"uniform_": (2, 3), "random_ signed": (-1, 1), "random_ far": (-42, 10),
                          "random_ high": (0, 1000)}.get(fill, (0, 1))  # fmt: skip
+            if fill == "random_" and here.numel():
+                high = most_of(dtype)
             values = torch.view_as_real(here).flatten() if here.is_complex() else here
             assert all(low <= value <= high for value in values.double().tolist()), (dtype, values)
 

@@ -53,6 +53,18 @@ def test_host_to_device_waits_its_turn(device, module, hold, pinned):
     same(target, torch.full((SIZE,), 8.0 if pinned else 7.0))
 
 
+def test_pageable_copies_that_wait_have_memory_of_their_own(device, module, hold):
+    targets = [torch.full((SIZE,), -1.0, device=device) for _ in range(3)]
+    module.synchronize(device)
+    stream = module.current_stream(device)
+    with hold():
+        for value, target in enumerate(targets):
+            target.copy_(host_tensor(value, pinned=False), non_blocking=True)
+        assert not stream.query()
+    for value, target in enumerate(targets):
+        same(target, torch.full((SIZE,), float(value)))
+
+
 def test_device_to_pinned_waits_its_turn(device, module, hold):
     source = torch.full((SIZE,), 4.0, device=device)
     target = host_tensor(-1, pinned=True)
@@ -171,6 +183,15 @@ def test_an_event_marks_its_point(device, module, hold):
             assert early.query() and not late.query()
         late.synchronize()
         assert late.query()
+
+
+def test_an_event_is_of_the_stream_that_it_was_recorded_on(device, module, hold):
+    other = torch.Stream(device)
+    module.synchronize(device)
+    with hold():  # the current stream, which is another one
+        event = other.record_event()
+        event.synchronize()
+        assert event.query()
 
 
 def test_timed_events_measure(device, module, timestamps):
