@@ -53,6 +53,18 @@ def test_a_kernel_has_no_more_buffers_than_it_may(device, count):
     assert unlimited > most or count == 2
 
 
+@pytest.mark.parametrize("what", ["driver", "driver_version", "name", "features", "argument_block_bytes"])
+def test_code_of_another_device_is_not_taken(device, monkeypatch, what):
+    from torch_outrigger import _C
+    from torch_outrigger.inductor.program import device_version
+
+    here, info = device_version(device.index), _C.device_info(device.index)
+    assert here == device_version(device.index)
+    other = f"{info[what]}'" if isinstance(info[what], str) else info[what] + 2
+    monkeypatch.setattr(_C, "device_info", lambda _: {**info, what: other})
+    assert here != device_version(device.index)
+
+
 def test_a_limit_below_the_operands_of_an_operator_is_refused(device):
     with pytest.raises(BackendCompilerFailed, match="max_kernel_buffers is 3, and a kernel has at least 4 buffers"):
         code_of(many, *[torch.ones(4, device=device)] * 2, **{f"{device.type}.max_kernel_buffers": 3})
