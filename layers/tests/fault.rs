@@ -140,6 +140,17 @@ fn a_lost_device_answers_nothing_and_can_be_cleaned_up() {
 }
 
 #[test]
+fn of_work_of_a_lost_device_nobody_knows_that_it_is_over() {
+    let driver = driver("event_query@2=lost");
+    let queue = driver.queue_create(0, 0).unwrap();
+    let event = driver.event_create(0, false).unwrap();
+    event.record(&queue).unwrap();
+    queue.synchronize().unwrap();
+    assert!(event.is_over());
+    assert!(!event.is_over());
+}
+
+#[test]
 fn chance_follows_the_seed() {
     let run = |seed: u64| -> Vec<Code> {
         let driver = driver(&format!("seed={seed}&event_create%30=OUT_OF_HOST_MEMORY"));

@@ -352,7 +352,7 @@ impl Books {
 
 #[cfg(test)]
 mod tests {
-    use super::{Books, Mapped, Memory};
+    use super::{Behind, Books, Mapped, Memory, Queue};
 
     fn memory(size: u64, usable: bool) -> Memory {
         Memory {
@@ -361,6 +361,25 @@ mod tests {
             kind: "memory",
             usable,
             uses: Default::default(),
+        }
+    }
+
+    #[test]
+    fn work_of_an_earlier_queue_says_nothing_of_a_later_one_with_its_handle() {
+        let mut books = Books::default();
+        let later = Queue {
+            number: 2,
+            submitted: 5,
+            finished: 0,
+            behind: Behind::new(),
+            recording: None,
+            calls: Default::default(),
+            order: Default::default(),
+        };
+        books.queues.insert(7, later);
+        for (number, finished) in [(1, 0), (2, 5)] {
+            books.finished(7, number, 5, &Behind::new());
+            assert_eq!(books.queues[&7].finished, finished);
         }
     }
 
