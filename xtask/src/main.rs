@@ -17,6 +17,7 @@ mod generate;
 mod hosts;
 mod native;
 mod opencl;
+mod planted;
 mod python;
 mod setup;
 mod shell;
@@ -62,6 +63,8 @@ enum Chore {
     Fuzz(fuzz::Options),
     /// Call the host contract at random from many threads, with injected faults
     Soak(soak::Options),
+    /// Plant known defects, one at a time, and say which tests notice; list them
+    Planted(planted::Options),
     /// Compare the binary interface of both contracts with the baseline
     Abi(abi::Options),
     /// Check the invariants that ARCHITECTURE.md states
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Chore::Wheel(options) => wheel::run(&workspace, &options),
         Chore::Fuzz(options) => fuzz::run(&workspace, &options),
         Chore::Soak(options) => soak::run(&workspace, &options),
+        Chore::Planted(options) => planted::run(&workspace, &options),
         Chore::Abi(options) => abi::run(&workspace, &options),
         Chore::Tidy => tidy::run(&workspace),
         Chore::Python(options) => python::run(&workspace, &options),

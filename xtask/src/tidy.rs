@@ -9,6 +9,7 @@ mod variables;
 use std::fs;
 use std::process::ExitCode;
 
+use crate::planted;
 use crate::workspace::Workspace;
 
 /// A text file of the repository.
@@ -39,6 +40,7 @@ pub(crate) fn run(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     problems.extend(sources.iter().flat_map(text::check));
     problems.extend(text::check_allocator(&sources));
     problems.extend(variables::check(&sources));
+    problems.extend(planted::check(workspace)?);
     for problem in &problems {
         println!("{problem}");
     }
