@@ -27,8 +27,6 @@ inline void register_kernels(c10::DispatchKey key) {
   register_factories(aten);
   register_views(aten);
   register_shallow_copies(aten);
-  // Before a subclass of tensors is asked, as for torch's own devices.
-  register_shallow_copies(new_library("aten", c10::getAutogradKeyFromBackend(c10::toBackendComponent(key))));
   register_unary(aten);
   register_binary(aten);
   register_logic(aten);

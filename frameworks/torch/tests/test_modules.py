@@ -113,26 +113,3 @@ def test_only_tensors_alike_can_take_each_others_place(device):
     assert not compatible(dense, host.to_mkldnn())
     if device.type == "outrigger":
         assert compatible(dense.to_sparse(), host.to_sparse()) and not compatible(dense.to_sparse(), host)
-
-
-class Strict(torch.Tensor):
-    """A subclass that knows what torch documents, and nothing else."""
-
-    @staticmethod
-    def __new__(cls, data):
-        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype, device=data.device)
-
-    def __init__(self, data):
-        self.held = data
-
-    @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-        assert function._schema.name in ("aten::_to_copy", "aten::detach", "aten::clone"), function
-        return cls(function(args[0].held, *args[1:], **(kwargs or {})))
-
-
-def test_a_subclass_is_not_asked_whether_it_can_move(device):
-    net = nn.Linear(2, 2, bias=False)
-    net.weight = nn.Parameter(Strict(torch.ones(2, 2)), requires_grad=False)
-    assert net.to(device).weight.device == device
-    assert net.cpu().weight.device.type == "cpu"
