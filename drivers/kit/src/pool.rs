@@ -189,7 +189,8 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Barrier};
+    use std::sync::{Arc, Barrier, mpsc};
+    use std::time::Duration;
 
     use super::Pool;
 
@@ -235,6 +236,26 @@ mod tests {
             std::thread::yield_now();
         }
         pool.finish();
+    }
+
+    #[test]
+    fn an_idle_thread_is_enough_for_one_job_only() {
+        let pool = Pool::default();
+        for _ in 0..20 {
+            pool.run(|| {}).unwrap();
+            while pool.0.state.lock().idle == 0 {
+                std::thread::yield_now();
+            }
+            let ((come, has_come), (say, heard)) = (mpsc::channel(), mpsc::channel());
+            let wait = move || {
+                let met = has_come.recv_timeout(Duration::from_secs(20)).is_ok();
+                say.send(met).unwrap();
+            };
+            pool.run(wait).unwrap();
+            pool.run(move || come.send(()).unwrap()).unwrap();
+            assert!(heard.recv().unwrap(), "the second job waits for the first");
+            pool.finish();
+        }
     }
 
     #[test]
