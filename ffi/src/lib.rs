@@ -28,6 +28,7 @@ mod profile;
 mod registration;
 mod runtime;
 mod status;
+mod store;
 mod stream;
 #[rustfmt::skip] // generated
 mod table;
@@ -53,6 +54,7 @@ pub use profile::*;
 pub use registration::*;
 pub use runtime::*;
 pub use status::*;
+pub use store::*;
 pub use stream::*;
 pub use table::*;
 pub use tuning::*;

@@ -758,6 +758,20 @@ pub struct otr_host_api_t {
         chosen: *mut u32,
         times_ns: *mut u64,
     ) -> *mut otr_status_t,
+    pub store_get: unsafe extern "C" fn(
+        key: *const c_void,
+        key_size: u64,
+        value: *mut c_void,
+        capacity: u64,
+        size: *mut u64,
+    ) -> *mut otr_status_t,
+    pub store_put: unsafe extern "C" fn(
+        key: *const c_void,
+        key_size: u64,
+        value: *const c_void,
+        size: u64,
+        kept: *mut u32,
+    ) -> *mut otr_status_t,
 }
 pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     struct_size: size_of::<otr_host_api_t>(),
@@ -952,6 +966,8 @@ pub(crate) static HOST_API: otr_host_api_t = otr_host_api_t {
     stream_from_native: crate::otr_stream_from_native,
     stream_native: crate::otr_stream_native,
     tune_choose: crate::otr_tune_choose,
+    store_get: crate::otr_store_get,
+    store_put: crate::otr_store_put,
 };
 /// The entry of a table that has the function of this name: for hosts that call one library or
 /// another.
@@ -1523,5 +1539,11 @@ macro_rules! host_entry {
     };
     ($table:expr, otr_tune_choose) => {
         $table .tune_choose
+    };
+    ($table:expr, otr_store_get) => {
+        $table .store_get
+    };
+    ($table:expr, otr_store_put) => {
+        $table .store_put
     };
 }

@@ -42,6 +42,7 @@ mod pool;
 mod registrations;
 mod runtime;
 mod staging;
+mod store;
 mod stream;
 mod timelines;
 mod tuning;
@@ -78,6 +79,7 @@ pub use runtime::{
     Runtime, create_event, create_generator, create_graph, create_pool, create_stream,
     current_stream, runtime, set_current_device, set_current_stream, set_default_drivers,
 };
+pub use store::{keep, kept};
 pub use stream::{Stream, destroy_stream, stream};
 
 pub use outrigger_allocator::{

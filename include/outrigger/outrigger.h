@@ -1179,6 +1179,16 @@ typedef struct {
                                const otr_tune_params_t *params,
                                uint32_t *chosen,
                                uint64_t *times_ns);
+  otr_status_t *(*store_get)(const void *key,
+                             uint64_t key_size,
+                             void *value,
+                             uint64_t capacity,
+                             uint64_t *size);
+  otr_status_t *(*store_put)(const void *key,
+                             uint64_t key_size,
+                             const void *value,
+                             uint64_t size,
+                             uint32_t *kept);
 } otr_host_api_t;
 
 #ifdef __cplusplus
@@ -2072,6 +2082,27 @@ void otr_status_free(otr_status_t *status);
 //
 // NULL, or a string that was handed out and not freed; it is not used afterwards.
 void otr_string_free(char *string);
+
+// Reads a value that a host has kept with otr_store_put, in this process or another one. `key` is all that the value
+// depends on, as bytes, and begins with a name of the host; it is not empty. Sets `size` to the bytes of the
+// value, and writes the value if it has at most `capacity` bytes; `value` may be NULL if `capacity` is 0.
+// OTR_ERR_NOT_FOUND if there is no value that is whole. Nothing is read from a folder (OUTRIGGER_CACHE) that belongs to
+// somebody else or that others may write to, so what is read may be run as code of the user.
+otr_status_t *otr_store_get(const void *key,
+                            uint64_t key_size,
+                            void *value,
+                            uint64_t capacity,
+                            uint64_t *size);
+
+// Keeps a value for otr_store_get, in place of one that the key has. Sets `kept` to 1, or to 0 if the value was not
+// kept: OUTRIGGER_CACHE is `off`, its folder belongs to somebody else or others may write to it, the disk refuses
+// the value, or it has more than half of OUTRIGGER_CACHE_BYTES. OUTRIGGER_LOG=outrigger::store=debug tells which.
+// What was used least recently is removed first, so a value may be gone at any time.
+otr_status_t *otr_store_put(const void *key,
+                            uint64_t key_size,
+                            const void *value,
+                            uint64_t size,
+                            uint32_t *kept);
 
 // The default stream of a device. It belongs to the runtime (H12): the same at every call.
 otr_status_t *otr_stream_default(uint32_t device, otr_stream_t *stream);

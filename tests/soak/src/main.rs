@@ -206,6 +206,7 @@ fn play_in(
     let mut command = Command::new(std::env::current_exe()?);
     command
         .env("OUTRIGGER_DRIVER", scene.drivers)
+        .env("OUTRIGGER_CACHE", folder.join("store"))
         .env("OUTRIGGER_LAYERS", layers);
     command.arg("--inside").arg(folder);
     command.args(["--seed".to_owned(), seed.to_string()]);

@@ -13,6 +13,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     action("runtime", 4, ask),
     action("runtime", 1, load),
     action("runtime", 1, choose),
+    action("runtime", 1, keep),
     action("synchronize", 3, synchronize),
 ];
 
@@ -92,6 +93,38 @@ fn choose(actor: &mut Actor) {
         problem(&format!(
             "tune_choose: {chosen:?} with {times:?} of nothing"
         ));
+    }
+}
+
+/// Values that tell their key, kept by all threads at once.
+fn keep(actor: &mut Actor) {
+    let mark = actor.rng.u8(..8);
+    let (key, value) = (
+        [b's', b'o', b'a', b'k', mark],
+        vec![mark; 8 * usize::from(mark)],
+    );
+    let (place, bytes) = (key.as_ptr().cast(), value.len() as u64);
+    if actor.chance(2) {
+        let kept = made::<u32>(|out| call!(store_put(place, 5, value.as_ptr().cast(), bytes, out)));
+        if kept.is_ok_and(|kept| kept > 1) {
+            problem("store_put: it is neither kept nor not kept");
+        }
+        return;
+    }
+    let mut found = vec![0xEE; actor.rng.usize(..80)];
+    let room = found.len() as u64;
+    let into = found.as_mut_ptr().cast();
+    let size = made::<u64>(|out| call!(store_get(place, 5, into, room, out)));
+    let filled = match size {
+        Ok(size) if size != bytes => {
+            problem("store_get: a value has another size than the one that was kept");
+            return;
+        }
+        Ok(size) if size <= room => value.len(),
+        _ => 0,
+    };
+    if found[..filled] != value[..filled] || found[filled..].iter().any(|byte| *byte != 0xEE) {
+        problem("store_get: other bytes were written than those of the value");
     }
 }
 

@@ -77,6 +77,18 @@ null! {
     tune_choose: || Ok(tune(&tune_params(), null_mut()));
     /// A choice needs a question.
     tune_choose_nothing: || Ok(otr!(otr_tune_choose, 0, null(), &mut 0, null_mut()));
+    /// The size of a kept value needs a place.
+    store_get: || Ok(otr!(otr_store_get, c"k".as_ptr().cast(), 1, null_mut(), 0, null_mut()));
+    /// A kept value needs a place where there is room for it.
+    store_get_value: || Ok(otr!(otr_store_get, c"k".as_ptr().cast(), 1, null_mut(), 1, &mut 0));
+    /// A kept value has a key.
+    store_get_key: || Ok(otr!(otr_store_get, null(), 1, null_mut(), 0, &mut 0));
+    /// Whether a value was kept needs a place.
+    store_put: || Ok(otr!(otr_store_put, c"k".as_ptr().cast(), 1, c"v".as_ptr().cast(), 1, null_mut()));
+    /// A value to keep is there.
+    store_put_value: || Ok(otr!(otr_store_put, c"k".as_ptr().cast(), 1, null(), 1, &mut 0));
+    /// A value to keep has a key.
+    store_put_key: || Ok(otr!(otr_store_put, null(), 1, c"v".as_ptr().cast(), 1, &mut 0));
     /// Whether a device reaches another needs a place.
     device_can_access_peer: || Ok(otr!(otr_device_can_access_peer, 0, 0, null_mut()));
     /// The default stream needs a place.
