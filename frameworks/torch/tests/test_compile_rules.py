@@ -202,6 +202,30 @@ def test_a_second_process_compiles_nothing(once, device, tmp_path):
     assert int(second[1]) == 0 and int(second[3]) == 0
 
 
+KEYS = """
+import torch
+from torch_outrigger.inductor import config, program
+
+program.device_version = lambda index: f"driver of {index}"
+begin, seen = program.Program.begin, []
+program.Program.begin = lambda *given: seen.append(config.code_version.split("; ")[2:]) or begin(*given)
+one, other = (torch.arange(8.0, device=f"DEVICE:{index}") for index in range(2))
+for given in ([other], [one], [one, other]):
+    results = torch.compile(lambda given: [x * 3 + 1 for x in given], dynamic=False)(given)
+    assert all(result.tolist() == [3 * x + 1 for x in range(8)] for result in results)
+print(seen[0], seen[1], seen[2:])
+"""
+
+
+def test_keys_of_caches_name_the_drivers_of_the_devices_of_a_graph(once, device, tmp_path):
+    """Devices of a process may have drivers that need different code."""
+    done = run_python(
+        KEYS.replace("DEVICE", device.type), TORCHINDUCTOR_CACHE_DIR=str(tmp_path), OUTRIGGER_DRIVER="host?devices=2"
+    )
+    both = ["0: driver of 0", "1: driver of 1"]
+    assert done.stdout == f"{both[1:]} {both[:1]} {[both, both]}\n", done.stderr
+
+
 def test_without_a_compiler_the_error_says_what_to_install(once, device, tmp_path):
     finished = run_python(
         f"import torch; torch.compile(lambda x: x + 1)(torch.ones(2, device={device.type!r}))",

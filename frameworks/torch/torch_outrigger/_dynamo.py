@@ -68,22 +68,21 @@ def _add_to(module: ModuleType, name: str) -> None:
     module.device_interfaces[name] = _interface(module.DeviceInterface)
 
 
-def _device_in(name: str, model: Any, inputs: Any) -> torch.device | None:
-    """The first device of a type that a graph has tensors of, if there is one."""
+def _devices_in(name: str, model: Any, inputs: Any) -> list[torch.device]:
+    """The devices of a type that a graph has tensors of, in their order."""
+    found: dict[torch.device, None] = {}
 
-    def ours(value: Any) -> torch.device | None:
+    def note(value: Any) -> None:
         device = value if isinstance(value, torch.device) else getattr(value, "device", None)
-        return device if isinstance(device, torch.device) and device.type == name else None
+        if isinstance(device, torch.device) and device.type == name:
+            found[device] = None
 
     for one in inputs:
-        if ours(one) is not None:
-            return ours(one)
+        note(one)
     for node in getattr(getattr(model, "graph", None), "nodes", ()):
-        values = (*node.meta.values(), *node.args, *node.kwargs.values())
-        for one in torch.utils._pytree.tree_leaves(values):
-            if ours(one) is not None:
-                return ours(one)
-    return None
+        for one in torch.utils._pytree.tree_leaves((*node.meta.values(), *node.args, *node.kwargs.values())):
+            note(one)
+    return list(found)
 
 
 def _wrap(module: ModuleType, name: str) -> None:
@@ -92,13 +91,13 @@ def _wrap(module: ModuleType, name: str) -> None:
 
     @functools.wraps(stock)
     def compile_fx(model_: Any, example_inputs_: Any, *args: Any, **kwargs: Any) -> Any:
-        device = _device_in(name, model_, example_inputs_)
         # Options of the program are set when this is called for the second time.
-        if device is not None and not kwargs.get("config_patches"):
+        devices = [] if kwargs.get("config_patches") else _devices_in(name, model_, example_inputs_)
+        if devices:
             from . import inductor
 
             inductor.register(name)
-            kwargs["config_patches"] = inductor.patches(device) or None
+            kwargs["config_patches"] = inductor.patches(devices) or None
         return stock(model_, example_inputs_, *args, **kwargs)
 
     module.compile_fx = compile_fx

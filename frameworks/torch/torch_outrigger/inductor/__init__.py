@@ -26,17 +26,24 @@ PATCHES: dict[str, Any] = {
 """Options of Inductor that a graph for the device is compiled with."""
 
 
-def patches(device: torch.device) -> dict[str, Any]:
-    """The options with which a graph for a device is compiled, besides those of the program."""
+def patches(devices: list[torch.device]) -> dict[str, Any]:
+    """The options with which a graph with tensors of some devices is compiled, besides those of the program; those that are
+    not set yet."""
     from torch._inductor import config as inductor_config
 
-    from . import graphs, kept, limits
+    from .. import __version__
+    from . import config, graphs, kept, limits
+    from .program import code_version, device_version
 
     kept.keep_whole()
-    wanted = {**PATCHES, **limits.patches(device)}
+    wanted = {**PATCHES, **limits.patches(devices[0])}
     if inductor_config.cudagraph_policy is None:
         wanted["cudagraph_policy"] = graphs.Policy()
-    return {key: value for key, value in wanted.items() if operator.attrgetter(key)(inductor_config) != value}
+    changed = {key: value for key, value in wanted.items() if operator.attrgetter(key)(inductor_config) != value}
+    # Of each device by its number: two of one process may have drivers that write different code.
+    about = [f"{index}: {device_version(index)}" for index in sorted({one.index or 0 for one in devices})]
+    version = "; ".join([__version__, code_version(), *about])
+    return changed if config.code_version == version else {**changed, f"{devices[0].type}.code_version": version}
 
 
 def register(name: str) -> None:
@@ -44,7 +51,7 @@ def register(name: str) -> None:
     with _lock:
         if name in _registered:
             return
-        from .program import check_torch, code_version, device_version
+        from .program import check_torch
 
         check_torch()
         _registered.add(name)
@@ -62,9 +69,8 @@ def register(name: str) -> None:
         # What torch itself registers for MTIA imports packages that are not public.
         _init_builtin_backend_registration()
         _initialize_device_op_overrides()
-        from .. import __version__, _dynamo
+        from .. import _dynamo
 
-        config.code_version = f"{__version__}, {code_version()}, {device_version(0)}"
         config.whole_operators = ",".join(_dynamo.whole_operators)
         register_device_op_overrides(name, DeviceOps(name))
         register_backend_for_device(name, Scheduling, Wrapper, device_custom_config=config)

@@ -29,6 +29,6 @@ candidate_seconds: int = 30
 """What a candidate may take in the process that measures, with the compilation of its code."""
 
 code_version: str = ""
-"""What compiled code depends on besides its text; set at registration, and part of the key of caches."""
+"""What compiled code depends on besides its text; set for each graph, and part of the key of caches."""
 
 install_config_module(sys.modules[__name__])

@@ -16,8 +16,8 @@ import torch
 from torch._dynamo.convert_frame import compile_lock
 from torch._dynamo.source import ConstantSource
 from torch._guards import TracingContext, tracing
-from torch._inductor import config as inductor_config
 from torch._inductor import lowering
+from torch._inductor.codegen.common import patch_compile_options
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -123,7 +123,7 @@ def _recipe(
             raise Refused
         # The strides of results are those of the operator.
         end.meta["user_visible_output_idxs"] = list(range(len(results)))
-        with inductor_config.patch({**patches(device), "fx_graph_cache": False}):
+        with patch_compile_options({**patches([device]), "fx_graph_cache": False}):
             source = compile_fx_inner(graph, fakes).source_code
     tape = _Tape(fakes, env)
     returned = tape.run(source)

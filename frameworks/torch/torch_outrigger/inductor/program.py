@@ -120,10 +120,16 @@ def code_version() -> str:
     return f"dialect {number[1] if number else 0}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
+_DEPENDS = (
+    "driver driver_version name host_visible code_formats features largest_group sub_group argument_block_bytes local_memory"
+).split()
+"""Properties of a device by which this package writes code."""
+
+
 def device_version(index: int) -> str:
     """What generated code depends on of a device and its driver."""
     info = _C.device_info(index)
-    return ", ".join(str(info[one]) for one in ("driver", "driver_version", "name", "features", "argument_block_bytes"))
+    return ", ".join(str(info[one]) for one in _DEPENDS)
 
 
 @functools.cache

@@ -57,12 +57,14 @@ class Scheduling(SIMDScheduling):
 
     def define_kernel(self, src_code: str, node_schedule: Sequence[Any], kernel: Kernel) -> str:
         wrapper = V.graph.wrapper_code
-        known = wrapper.src_to_kernel.get(src_code)
+        # A kernel is one of a device: another one with the same text has its own.
+        key = f"{V.graph.get_current_device_or_throw()}: {src_code}"
+        known = wrapper.src_to_kernel.get(key)
         if known is not None:
             return known
         fused = get_fused_kernel_name(node_schedule, config.cpp.descriptive_names)
         name = "_".join(("otr", fused, wrapper.next_kernel_suffix()))
-        wrapper.src_to_kernel[src_code] = name
+        wrapper.src_to_kernel[key] = name
         origins, details = get_kernel_metadata(node_schedule, wrapper)
         comment = "\n".join(line for line in f"{origins}\n{details}".splitlines() if line.startswith("#"))
         wrapper.define_outrigger_kernel(name, src_code.replace("KERNEL_NAME", name), kernel, comment)
