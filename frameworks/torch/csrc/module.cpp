@@ -24,6 +24,7 @@
 #include <torch/csrc/Generator.h>
 
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 namespace outrigger {
@@ -289,6 +290,46 @@ PyObject* destroy_stream(PyObject* arguments) {
   return none();
 }
 
+/// Bytes of a value that are read at once; a larger one is read again.
+constexpr size_t kUsualValue = 1 << 16;
+
+PyObject* store_get(PyObject* arguments) {
+  PyObject* key = nullptr;
+  parse(arguments, "S", &key);
+  const void* place = PyBytes_AS_STRING(key);
+  const auto key_size = static_cast<uint64_t>(PyBytes_GET_SIZE(key));
+  std::string value(kUsualValue, '\0');
+  for (;;) {
+    uint64_t size = 0;
+    otr_status_t* status = nullptr;
+    {
+      const WithoutGil released;
+      status = otr_store_get(place, key_size, value.data(), value.size(), &size);
+    }
+    if (status != nullptr && otr_status_code(status) == OTR_ERR_NOT_FOUND) {
+      otr_status_free(status);
+      return none();
+    }
+    check(status);
+    if (size <= value.size()) {
+      return PyBytes_FromStringAndSize(value.data(), static_cast<Py_ssize_t>(size));
+    }
+    value.resize(size);
+  }
+}
+
+PyObject* store_put(PyObject* arguments) {
+  PyObject *key = nullptr, *value = nullptr;
+  parse(arguments, "SS", &key, &value);
+  uint32_t kept = 0;
+  call([&] {
+    return otr_store_put(
+        PyBytes_AS_STRING(key), static_cast<uint64_t>(PyBytes_GET_SIZE(key)), PyBytes_AS_STRING(value),
+        static_cast<uint64_t>(PyBytes_GET_SIZE(value)), &kept);
+  });
+  return PyBool_FromLong(kept != 0);
+}
+
 PyObject* choose_compile_mode(PyObject* arguments) {
   int chosen = 0;
   parse(arguments, "i", &chosen);
@@ -313,6 +354,9 @@ PyMethodDef methods[] = {
     {"device_info", bound<properties>, METH_VARARGS, "What is known of a device."},
     {"set_sync_debug_mode", bound<set_sync_debug>, METH_VARARGS, "What a wait does: 0 nothing, 1 warn, 2 fail."},
     {"sync_debug_mode", bound<sync_debug>, METH_NOARGS, "What a wait does."},
+    {"store_get", bound<store_get>, METH_VARARGS,
+     "What is kept in the library's store under a key: (bytes) -> bytes; None if nothing is."},
+    {"store_put", bound<store_put>, METH_VARARGS, "Keeps a value in the library's store: (key, value) -> whether it is kept."},
     {"set_compile_mode", bound<choose_compile_mode>, METH_VARARGS,
      "Operators without a kernel: 0 are never compiled, 1 are if that was done before, 2 at their first call. -> what was set before"},
     {"set_threads", bound<set_threads>, METH_VARARGS, "Threads of the library's own pool."},

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +38,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """torch reads the choices at its import, which is later than this."""
+    # Nothing is left in the user's store.
+    folder = tempfile.mkdtemp(prefix="outrigger-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["OUTRIGGER_CACHE"] = str(Path(folder, "store"))
     # What another program has left in the cache must not decide which operators run on the CPU.
     os.environ.setdefault("OUTRIGGER_EAGER_COMPILE", "off")
     config.addinivalue_line("markers", "not_on_mtia(reason): what torch or a standard has for PrivateUse1 and not for MTIA")

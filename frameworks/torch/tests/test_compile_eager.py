@@ -3,6 +3,7 @@ compiled once is compiled never again."""
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -12,22 +13,25 @@ import torch.nn.functional as F
 import torch_outrigger
 from support import run_python, same
 from torch_outrigger import _C, _eager
+from torch_outrigger.inductor import program
 
 OFF, CACHED, ON = (_eager.MODES[one] for one in ("off", "cached", "on"))
 
 
 @pytest.fixture
-def cache(compiles, tmp_path, monkeypatch):
-    """An empty cache, and operators that are compiled at their first call."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def at_first_call(compiles, tmp_path, monkeypatch):
+    """Operators that are compiled at their first call, and no recipe of another test."""
+    version = program.code_version()
+    monkeypatch.setattr(program, "code_version", lambda: f"{version} in {tmp_path}")
     before = _C.set_compile_mode(ON)
-    yield tmp_path
+    yield
     _C.set_compile_mode(before)
 
 
-def recipes(cache: Path) -> list[Path]:
-    """The files of recipes."""
-    return sorted((cache / "outrigger" / "eager").glob("*/*.json"))
+def recipes(store: str = "") -> list[Path]:
+    """The files of recipes in a store; in that of this process if none is named."""
+    entries = Path(store or os.environ["OUTRIGGER_CACHE"], "hosts").glob("*")
+    return sorted(path for path in entries if b'{"operator": ' in path.read_bytes())
 
 
 def draw(shape, dtype=torch.float32, seed=0):
@@ -92,7 +96,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise_operators(device, cache, name):
+def test_elementwise_operators(device, at_first_call, name):
     function = ELEMENTWISE[name]
     cases = [(one, torch.float32) for one in LAYOUTS] + [("transposed", torch.bfloat16), ("gaps", torch.float16)]
     for layout, dtype in cases:
@@ -103,7 +107,7 @@ def test_elementwise_operators(device, cache, name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_operators_that_fold_and_move(device, cache, name):
+def test_operators_that_fold_and_move(device, at_first_call, name):
     function = OTHERS[name]
     for layout in ("contiguous", "transposed", "gaps"):
         host = LAYOUTS[layout](draw((6, 8)))
@@ -112,10 +116,11 @@ def test_operators_that_fold_and_move(device, cache, name):
         compare(only_on_the_device(function, there), function(host))
 
 
-def test_a_recipe_serves_all_sizes_and_layouts_of_its_class(device, cache, monkeypatch):
+def test_a_recipe_serves_all_sizes_and_layouts_of_its_class(device, at_first_call, monkeypatch):
+    before = recipes()
     torch.fmax(*[draw((3, 5)).to(device)] * 2)
     torch.std_mean(draw((3, 5)).to(device), 1)
-    assert len(recipes(cache)) == 2
+    assert len(recipes()) == len(before) + 2
     from torch_outrigger.inductor import eager
 
     monkeypatch.setattr(eager, "compile_call", lambda *arguments: pytest.fail("compiled again"))
@@ -129,7 +134,7 @@ def test_a_recipe_serves_all_sizes_and_layouts_of_its_class(device, cache, monke
     compare(only_on_the_device(torch.std_mean, host.to(device), 1), torch.std_mean(host, 1))
 
 
-def test_numbers_of_a_call_are_its_own(device, cache):
+def test_numbers_of_a_call_are_its_own(device, at_first_call):
     host = draw((5, 5))
     for beta in (0.1, 0.5, 0.1):
         compare(F.softshrink(host.to(device), beta), F.softshrink(host, beta))
@@ -143,7 +148,7 @@ def test_numbers_of_a_call_are_its_own(device, cache):
         torch.set_default_dtype(default)
 
 
-def test_results_in_place_and_into_tensors(device, cache):
+def test_results_in_place_and_into_tensors(device, at_first_call):
     host, other = draw((6, 4)), draw((6, 4), seed=1)
     there = host.to(device)
     address = there.data_ptr()
@@ -180,7 +185,7 @@ def failure(function):
     ],
     ids=["sizes", "dimension", "types", "overlap in the result", "overlap", "dtype of the result", "number beyond the dtype"],
 )
-def test_errors_are_those_of_the_cpu_and_do_no_harm(device, cache, wrong):
+def test_errors_are_those_of_the_cpu_and_do_no_harm(device, at_first_call, wrong):
     there = draw((6, 4)).to(device)
     torch.hypot(there, there), torch.var(there, 1)
     assert failure(lambda: wrong(there)) == failure(lambda: wrong(draw((6, 4))))
@@ -203,7 +208,7 @@ def test_a_recipe_adds_in_one_order():
             assert eager._Writer._kernel(writer, noted, "other")[-1] == text
 
 
-def test_what_has_no_kernels_stays_on_the_cpu_and_is_asked_for_once(device, cache, monkeypatch):
+def test_what_has_no_kernels_stays_on_the_cpu_and_is_asked_for_once(device, at_first_call, monkeypatch):
     host = draw((6, 4)).abs()
     # No text in the dialect, random numbers, a shape that depends on values, an index that may be wrong.
     left = {
@@ -225,6 +230,7 @@ def test_what_has_no_kernels_stays_on_the_cpu_and_is_asked_for_once(device, cach
 PROGRAM = """
 import sys, torch, torch_outrigger
 from torch_outrigger import _C, _eager
+from torch_outrigger.inductor import program
 
 x = torch.arange(1.0, 25.0).reshape(6, 4)
 y = x.to("{device}")
@@ -236,39 +242,80 @@ print(names, "torch._inductor" in sys.modules, "torch._dynamo" in sys.modules)
 """
 
 
-def test_another_process_compiles_nothing(device, compiles, tmp_path):
-    def run(mode, folder):
-        done = run_python(
-            PROGRAM.format(device=device), OUTRIGGER_EAGER_COMPILE=mode, TORCHINDUCTOR_CACHE_DIR=str(folder), timeout=240
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip(), sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".so", ".c"))
+EVERYTHING = "['count_nonzero', 'digamma', 'hypot'] False False"
+"""What PROGRAM says where nothing was compiled before."""
 
-    everything = "['count_nonzero', 'digamma', 'hypot'] False False"
+
+def run_program(device, mode: str, store: Path, **more: str) -> str:
+    done = run_python(PROGRAM.format(device=device), OUTRIGGER_EAGER_COMPILE=mode, OUTRIGGER_CACHE=str(store), timeout=240, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_another_process_compiles_nothing(device, compiles, tmp_path):
     full, empty = tmp_path / "full", tmp_path / "empty"
-    empty.mkdir()
-    assert run("cached", empty) == (everything, [])
-    text, files = run("on", full)
-    assert text == "['digamma'] True True" and len(recipes(full)) == 3
-    assert run("cached", full) == ("['digamma'] False False", files)
-    # Files that are spoilt or gone are of no use, and do no harm. Another driver's code is in a store of its own.
-    objects = [path for path in files if path.suffix == ".so"]
-    for path in objects:
-        path.unlink()
-    for path in recipes(full):
-        if not objects or "hypot" in path.read_text():
-            path.write_text("{")
-    assert run("cached", full)[0] == everything
+    assert run_program(device, "cached", empty) == EVERYTHING and not (empty / "hosts").exists()
+    assert run_program(device, "on", full) == "['digamma'] True True" and len(recipes(str(full))) == 3
+    kept = files(full)
+    assert run_program(device, "cached", full) == "['digamma'] False False" and files(full) == kept
+    # Entries that are spoilt or gone are of no use, and do no harm.
+    for path in recipes(str(full)):
+        path.write_bytes(b"{")
+    assert run_program(device, "cached", full) == EVERYTHING
+
+
+def test_code_comes_from_the_store_and_from_no_folder_that_others_may_write_to(device, compiles, tmp_path):
+    """Neither recipes nor kernels lie in torch's cache folder, which is in /tmp by default."""
+    store, theirs = tmp_path / "store", tmp_path / "theirs"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+    folder = {"TORCHINDUCTOR_CACHE_DIR": str(theirs)}
+    assert run_program(device, "on", store, **folder) == "['digamma'] True True"
+    assert files(theirs) == {}
+    assert run_program(device, "cached", store, **folder) == "['digamma'] False False"
+    store.chmod(0o777)
+    assert run_program(device, "cached", store, **folder) == EVERYTHING
+    kept = files(store)
+    assert run_program(device, "on", store, **folder) == "['digamma'] True True" and files(store) == kept
 
 
 def test_a_command_compiles_ahead_of_time(device, compiles, tmp_path):
     command = ["--dtypes", "float32", "--operators", "hypot", "fmax"]
     code = f"import sys; from torch_outrigger.compile_eager import main; sys.exit(main({command}))"
-    done = run_python(code, TORCHINDUCTOR_CACHE_DIR=str(tmp_path), timeout=240)
+    done = run_python(code, OUTRIGGER_CACHE=str(tmp_path), timeout=240)
     assert done.returncode == 0, done.stderr
-    assert "float32: 2 of 2 operators on the device" in done.stdout and len(recipes(tmp_path)) == 4
-    wrong = run_python(code.replace("fmax", "fmux"), TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    assert "float32: 2 of 2 operators on the device" in done.stdout and len(recipes(str(tmp_path))) == 4
+    wrong = run_python(code.replace("fmax", "fmux"), OUTRIGGER_CACHE=str(tmp_path))
     assert wrong.returncode == 2 and "fmux is none of the operators: " in wrong.stderr
+    off = run_python(code, OUTRIGGER_CACHE="off")
+    assert off.returncode == 1 and "Nothing can be kept for other processes. OUTRIGGER_LOG=" in off.stderr
+
+
+def test_threads_that_need_a_text_at_once_share_what_it_becomes(device, compiles, monkeypatch):
+    """Else each compiles it, and one removes what the others read."""
+    if program.language(device.index) is not None:
+        pytest.skip("the driver compiles it, once for all")
+    compilers = []
+
+    class Popen(program.subprocess.Popen):
+        def __init__(self, command, *rest, **more):
+            compilers.append(command)
+            super().__init__(command, *rest, **more)
+
+    monkeypatch.setattr(program.subprocess, "Popen", Popen)
+    text = "typedef struct { i64 chunk; } shared_numbers;\nOTR_KERNEL(shared)(OTR_ITEM OTR_GLOBAL u8* x, const shared_numbers n) {}"
+    made = []
+    for _ in range(3):
+        one = program.Program(device.type, device.index)
+        made.append(one.kernel("shared", "a", 1, 1, False, ["OTR_GLOBAL u8*"], text))
+        one.begin()
+    for kernel in made:
+        kernel.load()
+    assert sum("-shared" in command for command in compilers) == 1
 
 
 def test_a_mode_that_there_is_not_is_named(compiles):
@@ -277,7 +324,7 @@ def test_a_mode_that_there_is_not_is_named(compiles):
     assert "OUTRIGGER_EAGER_COMPILE=maybe is no mode of compiled operators; what is: off, cached (the default), on" in done.stdout
 
 
-def test_the_report_tells_what_was_compiled(device, cache):
+def test_the_report_tells_what_was_compiled(device, at_first_call):
     there = draw((6, 4)).to(device)
     torch_outrigger.reset_fallback_report()
     for _ in range(3):
@@ -289,18 +336,18 @@ def test_the_report_tells_what_was_compiled(device, cache):
     assert "hypot" not in {row["operator"] for row in torch_outrigger.operator_report()}
 
 
-def test_a_capture_records_launches_and_compiles_nothing(device, cache):
+def test_a_capture_records_launches_and_compiles_nothing(device, at_first_call):
     from torch_outrigger import graphs
 
     host, there = draw((6, 4)), draw((6, 4)).to(device)
     torch.hypot(there, there)
-    known = recipes(cache)
+    known = recipes()
     torch_outrigger.reset_fallback_report()
     graph = graphs.Graph()
     with graphs.graph(graph):
         result = torch.hypot(there, there)
         other = torch.atan2(there, there)
-    assert recipes(cache) == known
+    assert recipes() == known
     assert [row["operator"] for row in torch_outrigger.fallback_report()] == ["atan2"]
     there.copy_(host * 3)
     graph.replay()
@@ -308,7 +355,7 @@ def test_a_capture_records_launches_and_compiles_nothing(device, cache):
     same(other, torch.atan2(host * 3, host * 3), rtol=2e-5, atol=2e-5)
 
 
-def test_threads_meet_a_class_at_once(device, cache):
+def test_threads_meet_a_class_at_once(device, at_first_call):
     host = draw((7, 5))
     there, failures = host.to(device), []
     begin = threading.Barrier(6)
@@ -328,11 +375,3 @@ def test_threads_meet_a_class_at_once(device, cache):
         one.join()
     assert not failures
     compare(only_on_the_device(torch.logaddexp2, there, there), torch.logaddexp2(host, host))
-
-
-def test_the_cache_is_where_inductor_has_its_own(compiles, monkeypatch):
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-    from torch_outrigger.inductor.program import cache_folder
-
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    assert str(cache_folder()) == default_cache_dir()

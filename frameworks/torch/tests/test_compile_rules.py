@@ -195,7 +195,8 @@ print("made", made, "hits", counters["inductor"]["fxgraph_cache_hit"], "misses",
 def test_a_second_process_compiles_nothing(once, device, tmp_path):
     """Nor does a process import anything of this before it compiles."""
     script = SCRIPT.format(device=device.type)
-    runs = [run_python(script, TORCHINDUCTOR_CACHE_DIR=str(tmp_path)) for _ in range(2)]
+    folders = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torch"), "OUTRIGGER_CACHE": str(tmp_path / "store")}
+    runs = [run_python(script, **folders) for _ in range(2)]
     first, second = (re.search(r"made (\d+) hits (\d+) misses (\d+)", run.stdout) for run in runs)
     assert first and second, runs[0].stderr + runs[1].stderr
     assert int(first[1]) == 2 and int(first[3]) == 2

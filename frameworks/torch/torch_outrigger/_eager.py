@@ -1,23 +1,22 @@
 """Compiled operators on disk: what the C++ side asks for an operator that has no kernel on the device.
 
 A recipe says what one operator does for a class of calls: which outputs it allocates, and which kernels it launches with
-what. It lies as JSON beside the kernels that Inductor's backend has made, so that another process only loads it. This
-module must never import Inductor: `inductor.eager` compiles, and is imported where the mode allows to.
+what. It lies as JSON in the library's store, as the kernels do, so that another process only loads it. This module must
+never import Inductor: `inductor.eager` compiles, and is imported where the mode allows to.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
-import tempfile
 import threading
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from . import _C
 
 CHOICE = "OUTRIGGER_EAGER_COMPILE"
 MODES = {"off": 0, "cached": 1, "on": 2}
@@ -27,7 +26,7 @@ LATER = False
 
 _log = logging.getLogger("torch_outrigger.eager")
 _lock = threading.Lock()
-_loaded: dict[tuple[str, int], dict[str, Any]] = {}
+_loaded: dict[tuple[bytes, int], dict[str, Any]] = {}
 
 
 def mode_of_environment() -> int:
@@ -47,75 +46,67 @@ def find(
     one of all their elements, since the operator does the same with each.
     """
     try:
-        path = _path(name, overload, key, device)
+        place = _place(name, overload, key, device)
         with _lock:
-            stored = _read(path)
-            known = _loaded.setdefault((str(path), device.index), {})
-            has_more = _take(known, stored["recipes"], device, may_compile)
+            stored = _read(place)
+            has_more = _take(place, stored["recipes"], device, may_compile)
         if has_more or stored["refused"] or not may_compile:
-            return list(known.values()) or None
+            return _known(place, device)
         from .inductor import eager
 
         made = eager.compile_call(name, overload, args, kwargs, device, is_flat)
         if made is eager.BUSY:
             return LATER
         with _lock:
-            stored = _read(path)
+            stored = _read(place)
             if made is None:
                 stored["refused"] = True
-            else:
+            elif made not in stored["recipes"]:
                 stored["recipes"].append(made)
-                _take(known, [made], device, may_compile)
-            _write(path, {"operator": f"{name}.{overload}", **stored})
-        return list(known.values()) or None
+            _take(place, stored["recipes"], device, may_compile)
+            _C.store_put(place, json.dumps({"operator": f"{name}.{overload}", **stored}).encode())
+        return _known(place, device)
     except Exception:
         # The CPU computes the operator, and says what is wrong with a call.
         _log.debug("%s.%s is not compiled", name, overload, exc_info=True)
         return None
 
 
-def _take(known: dict[str, Any], recipes: list[Any], device: torch.device, may_compile: bool) -> bool:
+def _take(place: bytes, recipes: list[Any], device: torch.device, may_compile: bool) -> bool:
     """Loads what is not known. False if all of it is."""
+    # A class without a recipe leaves nothing behind: an operator may have one for each number.
+    known = _loaded.get((place, device.index), {})
     before = len(known)
     for one in recipes:
         text = json.dumps(one)
         if text not in known:
             known[text] = _load(one, device, may_compile)
+            _loaded[place, device.index] = known
     return len(known) > before
 
 
-def folder() -> Path:
-    """Where recipes lie: in Inductor's cache folder, beside the kernels that they launch."""
-    from .inductor.program import cache_folder
-
-    return cache_folder() / "outrigger" / "eager"
+def _known(place: bytes, device: torch.device) -> list[Any] | None:
+    """What is loaded of a class; None if nothing is."""
+    return list(_loaded.get((place, device.index), {}).values()) or None
 
 
-def _path(name: str, overload: str, key: bytes, device: torch.device) -> Path:
+def _place(name: str, overload: str, key: bytes, device: torch.device) -> bytes:
+    """The key of a class in the store."""
     from .inductor import program
 
     about = program.device_version(device.index)
-    text = "\0".join([torch.__version__, program.code_version(), about, name, overload])
-    digest = hashlib.sha256(text.encode() + b"\0" + key).hexdigest()
-    return folder() / digest[:2] / f"{digest}.json"
+    text = "\0".join(["torch_outrigger recipes", torch.__version__, program.code_version(), about, name, overload])
+    return text.encode() + b"\0" + key
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """What is stored for a class; nothing if the file is not there, or cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        stored = json.loads(path.read_text())
+def _read(place: bytes) -> dict[str, Any]:
+    """What is stored for a class; nothing if nothing is."""
+    value = _C.store_get(place)
+    with contextlib.suppress(ValueError):
+        stored = json.loads(value or b"")
         if isinstance(stored, dict) and isinstance(stored.get("recipes"), list):
             return {"recipes": stored["recipes"], "refused": bool(stored.get("refused"))}
     return {"recipes": [], "refused": False}
-
-
-def _write(path: Path, stored: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, fresh = tempfile.mkstemp(dir=path.parent, suffix=".new")
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(stored, file)
-    # Renamed: another process never sees a part of it.
-    os.replace(fresh, path)
 
 
 def _load(recipe: dict[str, Any], device: torch.device, may_compile: bool) -> tuple[list[int], list[Any], list[torch.dtype]]:

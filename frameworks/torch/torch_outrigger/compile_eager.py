@@ -92,9 +92,9 @@ def compile_calls(device: torch.device, dtype: torch.dtype, wanted: set[str]) ->
 
 
 def main(arguments: list[str]) -> int:
-    """The command. 1 if nothing at all was compiled."""
+    """The command. 1 if nothing at all was compiled, or nothing can be kept."""
+    from . import _C
     from ._device import device_count
-    from ._eager import folder
     from ._lifetime import device_type
 
     parser = argparse.ArgumentParser(prog="python -m torch_outrigger.compile_eager", description=(__doc__ or "").partition("\n\n")[2])
@@ -108,6 +108,9 @@ def main(arguments: list[str]) -> int:
     for name, dtype in zip(chosen.dtypes, dtypes, strict=True):
         if not isinstance(dtype, torch.dtype):
             parser.error(f"{name} is no type of torch; one is float32")
+    if not _C.store_put(b"torch_outrigger.compile_eager", b""):
+        print("Nothing can be kept for other processes. OUTRIGGER_LOG=outrigger::store=debug says why.", file=sys.stderr)
+        return 1
     device, on_device = torch.device(device_type(), chosen.device), 0
     known = {name for name, _ in calls(device, torch.float32)}
     wanted = set(chosen.operators or known)
@@ -120,7 +123,7 @@ def main(arguments: list[str]) -> int:
         for operator, place in sorted(places.items()):
             if place != "the device":
                 print(f"  {operator}: {place}")
-    print(f"What was compiled is in {folder()}")
+    print("What was compiled is in the store (OUTRIGGER_CACHE)")
     return 0 if on_device else 1
 
 

@@ -124,10 +124,20 @@ def _recipe(
         # The strides of results are those of the operator.
         end.meta["user_visible_output_idxs"] = list(range(len(results)))
         with patch_compile_options({**patches([device]), "fx_graph_cache": False}):
-            source = compile_fx_inner(graph, fakes).source_code
+            source = _source(graph, fakes)
     tape = _Tape(fakes, env)
     returned = tape.run(source)
     return _Writer(tape, env, fakes).recipe(f"otr_{name.rstrip('_')}", returned, results, is_flat)
+
+
+def _source(graph: torch.fx.GraphModule, fakes: list[torch.Tensor]) -> str:
+    """What Inductor writes for a graph."""
+    try:
+        compile_fx_inner(graph, fakes)
+    except wrapper.Written as written:
+        return written.source
+    # A graph without a kernel of ours.
+    raise Refused
 
 
 def _decompositions() -> dict[Any, Any]:

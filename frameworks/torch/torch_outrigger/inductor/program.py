@@ -1,16 +1,16 @@
 """All kernels of a compiled module as one program: compiled in the background, loaded at the first call.
 
 A driver that takes source gets the text, and keeps its compiled form in the library's store. Where the driver runs
-functions of the host, the system's C compiler makes a shared object, which is kept in Inductor's cache by the hash of all
-that it is made of. It must never wait before a kernel is called.
+functions of the host, the system's C compiler makes a shared object, which is kept in the same store under all that it is
+made of. It must never wait before a kernel is called, and never load code from anywhere else.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import getpass
 import hashlib
+import itertools
 import os
 import platform
 import re
@@ -18,6 +18,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +117,7 @@ def code_version() -> str:
     """What generated code depends on besides the graph: the dialect, and what writes it."""
     number = re.search(r"#define OTR_DIALECT_VERSION (\d+)", _headers())
     here = Path(__file__).resolve().parent
-    writers = [*sorted(here.glob("*.py")), here.parent / "_dynamo.py", here.parent / "_fake.py"]
+    writers = [*sorted(here.glob("*.py")), *(here.parent / one for one in ("_dynamo.py", "_eager.py", "_fake.py"))]
     text = "\0".join([_headers(), product_text(), *(one.read_text() for one in writers)])
     return f"dialect {number[1] if number else 0}, {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -160,59 +162,93 @@ def has_avx512() -> bool:
     return " avx512f " in _processor()
 
 
-def cache_folder() -> Path:
-    """Inductor's cache folder, whose name does not take an import of Inductor."""
-    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if named is None:
-        try:
-            user = getpass.getuser()
-        except (KeyError, ModuleNotFoundError, OSError):
-            user = f"uid_{os.getuid()}"
-        named = os.path.join(tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
-    return Path(os.path.abspath(named))
-
-
 class _Part:
-    """A text that becomes a shared object."""
+    """A text that becomes a shared object: one for all programs of the process that have the text."""
 
-    def __init__(self, text: str, may_compile: bool) -> None:
-        command, about = _compiler()
-        digest = hashlib.sha256("\0".join([*_FLAGS, *command, about, text]).encode()).hexdigest()
-        folder = cache_folder() / "outrigger"
-        self.path = folder / digest[:2] / f"{digest}.so"
-        self._text = text
+    def __init__(self, key: bytes, text: str, may_compile: bool) -> None:
+        self._key = key
+        self._lock = threading.Lock()
+        self._library: ctypes.CDLL | None = None
+        self._failure = ""
         self._process: subprocess.Popen[bytes] | None = None
-        if not self.path.exists():
-            if not may_compile:
-                raise LookupError(f"{self.path} is not there")
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, self._fresh = tempfile.mkstemp(dir=self.path.parent, suffix=".new")
-            os.close(descriptor)
-            source = self.path.with_suffix(f".{os.getpid()}.c")
-            source.write_text(text)
-            self._source = source
-            self._process = subprocess.Popen(
-                [*command, *_FLAGS, "-o", self._fresh, str(source), "-lm"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            )
+        self._compiled: bytes | None = _C.store_get(key)
+        if self._compiled is not None:
+            return
+        if not may_compile:
+            raise LookupError("the store does not have the kernels, and nothing is to be compiled")
+        # Nobody else may write to a folder that is made so.
+        self._folder = Path(tempfile.mkdtemp(prefix="outrigger-"))
+        self._cleared = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        (self._folder / "kernels.c").write_text(text)
+        self._process = subprocess.Popen(
+            [*_compiler()[0], *_FLAGS, "-o", str(self._folder / "kernels.so"), str(self._folder / "kernels.c"), "-lm"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
 
     def library(self) -> ctypes.CDLL:
-        """The loaded object, for which it waits."""
-        if self._process is not None:
-            _, log = self._process.communicate()
-            failed, self._process = self._process.returncode != 0, None
-            if failed:
-                os.unlink(self._fresh)
-                raise RuntimeError(
-                    f"the C compiler refused a generated kernel:\n{log.decode(errors='replace')[:4000]}\nThe text is in "
-                    f"{self._source}"
-                )
-            self._source.unlink(missing_ok=True)
-            # Renamed: another process never sees a part of it.
-            os.replace(self._fresh, self.path)
-        return ctypes.CDLL(str(self.path))
+        """The loaded object, for which it waits. RuntimeError if the compiler refused the text."""
+        with self._lock:
+            if self._process is not None:
+                self._wait(self._process)
+                self._process = None
+            if self._failure:
+                raise RuntimeError(self._failure)
+            if self._library is None:
+                assert self._compiled is not None
+                self._library, self._compiled = _loaded(self._compiled), None
+            return self._library
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        """Takes what the compiler makes, and keeps it for other processes."""
+        _, log = process.communicate()
+        if process.returncode != 0:
+            # The text stays, to be looked at.
+            self._cleared.detach()
+            self._failure = (
+                f"the C compiler refused a generated kernel:\n{log.decode(errors='replace')[:4000]}\nThe text is in "
+                f"{self._folder / 'kernels.c'}"
+            )
+            with _lock:
+                # A compiler that was killed may succeed the next time.
+                del _parts[self._key]
+            return
+        self._compiled = (self._folder / "kernels.so").read_bytes()
+        self._cleared()
+        _C.store_put(self._key, self._compiled)
+
+
+_loads = itertools.count(1)
+
+
+def _loaded(compiled: bytes) -> ctypes.CDLL:
+    """A shared object out of memory, so that what was checked is what is loaded."""
+    file = os.memfd_create("outrigger-kernels")
+    try:
+        with open(file, "wb", closefd=False) as whole:
+            whole.write(compiled)
+        # The loader takes a path that it has seen for the same object, and numbers of files come again. So no two paths are
+        # spelled alike: each has a number of its own, in slashes and dots.
+        spelled = f"{next(_loads):b}".replace("0", "/").replace("1", "./")
+        return ctypes.CDLL(f"/proc/self/fd/{spelled}{file}")
+    finally:
+        os.close(file)
+
+
+_parts: dict[bytes, _Part] = {}
+_lock = threading.Lock()
+
+
+def _part(text: str, may_compile: bool) -> _Part:
+    """The part with a text, which is compiled once. LookupError if it is to be compiled, and must not."""
+    command, about = _compiler()
+    digest = hashlib.sha256("\0".join([*_FLAGS, *command, about, text]).encode())
+    key = b"torch_outrigger kernels " + digest.digest()
+    with _lock:
+        if key not in _parts:
+            _parts[key] = _Part(key, text, may_compile)
+        return _parts[key]
 
 
 class Program:
@@ -224,7 +260,6 @@ class Program:
         self._texts: dict[str, str] = {}
         self._parts: list[_Part] = []
         self._part_of: dict[str, int] = {}
-        self._libraries: dict[int, ctypes.CDLL] = {}
         self._module: Any = None
 
     def kernel(
@@ -260,17 +295,14 @@ class Program:
         for number in range(count):
             mine = names[number::count]
             self._part_of.update(dict.fromkeys(mine, number))
-            self._parts.append(_Part(_headers() + "\n" + "\n".join(self._texts[one] for one in mine), may_compile))
+            self._parts.append(_part(_headers() + "\n" + "\n".join(self._texts[one] for one in mine), may_compile))
 
     def _load(self, kernel: Any) -> None:
         """Gives a kernel its code."""
         if self._module is not None:
             kernel.bind_module(self._module)
             return
-        number = self._part_of[kernel.name]
-        if number not in self._libraries:
-            self._libraries[number] = self._parts[number].library()
-        function = getattr(self._libraries[number], f"{kernel.name}_run")
+        function = getattr(self._parts[self._part_of[kernel.name]].library(), f"{kernel.name}_run")
         kernel.bind_host(ctypes.cast(function, ctypes.c_void_p).value)
 
 

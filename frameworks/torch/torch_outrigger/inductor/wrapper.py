@@ -24,6 +24,16 @@ where = threading.local()
 """`where.programs`: the module with another class Program that code of this thread gets, while it is set."""
 
 
+class Written(BaseException):
+    """Ends a compilation with the code that was written, where that is all that is wanted: no file is made of it and loaded.
+
+    Inductor hands on what is no Exception."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+
+
 class Wrapper(PythonWrapperCodegen):
     """What `call` does, as Python."""
 
@@ -67,7 +77,10 @@ class Wrapper(PythonWrapperCodegen):
         if config.triton.cudagraphs and any(_namespace(one) == "streams" for one in V.graph.operations):
             # A region's graph would wait for events once, and not at each replay.
             V.graph.disable_cudagraphs_reason = "streams or events of the program"
-        return super().generate(is_inference)
+        generated = super().generate(is_inference)
+        if getattr(where, "programs", None) is not None:
+            raise Written(generated[0].value)
+        return generated
 
     def _generate_kernel_call_helper(
         self, kernel_name: str, call_args: Any, *, device: Any = None, triton: bool = True, **rest: Any
