@@ -8,10 +8,10 @@
 #include "python.h"
 #include "recipe.h"
 #include "schema_call.h"
+#include "sight.h"
 #include "values.h"
 
 #include <ATen/core/enum_tag.h>
-#include <c10/core/DefaultDtype.h>
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
@@ -28,6 +28,44 @@
 
 namespace outrigger {
 
+class CallClass {
+ public:
+  /// Runs a call with the recipe that fits it.
+  Recipe::Answer run(RecipeCall& call) const {
+    auto answer = Recipe::Answer::kOtherSizes;
+    const Node* node = first_.load(std::memory_order_acquire);
+    for (; node != nullptr && answer == Recipe::Answer::kOtherSizes; node = node->next) {
+      answer = node->recipe.run(call);
+    }
+    return answer;
+  }
+
+  /// Adds recipes of Python that are not known. False if all are.
+  bool take(PyObject* recipes);
+
+  // The mode in which nothing more is to be had: another one may have more.
+  std::atomic<CompileMode> exhausted{CompileMode::kOff};
+  // Whether it counts among those without a recipe.
+  std::atomic<bool> is_counted{true};
+
+ private:
+  struct Node {
+    Recipe recipe;
+    PyObject* origin;  // kept as long as the process lives, and with it the kernels
+    const Node* next;
+  };
+
+  bool knows(PyObject* origin) const {
+    const Node* node = first_.load(std::memory_order_acquire);
+    while (node != nullptr && node->origin != origin) {
+      node = node->next;
+    }
+    return node != nullptr;
+  }
+
+  std::atomic<const Node*> first_{nullptr};
+};
+
 namespace {
 
 std::atomic<CompileMode> mode{CompileMode::kOff};
@@ -35,12 +73,18 @@ std::atomic<CompileMode> mode{CompileMode::kOff};
 /// How often an operator is compiled in a process: numbers among its arguments are part of a class.
 constexpr int kMostCompilations = 64;
 
+/// How many classes of an operator are remembered that have no recipe: of one that is called with ever other numbers, each
+/// call is a class of its own.
+constexpr int kMostWithoutRecipe = 256;
+
 /// What there is to know of an operator, whatever it is called with.
 struct Traits {
   c10::OperatorHandle functional;
   std::vector<bool> is_result;  // of each argument
   std::vector<size_t> written;  // arguments that are written, in the order of results
   bool is_pointwise;
+  std::unordered_map<std::string, std::unique_ptr<CallClass>> classes;  // behind the lock of all operators
+  std::atomic<int> without_recipe{0};                                   // of these
   std::atomic<int> compilations{0};
   std::atomic<uint64_t> calls{0};
 };
@@ -72,7 +116,7 @@ std::unique_ptr<Traits> traits_of(const c10::OperatorHandle& op) {
       return nullptr;
     }
   }
-  std::unique_ptr<Traits> traits(new Traits{*functional, std::move(form.is_result), {}, false});
+  std::unique_ptr<Traits> traits(new Traits{*functional, std::move(form.is_result), {}, false, {}});
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (form.is_other && writes(op.schema(), arguments[i])) {
@@ -92,210 +136,7 @@ std::unique_ptr<Traits> traits_of(const c10::OperatorHandle& op) {
   return traits;
 }
 
-bool has_text(c10::ScalarType type) {
-  switch (type) {
-    case c10::ScalarType::Bool:
-    case c10::ScalarType::Byte:
-    case c10::ScalarType::Char:
-    case c10::ScalarType::Short:
-    case c10::ScalarType::Int:
-    case c10::ScalarType::Long:
-    case c10::ScalarType::UInt16:
-    case c10::ScalarType::UInt32:
-    case c10::ScalarType::UInt64:
-    case c10::ScalarType::Half:
-    case c10::ScalarType::BFloat16:
-    case c10::ScalarType::Float:
-    case c10::ScalarType::Double: return true;
-    default: return false;
-  }
-}
-
-std::vector<int64_t> contiguous_strides(c10::IntArrayRef sizes) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= std::max<int64_t>(sizes[i], 1);
-  }
-  return strides;
-}
-
-/// A call as a key, and as a recipe sees it.
-class Sight {
- public:
-  explicit Sight(c10::Device device) {
-    call.device = device;
-    add(static_cast<int64_t>(c10::get_default_dtype_as_scalartype()));
-  }
-
-  void add(int64_t word) {
-    key.append(reinterpret_cast<const char*>(&word), sizeof word);
-  }
-
-  /// Adds an argument; tensors only as far as that they are there. False if it has no form in a key.
-  bool argument(const c10::IValue& value) {
-    if (value.isNone()) {
-      add('n');
-    } else if (value.isTensor()) {
-      return tensor(value.toTensor());
-    } else if (value.isTensorList()) {
-      const auto list = value.toTensorVector();
-      add('T');
-      add(static_cast<int64_t>(list.size()));
-      return std::all_of(list.begin(), list.end(), [&](const at::Tensor& one) { return tensor(one); });
-    } else if (value.isInt() || value.isBool()) {
-      add(value.isInt() ? 'i' : 'b');
-      add(value.isInt() ? value.toInt() : static_cast<int64_t>(value.toBool()));
-    } else if (value.isDouble()) {
-      const double number = value.toDouble();
-      int64_t bits = 0;
-      std::memcpy(&bits, &number, sizeof bits);
-      add('d');
-      add(bits);
-    } else if (value.isIntList() || value.isBoolList() || value.isDoubleList()) {
-      const auto list = value.toList();
-      add('L');
-      add(static_cast<int64_t>(list.size()));
-      for (const c10::IValue& one : list) {
-        if (!argument(one)) {
-          return false;
-        }
-      }
-    } else if (value.isSymIntList()) {
-      const auto list = value.toSymIntVector();
-      add('L');
-      add(static_cast<int64_t>(list.size()));
-      for (const c10::SymInt& one : list) {
-        if (one.is_symbolic()) {
-          return false;
-        }
-        add('i');
-        add(one.expect_int());
-      }
-    } else if (value.isString()) {
-      add('s');
-      add(static_cast<int64_t>(value.toStringRef().size()));
-      key += value.toStringRef();
-    } else if (value.isDevice()) {
-      add('v');
-      return value.toDevice() == call.device || (value.toDevice().type() == call.device.type() && !value.toDevice().has_index());
-    } else {
-      return false;
-    }
-    return true;
-  }
-
-  /// Looks at the tensors, when all of them are known. Operands of one shape and layout without gaps become one dimension
-  /// if the operator does the same with each element.
-  void look(bool is_pointwise) {
-    const at::Tensor* model = nullptr;
-    bool are_alike = is_pointwise;
-    for (const at::Tensor& one : call.inputs) {
-      if (one.dim() == 0) {
-        continue;
-      }
-      if (model == nullptr) {
-        model = &one;
-        are_alike = are_alike && one.is_non_overlapping_and_dense();
-      } else {
-        are_alike = are_alike && one.sizes() == model->sizes() && one.strides() == model->strides();
-      }
-    }
-    call.is_flat = are_alike && model != nullptr;
-    if (call.is_flat) {
-      note(*model);
-    }
-    add(call.is_flat ? 1 : 0);
-    for (const at::Tensor& one : call.inputs) {
-      const bool is_flat = call.is_flat && one.dim() > 0;
-      add(is_flat ? 1 : static_cast<int64_t>(one.dim()));
-      const int64_t count = is_flat ? one.numel() : 0, step = 1;
-      field(is_flat ? c10::IntArrayRef(count) : one.sizes());
-      field(is_flat ? c10::IntArrayRef(step) : one.strides());
-    }
-  }
-
-  /// An operand as the recipe sees it.
-  at::Tensor shown(size_t number) const {
-    const at::Tensor& one = call.inputs.at(number);
-    return call.is_flat && one.dim() > 0
-        ? tensor_over(one.storage(), {one.numel()}, {1}, one.storage_offset(), one.dtype())
-        : one;
-  }
-
-  RecipeCall call{c10::Device(c10::DeviceType::CPU), {}, {}, {}, false, {}, {}, {}};
-  std::string key;
-
- private:
-  bool tensor(const at::Tensor& one) {
-    if (!one.defined()) {
-      add('u');
-      return true;
-    }
-    add('t');
-    add(static_cast<int64_t>(one.scalar_type()));
-    call.inputs.push_back(one);
-    return one.device() == call.device && one.layout() == c10::Layout::Strided && has_text(one.scalar_type()) &&
-        !one.is_conj() && !one.is_neg() && one.numel() > 0;
-  }
-
-  // Sizes and strides of 0 and 1 are classes of their own: a trace takes them as they are.
-  void field(c10::IntArrayRef values) {
-    for (const int64_t each : values) {
-      call.fields.push_back(each);
-      add(std::min<int64_t>(each, 2));
-    }
-  }
-
-  // What results look like. As with torch's iterators, dimensions of one element have the strides of the layout.
-  void note(const at::Tensor& model) {
-    call.sizes.assign(model.sizes().begin(), model.sizes().end());
-    const auto strides = model.is_contiguous() ? contiguous_strides(model.sizes())
-        : model.is_contiguous(at::MemoryFormat::ChannelsLast) ? c10::get_channels_last_strides_2d(model.sizes())
-        : model.is_contiguous(at::MemoryFormat::ChannelsLast3d) ? c10::get_channels_last_strides_3d(model.sizes())
-                                                                : model.strides().vec();
-    call.strides.assign(strides.begin(), strides.end());
-  }
-};
-
 }  // namespace
-
-class CallClass {
- public:
-  /// Runs a call with the recipe that fits it.
-  Recipe::Answer run(RecipeCall& call) const {
-    auto answer = Recipe::Answer::kOtherSizes;
-    const Node* node = first_.load(std::memory_order_acquire);
-    for (; node != nullptr && answer == Recipe::Answer::kOtherSizes; node = node->next) {
-      answer = node->recipe.run(call);
-    }
-    return answer;
-  }
-
-  /// Adds recipes of Python that are not known. False if all are.
-  bool take(PyObject* recipes);
-
-  // Whether nothing more is to be had.
-  std::atomic<bool> is_closed{false};
-
- private:
-  struct Node {
-    Recipe recipe;
-    PyObject* origin;  // kept as long as the process lives, and with it the kernels
-    const Node* next;
-  };
-
-  bool knows(PyObject* origin) const {
-    const Node* node = first_.load(std::memory_order_acquire);
-    while (node != nullptr && node->origin != origin) {
-      node = node->next;
-    }
-    return node != nullptr;
-  }
-
-  std::atomic<const Node*> first_{nullptr};
-};
 
 // The GIL is held, and given away while a kernel waits for its compiler: two threads may add the same recipe then, which
 // does no harm.
@@ -343,11 +184,10 @@ bool can_be_written(const at::Tensor& wanted, c10::Device device) {
       !wanted.is_neg() && wanted.is_non_overlapping_and_dense();
 }
 
-/// All classes of all operators. What is in it stays as long as the process lives.
+/// All operators with their classes. What is in it stays as long as the process lives.
 struct Classes {
   std::mutex lock;
   std::unordered_map<c10::OperatorName, std::unique_ptr<Traits>> traits;
-  std::unordered_map<c10::OperatorName, std::unordered_map<std::string, std::unique_ptr<CallClass>>> classes;
 };
 
 Classes& classes() {
@@ -376,22 +216,26 @@ Known& known_of(const c10::OperatorHandle& op) {
   return known.emplace(&op.schema(), Known{place->second.get(), {}}).first->second;
 }
 
-CallClass& class_of(const c10::OperatorHandle& op, Known& known, const Sight& sight) {
+/// The class of a call; none if the operator has as many classes without a recipe as it may have.
+CallClass* class_of(Known& known, const Sight& sight) {
   std::string key = sight.key;
   key.push_back(static_cast<char>(sight.call.device.type()));
   key.push_back(static_cast<char>(sight.call.device.index()));
   const auto found = known.classes.find(key);
   if (C10_LIKELY(found != known.classes.end())) {
-    return *found->second;
+    return found->second;
   }
-  Classes& all = classes();
-  const std::lock_guard<std::mutex> lock(all.lock);
-  std::unique_ptr<CallClass>& made = all.classes[op.operator_name()][key];
-  if (made == nullptr) {
-    made = std::make_unique<CallClass>();
+  Traits& traits = *known.traits;
+  const std::lock_guard<std::mutex> lock(classes().lock);
+  auto place = traits.classes.find(key);
+  if (place == traits.classes.end()) {
+    if (traits.without_recipe.load(std::memory_order_relaxed) >= kMostWithoutRecipe) {
+      return nullptr;
+    }
+    traits.without_recipe.fetch_add(1, std::memory_order_relaxed);
+    place = traits.classes.emplace(key, std::make_unique<CallClass>()).first;
   }
-  known.classes.emplace(std::move(key), made.get());
-  return *made;
+  return known.classes.emplace(std::move(key), place->second.get()).first->second;
 }
 
 /// An argument as Python's operators take it.
@@ -504,7 +348,11 @@ bool CompiledCall::run() {
     }
   }
   sight.look(traits.is_pointwise);
-  CallClass& calls = class_of(op_, known, sight);
+  CallClass* found = class_of(known, sight);
+  if (found == nullptr) {
+    return false;
+  }
+  CallClass& calls = *found;
   RecipeCall& call = sight.call;
   for (const size_t place : traits.written) {
     const at::Tensor& wanted = arguments[place].toTensor();
@@ -515,7 +363,7 @@ bool CompiledCall::run() {
   }
   Recipe::Answer answer = calls.run(call);
   // The second time what was stored is known and does not fit, so that it is compiled.
-  for (int times = 0; answer == Recipe::Answer::kOtherSizes && times < 2 && !calls.is_closed.load(std::memory_order_relaxed); ++times) {
+  for (int times = 0; answer == Recipe::Answer::kOtherSizes && times < 2 && calls.exhausted.load(std::memory_order_relaxed) < chosen; ++times) {
     if (is_capturing(current_stream(device_.index()))) {
       return false;
     }
@@ -528,6 +376,9 @@ bool CompiledCall::run() {
     }
     bool is_final = false;
     const bool has_more = ask(calls, traits, functional, sight, may_compile, is_final);
+    if (has_more && calls.is_counted.exchange(false)) {
+      traits.without_recipe.fetch_sub(1, std::memory_order_relaxed);
+    }
     if (may_compile && !is_final) {
       traits.compilations.fetch_sub(1);
     }
@@ -550,7 +401,7 @@ bool CompiledCall::run() {
 
 void CompiledCall::fell_back() {
   if (tried_ != nullptr) {
-    tried_->is_closed.store(true, std::memory_order_relaxed);
+    tried_->exhausted.store(compile_mode(), std::memory_order_relaxed);
   }
 }
 

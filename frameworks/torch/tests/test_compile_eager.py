@@ -295,6 +295,34 @@ def test_a_command_compiles_ahead_of_time(device, compiles, tmp_path):
     assert off.returncode == 1 and "Nothing can be kept for other processes. OUTRIGGER_LOG=" in off.stderr
 
 
+def test_numbers_that_never_come_again_are_forgotten(device, compiles, monkeypatch):
+    """Of an operator that is called with ever other numbers, only so many are asked for and remembered."""
+    asked = []
+    monkeypatch.setattr(_eager, "find", lambda *about: asked.append(about[0]))
+    before = _C.set_compile_mode(CACHED)
+    try:
+        x = draw((4, 6))
+        there = x.to(device)
+        for number in range(1000):
+            F.threshold(there, number * 1e-3, 0.0)
+        first = len(asked)
+        for number in range(1000, 1100):
+            same(F.threshold(there, number * 1e-3, 0.0), F.threshold(x, number * 1e-3, 0.0))
+    finally:
+        _C.set_compile_mode(before)
+    assert 0 < first <= 256 and len(asked) == first
+
+
+def test_what_was_not_stored_is_compiled_where_the_mode_allows_it_later(device, at_first_call):
+    host = draw((6, 4))
+    _C.set_compile_mode(CACHED)
+    for _ in range(2):
+        torch.heaviside(host.to(device), host.to(device) + 7)
+    _C.set_compile_mode(ON)
+    torch.heaviside(host.to(device), host.to(device) + 7)
+    compare(only_on_the_device(torch.heaviside, *[host.to(device)] * 2), torch.heaviside(host, host))
+
+
 def test_threads_that_need_a_text_at_once_share_what_it_becomes(device, compiles, monkeypatch):
     """Else each compiles it, and one removes what the others read."""
     if program.language(device.index) is not None:
