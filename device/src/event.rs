@@ -138,13 +138,6 @@ impl Event {
         self.driver.check_query(unsafe { query(self.raw()) })
     }
 
-    /// Whether the work before the event's point is over, with or without a failure. On a lost device
-    /// nobody knows, so the answer is always no.
-    pub fn is_over(&self) -> bool {
-        self.query()
-            .unwrap_or_else(|error| error.code() != Code::DEVICE_LOST)
-    }
-
     /// Waits until the event's point has passed.
     ///
     /// # Errors

@@ -46,6 +46,7 @@ mod raw;
 mod report;
 mod spec;
 mod table;
+mod tail;
 mod virtual_memory;
 
 pub use code::Code;
@@ -66,4 +67,5 @@ pub use queue::{Arguments, CopyKind, Grid, HostFn, Queue};
 pub use raw::RawDriver;
 pub use report::{Candidate, CandidateKind, LoadReport, Outcome};
 pub use spec::DriverSpec;
+pub use tail::Tail;
 pub use virtual_memory::{Physical, VirtualMemory};

@@ -109,7 +109,7 @@ pub const OTR_CAPTURE_FAILED: u32 = 2;
 pub const OTR_CAPTURE_GLOBAL: u32 = 0;
 /// Capture mode: waiting for the whole device is refused on threads that record.
 pub const OTR_CAPTURE_THREAD_LOCAL: u32 = 1;
-/// Capture mode: waiting for the whole device does not wait for capturing streams.
+/// Capture mode: waiting for the whole device is allowed. It does not wait for what is recorded.
 pub const OTR_CAPTURE_RELAXED: u32 = 2;
 
 /// What is known of a stream's capture. Set `struct_size` before the call.

@@ -295,8 +295,9 @@ api! {
         Ok(())
     }
 
-    /// Gives imported memory back, by the address of otr_memory_import. Waits for all work of the
-    /// device.
+    /// Gives imported memory back, by the address of otr_memory_import. Waits for all work of all
+    /// devices, whose failures stay with its streams. Where that is not known to be over, the call fails,
+    /// and the memory is still there.
     fn otr_memory_close(device: u32, address: u64) {
         hooks::runtime()?.device(device)?.close_memory(address)
     }

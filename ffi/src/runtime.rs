@@ -174,8 +174,8 @@ api! {
         hooks::set_current_device(device)
     }
 
-    /// Waits for all work submitted to any stream of a device. Reports the first failure, and clears
-    /// the failures of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device,
+    /// Waits for all work submitted to any stream of a device, also to streams that were destroyed.
+    /// Reports the first failure, and clears the failures of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device,
     /// unless the capture has the mode OTR_CAPTURE_RELAXED.
     fn otr_device_synchronize(device: u32) {
         hooks::runtime()?.device(device)?.synchronize()

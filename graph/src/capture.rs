@@ -35,7 +35,7 @@ pub enum CaptureMode {
     Global,
     /// Waiting for the whole device is refused on threads that record.
     ThreadLocal,
-    /// Waiting for the whole device is allowed: it leaves the capturing streams out.
+    /// Waiting for the whole device is allowed. It does not wait for what is recorded.
     Relaxed,
 }
 

@@ -371,10 +371,11 @@ impl GraphExec {
     }
 
     /// Takes a turn in which replays are inspected one after the other. The work that the stream was given before is
-    /// waited for before the turn.
+    /// waited for before the turn. If another thread begins a capture on the stream meanwhile, the turn goes on: its
+    /// work comes before the capture.
     pub(super) fn look<'a>(&'a self, stream: &'a Stream) -> Result<Look<'a>> {
         self.check_stream(stream)?;
-        stream.synchronize()?;
+        stream.synchronize_now()?;
         let turn = self.begin(stream)?;
         Ok(Look {
             exec: self,
@@ -397,14 +398,14 @@ impl Look<'_> {
     pub(super) fn replay(&mut self) -> Result<Duration> {
         let begun = Instant::now();
         self.exec.submit(&mut self.turn.state, self.stream)?;
-        self.stream.synchronize()?;
+        self.stream.synchronize_now()?;
         self.exec.replays.fetch_add(1, Ordering::Relaxed);
         Ok(begun.elapsed())
     }
 
     /// The program, with the changes of all bindings so far. Nothing runs.
     pub(super) fn program(&mut self) -> Result<Arc<Program>> {
-        self.stream.synchronize()?;
+        self.stream.synchronize_now()?;
         let state = &mut *self.turn.state;
         let patches: Vec<_> = state.pending.iter().map(|(_, patch)| *patch).collect();
         // SAFETY: no replay is running: the stream is behind the latest one, and was waited for.
@@ -435,7 +436,7 @@ impl Look<'_> {
             // its nodes alive.
             unsafe { submit::submit(self.stream, &program) }?;
         }
-        self.stream.synchronize()?;
+        self.stream.synchronize_now()?;
         Ok(begun.elapsed())
     }
 
@@ -445,7 +446,7 @@ impl Look<'_> {
         let begun = Instant::now();
         // SAFETY: as in `again`.
         unsafe { submit::submit(self.stream, &program) }?;
-        self.stream.synchronize()?;
+        self.stream.synchronize_now()?;
         Ok(begun.elapsed())
     }
 
@@ -469,7 +470,7 @@ impl Look<'_> {
         let begun = Instant::now();
         // SAFETY: the graph keeps the memory of its nodes alive.
         unsafe { native.launch(self.stream) }?;
-        self.stream.synchronize()?;
+        self.stream.synchronize_now()?;
         Ok(begun.elapsed())
     }
 
@@ -477,37 +478,59 @@ impl Look<'_> {
     pub(super) fn node(&mut self, program: &Program, id: NodeId) -> Result<()> {
         // SAFETY: as in `again`.
         unsafe { submit::submit_node(self.stream, program, id) }?;
-        self.stream.synchronize()
+        self.stream.synchronize_now()
     }
 
     /// Reads memory of the device.
     ///
     /// # Safety
     /// The range is live, and nothing writes to it.
-    pub(super) unsafe fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<()> {
-        let (to, size) = (bytes.as_mut_ptr() as u64, bytes.len() as u64);
+    pub(super) unsafe fn read(&mut self, address: u64, size: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; size as usize];
+        let to = bytes.as_mut_ptr() as u64;
         // SAFETY: this function's contract.
-        unsafe { self.copy(to, address, size, CopyKind::DeviceToHost) }
+        unsafe { self.copy(bytes, (to, address, size), CopyKind::DeviceToHost) }
     }
 
     /// Writes memory of the device.
     ///
     /// # Safety
     /// The range is live, and nothing else uses it.
-    pub(super) unsafe fn write(&mut self, address: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) unsafe fn write(&mut self, address: u64, bytes: Vec<u8>) -> Result<()> {
         let (from, size) = (bytes.as_ptr() as u64, bytes.len() as u64);
         // SAFETY: this function's contract.
-        unsafe { self.copy(address, from, size, CopyKind::HostToDevice) }
+        unsafe { self.copy(bytes, (address, from, size), CopyKind::HostToDevice) }.map(drop)
     }
 
+    /// Copies from or to `host`, and waits. The bytes are leaked if the copy may still run after a failed wait (R26).
+    ///
     /// # Safety
-    /// Both ranges are live, and the device's is the caller's alone.
-    unsafe fn copy(&mut self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
-        // SAFETY: this function's contract. The copy has finished before this returns: `synchronize` fails only when the
-        // work before it is over (R20).
+    /// One end is the bytes of `host`. The other is live memory of the device, which is the caller's alone.
+    unsafe fn copy(
+        &mut self,
+        host: Vec<u8>,
+        (dst, src, size): (u64, u64, u64),
+        kind: CopyKind,
+    ) -> Result<Vec<u8>> {
+        // SAFETY: this function's contract; the bytes are kept until the copy is over.
         unsafe { self.stream.queue().copy(dst, src, size, kind) }
             .map_err(|error| self.stream.failed(error))?;
-        self.stream.synchronize()
+        let (finished, over) = self.stream.finish();
+        match finished {
+            Ok(()) => Ok(host),
+            Err(error) => {
+                if !over {
+                    std::mem::forget(host);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps a driver's graph until its launches are over.
+    pub(super) fn retire(&self, native: Option<Native>) {
+        let stream = Some(self.stream.id());
+        self.exec.device.retire(stream, Box::new(native));
     }
 
     /// Runs `with` on a thread of the driver, and waits for it. `with` is given the program, its data, and what to add
@@ -532,7 +555,7 @@ impl Look<'_> {
             let _ = to.set(with(&program, &data, bias));
             Ok(())
         })?;
-        self.stream.synchronize()?;
+        self.stream.synchronize_now()?;
         let result = Arc::into_inner(place).and_then(OnceLock::into_inner);
         result.ok_or_else(|| Error::new(Code::CANCELLED, "the stream has failed before"))
     }
@@ -640,7 +663,7 @@ impl State {
         };
         stream
             .queue()
-            .wait_event(&fence)
+            .wait_event(fence.event())
             .map_err(|error| stream.failed(error))
     }
 

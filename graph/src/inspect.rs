@@ -95,6 +95,7 @@ impl GraphExec {
             Ok(())
         };
         let measured = measure();
+        look.retire(native);
         memory.restore(&mut look, &saved)?;
         drop(look);
         measured?;
@@ -285,7 +286,7 @@ impl<'a> Memory<'a> {
     fn restore(&self, look: &mut Look<'_>, saved: &[Vec<u8>]) -> Result<()> {
         let mut ranges = self.ranges.iter().zip(saved);
         // SAFETY: as in `Range::read`.
-        ranges.try_for_each(|(range, bytes)| unsafe { look.write(range.address, bytes) })
+        ranges.try_for_each(|(range, bytes)| unsafe { look.write(range.address, bytes.clone()) })
     }
 
     /// A hash of all buffers that a node writes.
@@ -309,10 +310,8 @@ impl<'a> Memory<'a> {
 
 impl Range {
     fn read(&self, look: &mut Look<'_>) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.size as usize];
         // SAFETY: the graph and its bindings keep their memory alive, and nothing runs during a look but what the look
         // itself waits for.
-        unsafe { look.read(self.address, &mut bytes) }?;
-        Ok(bytes)
+        unsafe { look.read(self.address, self.size) }
     }
 }

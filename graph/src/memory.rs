@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{Allocation, BlockInfo, PoolGate, PoolId, PoolStats, StreamId};
-use outrigger_device::{Code, Event};
+use outrigger_device::{Code, Tail};
 use outrigger_ops::{Call, Door, Error, OperatorId, Prepared, Result};
 
 /// How many nodes of a graph are of one operator.
@@ -98,11 +98,11 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// The id of the stream that work goes to unless another one is named.
     fn default_stream(&self) -> u64;
 
-    /// An event after all work that a stream was given; `None` if that work is known to have finished.
+    /// The end of all work that a stream was given; `None` if that work is known to have finished.
     ///
     /// # Errors
     /// What the driver reports.
-    fn fence(&self, stream: u64) -> Result<Option<Arc<Event>>>;
+    fn fence(&self, stream: u64) -> Result<Option<Arc<Tail>>>;
 
     /// Keeps an object until the work that a stream was given so far has finished. The caller may hold a turn:
     /// this call drops nothing, only [`sweep_retired`](Self::sweep_retired) does.

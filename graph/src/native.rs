@@ -382,9 +382,9 @@ fn measure(door: &Door) -> outrigger_device::Result<(Duration, Duration)> {
         let launched = fastest(&|| unsafe { queue.launch_graph(&graph) })?;
         Ok((launched, fastest(&fills)?))
     })();
-    let idle = queue.synchronize();
+    let (idle, over) = queue.finish();
     // If the wait itself fails, nobody knows whether the work has finished. Then the memory is not freed.
-    if idle.is_ok() || matches!(queue.query(), Ok(true)) {
+    if over {
         // SAFETY: R12: the queue is idle, and nothing else uses the memory.
         unsafe { driver.memory_free(scratch) }?;
     }

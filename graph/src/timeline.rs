@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::Arc;
 
-use outrigger_device::{Code, Event, Queue};
+use outrigger_device::{Code, Queue, Tail};
 use outrigger_ops::{Door, Error, FailedOperator, KernelFn, Result};
 
 use crate::kernel::DeviceCall;
@@ -70,6 +70,14 @@ impl Timeline {
             self.failed.clear();
             error
         })
+    }
+
+    /// Does what [`synchronize_now`](Self::synchronize_now) does. Returns besides whether the work is over, which a wait
+    /// that itself has failed leaves open. Memory that the work uses stays until it is over.
+    pub fn finish(&self) -> (Result<()>, bool) {
+        let finished = self.synchronize_now();
+        let over = finished.is_ok() || self.tail().and_then(|tail| tail.wait()).is_ok();
+        (finished, over)
     }
 
     /// Launches a host kernel; see [`outrigger_ops::Door::launch_host`].
@@ -156,14 +164,11 @@ impl Timeline {
             .map_err(|error| self.failed(error))
     }
 
-    /// An event after all work that the queue was given.
+    /// The end of all work that the queue was given.
     ///
     /// # Errors
     /// What the driver reports.
-    pub fn tail(&self) -> outrigger_device::Result<Arc<Event>> {
-        let (driver, ordinal) = (self.door.driver(), self.door.ordinal());
-        let event = driver.event_create(ordinal, false)?;
-        event.record(&self.queue)?;
-        Ok(Arc::new(event))
+    pub fn tail(&self) -> outrigger_device::Result<Arc<Tail>> {
+        Tail::of(&self.queue).map(Arc::new)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{Allocator, BlockInfo, Config, History};
-use outrigger_device::{Code, DeviceProperties, Driver, Event};
+use outrigger_device::{Code, DeviceProperties, Driver, Tail};
 use outrigger_graph::Captures;
 use outrigger_locks::{Mutex, Rank};
 use outrigger_ops::{Door, OperatorId};
@@ -122,11 +122,13 @@ impl Device {
         &self.properties
     }
 
-    /// Waits for all work submitted to any stream of the device.
+    /// Waits for all work submitted to any stream of the device, also to streams that were destroyed. What captures
+    /// record is not waited for.
     ///
     /// # Errors
-    /// The first failure that one of the streams reports, after all streams were waited for. `CAPTURE` on a thread that
-    /// records a capture on this device, unless the capture is in relaxed mode.
+    /// The first failure that one of the streams reports, after all streams were waited for; why the work of a stream is
+    /// not known to be over. `CAPTURE` on a thread that records a capture on this device, unless the capture is in
+    /// relaxed mode.
     pub fn synchronize(&self) -> Result<()> {
         if self.captures.any() {
             self.captures.refuse_wait("a wait for the device")?;
@@ -141,8 +143,10 @@ impl Device {
                 result = result.and(stream.synchronize_now());
             }
         }
+        // The loop has reported failures. Whether the work is over is another question, and asked of all streams.
+        let over = self.timelines.wait();
         self.sweep_retired();
-        result
+        result.and(over)
     }
 
     /// The memory of the device.
@@ -346,8 +350,8 @@ enum Behind {
     Stream(u64),
     /// The work of all streams, without fences yet.
     All,
-    /// The work before all of these events.
-    Fences(Vec<Arc<Event>>),
+    /// The work before all of these points.
+    Fences(Vec<Arc<Tail>>),
 }
 
 impl Retired {

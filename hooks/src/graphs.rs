@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{Allocation, BlockInfo, PoolGate, PoolId, PoolStats, StreamId};
-use outrigger_device::Event;
+use outrigger_device::Tail;
 use outrigger_graph::{CaptureMode, ExecFlags, Graph, GraphExec, PoolRef, Replayed};
 use outrigger_ops::{Door, OperatorId};
 
@@ -204,7 +204,7 @@ impl outrigger_graph::Device for Device {
         self.default_stream().id()
     }
 
-    fn fence(&self, stream: u64) -> Result<Option<Arc<Event>>> {
+    fn fence(&self, stream: u64) -> Result<Option<Arc<Tail>>> {
         self.timelines().fence(stream)
     }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use outrigger_device::Event;
+use outrigger_device::Tail;
 use outrigger_graph::Stream;
 use outrigger_locks::{Mutex, Rank, RwLock};
 
@@ -21,17 +21,27 @@ pub(crate) struct Timelines(Mutex<HashMap<u64, Timeline>>);
 pub(crate) enum Timeline {
     /// By the stream: it lives, or its handle was destroyed during a call on it, which may still submit work.
     Stream(Arc<Stream>),
-    /// By an event after its last work: nobody can submit any more.
-    Ended(Arc<Event>),
+    /// By the end of its last work: nobody can submit any more.
+    Ended(Arc<Tail>),
 }
 
 impl Timeline {
-    /// An event after all work that the stream was given.
-    pub(crate) fn fence(&self) -> Result<Arc<Event>> {
+    /// The end of all work that the stream was given.
+    pub(crate) fn fence(&self) -> Result<Arc<Tail>> {
         match self {
             Self::Stream(stream) => stream.tail().map_err(Error::from),
-            Self::Ended(event) => Ok(Arc::clone(event)),
+            Self::Ended(tail) => Ok(Arc::clone(tail)),
         }
+    }
+
+    /// Waits until all work that the stream was given is over.
+    fn wait(&self) -> Result<()> {
+        if let Self::Stream(stream) = self
+            && matches!(stream.queue().query(), Ok(true))
+        {
+            return Ok(());
+        }
+        Ok(self.fence()?.wait()?)
     }
 }
 
@@ -48,8 +58,8 @@ impl Timelines {
         self.0.lock().insert(stream.id(), timeline);
     }
 
-    /// Replaces each stream that was destroyed and is in no call by an event after its last work. Forgets the events
-    /// that have passed.
+    /// Replaces each stream that was destroyed and is in no call by the end of its last work. Forgets those that are
+    /// over.
     pub(crate) fn settle(&self) {
         let (mut unused, mut ended) = (Vec::new(), Vec::new());
         for (&id, timeline) in self.0.lock().iter() {
@@ -60,7 +70,7 @@ impl Timelines {
                     unused.push(Arc::clone(stream));
                 }
                 Timeline::Stream(_) => {}
-                Timeline::Ended(event) => ended.push((id, Arc::clone(event))),
+                Timeline::Ended(tail) => ended.push((id, Arc::clone(tail))),
             }
         }
         for stream in unused {
@@ -70,7 +80,7 @@ impl Timelines {
             // Not under the lock: dropping the stream destroys its queue, which calls the driver.
             drop(replaced);
         }
-        ended.retain(|(_, event)| event.is_over());
+        ended.retain(|(_, tail)| tail.is_over());
         if !ended.is_empty() {
             let mut timelines = self.0.lock();
             ended.iter().for_each(|(id, _)| drop(timelines.remove(id)));
@@ -92,15 +102,29 @@ impl Timelines {
         self.0.lock().get(&id).cloned()
     }
 
-    /// An event after all work that a stream of the device was given; `None` if that work is known to have finished.
-    pub(crate) fn fence(&self, id: u64) -> Result<Option<Arc<Event>>> {
+    /// The end of all work that a stream of the device was given; `None` if that work is known to have finished.
+    pub(crate) fn fence(&self, id: u64) -> Result<Option<Arc<Tail>>> {
         self.find(id).map(|one| one.fence()).transpose()
     }
 
-    /// Events after all work that all streams of the device were given, also streams that were destroyed.
-    pub(crate) fn fences(&self) -> Result<Vec<Arc<Event>>> {
-        let all: Vec<_> = self.0.lock().values().cloned().collect();
-        all.iter().map(Timeline::fence).collect()
+    /// The ends of all work that all streams of the device were given, also streams that were destroyed.
+    pub(crate) fn fences(&self) -> Result<Vec<Arc<Tail>>> {
+        self.all().iter().map(Timeline::fence).collect()
+    }
+
+    fn all(&self) -> Vec<Timeline> {
+        self.0.lock().values().cloned().collect()
+    }
+
+    /// Waits until all work is over that all streams of the device were given: also of streams that were destroyed, and
+    /// what streams that capture were given before. A failure of that work is reported to whoever waits for its stream.
+    ///
+    /// # Errors
+    /// Why the work of a stream is not known to be over, after all were waited for. Memory that it may use stays.
+    pub(crate) fn wait(&self) -> Result<()> {
+        let all = self.all();
+        all.iter()
+            .fold(Ok(()), |before, one| before.and(one.wait()))
     }
 }
 
@@ -109,12 +133,9 @@ pub(crate) fn find(id: u64) -> Option<Timeline> {
     ALL.read().iter().find_map(|one| one.find(id))
 }
 
-/// Events after all work that all streams of all devices were given.
-pub(crate) fn all_fences() -> Result<Vec<Arc<Event>>> {
+/// Does what [`Timelines::wait`] does for all devices, because streams of one device may use memory of another.
+pub(crate) fn wait_for_all() -> Result<()> {
     let all = ALL.read().clone();
-    let mut fences = Vec::new();
-    for one in &all {
-        fences.extend(one.fences()?);
-    }
-    Ok(fences)
+    all.iter()
+        .fold(Ok(()), |before, one| before.and(one.wait()))
 }

@@ -120,7 +120,7 @@ typedef struct otr_status otr_status_t;
 // Capture mode: waiting for the whole device is refused on threads that record.
 #define OTR_CAPTURE_THREAD_LOCAL 1
 
-// Capture mode: waiting for the whole device does not wait for capturing streams.
+// Capture mode: waiting for the whole device is allowed. It does not wait for what is recorded.
 #define OTR_CAPTURE_RELAXED 2
 
 // The event can be used with otr_event_elapsed.
@@ -1679,8 +1679,9 @@ otr_status_t *otr_memory_import(uint32_t device,
                                 uint64_t *address,
                                 uint64_t *size);
 
-// Gives imported memory back, by the address of otr_memory_import. Waits for all work of the
-// device.
+// Gives imported memory back, by the address of otr_memory_import. Waits for all work of all
+// devices, whose failures stay with its streams. Where that is not known to be over, the call fails,
+// and the memory is still there.
 otr_status_t *otr_memory_close(uint32_t device, uint64_t address);
 
 // Gives all idle memory of the cache back to the driver, except that of live pools.
@@ -2035,8 +2036,8 @@ otr_status_t *otr_device_current(uint32_t *device);
 // Makes a device the current one of this thread.
 otr_status_t *otr_device_set_current(uint32_t device);
 
-// Waits for all work submitted to any stream of a device. Reports the first failure, and clears
-// the failures of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device,
+// Waits for all work submitted to any stream of a device, also to streams that were destroyed.
+// Reports the first failure, and clears the failures of all streams. OTR_ERR_CAPTURE on a thread that records a capture of this device,
 // unless the capture has the mode OTR_CAPTURE_RELAXED.
 otr_status_t *otr_device_synchronize(uint32_t device);
 

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use outrigger_device::{Code, CopyKind, Driver, Result};
+use outrigger_device::{Code, CopyKind, Driver, Queue, Result, Tail};
 use outrigger_layers::Stack;
 
 fn driver(faults: &str) -> Driver {
@@ -89,6 +90,95 @@ fn work_fails_when_it_runs_and_its_event_too() {
         queue.synchronize().unwrap();
     }
     assert_eq!(back, [1; 64]);
+}
+
+/// Keeps a queue busy until the sender is dropped.
+fn held(queue: &Queue) -> Sender<()> {
+    let (door, opened) = channel::<()>();
+    queue
+        .host_call(move |upstream| {
+            // The wait ends with an error when the door is dropped.
+            let _ = opened.recv();
+            upstream
+        })
+        .unwrap();
+    door
+}
+
+/// Until it is over: that comes by itself.
+fn comes_over(tail: &Tail) {
+    while !tail.is_over() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_query_that_fails_does_not_say_that_work_is_over() {
+    let driver = driver("event_query@1..=OUT_OF_HOST_MEMORY");
+    let queue = driver.queue_create(0, 0).unwrap();
+    let door = held(&queue);
+    let tail = Tail::of(&queue).unwrap();
+    assert!(!tail.is_over());
+    assert!(!tail.is_over());
+    drop(door);
+    comes_over(&tail);
+    tail.wait().unwrap();
+}
+
+#[test]
+fn a_wait_that_fails_does_not_say_that_work_is_over() {
+    let driver = driver("event_query@1..=INTERNAL&event_synchronize@1..=INTERNAL");
+    let queue = driver.queue_create(0, 0).unwrap();
+    let door = held(&queue);
+    let tail = Arc::new(Tail::of(&queue).unwrap());
+    let waits = {
+        let tail = Arc::clone(&tail);
+        std::thread::spawn(move || {
+            let waited = tail.wait();
+            (code(waited), tail.is_over())
+        })
+    };
+    assert!(!tail.is_over());
+    drop(door);
+    assert_eq!(waits.join().unwrap(), (Code::OK, true));
+}
+
+#[test]
+fn without_any_answer_work_stays_unfinished() {
+    let driver = driver(
+        "event_query@1..=INTERNAL&event_synchronize@1..=INTERNAL&queue_create@2..=OUT_OF_HOST_MEMORY",
+    );
+    let queue = driver.queue_create(0, 0).unwrap();
+    let tail = Tail::of(&queue).unwrap();
+    queue.synchronize().unwrap();
+    assert!(!tail.is_over());
+    assert_eq!(code(tail.wait()), Code::INTERNAL);
+}
+
+#[test]
+fn work_that_failed_is_over() {
+    let driver = driver("fill@1=later:OUT_OF_RANGE");
+    let queue = driver.queue_create(0, 0).unwrap();
+    let memory = driver.memory_alloc(0, 64).unwrap();
+    // SAFETY: the memory lives through the test.
+    unsafe { queue.fill(memory, 64, &[1]) }.unwrap();
+    let tail = Tail::of(&queue).unwrap();
+    tail.wait().unwrap();
+    comes_over(&tail);
+    // The wait has left the failure to whoever waits for the queue.
+    let (finished, over) = queue.finish();
+    assert_eq!((code(finished), over), (Code::OUT_OF_RANGE, true));
+    assert_eq!(code(queue.synchronize()), Code::OK);
+}
+
+#[test]
+fn a_queue_whose_wait_failed_is_asked_again() {
+    let driver = driver("queue_synchronize@1=INTERNAL&queue_synchronize@3..=INTERNAL");
+    let queue = driver.queue_create(0, 0).unwrap();
+    let (finished, over) = queue.finish();
+    assert_eq!((code(finished), over), (Code::INTERNAL, true));
+    let (finished, over) = queue.finish();
+    assert_eq!((code(finished), over), (Code::INTERNAL, false));
 }
 
 #[test]

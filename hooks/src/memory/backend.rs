@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use outrigger_allocator::{
     Backend, Config, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory,
 };
-use outrigger_device::{Code, Driver};
+use outrigger_device::{Code, Driver, Tail};
 use outrigger_graph::CaptureEnd;
 use outrigger_locks::{Mutex, Rank};
 
@@ -24,16 +24,16 @@ use crate::{Error, Result};
 pub(crate) enum Fence {
     /// The memory is free now.
     Passed,
-    /// A point of a stream.
-    Event(Arc<outrigger_device::Event>),
+    /// The work that a stream was given.
+    Tail(Arc<Tail>),
     /// The end of a capture that recorded a use of the memory, and the work that the stream was given before it. Until
     /// the capture ends, nothing else in it may get the memory. Replays are ordered by the graph.
-    Capture(CaptureEnd, Arc<outrigger_device::Event>),
+    Capture(CaptureEnd, Arc<Tail>),
 }
 
-impl From<Option<Arc<outrigger_device::Event>>> for Fence {
-    fn from(event: Option<Arc<outrigger_device::Event>>) -> Self {
-        event.map_or(Self::Passed, Self::Event)
+impl From<Option<Arc<Tail>>> for Fence {
+    fn from(tail: Option<Arc<Tail>>) -> Self {
+        tail.map_or(Self::Passed, Self::Tail)
     }
 }
 
@@ -41,7 +41,7 @@ impl Fence {
     pub(crate) fn done(&self) -> bool {
         match self {
             Self::Passed => true,
-            Self::Event(event) => event.is_over(),
+            Self::Tail(tail) => tail.is_over(),
             Self::Capture(end, before) => end.passed() && before.is_over(),
         }
     }
@@ -53,14 +53,11 @@ impl Fence {
     /// Waits until the fence is [`done`](Self::done).
     ///
     /// # Errors
-    /// The wait itself failed. A failure of the work is reported to whoever waits for its stream.
+    /// Those of [`Tail::wait`].
     pub(crate) fn wait(&self) -> Result<()> {
-        let Self::Event(event) = self else {
-            return Ok(());
-        };
-        match event.synchronize() {
-            Err(error) if !event.is_over() => Err(error.into()),
-            _ => Ok(()),
+        match self {
+            Self::Tail(tail) => Ok(tail.wait()?),
+            Self::Passed | Self::Capture(..) => Ok(()),
         }
     }
 }
@@ -166,10 +163,11 @@ impl Backend for DeviceMemory {
             Fence::Passed => true,
             // What a capture records runs at another time, so a wait now would order nothing.
             Fence::Capture(..) => false,
-            Fence::Event(_) if !self.stream_waits => false,
-            Fence::Event(event) => match find(Some(&self.timelines), id) {
+            Fence::Tail(_) if !self.stream_waits => false,
+            Fence::Tail(tail) => match find(Some(&self.timelines), id) {
                 Some(Timeline::Stream(stream)) => {
-                    stream.captured_by().is_none() && stream.queue().wait_event(event).is_ok()
+                    stream.captured_by().is_none()
+                        && stream.queue().wait_event(tail.event()).is_ok()
                 }
                 _ => false,
             },
@@ -339,9 +337,9 @@ pub(crate) fn fence_of(own: Option<&Timelines>, id: StreamId) -> Result<Fence> {
         Timeline::Stream(stream) => stream.captured_by(),
         Timeline::Ended(_) => None,
     };
-    let event = timeline.fence()?;
+    let tail = timeline.fence()?;
     Ok(match end {
-        Some(end) => Fence::Capture(end, event),
-        None => Fence::Event(event),
+        Some(end) => Fence::Capture(end, tail),
+        None => Fence::Tail(tail),
     })
 }

@@ -11,7 +11,7 @@ use outrigger_device::{Code, IpcHandle, Physical};
 
 use crate::memory::imports::{Import, Mapped};
 use crate::memory::{PointerInfo, nowhere};
-use crate::{Device, Error, Result};
+use crate::{Device, Error, Result, timelines};
 
 /// The first word of a text: its kind and its version.
 const MAGIC: &str = "otr-memory-1";
@@ -215,11 +215,12 @@ impl Device {
         }
     }
 
-    /// Closes imported memory at its address. Waits first for the work of the device, which may use the memory.
+    /// Closes imported memory at its address. Waits first for the work of all devices, which may use the memory. A
+    /// failure of that work is reported to whoever waits for its stream.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if nothing was imported at the address; those of [`synchronize`](Self::synchronize), after
-    /// which the memory is closed all the same; what the driver reports.
+    /// `INVALID_ARGUMENT` if nothing was imported at the address; why work is not known to be over, after which the
+    /// memory is still there and may be closed again; what the driver reports.
     pub fn close_memory(&self, address: u64) -> Result<()> {
         let import = self.imports().remove(address).ok_or_else(|| {
             Error::new(
@@ -231,11 +232,15 @@ impl Device {
                 ),
             )
         })?;
-        let finished = self.synchronize();
+        // From here on no call can name the memory.
+        if let Err(error) = timelines::wait_for_all() {
+            self.imports().insert(address, import);
+            return Err(error);
+        }
         let closed = match import.mapped {
             Mapped::Allocation(base) => {
                 let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
-                // SAFETY: the work of the device was waited for, and `imports` has the address no more.
+                // SAFETY: all work was waited for, and `imports` has the address no more.
                 unsafe { ipc.memory_close(base) }
             }
             Mapped::Pieces {
@@ -247,7 +252,7 @@ impl Device {
                     .driver()
                     .virtual_memory()
                     .ok_or_else(|| self.shares_nothing())?;
-                // SAFETY: R40: the work of the device was waited for, and `imports` has the range no more.
+                // SAFETY: R40: all work was waited for, and `imports` has the range no more.
                 unsafe { memory.unmap(address, size) }
                     .and_then(|()| memory.release(address, size))
                     .and_then(|()| {
@@ -258,8 +263,7 @@ impl Device {
                     })
             }
         };
-        closed?;
-        finished
+        Ok(closed?)
     }
 
     #[cold]

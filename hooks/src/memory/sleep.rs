@@ -7,7 +7,6 @@
 use outrigger_allocator::{PoolAllocError, PoolId};
 use outrigger_device::{Code, CopyKind, Queue};
 
-use crate::memory::backend::Fence;
 use crate::memory::pool_refused;
 use crate::memory::sleeping::{Contents, Sleep};
 use crate::{Device, Error, Pool, Result, timelines};
@@ -97,7 +96,7 @@ impl Sleeper<'_> {
             ));
         }
         let used = allocator.pool_suspend(self.pool).map_err(pool_refused)?;
-        let saved = wait_for_all().and_then(|()| save(self.device, &used));
+        let saved = timelines::wait_for_all().and_then(|()| save(self.device, &used));
         let paged_out = saved.and_then(|ranges| {
             let bytes = allocator.pool_page_out(self.pool).map_err(pool_refused)?;
             Ok(Contents { ranges, bytes })
@@ -181,15 +180,6 @@ pub(crate) fn end_sleep(device: &Device, pool: PoolId) {
     }
 }
 
-/// Waits for the work that all streams of all devices were given. A failure of that work is reported to whoever waits
-/// for its stream.
-fn wait_for_all() -> Result<()> {
-    for fence in timelines::all_fences()? {
-        Fence::Event(fence).wait()?;
-    }
-    Ok(())
-}
-
 /// Copies ranges of device memory to the host.
 fn save(device: &Device, used: &[(u64, u64)]) -> Result<Vec<(u64, Box<[u8]>)>> {
     let mut ranges = Vec::new();
@@ -262,14 +252,8 @@ fn copy(
     let queue = queue.map_err(Error::from)?;
     let submitted = submit(&queue);
     // Also after a failure, because the copies that were submitted before it use the buffers.
-    let finished = queue.synchronize();
-    let error = match submitted.and(finished) {
-        Ok(()) => return Ok(()),
-        Err(error) => error,
-    };
-    // The first wait may have reported the failure of the work, which is over then. Or the wait itself has failed.
-    let over = queue.synchronize().is_ok() || matches!(queue.query(), Ok(true));
-    Err(Failure {
+    let (finished, over) = queue.finish();
+    submitted.and(finished).map_err(|error| Failure {
         error: error.into(),
         running: !over,
     })
