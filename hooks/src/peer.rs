@@ -1,7 +1,7 @@
 //! Copies between two devices. The driver copies if both devices are its own and it can. Otherwise the copy goes
 //! through host memory, and the call waits.
 
-use outrigger_device::{Code, CopyKind};
+use outrigger_device::{Code, CopyKind, Queue, profile};
 
 use crate::{Device, Error, Result, Stream, runtime};
 
@@ -125,6 +125,9 @@ impl Stream {
         unsafe { self.copy_through_host(to, dst, from, src, size) }
     }
 
+    /// Waits for the work before the copy, and for the copy. The copies have queues of their own, because streams of the
+    /// host may capture or have failed.
+    ///
     /// # Safety
     /// The contract of [`copy_peer`](Self::copy_peer).
     unsafe fn copy_through_host(
@@ -135,49 +138,41 @@ impl Stream {
         src: u64,
         size: u64,
     ) -> Result<()> {
-        self.synchronize()?;
-        let mut staging = Staging::new(size.min(CHUNK));
-        let host = staging.address();
+        self.synchronize_now()?;
+        let queue = |device: &'static Device| -> Result<Queue> {
+            let mut queue = device.driver().queue_create(device.ordinal(), 0)?;
+            // In profiles the copies stand among the work of streams.
+            let shown = if device.index() == self.device().index() {
+                self
+            } else {
+                device.default_stream()
+            };
+            queue.profile_as(profile::Stream {
+                device: device.index(),
+                id: shown.id(),
+            });
+            Ok(queue)
+        };
+        let (reads, writes) = (queue(from)?, queue(to)?);
+        let mut host = vec![0; size.min(CHUNK) as usize];
+        let staging = host.as_mut_ptr() as u64;
         for done in (0..size).step_by(CHUNK as usize) {
             let part = (size - done).min(CHUNK);
-            for (device, dst, src, kind) in [
-                (from, host, src + done, CopyKind::DeviceToHost),
-                (to, dst + done, host, CopyKind::HostToDevice),
+            for (queue, dst, src, kind) in [
+                (&reads, staging, src + done, CopyKind::DeviceToHost),
+                (&writes, dst + done, staging, CopyKind::HostToDevice),
             ] {
-                let stream = if device.index() == self.device().index() {
-                    self
-                } else {
-                    device.default_stream()
-                };
-                // SAFETY: `settle` waits for the copy before the staging memory is freed, or leaks that memory (R26).
-                // This function's contract: the device ranges are live.
-                unsafe { stream.copy(dst, src, part, kind) }?;
-                staging.settle(stream)?;
+                // SAFETY: the staging memory is leaked unless the copy is over (R26). This function's contract: the device
+                // ranges are live.
+                unsafe { queue.copy(dst, src, part, kind) }
+                    .map_err(|error| Error::from(error).on_stream(self.id()))?;
+                let (finished, over) = queue.finish();
+                if !over {
+                    std::mem::forget(std::mem::take(&mut host));
+                }
+                finished.map_err(|error| Error::from(error).on_stream(self.id()))?;
             }
         }
         Ok(())
-    }
-}
-
-/// Host memory for a copy between devices.
-struct Staging(Vec<u8>);
-
-impl Staging {
-    fn new(size: u64) -> Self {
-        Self(vec![0; size as usize])
-    }
-
-    fn address(&mut self) -> u64 {
-        self.0.as_mut_ptr() as u64
-    }
-
-    /// Waits for the copies of a stream. If the wait fails and a copy may still be running, the memory is leaked: a
-    /// copy must not write to memory that has been given to another owner.
-    fn settle(&mut self, stream: &Stream) -> Result<()> {
-        let outcome = stream.synchronize();
-        if outcome.is_err() && !matches!(stream.queue().query(), Ok(true)) {
-            std::mem::forget(std::mem::take(&mut self.0));
-        }
-        outcome
     }
 }
