@@ -7,23 +7,27 @@
 
 mod calls;
 mod captures;
+mod place;
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 
 use outrigger_device::Code;
 use outrigger_locks::{Mutex, Rank};
 
+pub use calls::{Recording, Steps};
 pub use captures::Captures;
+use place::CaptureSlot;
+pub use place::CapturedMark;
 
 use crate::buffers::{BufferMap, Resolver};
 use crate::data::{Command, GraphData, Resources, Store};
 use crate::graph::Graph;
 use crate::memory::{Device, PoolRef};
 use crate::record::Recorded;
-use crate::recorder::{Lane, Mark, Recorder};
+use crate::recorder::{Lane, Recorder};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
 
@@ -169,83 +173,6 @@ impl Deref for Stream {
     }
 }
 
-/// The place of a stream in a capture. To ask whether it has one costs one load.
-#[derive(Debug)]
-struct CaptureSlot {
-    active: AtomicBool,
-    place: Mutex<Option<(Arc<Capture>, Lane)>>,
-}
-
-impl Default for CaptureSlot {
-    fn default() -> Self {
-        Self {
-            active: AtomicBool::new(false),
-            place: Mutex::new(Rank::CapturePlace, None),
-        }
-    }
-}
-
-impl CaptureSlot {
-    fn get(&self) -> Option<(Arc<Capture>, Lane)> {
-        self.place.lock().clone()
-    }
-
-    fn set(&self, place: Option<(Arc<Capture>, Lane)>) {
-        let mut slot = self.place.lock();
-        self.active.store(place.is_some(), Ordering::Relaxed);
-        *slot = place;
-    }
-}
-
-/// The point of a capture that an event was recorded at, if any.
-#[derive(Debug)]
-pub struct CapturedMark {
-    active: AtomicBool,
-    mark: Mutex<Option<(Weak<Capture>, Mark)>>,
-}
-
-impl Default for CapturedMark {
-    fn default() -> Self {
-        Self {
-            active: AtomicBool::new(false),
-            mark: Mutex::new(Rank::CapturedMark, None),
-        }
-    }
-}
-
-impl CapturedMark {
-    /// Whether the event was recorded in a capture.
-    #[inline]
-    pub fn active(&self) -> bool {
-        self.active.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the event was recorded outside of captures.
-    pub fn clear(&self) {
-        let mut mark = self.mark.lock();
-        self.active.store(false, Ordering::Relaxed);
-        *mark = None;
-    }
-
-    fn get(&self) -> Option<(Option<Arc<Capture>>, Mark)> {
-        let mark = self.mark.lock();
-        mark.as_ref()
-            .map(|(capture, mark)| (capture.upgrade(), mark.clone()))
-    }
-
-    /// The error for a host that queries the event or waits for it.
-    pub fn refusal(&self, what: &str) -> Error {
-        let error = error(format!(
-            "{what} of an event that was recorded in a capture: it has no point in time; record it again \
-             outside of the capture"
-        ));
-        if let Some((Some(capture), _)) = self.get() {
-            capture.fail_here(&error);
-        }
-        error
-    }
-}
-
 /// The error `CAPTURE` with a text.
 fn error(text: impl Into<String>) -> Error {
     Error::new(Code::CAPTURE, text)
@@ -264,26 +191,30 @@ impl Capture {
         }
     }
 
-    fn with<R>(self: &Arc<Self>, call: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
+    /// Makes a call in the capture; `None` if the capture has ended. It does not end during the call.
+    fn with<R>(&self, call: impl FnOnce(&mut State) -> Result<R>) -> Option<Result<R>> {
         let mut state = self.state.lock();
         if self.ended() {
-            return Err(error("another thread has ended the capture"));
+            return None;
         }
         if let Some(first) = &state.failed {
-            return Err(error(format!(
+            return Some(Err(error(format!(
                 "the capture has failed before, end it first; the first failure: {first}"
-            )));
+            ))));
         }
         let thread = thread::current().id();
         if !state.threads.contains(&thread) {
             state.threads.push(thread);
         }
-        call(&mut state).inspect_err(|error| {
-            // After UNSUPPORTED the host runs the operator in another way (H29), so the capture goes on.
-            if error.code() != Code::UNSUPPORTED {
+        let before = state.recorder.graph().len();
+        Some(call(&mut state).inspect_err(|error| {
+            // After UNSUPPORTED the host runs the operator in another way (H29), so the capture goes on. A graph does
+            // not have a part of a call.
+            let in_part = state.recorder.graph().len() != before;
+            if error.code() != Code::UNSUPPORTED || in_part {
                 state.failed.get_or_insert_with(|| error.clone());
             }
-        })
+        }))
     }
 
     /// Notes that an allocation of the capture's pool is about to be freed.
@@ -339,7 +270,7 @@ impl Stream {
     /// Whether work of this stream is recorded instead of run.
     #[inline]
     pub fn is_capturing(&self) -> bool {
-        self.slot.active.load(Ordering::Relaxed)
+        self.slot.is_taken()
     }
 
     /// Waits for all work submitted before.
@@ -390,15 +321,30 @@ impl Stream {
 
     /// The end of the stream's capture, if there is one. Frees are put off until it has passed.
     pub fn captured_by(&self) -> Option<CaptureEnd> {
-        let place = self.slot.place.lock();
-        place.as_ref().map(|(capture, _)| capture.end.clone())
+        self.slot.with(|capture, _| capture.end.clone())
+    }
+
+    /// Refuses captures of this stream from here on, because its handle is being destroyed.
+    ///
+    /// # Errors
+    /// `BUSY` if the stream captures. Nothing has changed then.
+    pub fn close_to_captures(&self) -> Result<()> {
+        if self.slot.close() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::BUSY,
+            "the stream captures: end the capture before the stream is destroyed",
+        )
+        .on_stream(self.id()))
     }
 
     /// Begins a capture on this stream. Memory that is allocated on the capture's streams comes from `pool`, or from a
     /// pool of the capture's own.
     ///
     /// # Errors
-    /// `CAPTURE` if the stream is capturing; `INVALID_ARGUMENT` for a pool of another device.
+    /// `CAPTURE` if the stream is capturing; `INVALID_ARGUMENT` for a pool of another device; `INVALID_HANDLE` if the
+    /// stream was destroyed.
     pub fn begin_capture(
         self: &Arc<Self>,
         mode: CaptureMode,
@@ -409,39 +355,34 @@ impl Stream {
         let pool = PoolRef::given_or_new(pool, self.on(), "capture")?;
         let stream = Arc::clone(self);
         let inside = Inside::enter(pool)?;
-        let mut slot = self.slot.place.lock();
-        if slot.is_some() {
-            return Err(
-                error("the stream is capturing already: end that capture first")
-                    .on_stream(self.id()),
-            );
-        }
-        let capture = Arc::new(Capture {
-            id: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            mode,
-            end: CaptureEnd::default(),
-            listed: captures,
-            state: Mutex::new(
-                Rank::Capture,
-                State {
-                    recorder: Recorder::default(),
-                    store: Store::default(),
-                    resources: Arc::new(Resources::new(Arc::clone(&inside.0))),
-                    map: BufferMap::default(),
-                    lanes: vec![LaneState {
-                        stream,
-                        scope: None,
-                    }],
-                    threads: vec![thread::current().id()],
-                    failed: None,
-                },
-            ),
-            inside,
-        });
-        captures.add(&capture);
-        *slot = Some((capture, 0));
-        self.slot.active.store(true, Ordering::Relaxed);
-        Ok(())
+        let make = || {
+            let capture = Arc::new(Capture {
+                id: NUMBERS.fetch_add(1, Ordering::Relaxed),
+                mode,
+                end: CaptureEnd::default(),
+                listed: captures,
+                state: Mutex::new(
+                    Rank::Capture,
+                    State {
+                        recorder: Recorder::default(),
+                        store: Store::default(),
+                        resources: Arc::new(Resources::new(Arc::clone(&inside.0))),
+                        map: BufferMap::default(),
+                        lanes: vec![LaneState {
+                            stream,
+                            scope: None,
+                        }],
+                        threads: vec![thread::current().id()],
+                        failed: None,
+                    },
+                ),
+                inside,
+            });
+            captures.add(&capture);
+            (capture, 0)
+        };
+        let taken = self.slot.take(make);
+        taken.map_err(|refusal| refusal.error(self.id()))
     }
 
     /// Ends the capture that was begun on this stream, and returns its graph.
@@ -464,7 +405,7 @@ impl Stream {
                 return Err(error("the capture was ended by another thread").on_stream(self.id()));
             }
             for lane in &state.lanes {
-                lane.stream.slot.set(None);
+                lane.stream.slot.leave();
             }
             let empty = State {
                 recorder: Recorder::default(),

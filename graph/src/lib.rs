@@ -60,7 +60,9 @@ mod steps;
 mod submit;
 mod timeline;
 
-pub use capture::{Capture, CaptureEnd, CaptureInfo, CaptureMode, CapturedMark, Captures, Stream};
+pub use capture::{
+    Capture, CaptureEnd, CaptureInfo, CaptureMode, CapturedMark, Captures, Recording, Steps, Stream,
+};
 pub use dag::{Access, Buffer, BufferId, Dag, Difference, Kind, Node, NodeId, NodeSpec};
 pub use data::{ConditionalKind, DestroyFn, Generator};
 pub use exec::{ExecFlags, ExecInfo, ExecMode, GraphExec};
@@ -68,7 +70,7 @@ pub use graph::{DumpFormat, Graph, GraphInfo, check_pattern};
 pub use kernel::DeviceCall;
 pub use memory::{Claim, Device, PoolRef, Replayed};
 pub use outrigger_ops::{Error, Result};
-pub use record::{AddressRange, HostNode, KernelCall};
+pub use record::{AddressRange, DriverNode, HostNode, KernelCall};
 pub use recorder::{Lane, Mark, Recorder, Unjoined};
 pub use schedule::{Chunk, Region, Schedule, Segment};
 pub use steps::HostNodeFn;

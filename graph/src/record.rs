@@ -91,7 +91,8 @@ pub struct HostNode<'a> {
 
 /// An operator of the driver for a node, with its workspace from the graph's pool. Dropping gives the workspace back,
 /// unless the graph took it.
-pub(crate) struct DriverNode {
+#[derive(Debug)]
+pub struct DriverNode {
     prepared: Arc<Prepared>,
     device: &'static dyn Device,
     workspace: u64,

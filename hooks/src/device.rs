@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use outrigger_allocator::{Allocator, BlockInfo, Config, History};
-use outrigger_device::{Code, DeviceProperties, Driver, Tail};
-use outrigger_graph::Captures;
+use outrigger_device::{Code, CopyKind, DeviceProperties, Driver, Tail};
+use outrigger_graph::{Captures, check_pattern};
 use outrigger_locks::{Mutex, Rank};
 use outrigger_ops::{Door, OperatorId};
 
@@ -287,6 +287,25 @@ impl Device {
                 self.index
             ),
         ))
+    }
+
+    /// Checks the device ranges of a copy, as [`check_range`](Self::check_range) does.
+    #[inline]
+    pub(crate) fn check_copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
+        if kind.writes_device() {
+            self.check_range("destination", dst, size)?;
+        }
+        if kind.reads_device() {
+            self.check_range("source", src, size)?;
+        }
+        Ok(())
+    }
+
+    /// Checks pattern and range of a fill.
+    #[inline]
+    pub(crate) fn check_fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
+        check_pattern(size, pattern)?;
+        self.check_range("destination", dst, size)
     }
 
     /// Refuses an address whose memory is of a pool that sleeps. Callers ask only if some pool sleeps.

@@ -111,8 +111,13 @@ impl Event {
             )
             .on_stream(stream.id()));
         }
-        if stream.is_capturing() {
-            return stream.record_event(&self.captured);
+        if stream.is_capturing()
+            && let Some(recorded) = stream.record(|steps| {
+                steps.mark(&self.captured);
+                Ok(())
+            })
+        {
+            return recorded;
         }
         if self.captured.active() {
             self.captured.clear();

@@ -20,7 +20,7 @@ use outrigger_allocator::{
     StreamId,
 };
 use outrigger_device::Code;
-use outrigger_graph::PoolRef;
+use outrigger_graph::{PoolRef, Recording};
 
 use crate::memory::limit::{process_memory_held, process_memory_limit};
 use crate::observer::{self, Observation, ObservationKinds};
@@ -70,22 +70,51 @@ impl Device {
         if size == 0 {
             return Ok(0);
         }
-        let allocation = if found.is_capturing() {
-            found.alloc_captured(|pool, stream| {
-                let allocation = self.alloc_in(pool, size, stream)?;
-                Ok((allocation.address, allocation))
-            })?
-        } else if let Some(pool) = route::chosen(self.index(), stream) {
-            self.alloc_in(&pool, size, StreamId(stream))?
-        } else {
-            self.allocator()
+        if found.is_capturing()
+            && let Some(place) = found.recording()
+            && let Some(allocated) = self.alloc_recorded(size, &place)
+        {
+            return allocated;
+        }
+        self.alloc_now(size, stream)
+    }
+
+    /// Allocates for work of a stream that runs now, whether another thread begins a capture there or not.
+    #[inline]
+    pub(crate) fn alloc_now(&self, size: u64, stream: u64) -> Result<u64> {
+        if size == 0 {
+            return Ok(0);
+        }
+        let allocation = match route::chosen(self.index(), stream) {
+            Some(pool) => self.alloc_in(&pool, size, StreamId(stream))?,
+            None => self
+                .allocator()
                 .alloc(size, StreamId(stream))
-                .map_err(|error| self.alloc_failed(error))?
+                .map_err(|error| self.alloc_failed(error))?,
         };
+        Ok(self.allocated(&allocation))
+    }
+
+    /// Allocates from the pool of a capture. `None` if the capture has ended.
+    #[cold]
+    pub(crate) fn alloc_recorded(&self, size: u64, place: &Recording<'_>) -> Option<Result<u64>> {
+        if size == 0 {
+            return Some(Ok(0));
+        }
+        let allocated = place.alloc(|pool, stream| {
+            let allocation = self.alloc_in(pool, size, stream)?;
+            Ok((allocation.address, allocation))
+        })?;
+        Some(allocated.map(|allocation| self.allocated(&allocation)))
+    }
+
+    /// Tells observers of an allocation. Returns its address.
+    #[inline]
+    fn allocated(&self, allocation: &Allocation) -> u64 {
         if observer::listening(ObservationKinds::ALLOC) {
             self.tell(ObservationKinds::ALLOC, allocation.address, allocation.size);
         }
-        Ok(allocation.address)
+        allocation.address
     }
 
     /// Allocates from this pool, whatever pool the calling thread uses; otherwise as [`alloc`](Self::alloc).
@@ -108,10 +137,7 @@ impl Device {
             return Ok(0);
         }
         let allocation = self.alloc_in(pool.memory(), size, StreamId(stream))?;
-        if observer::listening(ObservationKinds::ALLOC) {
-            self.tell(ObservationKinds::ALLOC, allocation.address, allocation.size);
-        }
-        Ok(allocation.address)
+        Ok(self.allocated(&allocation))
     }
 
     /// Allocates from a pool, within its limit.

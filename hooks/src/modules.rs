@@ -163,8 +163,10 @@ impl Stream {
         let checked = kernel.check_device(device.index(), "stream");
         checked.map_err(|error| self.not_recorded(error.on_stream(self.id())))?;
         let call = kernel.call(launch);
-        if self.is_capturing() {
-            return self.record_device_kernel(&call);
+        if self.is_capturing()
+            && let Some(recorded) = self.record(|steps| steps.device_kernel(&call))
+        {
+            return recorded;
         }
         if device.sleeping().any() {
             for (_, address) in call.addresses()? {

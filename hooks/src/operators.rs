@@ -5,9 +5,9 @@ use std::sync::Once;
 use std::time::Instant;
 
 use outrigger_device::{Code, CopyKind, foreign_call};
-use outrigger_graph::{Device as _, HostNode, KernelCall};
+use outrigger_graph::{Device as _, HostNode, KernelCall, Recording, Steps};
 use outrigger_ops::guard::{self, Guard};
-use outrigger_ops::{Call, OperatorId, Part, Prepared, refused};
+use outrigger_ops::{Call, Composition, OperatorId, Part, Prepared, refused};
 
 use crate::places::{NanGuard, Place, count, count_timed, is_timing, is_watched, nan_guard};
 use crate::{Result, Stream, registrations};
@@ -29,9 +29,10 @@ impl Stream {
             // SAFETY: this function's contract.
             return unsafe { self.call_registered(operator, call) };
         }
-        if self.is_capturing() {
-            // SAFETY: this function's contract.
-            return unsafe { self.record(operator, call) };
+        if self.is_capturing()
+            && let Some(recorded) = self.record_call(operator, call, false)
+        {
+            return recorded;
         }
         self.check_awake(operator, call)?;
         if is_watched() {
@@ -54,15 +55,10 @@ impl Stream {
     /// The contract of [`call`](Self::call).
     #[cold]
     unsafe fn call_registered(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
-        if self.is_capturing() {
-            // What a function submits is recorded, and counted at replays.
-            return match self.ask_registered(operator, call) {
-                // SAFETY: this function's contract.
-                Ok(Some(_)) => unsafe { self.guard(operator, call) },
-                // SAFETY: this function's contract.
-                Ok(None) => unsafe { self.record(operator, call) },
-                Err(error) => Err(self.not_recorded(error)),
-            };
+        if self.is_capturing()
+            && let Some(recorded) = self.record_call(operator, call, true)
+        {
+            return recorded;
         }
         self.check_awake(operator, call)?;
         let run = || match self.ask_registered(operator, call)? {
@@ -75,23 +71,122 @@ impl Stream {
         unsafe { self.call_watched(operator, call, timed, run) }
     }
 
-    /// Records a call, whole or in parts, and a guard behind it.
-    ///
-    /// # Safety
-    /// The contract of [`call`](Self::call).
+    /// Records a call, and a guard behind it. With `registered`, functions that a host has registered are asked first.
+    /// `None` if no capture takes the call any more: it is made then as on a stream that does not capture.
     #[cold]
-    unsafe fn record(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
-        // SAFETY: this function's contract, for each of these.
-        unsafe {
-            if !(self.device().door().composes(operator) && self.call_parts(operator, call)?) {
-                if self.is_staged(operator, call)? {
-                    self.call_staged(operator, call)?;
-                } else {
-                    self.record_call(operator, call)?;
+    fn record_call(
+        &self,
+        operator: OperatorId,
+        call: &Call<'_>,
+        registered: bool,
+    ) -> Option<Result<()>> {
+        let place = self.recording()?;
+        if registered {
+            // What a function submits is recorded, and counted at replays.
+            match self.ask_registered(operator, call) {
+                Ok(Some(_)) => {
+                    // Recorded with the function's work, or not at all.
+                    let guarded = self.guarding().map(|infinite| {
+                        place.record(|steps| self.record_guard(steps, operator, call, infinite))
+                    });
+                    return Some(guarded.and_then(|recorded| recorded.unwrap_or(Ok(()))));
+                }
+                Ok(None) => {}
+                Err(error) => return Some(Err(self.not_recorded(error))),
+            }
+        }
+        match self.record_somehow(&place, operator, call) {
+            Ok(recorded) => recorded.map(Ok),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Records a call: in parts, over copies, or whole.
+    fn record_somehow(
+        &self,
+        place: &Recording<'_>,
+        operator: OperatorId,
+        call: &Call<'_>,
+    ) -> Result<Option<()>> {
+        let infinite = self.guarding()?;
+        let guard = |steps: &mut Steps<'_>| self.record_guard(steps, operator, call, infinite);
+        let device = self.device();
+        if device.door().composes(operator)
+            && let Some(composition) = self.composition(operator, call)?
+        {
+            return self.record_parts(place, operator, call, &composition, guard);
+        }
+        if self.is_staged(operator, call)? {
+            // Without a guard: the device runs no host kernels.
+            return self.record_call_staged(place, operator, call);
+        }
+        let Some(driver) = place.find(operator, call).transpose()? else {
+            return Ok(None);
+        };
+        let recorded = place.record(|steps| {
+            steps.operator(operator, call, driver)?;
+            guard(steps)
+        });
+        recorded.transpose()
+    }
+
+    /// Records a call as other operators of the driver, or as commands that every driver has.
+    fn record_parts(
+        &self,
+        place: &Recording<'_>,
+        operator: OperatorId,
+        call: &Call<'_>,
+        composition: &Composition,
+        guard: impl FnOnce(&mut Steps<'_>) -> Result<()>,
+    ) -> Result<Option<()>> {
+        let device = self.device();
+        let scratch = device.alloc_recorded(composition.scratch_bytes(), place);
+        let Some(scratch) = scratch.transpose()? else {
+            return Ok(None);
+        };
+        // Before the parts are recorded: this calls the driver, and may ask observers to release memory.
+        let mut found = Vec::new();
+        let mut ended = false;
+        let asked = composition.run(call, scratch, &mut |part| {
+            if let Part::Operator { id, call, .. } = part {
+                match place.find(id, call).transpose()? {
+                    Some(driver) => found.push(driver),
+                    None => ended = true,
                 }
             }
-            self.guard(operator, call)
+            Ok(())
+        });
+        let recorded = match asked {
+            Ok(()) if ended => None,
+            Ok(()) => place.record(|steps| {
+                let mut found = found.into_iter();
+                composition.run(call, scratch, &mut |part| match part {
+                    Part::Operator { id, call, .. } => {
+                        steps.operator(id, call, found.next().flatten())
+                    }
+                    Part::Copy { dst, src, bytes } => {
+                        let kind = CopyKind::DeviceToDevice;
+                        device.check_copy(dst, src, bytes, kind)?;
+                        steps.copy(dst, src, bytes, kind)
+                    }
+                    Part::Fill {
+                        dst,
+                        bytes,
+                        pattern,
+                    } => {
+                        device.check_fill(dst, bytes, pattern)?;
+                        steps.fill(dst, bytes, pattern)
+                    }
+                })?;
+                guard(steps)
+            }),
+            Err(error) => Some(Err(error)),
+        };
+        if scratch != 0 {
+            device.free(scratch)?;
         }
+        let recorded = recorded.transpose();
+        recorded.map_err(|error| error.in_operator(operator.name().to_string_lossy()))
     }
 
     /// Asks the functions that are registered for a call. Returns where the work of the one that served it ran.
@@ -148,14 +243,52 @@ impl Stream {
         unsafe { self.guard(operator, call) }
     }
 
-    /// Puts a guard behind a call, or records one, if there are to be guards and host kernels run on the device.
+    /// Puts a guard behind a call, if there are to be guards and host kernels run on the device.
     ///
     /// # Safety
     /// The contract of [`call`](Self::call).
     #[cold]
     unsafe fn guard(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        let Some(infinite) = self.guarding()? else {
+            return Ok(());
+        };
+        let Some(guard) = Guard::of(operator, call, None, infinite) else {
+            return Ok(());
+        };
+        // SAFETY: the block is the guard's; its memory is live by this function's contract.
+        unsafe { self.launch_host(guard::guard, guard.args(), 0, operator.name()) }
+    }
+
+    /// Records a guard behind the last node, if there are to be guards.
+    fn record_guard(
+        &self,
+        steps: &mut Steps<'_>,
+        operator: OperatorId,
+        call: &Call<'_>,
+        infinite: Option<bool>,
+    ) -> Result<()> {
+        let Some(infinite) = infinite else {
+            return Ok(());
+        };
+        let node = Some(steps.nodes().saturating_sub(1));
+        let Some(guard) = Guard::of(operator, call, node, infinite) else {
+            return Ok(());
+        };
+        steps.kernel(&KernelCall {
+            function: guard::guard,
+            args: guard.args(),
+            cost_ns: 0,
+            label: operator.name(),
+            address_offsets: &guard.addresses,
+            ranges: &[],
+        })
+    }
+
+    /// Whether guards look for infinite numbers, too; `None` if there are to be no guards, or the device runs no host
+    /// kernels.
+    fn guarding(&self) -> Result<Option<bool>> {
         let infinite = match nan_guard() {
-            NanGuard::Off => return Ok(()),
+            NanGuard::Off => return Ok(None),
             found => found == NanGuard::NanAndInfinite,
         };
         if !self.device().door().runs_host_kernels()? {
@@ -164,22 +297,9 @@ impl Stream {
                 tracing::warn!(target: "outrigger::ops", device = self.device().index(),
                     "no guard looks for NaN: the device runs no host kernels");
             });
-            return Ok(());
+            return Ok(None);
         }
-        let node = self.capture_info().map(|info| info.nodes.saturating_sub(1));
-        let Some(guard) = Guard::of(operator, call, node, infinite) else {
-            return Ok(());
-        };
-        let kernel = KernelCall {
-            function: guard::guard,
-            args: guard.args(),
-            cost_ns: 0,
-            label: operator.name(),
-            address_offsets: &guard.addresses,
-            ranges: &[],
-        };
-        // SAFETY: the block is the guard's; its memory is live by this function's contract.
-        unsafe { self.launch(&kernel) }
+        Ok(Some(infinite))
     }
 
     /// Runs a call on its own, and times it.
@@ -258,7 +378,7 @@ impl Stream {
         // The workspace is memory of this stream, so it may be freed at once: it is reused in stream order.
         let workspace = match prepared.needs().workspace_bytes {
             0 => 0,
-            bytes => device.alloc(bytes, self.id())?,
+            bytes => device.alloc_now(bytes, self.id())?,
         };
         // SAFETY: this function's contract: the operands are live and ordered. R47: the workspace has as many bytes as
         // the driver asked for, and is reused only behind this launch, in stream order.
@@ -269,57 +389,54 @@ impl Stream {
         launched.map_err(|error| self.failed(error))
     }
 
-    /// Runs or records a call as other operators of the driver, or as commands that every driver has. Returns false if
-    /// the driver has the whole, or does not have all parts.
+    /// How a call is made of other operators of the driver, or of commands that every driver has; `None` if the driver has
+    /// the whole, or does not have all parts.
+    #[cold]
+    fn composition(&self, operator: OperatorId, call: &Call<'_>) -> Result<Option<Composition>> {
+        let device = self.device();
+        if call.whole || device.find_operator(operator, call)?.is_some() {
+            return Ok(None);
+        }
+        let composition = device.door().compose(operator, call);
+        composition.map_err(|error| error.on_stream(self.id()))
+    }
+
+    /// Runs a call in parts. Returns false if it is not made of parts.
     ///
     /// # Safety
     /// The contract of [`call`](Self::call).
     #[cold]
     unsafe fn call_parts(&self, operator: OperatorId, call: &Call<'_>) -> Result<bool> {
-        let device = self.device();
-        if call.whole || device.find_operator(operator, call)?.is_some() {
-            return Ok(false);
-        }
-        let composition = device.door().compose(operator, call);
-        let Some(composition) = composition.map_err(|error| error.on_stream(self.id()))? else {
+        let Some(composition) = self.composition(operator, call)? else {
             return Ok(false);
         };
+        let device = self.device();
         // As with a workspace: what is freed at once is reused in stream order.
-        let scratch = device.alloc(composition.scratch_bytes(), self.id())?;
+        let scratch = device.alloc_now(composition.scratch_bytes(), self.id())?;
         let ran = composition.run(call, scratch, &mut |part| {
             // SAFETY: this function's contract: the operands are live and ordered; what lies between the parts is in the
             // scratch memory.
-            unsafe { self.put(part) }
+            unsafe {
+                match part {
+                    Part::Operator { id, call, prepared } => {
+                        self.launch_prepared(prepared, id, call)
+                    }
+                    Part::Copy { dst, src, bytes } => {
+                        self.copy_now(dst, src, bytes, CopyKind::DeviceToDevice)
+                    }
+                    Part::Fill {
+                        dst,
+                        bytes,
+                        pattern,
+                    } => self.fill_now(dst, bytes, pattern),
+                }
+            }
         });
         if scratch != 0 {
             device.free(scratch)?;
         }
         ran.map(|()| true)
             .map_err(|error| error.in_operator(operator.name().to_string_lossy()))
-    }
-
-    /// Runs or records one part of an operator.
-    ///
-    /// # Safety
-    /// The contract of [`call`](Self::call), for the operands or ranges of the part.
-    unsafe fn put(&self, part: Part<'_>) -> Result<()> {
-        // SAFETY: this function's contract is that of each of these.
-        unsafe {
-            match part {
-                Part::Operator { id, call, .. } if self.is_capturing() => {
-                    self.record_call(id, call)
-                }
-                Part::Operator { id, call, prepared } => self.launch_prepared(prepared, id, call),
-                Part::Copy { dst, src, bytes } => {
-                    self.copy(dst, src, bytes, CopyKind::DeviceToDevice)
-                }
-                Part::Fill {
-                    dst,
-                    bytes,
-                    pattern,
-                } => self.fill(dst, bytes, pattern),
-            }
-        }
     }
 
     /// Launches a host kernel in stream order. It becomes a launch where the driver takes host functions, and a host
@@ -337,8 +454,10 @@ impl Stream {
             // SAFETY: this function's contract.
             return unsafe { self.launch_staged(call) };
         }
-        if self.is_capturing() {
-            return self.record_kernel(call);
+        if self.is_capturing()
+            && let Some(recorded) = self.record(|steps| steps.kernel(call))
+        {
+            return recorded;
         }
         // SAFETY: this function's contract: the kernel may run with this block, whose memory is live.
         unsafe { self.launch_host(call.function, call.args, call.cost_ns, call.label) }
@@ -358,8 +477,10 @@ impl Stream {
             Err(_) if node.reads.is_empty() && node.writes.is_empty() => 0,
             Err(error) => return Err(self.not_recorded(error)),
         };
-        if self.is_capturing() {
-            return self.record_host_node(node);
+        if self.is_capturing()
+            && let Some(recorded) = self.record(|steps| steps.host_node(node))
+        {
+            return recorded;
         }
         let (function, user, destroy) = (node.function, node.user as usize, node.destroy);
         self.host_call_now(move |upstream| {

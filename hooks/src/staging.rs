@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 
 use outrigger_device::{Code, CopyKind};
-use outrigger_graph::{Device as _, KernelCall};
+use outrigger_graph::{Device as _, KernelCall, Recording, Steps};
 use outrigger_ops::{Call, OperatorId, Tensor, refused};
 
 use crate::pinned::host_memory;
@@ -84,24 +84,22 @@ impl Stage {
         })
     }
 
-    /// Copies in, runs what `kernel` submits, and copies back.
-    ///
-    /// # Safety
-    /// The ranges are live memory of the stream's device, and `kernel` submits nothing that uses other host memory than
-    /// theirs.
-    unsafe fn run(&self, stream: &Stream, kernel: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Copies in, puts the kernel behind that, and copies back. `copy` and `kernel` run or record on `steps`.
+    fn run<S: ?Sized>(
+        &self,
+        steps: &mut S,
+        copy: impl Fn(&mut S, (u64, u64, u64, CopyKind)) -> Result<()>,
+        kernel: impl FnOnce(&mut S) -> Result<()>,
+    ) -> Result<()> {
         for one in &self.segments {
             let to = self.memory + one.at;
-            // SAFETY: this function's contract. The host memory is kept until the stream has passed.
-            unsafe { stream.copy(to, one.address, one.bytes, CopyKind::DeviceToHost) }?;
+            copy(steps, (to, one.address, one.bytes, CopyKind::DeviceToHost))?;
         }
-        kernel()?;
-        for &(address, bytes) in &self.written {
+        kernel(steps)?;
+        self.written.iter().try_for_each(|&(address, bytes)| {
             let from = self.host(address);
-            // SAFETY: as above.
-            unsafe { stream.copy(address, from, bytes, CopyKind::HostToDevice) }?;
-        }
-        Ok(())
+            copy(steps, (address, from, bytes, CopyKind::HostToDevice))
+        })
     }
 }
 
@@ -123,50 +121,41 @@ impl Stream {
             && device.find_operator(operator, call)?.is_none())
     }
 
-    /// Runs or records a call as a host kernel over copies of its operands.
+    /// Runs a call as a host kernel over copies of its operands.
     ///
     /// # Safety
     /// The contract of [`call`](Self::call).
     #[cold]
     pub(crate) unsafe fn call_staged(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
-        let refused = |error| refused(operator, error).on_stream(self.id());
-        // A call without a kernel is refused before anything is submitted.
-        outrigger_ops::plan(operator, call).map_err(refused)?;
-        let mut stage = Stage::default();
-        for operand in call.inputs.iter().chain(call.outputs) {
-            let (low, bytes) = operand.reach();
-            stage.read(operand.address().wrapping_add_signed(low), bytes);
-        }
-        for output in call.outputs {
-            pieces(output, &mut stage.written).map_err(|error| {
-                let error = error.in_operator(operator.name().to_string_lossy());
-                error.on_stream(self.id())
-            })?;
-        }
-        let submit = |stage: &Stage| {
-            let host = |tensors: &[Tensor<'_>]| -> Vec<_> {
-                let moved = tensors.iter().map(|one| one.at(stage.moved(one)));
-                // The lists of sizes and strides are the caller's.
-                moved.map(|one| *one.raw()).collect()
-            };
-            let (inputs, outputs) = (host(call.inputs), host(call.outputs));
-            // SAFETY: sizes and strides are those of operands that were checked, and live as long as the call.
-            let (inputs, outputs) = unsafe { (Tensor::of_raw(&inputs), Tensor::of_raw(&outputs)) };
-            let staged = Call {
-                inputs: inputs.unwrap_or_default(),
-                outputs: outputs.unwrap_or_default(),
-                ..*call
-            };
-            if self.is_capturing() {
-                return self.record_call_on_host(operator, &staged);
-            }
-            let plan = outrigger_ops::plan(operator, &staged).map_err(refused)?;
-            count_staged(operator, stage.bytes());
-            // SAFETY: the plan made the block for this kernel, over the copies.
-            unsafe { self.call_on_host(plan.kernel, plan.args(), plan.label) }
+        let mut stage = stage_of(operator, call).map_err(|error| error.on_stream(self.id()))?;
+        let kernel = |stage: &Stage| {
+            over(call, stage, |staged| {
+                let plan = outrigger_ops::plan(operator, staged)
+                    .map_err(|error| refused(operator, error).on_stream(self.id()))?;
+                count_staged(operator, stage.bytes());
+                // SAFETY: the plan made the block for this kernel, over the copies.
+                unsafe { self.call_on_host(plan.kernel, plan.args(), plan.label) }
+            })
         };
         // SAFETY: this function's contract.
-        unsafe { self.stage(stage, submit) }
+        unsafe { self.stage_now(&mut stage, kernel) }
+    }
+
+    /// Records a call as a host kernel over copies of its operands. `None` if the capture has ended.
+    #[cold]
+    pub(crate) fn record_call_staged(
+        &self,
+        place: &Recording<'_>,
+        operator: OperatorId,
+        call: &Call<'_>,
+    ) -> Result<Option<()>> {
+        let mut stage = stage_of(operator, call).map_err(|error| error.on_stream(self.id()))?;
+        self.device().admit_host_kernel(operator)?;
+        self.stage_recorded(place, &mut stage, |stage, steps| {
+            over(call, stage, |staged| {
+                steps.operator_on_host(operator, staged)
+            })
+        })
     }
 
     /// Launches or records a host kernel over copies of the memory that its block names.
@@ -191,59 +180,125 @@ impl Stream {
                 stage.written.push((address, range.bytes));
             }
         }
-        let submit = |stage: &Stage| {
+        let block = |stage: &Stage| {
             let mut args = call.args.to_vec();
             for &(word, address) in &addresses {
                 let at = word as usize * 8;
                 args[at..at + 8].copy_from_slice(&stage.host(address).to_ne_bytes());
             }
-            let staged = KernelCall {
-                args: &args,
-                address_offsets: &[],
-                ranges: &[],
-                ..*call
-            };
-            if self.is_capturing() {
-                return self.record_kernel_on_host(&staged);
-            }
-            // SAFETY: this function's contract: the kernel may run with the block, whose memory is the copies.
-            unsafe { self.call_on_host(call.function, &args, call.label) }
+            args
         };
-        // SAFETY: this function's contract.
-        unsafe { self.stage(stage, submit) }
+        if let Some(place) = self.recording() {
+            let recorded = self.stage_recorded(&place, &mut stage, |stage, steps| {
+                steps.kernel_on_host(&KernelCall {
+                    args: &block(stage),
+                    address_offsets: &[],
+                    ranges: &[],
+                    ..*call
+                })
+            });
+            if let Some(()) = recorded? {
+                return Ok(());
+            }
+        }
+        // SAFETY: this function's contract: the kernel may run with the block, whose memory is the copies.
+        unsafe {
+            self.stage_now(&mut stage, |stage| {
+                self.call_on_host(call.function, &block(stage), call.label)
+            })
+        }
     }
 
-    /// Gives a stage its memory and runs it.
+    /// Gives a stage its memory, and runs it. `kernel` submits the kernel.
     ///
     /// # Safety
-    /// The contract of [`Stage::run`], with `submit` as its kernel.
-    unsafe fn stage(
+    /// The ranges are live memory of the stream's device, and `kernel` submits nothing that uses other host memory than
+    /// that of the stage.
+    unsafe fn stage_now(
         &self,
-        mut stage: Stage,
-        submit: impl FnOnce(&Stage) -> Result<()>,
+        stage: &mut Stage,
+        kernel: impl FnOnce(&Stage) -> Result<()>,
     ) -> Result<()> {
         let memory = host_memory()?;
         let pointer = memory.alloc(stage.place())?;
         stage.memory = pointer as u64;
-        if pointer.is_null() {
-            return submit(&stage);
+        let stage = &*stage;
+        let copy = |_: &mut (), (dst, src, size, kind)| {
+            // SAFETY: this function's contract. The host memory is kept until the stream has passed.
+            unsafe { self.copy_now(dst, src, size, kind) }
+        };
+        let ran = stage.run(&mut (), copy, |()| kernel(stage));
+        if !pointer.is_null() {
+            // What was submitted runs on, also if the rest was refused.
+            memory.record_stream(pointer, self.id())?;
+            memory.free(pointer)?;
         }
-        if self.is_capturing() {
-            // Before the first node names it.
-            self.capture_own(pointer, free).inspect_err(|_| {
-                // SAFETY: nothing was recorded.
-                unsafe { free(pointer) }
-            })?;
-            // SAFETY: this function's contract.
-            return unsafe { stage.run(self, || submit(&stage)) };
-        }
-        // SAFETY: this function's contract.
-        let ran = unsafe { stage.run(self, || submit(&stage)) };
-        // What was submitted runs on, also if the rest was refused.
-        memory.record_stream(pointer, self.id())?;
-        memory.free(pointer)?;
         ran
     }
+
+    /// Gives a stage its memory, and records it. `kernel` records the kernel. `None` if the capture has ended.
+    fn stage_recorded(
+        &self,
+        place: &Recording<'_>,
+        stage: &mut Stage,
+        kernel: impl FnOnce(&Stage, &mut Steps<'_>) -> Result<()>,
+    ) -> Result<Option<()>> {
+        let pointer = host_memory()?.alloc(stage.place())?;
+        stage.memory = pointer as u64;
+        let (stage, device) = (&*stage, self.device());
+        let recorded = place.record(|steps| {
+            let copy = |steps: &mut Steps<'_>, (dst, src, size, kind)| {
+                device.check_copy(dst, src, size, kind)?;
+                steps.copy(dst, src, size, kind)
+            };
+            stage.run(steps, copy, |steps| kernel(stage, steps))?;
+            if !pointer.is_null() {
+                steps.own(pointer, free);
+            }
+            Ok(())
+        });
+        if !matches!(recorded, Some(Ok(()))) && !pointer.is_null() {
+            // SAFETY: nothing was recorded, or the capture has failed and makes no graph.
+            unsafe { free(pointer) };
+        }
+        recorded.transpose()
+    }
+}
+
+/// What is copied for an operator.
+///
+/// # Errors
+/// `UNSUPPORTED` if there is no kernel for the call, or an output lies in too many pieces.
+fn stage_of(operator: OperatorId, call: &Call<'_>) -> Result<Stage> {
+    // A call without a kernel is refused before anything is submitted.
+    outrigger_ops::plan(operator, call).map_err(|error| refused(operator, error))?;
+    let mut stage = Stage::default();
+    for operand in call.inputs.iter().chain(call.outputs) {
+        let (low, bytes) = operand.reach();
+        stage.read(operand.address().wrapping_add_signed(low), bytes);
+    }
+    for output in call.outputs {
+        let outcome = pieces(output, &mut stage.written);
+        outcome.map_err(|error| error.in_operator(operator.name().to_string_lossy()))?;
+    }
+    Ok(stage)
+}
+
+/// Calls `with` with the call over the copies.
+fn over<R>(call: &Call<'_>, stage: &Stage, with: impl FnOnce(&Call<'_>) -> R) -> R {
+    let host = |tensors: &[Tensor<'_>]| -> Vec<_> {
+        let moved = tensors.iter().map(|one| one.at(stage.moved(one)));
+        // The lists of sizes and strides are the caller's.
+        moved.map(|one| *one.raw()).collect()
+    };
+    let (inputs, outputs) = (host(call.inputs), host(call.outputs));
+    // SAFETY: sizes and strides are those of operands that were checked, and live as long as the call.
+    let (inputs, outputs) = unsafe { (Tensor::of_raw(&inputs), Tensor::of_raw(&outputs)) };
+    with(&Call {
+        inputs: inputs.unwrap_or_default(),
+        outputs: outputs.unwrap_or_default(),
+        ..*call
+    })
 }
 
 impl Stage {

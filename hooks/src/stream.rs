@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use outrigger_device::{Code, CopyKind, Queue, profile};
-use outrigger_graph::{Timeline, check_pattern};
+use outrigger_graph::Timeline;
 use outrigger_locks::{Mutex, Rank};
 
 use crate::current::MAX_DEVICES;
@@ -214,24 +214,38 @@ impl Stream {
     /// # Errors
     /// `INVALID_ARGUMENT` that names the range that is not in a live allocation; what the driver reports.
     pub unsafe fn copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
-        if kind.writes_device() {
-            self.check_range("destination", dst, size)?;
+        let device = self.device;
+        if self.is_capturing()
+            && let Some(recorded) = self.record(|steps| {
+                device.check_copy(dst, src, size, kind)?;
+                steps.copy(dst, src, size, kind)
+            })
+        {
+            return recorded;
         }
-        if kind.reads_device() {
-            self.check_range("source", src, size)?;
-        }
-        if self.is_capturing() {
-            return self.record_copy(dst, src, size, kind);
-        }
+        // SAFETY: this function's contract.
+        unsafe { self.copy_now(dst, src, size, kind) }
+    }
+
+    /// Does what [`copy`](Self::copy) does, but never records: for a step of a call that runs.
+    ///
+    /// # Safety
+    /// The contract of [`copy`](Self::copy).
+    ///
+    /// # Errors
+    /// Those of [`copy`](Self::copy).
+    #[inline]
+    pub(crate) unsafe fn copy_now(
+        &self,
+        dst: u64,
+        src: u64,
+        size: u64,
+        kind: CopyKind,
+    ) -> Result<()> {
+        self.device.check_copy(dst, src, size, kind)?;
         // SAFETY: the device ranges were checked, and the allocator reuses them only in stream order (H23). This
         // function's contract: the host ranges are valid until the copy has finished.
         unsafe { self.queue().copy(dst, src, size, kind) }.map_err(|error| self.failed(error))
-    }
-
-    #[inline]
-    fn check_range(&self, what: &str, address: u64, size: u64) -> Result<()> {
-        let outcome = self.device.check_range(what, address, size);
-        outcome.map_err(|error| self.not_recorded(error))
     }
 
     /// Fills `size` bytes with a repeated pattern of 1, 2, 4, 8 or 16 bytes, in stream order.
@@ -244,11 +258,29 @@ impl Stream {
     /// # Errors
     /// `INVALID_ARGUMENT` if the range is not in a live allocation, or size and pattern do not fit.
     pub unsafe fn fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
-        check_pattern(size, pattern).map_err(|error| self.not_recorded(error))?;
-        self.check_range("destination", dst, size)?;
-        if self.is_capturing() {
-            return self.record_fill(dst, size, pattern);
+        let device = self.device;
+        if self.is_capturing()
+            && let Some(recorded) = self.record(|steps| {
+                device.check_fill(dst, size, pattern)?;
+                steps.fill(dst, size, pattern)
+            })
+        {
+            return recorded;
         }
+        // SAFETY: this function's contract.
+        unsafe { self.fill_now(dst, size, pattern) }
+    }
+
+    /// Does what [`fill`](Self::fill) does, but never records: for a step of a call that runs.
+    ///
+    /// # Safety
+    /// The contract of [`fill`](Self::fill).
+    ///
+    /// # Errors
+    /// Those of [`fill`](Self::fill).
+    #[inline]
+    pub(crate) unsafe fn fill_now(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
+        self.device.check_fill(dst, size, pattern)?;
         // SAFETY: the range was checked just now. This function's contract: it stays live until the fill has run (H23).
         unsafe { self.queue().fill(dst, size, pattern) }.map_err(|error| self.failed(error))
     }
@@ -286,8 +318,10 @@ impl Stream {
         function: outrigger_device::HostFn,
         user: *mut c_void,
     ) -> Result<()> {
-        if self.is_capturing() {
-            return self.record_host_call(function, user);
+        if self.is_capturing()
+            && let Some(recorded) = self.record(|steps| steps.host_call(function, user))
+        {
+            return recorded;
         }
         // SAFETY: this function's contract: `function` may be called with `user` from any thread, at any later time.
         unsafe { self.queue().host_call_raw(function, user, 0) }.map_err(|error| self.failed(error))
@@ -321,13 +355,6 @@ pub fn stream(id: u64) -> Result<Ref<Stream>> {
 /// for a stream that captures.
 pub fn destroy_stream(id: u64) -> Result<()> {
     let found = stream(id)?;
-    if found.is_capturing() {
-        return Err(Error::new(
-            Code::BUSY,
-            "the stream captures: end the capture before the stream is destroyed",
-        )
-        .on_stream(id));
-    }
     if found.owner == Owner::Runtime {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
@@ -335,6 +362,7 @@ pub fn destroy_stream(id: u64) -> Result<()> {
         )
         .on_stream(id));
     }
+    found.close_to_captures()?;
     let device = found.device;
     drop(found);
     drop(TABLE.remove(id)?);

@@ -3,13 +3,14 @@
 
 use std::ffi::c_void;
 use std::sync::LazyLock;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use outrigger::runtime::ops::{Call, OperatorId, Scalar, Tensor};
 use outrigger::runtime::{
     AddressRange, CaptureMode, Code, CopyKind, DType, Device, ExecFlags, KernelCall, Place,
-    destroy_graph, destroy_graph_exec, host_memory, instantiate, operator_report, operator_reset,
-    runtime,
+    destroy_graph, destroy_graph_exec, destroy_stream, host_memory, instantiate, operator_report,
+    operator_reset, runtime,
 };
 use serial_test::serial;
 
@@ -159,6 +160,75 @@ fn results_are_those_of_the_same_kernels_on_host() {
         mm(Place::HostKernel).map(|one| (one.calls, one.staged_bytes)),
         Some((1, staged))
     );
+}
+
+/// Another thread makes calls on a stream that begins and ends captures: each capture has a number of whole calls.
+fn whole_calls(device: &'static Device, name: &std::ffi::CStr, one: &(dyn Fn(u64) + Sync)) {
+    const CAPTURES: u32 = 200;
+    let stream = device.create_stream(0).unwrap();
+    let captured = |during: &dyn Fn()| {
+        stream.capture_begin(CaptureMode::Relaxed, None).unwrap();
+        during();
+        let graph = stream.capture_end().unwrap();
+        let nodes = graph.info().nodes;
+        destroy_graph(graph.id()).unwrap();
+        nodes
+    };
+    let nodes = captured(&|| one(stream.id()));
+    assert!(nodes > 1, "{name:?} is several steps");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                one(stream.id());
+            }
+        });
+        let torn = (0..CAPTURES).find_map(|_| {
+            let found = captured(&|| std::thread::sleep(Duration::from_micros(30)));
+            (found % nodes != 0).then_some(found)
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(torn, None, "{name:?}: a call is {nodes} nodes");
+    });
+    stream.synchronize().unwrap();
+    destroy_stream(stream.id()).unwrap();
+}
+
+#[test]
+#[serial]
+fn a_capture_has_the_calls_beside_it_as_a_whole() {
+    let [_, device] = *DEVICES;
+    let memory = Memory::new(device, &numbers(64));
+    let f32 = |at, sizes| Tensor::new(memory.address + at, DType::F32, sizes, &[1]);
+    // Over copies in host memory: in, the kernel, and back.
+    whole_calls(device, c"neg", &|stream| {
+        let row = [f32(0, &[8])];
+        let neg = Call {
+            inputs: &row,
+            outputs: &row,
+            ..Call::default()
+        };
+        call_on(stream, c"neg", &neg);
+    });
+    // Made of parts, which are copies within the device.
+    whole_calls(device, c"cat", &|stream| {
+        let inputs = [f32(0, &[8]), f32(32, &[8])];
+        let outputs = [f32(64, &[16])];
+        let cat = Call {
+            inputs: &inputs,
+            outputs: &outputs,
+            scalars: &[Scalar::I64(0)],
+            ..Call::default()
+        };
+        call_on(stream, c"cat", &cat);
+    });
+}
+
+fn call_on(stream: u64, name: &std::ffi::CStr, call: &Call<'_>) {
+    let id = OperatorId::find(name).expect("an operator");
+    let stream = outrigger::runtime::stream(stream).unwrap();
+    // SAFETY: the tests keep the memory of their operands until they have waited.
+    unsafe { stream.call(id, call) }.unwrap();
 }
 
 #[test]

@@ -4,152 +4,233 @@
 use std::ffi::c_void;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use outrigger_allocator::StreamId;
 use outrigger_device::{Code, CopyKind, DType, HostFn};
 use outrigger_ops::{Call, OperatorId};
 
-use super::{Capture, CapturedMark, LaneState, Stream, error};
+use super::place::{CapturedMark, Refusal};
+use super::{Capture, LaneState, State, Stream, error};
 use crate::buffers::Resolver;
 use crate::data::{ConditionalKind, DestroyFn, Drawn, Generator, Store};
 use crate::graph::{Graph, whole};
 use crate::kernel::DeviceCall;
 use crate::memory::{Device, PoolRef};
 use crate::record::{self, Condition, DriverNode, HostNode, KernelCall, Recorded};
-use crate::recorder::Mark;
+use crate::recorder::{Lane, Mark};
 use crate::{Error, Result};
 
+/// A stream's place in a capture, for one call: all that the call records goes there, whatever other threads begin and
+/// end meanwhile.
+#[derive(Debug)]
+pub struct Recording<'a> {
+    stream: &'a Stream,
+    capture: Arc<Capture>,
+    lane: Lane,
+}
+
 impl Stream {
-    /// Records a command.
-    fn record(
-        &self,
-        command: impl FnOnce(&'static dyn Device, &mut Store, &mut Resolver<'_>) -> Result<Recorded>,
-    ) -> Result<()> {
-        let (capture, lane) = self.place()?;
-        capture
-            .with(|state| state.push(lane, command))
-            .map_err(|error| error.on_stream(self.id()))
+    /// The stream's place in a capture; `None` if it does not capture. A call asks once, and goes by the answer until it
+    /// returns.
+    #[cold]
+    pub fn recording(&self) -> Option<Recording<'_>> {
+        let (capture, lane) = self.slot.get()?;
+        Some(Recording {
+            stream: self,
+            capture,
+            lane,
+        })
     }
 
-    /// Records an operator.
+    /// Records a call of one step; see [`Recording::record`]. `None` also if the stream does not capture.
+    #[cold]
+    pub fn record<R>(&self, step: impl FnOnce(&mut Steps<'_>) -> Result<R>) -> Option<Result<R>> {
+        self.recording()?.record(step)
+    }
+}
+
+impl Recording<'_> {
+    /// Records the steps of a call. The graph has all of them, or it has none. `None` if the capture has ended before:
+    /// the call is made then as on a stream that does not capture.
+    #[cold]
+    pub fn record<R>(&self, steps: impl FnOnce(&mut Steps<'_>) -> Result<R>) -> Option<Result<R>> {
+        let recorded = self.capture.with(|state| {
+            steps(&mut Steps {
+                state,
+                capture: &self.capture,
+                lane: self.lane,
+            })
+        });
+        recorded.map(|outcome| outcome.map_err(|error| error.on_stream(self.stream.id())))
+    }
+
+    /// The driver's own operator for a call, with its workspace. It calls the driver, and may ask observers to release
+    /// memory, so it comes before [`record`](Self::record). `None` if the capture has ended.
+    ///
+    /// # Errors
+    /// What the driver reports; `CAPTURE` if the capture has failed.
+    pub fn find(&self, id: OperatorId, call: &Call<'_>) -> Option<Result<Option<DriverNode>>> {
+        let usable = self.record(|_| Ok(()))?;
+        let found = usable.and_then(|()| DriverNode::find(id, call, self.capture.pool()));
+        // A failure is one of the call, and so of the capture.
+        self.record(|_| found)
+    }
+
+    /// Allocates from the pool of the capture. `None` if the capture has ended.
+    ///
+    /// # Errors
+    /// Those of `alloc`; `CAPTURE` if the capture has failed.
+    #[cold]
+    pub fn alloc<T>(
+        &self,
+        alloc: impl FnOnce(&PoolRef, StreamId) -> Result<(u64, T)>,
+    ) -> Option<Result<T>> {
+        if let Err(error) = self.record(|_| Ok(()))? {
+            return Some(Err(error));
+        }
+        // Not under the lock: observers may be asked to release memory, and may use the capture for that.
+        let outcome = alloc(self.capture.pool(), StreamId(self.stream.id()));
+        let made = outcome.as_ref().ok().map(|(base, _)| *base);
+        let noted = self.record(|steps| {
+            let (base, allocation) = outcome?;
+            steps.state.map.allocated(base);
+            Ok(allocation)
+        });
+        if !matches!(noted, Some(Ok(_)))
+            && let Some(base) = made
+        {
+            self.stream.on().free_block(base);
+        }
+        noted
+    }
+}
+
+/// A capture during one call, which records its steps.
+pub struct Steps<'a> {
+    state: &'a mut State,
+    capture: &'a Arc<Capture>,
+    lane: Lane,
+}
+
+impl std::fmt::Debug for Steps<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Steps").finish_non_exhaustive()
+    }
+}
+
+impl Steps<'_> {
+    /// The nodes so far.
+    pub fn nodes(&self) -> u32 {
+        self.state.recorder.graph().len() as u32
+    }
+
+    fn push(
+        &mut self,
+        command: impl FnOnce(&'static dyn Device, &mut Store, &mut Resolver<'_>) -> Result<Recorded>,
+    ) -> Result<()> {
+        self.state.push(self.lane, command)
+    }
+
+    /// Records an operator, which runs as `driver` has it, or else as a host kernel.
     ///
     /// # Errors
     /// `UNSUPPORTED` if there is no kernel for these arguments; the capture goes on then. Any other error makes the
     /// capture fail.
-    #[cold]
-    pub fn record_call(&self, id: OperatorId, call: &Call<'_>) -> Result<()> {
-        let (capture, lane) = self.place()?;
-        capture.with(|_| Ok(()))?;
-        // Not under the lock: this calls the driver, and may ask observers to release memory.
-        let driver = DriverNode::find(id, call, capture.pool());
-        capture
-            .with(|state| {
-                let driver = driver?;
-                state.push(lane, |_, store, buffers| {
-                    record::operator(store, buffers, id, call, driver)
-                })
-            })
-            .map_err(|error| error.on_stream(self.id()))
+    pub fn operator(
+        &mut self,
+        id: OperatorId,
+        call: &Call<'_>,
+        driver: Option<DriverNode>,
+    ) -> Result<()> {
+        self.push(|_, store, buffers| record::operator(store, buffers, id, call, driver))
     }
 
     /// Records a copy. The caller has checked that its device ranges lie in live allocations.
     ///
     /// # Errors
     /// Why it cannot be recorded.
-    #[cold]
-    pub fn record_copy(&self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
-        self.record(|_, store, buffers| record::copy(store, buffers, (dst, src, size, kind)))
+    pub fn copy(&mut self, dst: u64, src: u64, size: u64, kind: CopyKind) -> Result<()> {
+        self.push(|_, store, buffers| record::copy(store, buffers, (dst, src, size, kind)))
     }
 
     /// Records a fill. The caller has checked that its range lies in a live allocation.
     ///
     /// # Errors
     /// Why it cannot be recorded.
-    #[cold]
-    pub fn record_fill(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
-        self.record(|_, store, buffers| record::fill(store, buffers, dst, size, pattern))
+    pub fn fill(&mut self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
+        self.push(|_, store, buffers| record::fill(store, buffers, dst, size, pattern))
     }
 
     /// Records a host kernel.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an address that is not in live memory, or an address offset that is wrong.
-    #[cold]
-    pub fn record_kernel(&self, call: &KernelCall<'_>) -> Result<()> {
-        self.record(|_, store, buffers| record::kernel(store, buffers, call))
+    pub fn kernel(&mut self, call: &KernelCall<'_>) -> Result<()> {
+        self.push(|_, store, buffers| record::kernel(store, buffers, call))
     }
 
     /// Records a kernel of a module.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an address that is not in live memory, or an address offset that is wrong.
-    #[cold]
-    pub fn record_device_kernel(&self, call: &DeviceCall<'_>) -> Result<()> {
-        self.record(|_, store, buffers| record::device_kernel(store, buffers, call))
+    pub fn device_kernel(&mut self, call: &DeviceCall<'_>) -> Result<()> {
+        self.push(|_, store, buffers| record::device_kernel(store, buffers, call))
     }
 
-    /// Records an operator over copies of its operands in host memory, which the caller has given to the graph by
-    /// [`capture_own`](Self::capture_own).
+    /// Records an operator over copies of its operands in host memory, which the graph [owns](Self::own).
     ///
     /// # Errors
-    /// Those of [`record_call`](Self::record_call).
-    #[cold]
-    pub fn record_call_on_host(&self, id: OperatorId, call: &Call<'_>) -> Result<()> {
-        self.record(|device, store, _| record::operator_on_host(store, device, id, call))
+    /// Those of [`operator`](Self::operator).
+    pub fn operator_on_host(&mut self, id: OperatorId, call: &Call<'_>) -> Result<()> {
+        self.push(|device, store, _| record::operator_on_host(store, device, id, call))
     }
 
-    /// Records a host kernel over copies in host memory, which the caller has given to the graph.
+    /// Records a host kernel over copies in host memory, which the graph [owns](Self::own).
     ///
     /// # Errors
-    /// `CAPTURE` if the capture has failed or ended.
-    #[cold]
-    pub fn record_kernel_on_host(&self, call: &KernelCall<'_>) -> Result<()> {
-        self.record(|_, store, _| Ok(record::kernel_on_host(store, call)))
-    }
-
-    /// Gives the graph user data, which it destroys when nothing of it runs any more.
-    ///
-    /// # Errors
-    /// `CAPTURE` if the capture has failed or ended. The user data is the caller's then.
-    #[cold]
-    pub fn capture_own(&self, user: *mut c_void, destroy: DestroyFn) -> Result<()> {
-        let (capture, _) = self.place()?;
-        capture
-            .with(|state| {
-                state.resources.own(user, Some(destroy));
-                Ok(())
-            })
-            .map_err(|error| error.on_stream(self.id()))
+    /// Why it cannot be recorded.
+    pub fn kernel_on_host(&mut self, call: &KernelCall<'_>) -> Result<()> {
+        self.push(|_, store, _| Ok(record::kernel_on_host(store, call)))
     }
 
     /// Records a function that is called at every replay.
     ///
     /// # Errors
-    /// `CAPTURE` if the capture has failed or ended.
-    #[cold]
-    pub fn record_host_call(&self, function: HostFn, user: *mut c_void) -> Result<()> {
-        self.record(|_, store, _| Ok(record::host_call(store, function, user)))
+    /// Why it cannot be recorded.
+    pub fn host_call(&mut self, function: HostFn, user: *mut c_void) -> Result<()> {
+        self.push(|_, store, _| Ok(record::host_call(store, function, user)))
     }
 
     /// Records a function that is called at every replay, with the memory that it uses.
     ///
     /// # Errors
     /// `INVALID_ARGUMENT` for an address that is not in live memory.
-    #[cold]
-    pub fn record_host_node(&self, node: &HostNode<'_>) -> Result<()> {
-        let (capture, lane) = self.place()?;
-        capture
-            .with(|state| {
-                state.push(lane, |_, store, buffers| {
-                    record::host_node(store, buffers, node)
-                })?;
-                state.resources.own(node.user, node.destroy);
-                Ok(())
-            })
-            .map_err(|error| error.on_stream(self.id()))
+    pub fn host_node(&mut self, node: &HostNode<'_>) -> Result<()> {
+        self.push(|_, store, buffers| record::host_node(store, buffers, node))?;
+        self.state.resources.own(node.user, node.destroy);
+        Ok(())
     }
 
+    /// Gives the graph user data, which it destroys when nothing of it runs any more. It comes last, because what fails
+    /// behind it would leave two owners.
+    pub fn own(&mut self, user: *mut c_void, destroy: DestroyFn) {
+        self.state.resources.own(user, Some(destroy));
+    }
+
+    /// Makes an event a point of the capture.
+    pub fn mark(&mut self, event: &CapturedMark) {
+        let mark = self.state.recorder.mark(self.lane);
+        event.set(Arc::downgrade(self.capture), mark);
+    }
+}
+
+/// The error for a call that only a capture takes.
+#[cold]
+fn ended() -> Error {
+    error("another thread has ended the capture")
+}
+
+impl Stream {
     /// Records a conditional node whose bodies are graphs of their own.
     ///
     /// # Errors
@@ -163,40 +244,19 @@ impl Stream {
         bodies: &[impl Deref<Target = Graph>],
     ) -> Result<()> {
         let bodies = whole(bodies)?;
-        let (capture, lane) = self.place()?;
-        capture
-            .with(|state| {
-                state.push(lane, |device, store, buffers| {
-                    let bodies = &bodies[..];
-                    record::conditional(
-                        device,
-                        store,
-                        buffers,
-                        &Condition {
-                            kind,
-                            predicate,
-                            dtype,
-                            bodies,
-                        },
-                    )
-                })
+        let condition = Condition {
+            kind,
+            predicate,
+            dtype,
+            bodies: &bodies,
+        };
+        self.place()?;
+        let recorded = self.record(|steps| {
+            steps.push(|device, store, buffers| {
+                record::conditional(device, store, buffers, &condition)
             })
-            .map_err(|error| error.on_stream(self.id()))
-    }
-
-    /// Records an event as a point of the capture.
-    ///
-    /// # Errors
-    /// `CAPTURE` if the capture has failed or ended.
-    #[cold]
-    pub fn record_event(&self, place: &CapturedMark) -> Result<()> {
-        let (capture, lane) = self.place()?;
-        capture.with(|state| {
-            let mark = state.recorder.mark(lane);
-            *place.mark.lock() = Some((Arc::downgrade(&capture), mark));
-            place.active.store(true, Ordering::Relaxed);
-            Ok(())
-        })
+        });
+        recorded.unwrap_or_else(|| Err(ended().on_stream(self.id())))
     }
 
     /// A wait for an event, if the stream captures or the event was recorded in a capture. `passed` queries the event.
@@ -210,50 +270,55 @@ impl Stream {
         event: &CapturedMark,
         passed: impl FnOnce() -> Result<bool>,
     ) -> Result<bool> {
-        let own = self.slot.get();
         let Some((theirs, mark)) = event.get() else {
-            let Some((capture, _)) = own else {
+            let Some(own) = self.recording() else {
                 return Ok(false);
             };
             let passed = passed();
-            return capture.with(|_| match passed {
+            let outside = own.record(|_| match passed {
                 Ok(true) => Ok(true),
                 _ => Err(error(
                     "a wait in a capture for an event that was recorded outside of it: record it within \
                      the capture, or wait for it before the capture begins",
-                )
-                .on_stream(self.id())),
+                )),
             });
+            return outside.unwrap_or(Ok(false));
         };
-        let Some(theirs) = theirs.filter(|capture| !capture.ended()) else {
-            let error = error(
-                "a wait for an event that was recorded in a capture that has ended: record it again",
-            )
-            .on_stream(self.id());
-            if let Some((capture, _)) = own {
-                capture.fail_here(&error);
-            }
-            return Err(error);
-        };
-        match own {
-            Some((capture, lane)) if Arc::ptr_eq(&capture, &theirs) => capture.with(|state| {
-                state.recorder.wait(lane, &mark);
-                Ok(true)
-            }),
-            Some((capture, _)) => capture.with(|_| {
-                Err(error(
-                    "a wait for an event of another capture: captures do not depend on each other",
+        loop {
+            let own = self.recording();
+            let Some(theirs) = theirs.as_ref().filter(|capture| !capture.ended()) else {
+                let error = error(
+                    "a wait for an event that was recorded in a capture that has ended: record it again",
                 )
-                .on_stream(self.id()))
-            }),
-            None => self.join(&theirs, &mark).map(|()| true),
+                .on_stream(self.id());
+                if let Some(own) = own {
+                    own.capture.fail_here(&error);
+                }
+                return Err(error);
+            };
+            let waited = match own {
+                Some(own) => own.record(|steps| {
+                    if !Arc::ptr_eq(&own.capture, theirs) {
+                        return Err(error(
+                            "a wait for an event of another capture: captures do not depend on each other",
+                        ));
+                    }
+                    steps.state.recorder.wait(steps.lane, &mark);
+                    Ok(())
+                }),
+                None => self.join(theirs, &mark),
+            };
+            // Else the stream's place has changed since it was asked for.
+            if let Some(waited) = waited {
+                return waited.map(|()| true);
+            }
         }
     }
 
-    /// Joins a capture. What this stream records runs after `mark`.
-    fn join(self: &Arc<Self>, capture: &Arc<Capture>, mark: &Mark) -> Result<()> {
-        let stream = Arc::clone(self);
-        capture.with(|state| {
+    /// Joins a capture. What this stream records runs after `mark`. `None` if the capture has ended, or the stream has a
+    /// place by now.
+    fn join(self: &Arc<Self>, capture: &Arc<Capture>, mark: &Mark) -> Option<Result<()>> {
+        let joined = capture.with(|state| {
             if state.resources.device.index() != self.on().index() {
                 return Err(Error::new(
                     Code::INVALID_ARGUMENT,
@@ -266,35 +331,19 @@ impl Stream {
                 )
                 .on_stream(self.id()));
             }
-            let lane = state.recorder.fork(mark);
-            state.lanes.push(LaneState { stream, scope: None });
-            self.slot.set(Some((Arc::clone(capture), lane)));
-            Ok(())
-        })
-    }
-
-    /// Allocates from the pool of the stream's capture.
-    #[cold]
-    pub fn alloc_captured<T>(
-        &self,
-        alloc: impl FnOnce(&PoolRef, StreamId) -> Result<(u64, T)>,
-    ) -> Result<T> {
-        let (capture, _) = self.place()?;
-        capture.with(|_| Ok(()))?;
-        // Not under the lock: observers may be asked to release memory, and may use the capture for that.
-        let outcome = alloc(&capture.inside.0, StreamId(self.id()));
-        let made = outcome.as_ref().ok().map(|(base, _)| *base);
-        capture
-            .with(|state| {
-                let (base, allocation) = outcome?;
-                state.map.allocated(base);
-                Ok(allocation)
-            })
-            .inspect_err(|_| {
-                if let Some(base) = made {
-                    self.on().free_block(base);
-                }
-            })
+            Ok(self.slot.take(|| {
+                let stream = Arc::clone(self);
+                let lane = state.recorder.fork(mark);
+                state.lanes.push(LaneState { stream, scope: None });
+                (Arc::clone(capture), lane)
+            }))
+        });
+        match joined? {
+            Ok(Ok(())) => Some(Ok(())),
+            Ok(Err(Refusal::Taken)) => None,
+            Ok(Err(closed)) => Some(Err(closed.error(self.id()))),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// Reserves random numbers in the stream's capture; `None` if the stream does not capture. Returns a token, which
@@ -308,6 +357,9 @@ impl Stream {
     ) -> Option<(u64, u64)> {
         let (capture, _) = self.slot.get()?;
         let mut state = capture.state.lock();
+        if capture.ended() {
+            return None;
+        }
         let drawn = &mut state.store.drawn;
         let place = match drawn.iter().position(|one| one.generator.id() == id) {
             Some(place) => place,
