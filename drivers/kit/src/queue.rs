@@ -16,6 +16,8 @@
 //! Work is over when the hardware says so. A call that it refuses says nothing of the work: a question is asked again, and
 //! an item of the list that needs the hardware idle stays where it is, until somebody tries again.
 
+mod lane;
+mod list;
 mod point;
 #[cfg(test)]
 mod tests;
@@ -36,6 +38,10 @@ use crate::gate::{Gate, Pass};
 use crate::pool::Leftover;
 use crate::{Fault, Pool, Progress, Result};
 
+use list::{List, Stepped};
+
+pub use lane::{HostCall, HostFn, Lane, Marker, Step};
+pub(crate) use list::Item;
 pub use point::Point;
 
 /// A list of this length is run without anybody asking for it.
@@ -46,175 +52,6 @@ const LIMIT: usize = 16384;
 const SLOW_DOWN: Duration = Duration::from_millis(1);
 /// Between two tries of what the hardware refuses.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// The function of a host call.
-pub type HostFn = unsafe extern "C" fn(*mut c_void, i32) -> i32;
-
-/// A hardware queue, in order. All functions may be called from several threads at the same time. What `finish` and a
-/// marker answer is about work: a fault that is an [end](Fault::is_end) says that the work has failed and ended. After any
-/// other fault it may still run.
-pub trait Lane: Send + Sync + Sized + 'static {
-    /// A command that is kept until it may run.
-    type Command: Send;
-    /// A place in a hardware queue of the driver.
-    type Marker: Marker;
-
-    /// Puts a command into the hardware queue.
-    ///
-    /// # Errors
-    /// The hardware refuses it, or a part of it where the fault says that it has [begun](Fault::begun).
-    fn issue(&self, command: Self::Command) -> Result;
-
-    /// Marks the place behind all that was put into the hardware queue, with a timestamp if that is asked for.
-    ///
-    /// # Errors
-    /// The hardware refuses it.
-    fn mark(&self, timed: bool) -> Result<Self::Marker>;
-
-    /// Whether `mark` can give a timestamp at any time. If not, the first is asked for while nobody else uses the lane.
-    fn has_timestamps(&self) -> bool {
-        true
-    }
-
-    /// Whether another library has made the hardware queue. It may destroy it as soon as it can know that the work of the
-    /// queue, which was destroyed, has finished (R56).
-    fn is_adopted(&self) -> bool {
-        false
-    }
-
-    /// Lets what comes next start behind a marker of any queue of the driver. The answer is false if the hardware
-    /// cannot: then the marker is waited for.
-    ///
-    /// # Errors
-    /// The hardware refuses it.
-    fn join(&self, marker: &Self::Marker) -> Result<bool>;
-
-    /// Starts what was put into the hardware queue.
-    ///
-    /// # Errors
-    /// The hardware refuses it.
-    fn flush(&self) -> Result;
-
-    /// Waits for all that was put into the hardware queue.
-    ///
-    /// # Errors
-    /// Some of it failed, and all has [ended](Fault::ended). The hardware refuses the wait.
-    fn finish(&self) -> Result;
-}
-
-/// A place in a hardware queue.
-pub trait Marker: Send + Sync + 'static {
-    /// Whether it has been reached.
-    ///
-    /// # Errors
-    /// The work before it failed, and has [ended](Fault::ended). The hardware refuses the question.
-    fn is_done(&self) -> Result<bool>;
-
-    /// Waits until it is reached.
-    ///
-    /// # Errors
-    /// The work before it failed, and has [ended](Fault::ended). The hardware refuses the wait.
-    fn wait(&self) -> Result;
-}
-
-/// A part of a submission.
-pub enum Step<L: Lane> {
-    /// For the hardware queue.
-    Command(L::Command),
-    /// Made when all before it has finished.
-    HostCall(HostCall),
-}
-
-/// What is kept in a list.
-pub(crate) enum Item<L: Lane> {
-    Command(L::Command, Label, u64),
-    HostCall(HostCall, u64),
-    /// One submission.
-    Row(Vec<Step<L>>, u64),
-    Wait(Arc<Point<L>>),
-    Mark(Arc<Point<L>>),
-}
-
-/// How far the list came with an item.
-struct Stepped<L: Lane> {
-    failure: Option<Arc<Failure>>,
-    /// What is left of the item, if the hardware refused a call that has to come first.
-    left: Option<(Item<L>, Fault)>,
-}
-
-impl<L: Lane> Stepped<L> {
-    fn done(failure: Option<Arc<Failure>>) -> Self {
-        Self {
-            failure,
-            left: None,
-        }
-    }
-
-    fn refused(item: Item<L>, fault: Fault) -> Self {
-        Self {
-            failure: None,
-            left: Some((item, fault)),
-        }
-    }
-}
-
-/// A host call with the pointer that it gets.
-#[derive(Clone, Copy)]
-pub struct HostCall {
-    function: HostFn,
-    user: *mut c_void,
-    cannot_fail: bool,
-}
-
-// SAFETY: R27: the host lets any thread call the function with its pointer.
-unsafe impl Send for HostCall {}
-// SAFETY: as above.
-unsafe impl Sync for HostCall {}
-
-impl HostCall {
-    /// What the host gave; `flags` are `OTR_HOST_CALL_*`.
-    ///
-    /// # Errors
-    /// `OTR_ERR_INVALID_ARGUMENT` for NULL or an unknown flag.
-    pub fn new(function: Option<HostFn>, user: *mut c_void, flags: u32) -> Result<Self> {
-        let Some(function) = function else {
-            return Err(crate::given::null("the function of a host call"));
-        };
-        if flags & !c::OTR_HOST_CALL_CANNOT_FAIL != 0 {
-            return Err(Fault::argument(format!(
-                "host call flags {flags:#x}; known is OTR_HOST_CALL_CANNOT_FAIL ({:#x})",
-                c::OTR_HOST_CALL_CANNOT_FAIL
-            )));
-        }
-        Ok(Self {
-            function,
-            user,
-            cannot_fail: flags != 0,
-        })
-    }
-
-    /// Whether another call is to the same function, with the same flags.
-    pub fn is_alike(&self, other: &Self) -> bool {
-        std::ptr::fn_addr_eq(self.function, other.function) && self.cannot_fail == other.cannot_fail
-    }
-}
-
-struct List<L: Lane> {
-    items: VecDeque<Item<L>>,
-    /// How many items were put in, and how many of them are done.
-    taken: u64,
-    done: u64,
-    /// Up to here somebody asked for progress.
-    wanted: u64,
-    /// A thread runs the list.
-    running: bool,
-    /// A thread of the pool is on its way to do so.
-    called: bool,
-    /// Nothing was put into the hardware queue since it was last waited for.
-    drained: bool,
-    /// The first failure that no `queue_synchronize` has reported (R20), with the item that it happened at.
-    failure: Option<(u64, Arc<Failure>)>,
-}
 
 /// The newest marker behind direct commands.
 struct Tail<L: Lane> {

@@ -1,9 +1,10 @@
-//! The calls of a group: what is checked, which streams they use, and who moves the data. Lists of tensors become one
+//! The calls of a group: which streams they use, and who moves the data. Lists of tensors become one
 //! flat tensor, in the order of the group's stream.
 
 #include "distributed.h"
 
 #include "capture.h"
+#include "distributed_checks.h"
 #include "memory.h"
 
 #include <ATen/ops/cat.h>
@@ -15,76 +16,8 @@
 namespace outrigger {
 namespace {
 
-using Tensors = std::vector<at::Tensor>;
 using c10d::OpType;
 using Work = c10::intrusive_ptr<c10d::Work>;
-
-std::chrono::milliseconds limit(std::chrono::milliseconds asked, std::chrono::milliseconds standard) {
-  return asked == c10d::kUnsetTimeout ? standard : asked;
-}
-
-Tensors joined(Tensors first, const Tensors& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
-}
-
-const at::Tensor& only(const char* name, const Tensors& tensors) {
-  TORCH_CHECK(tensors.size() == 1, who(), name, ": a rank has one tensor, not ", tensors.size());
-  return tensors[0];
-}
-
-const Tensors& only_list(const char* name, const std::vector<Tensors>& lists, size_t size) {
-  TORCH_CHECK(lists.size() == 1, who(), name, ": a rank has one list of tensors, not ", lists.size());
-  TORCH_CHECK(
-      lists[0].size() == size, who(), name, ": the list has ", lists[0].size(), " tensors, and the group ", size,
-      " ranks: it needs one for each");
-  return lists[0];
-}
-
-void check_same(const char* name, const at::Tensor& tensor, const at::Tensor& other) {
-  TORCH_CHECK(
-      tensor.scalar_type() == other.scalar_type() && tensor.numel() == other.numel(), who(), name,
-      ": tensors of ", tensor.scalar_type(), " with ", tensor.numel(), " elements and of ", other.scalar_type(),
-      " with ", other.numel(), " do not belong together: all are alike");
-}
-
-int root_of(const char* name, int64_t root, int size) {
-  TORCH_CHECK(
-      root >= 0 && root < size, who(), name, ": rank ", root, " is not one of the group's ", size,
-      ", which count from 0 within the group");
-  return static_cast<int>(root);
-}
-
-void check_contiguous(const char* name, const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.is_contiguous(), who(), name, ": the tensor is not contiguous; give tensor.contiguous()");
-}
-
-// Whether `whole` has room for `part` of each of `size` ranks, and both lie as they are sent.
-void check_whole(const char* name, const at::Tensor& whole, const at::Tensor& part, int size) {
-  TORCH_CHECK(
-      whole.scalar_type() == part.scalar_type() && whole.numel() == part.numel() * size, who(), name, ": ",
-      whole.numel(), " elements of ", whole.scalar_type(), " are not those of ", size, " ranks with ", part.numel(),
-      " of ", part.scalar_type(), " each");
-  check_contiguous(name, whole);
-  check_contiguous(name, part);
-}
-
-// A tensor times the factor of a reduction that has one.
-at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& how) {
-  const auto* factor = static_cast<const c10d::NCCLPreMulSumSupplement*>(how.supplement_.get());
-  return factor->tensor_factor.defined() ? tensor.mul(factor->tensor_factor) : tensor.mul(factor->double_factor);
-}
-
-// The type in which Gloo combines elements of a type that it does not know; the results are the same, for integers
-// wrap around.
-c10::ScalarType stand_in(const char* name, c10::ScalarType type, c10d::ReduceOp::RedOpType how) {
-  const bool small = type == at::kShort || type == at::kUInt16;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      small && GlooEngine::combines(at::kInt, how), who(), name, ": neither the driver nor Gloo combines elements of ",
-      type, how == c10d::ReduceOp::AVG ? " to their mean. Sum them and divide, or convert them to float" :
-      " in this way. Convert them, to float32 or int32 for example");
-  return at::kInt;
-}
 
 // A stream, which is made when it is needed first.
 otr_stream_t made(otr_stream_t& stream, c10::DeviceIndex device) {
@@ -97,34 +30,6 @@ otr_stream_t made(otr_stream_t& stream, c10::DeviceIndex device) {
 // Orders what a stream gets from now on behind what another has.
 void order(otr_stream_t later, otr_stream_t earlier, c10::DeviceIndex device) {
   Point(device, earlier).order(later);
-}
-
-std::vector<int64_t> bytes_of(const Tensors& tensors) {
-  std::vector<int64_t> sizes;
-  for (const at::Tensor& tensor : tensors) {
-    sizes.push_back(tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0);
-  }
-  return sizes;
-}
-
-// A tensor's rows by rank: as many as `rows` says, or the same number for each.
-Tensors split_rows(const char* name, const at::Tensor& tensor, const std::vector<int64_t>& rows, int size) {
-  TORCH_CHECK(tensor.dim() > 0, who(), name, ": a tensor without dimensions has no rows");
-  const int64_t have = tensor.size(0);
-  if (rows.empty()) {
-    TORCH_CHECK(
-        have % size == 0, who(), name, ": ", have, " rows cannot be shared equally among ", size,
-        " ranks; give the sizes of the parts");
-    return tensor.split_with_sizes(std::vector<int64_t>(static_cast<size_t>(size), have / size), 0);
-  }
-  int64_t needed = 0;
-  for (const int64_t count : rows) {
-    needed += count;
-  }
-  TORCH_CHECK(
-      static_cast<int>(rows.size()) == size && needed == have, who(), name, ": ", rows.size(), " sizes with ", needed,
-      " rows together do not fit ", size, " ranks and a tensor of ", have, " rows");
-  return tensor.split_with_sizes(rows, 0);
 }
 
 }  // namespace
