@@ -253,12 +253,32 @@ py::object to_python(const c10::Argument& argument, const c10::IValue& value) {
   return torch::jit::toPyObject(value);
 }
 
+/// Where a program runs under Dynamo, Dynamo does not look at what Python does as long as this lives.
+class WithoutDynamo {
+ public:
+  WithoutDynamo()
+      : set_(py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame")), before_(set_(py::none())) {}
+  ~WithoutDynamo() {
+    try {
+      set_(before_);
+    } catch (const py::error_already_set& error) {
+      TORCH_WARN(who(), "Dynamo was not resumed: ", error.what());
+    }
+  }
+  WithoutDynamo(const WithoutDynamo&) = delete;
+  WithoutDynamo& operator=(const WithoutDynamo&) = delete;
+
+ private:
+  py::object set_, before_;
+};
+
 /// What Python has for a class: true if there are new recipes. `is_final` says that asking again is of no use.
 bool ask(CallClass& calls, Traits& traits, const torch::jit::Stack& arguments, const Sight& sight, bool may_compile, bool& is_final) {
   if (Py_IsInitialized() == 0) {
     return false;
   }
   const pybind11::gil_scoped_acquire gil;
+  const WithoutDynamo hidden;
   const c10::FunctionSchema& schema = traits.functional.schema();
   py::list positional;
   py::dict named;

@@ -313,6 +313,30 @@ def test_numbers_that_never_come_again_are_forgotten(device, compiles, monkeypat
     assert 0 < first <= 256 and len(asked) == first
 
 
+def test_dynamo_does_not_trace_the_search(device, compiles, monkeypatch):
+    """A program may run under Dynamo where it calls such an operator: in a frame that Dynamo has given up."""
+    from torch._C._dynamo.eval_frame import get_eval_frame_callback
+
+    seen = []
+    monkeypatch.setattr(_eager, "find", lambda *about: seen.append(get_eval_frame_callback()))
+
+    def program_with_a_break(x):
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            during.append(get_eval_frame_callback())
+            x = torch.digamma(x)
+        return x
+
+    during = []
+    before = _C.set_compile_mode(CACHED)
+    try:
+        host = draw((3, 2)).abs() + 1
+        same(torch.compile(program_with_a_break, backend="eager")(host.to(device)), program_with_a_break(host), rtol=1e-5, atol=1e-5)
+    finally:
+        _C.set_compile_mode(before)
+    assert during[0] is not None and seen and set(seen) == {None}
+
+
 def test_what_was_not_stored_is_compiled_where_the_mode_allows_it_later(device, at_first_call):
     host = draw((6, 4))
     _C.set_compile_mode(CACHED)
