@@ -270,7 +270,16 @@ impl Run<'_> {
                 samples,
             } => {
                 let driver = self.driver(driver)?;
-                python::sweep(workspace, name, &driver, device, dtypes, samples)
+                let store = self.store(job, &driver)?;
+                python::sweep(
+                    workspace,
+                    name,
+                    &driver,
+                    device,
+                    dtypes,
+                    samples,
+                    store.as_deref(),
+                )
             }
             Work::Torch {
                 driver,
@@ -280,8 +289,16 @@ impl Run<'_> {
             } => {
                 let drawn = format!("--of-driver={}", self.seed);
                 let drawn = in_part.then_some(drawn.as_str());
-                let options: Vec<&str> = options.iter().copied().chain(drawn).collect();
-                python::torch(workspace, name, &self.driver(driver)?, device, &options)
+                let driver = self.driver(driver)?;
+                let store = self.store(job, &driver)?;
+                let chosen = options.iter().copied().chain(drawn).chain(store.as_deref());
+                python::torch(
+                    workspace,
+                    name,
+                    &driver,
+                    device,
+                    &chosen.collect::<Vec<_>>(),
+                )
             }
             Work::Hosts => Ok(counted(hosts::run(workspace)?)),
             Work::Fuzz { seconds } => Ok(counted(fuzz::suite(workspace, seconds.into())?)),
@@ -303,6 +320,15 @@ impl Run<'_> {
                 self.check(name, &arguments)
             }
         }
+    }
+
+    /// The option that names a store with compiled operators, if the job has one.
+    fn store(&self, job: &Job, driver: &DriverSpec) -> anyhow::Result<Option<String>> {
+        if !job.compiled {
+            return Ok(None);
+        }
+        let folder = python::store(self.workspace, driver)?;
+        Ok(Some(format!("--store={}", folder.display())))
     }
 
     /// A job that is one Cargo command.

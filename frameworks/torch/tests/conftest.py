@@ -1,6 +1,7 @@
-"""What all tests share: the device under test, a held stream, a clean state after each.
+"""What all tests share: the device under test, a store of its own, a held stream, a clean state after each.
 
-Any driver and face can be under test: OUTRIGGER_DRIVER chooses the driver, --device the torch device type.
+Any driver and face can be under test: OUTRIGGER_DRIVER chooses the driver, --device the torch device type. Operators run where they
+do for a user: with a store that is empty, or one that --store names, as `python -m torch_outrigger.compile_eager` has filled it.
 A test must never wait without a limit; what holds a stream lets go by itself.
 """
 
@@ -29,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Which device type is tested."""
     default = "mtia" if os.environ.get("OUTRIGGER_TORCH") == "mtia" else "outrigger"
     parser.addoption("--device", choices=("outrigger", "mtia"), default=default, help="the torch device type to test")
+    parser.addoption("--store", type=Path, metavar="FOLDER", help="the store that the tests begin with a copy of; else an empty one")
     parser.addoption("--of-driver", metavar="SEED", help="what depends on the driver, and a tenth of the rest, which the seed draws")
     parser.addoption("--sweep-dtype", default="float32", metavar="DTYPE", help="dtype of the sweep's samples")
     parser.addoption("--all-models", action="store_true", help="all models of test_models.py, on any driver")
@@ -38,12 +40,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """torch reads the choices at its import, which is later than this."""
-    # Nothing is left in the user's store.
+    # What another program has kept must not decide which operators run on the CPU, and nothing is left for another one.
     folder = tempfile.mkdtemp(prefix="outrigger-tests-")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    os.environ["OUTRIGGER_CACHE"] = str(Path(folder, "store"))
-    # What another program has left in the cache must not decide which operators run on the CPU.
-    os.environ.setdefault("OUTRIGGER_EAGER_COMPILE", "off")
+    store = Path(folder, "store")
+    if config.getoption("--store") is not None:
+        shutil.copytree(config.getoption("--store"), store)
+    os.environ["OUTRIGGER_CACHE"] = str(store)
     config.addinivalue_line("markers", "not_on_mtia(reason): what torch or a standard has for PrivateUse1 and not for MTIA")
     config.addinivalue_line("markers", "of_driver: its result depends on what the driver has")
     config.addinivalue_line("markers", "of_the_accelerator: torch or a library chooses the device by itself")

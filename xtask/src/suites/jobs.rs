@@ -199,6 +199,8 @@ pub(super) struct Job {
     pub(super) seconds: u32,
     /// It keeps about one core busy: two of them run at a time.
     pub(super) narrow: bool,
+    /// Operators of PyTorch have been compiled ahead of time; else the store on disk is empty, as at a user's first start.
+    pub(super) compiled: bool,
     tier: Tier,
 }
 
@@ -210,6 +212,7 @@ impl Job {
             work,
             seconds,
             narrow: false,
+            compiled: false,
             tier: Tier::Every,
         }
     }
@@ -217,6 +220,13 @@ impl Job {
     const fn narrow(self) -> Self {
         Self {
             narrow: true,
+            ..self
+        }
+    }
+
+    const fn compiled(self) -> Self {
+        Self {
+            compiled: true,
             ..self
         }
     }
@@ -509,6 +519,7 @@ static JOBS: &[Job] = &[
         .only(Tier::Everything),
     Job::new(Suite::Fuzz, "fuzz 60 s", Work::Fuzz { seconds: 60 }, 450).only(Tier::Everything),
     torch("torch unified", UNIFIED, "outrigger", &[], 200),
+    torch_in_part("compiled in part", UNIFIED, "outrigger").compiled(),
     torch_in_part("discrete in part", DISCRETE, "outrigger"),
     torch_in_part("driver-c in part", C_DRIVER, "outrigger"),
     torch_in_part("library in part", LIBRARY, "outrigger"),
@@ -517,9 +528,10 @@ static JOBS: &[Job] = &[
     torch_in_part("mtia in part", UNIFIED, "mtia"),
     graphs("graphs opencl", OPENCL),
     graphs("graphs intel", INTEL),
-    sweep("sweep f32", UNIFIED, "outrigger", &["float32"], Tier::Short),
+    sweep("sweep f32", UNIFIED, "outrigger", &["float32"], Tier::Short).compiled(),
     sweep("sweep bf16", DISCRETE, "outrigger", &["bfloat16"], Tier::InTurn),
     sweep("sweep f16", UNIFIED, "outrigger", &["float16"], Tier::InTurn),
+    whole_torch("torch compiled", UNIFIED, "outrigger").compiled(),
     whole_torch("torch discrete", DISCRETE, "outrigger"),
     whole_torch("torch driver-c", C_DRIVER, "outrigger"),
     whole_torch("torch library", LIBRARY, "outrigger"),

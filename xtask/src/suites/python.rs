@@ -1,6 +1,7 @@
 //! The suites that pytest runs: PyTorch on the device, the sweep over torch's operators, and the pages of
 //! the command line in a browser.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Context;
@@ -64,16 +65,28 @@ pub(super) fn sweep(
     device: &str,
     dtypes: &[&str],
     samples: Option<u32>,
+    store: Option<&str>,
 ) -> anyhow::Result<Counts> {
     let mut counts = Counts::default();
     for dtype in dtypes {
         let mut arguments = vec!["sweep".to_owned(), format!("--sweep-dtype={dtype}")];
         arguments.extend(samples.map(|samples| format!("--sweep-samples={samples}")));
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(store).collect();
         let title = format!("{title} {dtype}");
         counts.add(on_device(workspace, &title, driver, device, &arguments)?);
     }
     Ok(counts)
+}
+
+/// A store with the operators of `driver` that the package compiles ahead of time. What it holds already is not compiled again.
+pub(super) fn store(workspace: &Workspace, driver: &DriverSpec) -> anyhow::Result<PathBuf> {
+    let folder = workspace.target("xtask/compiled-operators");
+    let mut command = native::python(workspace, Some(driver));
+    command
+        .args(["-m", "torch_outrigger.compile_eager"])
+        .env("OUTRIGGER_CACHE", &folder);
+    shell::step(workspace, "compiling operators ahead of time", &mut command)?;
+    Ok(folder)
 }
 
 /// Runs pytest in the tests of the PyTorch package.
