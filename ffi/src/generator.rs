@@ -26,13 +26,13 @@ api! {
         hooks::destroy_generator(generator)
     }
 
-    /// Seeds a generator and goes back to the start of its sequence.
+    /// Seeds a generator and goes back to the start of its sequence. In a capture, each replay does so.
     fn otr_generator_seed(generator: otr_generator_t, seed: u64) {
-        hooks::generator(generator)?.seed(seed);
-        Ok(())
+        hooks::generator(generator)?.seed(seed)
     }
 
-    /// The seed, and the offset of the next output (in 128-bit outputs).
+    /// The seed, and the offset of the next output (in 128-bit outputs). On a thread whose current stream
+    /// captures they stand for the state of a replay at this place: to be set in the same capture.
     fn otr_generator_state(generator: otr_generator_t, seed: *mut u64, offset: *mut u64) {
         let (seed_out, offset_out) = (Out::new(seed, "seed")?, Out::new(offset, "offset")?);
         let (seed, offset) = hooks::generator(generator)?.state();
@@ -41,10 +41,10 @@ api! {
         Ok(())
     }
 
-    /// Sets the next output: the 128-bit output number `offset` in the sequence of `seed`.
+    /// Sets the next output: the 128-bit output number `offset` in the sequence of `seed`. In a capture, each
+    /// replay does so. OTR_ERR_CAPTURE for a state of another capture.
     fn otr_generator_set_state(generator: otr_generator_t, seed: u64, offset: u64) {
-        hooks::generator(generator)?.set_state(seed, offset);
-        Ok(())
+        hooks::generator(generator)?.set_state(seed, offset)
     }
 
     /// Reserves the next `count` 128-bit outputs (four 32-bit numbers each). Returns the seed, and the

@@ -11,7 +11,7 @@ mod place;
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ThreadId};
 
 use outrigger_device::Code;
@@ -24,6 +24,7 @@ pub use place::CapturedMark;
 
 use crate::buffers::{BufferMap, Resolver};
 use crate::data::{Command, GraphData, Resources, Store};
+use crate::drawn::next_capture;
 use crate::graph::Graph;
 use crate::memory::{Device, PoolRef};
 use crate::record::Recorded;
@@ -351,13 +352,12 @@ impl Stream {
         pool: Option<&Arc<PoolRef>>,
         captures: &'static Captures,
     ) -> Result<()> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let pool = PoolRef::given_or_new(pool, self.on(), "capture")?;
         let stream = Arc::clone(self);
         let inside = Inside::enter(pool)?;
         let make = || {
             let capture = Arc::new(Capture {
-                id: NUMBERS.fetch_add(1, Ordering::Relaxed),
+                id: next_capture(),
                 mode,
                 end: CaptureEnd::default(),
                 listed: captures,

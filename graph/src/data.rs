@@ -8,7 +8,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,6 +18,7 @@ use outrigger_ops::{Call, KernelFn, OperatorId, Plan, Prepared, packed};
 
 use crate::call::StoredCall;
 use crate::dag::{Access, Buffer, BufferId, Dag, Kind, NodeId, NodeSpec};
+use crate::drawn::Generators;
 use crate::kernel::DeviceKernel;
 use crate::memory::{Device, PoolRef};
 use crate::{Error, Result};
@@ -72,25 +72,6 @@ pub(crate) struct DrawWord {
     pub(crate) offset: u32,
     pub(crate) relative: u64,
     pub(crate) generator: u32,
-}
-
-/// A source of random numbers.
-pub trait Generator: fmt::Debug + Send + Sync {
-    /// The id of the generator in the C ABI.
-    fn id(&self) -> u64;
-
-    /// Takes the next `count` 128-bit outputs. Returns the seed, and the offset of the first one.
-    fn reserve_now(&self, count: u64) -> (u64, u64);
-}
-
-/// A generator that the graph draws from, and how many numbers one replay takes.
-#[derive(Clone, Debug)]
-pub(crate) struct Drawn {
-    pub(crate) generator: Arc<dyn Generator>,
-    /// The number that stands in place of the seed while the graph is recorded.
-    pub(crate) token: u64,
-    /// The count of 128-bit outputs that one replay takes.
-    pub(crate) count: u64,
 }
 
 /// A thing with a name.
@@ -291,7 +272,7 @@ pub(crate) struct Store {
     pub(crate) words: Vec<u64>,
     pub(crate) addresses: Vec<AddressWord>,
     pub(crate) draws: Vec<DrawWord>,
-    pub(crate) drawn: Vec<Drawn>,
+    pub(crate) generators: Generators,
     pub(crate) calls: Vec<u64>,
     /// Whether there are blocks of operators of the driver, whose pointers are to be fixed.
     pub(crate) packed: bool,
@@ -344,22 +325,6 @@ impl Store {
             self.words.push(u64::from_ne_bytes(last));
         }
         first..self.words.len() as u32
-    }
-
-    /// Adds what another graph draws from a generator to what this one draws. Returns the generator's index here.
-    pub(crate) fn adopt(&mut self, other: &Drawn) -> u32 {
-        let same = |one: &Drawn| one.generator.id() == other.generator.id();
-        let index = match self.drawn.iter().position(same) {
-            Some(index) => {
-                self.drawn[index].count += other.count;
-                index
-            }
-            None => {
-                self.drawn.push(other.clone());
-                self.drawn.len() - 1
-            }
-        };
-        index as u32
     }
 
     pub(crate) fn push_address(&mut self, word: u32, address: u64) {
@@ -425,7 +390,7 @@ impl Store {
             return;
         };
         let token = seed.to_i64() as u64;
-        let Some(generator) = self.drawn.iter().position(|drawn| drawn.token == token) else {
+        let Some(generator) = self.generators.find(token) else {
             return;
         };
         let tensors = call.inputs.len() + call.outputs.len();
@@ -435,7 +400,7 @@ impl Store {
             seed: value(last - 1),
             offset: value(last),
             relative: offset.to_i64() as u64,
-            generator: generator as u32,
+            generator,
         });
     }
 
@@ -449,14 +414,14 @@ impl Store {
         first: u32,
         refused: &impl Fn(outrigger_ops::PlanError) -> Error,
     ) -> Result<()> {
-        if !id.is_random() || self.drawn.is_empty() {
+        if !id.is_random() || self.generators.is_empty() {
             return Ok(());
         }
         let [numbers @ .., seed, offset] = call.scalars else {
             return Ok(());
         };
         let token = seed.to_i64() as u64;
-        let Some(generator) = self.drawn.iter().position(|drawn| drawn.token == token) else {
+        let Some(generator) = self.generators.find(token) else {
             return Ok(());
         };
         let other = |seed: u64, offset: u64| -> Result<Plan> {
@@ -479,7 +444,7 @@ impl Store {
                     seed: first + seed.0,
                     offset: first + offset.0,
                     relative,
-                    generator: generator as u32,
+                    generator,
                 });
                 Ok(())
             }

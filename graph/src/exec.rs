@@ -290,20 +290,12 @@ impl GraphExec {
         let number = state.submissions;
         let applied = state.program.applied.load(Ordering::Acquire);
         state.pending.retain(|(first, _)| *first > applied);
-        let draws = state
-            .data
-            .store
-            .drawn
-            .iter()
-            .enumerate()
-            .map(|(index, drawn)| {
-                let (seed, offset) = drawn.generator.reserve_now(drawn.count);
-                Patch {
-                    target: Patch::GENERATOR | index as u64,
-                    first: seed,
-                    second: offset,
-                }
-            });
+        let starts = state.data.store.generators.begin();
+        let draws = (0..).zip(&starts).map(|(index, &(first, second))| Patch {
+            target: Patch::GENERATOR | index,
+            first,
+            second,
+        });
         let patches = state.pending.iter().map(|(_, patch)| *patch).chain(draws);
         match self.mode {
             ExecMode::Launch => {

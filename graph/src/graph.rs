@@ -11,7 +11,8 @@ use outrigger_ops::{Call, OperatorId};
 use crate::buffers::{BufferMap, Resolver};
 use crate::dag::{Dag, Kind, NodeId};
 use crate::data::{
-    Command, ConditionalKind, GraphData, Named, NamedThing, Resources, Store, Work, access, buffer,
+    Command, ConditionalKind, DrawWord, GraphData, Named, NamedThing, Resources, Store, Work,
+    access, buffer,
 };
 use crate::kernel::DeviceCall;
 use crate::memory::{Device, PoolRef};
@@ -501,25 +502,16 @@ impl GraphData {
         for one in &other.store.addresses {
             self.store.push_address(words + one.word, one.address);
         }
-        let generators: Vec<u32> = other
-            .store
-            .drawn
-            .iter()
-            .map(|drawn| self.store.adopt(drawn))
-            .collect();
         // The child's numbers follow those that this graph draws before.
-        let before: Vec<u64> = generators
-            .iter()
-            .zip(&other.store.drawn)
-            .map(|(&index, drawn)| self.store.drawn[index as usize].count - drawn.count)
-            .collect();
+        let before = self.store.generators.adopt(&other.store.generators);
         for draw in &other.store.draws {
-            let mut draw = *draw;
-            draw.seed += words;
-            draw.offset += words;
-            draw.relative += before[draw.generator as usize];
-            draw.generator = generators[draw.generator as usize];
-            self.store.draws.push(draw);
+            let (seed, offset) = before[draw.generator as usize];
+            self.store.draws.push(DrawWord {
+                seed: draw.seed + words,
+                offset: draw.offset + words,
+                relative: offset.wrapping_add(draw.relative),
+                generator: self.store.generators.seeded(seed),
+            });
         }
         let buffers: Vec<_> = other
             .graph

@@ -44,6 +44,7 @@ mod call;
 mod capture;
 mod dag;
 mod data;
+mod drawn;
 mod dump;
 mod exec;
 mod graph;
@@ -64,7 +65,8 @@ pub use capture::{
     Capture, CaptureEnd, CaptureInfo, CaptureMode, CapturedMark, Captures, Recording, Steps, Stream,
 };
 pub use dag::{Access, Buffer, BufferId, Dag, Difference, Kind, Node, NodeId, NodeSpec};
-pub use data::{ConditionalKind, DestroyFn, Generator};
+pub use data::{ConditionalKind, DestroyFn};
+pub use drawn::{Generator, refuse_recorded_state};
 pub use exec::{ExecFlags, ExecInfo, ExecMode, GraphExec};
 pub use graph::{DumpFormat, Graph, GraphInfo, check_pattern};
 pub use kernel::DeviceCall;

@@ -428,7 +428,7 @@ pub(crate) fn conditional(
         if body.resources.device.index() != device.index() {
             return invalid("a body of a conditional node is a graph of another device".to_owned());
         }
-        if !body.store.drawn.is_empty() {
+        if !body.store.generators.is_empty() {
             return Err(Error::new(
                 Code::UNSUPPORTED,
                 "random numbers in a body of a conditional node: how many a replay draws would depend \

@@ -5,6 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use outrigger_device::Code;
+use outrigger_graph::Stream;
 use outrigger_locks::{Mutex, Rank};
 
 use crate::current::{MAX_DEVICES, chosen_stream};
@@ -18,6 +19,9 @@ static DEFAULTS: [OnceLock<Ref<Generator>>; MAX_DEVICES] = [const { OnceLock::ne
 
 /// The seed of a generator that nobody has seeded: the one of PyTorch.
 const DEFAULT_SEED: u64 = 67_280_421_310_721;
+
+/// Makes what a graph keeps of a generator; `None` if the generator is being destroyed.
+type Kept<'a> = &'a dyn Fn() -> Option<Arc<dyn outrigger_graph::Generator>>;
 
 /// A generator of one device.
 #[derive(Debug)]
@@ -38,19 +42,36 @@ impl Generator {
         self.device
     }
 
-    /// Sets the seed, and goes back to the start of the sequence.
-    pub fn seed(&self, seed: u64) {
-        *self.state.lock() = (seed, 0);
+    /// Sets the seed, and goes back to the start of the sequence. In a capture, each replay does so.
+    ///
+    /// # Errors
+    /// Those of [`set_state`](Self::set_state).
+    pub fn seed(&self, seed: u64) -> Result<()> {
+        self.set_state(seed, 0)
     }
 
     /// The seed, and the offset of the next numbers in 128-bit outputs.
+    ///
+    /// If the current stream of this thread captures, both stand for the state of a replay at this place.
     pub fn state(&self) -> (u64, u64) {
-        *self.state.lock()
+        self.in_capture(|stream, kept| stream.reserve(self.id, kept, 0))
+            .unwrap_or_else(|| *self.state.lock())
     }
 
-    /// Sets the seed and the offset of the next numbers.
-    pub fn set_state(&self, seed: u64, offset: u64) {
+    /// Sets the seed and the offset of the next numbers. If the current stream of this thread captures, each replay does
+    /// so.
+    ///
+    /// # Errors
+    /// `CAPTURE` for a state that was read in a capture, outside of that capture.
+    pub fn set_state(&self, seed: u64, offset: u64) -> Result<()> {
+        let set =
+            |stream: &Stream, kept: Kept<'_>| stream.set_generator(self.id, kept, (seed, offset));
+        if let Some(set) = self.in_capture(set) {
+            return set;
+        }
+        outrigger_graph::refuse_recorded_state(seed)?;
         *self.state.lock() = (seed, offset);
+        Ok(())
     }
 
     /// Takes the next `count` 128-bit outputs of four 32-bit numbers each. Returns the seed, and the offset of the
@@ -59,24 +80,23 @@ impl Generator {
     /// If the current stream of this thread captures, the result stands for numbers that each replay reserves for
     /// itself.
     pub fn reserve(&self, count: u64) -> (u64, u64) {
-        if self.device.captures().any()
-            && let Some(place) = self.reserve_captured(count)
-        {
-            return place;
-        }
-        self.reserve_now(count)
+        self.in_capture(|stream, kept| stream.reserve(self.id, kept, count))
+            .unwrap_or_else(|| self.reserve_now(count))
     }
 
-    /// Reserves in the capture of this thread's current stream; `None` if that stream does not capture.
-    #[cold]
-    fn reserve_captured(&self, count: u64) -> Option<(u64, u64)> {
+    /// Calls `with` for this thread's current stream, which knows whether it captures, and for what a graph keeps of this
+    /// generator; `None` if no stream captures.
+    #[inline]
+    fn in_capture<T>(&self, with: impl FnOnce(&Stream, Kept<'_>) -> Option<T>) -> Option<T> {
+        if !self.device.captures().any() {
+            return None;
+        }
         let chosen = chosen_stream(self.device.index()).map(|id| stream::stream(id).ok());
         let stream = chosen.unwrap_or_else(|| Some(self.device.default_stream().clone()))?;
-        let kept = || {
+        with(&stream, &|| {
             let kept = Drawn(generator(self.id).ok()?);
-            Some(Arc::new(kept) as Arc<dyn outrigger_graph::Generator>)
-        };
-        stream.reserve(self.id, kept, count)
+            Some(Arc::new(kept))
+        })
     }
 
     /// Reserves now, whether the current stream captures or not.
@@ -99,6 +119,10 @@ impl outrigger_graph::Generator for Drawn {
 
     fn reserve_now(&self, count: u64) -> (u64, u64) {
         self.0.reserve_now(count)
+    }
+
+    fn set_now(&self, seed: u64, offset: u64) {
+        *self.0.state.lock() = (seed, offset);
     }
 }
 

@@ -1396,13 +1396,15 @@ otr_status_t *otr_generator_default(uint32_t device, otr_generator_t *generator)
 // Destroys a generator. OTR_ERR_INVALID_ARGUMENT for the default one of a device.
 otr_status_t *otr_generator_destroy(otr_generator_t generator);
 
-// Seeds a generator and goes back to the start of its sequence.
+// Seeds a generator and goes back to the start of its sequence. In a capture, each replay does so.
 otr_status_t *otr_generator_seed(otr_generator_t generator, uint64_t seed);
 
-// The seed, and the offset of the next output (in 128-bit outputs).
+// The seed, and the offset of the next output (in 128-bit outputs). On a thread whose current stream
+// captures they stand for the state of a replay at this place: to be set in the same capture.
 otr_status_t *otr_generator_state(otr_generator_t generator, uint64_t *seed, uint64_t *offset);
 
-// Sets the next output: the 128-bit output number `offset` in the sequence of `seed`.
+// Sets the next output: the 128-bit output number `offset` in the sequence of `seed`. In a capture, each
+// replay does so. OTR_ERR_CAPTURE for a state of another capture.
 otr_status_t *otr_generator_set_state(otr_generator_t generator, uint64_t seed, uint64_t offset);
 
 // Reserves the next `count` 128-bit outputs (four 32-bit numbers each). Returns the seed, and the

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, DType};
-use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
+use outrigger_device::sys::otr_scalar_t;
 use outrigger_tests::abi::{
     self, DEVICES, Scripted, add, alloc, begin, end, event, fails, held, instantiate, made, ok,
     outcome, replay, stream, text, with_add,
@@ -25,17 +25,6 @@ fn upload(stream: u64, to: u64, from: &[f32]) {
 
 fn download(stream: u64, from: u64, count: usize) -> Vec<f32> {
     abi::download(stream, from, count)
-}
-
-fn vector(address: u64, sizes: &[i64; 1]) -> otr_tensor_t {
-    const ONE: [i64; 1] = [1];
-    otr_tensor_t {
-        address,
-        dtype: DType::F32.0,
-        rank: 1,
-        sizes: sizes.as_ptr(),
-        strides: ONE.as_ptr(),
-    }
 }
 
 #[test]
@@ -484,68 +473,5 @@ fn an_update_takes_other_addresses_of_the_same_shape() {
         replay(exec, s);
         assert_eq!(download(s, x, 16), [32.0; 16]);
         assert_eq!(download(s, y, 16), [64.0; 16]);
-    }
-}
-
-#[test]
-#[serial]
-fn random_numbers_advance_with_every_replay_as_eager_ones() {
-    for device in *DEVICES {
-        let s = stream(device);
-        ok(unsafe { otr_stream_set_current(s) });
-        let generator: u64 = made(|out| unsafe { otr_generator_create(device, out) });
-        let x = alloc(device, 64, s);
-        let id = made(|out| unsafe { otr_operator_find(c"uniform".as_ptr(), out) });
-        let draw = || {
-            let (mut seed, mut offset) = (0, 0);
-            ok(unsafe { otr_generator_reserve(generator, 8, &mut seed, &mut offset) });
-            let sizes = [16];
-            let outputs = [vector(x, &sizes)];
-            let mut scalars: [otr_scalar_t; 4] = unsafe { std::mem::zeroed() };
-            for (scalar, value) in scalars.iter_mut().zip([0.0f64, 1.0]) {
-                scalar.dtype = DType::F64.0;
-                scalar.value.f64_ = value;
-            }
-            for (scalar, value) in scalars[2..].iter_mut().zip([seed, offset]) {
-                scalar.dtype = DType::I64.0;
-                scalar.value.i64_ = value as i64;
-            }
-            let call = otr_operator_call_t {
-                struct_size: size_of::<otr_operator_call_t>(),
-                next: null(),
-                name: null(),
-                inputs: null(),
-                outputs: outputs.as_ptr(),
-                scalars: scalars.as_ptr(),
-                input_count: 0,
-                output_count: 1,
-                scalar_count: 4,
-                flags: 0,
-            };
-            ok(unsafe { otr_operator_call(s, id, &call) });
-        };
-        ok(unsafe { otr_generator_seed(generator, 42) });
-        let eager: Vec<_> = (0..4)
-            .map(|_| {
-                draw();
-                download(s, x, 16)
-            })
-            .collect();
-        assert_ne!(eager[0], eager[1]);
-        begin(s);
-        draw();
-        draw();
-        let exec = instantiate(end(s), 0);
-        ok(unsafe { otr_generator_seed(generator, 42) });
-        for round in 0..2 {
-            replay(exec, s);
-            assert_eq!(
-                download(s, x, 16),
-                eager[2 * round + 1],
-                "device {device} round {round}"
-            );
-        }
-        let default = made(|out| unsafe { otr_stream_default(device, out) });
-        ok(unsafe { otr_stream_set_current(default) });
     }
 }

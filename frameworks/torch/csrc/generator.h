@@ -7,14 +7,15 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/GeneratorImpl.h>
 
+#include <memory>
+
 namespace outrigger {
 
 /// A generator of one device.
 class GeneratorImpl final : public c10::GeneratorImpl {
  public:
-  /// Takes a handle; `owned` says whether it is destroyed with this object.
+  /// Takes a handle; `owned` says whether it is destroyed with the last object that has it.
   GeneratorImpl(c10::Device device, otr_generator_t handle, bool owned);
-  ~GeneratorImpl() override;
 
   void set_current_seed(uint64_t seed) override;
   void set_offset(uint64_t offset) override;
@@ -23,18 +24,24 @@ class GeneratorImpl final : public c10::GeneratorImpl {
   uint64_t seed() override;
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  /// Takes the state of another generator, which both have from now on.
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& state) override;
+  /// Another generator with this one's state.
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
 
   /// The runtime's handle.
   otr_generator_t handle() const {
-    return handle_;
+    return *handle_;
   }
-
 
  private:
   GeneratorImpl* clone_impl() const override;
+  /// Refuses what has no answer for all replays.
+  void refuse_capture(const char* what) const;
 
-  otr_generator_t handle_;
-  bool owned_;
+  GeneratorImpl(c10::Device device, std::shared_ptr<const otr_generator_t> handle);
+
+  std::shared_ptr<const otr_generator_t> handle_;
 };
 
 /// Where a random operator's numbers start.

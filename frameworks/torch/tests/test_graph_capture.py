@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from support import sample, same
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 from torch_outrigger import graphs
 
 pytestmark = pytest.mark.of_driver
@@ -268,7 +269,6 @@ def test_copies_between_layouts_and_dtypes(device):
     same(target, value.t().double())
 
 
-# ---- random numbers ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("inside", [True, False])
 def test_weights_under_autocast_are_cast_by_every_replay(device, inside):
     net = torch.nn.Linear(4, 4, bias=False).to(device)
@@ -289,6 +289,7 @@ def test_weights_under_autocast_are_cast_by_every_replay(device, inside):
     same(y.float().detach(), torch.full((2, 4), 12.0))
 
 
+# ---- random numbers ---------------------------------------------------------------------------------
 
 
 def test_dropout_differs_between_replays_and_equals_eager(device):
@@ -317,6 +318,91 @@ def test_numbers_of_a_replay_are_taken_from_the_generator(device):
     assert torch.equal(torch.rand(100, device=device, generator=generator), expected[1]), "eager goes on behind it"
     graph.replay()
     assert torch.equal(x, expected[2])
+
+
+def repeated(x):
+    """Goes back to an earlier state."""
+    module = torch.get_device_module(x.device)
+    state = module.get_rng_state()
+    first = torch.rand_like(x)
+    module.set_rng_state(state)
+    second = torch.rand_like(x)
+    return first, second, torch.rand_like(x)
+
+
+def forked(x):
+    first = torch.rand_like(x)
+    with torch.random.fork_rng([x.device.index], device_type=x.device.type):
+        torch.manual_seed(99)
+        second = torch.rand_like(x)
+    return first, second, torch.rand_like(x)
+
+
+def seeded(x):
+    """Leaves the generator where it has put it."""
+    first = torch.rand_like(x)
+    torch.manual_seed(5)
+    return first, torch.rand_like(x)
+
+
+def cloned(x):
+    """Another generator begins where this one is."""
+    first = torch.rand_like(x)
+    other = torch.get_device_module(x.device).default_generators[x.device.index].clone_state()
+    return first, torch.rand(x.shape, device=x.device, generator=other), torch.rand_like(x)
+
+
+def shared(x):
+    """The default generator takes another one's state, and gives it back."""
+    generator = torch.get_device_module(x.device).default_generators[x.device.index]
+    own, other = generator.graphsafe_get_state(), generator.clone_state()
+    first = torch.rand_like(x)
+    generator.graphsafe_set_state(other)
+    second = torch.rand_like(x)
+    generator.graphsafe_set_state(own)
+    return first, second, torch.rand_like(x)
+
+
+def checkpointed(x):
+    leaf = x.detach().requires_grad_()
+    y = checkpoint(lambda x: F.dropout(x.sin(), 0.5), leaf, use_reentrant=False)
+    (gradient,) = torch.autograd.grad(y.sum(), leaf)
+    return y.detach(), gradient, torch.rand_like(x)
+
+
+@pytest.mark.parametrize("body", [repeated, forked, seeded, cloned, shared, checkpointed], ids=lambda body: body.__name__)
+def test_states_that_a_capture_sets_are_those_of_each_replay(device, module, body):
+    if device.type == "mtia" and body in (cloned, shared):
+        pytest.skip("torch.mtia has no default_generators")
+    x = torch.ones(50, device=device)
+    torch.manual_seed(9)
+    eager = [(*body(x), module.get_rng_state(device)) for _ in range(3)]
+    graph, results = capture(lambda: body(x))
+    torch.manual_seed(9)
+    for one in eager:
+        graph.replay()
+        for got, expected in zip((*results, module.get_rng_state(device)), one, strict=True):
+            assert torch.equal(got, expected)
+    if body is repeated:
+        assert torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
+
+
+def test_a_state_that_was_read_in_a_capture_is_refused_elsewhere(device, module):
+    _, state = capture(lambda: module.get_rng_state(device))
+    before = module.get_rng_state(device)
+    with pytest.raises(RuntimeError, match="read within a capture"):
+        module.set_rng_state(state, device)
+    with pytest.raises(RuntimeError, match="read within a capture"):
+        capture(lambda: module.set_rng_state(state, device))
+    assert torch.equal(module.get_rng_state(device), before)
+
+
+@pytest.mark.parametrize("ask", ["initial_seed", "seed"])
+def test_a_seed_is_not_known_in_a_capture(device, ask):
+    generator = torch.Generator(device)
+    with pytest.raises(RuntimeError, match="each replay has a state of its own"):
+        capture(lambda: getattr(generator, ask)())
+    getattr(generator, ask)()
 
 
 DRAWS = {

@@ -12,7 +12,8 @@ use outrigger_ops::{Call, OperatorId};
 use super::place::{CapturedMark, Refusal};
 use super::{Capture, LaneState, State, Stream, error};
 use crate::buffers::Resolver;
-use crate::data::{ConditionalKind, DestroyFn, Drawn, Generator, Store};
+use crate::data::{ConditionalKind, DestroyFn, Store};
+use crate::drawn::{Drawn, Generator, refuse_recorded_state, token};
 use crate::graph::{Graph, whole};
 use crate::kernel::DeviceCall;
 use crate::memory::{Device, PoolRef};
@@ -346,8 +347,9 @@ impl Stream {
         }
     }
 
-    /// Reserves random numbers in the stream's capture; `None` if the stream does not capture. Returns a token, which
-    /// replays replace by the seed, and an offset from where the numbers of a replay begin.
+    /// Reserves random numbers in the stream's capture; `None` if the stream does not capture. Returns the state before
+    /// them: a token, which replays replace by the seed, and an offset from where the numbers of a replay begin; or the
+    /// state that was set in the capture.
     #[cold]
     pub fn reserve(
         &self,
@@ -360,27 +362,49 @@ impl Stream {
         if capture.ended() {
             return None;
         }
-        let drawn = &mut state.store.drawn;
-        let place = match drawn.iter().position(|one| one.generator.id() == id) {
-            Some(place) => place,
-            None => {
-                drawn.push(Drawn {
-                    generator: generator()?,
-                    token: token(capture.id, drawn.len() as u64),
-                    count: 0,
-                });
-                drawn.len() - 1
-            }
-        };
-        let one = &mut drawn[place];
-        let relative = one.count;
-        one.count += count;
-        Some((one.token, relative))
+        let one = capture.generator(&mut state.store, id, generator)?;
+        let before = one.at;
+        one.at.1 = before.1.wrapping_add(count);
+        Some(before)
+    }
+
+    /// Sets a generator in the stream's capture, so that each replay sets it; `None` if the stream does not capture.
+    ///
+    /// # Errors
+    /// `CAPTURE` for a state that was read in another capture. The capture fails then.
+    #[cold]
+    pub fn set_generator(
+        &self,
+        id: u64,
+        generator: impl FnOnce() -> Option<Arc<dyn Generator>>,
+        (seed, offset): (u64, u64),
+    ) -> Option<Result<()>> {
+        let (capture, _) = self.slot.get()?;
+        let mut state = capture.state.lock();
+        if capture.ended() {
+            return None;
+        }
+        if state.store.generators.find(seed).is_none()
+            && let Err(error) = refuse_recorded_state(seed)
+        {
+            let error = error.on_stream(self.id());
+            state.failed.get_or_insert_with(|| error.clone());
+            return Some(Err(error));
+        }
+        capture.generator(&mut state.store, id, generator)?.at = (seed, offset);
+        Some(Ok(()))
     }
 }
 
-/// A number that is very unlikely to be a seed.
-fn token(capture: u64, index: u64) -> u64 {
-    let mixed = (capture << 8 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1
+impl Capture {
+    /// A generator of the capture.
+    fn generator<'a>(
+        &self,
+        store: &'a mut Store,
+        id: u64,
+        generator: impl FnOnce() -> Option<Arc<dyn Generator>>,
+    ) -> Option<&'a mut Drawn> {
+        let make = |index| Some(Drawn::new(generator()?, token(self.id, index)));
+        store.generators.get(id, make)
+    }
 }
