@@ -123,8 +123,11 @@ impl Timelines {
     /// Why the work of a stream is not known to be over, after all were waited for. Memory that it may use stays.
     pub(crate) fn wait(&self) -> Result<()> {
         let all = self.all();
-        all.iter()
-            .fold(Ok(()), |before, one| before.and(one.wait()))
+        let mut outcome = Ok(());
+        for one in &all {
+            outcome = outcome.and(one.wait());
+        }
+        outcome
     }
 }
 
@@ -136,6 +139,9 @@ pub(crate) fn find(id: u64) -> Option<Timeline> {
 /// Does what [`Timelines::wait`] does for all devices, because streams of one device may use memory of another.
 pub(crate) fn wait_for_all() -> Result<()> {
     let all = ALL.read().clone();
-    all.iter()
-        .fold(Ok(()), |before, one| before.and(one.wait()))
+    let mut outcome = Ok(());
+    for one in &all {
+        outcome = outcome.and(one.wait());
+    }
+    outcome
 }
