@@ -621,12 +621,16 @@ impl<L: Lane> Queue<L> {
         };
         let told = match self.tail(count) {
             Ok(None) => Ok(true),
-            Ok(Some(marker)) => self.is_reached(&marker),
+            Ok(Some(marker)) => self.is_reached(&marker).inspect(|is_reached| {
+                if *is_reached {
+                    self.has_finished(count);
+                }
+            }),
             Err(refusal) => is_over(Err(refusal)),
         };
         match told {
+            Ok(true) => {}
             Ok(false) => return Ok(Progress::NotReady),
-            Ok(true) => self.has_finished(count),
             Err(fault) => return Err(self.fail(fault, Label::NONE, 0).fault(self.id)),
         }
         match failure {
