@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from support import same
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -303,6 +304,34 @@ def test_random_numbers_are_those_of_eager_execution(device, module):
     for one, other in zip(got, expected, strict=True):
         assert torch.equal(one, other)
     assert torch.equal(torch.rand(3, device=device), state), "the generator went another way"
+
+
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_a_compiled_checkpoint_draws_the_same_numbers_twice(device, module, backend):
+    if device.type == "mtia" and backend == "aot_eager":
+        pytest.skip("torch.mtia has no default_generators, from which torch makes states beside Inductor")
+
+    def block(x):
+        return checkpoint(lambda x: F.dropout(x * 2, 0.5) * torch.rand(x.shape, device=x.device), x, use_reentrant=False)
+
+    def run(function):
+        """Two passes forward before the passes back, and the numbers that come next."""
+        torch.manual_seed(3)
+        inputs = [torch.ones(20, 8, device=device, requires_grad=True) for _ in range(2)]
+        results = [function(x) for x in inputs]
+        for one in results:
+            one.sum().backward()
+        return [one.detach() for one in results], [x.grad for x in inputs], torch.rand(3, device=device)
+
+    results, gradients, following = run(torch.compile(block, backend=backend))
+    # The block is linear, and its argument is one.
+    for one, other in zip(results, gradients, strict=True):
+        torch.testing.assert_close(one, other)
+    assert not torch.equal(*results)
+    if backend == "inductor":
+        eager, _, expected = run(block)
+        torch.testing.assert_close(results, eager)
+        assert torch.equal(following, expected)
 
 
 def test_streams_and_events_in_compiled_code(device):

@@ -25,7 +25,7 @@ def activate() -> None:
     outrigger, mtia = shim.activate(name)
     if vendor is not None:
         shim.default_drivers(vendor.specification())
-    from . import _distributed, _dlpack, _dynamo, _eager, _fake, _lifetime
+    from . import _distributed, _dlpack, _dynamo, _eager, _fake, _lifetime, _recomputed
     from .integrations import serve
 
     types = ((name,) if outrigger else ()) + (("mtia",) if mtia else ())
@@ -39,6 +39,7 @@ def activate() -> None:
     for each in types:
         _fake.register(each)
         _dynamo.register_compiler(each)
+        _recomputed.register(each)
     if outrigger:
         # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
         torch.utils.rename_privateuse1_backend(name)

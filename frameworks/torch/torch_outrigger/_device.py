@@ -197,6 +197,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _get_generator(device: torch.device) -> torch.Generator:
+    """A device's default generator, as torch's compiler asks for it."""
+    return _C.default_generator(device_index(device))
+
+
 def _default_generators() -> tuple[torch.Generator, ...]:
     """The default generator of each device. They are looked up each time, because drivers can add devices."""
     _lazy_init()
