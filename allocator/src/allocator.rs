@@ -223,7 +223,7 @@ impl<B: Backend> Allocator<B> {
         }
     }
 
-    /// Announces that `stream`, too, uses the memory at `address`. Once the memory is freed, it is
+    /// Announces that `stream`, too, uses the memory around `address`. Once the memory is freed, it is
     /// reused only after the work that `stream` had been given until then has finished. Memory under a
     /// [`hold`](Self::hold) may have been freed already; for it, the end of its last hold counts as the
     /// free.
@@ -232,9 +232,9 @@ impl<B: Backend> Allocator<B> {
     /// Says why there is nothing at this address.
     pub fn record_stream(&self, address: u64, stream: StreamId) -> Result<(), FreeError> {
         let mut arena = self.around(address)?;
-        arena.record(address, stream)?;
+        let base = arena.record(address, stream)?;
         if self.history.is_on() {
-            self.history.record_stream(address, stream);
+            self.history.record_stream(base, stream);
         }
         Ok(())
     }

@@ -40,15 +40,10 @@ impl Runtime {
         Ok(found)
     }
 
-    /// The one device in whose live allocations an address lies.
+    /// The one device in whose live allocations or imported memory an address lies.
     fn only_owner(&self, address: u64) -> Result<Option<&'static Device>> {
-        let live = |device: &Device| {
-            device
-                .allocator()
-                .lookup(address)
-                .filter(|block| !block.free)
-        };
-        Ok(self.only(address, live)?.map(|(device, _)| device))
+        let has = |device: &Device| device.has(address).then_some(());
+        Ok(self.only(address, has)?.map(|(device, ())| device))
     }
 
     /// Frees an allocation of any device, at any time. It is reused in stream order. Address 0 is ignored. A caller who
@@ -82,7 +77,7 @@ impl Runtime {
         ))
     }
 
-    /// Notes that work of `stream` uses the allocation at `address`: that of the stream's device, else that of another
+    /// Notes that work of `stream` uses the allocation around `address`: that of the stream's device, else that of another
     /// device; see [`Device::record_stream`].
     ///
     /// # Errors

@@ -299,11 +299,12 @@ impl Device {
         }
     }
 
-    /// Notes that work of another stream uses the allocation at `address`. After a free, the allocation is reused only
-    /// when the work that the stream was given by then has finished. Address 0 is ignored.
+    /// Notes that work of another stream uses the allocation around `address`. After a free, the allocation is reused only
+    /// when the work that the stream was given by then has finished. Address 0 is ignored, and so is imported memory, which
+    /// nobody frees here.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if the address is not that of an allocation; `INVALID_HANDLE`.
+    /// `INVALID_ARGUMENT` if the address is in no allocation; `INVALID_HANDLE`.
     pub fn record_stream(&self, address: u64, stream: u64) -> Result<()> {
         crate::stream::stream(stream)?;
         if address == 0 {
@@ -313,7 +314,16 @@ impl Device {
     }
 
     pub(crate) fn record(&self, address: u64, stream: u64) -> Result<(), FreeError> {
-        self.allocator().record_stream(address, StreamId(stream))
+        match self.allocator().record_stream(address, StreamId(stream)) {
+            Err(FreeError::Unknown { .. }) if self.imports().around(address).is_some() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Whether an address lies in a live allocation, or in imported memory.
+    pub(crate) fn has(&self, address: u64) -> bool {
+        let block = self.allocator().lookup(address);
+        block.is_some_and(|block| !block.free) || self.imports().around(address).is_some()
     }
 
     /// What is known of an address within an allocation.

@@ -198,10 +198,10 @@ impl HostMemory {
         self.0.free(address).map(drop).map_err(not_allocated)
     }
 
-    /// Notes that work of `stream` uses the memory at `pointer`, as a copy does.
+    /// Notes that work of `stream` uses the allocation around `pointer`, as a copy of a part does.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if the pointer was not allocated here; `INVALID_HANDLE` if the stream is not live.
+    /// `INVALID_ARGUMENT` if the pointer is in no allocation of this memory; `INVALID_HANDLE` if the stream is not live.
     pub fn record_stream(&self, pointer: *mut c_void, stream: u64) -> Result<()> {
         stream::stream(stream)?;
         let address = pointer as u64;

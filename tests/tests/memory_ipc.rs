@@ -115,6 +115,12 @@ fn the_other_process() {
         &["overruns the imported allocation"],
     );
     a_refused_node_leaves_nothing_in_its_graph(device, stream, address);
+    // A stream may be recorded on it, and it cannot be passed on.
+    let other = self::stream(device);
+    ok(unsafe { otr_memory_record_stream(address + 9, other) });
+    ok(unsafe { otr_memory_record_stream_on(device, address, other) });
+    let (code, message) = export(address).expect_err("imported");
+    assert_eq!(code, Code::UNSUPPORTED, "{message}");
     fails(
         unsafe { otr_memory_free(address) },
         Code::INVALID_ARGUMENT,

@@ -5,7 +5,7 @@
 //! are behind all work that was announced until then. A block with notes must never be free.
 
 use super::{Arena, Next};
-use crate::block::{NONE, State};
+use crate::block::State;
 use crate::{FreeError, StreamId};
 
 /// What is noted of a block beside its record.
@@ -16,21 +16,23 @@ pub(super) struct Note {
 }
 
 impl Arena {
-    /// Notes that a stream uses a block that was allocated for another stream.
-    pub(crate) fn record(&mut self, address: u64, stream: StreamId) -> Result<(), FreeError> {
-        let id = self.index.get(&self.blocks, address);
-        if id == NONE || !self.is_kept(id) {
+    /// Notes that a stream uses the block around an address, which was allocated for another stream; returns where it
+    /// starts.
+    pub(crate) fn record(&mut self, address: u64, stream: StreamId) -> Result<u64, FreeError> {
+        let id = self.around(address).ok_or(FreeError::Unknown { address })?;
+        if !self.is_kept(id) {
             return Err(self.why_not_in_use(address));
         }
+        let base = self.blocks[id].address;
         if self.owner.is_none_or(|owner| owner.stream == stream) {
-            return Ok(());
+            return Ok(base);
         }
         self.blocks[id].noted = true;
         let streams = &mut self.notes.entry(id).or_default().streams;
         if !streams.contains(&stream) {
             streams.push(stream);
         }
-        Ok(())
+        Ok(base)
     }
 
     /// Keeps the block around an address, whoever frees it; returns where it starts.

@@ -418,7 +418,9 @@ impl Model {
         let block = self.block(at);
         let bytes = block.address..block.address + block.size;
         if stream != block.stream && block.recorded.insert(stream) {
-            self.allocator.record_stream(bytes.start, stream).unwrap();
+            // Any address within the block stands for it.
+            let address = bytes.start + block.size / 2;
+            self.allocator.record_stream(address, stream).unwrap();
         }
         self.sim.0.lock().submit(stream, bytes);
     }

@@ -143,6 +143,7 @@ def work(first, to_child, to_parent):
     to_parent.put("first")
     got = to_child.get()
     assert type(got) is torch.nn.Parameter and got.requires_grad and got.device == torch.device(DEVICE)
+    got.detach()[1].record_stream(torch.Stream(DEVICE))
     with torch.no_grad():
         got[1] += 40
     torch.accelerator.synchronize()

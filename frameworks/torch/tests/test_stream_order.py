@@ -79,6 +79,22 @@ def test_device_to_pinned_waits_its_turn(device, module, hold):
     assert torch.equal(target, torch.full((SIZE,), 8.0))
 
 
+def test_parts_of_pinned_memory_are_copied_in_stream_order(device, module, hold):
+    slab = host_tensor(1, pinned=True).view(64, -1)
+    part = slab.size(1)
+    target = torch.zeros(part, device=device)
+    module.synchronize(device)
+    stream = module.current_stream(device)
+    with hold():
+        target.copy_(slab[5], non_blocking=True)
+        slab[9].copy_(target * 3, non_blocking=True)
+        slab[5].fill_(2)  # the copy must see this
+        assert slab[9].eq(1).all() and not stream.query()
+    stream.synchronize()
+    same(target, torch.full((part,), 2.0))
+    assert slab[9].eq(6).all() and slab[8].eq(1).all() and slab[10].eq(1).all()
+
+
 def test_device_to_device_waits_its_turn(device, module, hold):
     source = torch.zeros(SIZE, device=device)
     module.synchronize(device)

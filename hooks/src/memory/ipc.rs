@@ -101,13 +101,14 @@ impl Device {
     /// writes them has finished.
     ///
     /// # Errors
-    /// `NOT_FOUND` if the address is in no live allocation; `UNSUPPORTED` if the driver shares no memory.
+    /// `NOT_FOUND` if the address is in no live allocation; `UNSUPPORTED` if the driver shares no memory, and for memory that
+    /// was imported.
     pub fn export_memory(&self, address: u64) -> Result<String> {
         let ipc = self.driver().ipc().ok_or_else(|| self.shares_nothing())?;
         let (block, backing) = self
             .allocator()
             .backing(address)
-            .ok_or_else(|| nowhere(address))?;
+            .ok_or_else(|| self.not_exported(address))?;
         let (start, handles) = match backing {
             Backing::Segment { address } => (address, Err(ipc.memory_export(address)?)),
             Backing::Pieces { address, pieces } => {
@@ -264,6 +265,19 @@ impl Device {
             }
         };
         Ok(closed?)
+    }
+
+    #[cold]
+    fn not_exported(&self, address: u64) -> Error {
+        if self.imports().around(address).is_none() {
+            return nowhere(address);
+        }
+        Error::new(
+            Code::UNSUPPORTED,
+            format!(
+                "the memory at {address:#x} was imported: only the process that allocated it exports it"
+            ),
+        )
     }
 
     #[cold]
