@@ -127,11 +127,9 @@ impl outrigger_graph::Generator for Drawn {
 }
 
 impl Device {
-    /// Makes the default generator of a device that is being opened.
-    pub(crate) fn begin_generators(&'static self) -> Result<()> {
-        let generator = self.create_generator()?;
+    /// Takes the default generator of a device that is being opened.
+    pub(crate) fn begin_generators(&self, generator: Ref<Generator>) {
         DEFAULTS[self.index() as usize].get_or_init(|| generator);
-        Ok(())
     }
 
     /// Makes a generator for the device.
@@ -168,7 +166,8 @@ pub fn generator(id: u64) -> Result<Ref<Generator>> {
 /// `INVALID_HANDLE` if the id is not of a live generator; `INVALID_ARGUMENT` for the default generator of a device,
 /// which the runtime owns.
 pub fn destroy_generator(id: u64) -> Result<()> {
-    if TABLE.get(id)?.device.default_generator().id == id {
+    let default = DEFAULTS[TABLE.get(id)?.device.index() as usize].get();
+    if default.is_some_and(|default| default.id == id) {
         return Err(Error::new(
             Code::INVALID_ARGUMENT,
             "the default generator of a device belongs to the runtime and is not destroyed",

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use outrigger_allocator::Config;
-use outrigger_device::{Code, LoadReport, Outcome};
+use outrigger_device::{Candidate, Code, Driver, LoadReport, Outcome};
 use outrigger_device_ops::with_kernels;
 #[cfg(feature = "layers")]
 use outrigger_layers::Stack;
@@ -14,7 +14,8 @@ use outrigger_locks::{Mutex, Rank};
 use outrigger_ops::OperatorId;
 
 use crate::current::{MAX_DEVICES, choose_device, choose_stream, chosen_stream};
-use crate::memory::trim::start_trimming;
+use crate::generator::destroy_generator;
+use crate::memory::trim::trimmer;
 #[cfg(not(feature = "layers"))]
 use crate::no_layers::Stack;
 use crate::places::{FallbackPolicy, NanGuard, set_fallback_policy, set_nan_guard};
@@ -147,66 +148,101 @@ impl Runtime {
     /// present ones. Returns the number of devices that were added.
     ///
     /// # Errors
-    /// `LOAD` with the reason for each driver that was refused. The devices of the other drivers were added.
+    /// `LOAD` with the reason for each driver or device that was refused. The other devices were added.
     pub fn load(&self, specs: &str) -> Result<u32> {
         let _loading = self.loading.lock();
         let (drivers, news) = outrigger_device::load(specs, &self.search_path);
-        let mut refusals: Vec<_> = news
-            .candidates
+        let before = self.device_count();
+        let mut drivers = drivers.into_iter();
+        let mut candidates = Vec::new();
+        for mut candidate in news.candidates {
+            if let Outcome::Taken { devices, .. } = &mut candidate.outcome
+                && let Some(driver) = drivers.next()
+            {
+                let refused = self.add_driver(driver, devices);
+                let is_used = !devices.is_empty();
+                let refused = refused.into_iter().map(|(code, reason)| Candidate {
+                    outcome: Outcome::Refused { code, reason },
+                    ..candidate.clone()
+                });
+                candidates.extend(refused);
+                if is_used {
+                    candidates.push(candidate);
+                }
+            } else {
+                candidates.push(candidate);
+            }
+        }
+        let refusals: Vec<_> = candidates
             .iter()
             .filter(|candidate| matches!(candidate.outcome, Outcome::Refused { .. }))
             .map(ToString::to_string)
             .collect();
-        self.report.lock().candidates.extend(news.candidates);
-        let mut added = 0;
-        for driver in drivers {
-            let name = driver.name().to_owned();
-            // Below the layers, so that these see operators of kernels as they see a driver's own.
-            let driver = match with_kernels(driver) {
-                Ok(driver) => driver,
-                Err(error) => {
-                    refusals.push(format!("the kernels of the driver {name}: {error}"));
-                    continue;
-                }
-            };
-            let driver = match self.layers.apply(driver) {
-                Ok(driver) => driver,
-                Err(error) => {
-                    refusals.push(format!("the layers of the driver {name}: {error}"));
-                    continue;
-                }
-            };
-            let mut seen = true;
-            for ordinal in 0..driver.device_count() {
-                let index = self.count.load(Ordering::Acquire);
-                let Some(slot) = self.devices.get(index as usize) else {
-                    return Err(Error::new(
-                        Code::LOAD,
-                        format!("a process has at most {MAX_DEVICES} devices"),
-                    ));
-                };
-                let device = Device::open(index, &driver, ordinal, &self.config)?;
-                device.keep_whole(&self.whole);
-                device.begin_streams()?;
-                device.begin_generators()?;
-                if let Some(after) = self.config.trim_after() {
-                    start_trimming(device, after)?;
-                }
-                if seen && !device.properties().host_visible() {
-                    seen = false;
-                    self.unseen.fetch_add(1, Ordering::Relaxed);
-                }
-                slot.get_or_init(|| device);
-                self.count.store(index + 1, Ordering::Release);
-                added += 1;
-            }
-        }
+        self.report.lock().candidates.extend(candidates);
         if refusals.is_empty() {
-            return Ok(added);
+            return Ok(self.device_count() - before);
         }
         let refusals = refusals.join("\n");
         tracing::warn!(target: "outrigger::load", "{refusals}");
         Err(Error::new(Code::LOAD, refusals))
+    }
+
+    /// Adds the devices of a driver. Leaves in `names` those of the devices that were added; says why the others were not.
+    fn add_driver(&self, driver: Driver, names: &mut Vec<String>) -> Vec<(Code, String)> {
+        names.clear();
+        // Below the layers, so that these see operators of kernels as they see a driver's own.
+        let driver = match with_kernels(driver) {
+            Ok(driver) => driver,
+            Err(error) => return vec![(error.code(), format!("its kernels: {error}"))],
+        };
+        let driver = match self.layers.apply(driver) {
+            Ok(driver) => driver,
+            Err(error) => return vec![(error.code(), format!("its layers: {error}"))],
+        };
+        let mut refused = Vec::new();
+        for ordinal in 0..driver.device_count() {
+            match self.add_device(&driver, ordinal) {
+                Ok(device) => names.push(device.properties().name.clone()),
+                Err(error) => {
+                    refused.push((error.code(), format!("its device {ordinal}: {error}")))
+                }
+            }
+        }
+        refused
+    }
+
+    /// Opens a device of a driver under the next number. All that can fail comes before anything is kept by that number,
+    /// which the next device gets if this one cannot be opened.
+    fn add_device(&self, driver: &Driver, ordinal: u32) -> Result<&'static Device> {
+        let index = self.device_count();
+        let Some(slot) = self.devices.get(index as usize) else {
+            let text = format!("a process has at most {MAX_DEVICES} devices");
+            return Err(Error::new(Code::LOAD, text));
+        };
+        let trimmer = self.config.trim_after().map(trimmer).transpose()?;
+        let device = Device::open(index, driver, ordinal, &self.config)?;
+        device.keep_whole(&self.whole);
+        let generator = device.create_generator()?;
+        if let Err(error) = device.begin_streams() {
+            destroy_generator(generator.id())?;
+            return Err(error);
+        }
+        device.begin_generators(generator);
+        if let Some(trimmer) = trimmer {
+            // The send cannot fail, because the thread never ends.
+            let _ = trimmer.send(device);
+        }
+        let unseen = |device: &Device| !device.properties().host_visible();
+        if unseen(device)
+            && !self
+                .devices()
+                .any(|one| unseen(one) && one.driver().same_as(driver))
+        {
+            self.unseen.fetch_add(1, Ordering::Relaxed);
+        }
+        slot.get_or_init(|| device);
+        self.count.store(index + 1, Ordering::Release);
+        Ok(device)
     }
 
     /// The drivers that were tried so far, and why each was taken or refused.
@@ -338,7 +374,6 @@ impl std::fmt::Debug for Runtime {
     }
 }
 
-/// The value of a variable of the environment. An empty value counts as unset.
 /// The operators of a list with commas.
 fn whole(names: &str) -> Result<Vec<OperatorId>> {
     let names = names
@@ -357,6 +392,7 @@ fn whole(names: &str) -> Result<Vec<OperatorId>> {
     names.map(find).collect()
 }
 
+/// The value of a variable of the environment. An empty value counts as unset.
 fn variable(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) if value.is_empty() => Ok(None),

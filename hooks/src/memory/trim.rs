@@ -12,31 +12,25 @@ use outrigger_device::Code;
 
 use crate::{Device, Error, Result};
 
-/// Makes the thread watch a device. The first call starts the thread.
+/// Gives the thread, which watches the devices that it is sent. The first call starts it.
 ///
 /// # Errors
 /// `OUT_OF_HOST_MEMORY` if the thread cannot be started.
-pub(crate) fn start_trimming(device: &'static Device, after: Duration) -> Result<()> {
+pub(crate) fn trimmer(after: Duration) -> Result<&'static Sender<&'static Device>> {
     static DEVICES: OnceLock<Sender<&'static Device>> = OnceLock::new();
-    let devices = match DEVICES.get() {
-        Some(devices) => devices,
-        None => {
-            let (sender, receiver) = channel();
-            let thread = thread::Builder::new().name("outrigger-trim".to_owned());
-            // The thread runs until the process ends, as devices live.
-            let made = thread.spawn(move || trim(after / IdleWatch::LOOKS, &receiver));
-            made.map_err(|error| {
-                let text = format!(
-                    "the thread for trim_after_ms in OUTRIGGER_ALLOC cannot be started: {error}"
-                );
-                Error::new(Code::OUT_OF_HOST_MEMORY, text)
-            })?;
-            DEVICES.get_or_init(|| sender)
-        }
-    };
-    // The send cannot fail, because the thread never ends.
-    let _ = devices.send(device);
-    Ok(())
+    if let Some(devices) = DEVICES.get() {
+        return Ok(devices);
+    }
+    let (sender, receiver) = channel();
+    let thread = thread::Builder::new().name("outrigger-trim".to_owned());
+    // The thread runs until the process ends, as devices live.
+    let made = thread.spawn(move || trim(after / IdleWatch::LOOKS, &receiver));
+    made.map_err(|error| {
+        let text =
+            format!("the thread for trim_after_ms in OUTRIGGER_ALLOC cannot be started: {error}");
+        Error::new(Code::OUT_OF_HOST_MEMORY, text)
+    })?;
+    Ok(DEVICES.get_or_init(|| sender))
 }
 
 fn trim(every: Duration, devices: &Receiver<&'static Device>) {
