@@ -176,9 +176,15 @@ impl Stream {
     /// What the driver reports. A failure that the event carries fails the stream, not this call.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         if self.wait_event_on_device(event)? {
-            Ok(())
-        } else {
-            event.synchronize()
+            return Ok(());
+        }
+        const REFUSALS: [Code; 3] = [Code::CAPTURE, Code::WOULD_DEADLOCK, Code::FORKED];
+        match event.synchronize() {
+            Err(error) if !REFUSALS.contains(&error.code()) => {
+                let code = error.code();
+                self.host_call_now(move |upstream| upstream.and(Err(code)))
+            }
+            outcome => outcome,
         }
     }
 

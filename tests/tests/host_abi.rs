@@ -217,6 +217,35 @@ fn events_order_streams_of_one_and_of_two_drivers() {
 }
 
 #[test]
+fn a_failed_event_fails_the_stream_that_waits_and_not_the_call() {
+    unsafe extern "C" fn see(user: *mut c_void, upstream: i32) -> i32 {
+        let seen = unsafe { &*user.cast::<AtomicU32>() };
+        seen.store(upstream as u32, Ordering::Release);
+        upstream
+    }
+    let _ = *DEVICES;
+    // Two devices of one driver, and devices of two.
+    for (first, second) in [(0, 1), (0, 2), (2, 4), (4, 0)] {
+        let (a, b) = (stream(first), stream(second));
+        let point = event(first);
+        let seen = AtomicU32::new(0);
+        ok(unsafe { otr_host_call(a, Some(fail), null_mut()) });
+        ok(unsafe { otr_event_record(point, a) });
+        ok(unsafe { otr_stream_wait_event(b, point) });
+        ok(unsafe { otr_host_call(b, Some(see), (&raw const seen).cast_mut().cast()) });
+        fails(unsafe { otr_stream_synchronize(b) }, Code::EXECUTION, &[]);
+        assert_eq!(seen.load(Ordering::Acquire), Code::EXECUTION.0 as u32);
+        // The failure was reported: the stream works again.
+        ok(unsafe { otr_stream_synchronize(b) });
+        fails(unsafe { otr_stream_synchronize(a) }, Code::EXECUTION, &[]);
+        for stream in [a, b] {
+            ok(unsafe { otr_stream_destroy(stream) });
+        }
+        ok(unsafe { otr_event_destroy(point) });
+    }
+}
+
+#[test]
 fn a_failure_is_reported_with_its_stream_and_then_the_stream_works_again() {
     for &device in &*DEVICES {
         let stream = stream(device);
