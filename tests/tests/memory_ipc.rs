@@ -226,7 +226,12 @@ fn what_cannot_be_shared_is_told() {
     let (code, message) = import(c_driver, &exported).expect_err("another driver");
     assert_eq!(code, Code::INVALID_HANDLE);
     assert!(message.contains("cannot be memory of device"), "{message}");
-    for damaged in ["", "nonsense", &exported[..exported.len() - 2]] {
+    let words: Vec<_> = exported.split(' ').collect();
+    let larger = exported.replace(
+        &format!(" {} ", words[2]),
+        &format!(" {} ", words[2].parse::<u64>().expect("the size") << 20),
+    );
+    for damaged in ["", "nonsense", &exported[..exported.len() - 2], &larger] {
         let (code, message) = import(unified, damaged).expect_err("damaged");
         assert_eq!(code, Code::INVALID_HANDLE, "{message}");
         assert!(message.contains("unchanged"), "{message}");

@@ -2,7 +2,8 @@
 //! memory of its own.
 //!
 //! The exporter owns the memory, keeps it until all importers have closed it, and the processes order their work (R43,
-//! R44). A text is not trusted: one of another driver, or a damaged one, is an error.
+//! R44). A text of another driver is an error, and so is a text that was changed on its way: the driver does not say how
+//! many bytes a handle stands for, so a checksum keeps sizes, offset and handles together.
 
 use std::fmt::Write as _;
 
@@ -49,10 +50,17 @@ impl Exported {
                 .for_each(|(bytes, handle)| add(*bytes, handle)),
             Err(allocation) => add(0, allocation),
         }
+        let sum = checksum(&text);
+        // Writing to a string cannot fail.
+        let _ = write!(text, " {sum:016x}");
         text
     }
 
     fn parse(text: &str) -> Option<Self> {
+        let (text, sum) = text.rsplit_once(' ')?;
+        if sum != format!("{:016x}", checksum(text)) {
+            return None;
+        }
         let mut words = text.split(' ');
         if words.next()? != MAGIC {
             return None;
@@ -72,7 +80,8 @@ impl Exported {
             [(0, allocation)] => Err(allocation),
             _ => Ok(pieces),
         };
-        let fits = handles.is_err() || size.checked_add(offset)? <= all;
+        let end = size.checked_add(offset)?;
+        let fits = handles.is_err() || end <= all;
         (size > 0 && fits).then_some(Self {
             driver,
             size,
@@ -80,6 +89,12 @@ impl Exported {
             handles,
         })
     }
+}
+
+/// A hash that finds changes by accident (FNV-1a, 64 bits).
+fn checksum(text: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 fn parse_handle(digits: &str) -> Option<IpcHandle> {
@@ -333,19 +348,31 @@ mod tests {
         };
         let whole = allocation.to_text();
         assert_eq!(Exported::parse(&whole), Some(allocation));
+        // Each digit and each letter counts.
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            let other = if &whole[at..=at] == "1" { "2" } else { "1" };
+            changed.replace_range(at..=at, other);
+            assert_eq!(Exported::parse(&changed), None, "{changed}");
+        }
+        for damaged in ["", "otr-memory-1", &text[1..], &text[..text.len() - 1]] {
+            assert_eq!(Exported::parse(damaged), None, "{damaged}");
+        }
+        // What does not fit together is refused with the right checksum too.
+        let body = text.rsplit_once(' ').unwrap().0;
+        let signed = |body: &str| format!("{body} {:016x}", checksum(body));
+        assert_eq!(signed(body), text);
         for damaged in [
             "",
             "otr-memory-1",
             "otr-memory-1 acme 700 300",
-            &text[1..],
-            &text[..text.len() - 1],
-            &text.replace(" 700 ", " 701 "),
-            &text.replace(" 700 ", " 0 "),
-            &text.replace("600:", "18446744073709551615:"),
-            &text.replace("ff5a", "fg5a"),
-            &text.replace(" 300 ", " -1 "),
+            &body.replace(" 700 ", " 701 "),
+            &body.replace(" 700 ", " 0 "),
+            &body.replace("600:", "18446744073709551615:"),
+            &body.replace("ff5a", "fg5a"),
+            &body.replace(" 300 ", " -1 "),
         ] {
-            assert_eq!(Exported::parse(damaged), None, "{damaged}");
+            assert_eq!(Exported::parse(&signed(damaged)), None, "{damaged}");
         }
     }
 }
