@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
-use outrigger_hooks::{Code, Error, Result};
+use outrigger_hooks::{Code, Error, Result, refuse_fork};
 
 use crate::otr_status_t;
 
@@ -28,10 +28,10 @@ macro_rules! api {
     )*};
 }
 
-/// Runs a call, and turns its failure, or its panic, into a status.
+/// Runs a call, unless this is a forked child (H17), and turns its failure, or its panic, into a status.
 #[inline]
 pub(crate) fn guard(call: impl FnOnce() -> Result<()>) -> *mut otr_status_t {
-    match catch_unwind(AssertUnwindSafe(call)) {
+    match catch_unwind(AssertUnwindSafe(|| refuse_fork().and_then(|()| call()))) {
         Ok(Ok(())) => std::ptr::null_mut(),
         Ok(Err(error)) => otr_status_t::boxed(&error),
         Err(panic) => panicked(panic),

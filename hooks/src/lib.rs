@@ -77,7 +77,8 @@ pub use registrations::{
 };
 pub use runtime::{
     Runtime, create_event, create_generator, create_graph, create_pool, create_stream,
-    current_stream, runtime, set_current_device, set_current_stream, set_default_drivers,
+    current_stream, refuse_fork, runtime, set_current_device, set_current_stream,
+    set_default_drivers,
 };
 pub use store::{keep, kept};
 pub use stream::{Stream, destroy_stream, stream};

@@ -87,15 +87,26 @@ fn default_drivers() -> String {
 #[inline]
 pub fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<Result<Runtime, (Code, String)>> = OnceLock::new();
-    if outrigger_device::forked() {
-        return Err(forked());
-    }
+    refuse_fork()?;
     match RUNTIME.get_or_init(|| {
         Runtime::from_environment().map_err(|error| (error.code(), error.message().to_owned()))
     }) {
         Ok(runtime) => Ok(runtime),
         Err((code, message)) => Err(Error::new(*code, message.clone())),
     }
+}
+
+/// Refuses a call in a child of the process that loaded the drivers. A lock that another thread of the parent held at the
+/// fork is held in the child for ever, so whoever takes any asks first.
+///
+/// # Errors
+/// `FORKED` in such a child.
+#[inline]
+pub fn refuse_fork() -> Result<()> {
+    if outrigger_device::forked() {
+        return Err(forked());
+    }
+    Ok(())
 }
 
 #[cold]

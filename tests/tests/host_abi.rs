@@ -15,7 +15,7 @@ use std::time::Duration;
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, CopyKind, DType};
 use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
-use outrigger_tests::abi::hold_back;
+use outrigger_tests::abi::{hold_back, made};
 
 /// A device of each driver under test. All live in one runtime.
 static DEVICES: LazyLock<[u32; 3]> = LazyLock::new(|| {
@@ -707,16 +707,64 @@ fn threads_have_their_own_current_device_and_stream() {
     assert_eq!(current, mine);
 }
 
+/// Calls of every kind: with a device, with a handle, with neither, and those that destroy.
+fn calls_of_a_child(
+    stream: u64,
+    point: u64,
+    generator: u64,
+    address: u64,
+) -> Vec<*mut otr_status_t> {
+    let (mut number, mut handle, mut text) = (0, 0, null_mut());
+    let one = [1_u8];
+    unsafe {
+        vec![
+            otr_device_count(&mut number),
+            otr_device_current(&mut number),
+            otr_stream_device(stream, &mut number),
+            otr_stream_query(stream, &mut number),
+            otr_stream_synchronize(stream),
+            otr_stream_set_current(stream),
+            otr_stream_wait_event(stream, point),
+            otr_event_query(point, &mut number),
+            otr_event_record(point, stream),
+            otr_fill(stream, address, 0, one.as_ptr().cast(), 1),
+            otr_host_call(stream, Some(fail), null_mut()),
+            otr_memory_alloc(0, 0, stream, &mut handle),
+            otr_memory_free(0),
+            otr_memory_free(address),
+            otr_memory_label_push(c"child".as_ptr()),
+            otr_memory_set_process_limit(1 << 30),
+            otr_host_is_pinned(one.as_ptr().cast(), &mut number),
+            otr_host_free(null_mut()),
+            otr_generator_seed(generator, 1),
+            otr_generator_destroy(generator),
+            otr_capture_begin(stream, OTR_CAPTURE_RELAXED, 0),
+            otr_fallback_report(&mut text),
+            otr_runtime_init(),
+            otr_event_destroy(point),
+            otr_stream_destroy(stream),
+        ]
+    }
+}
+
 #[test]
 fn a_forked_child_is_told_so() {
     let _ = *DEVICES;
+    let (stream, point) = (stream(0), event(0));
+    ok(unsafe { otr_event_record(point, stream) });
+    let generator = made(|out| unsafe { otr_generator_create(0, out) });
+    let address = alloc(0, 64, stream);
+    ok(unsafe { otr_stream_synchronize(stream) });
     // SAFETY: the child only makes calls that must not touch locks, and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let mut count = 0;
-        let status = unsafe { otr_device_count(&mut count) };
-        let code = unsafe { otr_status_code(status) };
-        unsafe { libc::_exit(if code == Code::FORKED.0 { 0 } else { 1 }) };
+        // The number of the first call that answers something else, from 1.
+        let statuses = calls_of_a_child(stream, point, generator, address);
+        let mut codes = statuses
+            .into_iter()
+            .map(|one| unsafe { otr_status_code(one) });
+        let wrong = codes.position(|code| code != Code::FORKED.0);
+        unsafe { libc::_exit(wrong.map_or(0, |at| at as i32 + 1)) };
     }
     let mut status = 0;
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
@@ -724,4 +772,9 @@ fn a_forked_child_is_told_so() {
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
         "status {status:#x}"
     );
+    // The parent goes on with all of it.
+    ok(unsafe { otr_memory_free(address) });
+    ok(unsafe { otr_generator_destroy(generator) });
+    ok(unsafe { otr_event_destroy(point) });
+    ok(unsafe { otr_stream_destroy(stream) });
 }
