@@ -33,6 +33,7 @@ mod memory;
 mod modules;
 #[cfg(not(feature = "layers"))]
 mod no_layers;
+mod numbers;
 mod observer;
 mod operators;
 mod peer;

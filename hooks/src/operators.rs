@@ -10,7 +10,7 @@ use outrigger_ops::guard::{self, Guard};
 use outrigger_ops::{Call, Composition, OperatorId, Part, Prepared, refused};
 
 use crate::places::{NanGuard, Place, count, count_timed, is_timing, is_watched, nan_guard};
-use crate::{Result, Stream, registrations};
+use crate::{Result, Stream, numbers, registrations};
 
 impl Stream {
     /// Runs an operator in stream order, on operands in this device's memory. Returns without waiting. Functions that a
@@ -25,6 +25,8 @@ impl Stream {
     /// operator elsewhere. `INVALID_ARGUMENT` if the operands do not fit the operator.
     #[inline]
     pub unsafe fn call(&self, operator: OperatorId, call: &Call<'_>) -> Result<()> {
+        numbers::check(operator, call)
+            .map_err(|error| self.not_recorded(error.on_stream(self.id())))?;
         if registrations::any() {
             // SAFETY: this function's contract.
             return unsafe { self.call_registered(operator, call) };

@@ -51,6 +51,74 @@ fn with_operands<R>(
     call(id, &body)
 }
 
+/// Fills four elements of a dtype with a number of i64 (for I64) or f64.
+fn fill(stream: u64, address: u64, dtype: DType, number: (DType, i64)) -> *mut otr_status_t {
+    let id = made(|out| unsafe { otr_operator_find(c"fill".as_ptr(), out) });
+    let (sizes, strides) = ([4], [1]);
+    let output = otr_tensor_t {
+        address,
+        dtype: dtype.0,
+        rank: 1,
+        sizes: sizes.as_ptr(),
+        strides: strides.as_ptr(),
+    };
+    let number = scalar(number.0, number.1);
+    let body = otr_operator_call_t {
+        struct_size: size_of::<otr_operator_call_t>(),
+        next: null(),
+        name: null(),
+        inputs: null(),
+        outputs: &output,
+        scalars: &number,
+        input_count: 0,
+        output_count: 1,
+        scalar_count: 1,
+        flags: 0,
+    };
+    unsafe { otr_operator_call(stream, id, &body) }
+}
+
+#[test]
+#[serial]
+fn a_number_that_the_dtype_cannot_hold_is_refused_and_changes_nothing() {
+    for &device in &*DEVICES {
+        let stream = stream(device);
+        let address = alloc(device, 64, stream);
+        upload(stream, address, &[7_u8; 16]);
+        for (dtype, number) in [
+            (DType::U8, (DType::I64, 300)),
+            (DType::I8, (DType::F64, -129)),
+            (DType::I32, (DType::I64, 1 << 40)),
+            (DType::F16, (DType::F64, 70_000)),
+        ] {
+            fails(
+                fill(stream, address, dtype, number),
+                Code::INVALID_ARGUMENT,
+                &["fill", "without overflow", &number.1.to_string()],
+            );
+        }
+        assert_eq!(download::<u8>(stream, address, 16), [7; 16]);
+        // Negative numbers wrap in unsigned types, as in PyTorch.
+        ok(fill(stream, address, DType::U8, (DType::I64, -1)));
+        assert_eq!(download::<u8>(stream, address, 5), [255, 255, 255, 255, 7]);
+        // A capture that lacks the call says so at its end.
+        begin(stream);
+        fails(
+            fill(stream, address, DType::U8, (DType::I64, 300)),
+            Code::INVALID_ARGUMENT,
+            &["without overflow"],
+        );
+        let mut graph = 0;
+        fails(
+            unsafe { otr_capture_end(stream, &mut graph) },
+            Code::INVALID_ARGUMENT,
+            &["without overflow"],
+        );
+        ok(unsafe { otr_memory_free(address) });
+        ok(unsafe { otr_stream_destroy(stream) });
+    }
+}
+
 #[test]
 fn operands_that_no_memory_could_hold_are_refused() {
     let huge = 1 << 32;
