@@ -1401,11 +1401,15 @@ otr_status_t *otr_generator_seed(otr_generator_t generator, uint64_t seed);
 
 // The seed, and the offset of the next output (in 128-bit outputs). On a thread whose current stream
 // captures they stand for the state of a replay at this place: to be set in the same capture.
-otr_status_t *otr_generator_state(otr_generator_t generator, uint64_t *seed, uint64_t *offset);
+otr_status_t *otr_generator_state(otr_generator_t generator,
+                                  uint64_t *seed,
+                                  uint64_t *offset);
 
 // Sets the next output: the 128-bit output number `offset` in the sequence of `seed`. In a capture, each
 // replay does so. OTR_ERR_CAPTURE for a state of another capture.
-otr_status_t *otr_generator_set_state(otr_generator_t generator, uint64_t seed, uint64_t offset);
+otr_status_t *otr_generator_set_state(otr_generator_t generator,
+                                      uint64_t seed,
+                                      uint64_t offset);
 
 // Reserves the next `count` 128-bit outputs (four 32-bit numbers each). Returns the seed, and the
 // offset at which they start.
@@ -1684,7 +1688,8 @@ otr_status_t *otr_memory_import(uint32_t device,
 // Gives imported memory back, by the address of otr_memory_import. Waits for all work of all
 // devices, whose failures stay with its streams. Where that is not known to be over, the call fails,
 // and the memory is still there.
-otr_status_t *otr_memory_close(uint32_t device, uint64_t address);
+otr_status_t *otr_memory_close(uint32_t device,
+                               uint64_t address);
 
 // Gives all idle memory of the cache back to the driver, except that of live pools.
 otr_status_t *otr_memory_empty_cache(uint32_t device);

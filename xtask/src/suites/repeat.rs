@@ -30,7 +30,11 @@ pub(super) fn run(run: &Run, jobs: &[&Job], count: u32, name: &str) -> anyhow::R
     let over = AtomicBool::new(false);
     let counts = thread::scope(|scope| {
         for _ in 0..LOOPS {
-            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         let counts = repeated(run, job, count, name);
         over.store(true, Ordering::Relaxed);
