@@ -10,8 +10,10 @@
 namespace outrigger {
 
 /// Whether the memory between the first and the last element of a tensor and that of another one have bytes in common.
+/// Nested tensors have no sizes to tell that by, and no kernel of the device takes them.
 inline bool may_share(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.defined() || !b.defined() || !a.has_storage() || !b.has_storage() || !a.is_alias_of(b)) {
+  const auto lies_in_storage = [](const at::Tensor& one) { return one.defined() && one.has_storage() && !one.is_nested(); };
+  if (!lies_in_storage(a) || !lies_in_storage(b) || !a.is_alias_of(b)) {
     return false;
   }
   const auto begin = [](const at::Tensor& tensor) { return tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()); };
@@ -33,7 +35,7 @@ inline bool are_same_elements(const at::Tensor& a, const at::Tensor& b) {
 
 /// Whether several elements of a tensor surely have one place.
 inline bool shares_within(const at::Tensor& tensor) {
-  return at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
+  return !tensor.is_nested() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes;
 }
 
 /// Whether a result shares memory with an argument, of whatever type.
