@@ -8,8 +8,8 @@ use outrigger_ops::{Call, OperatorId, Scalar};
 
 use crate::{Error, Result};
 
-/// The operators whose numbers are elements of the output.
-static OPERATORS: LazyLock<[Option<OperatorId>; 6]> = LazyLock::new(|| {
+/// The numbers of the operators whose numbers are elements of the output.
+static OPERATORS: LazyLock<[u32; 6]> = LazyLock::new(|| {
     [
         c"fill",
         c"masked_fill",
@@ -18,7 +18,7 @@ static OPERATORS: LazyLock<[Option<OperatorId>; 6]> = LazyLock::new(|| {
         c"clamp_min",
         c"clamp_max",
     ]
-    .map(OperatorId::find)
+    .map(|name| OperatorId::find(name).map_or(u32::MAX, OperatorId::index))
 });
 
 /// Checks the numbers of a call.
@@ -27,7 +27,7 @@ static OPERATORS: LazyLock<[Option<OperatorId>; 6]> = LazyLock::new(|| {
 /// `INVALID_ARGUMENT` that names the operator, the number and the element type.
 #[inline]
 pub(crate) fn check(operator: OperatorId, call: &Call<'_>) -> Result<()> {
-    if call.scalars.is_empty() || !OPERATORS.contains(&Some(operator)) {
+    if call.scalars.is_empty() || !OPERATORS.contains(&operator.index()) {
         return Ok(());
     }
     let Some(out) = call.outputs.first() else {

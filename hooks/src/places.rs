@@ -287,7 +287,7 @@ fn new_counts() -> Counts {
 }
 
 /// Adds to numbers of an operator.
-#[inline]
+#[inline(always)] // with numbers that are known, most of it is left out
 fn add(operator: OperatorId, place: Place, numbers: [u64; 4]) {
     let shard = shard();
     let counts = COUNTS[shard.unwrap_or(SHARDS)].get_or_init(new_counts);

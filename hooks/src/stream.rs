@@ -234,7 +234,7 @@ impl Stream {
     ///
     /// # Errors
     /// Those of [`copy`](Self::copy).
-    #[inline]
+    #[inline(always)] // the whole of an eager copy
     pub(crate) unsafe fn copy_now(
         &self,
         dst: u64,
@@ -278,7 +278,7 @@ impl Stream {
     ///
     /// # Errors
     /// Those of [`fill`](Self::fill).
-    #[inline]
+    #[inline(always)] // the whole of an eager fill
     pub(crate) unsafe fn fill_now(&self, dst: u64, size: u64, pattern: &[u8]) -> Result<()> {
         self.device.check_fill(dst, size, pattern)?;
         // SAFETY: the range was checked just now. This function's contract: it stays live until the fill has run (H23).

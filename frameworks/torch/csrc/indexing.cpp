@@ -129,7 +129,11 @@ at::Tensor& arange(const at::Scalar& start, const at::Scalar& end, const at::Sca
     const at::Tensor flat = out.is_contiguous() ? tensor_over(
                                                       out.storage(), {length}, {1}, out.storage_offset(), out.dtype())
                                                 : empty_on(out.device(), {length}, dtype);
-    if (length == 0 || run(op, {flat}, {}, {number(start), number(step)})) {
+    // Whole numbers begin and go on with what the CPU makes of a fraction.
+    const auto whole = [&](const at::Scalar& one) {
+      return c10::isIntegralType(dtype, /*includeBool=*/false) ? at::Scalar(one.to<int64_t>()) : one;
+    };
+    if (length == 0 || run(op, {flat}, {}, {number(whole(start)), number(whole(step))})) {
       if (length != 0 && !out.is_contiguous()) {
         out.copy_(flat.view(out.sizes()));
       }

@@ -149,7 +149,7 @@ bool onto(c10::Device device, const at::Tensor& tensor, at::Tensor& out) {
   return has_number(value) && fill_native(out, value);
 }
 
-// Torch's own `where` is not structured.
+// The layout of a result of `where`, which torch has not made structured.
 struct Selection : at::TensorIteratorBase {
   void meta(
       const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other, c10::ScalarType dtype) {
@@ -164,14 +164,16 @@ struct Selection : at::TensorIteratorBase {
 };
 
 at::Tensor where(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other) {
+  static const Operator op("where");
   at::Tensor inputs[3];
   const c10::Device device = condition.device();
   if (is_ours(condition) && condition.scalar_type() == c10::ScalarType::Bool && onto(device, condition, inputs[0]) &&
       onto(device, self, inputs[1]) && onto(device, other, inputs[2])) {
     Functional<Selection, 1> selection;
     selection.meta(inputs[0], inputs[1], inputs[2], at::result_type(self, other));
-    if (Elementwise<"where", "", Take::kNothing>::run(selection)) {
-      return std::move(selection.outputs[0]);
+    at::Tensor& out = selection.outputs[0];
+    if (out.numel() == 0 || run(op, {out}, {inputs[0], inputs[1], inputs[2]})) {
+      return std::move(out);
     }
   }
   return fall_back<at::_ops::where_self>(condition, self, other);

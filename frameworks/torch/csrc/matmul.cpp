@@ -52,6 +52,8 @@ bool with_bias(
 }
 
 struct Addmm {
+  static constexpr bool kAddsToFirst = true;
+
   static bool run(
       at::impl::MetaBase& meta, const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b,
       const at::Scalar& beta, const at::Scalar& alpha) {
@@ -61,6 +63,8 @@ struct Addmm {
 };
 
 struct Baddbmm {
+  static constexpr bool kAddsToFirst = true;
+
   static bool run(
       at::impl::MetaBase& meta, const at::Tensor& bias, const at::Tensor& a, const at::Tensor& b,
       const at::Scalar& beta, const at::Scalar& alpha) {
@@ -70,6 +74,8 @@ struct Baddbmm {
 };
 
 struct Addmv {
+  static constexpr bool kAddsToFirst = true;
+
   static bool run(
       at::impl::MetaBase& meta, const at::Tensor& bias, const at::Tensor& a, const at::Tensor& x,
       const at::Scalar& beta, const at::Scalar& alpha) {

@@ -137,6 +137,17 @@ bool shares_memory(const at::Tensor& result, const Arguments&... arguments) {
   }
 }
 
+/// The same for an out= variant. A sum may be written over what it is added to, as in place.
+template <class Meta, class Kernel, class First, class... Rest>
+bool shares_memory_out(const at::Tensor& result, const First& first, const Rest&... rest) {
+  if constexpr (requires { Kernel::kAddsToFirst; }) {
+    if (are_same_elements(result, first)) {
+      return shares_memory<Meta>(result, rest...);
+    }
+  }
+  return shares_memory<Meta>(result, first, rest...);
+}
+
 /// The functional variant of operator `Op`.
 template <class Meta, class Kernel, class Op, class Schema = typename Op::schema>
 struct FunctionalVariant;
@@ -192,7 +203,7 @@ struct OutVariant<Meta, Kernel, Op, Result(Arguments...)> {
     (own_memory_of(std::get<kInputs + Out>(all)), ...);
     Given<Meta, kOutputs, /*Resize=*/true> op({std::get<kInputs + Out>(all)...});
     op.meta(meta_argument(std::get<In>(all))...);
-    const bool shared = (shares_memory<Meta>(std::get<kInputs + Out>(all), std::get<In>(all)...) || ...);
+    const bool shared = (shares_memory_out<Meta, Kernel>(std::get<kInputs + Out>(all), std::get<In>(all)...) || ...);
     if (C10_LIKELY(!shared && Kernel::run(op, std::get<In>(all)...))) {
       op.finish();
       return Result(std::get<kInputs + Out>(all)...);

@@ -45,8 +45,8 @@ impl Sanitizer {
             .args(["--filterset", LEFT_OUT])
             // Named, so that build scripts and macros are not instrumented.
             .args(["--target", &triple])
-            .arg("--target-dir")
-            .arg(&target);
+            // Not as an option, of which nextest's report knows nothing.
+            .env("CARGO_TARGET_DIR", &target);
         let mut flags = format!("-Zsanitizer={} --cfg=outrigger_sanitizer", self.name());
         match self {
             Self::Thread => {
