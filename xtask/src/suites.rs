@@ -246,10 +246,7 @@ impl Run<'_> {
         let (workspace, name) = (self.workspace, job.name);
         match job.work {
             Work::Check(arguments) => self.check(name, arguments),
-            Work::Rust => {
-                self.release()?;
-                rust::suite(workspace)
-            }
+            Work::Rust => rust::suite(workspace),
             Work::Conformance { driver, filters } => {
                 let driver = self.driver(driver)?;
                 let filters: Vec<&str> = filters.iter().flat_map(|one| ["--filter", one]).collect();

@@ -324,14 +324,14 @@ def test_dynamo_does_not_trace_the_search(device, compiles, monkeypatch):
         for _ in range(2):
             torch._dynamo.graph_break()
             during.append(get_eval_frame_callback())
-            x = torch.digamma(x)
+            x = torch.special.airy_ai(x)
         return x
 
     during = []
     before = _C.set_compile_mode(CACHED)
     try:
-        # Of so many dimensions that no other test of the process has asked for it.
-        host = draw((1, 3, 1, 2, 1, 2, 1)).abs() + 1
+        # An operator that no other test of the process has asked for.
+        host = draw((3, 2)).abs() + 1
         same(torch.compile(program_with_a_break, backend="eager")(host.to(device)), program_with_a_break(host), rtol=1e-5, atol=1e-5)
     finally:
         _C.set_compile_mode(before)

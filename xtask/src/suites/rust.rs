@@ -1,6 +1,5 @@
 //! The tests in Rust, which nextest runs: each test in a process of its own.
 
-use std::path::Path;
 use std::process::Command;
 
 use super::LIMIT;
@@ -39,17 +38,17 @@ fn tests(workspace: &Workspace, options: &[&str]) -> anyhow::Result<Counts> {
     let mut command = nextest(options);
     let opencl = workspace.target("debug/liboutrigger_opencl.so");
     command.env("OUTRIGGER_TEST_OPENCL", opencl);
-    run(workspace, "rust", &mut command, &workspace.target(""))
+    run(workspace, "rust", &mut command)
 }
 
-/// Runs nextest to its end and reads its report below the folder of the build.
+/// Runs nextest to its end and reads its report.
 pub(super) fn run(
     workspace: &Workspace,
     title: &str,
     command: &mut Command,
-    target: &Path,
 ) -> anyhow::Result<Counts> {
-    let report = target.join("nextest/default/junit.xml");
+    // In the repository, wherever Cargo builds.
+    let report = workspace.path("target/nextest/default/junit.xml");
     shell::forget(&report)?;
     let finished = shell::attempt(workspace, title, command, Some(LIMIT))?;
     let mut counts = Counts::of_file(&report).unwrap_or_else(|_| Counts::single(false));

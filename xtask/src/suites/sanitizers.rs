@@ -38,15 +38,14 @@ impl Sanitizer {
         packages: &[&str],
     ) -> anyhow::Result<Counts> {
         let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let target = workspace.target("sanitizers").join(self.name());
         let mut command = workspace.cargo(&["nextest", "run", "--lib", "--tests"]);
         command
             .args(packages)
             .args(["--filterset", LEFT_OUT])
             // Named, so that build scripts and macros are not instrumented.
             .args(["--target", &triple])
-            // Not as an option, of which nextest's report knows nothing.
-            .env("CARGO_TARGET_DIR", &target);
+            .arg("--target-dir")
+            .arg(workspace.target("sanitizers").join(self.name()));
         let mut flags = format!("-Zsanitizer={} --cfg=outrigger_sanitizer", self.name());
         match self {
             Self::Thread => {
@@ -63,7 +62,7 @@ impl Sanitizer {
             .env("TSAN_OPTIONS", "halt_on_error=0 exitcode=66")
             // Tests leave threads that hang, and what those use, behind on purpose.
             .env("ASAN_OPTIONS", "detect_leaks=0");
-        rust::run(workspace, title, &mut command, &target)
+        rust::run(workspace, title, &mut command)
     }
 
     fn name(self) -> &'static str {
