@@ -2,6 +2,7 @@
 //! argument block. This file changes neither the order of the schedule nor a block.
 
 use std::ffi::CStr;
+use std::sync::Arc;
 
 use outrigger_device::sys::otr_operator_call;
 use outrigger_device::{Arguments, Code, CopyKind, DType, Queue};
@@ -203,23 +204,43 @@ unsafe fn launch(stream: &Timeline, one: KernelSubmission<'_>) -> Result<()> {
         // SAFETY: this function's contract; `on_host`: the addresses are host pointers.
         return unsafe { stream.call_on_host(one.function, one.args, one.label) };
     }
-    let door = stream.door();
-    if steps::is_host(one.function) && !door.runs_host_kernels()? {
-        let (function, block) = (one.function, one.args.to_vec());
-        return stream.host_call_now(move |upstream| {
-            let upstream = upstream.err().unwrap_or(Code::OK);
-            // SAFETY: `is_host`: the block is one of `host_block`. Nobody reaches the device's memory, so the function
-            // names none of it, and needs no bias.
-            let code = unsafe { steps::call_host(function, block.as_ptr().cast(), 0, upstream.0) };
-            if code == Code::OK.0 {
-                Ok(())
-            } else {
-                Err(Code(code))
-            }
-        });
+    if steps::is_host(one.function) {
+        // SAFETY: this function's contract; `is_host`: the block is one of `host_block`.
+        return unsafe { call(stream, one) };
     }
     // SAFETY: this function's contract.
     unsafe { stream.launch_host(one.function, one.args, one.cost_ns, one.label) }
+}
+
+/// Submits a call of a host function. As a kernel it would not be called after a failure (H19).
+///
+/// # Safety
+/// The contract of [`launch`]; the block is one of `host_block`.
+unsafe fn call(stream: &Timeline, one: KernelSubmission<'_>) -> Result<()> {
+    let door = stream.door();
+    // Where nobody reaches the device's memory, the function names none of it.
+    let bias = match door.runs_host_kernels()? {
+        true => door.host_bias()?,
+        false => 0,
+    };
+    let noted = Arc::clone(stream.failed_operator());
+    let (function, block, label) = (one.function, one.args.to_vec(), one.label);
+    let call = move |upstream: Result<(), Code>| {
+        let before = upstream.err().unwrap_or(Code::OK);
+        // SAFETY: this function's contract: the function may be called, and its memory is live.
+        let code = unsafe { steps::call_host(function, block.as_ptr().cast(), bias, before.0) };
+        if code == Code::OK.0 {
+            return Ok(());
+        }
+        if before == Code::OK {
+            noted.set(label.into());
+        }
+        Err(Code(code))
+    };
+    stream
+        .queue()
+        .host_call_named(label, call)
+        .map_err(|error| stream.failed(error))
 }
 
 /// Why a conditional node ends early.
