@@ -11,7 +11,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::null;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use outrigger::ffi::*;
@@ -290,46 +290,6 @@ pub fn host_node(user: &'static AtomicUsize) -> otr_host_node_t {
         destroy: Some(destroyed),
         label: c"counted".as_ptr(),
         ..node_of(user)
-    }
-}
-
-/// A host function that does as it is told, and counts how often it was called and given back.
-#[derive(Debug, Default)]
-pub struct Scripted {
-    /// Calls so far.
-    pub calls: AtomicUsize,
-    /// Times that it was given back.
-    pub destroyed: AtomicUsize,
-    /// What a call without an upstream failure returns.
-    pub outcome: AtomicI32,
-}
-
-impl Scripted {
-    /// One that succeeds, and lives as long as the process.
-    pub fn new() -> &'static Self {
-        Box::leak(Box::default())
-    }
-
-    /// It as a node called `my host node`.
-    pub fn node(&'static self) -> otr_host_node_t {
-        unsafe extern "C" fn call(user: *mut c_void, _bias: i64, upstream: i32) -> i32 {
-            let script = unsafe { &*user.cast::<Scripted>() };
-            script.calls.fetch_add(1, Ordering::Relaxed);
-            if upstream != 0 {
-                return upstream;
-            }
-            script.outcome.load(Ordering::Relaxed)
-        }
-        unsafe extern "C" fn destroy(user: *mut c_void) {
-            let script = unsafe { &*user.cast::<Scripted>() };
-            script.destroyed.fetch_add(1, Ordering::Relaxed);
-        }
-        otr_host_node_t {
-            function: Some(call),
-            destroy: Some(destroy),
-            label: c"my host node".as_ptr(),
-            ..node_of(self)
-        }
     }
 }
 

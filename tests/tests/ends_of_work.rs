@@ -1,5 +1,5 @@
-//! Calls that wait for work return when it is over: also the work of streams that were destroyed or are of another device,
-//! and whatever captures other threads and streams begin.
+//! Imported memory is closed when work is over: also the work of streams that were destroyed or are of another device, and
+//! while the thread captures. The memory is imported in its own process, which not every driver can do.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,
@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use outrigger::ffi::*;
-use outrigger::runtime::{Code, CopyKind};
+use outrigger::runtime::Code;
 use outrigger_tests::abi::*;
 use outrigger_tests::within_limit;
 use serial_test::serial;
@@ -58,35 +58,6 @@ fn imported(stream: u64) -> u64 {
     let (mut imported, mut size) = (0, 0);
     ok(unsafe { otr_memory_import(0, told.as_ptr(), &mut imported, &mut size) });
     imported
-}
-
-#[test]
-#[serial]
-fn a_wait_for_a_device_includes_streams_that_were_destroyed() {
-    within_limit(|| {
-        for device in *DEVICES {
-            let s = stream(device);
-            let waited = waits_for(s, || {
-                ok(unsafe { otr_stream_destroy(s) });
-                ok(unsafe { otr_device_synchronize(device) });
-            });
-            assert!(waited, "device {device}");
-        }
-    });
-}
-
-#[test]
-#[serial]
-fn a_wait_for_a_device_includes_what_a_stream_was_given_before_it_captures() {
-    within_limit(|| {
-        let s = stream(0);
-        let waited = waits_for(s, || {
-            ok(unsafe { otr_capture_begin(s, OTR_CAPTURE_RELAXED, 0) });
-            ok(unsafe { otr_device_synchronize(0) });
-        });
-        ok(unsafe { otr_graph_destroy(end(s)) });
-        assert!(waited);
-    });
 }
 
 #[test]
@@ -145,78 +116,5 @@ fn closing_memory_leaves_the_failures_of_streams_to_their_owners() {
             &["imported"],
         );
         fails(unsafe { otr_stream_synchronize(s) }, Code::EXECUTION, &[]);
-    });
-}
-
-/// A node of a graph that lets another thread go on, and waits for it.
-#[derive(Default)]
-struct Meeting {
-    here: AtomicBool,
-    there: AtomicBool,
-}
-
-impl Meeting {
-    fn reach(mine: &AtomicBool, theirs: &AtomicBool) {
-        mine.store(true, Ordering::Release);
-        while !theirs.load(Ordering::Acquire) {
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-#[test]
-#[serial]
-fn a_graph_is_inspected_although_another_thread_begins_a_capture() {
-    unsafe extern "C" fn meet(user: *mut c_void, _bias: i64, upstream: i32) -> i32 {
-        let meeting = unsafe { &*user.cast::<Meeting>() };
-        Meeting::reach(&meeting.here, &meeting.there);
-        upstream
-    }
-    within_limit(|| {
-        for inspect in ["check", "cost", "profile"] {
-            let meeting: &'static Meeting = Box::leak(Box::default());
-            let s = stream(0);
-            let x = alloc(0, 65536, s);
-            upload(s, x, &[7_u8; 65536]);
-            let node = otr_host_node_t {
-                function: Some(meet),
-                user: from_ref(meeting).cast_mut().cast(),
-                destroy: None,
-                writes: &x,
-                write_count: 1,
-                ..host_node(counter())
-            };
-            begin(s);
-            ok(unsafe { otr_host_node(s, &node) });
-            let graph = end(s);
-            let exec = instantiate(graph, 0);
-            thread::scope(|scope| {
-                let captures = scope.spawn(|| {
-                    while !meeting.here.load(Ordering::Acquire) {
-                        thread::yield_now();
-                    }
-                    begin(s);
-                    meeting.there.store(true, Ordering::Release);
-                });
-                let mut told = null_mut();
-                match inspect {
-                    "check" => ok(unsafe { otr_graph_check(exec, s) }),
-                    "cost" => ok(unsafe { otr_graph_cost(exec, s, &mut told) }),
-                    _ => ok(unsafe { otr_graph_profile(exec, s, &mut told) }),
-                }
-                unsafe { otr_string_free(told) };
-                captures.join().expect("it begins");
-            });
-            let captured = end(s);
-            assert_eq!(nodes(captured), 0, "{inspect}");
-            ok(unsafe { otr_graph_destroy(captured) });
-            let kind = CopyKind::DeviceToHost.raw();
-            let mut byte = 0_u8;
-            ok(unsafe { otr_copy(s, (&raw mut byte) as u64, x, 1, kind) });
-            synchronize(s);
-            assert_eq!(byte, 7, "{inspect}");
-            ok(unsafe { otr_graph_exec_destroy(exec) });
-            ok(unsafe { otr_graph_destroy(graph) });
-        }
     });
 }

@@ -10,7 +10,7 @@
 use std::ffi::{CString, c_void};
 use std::ptr::from_ref;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -293,93 +293,6 @@ fn an_observer_asks_about_the_capture_whose_memory_comes_and_goes() {
         ok(unsafe { otr_memory_free(block) });
         ok(unsafe { otr_graph_destroy(end(s)) });
         assert!(asks.asked.load(Ordering::Relaxed) > 1, "nobody was asked");
-        ok(unsafe { otr_observer_remove(observer) });
-    });
-}
-
-/// An observer that allocates: it is told of that, too.
-struct Allocates {
-    stream: u64,
-    depth: AtomicI32,
-    running: AtomicBool,
-    calls: AtomicUsize,
-}
-
-unsafe extern "C" fn allocates(user: *mut c_void, _seen: *const otr_observation_t) {
-    let state = unsafe { &*user.cast::<Allocates>() };
-    state.calls.fetch_add(1, Ordering::Relaxed);
-    if state.depth.fetch_add(1, Ordering::Relaxed) == 0 {
-        state.running.store(true, Ordering::Release);
-        // Long enough for the other thread to be in the removal.
-        thread::sleep(Duration::from_millis(100));
-        let memory = alloc(0, 4096, state.stream);
-        ok(unsafe { otr_memory_free(memory) });
-        state.running.store(false, Ordering::Release);
-    }
-    state.depth.fetch_sub(1, Ordering::Relaxed);
-}
-
-#[test]
-fn an_observer_that_allocates_is_removed_while_it_runs() {
-    within_limit(|| {
-        let state: &Allocates = Box::leak(Box::new(Allocates {
-            stream: stream(0),
-            depth: AtomicI32::new(0),
-            running: AtomicBool::new(false),
-            calls: AtomicUsize::new(0),
-        }));
-        let user = from_ref(state) as usize;
-        let observer: u64 = made(|out| unsafe {
-            otr_observer_add(OTR_OBSERVE_ALLOC, Some(allocates), user as *mut c_void, out)
-        });
-        let caller = thread::spawn(|| {
-            let memory = alloc(0, 4096, state.stream);
-            ok(unsafe { otr_memory_free(memory) });
-        });
-        while !state.running.load(Ordering::Acquire) {
-            thread::yield_now();
-        }
-        ok(unsafe { otr_observer_remove(observer) });
-        assert!(
-            !state.running.load(Ordering::Acquire),
-            "a call was still running"
-        );
-        caller.join().expect("the caller ends");
-        let calls = state.calls.load(Ordering::Relaxed);
-        let memory = alloc(0, 4096, state.stream);
-        ok(unsafe { otr_memory_free(memory) });
-        assert_eq!(state.calls.load(Ordering::Relaxed), calls, "none starts");
-        fails(
-            unsafe { otr_observer_remove(observer) },
-            Code::INVALID_HANDLE,
-            &["destroyed"],
-        );
-    });
-}
-
-static REMOVED: AtomicU64 = AtomicU64::new(0);
-
-unsafe extern "C" fn removes_itself(user: *mut c_void, _seen: *const otr_observation_t) {
-    let calls = unsafe { &*user.cast::<AtomicUsize>() };
-    calls.fetch_add(1, Ordering::Relaxed);
-    fails(
-        unsafe { otr_observer_remove(REMOVED.load(Ordering::Relaxed)) },
-        Code::BUSY,
-        &["from within an observer"],
-    );
-}
-
-#[test]
-fn an_observer_that_removes_itself_is_told_that_it_cannot() {
-    within_limit(|| {
-        let calls: &AtomicUsize = Box::leak(Box::default());
-        let user = from_ref(calls).cast_mut().cast();
-        let observer = made(|out| unsafe {
-            otr_observer_add(OTR_OBSERVE_FALLBACK, Some(removes_itself), user, out)
-        });
-        REMOVED.store(observer, Ordering::Relaxed);
-        ok(unsafe { otr_fallback_end(c"mine".as_ptr(), 1, 0) });
-        assert_eq!(calls.load(Ordering::Relaxed), 1);
         ok(unsafe { otr_observer_remove(observer) });
     });
 }

@@ -118,6 +118,8 @@ pub(crate) const MODULES: &[&[Test]] = &[
     host::pinned::TESTS,
     host::sharing::TESTS,
     host::together::TESTS,
+    host::drivers::TESTS,
+    host::random::TESTS,
     host::tuning::TESTS,
     host::unwinding::TESTS,
     host::runtime::TESTS,

@@ -7,7 +7,9 @@ use outrigger_device::Code;
 use outrigger_ffi::*;
 use serde_json::Value;
 
-use super::{alloc, download, fill, filled, json, made, near, otr, refused, start, stats, stream};
+use super::{
+    alloc, download, fill, filled, held, json, made, near, otr, refused, start, stats, stream,
+};
 use crate::test::tests;
 use crate::verdict::{check, equal};
 use crate::{Context, Verdict};
@@ -35,13 +37,6 @@ const MIB: u64 = 1 << 20;
 
 fn free(address: u64) -> Verdict {
     Ok(otr!(otr_memory_free, address)?)
-}
-
-/// Bytes that the cache holds when it holds as little as it can.
-fn held() -> Verdict<u64> {
-    otr!(otr_device_synchronize, 0)?;
-    otr!(otr_memory_empty_cache, 0)?;
-    Ok(stats()?.reserved_bytes.current)
 }
 
 fn statistics(context: &Context) -> Verdict {
@@ -354,10 +349,23 @@ fn limits_of_the_process(context: &Context) -> Verdict {
         Code::OUT_OF_MEMORY,
         "more than the process may hold, on the last device",
     )?;
-    free(alloc(10 * MIB, stream)?)?;
+    // What the last device has cached makes room.
+    free(made(|out| {
+        otr!(otr_memory_alloc, devices - 1, 18 * MIB, other, out)
+    })?)?;
+    let room = alloc(14 * MIB, stream)?;
+    check!(
+        process()?.0 <= with + 20 * MIB,
+        "the process holds {} bytes under a limit of {}",
+        process()?.0,
+        with + 20 * MIB
+    );
+    free(room)?;
     otr!(otr_memory_set_process_limit, u64::MAX)?;
     free(alloc(32 * MIB, stream)?)?;
     free(kept)?;
+    otr!(otr_device_synchronize, devices - 1)?;
+    otr!(otr_memory_empty_cache, devices - 1)?;
     equal!(held()?, base, "what is held after all was given back");
     equal!(process()?.0, base, "what the process holds");
     Ok(())

@@ -51,7 +51,8 @@ macro_rules! null {
             $name: H2 H3 H6, run |context| {
                 start(context)?;
                 let call: fn() -> Verdict<Result<(), Refused>> = $call;
-                refused(call()?, Code::INVALID_ARGUMENT, stringify!($name))?;
+                let told = refused(call()?, Code::INVALID_ARGUMENT, stringify!($name))?;
+                check!(told.text.contains("NULL"), "H3: the text says what is NULL: {}", told.text);
                 // The runtime is as usable as before.
                 let stream = stream()?;
                 Ok(otr!(otr_stream_synchronize, stream)?)

@@ -11,8 +11,8 @@ use outrigger_device::{Code, CopyKind, DType};
 use outrigger_ffi::*;
 
 use super::{
-    Refused, add, alloc, download, executable, fill, filled, made, otr, refused, start, stream,
-    tried, upload, with_add,
+    Refused, add, alloc, begin, copy, download, end, event, executable, fill, filled, held, json,
+    made, nodes, otr, refused, replay, start, stream, tried, upload, ways, with_add,
 };
 use crate::test::tests;
 use crate::verdict::{check, equal};
@@ -23,6 +23,8 @@ tests! { "host-abi.building":
     nodes_run_in_order: H25 H27;
     /// Memory that nodes allocate is the graph's, and is used again after a node that frees it.
     memory_of_a_graph: H27;
+    /// Memory of a graph is used again only by nodes that run after its last use.
+    memory_is_used_again: H23 H27;
     /// A child's nodes run where it was added, as often as it was added.
     children: H27;
     /// Kernels and operators are nodes as copies are.
@@ -35,15 +37,6 @@ const D2D: u32 = CopyKind::DeviceToDevice.raw();
 
 fn graph() -> Verdict<u64> {
     made(|out| otr!(otr_graph_create, 0, 0, out))
-}
-
-fn replay(exec: u64, stream: u64) -> Verdict {
-    Ok(otr!(otr_graph_replay, exec, stream)?)
-}
-
-fn nodes(graph: u64) -> Verdict<u32> {
-    let info: otr_graph_info_t = filled(|out| otr!(otr_graph_info, graph, out))?;
-    Ok(info.nodes)
 }
 
 /// Adds a fill of 64 bytes.
@@ -196,6 +189,45 @@ fn memory_of_a_graph(context: &Context) -> Verdict {
         );
     }
     Ok(otr!(otr_graph_exec_destroy, exec)?)
+}
+
+fn memory_is_used_again(context: &Context) -> Verdict {
+    start(context)?;
+    let (first, second, forked, joined) = (stream()?, stream()?, event()?, event()?);
+    begin(first)?;
+    let inner = alloc(64, first)?;
+    otr!(otr_event_record, forked, first)?;
+    otr!(otr_stream_wait_event, second, forked)?;
+    fill(second, inner, 64, &[1])?;
+    otr!(otr_memory_record_stream, inner, second)?;
+    otr!(otr_memory_free, inner)?;
+    let other = alloc(64, first)?;
+    check!(other != inner, "the other stream still uses it");
+    fill(first, other, 64, &[2])?;
+    otr!(otr_memory_free, other)?;
+    equal!(
+        alloc(64, first)?,
+        other,
+        "memory in the order of one stream"
+    );
+    otr!(otr_event_record, joined, second)?;
+    otr!(otr_stream_wait_event, first, joined)?;
+    let captured = end(first)?;
+    otr!(otr_memory_free, other)?;
+    otr!(otr_graph_destroy, captured)?;
+
+    let built = graph()?;
+    let (address, at) = add_alloc(built, &[])?;
+    let freed = add_free(built, &[at], address)?;
+    let (again, node) = add_alloc(built, &[])?;
+    equal!(again, address, "memory that a node has freed");
+    let dump = json(|out| otr!(otr_graph_dump, built, OTR_GRAPH_JSON, out))?;
+    equal!(
+        dump["nodes"][node as usize]["after"],
+        serde_json::json!([freed]),
+        "what the second allocation runs after"
+    );
+    Ok(())
 }
 
 fn children(context: &Context) -> Verdict {

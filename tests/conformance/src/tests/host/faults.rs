@@ -3,15 +3,18 @@
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use outrigger_device::Code;
+use outrigger_ffi::*;
 
 use super::{
-    Refused, alloc, download, event, fill, finished, made, otr, refused, start_under, stream,
-    upload,
+    Refused, alloc, begin, download, end, event, fill, finished, held, instantiate, made, otr,
+    refused, replay, start_under, stream, upload,
 };
 use crate::test::tests;
+use crate::tests::kit::until;
 use crate::verdict::{check, equal};
 use crate::{Context, Verdict};
 
@@ -28,6 +31,8 @@ tests! { "fault.calls":
     refused_wait: H2 H20;
     /// A stream that the driver cannot make is an error; others are made and work.
     refused_stream: H2 H13;
+    /// What of a replay was submitted before the driver refused a node runs, and is waited for.
+    replay_refused_half_way: H2 H13 H18 H28, needs HostReach;
 }
 
 /// Some work of a stream, and its result.
@@ -167,6 +172,79 @@ fn refused_stream(context: &Context) -> Verdict {
     streams.into_iter().try_for_each(healthy)
 }
 
+/// A node that waits until it is let go, and sees whether it runs beside itself.
+#[derive(Default)]
+struct Held {
+    open: AtomicBool,
+    running: AtomicU64,
+    most: AtomicU64,
+    ran: AtomicU64,
+    destroyed: AtomicU64,
+}
+
+unsafe extern "C" fn held_node(user: *mut c_void, _: i64, upstream: i32) -> i32 {
+    // SAFETY: what is never freed.
+    let held = unsafe { &*user.cast::<Held>() };
+    let running = held.running.fetch_add(1, Ordering::SeqCst) + 1;
+    held.most.fetch_max(running, Ordering::SeqCst);
+    while !held.open.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    held.running.fetch_sub(1, Ordering::SeqCst);
+    held.ran.fetch_add(1, Ordering::SeqCst);
+    upstream
+}
+
+unsafe extern "C" fn given_back(user: *mut c_void) {
+    // SAFETY: as above.
+    let held = unsafe { &*user.cast::<Held>() };
+    held.destroyed.fetch_add(1, Ordering::SeqCst);
+}
+
+fn replay_refused_half_way(context: &Context) -> Verdict {
+    start_under(context, "fault:fill@1=OUT_OF_HOST_MEMORY")?;
+    let (first, second) = (stream()?, stream()?);
+    let held: &'static Held = Box::leak(Box::default());
+    let writes = [alloc(4096, first)?];
+    let node = otr_host_node_t {
+        function: Some(held_node),
+        destroy: Some(given_back),
+        writes: writes.as_ptr(),
+        write_count: 1,
+        ..super::building::functions::host_node(std::ptr::from_ref(held).cast_mut().cast())
+    };
+    begin(first)?;
+    otr!(otr_host_node, first, &node)?;
+    fill(first, writes[0], 4096, &[0])?;
+    let graph = end(first)?;
+    let exec = instantiate(graph, OTR_GRAPH_SUBMIT)?;
+    refused(
+        otr!(otr_graph_replay, exec, first),
+        Code::OUT_OF_HOST_MEMORY,
+        "a replay whose second node the driver refuses",
+    )?;
+    // The next one waits for what of the first is running.
+    replay(exec, second)?;
+    otr!(otr_graph_destroy, graph)?;
+    otr!(otr_graph_exec_destroy, exec)?;
+    for stream in [first, second] {
+        otr!(otr_stream_flush, stream)?;
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    otr!(otr_memory_empty_cache, 0)?;
+    let early = held.destroyed.load(Ordering::SeqCst);
+    held.open.store(true, Ordering::SeqCst);
+    equal!(early, 0, "how often data of a running node was given back");
+    until(|| {
+        otr!(otr_device_synchronize, 0)?;
+        otr!(otr_memory_empty_cache, 0)?;
+        Ok(held.destroyed.load(Ordering::SeqCst) == 1)
+    })?;
+    equal!(held.ran.load(Ordering::SeqCst), 2, "runs of the node");
+    equal!(held.most.load(Ordering::SeqCst), 1, "most at a time");
+    healthy(first)
+}
+
 pub(in crate::tests) mod work {
     use super::*;
 
@@ -302,6 +380,13 @@ pub(in crate::tests) mod memory {
                 otr!(otr_memory_free, address)?;
             }
         }
+        let (held, mut counted, mut limit) = (held()?, 0, 0);
+        otr!(otr_memory_process_info, &mut counted, &mut limit)?;
+        equal!(
+            counted,
+            held,
+            "bytes that the process holds after refused requests"
+        );
         healthy(stream)
     }
 

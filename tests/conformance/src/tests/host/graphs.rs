@@ -1,17 +1,20 @@
 //! H25 to H28: captures, graphs and replays over the driver under test.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr::null;
 
 use outrigger_device::Code;
 use outrigger_ffi::*;
 
+use super::work::hold;
 use super::{
-    alloc, begin, download, end, event, executable, fill, made, otr, refused, start, stream,
+    alloc, begin, capture_info, copy, download, end, event, executable, fill, finished,
+    instantiate, made, otr, refused, replay, start, stream, ways,
 };
 use crate::test::tests;
-use crate::verdict::equal;
-use crate::{Context, Verdict};
+use crate::tests::kit::threads;
+use crate::verdict::{check, equal};
+use crate::{Context, Gate, Verdict};
 
 tests! { "host-abi.graph":
     /// What is captured does not run before it is replayed.
@@ -22,6 +25,10 @@ tests! { "host-abi.graph":
     what_would_wait_is_refused: H26;
     /// Another thread's work cannot break a capture.
     other_threads_cannot_break_it: H14 H26;
+    /// Threads capture, replay and destroy while others work and wait in every way.
+    captures_beside_other_work: H13 H14 H26, limit 60;
+    /// An event of a capture is waited for within it alone, and is of no use afterwards until it is recorded again.
+    events_of_a_capture: H2 H20 H26;
     /// An executable graph lives on when its graph is destroyed, and keeps its memory alive.
     an_executable_graph_keeps_what_it_needs: H13 H27;
     /// Bindings are for later replays.
@@ -30,6 +37,8 @@ tests! { "host-abi.graph":
     updates_are_for_later_replays: H28;
     /// Replays on several streams run one after the other.
     replays_run_one_after_the_other: H18 H28, needs HostReach;
+    /// A replay waits for the one before it, also for one on a stream that was destroyed.
+    replays_follow_a_stream_that_is_gone: H13 H28;
     /// A kernel that fails in a replay fails the stream, and the next replay is sound.
     a_failure_in_a_replay: H19, needs HostReach;
 }
@@ -55,11 +64,13 @@ pub(super) fn kernel() -> otr_kernel_call_t {
     }
 }
 
-/// An executable graph that fills 64 bytes.
-fn filling(stream: u64, address: u64, value: u8) -> Verdict<u64> {
+/// A graph that fills 64 bytes once or more often.
+fn filling(stream: u64, address: u64, value: u8, nodes: usize) -> Verdict<u64> {
     begin(stream)?;
-    fill(stream, address, 64, &[value])?;
-    executable(end(stream)?)
+    for _ in 0..nodes {
+        fill(stream, address, 64, &[value])?;
+    }
+    end(stream)
 }
 
 fn a_capture_runs_nothing(context: &Context) -> Verdict {
@@ -68,7 +79,7 @@ fn a_capture_runs_nothing(context: &Context) -> Verdict {
     let address = alloc(64, stream)?;
     fill(stream, address, 64, &[1])?;
     otr!(otr_stream_synchronize, stream)?;
-    let exec = filling(stream, address, 2)?;
+    let exec = executable(filling(stream, address, 2, 1)?)?;
     equal!(
         download::<u8>(stream, address, 64)?,
         [1; 64],
@@ -201,60 +212,291 @@ fn an_executable_graph_keeps_what_it_needs(context: &Context) -> Verdict {
     Ok(())
 }
 
+/// A round of a thread that captures: two streams, memory of the graph, and two replays.
+fn capture_round(streams: [u64; 2], points: [u64; 2], result: u64, value: u8) -> Verdict {
+    let [first, second] = streams;
+    begin(first)?;
+    let inner = alloc(4096, first)?;
+    fill(first, inner, 4096, &[value])?;
+    otr!(otr_event_record, points[0], first)?;
+    otr!(otr_stream_wait_event, second, points[0])?;
+    copy(second, result, inner + 4032)?;
+    otr!(otr_event_record, points[1], second)?;
+    otr!(otr_stream_wait_event, first, points[1])?;
+    otr!(otr_memory_free, inner)?;
+    let graph = end(first)?;
+    let exec = executable(graph)?;
+    otr!(otr_graph_destroy, graph)?;
+    for stream in streams {
+        replay(exec, stream)?;
+    }
+    otr!(otr_graph_exec_destroy, exec)?;
+    equal!(
+        download::<u8>(second, result, 64)?,
+        [value; 64],
+        "the result of a replay"
+    );
+    Ok(())
+}
+
+/// A round of a thread that knows nothing of captures.
+fn plain_round(stream: u64, point: u64, round: u8) -> Verdict {
+    let size = 64 << (round % 5);
+    let address = alloc(size, stream)?;
+    fill(stream, address, size, &[round])?;
+    otr!(otr_event_record, point, stream)?;
+    match round % 4 {
+        0 => otr!(otr_event_synchronize, point)?,
+        1 => otr!(otr_device_synchronize, 0)?,
+        2 => otr!(otr_memory_empty_cache, 0)?,
+        _ => otr!(otr_stream_synchronize, stream)?,
+    }
+    equal!(
+        download::<u8>(stream, address, size as usize)?,
+        vec![round; size as usize],
+        "work of another thread"
+    );
+    Ok(otr!(otr_memory_free, address)?)
+}
+
+fn captures_beside_other_work(context: &Context) -> Verdict {
+    start(context)?;
+    threads(5, |thread| {
+        let (streams, points) = ([stream()?, stream()?], [event()?, event()?]);
+        let result = alloc(64, streams[0])?;
+        (0..60).try_for_each(|round| match thread {
+            0 | 1 => capture_round(streams, points, result, round),
+            _ => plain_round(streams[0], points[0], round),
+        })
+    })
+}
+
+fn events_of_a_capture(context: &Context) -> Verdict {
+    start(context)?;
+    let (stream, other, point) = (stream()?, stream()?, event()?);
+    let address = alloc(64, stream)?;
+    let mut out = 0x5a;
+    for case in 0..3 {
+        begin(stream)?;
+        fill(stream, address, 64, &[1])?;
+        otr!(otr_event_record, point, stream)?;
+        threads(1, |_| {
+            let answer = otr!(otr_event_synchronize, point);
+            refused(answer, Code::CAPTURE, "a wait on another thread")?;
+            Ok(())
+        })?;
+        equal!(
+            capture_info(stream)?.status,
+            OTR_CAPTURE_ACTIVE,
+            "the capture after another thread was refused"
+        );
+        let (what, answer) = match case {
+            0 => ("a query", otr!(otr_event_query, point, &mut out)),
+            1 => ("a wait", otr!(otr_event_synchronize, point)),
+            _ => ("a time", otr!(otr_event_elapsed, point, point, &mut 0.0)),
+        };
+        refused(answer, Code::CAPTURE, what)?;
+        refused(
+            otr!(otr_capture_end, stream, &mut 0),
+            Code::CAPTURE,
+            "the end of a capture in which its thread waited",
+        )?;
+    }
+    for (what, answer) in [
+        ("a query", otr!(otr_event_query, point, &mut out)),
+        ("a wait", otr!(otr_event_synchronize, point)),
+        (
+            "a wait of a stream",
+            otr!(otr_stream_wait_event, other, point),
+        ),
+    ] {
+        refused(answer, Code::CAPTURE, what)?;
+    }
+    equal!(out, 0x5a, "H2: the output of failed calls");
+    equal!(
+        capture_info(other)?.status,
+        OTR_CAPTURE_NONE,
+        "a stream that was refused"
+    );
+    otr!(otr_event_record, point, other)?;
+    otr!(otr_event_synchronize, point)?;
+    // A capture waits for no other one.
+    begin(stream)?;
+    begin(other)?;
+    otr!(otr_event_record, point, stream)?;
+    refused(
+        otr!(otr_stream_wait_event, other, point),
+        Code::CAPTURE,
+        "a wait for another capture",
+    )?;
+    refused(
+        otr!(otr_capture_end, other, &mut 0),
+        Code::CAPTURE,
+        "the end of the capture that was to wait",
+    )?;
+    // What is created in its place is no event of a capture.
+    otr!(otr_event_destroy, point)?;
+    let next = event()?;
+    otr!(otr_graph_destroy, end(stream)?)?;
+    Ok(otr!(otr_event_synchronize, next)?)
+}
+
+fn slot(exec: u64, name: &CStr) -> Verdict<u32> {
+    made(|out| otr!(otr_graph_slot, exec, name.as_ptr(), out))
+}
+
 fn bindings_are_for_later_replays(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
-    let (first, second) = (alloc(64, stream)?, alloc(64, stream)?);
-    fill(stream, first, 64, &[0])?;
-    fill(stream, second, 64, &[0])?;
-    otr!(otr_stream_synchronize, stream)?;
+    let sources = [alloc(64, stream)?, alloc(64, stream)?];
+    let targets = [alloc(64, stream)?, alloc(64, stream)?, alloc(64, stream)?];
+    fill(stream, sources[0], 64, &[1])?;
+    fill(stream, sources[1], 64, &[2])?;
     begin(stream)?;
-    fill(stream, first, 64, &[6])?;
+    copy(stream, targets[0], sources[0])?;
     let graph = end(stream)?;
-    otr!(otr_graph_name_buffer, graph, c"target".as_ptr(), first, 64)?;
-    let exec = executable(graph)?;
-    let slot = made(|out| otr!(otr_graph_slot, exec, c"target".as_ptr(), out))?;
-    otr!(otr_graph_bind, exec, slot, second)?;
-    otr!(otr_graph_replay, exec, stream)?;
-    equal!(
-        download::<u8>(stream, first, 64)?,
-        [0; 64],
-        "what was bound before"
-    );
-    equal!(
-        download::<u8>(stream, second, 64)?,
-        [6; 64],
-        "what is bound now"
-    );
-    refused(
-        otr!(otr_graph_slot, exec, c"no such buffer".as_ptr(), &mut 0),
-        Code::NOT_FOUND,
-        "a name that there is not",
-    )?;
+    for (name, address) in [(c"source", sources[0]), (c"target", targets[0])] {
+        otr!(otr_graph_name_buffer, graph, name.as_ptr(), address, 64)?;
+    }
+    for way in ways(context)? {
+        for target in targets {
+            fill(stream, target, 64, &[0])?;
+        }
+        let exec = instantiate(graph, way)?;
+        let (source, target) = (slot(exec, c"source")?, slot(exec, c"target")?);
+        let gate = Gate::new();
+        hold(stream, &gate)?;
+        replay(exec, stream)?;
+        // Memory that is freed while it is bound is the graph's until then.
+        let freed = alloc(64, stream)?;
+        fill(stream, freed, 64, &[3])?;
+        otr!(otr_graph_bind, exec, source, freed)?;
+        otr!(otr_graph_bind, exec, target, targets[1])?;
+        otr!(otr_memory_free, freed)?;
+        let another = alloc(64, stream)?;
+        fill(stream, another, 64, &[0xee])?;
+        replay(exec, stream)?;
+        otr!(otr_graph_bind, exec, source, sources[1])?;
+        otr!(otr_graph_bind, exec, target, targets[2])?;
+        replay(exec, stream)?;
+        gate.open();
+        for (at, value) in [1, 3, 2].into_iter().enumerate() {
+            equal!(
+                download::<u8>(stream, targets[at], 64)?,
+                [value; 64],
+                "what replay {at} by flags {way:#x} has copied"
+            );
+        }
+        // Address 0 stands for what was recorded.
+        otr!(otr_graph_bind, exec, source, 0)?;
+        replay(exec, stream)?;
+        equal!(
+            download::<u8>(stream, targets[2], 64)?,
+            [1; 64],
+            "what is recorded, in what is bound"
+        );
+        refused(
+            otr!(otr_graph_slot, exec, c"no such buffer".as_ptr(), &mut 0),
+            Code::NOT_FOUND,
+            "a name that there is not",
+        )?;
+        otr!(otr_memory_free, another)?;
+        otr!(otr_graph_exec_destroy, exec)?;
+    }
     Ok(())
 }
 
 fn updates_are_for_later_replays(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
-    let address = alloc(64, stream)?;
-    let exec = filling(stream, address, 1)?;
-    begin(stream)?;
-    fill(stream, address, 64, &[2])?;
-    let other = end(stream)?;
-    otr!(otr_graph_replay, exec, stream)?;
-    equal!(
-        download::<u8>(stream, address, 64)?,
-        [1; 64],
-        "before the update"
+    let (first, second) = (alloc(64, stream)?, alloc(64, stream)?);
+    let graph = filling(stream, first, 1, 3)?;
+    otr!(otr_graph_name_buffer, graph, c"it".as_ptr(), first, 64)?;
+    let (other, longer) = (
+        filling(stream, second, 2, 3)?,
+        filling(stream, second, 9, 4)?,
     );
-    otr!(otr_graph_update, exec, other)?;
-    otr!(otr_graph_replay, exec, stream)?;
-    equal!(
-        download::<u8>(stream, address, 64)?,
-        [2; 64],
-        "after the update"
-    );
+    for way in ways(context)? {
+        fill(stream, first, 64, &[0])?;
+        fill(stream, second, 64, &[0])?;
+        let exec = instantiate(graph, way)?;
+        let gate = Gate::new();
+        hold(stream, &gate)?;
+        replay(exec, stream)?;
+        otr!(otr_graph_update, exec, other)?;
+        let told = refused(
+            otr!(otr_graph_update, exec, longer),
+            Code::INVALID_ARGUMENT,
+            "an update to a graph of another shape",
+        )?;
+        for part in ["node 3", "same shape"] {
+            check!(told.text.contains(part), "H3: {part} in {}", told.text);
+        }
+        replay(exec, stream)?;
+        gate.open();
+        equal!(
+            [
+                download::<u8>(stream, first, 64)?,
+                download::<u8>(stream, second, 64)?
+            ],
+            [[1; 64], [2; 64]],
+            "what was filled before and after the update by flags {way:#x}"
+        );
+        // The name follows its buffer into the graph that was taken over.
+        otr!(otr_graph_bind, exec, slot(exec, c"it")?, first)?;
+        fill(stream, second, 64, &[0])?;
+        replay(exec, stream)?;
+        equal!(
+            [
+                download::<u8>(stream, first, 64)?,
+                download::<u8>(stream, second, 64)?
+            ],
+            [[2; 64], [0; 64]],
+            "what is filled by the name"
+        );
+        otr!(otr_graph_exec_destroy, exec)?;
+    }
+    Ok(())
+}
+
+fn replays_follow_a_stream_that_is_gone(context: &Context) -> Verdict {
+    start(context)?;
+    for way in ways(context)? {
+        let (first, second) = (stream()?, stream()?);
+        let [source, other, last, seen] = [(); 4].map(|()| alloc(64, second));
+        let (source, other, last, seen) = (source?, other?, last?, seen?);
+        for (address, value) in [(source, 1), (other, 2), (last, 3), (seen, 4)] {
+            fill(second, address, 64, &[value])?;
+        }
+        otr!(otr_stream_synchronize, second)?;
+        // What the replay before has copied last is what this one sees.
+        begin(first)?;
+        copy(first, seen, last)?;
+        copy(first, last, source)?;
+        let graph = end(first)?;
+        otr!(otr_graph_name_buffer, graph, c"source".as_ptr(), source, 64)?;
+        let exec = instantiate(graph, way)?;
+        let gate = Gate::new();
+        hold(first, &gate)?;
+        replay(exec, first)?;
+        otr!(otr_stream_destroy, first)?;
+        otr!(otr_graph_bind, exec, slot(exec, c"source")?, other)?;
+        replay(exec, second)?;
+        check!(
+            !finished(second)?,
+            "a replay by flags {way:#x} waits for the one before"
+        );
+        gate.open();
+        equal!(
+            [
+                download::<u8>(second, seen, 64)?,
+                download::<u8>(second, last, 64)?
+            ],
+            [[1; 64], [2; 64]],
+            "what two replays by flags {way:#x} have copied"
+        );
+        otr!(otr_graph_exec_destroy, exec)?;
+    }
     Ok(())
 }
 

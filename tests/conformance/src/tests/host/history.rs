@@ -1,5 +1,6 @@
 //! Records of memory over time: labels, the ring of events, contexts of the host, and traces.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::path::PathBuf;
 use std::ptr::null_mut;
@@ -23,6 +24,8 @@ tests! { "host-abi.history":
     labels_in_failures: H3 H15 H24;
     /// The latest events are kept, in their order, until they are forgotten or the history stops.
     events: H11;
+    /// Events of threads are told in an order that is right for each address.
+    events_of_threads: H11 H14 H15;
     /// Without room for events, what is live is known all the same.
     no_room_for_events: H15;
     /// Contexts are captured outside of locks, told in snapshots, and released once each.
@@ -221,11 +224,79 @@ fn events(context: &Context) -> Verdict {
     equal!(kept(0)?.len(), 0, "events after they were forgotten");
     free(early)?;
     check!(!kept(0)?.is_empty(), "it goes on");
+    super::held()?;
+    free(alloc(40 * MIB, stream)?)?;
+    let segment = |event: &Value| {
+        event["action"]
+            .as_str()
+            .is_some_and(|one| one.starts_with("segment_"))
+    };
+    check!(
+        kept(0)?.iter().any(segment),
+        "the event of memory of the device"
+    );
     otr!(otr_memory_history_stop, 0)?;
     free(alloc(64, stream)?)?;
     equal!(kept(0)?.len(), 0, "events after it has stopped");
     otr!(otr_memory_history_stop, 0)?;
     Ok(otr!(otr_memory_history_clear, 0)?)
+}
+
+fn events_of_threads(context: &Context) -> Verdict {
+    start(context)?;
+    otr!(otr_memory_history_start, 0, &options(100_000))?;
+    let shared = stream()?;
+    threads(4, |thread| {
+        let (own, mut live) = (stream()?, Vec::new());
+        push(&CString::new(format!("thread {thread}"))?)?;
+        for step in 0..300u64 {
+            let size = 1 + (thread as u64 * 7919 + step * 104_729) % 100_000;
+            live.push(alloc(size, if step % 3 == 0 { shared } else { own })?);
+            if step % 2 == 1 {
+                free(live.swap_remove(step as usize % 5 % live.len()))?;
+            }
+        }
+        live.into_iter().try_for_each(free)?;
+        pop()
+    })?;
+    let (mut live, mut last) = (HashMap::new(), HashMap::new());
+    let mut allocations = 0;
+    for event in kept(0)? {
+        let (action, address) = (
+            event["action"].as_str().unwrap_or_default(),
+            event["addr"].as_u64(),
+        );
+        let comes_after: &[Option<&str>] = match action {
+            "alloc" => &[None, Some("free_completed")],
+            "free_requested" => &[Some("alloc")],
+            "free_completed" => &[Some("free_requested")],
+            _ => continue,
+        };
+        let before: Option<String> = last.insert(address, action.to_owned());
+        check!(
+            comes_after.contains(&before.as_deref()),
+            "{before:?} before {event}"
+        );
+        let block = (event["label"].clone(), event["size"].clone());
+        match action {
+            "alloc" => {
+                allocations += 1;
+                live.insert(address, block);
+            }
+            "free_requested" => equal!(
+                live.remove(&address),
+                Some(block),
+                "label and size of {event}"
+            ),
+            _ => {}
+        }
+    }
+    equal!(
+        (allocations, live.len()),
+        (1200, 0),
+        "allocations, and what is live"
+    );
+    Ok(otr!(otr_memory_history_stop, 0)?)
 }
 
 fn no_room_for_events(context: &Context) -> Verdict {

@@ -4,6 +4,7 @@ pub(super) mod accounting;
 pub(super) mod arguments;
 pub(super) mod building;
 pub(super) mod code;
+pub(super) mod drivers;
 pub(super) mod faults;
 pub(super) mod graphs;
 pub(super) mod history;
@@ -12,6 +13,7 @@ pub(super) mod observers;
 pub(super) mod operators;
 pub(super) mod pinned;
 pub(super) mod pools;
+pub(super) mod random;
 pub(super) mod registrations;
 pub(super) mod runtime;
 pub(super) mod sharing;
@@ -31,7 +33,7 @@ use outrigger_ffi::*;
 use serde_json::Value;
 
 use crate::verdict::{check, equal};
-use crate::{Context, Failure, Verdict};
+use crate::{Context, Failure, Need, Verdict};
 
 /// The library under test, where it is not the one that this program holds.
 static LIBRARY: OnceLock<&'static otr_host_api_t> = OnceLock::new();
@@ -225,6 +227,13 @@ pub(super) fn stats() -> Verdict<otr_memory_stats_t> {
     filled(|out| otr!(otr_memory_stats, 0, out))
 }
 
+/// Bytes that the cache holds when it holds as little as it can.
+pub(super) fn held() -> Verdict<u64> {
+    otr!(otr_device_synchronize, 0)?;
+    otr!(otr_memory_empty_cache, 0)?;
+    Ok(stats()?.reserved_bytes.current)
+}
+
 pub(super) fn stream() -> Verdict<u64> {
     made(|out| otr!(otr_stream_create, 0, 0, out))
 }
@@ -245,7 +254,36 @@ pub(super) fn end(stream: u64) -> Verdict<u64> {
 
 /// A graph made executable without flags.
 pub(super) fn executable(graph: u64) -> Verdict<u64> {
-    made(|out| otr!(otr_graph_instantiate, graph, 0, out))
+    instantiate(graph, 0)
+}
+
+/// A graph made executable.
+#[track_caller]
+pub(super) fn instantiate(graph: u64, flags: u32) -> Verdict<u64> {
+    made(|out| otr!(otr_graph_instantiate, graph, flags, out))
+}
+
+/// The flags by which a graph is replayed in each way: as the library chooses, one node after the other, node by node, and as
+/// a graph of the driver where it has graphs.
+pub(super) fn ways(context: &Context) -> Verdict<Vec<u32>> {
+    let native = context.has(&context.open()?, Need::Graphs);
+    let others = [0, OTR_GRAPH_SERIAL, OTR_GRAPH_SUBMIT].into_iter();
+    Ok(others.chain(native.then_some(OTR_GRAPH_NATIVE)).collect())
+}
+
+#[track_caller]
+pub(super) fn replay(exec: u64, stream: u64) -> Verdict {
+    Ok(otr!(otr_graph_replay, exec, stream)?)
+}
+
+/// How many nodes a graph has.
+pub(super) fn nodes(graph: u64) -> Verdict<u32> {
+    let info: otr_graph_info_t = filled(|out| otr!(otr_graph_info, graph, out))?;
+    Ok(info.nodes)
+}
+
+pub(super) fn capture_info(stream: u64) -> Verdict<otr_capture_info_t> {
+    filled(|out| otr!(otr_capture_info, stream, out))
 }
 
 pub(super) fn alloc(size: u64, stream: u64) -> Verdict<u64> {
@@ -256,6 +294,13 @@ pub(super) fn alloc(size: u64, stream: u64) -> Verdict<u64> {
 pub(super) fn fill(stream: u64, address: u64, size: u64, pattern: &[u8]) -> Verdict {
     let (pattern, width) = (pattern.as_ptr().cast(), pattern.len() as u32);
     Ok(otr!(otr_fill, stream, address, size, pattern, width)?)
+}
+
+/// Copies 64 bytes within the device.
+#[track_caller]
+pub(super) fn copy(stream: u64, to: u64, from: u64) -> Verdict {
+    let kind = CopyKind::DeviceToDevice.raw();
+    Ok(otr!(otr_copy, stream, to, from, 64, kind)?)
 }
 
 #[track_caller]

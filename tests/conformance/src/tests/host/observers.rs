@@ -28,6 +28,8 @@ tests! { "host-abi.observer":
     observers_may_call_the_library: H14 H16;
     /// Once an observer is removed, no call of it is running.
     removing_waits_for_the_last_call: H14 H16;
+    /// An observer that removes itself is told that it cannot, and is removed by others.
+    an_observer_cannot_remove_itself: H2 H16;
     /// Before a request fails, observers of pressure are asked to release memory.
     pressure_comes_before_failure: H16 H24;
     /// Fallbacks are counted by operator, told to observers, and forgotten where they are reset.
@@ -284,11 +286,15 @@ fn observers_may_call_the_library(context: &Context) -> Verdict {
 
 static INSIDE: AtomicBool = AtomicBool::new(false);
 
-/// Takes its time.
-unsafe extern "C" fn dawdle(_: *mut c_void, _: *const otr_observation_t) {
-    INSIDE.store(true, Ordering::SeqCst);
+/// Takes its time, and allocates then, of which it is told too.
+unsafe extern "C" fn dawdle(user: *mut c_void, _: *const otr_observation_t) {
+    if INSIDE.swap(true, Ordering::SeqCst) {
+        return;
+    }
     std::thread::sleep(Duration::from_millis(30));
+    let own = alloc(64, user as u64).and_then(free);
     INSIDE.store(false, Ordering::SeqCst);
+    assert!(own.is_ok(), "memory for the observer itself: {own:?}");
 }
 
 fn removing_waits_for_the_last_call(context: &Context) -> Verdict {
@@ -300,7 +306,7 @@ fn removing_waits_for_the_last_call(context: &Context) -> Verdict {
                 otr_observer_add,
                 OTR_OBSERVE_ALLOC,
                 Some(dawdle),
-                null_mut(),
+                stream as *mut c_void,
                 out
             )
         })?;
@@ -317,6 +323,29 @@ fn removing_waits_for_the_last_call(context: &Context) -> Verdict {
             Ok(())
         })?;
     }
+    Ok(())
+}
+
+static ITSELF: AtomicU64 = AtomicU64::new(0);
+static ANSWERS: Mutex<Vec<Code>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn remove_itself(_: *mut c_void, _: *const otr_observation_t) {
+    let answer = otr!(otr_observer_remove, ITSELF.load(Ordering::SeqCst));
+    let code = answer.map_or_else(|refused| refused.code, |()| Code::OK);
+    ANSWERS.lock().expect("no panic").push(code);
+}
+
+fn an_observer_cannot_remove_itself(context: &Context) -> Verdict {
+    start(context)?;
+    let (kinds, user) = (OTR_OBSERVE_FALLBACK, null_mut());
+    let observer = made(|out| otr!(otr_observer_add, kinds, Some(remove_itself), user, out))?;
+    ITSELF.store(observer, Ordering::SeqCst);
+    otr!(otr_fallback_end, c"mine".as_ptr(), 1, 0)?;
+    let answers = || ANSWERS.lock().expect("no panic").clone();
+    equal!(answers(), [Code::BUSY], "what it is told");
+    otr!(otr_observer_remove, observer)?;
+    otr!(otr_fallback_end, c"mine".as_ptr(), 1, 0)?;
+    equal!(answers().len(), 1, "calls after it was removed");
     Ok(())
 }
 

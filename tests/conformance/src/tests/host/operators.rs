@@ -1,7 +1,9 @@
 //! Operators over the C ABI, by the driver's own library or by host kernels: which of the two runs,
 //! what is refused, and the order of a stream's calls.
 
-use outrigger_device::sys::{otr_operator_call_t, otr_tensor_t};
+use std::ptr::null;
+
+use outrigger_device::sys::{otr_operator_call_t, otr_scalar_t, otr_tensor_t};
 use outrigger_device::{Code, DType};
 
 pub(super) use super::super::operators::operand::empty_call;
@@ -10,11 +12,12 @@ use super::super::operators::sample::Sample;
 use outrigger_ffi::OTR_CALL_DEVICE_ONLY;
 
 use super::{
-    Refused, alloc, download, json, made, otr, refused, start, start_under, stream, string, upload,
+    Refused, alloc, begin, download, end, executable, json, made, nodes, otr, refused, replay,
+    scalar, start, start_under, stream, string, upload,
 };
 use crate::test::tests;
 use crate::verdict::{check, equal};
-use crate::{Context, Failure, Verdict};
+use crate::{Context, Failure, Need, Verdict};
 
 /// The C ABI as a runner of operators. Its memory goes with the process.
 pub(in crate::tests) struct Host {
@@ -89,6 +92,10 @@ fn call_of(inputs: &[otr_tensor_t], outputs: &[otr_tensor_t]) -> otr_operator_ca
 tests! { "ops.call":
     /// A call that does not fit an operator's table is refused, and nothing is done.
     a_wrong_call_is_refused: H2 H6;
+    /// A number that the dtype of a fill cannot hold is refused, also in a capture.
+    numbers_that_do_not_fit: H2 H3 H26, needs OwnOperators;
+    /// Sizes and strides that no memory could hold are refused by the operand, in calls and in nodes.
+    operands_that_no_memory_could_hold: H2 H3 H22;
     /// Dtypes for which there is no kernel are OTR_ERR_UNSUPPORTED, and nothing is done.
     what_is_not_there_is_unsupported: H2 H29;
     /// An index out of bounds fails the stream with OTR_ERR_OUT_OF_RANGE, and names the operator.
@@ -148,6 +155,132 @@ fn a_wrong_call_is_refused(context: &Context) -> Verdict {
     Ok(())
 }
 
+/// Fills four elements at an address.
+fn fill_with(
+    host: &Host,
+    address: u64,
+    dtype: DType,
+    number: otr_scalar_t,
+) -> Verdict<Result<(), Refused>> {
+    let (sizes, strides) = ([4], [1]);
+    let output = otr_tensor_t {
+        address,
+        dtype: dtype.0,
+        rank: 1,
+        sizes: sizes.as_ptr(),
+        strides: strides.as_ptr(),
+    };
+    host.submit(&otr_operator_call_t {
+        name: c"fill".as_ptr(),
+        scalars: &raw const number,
+        scalar_count: 1,
+        ..call_of(&[], &[output])
+    })
+}
+
+fn numbers_that_do_not_fit(context: &Context) -> Verdict {
+    let host = host(context)?;
+    let stream = host.stream;
+    let address = alloc(64, stream)?;
+    upload(stream, address, &[7u8; 16])?;
+    for (dtype, of, number) in [
+        (DType::U8, DType::I64, 300),
+        (DType::I8, DType::F64, -129),
+        (DType::I32, DType::I64, 1 << 40),
+        (DType::F16, DType::F64, 70_000),
+    ] {
+        let what = format!("{number} as {dtype:?}");
+        let answer = fill_with(&host, address, dtype, scalar(of, number))?;
+        let told = refused(answer, Code::INVALID_ARGUMENT, &what)?;
+        check!(
+            told.text.contains(&number.to_string()),
+            "H3: the number in {}",
+            told.text
+        );
+    }
+    equal!(
+        download::<u8>(stream, address, 16)?,
+        [7; 16],
+        "memory after refused fills"
+    );
+    // Negative numbers wrap in unsigned types.
+    fill_with(&host, address, DType::U8, scalar(DType::I64, -1))??;
+    equal!(
+        download::<u8>(stream, address, 5)?,
+        [255, 255, 255, 255, 7],
+        "what was filled with -1"
+    );
+    begin(stream)?;
+    let answer = fill_with(&host, address, DType::U8, scalar(DType::I64, 300))?;
+    refused(answer, Code::INVALID_ARGUMENT, "a call in a capture")?;
+    refused(
+        otr!(otr_capture_end, stream, &mut 0),
+        Code::INVALID_ARGUMENT,
+        "the end of that capture",
+    )?;
+    Ok(())
+}
+
+fn operands_that_no_memory_could_hold(context: &Context) -> Verdict {
+    let host = host(context)?;
+    let address = alloc(1 << 20, host.stream)?;
+    let graph = made(|out| otr!(otr_graph_create, 0, 0, out))?;
+    type Layout = ([i64; 2], [i64; 2]);
+    let (huge, fine): (i64, Layout) = (1 << 32, ([4, 4], [4, 1]));
+    let wrong: [(Layout, &str); 9] = [
+        (([-1, 4], [4, 1]), "-1"),
+        (([-4, -4], [-4, 1]), "-4"),
+        (([0, i64::MIN], [1, 1]), "-9223372036854775808"),
+        (([huge, huge], [huge, 1]), "4294967296"),
+        (([huge + 1, huge], [huge, 1]), "4294967297"),
+        (([1 << 62, 5], [5, 1]), "4611686018427387904"),
+        (([0, i64::MAX], [1, 1]), "9223372036854775807"),
+        (([4, 4], [i64::MIN, 1]), "-9223372036854775808"),
+        (([4, 4], [i64::MAX, -1]), "9223372036854775807"),
+    ];
+    for (wrong, number) in &wrong {
+        for (layouts, operand) in [
+            ([wrong, wrong, wrong], "input 0"),
+            ([&fine, wrong, &fine], "input 1"),
+            ([&fine, &fine, wrong], "output 0"),
+        ] {
+            let [first, second, output] = layouts.map(|(sizes, strides)| otr_tensor_t {
+                address,
+                dtype: DType::F32.0,
+                rank: 2,
+                sizes: sizes.as_ptr(),
+                strides: strides.as_ptr(),
+            });
+            let (inputs, outputs) = ([first, second], [output]);
+            let call = call_of(&inputs, &outputs);
+            for name in [c"mul", c"mm"] {
+                let id = made(|out| otr!(otr_operator_find, name.as_ptr(), out))?;
+                let mut node = 0x5a;
+                for answer in [
+                    otr!(otr_operator_call, host.stream, id, &call),
+                    otr!(
+                        otr_graph_add_operator,
+                        graph,
+                        null(),
+                        0,
+                        id,
+                        &call,
+                        &mut node
+                    ),
+                ] {
+                    let told = refused(answer, Code::INVALID_ARGUMENT, number)?;
+                    for part in [operand, number] {
+                        check!(told.text.contains(part), "H3: {part} in {}", told.text);
+                    }
+                }
+                equal!(node, 0x5a, "H2: the output of a failed call");
+            }
+        }
+    }
+    equal!(nodes(graph)?, 0, "nodes that were added");
+    Ok(otr!(otr_stream_synchronize, host.stream)?)
+}
+
 fn what_is_not_there_is_unsupported(context: &Context) -> Verdict {
     let host = host(context)?;
     let stream = host.stream;
@@ -175,13 +308,30 @@ fn an_index_out_of_bounds_fails_the_stream(context: &Context) -> Verdict {
     let (inputs, outputs) = ([weight.tensor(), indices.tensor()], [out.tensor()]);
     let embedding = made(|out| otr!(otr_operator_find, c"embedding".as_ptr(), out))?;
     let call = call_of(&inputs, &outputs);
+    // By itself, and in a replay.
     otr!(otr_operator_call, stream, embedding, &call)?;
-    let failure = refused(
+    let told = refused(
         otr!(otr_stream_synchronize, stream),
         Code::OUT_OF_RANGE,
         "the stream",
     )?;
-    equal!(failure.stream, stream, "H3: the stream of the status");
+    equal!(told.stream, stream, "H3: the stream of the status");
+    begin(stream)?;
+    otr!(otr_operator_call, stream, embedding, &call)?;
+    let exec = executable(end(stream)?)?;
+    replay(exec, stream)?;
+    let failure = refused(
+        otr!(otr_stream_synchronize, stream),
+        Code::OUT_OF_RANGE,
+        "the stream of a replay",
+    )?;
+    if context.has(&context.open()?, Need::OwnOperators) {
+        for told in [&told, &failure] {
+            for part in ["index 7 ", "size 3"] {
+                check!(told.text.contains(part), "H3: {part} in {}", told.text);
+            }
+        }
+    }
     check!(
         failure
             .operator

@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 use std::ptr::null;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use outrigger_device::Code;
 use outrigger_ffi::*;
@@ -35,6 +35,8 @@ tests! { "host-abi.runtime":
     what_a_status_tells: H1 H3 H19;
     /// Waiting for a device waits for all its streams, and clears the failures of all.
     waiting_for_a_device: H14 H18 H19;
+    /// Waiting for a device waits for streams that were destroyed, and for what a stream was given before it captures.
+    waiting_for_streams_that_are_gone: H13 H18 H26;
     /// A priority is clamped to the device's range, also of streams of the runtime.
     priorities: H2 H12;
     /// Timed events tell how much time passed between them; others have none.
@@ -323,6 +325,39 @@ fn waiting_for_a_device(context: &Context) -> Verdict {
         );
     }
     Ok(otr!(otr_device_synchronize, 0)?)
+}
+
+fn waiting_for_streams_that_are_gone(context: &Context) -> Verdict {
+    start(context)?;
+    for captures in [false, true] {
+        let (held, gate, waited) = (stream()?, Gate::new(), AtomicBool::new(false));
+        hold(held, &gate)?;
+        match captures {
+            true => otr!(otr_capture_begin, held, OTR_CAPTURE_RELAXED, 0)?,
+            false => otr!(otr_stream_destroy, held)?,
+        }
+        let early = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let outcome = otr!(otr_device_synchronize, 0);
+                waited.store(true, Ordering::SeqCst);
+                outcome
+            });
+            // Long enough for a call that does not wait to return.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let early = waited.load(Ordering::SeqCst);
+            gate.open();
+            waits.join().expect("no panic")?;
+            Verdict::Ok(early)
+        })?;
+        check!(
+            !early,
+            "the device was waited for while its work was held back"
+        );
+        if captures {
+            otr!(otr_graph_destroy, super::end(held)?)?;
+        }
+    }
+    Ok(())
 }
 
 fn priorities(context: &Context) -> Verdict {

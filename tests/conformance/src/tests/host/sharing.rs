@@ -2,13 +2,14 @@
 
 use std::ffi::{CStr, CString};
 use std::io::Write;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
-use outrigger_device::Code;
+use outrigger_device::{Code, CopyKind};
 use outrigger_ffi::*;
 
 use super::{
-    Filled, Refused, alloc, download, fill, filled, made, otr, raw, refused, start, stream, upload,
+    Filled, Refused, alloc, download, fill, filled, made, nodes, otr, raw, refused, start, stream,
+    upload,
 };
 use crate::test::tests;
 use crate::tests::kit::pattern;
@@ -96,6 +97,50 @@ fn use_memory(expected: u64, exported: &CString, stream: u64) -> Verdict<String>
         Code::INVALID_ARGUMENT,
         "a free of imported memory",
     )?;
+    // A stream may be said to use it. It is not passed on, and no graph could keep it.
+    otr!(otr_memory_record_stream, address + 9, self::stream()?)?;
+    otr!(otr_memory_record_stream_on, 0, address, stream)?;
+    refused(
+        export(address),
+        Code::UNSUPPORTED,
+        "an export of imported memory",
+    )?;
+    let (graph, mut node) = (made(|out| otr!(otr_graph_create, 0, 0, out))?, 0x5a);
+    let d2d = CopyKind::DeviceToDevice.raw();
+    let (pattern, own) = ([1u8], alloc(64, stream)?);
+    for (what, answer) in [
+        (
+            "a fill in a graph",
+            otr!(
+                otr_graph_add_fill,
+                graph,
+                null(),
+                0,
+                address,
+                64,
+                pattern.as_ptr().cast(),
+                1,
+                &mut node
+            ),
+        ),
+        (
+            "a copy in a graph",
+            otr!(
+                otr_graph_add_copy,
+                graph,
+                null(),
+                0,
+                own,
+                address,
+                64,
+                d2d,
+                &mut node
+            ),
+        ),
+    ] {
+        refused(answer, Code::INVALID_ARGUMENT, what)?;
+    }
+    equal!((node, nodes(graph)?), (0x5a, 0), "the output, and nodes");
     otr!(otr_memory_close, 0, address)?;
     refused(
         otr!(otr_memory_close, 0, address),
@@ -222,6 +267,12 @@ fn what_was_not_exported(context: &Context) -> Verdict {
             CString::new(foreign)?,
         ));
         texts.push(("a text cut short".to_owned(), CString::new(short)?));
+        let mut words: Vec<String> = whole.split(' ').map(str::to_owned).collect();
+        words[2] = (words[2].parse::<u64>()? << 20).to_string();
+        texts.push((
+            "a size that is too large".to_owned(),
+            CString::new(words.join(" "))?,
+        ));
     }
     for (what, text) in texts {
         let (mut out, mut size) = (0x5a, 0x5a);

@@ -27,6 +27,9 @@ unsafe impl Sync for Names {}
 static NAMES: Names = Names([c"one".as_ptr(), c"two".as_ptr()]);
 static TWICE: Names = Names([c"one".as_ptr(), c"one".as_ptr()]);
 static EMPTY: Names = Names([c"one".as_ptr(), c"".as_ptr()]);
+static FOREIGN: Names = Names([c"one".as_ptr(), c"\xff".as_ptr()]);
+static ENDED: Names = Names([c"one".as_ptr(), null()]);
+static NO_PROGRAM: Names = Names([c"".as_ptr(), null()]);
 static NO_WORD: Names = Names([null(), null()]);
 
 /// A question that is right. Nobody can measure it.
@@ -167,6 +170,34 @@ fn wrong_questions(context: &Context) -> Verdict {
             },
         ),
         (
+            "a name that is not UTF-8",
+            otr_tune_params_t {
+                candidates: FOREIGN.0.as_ptr(),
+                ..right()
+            },
+        ),
+        (
+            "NULL as a name",
+            otr_tune_params_t {
+                candidates: ENDED.0.as_ptr(),
+                ..right()
+            },
+        ),
+        (
+            "a worker whose program is empty",
+            otr_tune_params_t {
+                worker: NO_PROGRAM.0.as_ptr(),
+                ..right()
+            },
+        ),
+        (
+            "a word of a worker that is not UTF-8",
+            otr_tune_params_t {
+                worker: FOREIGN.0.as_ptr(),
+                ..right()
+            },
+        ),
+        (
             "a worker without a program",
             otr_tune_params_t {
                 worker: NO_WORD.0.as_ptr(),
@@ -186,6 +217,17 @@ fn wrong_questions(context: &Context) -> Verdict {
         let answer = otr!(otr_tune_choose, 0, params, &mut chosen, times.as_mut_ptr());
         refused(answer, Code::INVALID_ARGUMENT, what)?;
     }
+    refused(
+        otr!(
+            otr_tune_choose,
+            u32::MAX,
+            &right(),
+            &mut chosen,
+            times.as_mut_ptr()
+        ),
+        Code::INVALID_DEVICE,
+        "a device that there is not",
+    )?;
     equal!(
         (chosen, times),
         (7, [7; 2]),

@@ -3,9 +3,9 @@
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use outrigger_device::{Code, CopyKind};
+use outrigger_ffi::OTR_CAPTURE_RELAXED;
 
 use super::{alloc, download, event, fill, finished, made, otr, refused, start, stream, upload};
 use crate::test::tests;
@@ -128,16 +128,21 @@ pub(in crate::tests) mod memory {
             "the memory"
         );
         otr!(otr_memory_free, address)?;
-        refused(
-            otr!(otr_memory_free, address),
-            Code::INVALID_ARGUMENT,
-            "a second free",
-        )?;
-        refused(
-            otr!(otr_fill, stream, address, 64, pattern, 1),
-            Code::INVALID_ARGUMENT,
-            "a fill of freed memory",
-        )?;
+        for (what, answer, says) in [
+            (
+                "a second free",
+                otr!(otr_memory_free, address),
+                "already free",
+            ),
+            (
+                "a fill of freed memory",
+                otr!(otr_fill, stream, address, 64, pattern, 1),
+                "freed",
+            ),
+        ] {
+            let told = refused(answer, Code::INVALID_ARGUMENT, what)?;
+            check!(told.text.contains(says), "H3: {says} in {}", told.text);
+        }
         Ok(())
     }
 
@@ -204,11 +209,19 @@ pub(in crate::tests) mod memory {
         let address = alloc(4096, stream)?;
         fill(stream, address, 4096, &[5])?;
         for size in [1 << 50, u64::MAX / 2, u64::MAX] {
-            refused(
+            let told = refused(
                 otr!(otr_memory_alloc, 0, size, stream, &mut 0),
                 Code::OUT_OF_MEMORY,
                 &format!("{size} bytes"),
             )?;
+            check!(
+                size > 1 << 50
+                    || ["1.00 PiB", "device 0"]
+                        .iter()
+                        .all(|part| told.text.contains(part)),
+                "H3: the text says how much of which device: {}",
+                told.text
+            );
         }
         equal!(
             download::<u8>(stream, address, 4096)?,
@@ -547,32 +560,67 @@ fn threads_share_streams(context: &Context) -> Verdict {
 
 fn a_fork_is_refused(context: &Context) -> Verdict {
     start(context)?;
-    let stream = stream()?;
+    let (stream, point) = (stream()?, event()?);
+    let generator = made(|out| otr!(otr_generator_create, 0, out))?;
+    let address = alloc(64, stream)?;
+    otr!(otr_event_record, point, stream)?;
     otr!(otr_stream_synchronize, stream)?;
     // SAFETY: the child calls the library, which refuses, and then ends without any clean-up.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let answer = otr!(otr_memory_alloc, 0, 64, stream, &mut 0);
-        let right = answer.is_err_and(|refused| refused.code == Code::FORKED);
+        let (mut word, mut long, mut text, one) = (0, 0, null_mut(), [1u8]);
+        let pattern = one.as_ptr().cast::<c_void>();
+        // With a device, with an id, with neither, and those that destroy.
+        let answers = [
+            otr!(otr_runtime_init),
+            otr!(otr_device_count, &mut word),
+            otr!(otr_device_current, &mut word),
+            otr!(otr_stream_device, stream, &mut word),
+            otr!(otr_stream_query, stream, &mut word),
+            otr!(otr_stream_synchronize, stream),
+            otr!(otr_stream_set_current, stream),
+            otr!(otr_stream_wait_event, stream, point),
+            otr!(otr_event_query, point, &mut word),
+            otr!(otr_event_record, point, stream),
+            otr!(otr_fill, stream, address, 0, pattern, 1),
+            otr!(otr_host_call, stream, Some(fails), null_mut()),
+            otr!(otr_memory_alloc, 0, 0, stream, &mut long),
+            otr!(otr_memory_free, 0),
+            otr!(otr_memory_free, address),
+            otr!(otr_memory_label_push, c"child".as_ptr()),
+            otr!(otr_memory_set_process_limit, 1 << 30),
+            otr!(otr_host_is_pinned, pattern, &mut word),
+            otr!(otr_host_free, null_mut()),
+            otr!(otr_generator_seed, generator, 1),
+            otr!(otr_generator_destroy, generator),
+            otr!(otr_capture_begin, stream, OTR_CAPTURE_RELAXED, 0),
+            otr!(otr_fallback_report, &mut text),
+            otr!(otr_event_destroy, point),
+            otr!(otr_stream_destroy, stream),
+        ];
+        let wrong = answers
+            .iter()
+            .position(|answer| !matches!(answer, Err(refused) if refused.code == Code::FORKED));
         // SAFETY: ends the child at once.
-        unsafe { libc::_exit(i32::from(!right)) };
+        unsafe { libc::_exit(wrong.map_or(0, |at| at as i32 + 1)) };
     }
     check!(child > 0, "the process could be forked");
     let mut status = 0;
     // SAFETY: the child's number, and a place for its status.
     unsafe { libc::waitpid(child, &mut status, 0) };
     equal!(
-        status,
-        0,
-        "how the child ended: 0 where its call was refused with OTR_ERR_FORKED"
+        (libc::WIFEXITED(status), libc::WEXITSTATUS(status)),
+        (true, 0),
+        "how the child ended: 0 where all its calls were refused with OTR_ERR_FORKED, else the number of the first"
     );
-    let address = alloc(64, stream)?;
     fill(stream, address, 64, &[1])?;
-    std::thread::sleep(Duration::from_millis(1));
     equal!(
         download::<u8>(stream, address, 64)?,
         [1; 64],
         "the parent's work goes on"
     );
-    Ok(())
+    otr!(otr_memory_free, address)?;
+    otr!(otr_generator_destroy, generator)?;
+    otr!(otr_event_destroy, point)?;
+    Ok(otr!(otr_stream_destroy, stream)?)
 }

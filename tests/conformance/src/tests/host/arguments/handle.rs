@@ -9,8 +9,9 @@ macro_rules! handles {
             $name: H3 H5, run |context| {
                 start(context)?;
                 let call: fn(u64) -> Verdict<Result<(), Refused>> = $call;
-                for (what, id) in wrong(Kind::$kind)? {
-                    refused(call(id)?, Code::INVALID_HANDLE, what)?;
+                for (what, id, says) in wrong(Kind::$kind)? {
+                    let told = refused(call(id)?, Code::INVALID_HANDLE, what)?;
+                    check!(told.text.contains(says), "H3: {says:?} in {:?}", told.text);
                 }
                 Ok(())
             }
@@ -317,8 +318,8 @@ fn unmake(kind: Kind, id: u64) -> Result<(), Refused> {
     }
 }
 
-/// Ids that are none of a kind.
-fn wrong(kind: Kind) -> Verdict<Vec<(&'static str, u64)>> {
+/// Ids that are none of a kind, with what the text says of them.
+fn wrong(kind: Kind) -> Verdict<Vec<(&'static str, u64, &'static str)>> {
     let stale = make(kind)?;
     check!(
         stale != 0 && stale >> 63 == 0,
@@ -328,18 +329,17 @@ fn wrong(kind: Kind) -> Verdict<Vec<(&'static str, u64)>> {
     // What takes its place has another id.
     let next = make(kind)?;
     check!(next != stale, "H5: an id is never used again");
-    let other = make(if kind == Kind::Event {
-        Kind::Stream
-    } else {
-        Kind::Event
-    })?;
+    let (other, of_other) = match kind {
+        Kind::Event => (make(Kind::Stream)?, "of a stream"),
+        _ => (make(Kind::Event)?, "of an event"),
+    };
     Ok(vec![
-        ("0", 0),
-        ("a stale id", stale),
-        ("an id of another kind", other),
-        ("garbage", 0x5a5a_5a5a_5a5a_5a5a),
-        ("all ones", u64::MAX),
-        ("a small number", 1),
-        ("a live id with its top bit set", next | 1 << 63),
+        ("0", 0, "NULL"),
+        ("a stale id", stale, "destroyed"),
+        ("an id of another kind", other, of_other),
+        ("garbage", 0x5a5a_5a5a_5a5a_5a5a, ""),
+        ("all ones", u64::MAX, "not a handle"),
+        ("a small number", 1, "not a handle"),
+        ("a live id with its top bit set", next | 1 << 63, ""),
     ])
 }

@@ -288,6 +288,28 @@ fn wrong_ones_are_named(context: &Context) -> Verdict {
             );
         }
     }
+    let short = otr_operator_args_t {
+        ext: otr_ext_t {
+            struct_size: size_of::<otr_ext_t>(),
+            type_: OTR_EXT_OPERATOR_ARGS,
+            reserved: 0,
+            next: null(),
+        },
+        values: &raw const fine,
+        count: 1,
+        reserved: 0,
+    };
+    let call = otr_operator_call_t {
+        next: &raw const short.ext,
+        ..empty_call()
+    };
+    let answer = otr!(otr_operator_call, stream, operator, &call);
+    let told = refused(
+        answer,
+        Code::INVALID_ARGUMENT,
+        "arguments that are too short",
+    )?;
+    check!(told.text.contains("struct_size"), "H9: {}", told.text);
     let numbers = [scalar(DType::I64, 1); OTR_SCALARS_MAX + 1];
     let call = otr_operator_call_t {
         scalars: numbers.as_ptr(),

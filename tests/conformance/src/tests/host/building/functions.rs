@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use super::super::work::hold;
 use super::*;
-use crate::Need;
 use crate::tests::kit::until;
+use crate::{Gate, Need};
 
 tests! { "host-abi.host_function":
     /// A host function runs once in the order of its stream, and its data is given back.
@@ -14,6 +15,14 @@ tests! { "host-abi.host_function":
     /// A host function that names memory runs where host functions reach it and is refused elsewhere; one that names
     /// none runs everywhere.
     without_reach: H2 H11 H29, absent HostReach;
+    /// What a replay that is under way uses outlives all handles, and is given back in the end.
+    what_a_replay_uses: H13 H23 H27 H28;
+    /// A graph whose replays fail is given back as any other.
+    of_a_graph_that_fails: H13 H19;
+    /// Graphs within themselves and within each other end when their last handle does.
+    of_graphs_within_graphs: H13 H27;
+    /// Memory that a host function names cannot be bound, wherever the function stands.
+    bound_memory: H2 H28, needs HostReach;
     /// What a call that fails was given is not given back.
     refused_ones: H2 H11;
 }
@@ -145,12 +154,205 @@ fn without_reach(context: &Context) -> Verdict {
     Ok(())
 }
 
+/// A graph made executable; `None` where the driver's graphs have no host functions.
+fn replayable(graph: u64, way: u32) -> Verdict<Option<u64>> {
+    match tried(|out| otr!(otr_graph_instantiate, graph, way, out)) {
+        Err(refused) if way == OTR_GRAPH_NATIVE && refused.code == Code::UNSUPPORTED => Ok(None),
+        outcome => Ok(Some(outcome?)),
+    }
+}
+
+/// Waits until what has ended was given back, which is looked for when memory is.
+fn until_given_back(scripts: &[(&Script, u64)], before: u64) -> Verdict {
+    until(|| {
+        let held = held()?;
+        let all = scripts
+            .iter()
+            .all(|(script, times)| script.counts().2 == *times);
+        Ok(all && held == before)
+    })
+}
+
 fn of_a_graph(context: &Context) -> Verdict {
     start(context)?;
-    let (stream, built) = (stream()?, graph()?);
+    for way in ways(context)? {
+        let before = held()?;
+        let (stream, built) = (stream()?, graph()?);
+        let address = alloc(64, stream)?;
+        let (script, captured) = (Script::new(), Script::new());
+        script.address.store(address, Ordering::SeqCst);
+        let writes = [address];
+        let node = otr_host_node_t {
+            label: c"my host function".as_ptr(),
+            writes: writes.as_ptr(),
+            write_count: 1,
+            ..script.node()
+        };
+        let first = add_fill(built, &[], address, 1)?;
+        let second = add_host(built, &[first], &node)?;
+        add_host(built, &[second], &node)?;
+        begin(stream)?;
+        otr!(otr_host_node, stream, &captured.node())?;
+        let graph = end(stream)?;
+        let (Some(exec), Some(other)) = (replayable(built, way)?, replayable(graph, way)?) else {
+            context.note("graphs of the driver have no host functions");
+            continue;
+        };
+        otr!(otr_graph_destroy, built)?;
+        otr!(otr_graph_destroy, graph)?;
+        equal!(
+            (script.counts(), captured.counts()),
+            ((0, 0, 0), (0, 0, 0)),
+            "calls, told, given back before a replay"
+        );
+        for round in 1..=3 {
+            replay(exec, stream)?;
+            replay(other, stream)?;
+            equal!(
+                download::<u8>(stream, address, 64)?,
+                [0x42; 64],
+                "what the function has written"
+            );
+            equal!(
+                (script.counts(), captured.counts()),
+                ((2 * round, 0, 0), (round, 0, 0)),
+                "calls, told, given back after {round} replays by flags {way:#x}"
+            );
+        }
+        script.outcome.store(Code::OUT_OF_RANGE.0, Ordering::SeqCst);
+        replay(exec, stream)?;
+        refused(
+            otr!(otr_stream_synchronize, stream),
+            Code::OUT_OF_RANGE,
+            "the stream of a replay that failed",
+        )?;
+        equal!(
+            script.counts(),
+            (8, 1, 0),
+            "calls, told of the failure, given back"
+        );
+        script.outcome.store(0, Ordering::SeqCst);
+        replay(exec, stream)?;
+        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(otr_graph_exec_destroy, other)?;
+        otr!(otr_stream_synchronize, stream)?;
+        otr!(otr_memory_free, address)?;
+        until_given_back(&[(script, 2), (captured, 1)], before)?;
+        equal!(
+            (script.counts(), captured.counts()),
+            ((10, 1, 2), (3, 0, 1)),
+            "calls, told, given back with the graphs"
+        );
+    }
+    Ok(())
+}
+
+fn what_a_replay_uses(context: &Context) -> Verdict {
+    start(context)?;
+    for way in ways(context)? {
+        let before = held()?;
+        let (stream, other, script) = (stream()?, stream()?, Script::new());
+        let (x, y) = (alloc(64, stream)?, alloc(64, stream)?);
+        fill(stream, x, 64, &[3])?;
+        let pool = made(|out| otr!(otr_pool_create, 0, out))?;
+        otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, pool)?;
+        let inner = alloc(64, stream)?;
+        copy(stream, inner, x)?;
+        otr!(otr_host_node, stream, &script.node())?;
+        copy(stream, y, inner)?;
+        otr!(otr_memory_free, inner)?;
+        let graph = end(stream)?;
+        let Some(exec) = replayable(graph, way)? else {
+            continue;
+        };
+        let gate = Gate::new();
+        hold(stream, &gate)?;
+        replay(exec, stream)?;
+        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(otr_graph_destroy, graph)?;
+        otr!(otr_pool_destroy, pool)?;
+        otr!(otr_memory_free, x)?;
+        otr!(otr_memory_empty_cache, 0)?;
+        // Nobody else gets the memory.
+        let others: Vec<u64> = (0..32).map(|_| alloc(64, other)).collect::<Verdict<_>>()?;
+        for &address in &others {
+            fill(other, address, 64, &[0xee])?;
+        }
+        otr!(otr_stream_synchronize, other)?;
+        equal!(script.counts(), (0, 0, 0), "calls, told, given back");
+        gate.open();
+        equal!(
+            download::<u8>(stream, y, 64)?,
+            [3; 64],
+            "what a replay by flags {way:#x} has copied"
+        );
+        for address in others.into_iter().chain([y]) {
+            otr!(otr_memory_free, address)?;
+        }
+        until_given_back(&[(script, 1)], before)?;
+        equal!(script.counts(), (1, 0, 1), "calls, told, given back");
+    }
+    Ok(())
+}
+
+fn of_a_graph_that_fails(context: &Context) -> Verdict {
+    start(context)?;
+    for way in ways(context)? {
+        let before = held()?;
+        let (stream, script) = (stream()?, Script::new());
+        script.outcome.store(Code::OUT_OF_RANGE.0, Ordering::SeqCst);
+        let address = alloc(64, stream)?;
+        begin(stream)?;
+        otr!(otr_host_node, stream, &script.node())?;
+        fill(stream, address, 64, &[1])?;
+        let graph = end(stream)?;
+        let Some(exec) = replayable(graph, way)? else {
+            continue;
+        };
+        replay(exec, stream)?;
+        replay(exec, stream)?;
+        otr!(otr_graph_exec_destroy, exec)?;
+        otr!(otr_graph_destroy, graph)?;
+        otr!(otr_memory_free, address)?;
+        refused(
+            otr!(otr_stream_synchronize, stream),
+            Code::OUT_OF_RANGE,
+            "the stream of the replays",
+        )?;
+        until_given_back(&[(script, 1)], before)?;
+    }
+    Ok(())
+}
+
+fn of_graphs_within_graphs(context: &Context) -> Verdict {
+    start(context)?;
+    let (stream, script) = (stream()?, Script::new());
+    let (a, b) = (graph()?, graph()?);
+    let before = held()?;
+    add_alloc(a, &[])?;
+    let first = add_host(a, &[], &script.node())?;
+    add_child(a, &[first], a)?;
+    add_child(b, &[], a)?;
+    add_child(a, &[], b)?;
+    let exec = executable(a)?;
+    otr!(otr_graph_destroy, a)?;
+    otr!(otr_graph_destroy, b)?;
+    replay(exec, stream)?;
+    otr!(otr_stream_synchronize, stream)?;
+    equal!(
+        script.counts(),
+        (4, 0, 0),
+        "calls: two of its own, two of the other's; told, given back"
+    );
+    otr!(otr_graph_exec_destroy, exec)?;
+    until_given_back(&[(script, 1)], before)
+}
+
+fn bound_memory(context: &Context) -> Verdict {
+    start(context)?;
+    let (stream, script) = (stream()?, Script::new());
+    let before = held()?;
     let address = alloc(64, stream)?;
-    let (script, captured) = (Script::new(), Script::new());
-    script.address.store(address, Ordering::SeqCst);
     let writes = [address];
     let node = otr_host_node_t {
         label: c"my host function".as_ptr(),
@@ -158,61 +360,37 @@ fn of_a_graph(context: &Context) -> Verdict {
         write_count: 1,
         ..script.node()
     };
-    let first = add_fill(built, &[], address, 1)?;
-    let second = add_host(built, &[first], &node)?;
-    add_host(built, &[second], &node)?;
-    otr!(otr_capture_begin, stream, OTR_CAPTURE_GLOBAL, 0)?;
-    otr!(otr_host_node, stream, &captured.node())?;
-    let graph = made(|out| otr!(otr_capture_end, stream, out))?;
-    let (exec, other) = (executable(built)?, executable(graph)?);
-    otr!(otr_graph_destroy, built)?;
-    otr!(otr_graph_destroy, graph)?;
-    equal!(
-        (script.counts(), captured.counts()),
-        ((0, 0, 0), (0, 0, 0)),
-        "calls, told, given back before a replay"
-    );
-    for round in 1..=3 {
-        replay(exec, stream)?;
-        replay(other, stream)?;
-        equal!(
-            download::<u8>(stream, address, 64)?,
-            [0x42; 64],
-            "what the function has written"
-        );
-        equal!(
-            (script.counts(), captured.counts()),
-            ((2 * round, 0, 0), (round, 0, 0)),
-            "calls, told, given back after {round} replays"
-        );
-    }
-    script.outcome.store(Code::OUT_OF_RANGE.0, Ordering::SeqCst);
-    replay(exec, stream)?;
-    refused(
-        otr!(otr_stream_synchronize, stream),
-        Code::OUT_OF_RANGE,
-        "the stream of a replay that failed",
-    )?;
-    equal!(
-        script.counts(),
-        (8, 1, 0),
-        "calls, told of the failure, given back"
-    );
-    script.outcome.store(0, Ordering::SeqCst);
-    replay(exec, stream)?;
-    otr!(otr_graph_exec_destroy, exec)?;
-    otr!(otr_graph_exec_destroy, other)?;
-    otr!(otr_stream_synchronize, stream)?;
-    until(|| {
-        // What has ended is looked for when memory is.
-        otr!(otr_memory_empty_cache, 0)?;
-        Ok(script.counts().2 == 2 && captured.counts().2 == 1)
+    let (body, outer) = (graph()?, graph()?);
+    add_host(body, &[], &node)?;
+    made(|out: *mut u32| {
+        otr!(
+            otr_graph_add_conditional,
+            outer,
+            null(),
+            0,
+            OTR_GRAPH_IF,
+            address,
+            DType::I64.0,
+            &body,
+            1,
+            out
+        )
     })?;
-    equal!(
-        (script.counts(), captured.counts()),
-        ((10, 1, 2), (3, 0, 1)),
-        "calls, told, given back with the graphs"
-    );
+    for graph in [body, outer] {
+        otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), address, 64)?;
+        let told = refused(
+            otr!(otr_graph_instantiate, graph, 0, &mut 0),
+            Code::UNSUPPORTED,
+            "a name for memory of a host function",
+        )?;
+        for part in ["'x' cannot be bound", "my host function"] {
+            check!(told.text.contains(part), "H3: {part} in {}", told.text);
+        }
+        otr!(otr_graph_destroy, graph)?;
+    }
+    otr!(otr_memory_free, address)?;
+    until_given_back(&[(script, 1)], before)?;
+    equal!(script.counts(), (0, 0, 1), "calls, told, given back");
     Ok(())
 }
 

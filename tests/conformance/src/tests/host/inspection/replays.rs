@@ -1,21 +1,31 @@
 //! Executable graphs: their figures, the numbers that replays may change, and replays that are timed
 //! and checked.
 
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use outrigger_device::sys::otr_scalar_t;
 
 use super::*;
+use crate::tests::kit::{threads, until};
 
 tests! { "host-abi.replay":
     /// An executable graph tells its nodes and replays, and how it runs.
     executable_graphs: H8 H9 H28;
     /// A number of an operator is bound by its name for later replays.
     numbers_are_bound: H2 H28, needs HostReach OwnOperators;
+    /// What does not fit a named buffer is not bound, and replays are as before.
+    wrong_bindings: H2 H22 H28;
+    /// A graph of another shape or with other names is not taken over, and replays are as before.
+    wrong_updates: H2 H28;
     /// Names are of a buffer or a number, and once each.
     wrong_names: H2 H22 H28, needs HostReach OwnOperators;
     /// A profile tells each node, and the comparison with single nodes leaves memory as it was.
     profiles_and_costs: H11, needs HostReach OwnOperators;
     /// A check passes where replays do what the nodes do one by one, and is a replay.
     checks: H18, needs OwnOperators;
+    /// A check, a cost and a profile belong to no capture, also to none that another thread begins on their stream.
+    inspected_beside_a_capture: H14 H26, needs HostReach;
     /// A profile and a check of nodes that only the driver can run are refused, or are a replay of all nodes.
     operators_of_the_driver: H3 H11 H18, needs Operators;
 }
@@ -56,7 +66,7 @@ fn executable_graphs(context: &Context) -> Verdict {
             )?;
             continue;
         }
-        let exec = executable(graph, flags)?;
+        let exec = instantiate(graph, flags)?;
         let new = exec_info(exec)?;
         equal!(
             (new.replays, new.nodes + new.dropped, new.reserved),
@@ -92,11 +102,20 @@ fn executable_graphs(context: &Context) -> Verdict {
         );
         otr!(otr_graph_exec_destroy, exec)?;
     }
-    refused(
-        otr!(otr_graph_instantiate, graph, OTR_GRAPH_SUBMIT | 8, &mut 0),
-        Code::INVALID_ARGUMENT,
-        "an unknown flag",
-    )?;
+    for (what, flags) in [
+        ("an unknown flag", OTR_GRAPH_SUBMIT | 8),
+        (
+            "node by node, and by the driver",
+            OTR_GRAPH_SUBMIT | OTR_GRAPH_NATIVE,
+        ),
+    ] {
+        let answer = otr!(otr_graph_instantiate, graph, flags, &mut 0);
+        if native || flags & 8 != 0 {
+            refused(answer, Code::INVALID_ARGUMENT, what)?;
+        } else {
+            check!(answer.is_err(), "{what}");
+        }
+    }
     Ok(())
 }
 
@@ -107,7 +126,7 @@ fn named(stream: u64, (x, y): (u64, u64)) -> Verdict<(u64, u64)> {
     let graph = end(stream)?;
     otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), x, 64)?;
     otr!(otr_graph_name_scalar, graph, c"alpha".as_ptr(), 0, 0)?;
-    Ok((graph, executable(graph, 0)?))
+    Ok((graph, executable(graph)?))
 }
 
 fn slot(exec: u64, name: &std::ffi::CStr) -> Verdict<u32> {
@@ -172,6 +191,154 @@ fn numbers_are_bound(context: &Context) -> Verdict {
     replayed(6.0, "with the recorded operand again")
 }
 
+fn wrong_bindings(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let (x, other, gone) = (
+        alloc(64, stream)?,
+        alloc(64, stream)?,
+        alloc(1 << 22, stream)?,
+    );
+    otr!(otr_memory_free, gone)?;
+    let facts: otr_pointer_info_t = filled(|out| otr!(otr_memory_pointer_info, other, out))?;
+    let on_stack = std::ptr::from_ref(&facts) as u64;
+    begin(stream)?;
+    fill(stream, x, 64, &[5])?;
+    let graph = end(stream)?;
+    otr!(otr_graph_name_buffer, graph, c"x".as_ptr(), x, 64)?;
+    for way in ways(context)? {
+        let exec = instantiate(graph, way)?;
+        let name = slot(exec, c"x")?;
+        for (what, address) in [
+            ("freed memory", gone),
+            ("host memory", on_stack),
+            ("a range beyond the end", other + facts.size - 32),
+        ] {
+            let answer = otr!(otr_graph_bind, exec, name, address);
+            refused(answer, Code::INVALID_ARGUMENT, what)?;
+        }
+        for wrong in [name + 1, u32::MAX] {
+            let answer = otr!(otr_graph_bind, exec, wrong, other);
+            refused(answer, Code::NOT_FOUND, "a slot that there is not")?;
+        }
+        refused(
+            otr!(otr_graph_bind_scalar, exec, name, &scalar(DType::F64, 1)),
+            Code::NOT_FOUND,
+            "a number for a buffer",
+        )?;
+        fill(stream, x, 64, &[0])?;
+        replay(exec, stream)?;
+        equal!(
+            download::<u8>(stream, x, 64)?,
+            [5; 64],
+            "what is filled after refused bindings"
+        );
+        otr!(otr_graph_exec_destroy, exec)?;
+    }
+    Ok(())
+}
+
+fn wrong_updates(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let (x, y) = (alloc(64, stream)?, alloc(64, stream)?);
+    let captured = |record: &dyn Fn() -> Verdict| {
+        begin(stream)?;
+        record()?;
+        end(stream)
+    };
+    let graph = captured(&|| fill(stream, x, 64, &[5]))?;
+    let named = captured(&|| fill(stream, x, 64, &[6]))?;
+    otr!(otr_graph_name_buffer, named, c"it".as_ptr(), x, 64)?;
+    let others = [
+        ("no node", captured(&|| Ok(()))?),
+        ("a copy", captured(&|| copy(stream, x, y))?),
+        (
+            "a node more",
+            captured(&|| {
+                fill(stream, x, 64, &[6])?;
+                fill(stream, x, 64, &[7])
+            })?,
+        ),
+        ("a name more", named),
+    ];
+    for way in ways(context)? {
+        let exec = instantiate(graph, way)?;
+        for (what, other) in others {
+            let answer = otr!(otr_graph_update, exec, other);
+            refused(answer, Code::INVALID_ARGUMENT, what)?;
+        }
+        fill(stream, x, 64, &[0])?;
+        replay(exec, stream)?;
+        equal!(
+            download::<u8>(stream, x, 64)?,
+            [5; 64],
+            "what is filled after refused updates"
+        );
+        otr!(otr_graph_exec_destroy, exec)?;
+    }
+    Ok(())
+}
+
+/// Where a host function lets another thread go on, and waits for it.
+#[derive(Default)]
+struct Meeting {
+    here: AtomicBool,
+    there: AtomicBool,
+}
+
+unsafe extern "C" fn meet(user: *mut c_void, _: i64, upstream: i32) -> i32 {
+    // SAFETY: the meeting below, which is never freed.
+    let meeting = unsafe { &*user.cast::<Meeting>() };
+    meeting.here.store(true, Ordering::SeqCst);
+    while !meeting.there.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    upstream
+}
+
+fn inspected_beside_a_capture(context: &Context) -> Verdict {
+    start(context)?;
+    let stream = stream()?;
+    let address = alloc(1 << 16, stream)?;
+    for inspect in 0..3 {
+        fill(stream, address, 1 << 16, &[7])?;
+        let meeting: &'static Meeting = Box::leak(Box::default());
+        let user = std::ptr::from_ref(meeting).cast_mut().cast();
+        let writes = [address];
+        let node = otr_host_node_t {
+            function: Some(meet),
+            writes: writes.as_ptr(),
+            write_count: 1,
+            ..super::super::building::functions::host_node(user)
+        };
+        begin(stream)?;
+        otr!(otr_host_node, stream, &node)?;
+        let exec = executable(end(stream)?)?;
+        threads(2, |thread| {
+            if thread == 1 {
+                until(|| Ok(meeting.here.load(Ordering::SeqCst)))?;
+                let begun = begin(stream);
+                meeting.there.store(true, Ordering::SeqCst);
+                return begun;
+            }
+            match inspect {
+                0 => otr!(otr_graph_check, exec, stream)?,
+                1 => drop(json(|out| otr!(otr_graph_cost, exec, stream, out))?),
+                _ => drop(json(|out| otr!(otr_graph_profile, exec, stream, out))?),
+            }
+            Ok(())
+        })?;
+        equal!(nodes(end(stream)?)?, 0, "nodes of the capture beside it");
+        equal!(
+            download::<u8>(stream, address, 8)?,
+            [7; 8],
+            "memory that the function left alone"
+        );
+    }
+    Ok(())
+}
+
 fn wrong_names(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
@@ -204,7 +371,7 @@ fn wrong_names(context: &Context) -> Verdict {
         Code::NOT_FOUND,
         "a number of a node that there is not",
     )?;
-    let exec = executable(graph, 0)?;
+    let exec = executable(graph)?;
     for name in [c"y", c"beta"] {
         refused(
             otr!(otr_graph_slot, exec, name.as_ptr(), &mut 0),
@@ -226,7 +393,7 @@ fn profiles_and_costs(context: &Context) -> Verdict {
     otr!(otr_capture_label, stream, c"layer".as_ptr())?;
     add(stream, (y, y, x), 16, 1)?;
     add(stream, (x, x, x), 16, 0)?;
-    let exec = executable(end(stream)?, 0)?;
+    let exec = executable(end(stream)?)?;
     let cost = json(|out| otr!(otr_graph_cost, exec, stream, out))?;
     equal!(cost["nodes"], 2, "nodes of {cost}");
     check!(
@@ -293,7 +460,7 @@ fn checks(context: &Context) -> Verdict {
     for _ in 0..5 {
         add(stream, (y, y, x), 16, 1)?;
     }
-    let exec = executable(end(stream)?, 0)?;
+    let exec = executable(end(stream)?)?;
     for round in 1..=3 {
         otr!(otr_graph_check, exec, stream)?;
         equal!(
@@ -313,7 +480,7 @@ fn operators_of_the_driver(context: &Context) -> Verdict {
     upload(stream, y, &[0f32; 16])?;
     begin(stream)?;
     add(stream, (y, y, x), 16, 1)?;
-    let exec = executable(end(stream)?, 0)?;
+    let exec = executable(end(stream)?)?;
     otr!(otr_graph_replay, exec, stream)?;
     let mut replays = 1.0;
     let profile = json(|out| otr!(otr_graph_profile, exec, stream, out));

@@ -7,6 +7,8 @@ tests! { "host-abi.sleep":
     contents_survive: H21 H23, needs VirtualMemory;
     /// Who uses a pool that sleeps is refused; what has nothing to do with it goes on.
     users_are_refused: H2 H22, needs VirtualMemory;
+    /// What a graph keeps of a pool that sleeps outlives the pool's handle, or is refused where it was not woken.
+    what_a_graph_keeps: H13 H24 H27, needs VirtualMemory;
     /// A pool that finds no memory sleeps on, and nothing of it is lost.
     a_pool_that_cannot_wake: H2 H24, needs VirtualMemory;
     /// A pool falls asleep where there is virtual memory, and that is OTR_ERR_UNSUPPORTED elsewhere.
@@ -158,6 +160,42 @@ fn users_are_refused(context: &Context) -> Verdict {
             vec![value; 4096],
             "the result of a replay after it woke"
         );
+    }
+    Ok(())
+}
+
+fn what_a_graph_keeps(context: &Context) -> Verdict {
+    start(context)?;
+    for lost in [false, true] {
+        let (stream, pool) = (stream()?, pool()?);
+        let (inside, outside) = (pool_alloc(pool, 8 * MIB, stream)?, alloc(64, stream)?);
+        fill(stream, inside, 64, &[3])?;
+        fill(stream, outside, 64, &[0])?;
+        begin(stream)?;
+        super::super::copy(stream, outside, inside)?;
+        let exec = executable(end(stream)?)?;
+        free(inside)?;
+        otr!(otr_stream_synchronize, stream)?;
+        otr!(otr_memory_empty_cache, 0)?;
+        sleep(pool)?;
+        if lost {
+            otr!(otr_memory_set_limit, 0, 4 * MIB)?;
+        }
+        otr!(otr_pool_destroy, pool)?;
+        otr!(otr_memory_set_limit, 0, u64::MAX)?;
+        let replayed = otr!(otr_graph_replay, exec, stream);
+        if lost {
+            refused(replayed, Code::BUSY, "a replay on memory that sleeps")?;
+        } else {
+            replayed?;
+        }
+        let value = if lost { 0 } else { 3 };
+        equal!(
+            download::<u8>(stream, outside, 64)?,
+            [value; 64],
+            "what a replay has copied"
+        );
+        otr!(otr_graph_exec_destroy, exec)?;
     }
     Ok(())
 }
