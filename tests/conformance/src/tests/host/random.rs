@@ -23,7 +23,7 @@ tests! { "host-abi.random":
     states_of_a_capture: H2 H26;
 }
 
-/// A generator, a stream that is current, and memory to draw into.
+/// A generator, a stream whose captures draw, and memory to draw into.
 struct Dice {
     stream: u64,
     generator: u64,
@@ -39,9 +39,19 @@ type Work = fn(&Dice) -> Verdict;
 type Drawn = (Vec<u32>, (u64, u64));
 
 impl Dice {
-    /// After a start.
-    fn new(stream: u64) -> Verdict<Self> {
+    /// On the default stream, which is current where none was chosen.
+    fn on_default() -> Verdict<Self> {
+        Self::of(made(|out| otr!(otr_stream_default, 0, out))?)
+    }
+
+    /// On a new stream, which becomes the current one.
+    fn new() -> Verdict<Self> {
+        let stream = stream()?;
         otr!(otr_stream_set_current, stream)?;
+        Self::of(stream)
+    }
+
+    fn of(stream: u64) -> Verdict<Self> {
         Ok(Self {
             stream,
             generator: made(|out| otr!(otr_generator_create, 0, out))?,
@@ -162,8 +172,8 @@ fn seeds(dice: &Dice) -> Verdict {
 
 fn replays_draw_as_eager_calls(context: &Context) -> Verdict {
     start(context)?;
-    for stream in [stream()?, made(|out| otr!(otr_stream_default, 0, out))?] {
-        let dice = Dice::new(stream)?;
+    for make in [Dice::on_default, Dice::new] {
+        let dice = make()?;
         for work in [draws as Work, repeats, forks, seeds] {
             let graph = dice.captured(work)?;
             dice.same(context, graph, &|| work(&dice))?;
@@ -174,7 +184,7 @@ fn replays_draw_as_eager_calls(context: &Context) -> Verdict {
 
 fn children_follow_their_parent(context: &Context) -> Verdict {
     start(context)?;
-    let dice = Dice::new(stream()?)?;
+    let dice = Dice::new()?;
     let works: [(Work, Work); 3] = [(repeats, forks), (seeds, repeats), (seeds, seeds)];
     for (first, second) in works {
         // A child of a child: the numbers of a seed of the parent's own stay what they are.
@@ -210,7 +220,7 @@ fn children_follow_their_parent(context: &Context) -> Verdict {
 
 fn states_of_a_capture(context: &Context) -> Verdict {
     start(context)?;
-    let dice = Dice::new(stream()?)?;
+    let dice = Dice::new()?;
     dice.seed(5)?;
     begin(dice.stream)?;
     let (seed, offset) = dice.state()?;
