@@ -263,26 +263,26 @@ pub(crate) unsafe fn map(
             .extend(places().map(|(place, one)| (place, one.size)));
         &open.devices[range.device as usize]
     };
-    let mapped = map_all(device, address, size, places());
-    if mapped.is_err() {
+    map_all(device, address, size, places()).map_err(|(fault, stays)| {
         let mut ranges = open.mappings.ranges.write();
         if let Ok(range) = within(&mut ranges, address, size) {
-            for (place, _) in places() {
+            for (place, _) in places().filter(|(place, _)| *place >= address + stays) {
                 range.mapped.remove(&place);
             }
         }
-    }
-    mapped
+        fault
+    })
 }
 
-/// Maps all of them or none.
+/// Maps all of them or none. If CUDA refuses to undo a part, so many bytes stay mapped, which the error says (R4): whoever
+/// unmaps them is served.
 fn map_all<'a>(
     device: &Device,
     address: u64,
     size: u64,
     places: impl Iterator<Item = (u64, &'a Physical)>,
-) -> Result {
-    let _entered = device.enter()?;
+) -> Result<(), (Fault, u64)> {
+    let _entered = device.enter().map_err(|fault| (fault, 0))?;
     let (cuda, mut done) = (device.cuda, 0);
     let mut result = Ok(());
     for (place, one) in places {
@@ -303,11 +303,25 @@ fn map_all<'a>(
         let set = unsafe { (cuda.set_access)(address, size as usize, &access, 1) };
         result = device.check(set, "cuMemSetAccess");
     }
-    if result.is_err() && done > 0 {
-        // SAFETY: what was mapped above, which nobody uses yet.
-        unsafe { (cuda.unmap)(address, done as usize) };
+    let Err(fault) = result else {
+        return Ok(());
+    };
+    if done == 0 {
+        return Err((fault, 0));
     }
-    result
+    // SAFETY: what was mapped above, which nobody uses yet.
+    let undone = unsafe { (cuda.unmap)(address, done as usize) };
+    match device.check(undone, "cuMemUnmap") {
+        Ok(()) => Err((fault, 0)),
+        Err(why) => {
+            let text = format!(
+                "{}; and the first {done} bytes stay mapped, unmap them: {}",
+                fault.text(),
+                why.text()
+            );
+            Err((Fault::new(fault.code(), text), done))
+        }
+    }
 }
 
 /// # Safety

@@ -356,6 +356,21 @@ fn a_mapping_that_fails_half_way_is_undone() {
         let filled = unsafe { queue.fill(range, 64, &[1]) };
         assert!(filled.is_err(), "nothing is mapped");
     }
+    // What cannot be undone is said, and stays mapped until somebody unmaps it (R4).
+    bench.fail("cuMemMap", 2, 2);
+    bench.fail("cuMemUnmap", 0, 999);
+    // SAFETY: as above.
+    let (code, text) = refusal(unsafe { virtual_memory.map(range, &objects) });
+    assert_eq!(code, Code::OUT_OF_MEMORY);
+    assert!(
+        text.contains(&format!("first {} bytes stay mapped", 2 * page)),
+        "{text}"
+    );
+    // SAFETY: as above.
+    let (code, _) = refusal(unsafe { virtual_memory.map(range, &objects) });
+    assert_eq!(code, Code::INVALID_ARGUMENT, "something is mapped there");
+    // SAFETY: as above.
+    unsafe { virtual_memory.unmap(range, 2 * page) }.unwrap();
     // SAFETY: as above.
     unsafe { virtual_memory.map(range, &objects) }.unwrap();
     // SAFETY: across the borders of objects (R41).
