@@ -12,7 +12,7 @@ use clap::Args;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
-use crate::native::{self, PROGRAMS};
+use crate::native;
 use crate::shell;
 use crate::workspace::Workspace;
 
@@ -60,14 +60,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         return Ok(ExitCode::SUCCESS);
     }
     // A defect among other changes would say nothing, and might not come out again.
-    let changed = Command::new("git")
-        .args(["status", "--porcelain", "--untracked-files=no"])
-        .current_dir(workspace.root())
-        .output()?;
+    let changed = workspace.git(&["status", "--porcelain", "--untracked-files=no"])?;
     ensure!(
-        changed.status.success() && changed.stdout.is_empty(),
-        "defects are planted into sources as they were committed: commit or stash first\n{}",
-        String::from_utf8_lossy(&changed.stdout)
+        changed.is_empty(),
+        "defects are planted into sources as they were committed: commit or stash first\n{changed}"
     );
     let mut missed = 0;
     for defect in chosen {
@@ -99,16 +95,11 @@ pub(crate) fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
                 "{FOLDER}/{name}.patch:1: begins with a line `# WHAT IS BROKEN` and lines `{RUN}COMMAND`"
             ));
         }
-        let applied = Command::new("git")
-            .args(["apply", "--check"])
-            .arg(&defect.patch)
-            .current_dir(workspace.root())
-            .output()
-            .context("git could not be started")?;
-        if !applied.status.success() {
-            let why = String::from_utf8_lossy(&applied.stderr);
+        let patch = format!("{FOLDER}/{name}.patch");
+        if let Err(why) = workspace.git(&["apply", "--check", &patch]) {
+            let why = why.to_string();
             problems.push(format!(
-                "{FOLDER}/{name}.patch: no longer applies, make it anew: {}",
+                "{patch}: no longer applies, make it anew: {}",
                 why.lines().next().unwrap_or_default()
             ));
         }
@@ -181,9 +172,7 @@ fn command(workspace: &Workspace, run: &str) -> anyhow::Result<Command> {
             command
         }
         ["conformance", driver, ref filters @ ..] => {
-            let mut build = workspace.cargo(&["build"]);
-            build.args(PROGRAMS);
-            shell::step(workspace, "building the command line", &mut build)?;
+            native::programs(workspace)?;
             let driver = native::driver(workspace, driver, None)?;
             let mut command = Command::new(workspace.target("debug/outrigger"));
             driver.prepare(&mut command, Default::default());

@@ -182,13 +182,13 @@ impl Run<'_> {
         let started = Instant::now();
         let outcome = self.prepare(job).and_then(|made| {
             let results = self.results.as_ref();
-            let kept = results.map(|results| (results, results.fingerprint(job, &made)));
+            let kept = results.map(|results| (results, results.fingerprint(job, &made.files)));
             if let Some((results, fingerprint)) = kept.as_ref().filter(|_| !self.again)
                 && let Some((counts, seconds)) = results.find(job, fingerprint)
             {
                 return Ok((counts, seconds, true));
             }
-            let counts = self.perform(job)?;
+            let counts = self.perform(job, &made)?;
             let seconds = started.elapsed().as_secs_f64();
             if let Some((results, fingerprint)) = kept {
                 results.keep(job, &fingerprint, &counts, seconds)?;
@@ -217,9 +217,9 @@ impl Run<'_> {
         }
     }
 
-    /// Makes what a job runs on; the files of it that decide about the outcome.
-    fn prepare(&self, job: &Job) -> anyhow::Result<Vec<PathBuf>> {
-        let mut made = Vec::new();
+    /// Makes what a job runs on.
+    fn prepare(&self, job: &Job) -> anyhow::Result<Made> {
+        let (mut made, mut of_job) = (Vec::new(), None);
         if job.suite.needs_shim() {
             self.shim()?;
             made.push(self.workspace.library_folder().join("liboutrigger.so"));
@@ -235,22 +235,26 @@ impl Run<'_> {
             let driver = self.driver(driver)?;
             let library = driver.text.split('?').next().unwrap_or_default();
             made.push(library.into());
+            of_job = Some(driver);
         }
         if job.suite.needs_environment() {
             made.push(environment::stamp(self.workspace));
         }
-        Ok(made)
+        Ok(Made {
+            files: made,
+            driver: of_job,
+        })
     }
 
-    fn perform(&self, job: &Job) -> anyhow::Result<Counts> {
+    fn perform(&self, job: &Job, made: &Made) -> anyhow::Result<Counts> {
         let (workspace, name) = (self.workspace, job.name);
         match job.work {
             Work::Check(arguments) => self.check(name, arguments),
             Work::Rust => rust::suite(workspace),
-            Work::Conformance { driver, filters } => {
-                let driver = self.driver(driver)?;
+            Work::Conformance { filters, .. } => {
+                let driver = made.driver()?;
                 let filters: Vec<&str> = filters.iter().flat_map(|one| ["--filter", one]).collect();
-                conformance::suite(workspace, name, &driver, &filters)
+                conformance::suite(workspace, name, driver, &filters)
             }
             Work::Mutants { in_part } => {
                 let turn = in_part.then(|| self.seed.pick("mutants", mutants::TURNS));
@@ -261,17 +265,17 @@ impl Run<'_> {
                 packages,
             } => sanitizer.suite(workspace, name, packages),
             Work::Sweep {
-                driver,
                 device,
                 dtypes,
                 samples,
+                ..
             } => {
-                let driver = self.driver(driver)?;
-                let store = self.store(job, &driver)?;
+                let driver = made.driver()?;
+                let store = self.store(job, driver)?;
                 python::sweep(
                     workspace,
                     name,
-                    &driver,
+                    driver,
                     device,
                     dtypes,
                     samples,
@@ -279,23 +283,17 @@ impl Run<'_> {
                 )
             }
             Work::Torch {
-                driver,
                 device,
                 options,
                 in_part,
+                ..
             } => {
                 let drawn = format!("--of-driver={}", self.seed);
                 let drawn = in_part.then_some(drawn.as_str());
-                let driver = self.driver(driver)?;
-                let store = self.store(job, &driver)?;
+                let driver = made.driver()?;
+                let store = self.store(job, driver)?;
                 let chosen = options.iter().copied().chain(drawn).chain(store.as_deref());
-                python::torch(
-                    workspace,
-                    name,
-                    &driver,
-                    device,
-                    &chosen.collect::<Vec<_>>(),
-                )
+                python::torch(workspace, name, driver, device, &chosen.collect::<Vec<_>>())
             }
             Work::Hosts => Ok(counted(hosts::run(workspace)?)),
             Work::Fuzz { seconds } => Ok(counted(fuzz::suite(workspace, seconds.into())?)),
@@ -304,8 +302,8 @@ impl Run<'_> {
             }
             Work::Pages => python::pages(workspace),
             Work::Wheels { others } => python::wheels(workspace, name, others),
-            Work::Demo { driver, device } => {
-                let driver = self.driver(driver)?;
+            Work::Demo { device, .. } => {
+                let driver = made.driver()?;
                 let arguments = [
                     "xtask",
                     "demo",
@@ -381,6 +379,20 @@ impl Run<'_> {
     /// The command `outrigger`.
     fn command_line(&self) -> anyhow::Result<()> {
         once(&self.command_line, || native::programs(self.workspace))
+    }
+}
+
+/// What was made for a job.
+struct Made {
+    /// The files of it that decide about the outcome.
+    files: Vec<PathBuf>,
+    driver: Option<DriverSpec>,
+}
+
+impl Made {
+    /// The driver of a job that is of one.
+    fn driver(&self) -> anyhow::Result<&DriverSpec> {
+        self.driver.as_ref().context("the job is of no driver")
     }
 }
 

@@ -7,10 +7,9 @@ use std::thread;
 
 use anyhow::{bail, ensure};
 
-use super::Run;
 use super::counts::Counts;
 use super::jobs::{Job, Work};
-use super::{python, rust};
+use super::{Made, Run, python, rust};
 
 /// So many loops are busy meanwhile.
 const LOOPS: usize = 2;
@@ -26,7 +25,7 @@ pub(super) fn run(run: &Run, jobs: &[&Job], count: u32, name: &str) -> anyhow::R
         bail!("--repeat is for the suites rust and torch");
     };
     ensure!(count > 0, "--repeat 0 runs nothing");
-    run.prepare(job)?;
+    let made = run.prepare(job)?;
     let over = AtomicBool::new(false);
     let counts = thread::scope(|scope| {
         for _ in 0..LOOPS {
@@ -36,7 +35,7 @@ pub(super) fn run(run: &Run, jobs: &[&Job], count: u32, name: &str) -> anyhow::R
                 }
             });
         }
-        let counts = repeated(run, job, count, name);
+        let counts = repeated(run, job, &made, count, name);
         over.store(true, Ordering::Relaxed);
         counts
     })?;
@@ -50,17 +49,17 @@ pub(super) fn run(run: &Run, jobs: &[&Job], count: u32, name: &str) -> anyhow::R
     })
 }
 
-fn repeated(run: &Run, job: &Job, count: u32, name: &str) -> anyhow::Result<Counts> {
+fn repeated(run: &Run, job: &Job, made: &Made, count: u32, name: &str) -> anyhow::Result<Counts> {
     let workspace = run.workspace;
-    let Work::Torch { driver, device, .. } = job.work else {
+    let Work::Torch { device, .. } = job.work else {
         return rust::repeated(workspace, count, name);
     };
-    let driver = run.driver(driver)?;
+    let driver = made.driver()?;
     let mut counts = Counts::default();
     for _ in 0..count {
         let options = ["--numprocesses=0", "-k", name];
         counts.add(python::torch(
-            workspace, job.name, &driver, device, &options,
+            workspace, job.name, driver, device, &options,
         )?);
     }
     Ok(counts)
