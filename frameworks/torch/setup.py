@@ -24,6 +24,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -38,6 +39,18 @@ LIBRARY = "liboutrigger.so"
 DRIVERS = ("liboutrigger_opencl.so", "liboutrigger_cuda.so")
 
 
+def torch_folder() -> Path:
+    """Where torch is installed. It is not imported: for another version, only its wheel need be there, without what that needs."""
+    spec = find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        sys.exit("torch_outrigger: torch is not installed in this Python: python -m pip install torch")
+    return Path(spec.submodule_search_locations[0])
+
+
+TORCH = version("torch")
+HEADERS, LIBRARIES = torch_folder() / "include", torch_folder() / "lib"
+
+
 def minor(version: str) -> str:
     """The version that decides about the binary interface: 2.15 of 2.15.0+cpu."""
     return ".".join(version.split(".")[:2])
@@ -45,7 +58,7 @@ def minor(version: str) -> str:
 
 def requirement() -> str:
     """The versions of torch for which the package has shims."""
-    builds = os.environ.get("OUTRIGGER_TORCH_BUILDS", minor(version("torch"))).split()
+    builds = os.environ.get("OUTRIGGER_TORCH_BUILDS", minor(TORCH)).split()
     first, last = (min(builds, key=number), max(builds, key=number))
     major, behind = number(last)
     return f"torch>={first},<{major}.{behind + 1}"
@@ -101,23 +114,19 @@ class BuildShim(build_ext):
         """Nothing to copy: what is built in place is linked there."""
 
     def build_extension(self, ext: Extension) -> None:
-        import torch
-        import torch.utils.cpp_extension as cpp
-
         command = compiler()
         include = folder("OUTRIGGER_INCLUDE_DIR", REPOSITORY / "include", "outrigger/outrigger.h")
         library = folder("OUTRIGGER_LIB_DIR", REPOSITORY / "target" / "release", LIBRARY)
-        objects = Path(self.build_temp).resolve() / f"torch-{torch.__version__}"
+        objects = Path(self.build_temp).resolve() / f"torch-{TORCH}"
         objects.mkdir(parents=True, exist_ok=True)
-        includes = [str(include), *cpp.include_paths(), *self.include_dirs, *self.compiler.include_dirs]
+        includes = [str(include), str(HEADERS), str(HEADERS / "torch/csrc/api/include"), *self.include_dirs, *self.compiler.include_dirs]
         flags = [
             "-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-Wextra", "-Wno-unused-parameter",
             "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-DAT_PER_OPERATOR_HEADERS",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
             # Errors have names of files in them; a wheel has no path of the machine that built it.
             f"-ffile-prefix-map={HERE}=torch_outrigger",
             f"-ffile-prefix-map={include}=include",
-            f"-ffile-prefix-map={Path(torch.__file__).parent}=torch",
+            f"-ffile-prefix-map={HEADERS.parent}=torch",
         ]  # fmt: skip
         probe = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
         gcc = "clang" not in probe.stdout
@@ -126,7 +135,7 @@ class BuildShim(build_ext):
             # beside another runtime, kernels stay on the library's own pool.
             flags += ["-fno-gnu-unique", "-fopenmp"]
         for path in includes:
-            flags += ["-isystem" if "site-packages" in path else "-I", path]
+            flags += ["-isystem" if path.startswith(str(HEADERS)) else "-I", path]
         flags += ["-MMD"]
 
         def compile_one(source: str, target: Path, *options: str) -> str:
@@ -149,14 +158,13 @@ class BuildShim(build_ext):
                 compiled = list(pool.map(compile_source, ext.sources))
             name = Path(self.get_ext_filename(ext.name))
             package = (HERE if self.in_place else Path(self.build_lib).resolve()) / name.parent
-            result = package / "shims" / minor(torch.__version__) / name.name
+            result = package / "shims" / minor(TORCH) / name.name
             result.parent.mkdir(parents=True, exist_ok=True)
             # Linked beside its place and then renamed: a process that has the old one open goes on.
             fresh = result.with_suffix(".new")
             openmp = [flag for flag in flags if flag == "-fopenmp"]
             link = [*command, "-shared", *openmp, *compiled, "-o", str(fresh), f"-L{library}", "-loutrigger"]
-            for path in cpp.library_paths():
-                link += [f"-L{path}", *([f"-Wl,-rpath,{path}"] if self.in_place else [])]
+            link += [f"-L{LIBRARIES}", *([f"-Wl,-rpath,{LIBRARIES}"] if self.in_place else [])]
             link += ["-lc10", "-ltorch_cpu", "-ltorch_python", "-ltorch", "-Wl,--as-needed"]
             if self.in_place:
                 link += [f"-Wl,-rpath,{library}"]

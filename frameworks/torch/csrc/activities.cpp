@@ -236,7 +236,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     last().flow.id = static_cast<uint32_t>(number);
     last().flow.type = libkineto::kLinkAsyncCpuGpu;
     last().flow.start = start;
-    last().addTypedMetadata("correlation", int64_t{number});
+    add_metadata(last(), "correlation", int64_t{number});
   }
 
   void show_submission(const Work& work, const libkineto::getLinkedActivityCallback& linked) {
@@ -249,9 +249,9 @@ class Session final : public libkineto::IActivityProfilerSession {
     last().threadId = static_cast<int32_t>(work.what.thread);
     link(work, linked, true);
     if (work.what.outcome == OTR_NOT_READY) {
-      last().addTypedMetadata("outcome", std::string("not finished when the profile ended"));
+      add_metadata(last(), "outcome", std::string("not finished when the profile ended"));
     } else if (work.what.outcome != OTR_OK) {
-      last().addTypedMetadata("outcome", "the stream failed with code " + std::to_string(work.what.outcome));
+      add_metadata(last(), "outcome", "the stream failed with code " + std::to_string(work.what.outcome));
     }
   }
 
@@ -267,17 +267,17 @@ class Session final : public libkineto::IActivityProfilerSession {
     const Row& on = row_of(work);
     add(type, work.name, begin, end, on);
     link(work, linked, false);
-    last().addTypedMetadata("device", on.device);
-    last().addTypedMetadata("stream", on.number);
+    add_metadata(last(), "device", on.device);
+    add_metadata(last(), "stream", on.number);
     if (work.what.bytes != 0) {
-      last().addTypedMetadata("bytes", work.what.bytes);
+      add_metadata(last(), "bytes", work.what.bytes);
       if (end > begin) {
         const double nanoseconds = static_cast<double>(end - begin);
-        last().addTypedMetadata("memory bandwidth (GB/s)", static_cast<double>(work.what.bytes) / nanoseconds);
+        add_metadata(last(), "memory bandwidth (GB/s)", static_cast<double>(work.what.bytes) / nanoseconds);
       }
     }
     if (work.what.clock == OTR_CLOCK_HOST) {
-      last().addTypedMetadata("clock", std::string("host: the driver has no timestamps"));
+      add_metadata(last(), "clock", std::string("host: the driver has no timestamps"));
     }
     const auto range = static_cast<int32_t>(work.what.correlation >> 32);
     const libkineto::ITraceActivity* user = range == 0 ? nullptr : linked(range);

@@ -70,7 +70,7 @@ c10::intrusive_ptr<c10d::Backend> DeviceGroup::split(
   if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) {
     return nullptr;
   }
-  const c10::intrusive_ptr<Options> of_gloo = gloo_.gloo().getBackendOptions()->clone();
+  const c10::intrusive_ptr<Options> of_gloo = copy_of(gloo_.gloo().getBackendOptions());
   of_gloo->timeout = options->timeout;
   of_gloo->group_name = options->group_name;
   of_gloo->global_ranks_in_group = options->global_ranks_in_group;
@@ -414,7 +414,7 @@ Work DeviceGroup::_allgather_base(at::Tensor& output, at::Tensor& input, const c
 
 Work DeviceGroup::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  WorkInfo info = begin(OpType::ALLGATHER_INTO_TENSOR_COALESCED, joined(inputs, outputs));
+  WorkInfo info = begin(kAllGatherCoalesced<OpType>, joined(inputs, outputs));
   info.timeout = limit(options.timeout, timeout_);
   const char* name = name_of(info.type);
   TORCH_CHECK(inputs.size() == outputs.size(), who(), name, ": ", inputs.size(), " inputs, and ", outputs.size(), " outputs");
@@ -497,7 +497,7 @@ Work DeviceGroup::_reduce_scatter_base(
 
 Work DeviceGroup::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  WorkInfo info = begin(OpType::REDUCE_SCATTER_TENSOR_COALESCED, joined(inputs, outputs));
+  WorkInfo info = begin(kReduceScatterCoalesced<OpType>, joined(inputs, outputs));
   info.timeout = limit(options.timeout, timeout_);
   const char* name = name_of(info.type);
   TORCH_CHECK(inputs.size() == outputs.size(), who(), name, ": ", inputs.size(), " inputs, and ", outputs.size(), " outputs");

@@ -67,12 +67,14 @@ const char* name_of(c10d::OpType type) {
     case c10d::OpType::REDUCE: return "reduce";
     case c10d::OpType::ALLGATHER: return "all_gather";
     case c10d::OpType::_ALLGATHER_BASE: return "all_gather_into_tensor";
-    case c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED: return "all_gather_into_tensor_coalesced";
     case c10d::OpType::GATHER: return "gather";
     case c10d::OpType::SCATTER: return "scatter";
     case c10d::OpType::REDUCE_SCATTER: return "reduce_scatter";
     case c10d::OpType::_REDUCE_SCATTER_BASE: return "reduce_scatter_tensor";
+#if OUTRIGGER_TORCH_SINCE(14)
+    case c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED: return "all_gather_into_tensor_coalesced";
     case c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED: return "reduce_scatter_tensor_coalesced";
+#endif
     case c10d::OpType::ALLTOALL_BASE: return "all_to_all_single";
     case c10d::OpType::ALLTOALL: return "all_to_all";
     case c10d::OpType::SEND: return "send";

@@ -50,7 +50,7 @@ bool submit_elementwise(
   }
   // Computed in another type and cast to the output's: the native operator computes in the output's.
   const c10::ScalarType type = output.scalar_type();
-  const auto common = iterator.maybe_common_dtype();
+  const auto common = common_type(iterator);
   if (C10_UNLIKELY(type != c10::ScalarType::Bool) && common.has_value() && *common != type) {
     return false;
   }

@@ -49,7 +49,7 @@ at::Tensor poison_if_deterministic(at::Tensor tensor) {
 }
 
 c10::ScalarType usable(std::optional<c10::ScalarType> dtype) {
-  if (C10_UNLIKELY(dtype == c10::ScalarType::ComplexHalf || dtype == c10::ScalarType::BComplex32)) {
+  if (C10_UNLIKELY(dtype == c10::ScalarType::ComplexHalf || (dtype && is_complex_of_bfloat16(*dtype)))) {
     TORCH_WARN_ONCE(*dtype, " support is experimental and many operators don't support it yet.");
   }
   return dtype.value_or(c10::get_default_dtype_as_scalartype());

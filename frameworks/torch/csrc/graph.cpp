@@ -482,6 +482,7 @@ otr_graph_exec_info_t Graph::exec_info() {
   return info;
 }
 
+#if OUTRIGGER_TORCH_SINCE(12)
 void AcceleratorGraph::capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode mode) {
   switch (mode) {
     case at::GraphCaptureMode::ThreadLocal: return graph_.capture_begin(pool, OTR_CAPTURE_THREAD_LOCAL);
@@ -496,5 +497,8 @@ void register_graphs(c10::DeviceType type) {
         return std::unique_ptr<at::GraphImplInterface>(new AcceleratorGraph(args));
       });
 }
+#else
+void register_graphs(c10::DeviceType) {}
+#endif
 
 }  // namespace outrigger

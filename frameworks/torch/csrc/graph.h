@@ -8,7 +8,9 @@
 
 #include <Python.h>
 
+#if OUTRIGGER_TORCH_SINCE(12)
 #include <ATen/core/GraphImplInterface.h>
+#endif
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -150,6 +152,7 @@ class Graph {
   PyObject* handled_ = nullptr;
 };
 
+#if OUTRIGGER_TORCH_SINCE(12)
 /// What torch makes when it is asked for a graph of our device types.
 class AcceleratorGraph final : public at::GraphImplInterface {
  public:
@@ -182,7 +185,9 @@ class AcceleratorGraph final : public at::GraphImplInterface {
   Graph graph_;
 };
 
-/// Makes `torch.accelerator.Graph` work on a device type. Once for each, after its name is settled.
+#endif
+
+/// Makes `torch.accelerator.Graph` work on a device type, where torch has it. Once for each, after its name is settled.
 void register_graphs(c10::DeviceType type);
 
 }  // namespace outrigger

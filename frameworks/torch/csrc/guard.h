@@ -98,9 +98,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     check(otr_stream_synchronize(stream_handle(stream)));
   }
 
+#if OUTRIGGER_TORCH_SINCE(12)
   bool isStreamCapturing(const c10::Stream& stream) const override {
     return is_capturing(stream_handle(stream));
   }
+#endif
 
   void record(
       void** event, const c10::Stream& stream, c10::DeviceIndex device, c10::EventFlag flag) const override {

@@ -61,7 +61,7 @@ inline otr_tensor_t operand(const at::TensorBase& tensor) {
 /// The same for a tensor that is written.
 inline otr_tensor_t written_operand(const at::TensorBase& tensor) {
   otr_tensor_t out = operand(tensor);
-  if (C10_LIKELY(tensor.defined()) && tensor.storage().unsafeGetStorageImpl()->has_materializer()) {
+  if (C10_LIKELY(tensor.defined()) && is_lazy(tensor.storage().unsafeGetStorageImpl())) {
     out.address = written_address(tensor);
   }
   return out;

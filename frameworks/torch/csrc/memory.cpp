@@ -333,7 +333,7 @@ void own_memory(c10::StorageImpl* storage) {
 
 void resize_storage(c10::StorageImpl* storage, size_t bytes) {
   TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
-  if (storage->has_materializer()) {
+  if (is_lazy(storage)) {
     own_memory(storage);
   }
   const c10::Device device = storage->device();

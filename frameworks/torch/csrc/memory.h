@@ -102,7 +102,7 @@ void own_memory(c10::StorageImpl* storage);
 inline void own_memory_of(const at::TensorBase& tensor) {
   if (is_ours(tensor) && tensor.has_storage()) {
     c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-    if (C10_UNLIKELY(storage->has_materializer())) {
+    if (C10_UNLIKELY(is_lazy(storage))) {
       own_memory(storage);
     }
   }

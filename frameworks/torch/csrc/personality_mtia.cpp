@@ -8,7 +8,6 @@
 
 #include <ATen/detail/MTIAHooksInterface.h>
 #include <Python.h>
-#include <torch/headeronly/version.h>
 
 #include <mutex>
 #include <unordered_map>
@@ -109,7 +108,7 @@ struct MTIAHooks final : Hooks<c10::DeviceType::MTIA, at::MTIAHooksInterface> {
         "driver_version", info.driver_version, "total_memory", static_cast<unsigned long long>(info.total_memory),
         "multi_processor_count", info.compute_units, "host_visible", info.host_visible);
   }
-#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#if OUTRIGGER_TORCH_SINCE(15)
   bool isCurrentStreamCapturing() const override {
     return outrigger::device_count() > 0 && is_capturing(current_stream(current_device()));
   }
@@ -163,7 +162,8 @@ struct MTIAHooks final : Hooks<c10::DeviceType::MTIA, at::MTIAHooksInterface> {
 void serve_mtia() {
   static const bool served = [] {
     register_runtime<c10::DeviceType::MTIA>();
-    static const auto creator = [] { return std::unique_ptr<at::MTIAHooksInterface>(new MTIAHooks); };
+    // Before 2.13 the creator has an argument.
+    static const auto creator = [](const auto&...) { return std::unique_ptr<at::MTIAHooksInterface>(new MTIAHooks); };
     at::MTIAHooksRegistry()->Register("MTIAHooks", creator);
     register_graphs(c10::DeviceType::MTIA);
     register_kernels(c10::DispatchKey::MTIA);

@@ -6,6 +6,8 @@
 //! torch's errors instead of `otr::Error`, handles travel through torch as pointers, and destructors warn.
 #pragma once
 
+#include "versions.h"
+
 #include <ATen/core/TensorBase.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -88,9 +90,8 @@ constexpr bool has_value(c10::ScalarType type) {
 #undef OUTRIGGER_HAS_VALUE
     case c10::ScalarType::UInt16:
     case c10::ScalarType::UInt32:
-    case c10::ScalarType::UInt64:
-    case c10::ScalarType::BComplex32: return true;
-    default: return false;
+    case c10::ScalarType::UInt64: return true;
+    default: return is_complex_of_bfloat16(type);
   }
 }
 

@@ -34,19 +34,19 @@ struct Functional final : Meta {
   std::array<at::Tensor, N> outputs;
 
   void set_output_raw_strided(
-      int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
+      int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options OUTRIGGER_NAMES_PARAMETER) override {
     const c10::Device device = options.device();
     const c10::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
     outputs[index] = strides.empty()
         ? empty_on(device, sizes, dtype, options.memory_format_opt().value_or(c10::MemoryFormat::Contiguous))
         : empty_strided_on(device, sizes, strides, dtype);
     if constexpr (std::is_base_of_v<at::TensorIteratorBase, Meta>) {
-      Meta::set_output_raw_strided(index, sizes, strides, options);
+      Meta::set_output_raw_strided(index, sizes, strides, options OUTRIGGER_NAMES);
     }
   }
   void set_output_strided(
-      int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
-    set_output_raw_strided(index, sizes, strides, options);
+      int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options OUTRIGGER_NAMES_PARAMETER) override {
+    set_output_raw_strided(index, sizes, strides, options OUTRIGGER_NAMES);
   }
   const at::Tensor& maybe_get_output(int64_t index) override {
     return outputs[index];
@@ -63,7 +63,7 @@ struct Given final : Meta {
   explicit Given(std::array<std::reference_wrapper<at::Tensor>, N> given) : outputs(given) {}
 
   void set_output_raw_strided(
-      int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
+      int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options OUTRIGGER_NAMES_PARAMETER) override {
     at::Tensor& out = outputs[index].get();
     TORCH_CHECK(
         options.dtype() == out.dtype(), "Expected out tensor to have dtype ", options.dtype(), ", but got ",
@@ -84,12 +84,12 @@ struct Given final : Meta {
           sizes.equals(out.sizes()), "output with shape ", out.sizes(), " doesn't match the broadcast shape ", sizes);
     }
     if constexpr (std::is_base_of_v<at::TensorIteratorBase, Meta>) {
-      Meta::set_output_raw_strided(index, sizes, strides, options);
+      Meta::set_output_raw_strided(index, sizes, strides, options OUTRIGGER_NAMES);
     }
   }
   void set_output_strided(
-      int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options) override {
-    set_output_raw_strided(index, sizes, strides, options);
+      int64_t index, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options OUTRIGGER_NAMES_PARAMETER) override {
+    set_output_raw_strided(index, sizes, strides, options OUTRIGGER_NAMES);
     const at::Tensor& out = outputs[index].get();
     if (!strides.empty() && out.strides() != strides) {
       proxies[index] = empty_strided_on(out.device(), sizes, strides, out.scalar_type());

@@ -18,7 +18,10 @@ _MODULE = "torch._subclasses.fake_impls"
 def _add_to(module: ModuleType, name: str) -> None:
     aten = torch.ops.aten
     for overload in (aten.convolution.default, aten._convolution.default, aten._convolution.deprecated):
-        stock = module.op_implementations_dict[overload]
+        # Older versions of torch have a rule for `convolution` alone.
+        stock = module.op_implementations_dict.get(overload)
+        if stock is None:
+            continue
 
         def convolution(fake_mode: Any, func: Any, *args: Any, stock: Any = stock, **kwargs: Any) -> Any:
             result, image = stock(fake_mode, func, *args, **kwargs), args[0] if args else kwargs["input"]

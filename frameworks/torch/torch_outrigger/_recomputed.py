@@ -42,11 +42,14 @@ def _again(state: torch.Tensor, op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _add_to(module: ModuleType, name: str) -> None:
-    from torch._functorch._aot_autograd.utils import register_graphsafe_rng_device_type
+    from torch._functorch._aot_autograd import utils
     from torch._higher_order_ops.utils import registered_hop_fake_fns
 
+    if not hasattr(utils, "register_graphsafe_rng_device_type"):
+        # This torch has a fixed list of device types there too: it refuses random operators in compiled checkpoints.
+        return
     # The partitioner takes the form of a state from such devices. Other backends than Inductor's share generators instead.
-    register_graphsafe_rng_device_type(name)
+    utils.register_graphsafe_rng_device_type(name)
     key = getattr(torch._C.DispatchKey, torch._C._dispatch_key_for_device(name))
     select = torch._C.DispatchKey.BackendSelect
 
