@@ -34,7 +34,7 @@ pub use self::trim::IdleWatch;
 use crate::arena::{Arena, Next, Owner, Release};
 use crate::arenas::{ArenaId, Arenas};
 use crate::config::Class;
-use crate::pending::Pending;
+use crate::pending::{Pending, Waiter};
 use crate::stats::{Ledger, Sum};
 use crate::tally::QUANTITIES;
 use crate::{
@@ -382,7 +382,11 @@ impl<B: Backend> Allocator<B> {
     fn go_on(&self, id: ArenaId, next: Next) {
         match next {
             Next::Done => {}
-            Next::Wait { block, streams } => self.defer(id, block, &streams),
+            Next::Wait {
+                block,
+                streams,
+                owner,
+            } => self.defer(Waiter::Block { arena: id, block }, &streams, owner),
             Next::Retire => {
                 self.pending.lock().retire(id);
                 self.poll_if_free();

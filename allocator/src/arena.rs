@@ -49,8 +49,12 @@ pub(crate) enum Next {
     /// Nothing.
     Done,
     /// Call [`Arena::pass`] for this block once for each stream, when the present work of the stream
-    /// has finished.
-    Wait { block: u32, streams: Vec<StreamId> },
+    /// has finished. `owner` is the stream that gets the block then.
+    Wait {
+        block: u32,
+        streams: Vec<StreamId>,
+        owner: Option<StreamId>,
+    },
     /// Retire the arena: memory of a released pool is idle.
     Retire,
 }

@@ -12,13 +12,12 @@ pub struct StreamId(pub u64);
 /// No method is called under a lock of the allocator other than the growth lock.
 ///
 /// These methods are called under the growth lock: [`segment_alloc`](Self::segment_alloc),
-/// [`segment_free`](Self::segment_free), [`fence_done`](Self::fence_done), and sometimes
-/// [`fence`](Self::fence) (to repeat one that failed, or for a segment of a released pool). They must
-/// not wait for a thread that allocates.
+/// [`segment_free`](Self::segment_free), [`fence_done`](Self::fence_done),
+/// [`fence_may_wait`](Self::fence_may_wait), and sometimes [`fence`](Self::fence) (to repeat one that
+/// failed, or for a segment of a released pool). They must not wait for a thread that allocates.
 ///
 /// These are called without any lock: [`fence_wait`](Self::fence_wait), which may wait,
-/// [`fence_may_wait`](Self::fence_may_wait), [`memory_info`](Self::memory_info) and
-/// [`observe`](Self::observe).
+/// [`memory_info`](Self::memory_info) and [`observe`](Self::observe).
 pub trait Backend: Send + Sync {
     /// Why the device refused.
     type Error: Send;
@@ -61,8 +60,15 @@ pub trait Backend: Send + Sync {
     /// error the memory that waits for this stream stays unused, and the allocator asks again.
     ///
     /// The fences of a stream are asked in the order in which they were recorded: a fence that does not
-    /// pass holds up the memory behind later fences.
+    /// pass holds up the memory behind later fences, unless it [cannot be waited for](Self::fence_may_wait).
     fn fence(&self, stream: StreamId) -> Result<Self::Fence, Self::Error>;
+
+    /// As [`fence`](Self::fence), for memory that only later work of the stream `next` gets. It may pass as soon as all that
+    /// this stream is given from now on is known to run after the work, whether or not the work has finished.
+    fn fence_before(&self, next: StreamId, stream: StreamId) -> Result<Self::Fence, Self::Error> {
+        let _ = next;
+        self.fence(stream)
+    }
 
     /// As [`fence`](Self::fence), but it can always be waited for: if the stream captures, the fence is
     /// behind the work that was really submitted.

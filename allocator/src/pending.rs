@@ -2,7 +2,7 @@
 //! that leaves for the device.
 //!
 //! The fences of a stream pass in the order in which they were recorded, so only the first of a queue
-//! is asked. This is bookkeeping only: it must never call the device, and never wait.
+//! is asked, except where a stream records its work. This is bookkeeping only: it must never call the device, and never wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -135,6 +135,39 @@ impl<F> Pending<F> {
             self.queues.swap_remove(place);
         }
         Some(entry)
+    }
+
+    /// For each arena whose blocks wait for a stream, the fence of the first one.
+    pub(crate) fn fences_of_blocks(&self, stream: StreamId) -> Vec<Arc<F>> {
+        let mut arenas = Vec::new();
+        let uses = self.place(stream).map(|place| &self.queues[place].uses);
+        let first = uses.into_iter().flatten().filter(|entry| {
+            let Waiter::Block { arena, .. } = entry.waiter else {
+                return false;
+            };
+            let is_first = !arenas.contains(&arena);
+            if is_first {
+                arenas.push(arena);
+            }
+            is_first
+        });
+        first.filter_map(|entry| entry.fence.clone()).collect()
+    }
+
+    /// Takes the first use with a fence out of a stream's queue.
+    pub(crate) fn take(&mut self, stream: StreamId, fence: &Arc<F>) -> Option<Waiter> {
+        let place = self.place(stream)?;
+        let queue = &mut self.queues[place];
+        let is_it = |entry: &Use<F>| {
+            let its = entry.fence.as_ref();
+            its.is_some_and(|its| Arc::ptr_eq(its, fence))
+        };
+        let index = queue.uses.iter().position(is_it)?;
+        let entry = queue.uses.remove(index)?;
+        if queue.uses.is_empty() {
+            self.queues.swap_remove(place);
+        }
+        Some(entry.waiter)
     }
 
     /// All fences, to wait for.

@@ -28,7 +28,7 @@ use crate::drawn::next_capture;
 use crate::graph::Graph;
 use crate::memory::{Device, PoolRef};
 use crate::record::Recorded;
-use crate::recorder::{Lane, Recorder};
+use crate::recorder::{Lane, Past, Pasts, Recorder};
 use crate::timeline::Timeline;
 use crate::{Error, Result};
 
@@ -79,14 +79,12 @@ pub struct CaptureInfo {
     pub streams: u32,
 }
 
-/// Whether a capture has ended. This keeps nothing of the capture alive: whoever has one may be freeing memory, and
-/// must not become the last owner of the capture's pool at that moment.
+/// Whether a capture has ended.
 #[derive(Clone, Debug, Default)]
-pub struct CaptureEnd(Arc<AtomicBool>);
+struct CaptureEnd(Arc<AtomicBool>);
 
 impl CaptureEnd {
-    /// Whether the capture has ended.
-    pub fn passed(&self) -> bool {
+    fn passed(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
@@ -96,12 +94,31 @@ impl CaptureEnd {
     }
 }
 
+/// A use of memory by all that a stream has recorded so far. This keeps nothing of the capture alive: whoever has one may
+/// be freeing memory, and must not become the last owner of the capture's pool at that moment.
+#[derive(Debug)]
+pub struct CapturedUse {
+    end: CaptureEnd,
+    /// The lane that gets the memory next, if it is one of the same capture, and what comes before the use's end.
+    next: Option<(Pasts, Lane, Past)>,
+}
+
+impl CapturedUse {
+    /// Whether what is recorded from now on may have the memory: the stream that gets it runs after the use by what it has
+    /// waited for, or the capture has ended. Replays are ordered by the graph.
+    pub fn over(&self) -> bool {
+        let next = self.next.as_ref();
+        self.end.passed() || next.is_some_and(|(pasts, lane, past)| pasts.reached(*lane, past))
+    }
+}
+
 /// A recording in progress.
 pub struct Capture {
     id: u64,
     mode: CaptureMode,
     inside: Inside,
     end: CaptureEnd,
+    pasts: Pasts,
     /// The list of the device's captures, which has this one.
     listed: &'static Captures,
     state: Mutex<State>,
@@ -320,9 +337,18 @@ impl Stream {
         error
     }
 
-    /// The end of the stream's capture, if there is one. Frees are put off until it has passed.
-    pub fn captured_by(&self) -> Option<CaptureEnd> {
-        self.slot.with(|capture, _| capture.end.clone())
+    /// The use of memory by what this stream has recorded so far; `None` if it does not capture. `next` is the stream
+    /// whose work gets the memory after that, if it is known.
+    pub fn captured_use(&self, next: Option<&Self>) -> Option<CapturedUse> {
+        let place =
+            |capture: &Arc<Capture>, lane| (capture.end.clone(), lane, capture.pasts.clone());
+        let (end, lane, pasts) = self.slot.with(place)?;
+        let past = pasts.of(lane);
+        let next = next
+            .and_then(|next| next.slot.with(place))
+            .filter(|(its, ..)| Arc::ptr_eq(&its.0, &end.0))
+            .map(|(_, lane, _)| (pasts, lane, past));
+        Some(CapturedUse { end, next })
     }
 
     /// Refuses captures of this stream from here on, because its handle is being destroyed.
@@ -356,15 +382,17 @@ impl Stream {
         let stream = Arc::clone(self);
         let inside = Inside::enter(pool)?;
         let make = || {
+            let recorder = Recorder::default();
             let capture = Arc::new(Capture {
                 id: next_capture(),
                 mode,
                 end: CaptureEnd::default(),
+                pasts: recorder.pasts().clone(),
                 listed: captures,
                 state: Mutex::new(
                     Rank::Capture,
                     State {
-                        recorder: Recorder::default(),
+                        recorder,
                         store: Store::default(),
                         resources: Arc::new(Resources::new(Arc::clone(&inside.0))),
                         map: BufferMap::default(),

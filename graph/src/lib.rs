@@ -62,7 +62,8 @@ mod submit;
 mod timeline;
 
 pub use capture::{
-    Capture, CaptureEnd, CaptureInfo, CaptureMode, CapturedMark, Captures, Recording, Steps, Stream,
+    Capture, CaptureInfo, CaptureMode, CapturedMark, CapturedUse, Captures, Recording, Steps,
+    Stream,
 };
 pub use dag::{Access, Buffer, BufferId, Dag, Difference, Kind, Node, NodeId, NodeSpec};
 pub use data::{ConditionalKind, DestroyFn};
@@ -73,7 +74,7 @@ pub use kernel::DeviceCall;
 pub use memory::{Claim, Device, PoolRef, Replayed};
 pub use outrigger_ops::{Error, Result};
 pub use record::{AddressRange, DriverNode, HostNode, KernelCall};
-pub use recorder::{Lane, Mark, Recorder, Unjoined};
+pub use recorder::{Lane, Mark, Past, Pasts, Recorder, Unjoined};
 pub use schedule::{Chunk, Region, Schedule, Segment};
 pub use steps::HostNodeFn;
 pub use timeline::Timeline;

@@ -4,15 +4,70 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
+use outrigger_locks::{Mutex, Rank};
+
+use crate::Buffer;
 use crate::dag::{Access, BufferId, Dag, NodeId, NodeSpec};
-use crate::{Buffer, Node};
 
 /// A stream that records, by its number in the order in which streams joined.
 pub type Lane = u32;
 
-/// A point of a recording, as an event holds it: the nodes that come right before it.
+/// A point of a recording, as an event holds it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mark(Vec<NodeId>);
+pub struct Mark {
+    /// The nodes that come right before it.
+    nodes: Vec<NodeId>,
+    past: Past,
+}
+
+/// All nodes that come before a point. The nodes of a lane are in order, so for each lane the number behind its last node
+/// says which.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Past(Vec<NodeId>);
+
+impl Past {
+    fn end_of(&self, lane: usize) -> NodeId {
+        self.0.get(lane).copied().unwrap_or_default()
+    }
+
+    fn extend(&mut self, lane: usize, end: NodeId) {
+        if self.0.len() <= lane {
+            self.0.resize(lane + 1, 0);
+        }
+        self.0[lane] = self.0[lane].max(end);
+    }
+
+    fn join(&mut self, other: &Self) {
+        for (lane, &end) in other.0.iter().enumerate() {
+            self.extend(lane, end);
+        }
+    }
+
+    fn contains(&self, other: &Self) -> bool {
+        (0..other.0.len()).all(|lane| other.end_of(lane) <= self.end_of(lane))
+    }
+}
+
+/// What comes before the next node of each lane. It can be asked without the recording, and keeps nothing of it alive.
+#[derive(Clone, Debug)]
+pub struct Pasts(Arc<Mutex<Vec<Past>>>);
+
+impl Pasts {
+    /// What comes before the next node of a lane now.
+    pub fn of(&self, lane: Lane) -> Past {
+        let pasts = self.0.lock();
+        pasts.get(lane as usize).cloned().unwrap_or_default()
+    }
+
+    /// Whether all of `past` comes before the next node of a lane.
+    pub fn reached(&self, lane: Lane, past: &Past) -> bool {
+        let pasts = self.0.lock();
+        let own = pasts.get(lane as usize);
+        own.is_some_and(|own| own.contains(past))
+    }
+}
 
 /// Work that the lane which ends the recording does not wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +84,7 @@ pub struct Recorder<C> {
     graph: Dag<C>,
     /// For each lane, the nodes that its next node runs after.
     frontiers: Vec<Vec<NodeId>>,
+    pasts: Pasts,
 }
 
 impl<C> Default for Recorder<C> {
@@ -37,6 +93,10 @@ impl<C> Default for Recorder<C> {
         Self {
             graph: Dag::default(),
             frontiers: vec![Vec::new()],
+            pasts: Pasts(Arc::new(Mutex::new(
+                Rank::CapturePasts,
+                vec![Past::default()],
+            ))),
         }
     }
 }
@@ -44,7 +104,8 @@ impl<C> Default for Recorder<C> {
 impl<C> Recorder<C> {
     /// Adds a lane whose first node runs after `mark`.
     pub fn fork(&mut self, mark: &Mark) -> Lane {
-        self.frontiers.push(mark.0.clone());
+        self.frontiers.push(mark.nodes.clone());
+        self.pasts.0.lock().push(mark.past.clone());
         (self.frontiers.len() - 1) as Lane
     }
 
@@ -59,17 +120,22 @@ impl<C> Recorder<C> {
         let id = self.graph.add(lane, spec, frontier, accesses)?;
         frontier.clear();
         frontier.push(id);
+        self.pasts.0.lock()[lane as usize].extend(lane as usize, id + 1);
         Some(id)
     }
 
     /// The point after all nodes that a lane has recorded.
     pub fn mark(&self, lane: Lane) -> Mark {
-        Mark(
-            self.frontiers
-                .get(lane as usize)
-                .cloned()
-                .unwrap_or_default(),
-        )
+        let frontier = self.frontiers.get(lane as usize);
+        Mark {
+            nodes: frontier.cloned().unwrap_or_default(),
+            past: self.pasts.of(lane),
+        }
+    }
+
+    /// What comes before the next node of each lane.
+    pub fn pasts(&self) -> &Pasts {
+        &self.pasts
     }
 
     /// Makes the nodes that a lane records from here on run after `mark`.
@@ -77,11 +143,12 @@ impl<C> Recorder<C> {
         let Some(frontier) = self.frontiers.get_mut(lane as usize) else {
             return;
         };
-        for &node in &mark.0 {
+        for &node in &mark.nodes {
             if !frontier.contains(&node) {
                 frontier.push(node);
             }
         }
+        self.pasts.0.lock()[lane as usize].join(&mark.past);
     }
 
     /// See [`Dag::add_buffer`].
@@ -104,20 +171,13 @@ impl<C> Recorder<C> {
     /// # Errors
     /// The first lane whose work would be left behind.
     pub fn check_joined(&self) -> Result<(), Unjoined> {
-        let mut reached = vec![false; self.graph.len()];
-        let mut open: Vec<NodeId> = self.frontiers[0].clone();
-        while let Some(id) = open.pop() {
-            if std::mem::replace(&mut reached[id as usize], true) {
-                continue;
-            }
-            let deps = self
-                .graph
-                .node(id)
-                .map(|node: &Node<C>| self.graph.deps(node));
-            open.extend_from_slice(deps.unwrap_or_default());
-        }
+        let pasts = self.pasts.0.lock();
+        let reached = |id: NodeId| {
+            let node = self.graph.node(id);
+            node.is_some_and(|node| id < pasts[0].end_of(node.lane as usize))
+        };
         for (lane, frontier) in (0..).zip(&self.frontiers) {
-            if let Some(&node) = frontier.iter().find(|&&id| !reached[id as usize]) {
+            if let Some(&node) = frontier.iter().find(|&&id| !reached(id)) {
                 return Err(Unjoined { lane, node });
             }
         }

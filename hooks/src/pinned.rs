@@ -139,7 +139,7 @@ impl Backend for PinnedMemory {
         if id == NO_STREAM {
             return Ok(Fence::Passed);
         }
-        fence_of(None, id)
+        fence_of(None, id, None)
     }
 
     fn fence_done(&self, fence: &Fence) -> bool {

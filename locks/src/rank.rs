@@ -52,6 +52,8 @@ ranks! {
     Graph,
     /// A stream's place in a capture.
     CapturePlace,
+    /// What comes before the next node of each lane of a capture.
+    CapturePasts,
     /// The captures of a device.
     Captures,
     /// An event's point in a capture.

@@ -1,6 +1,6 @@
 //! Between replays, the free memory of a graph's pool serves others. Replays compute the right results,
 //! and so does the work that has used the memory meanwhile, whichever comes first and however the graph
-//! is replayed.
+//! is replayed. Within a capture, what other streams have used is used again.
 
 #![expect(
     clippy::undocumented_unsafe_blocks,
@@ -142,4 +142,91 @@ fn threads_allocate_and_replay_at_the_same_time() {
             assert_eq!(held(device), before);
         }
     });
+}
+
+/// Waits on one stream for all that another one has recorded.
+fn follow(stream: u64, event: u64, other: u64) {
+    ok(unsafe { otr_event_record(event, other) });
+    ok(unsafe { otr_stream_wait_event(stream, event) });
+}
+
+#[test]
+#[serial]
+fn memory_that_another_stream_used_is_used_again_behind_it() {
+    const LAYERS: i64 = 40;
+    for device in *DEVICES {
+        let (s, other, third) = (stream(device), stream(device), stream(device));
+        let (fork, join) = (event(device), event(device));
+        let before = held(device);
+        let [x, y, z] = [(); 3].map(|()| alloc(device, 64, s));
+        for waits in [true, false] {
+            let (mut own, mut others) = (Vec::new(), Vec::new());
+            begin(s);
+            add(s, (y, x, x), 16, -1);
+            add(s, (z, x, x), 16, -1);
+            for stream in [other, third] {
+                follow(stream, fork, s);
+            }
+            // Memory of a stream that does not come back, used by the first one.
+            let late = alloc(device, 64, third);
+            add(third, (late, x, x), 16, 1);
+            follow(s, join, third);
+            add(s, (z, z, late), 16, 1);
+            ok(unsafe { otr_memory_record_stream(late, s) });
+            ok(unsafe { otr_memory_free(late) });
+            for layer in 0..LAYERS {
+                // Memory of the first stream, used by the second.
+                let t = alloc(device, 64, s);
+                own.push(t);
+                add(s, (t, x, x), 16, layer);
+                follow(other, fork, s);
+                add(other, (y, y, t), 16, 1);
+                ok(unsafe { otr_memory_record_stream(t, other) });
+                if waits {
+                    follow(s, join, other);
+                }
+                ok(unsafe { otr_memory_free(t) });
+                // Memory of the second stream, used by the first.
+                let u = alloc(device, 64, other);
+                others.push(u);
+                add(other, (u, x, x), 16, layer);
+                if waits {
+                    follow(s, join, other);
+                    add(s, (z, z, u), 16, 1);
+                    ok(unsafe { otr_memory_record_stream(u, s) });
+                }
+                ok(unsafe { otr_memory_free(u) });
+            }
+            follow(s, join, other);
+            let graph = end(s);
+            own.sort_unstable();
+            own.dedup();
+            others.sort_unstable();
+            others.dedup();
+            if waits {
+                assert!(own.len() <= 2 && others.len() <= 2, "{own:x?}, {others:x?}");
+            } else {
+                assert_eq!(
+                    own.len(),
+                    LAYERS as usize,
+                    "the second stream is not known to have ended"
+                );
+            }
+            let exec = instantiate(graph, 0);
+            let sum = (LAYERS * (LAYERS + 1) / 2) as f32;
+            for value in [1.0, 3.0] {
+                upload(s, x, &[value; 16]);
+                replay(exec, s);
+                assert_eq!(download::<f32>(s, y, 16), [value * sum; 16]);
+                let added = if waits { 2.0 + sum } else { 2.0 };
+                assert_eq!(download::<f32>(s, z, 16), [value * added; 16]);
+            }
+            ok(unsafe { otr_graph_destroy(graph) });
+            ok(unsafe { otr_graph_exec_destroy(exec) });
+        }
+        for block in [x, y, z] {
+            ok(unsafe { otr_memory_free(block) });
+        }
+        assert_eq!(held(device), before);
+    }
 }

@@ -14,23 +14,31 @@ use crate::segment::{Piece, homes};
 use crate::{Backend, Event, EventKind, HistoryKind, Recorded, StreamId};
 
 impl<B: Backend> Allocator<B> {
-    /// Records fences for a block that was freed.
-    pub(super) fn defer(&self, arena: ArenaId, block: u32, streams: &[StreamId]) {
+    /// Records fences for a block that was freed, and that its owner gets again.
+    pub(super) fn defer(&self, block: Waiter, streams: &[StreamId], owner: Option<StreamId>) {
         for &stream in streams {
-            self.wait_for_stream(stream, &[Waiter::Block { arena, block }]);
+            let fence = match owner {
+                Some(owner) => self.backend.fence_before(owner, stream),
+                None => self.backend.fence(stream),
+            };
+            self.push(stream, &[block], fence.ok());
         }
         // Frees like this one pay for each other, so that pending blocks do not pile up while the
         // cache serves all requests.
         self.poll_if_free();
     }
 
-    /// Queues waiters behind a fence of a stream.
+    /// Queues waiters behind all work that a stream has been given.
     fn wait_for_stream(&self, stream: StreamId, waiters: &[Waiter]) {
         if waiters.is_empty() {
             return;
         }
-        // Without a fence now, `poll` asks for one later.
-        let fence = self.backend.fence(stream).ok().map(Arc::new);
+        self.push(stream, waiters, self.backend.fence(stream).ok());
+    }
+
+    /// Queues waiters behind a fence of a stream. Without one, `poll` asks for one later.
+    fn push(&self, stream: StreamId, waiters: &[Waiter], fence: Option<B::Fence>) {
+        let fence = fence.map(Arc::new);
         let mut pending = self.pending.lock();
         for &waiter in waiters {
             let fence = fence.clone();
@@ -91,15 +99,9 @@ impl<B: Backend> Allocator<B> {
             }
             let streams = self.pending.lock().streams();
             for stream in streams {
-                loop {
-                    let fence = self.pending.lock().first_fence(stream);
-                    if !fence.is_some_and(|fence| self.backend.fence_done(&fence)) {
-                        break;
-                    }
-                    let entry = self.pending.lock().pop(stream);
-                    match entry.map(|entry| entry.waiter) {
-                        None => {}
-                        Some(Waiter::Block { arena, block }) => {
+                while let Some(waiter) = self.next_passed(stream) {
+                    match waiter {
+                        Waiter::Block { arena, block } => {
                             let mut waiting = self.arenas.lock(arena);
                             let next = waiting.pass(block);
                             self.record_completed(&waiting, block);
@@ -110,7 +112,7 @@ impl<B: Backend> Allocator<B> {
                                 again = true;
                             }
                         }
-                        Some(Waiter::Home { arena, home, size }) => {
+                        Waiter::Home { arena, home, size } => {
                             let mut waiting = self.arenas.lock(arena);
                             waiting.come_home(home, size);
                             let closed = waiting.closed;
@@ -120,7 +122,7 @@ impl<B: Backend> Allocator<B> {
                                 again = true;
                             }
                         }
-                        Some(Waiter::Leaving(arena, leaving)) => {
+                        Waiter::Leaving(arena, leaving) => {
                             events.extend(self.left(arena, leaving));
                         }
                     }
@@ -128,6 +130,22 @@ impl<B: Backend> Allocator<B> {
             }
         }
         events
+    }
+
+    /// Takes what waits for a stream, and whose fence has passed, out of its queue.
+    fn next_passed(&self, stream: StreamId) -> Option<Waiter> {
+        let first = self.pending.lock().first_fence(stream)?;
+        if self.backend.fence_done(&first) {
+            let entry = self.pending.lock().pop(stream);
+            return entry.map(|entry| entry.waiter);
+        }
+        if self.backend.fence_may_wait(&first) {
+            return None;
+        }
+        // What was not started has an order for each stream that gets memory.
+        let fences = self.pending.lock().fences_of_blocks(stream);
+        let passed = fences.iter().find(|fence| self.backend.fence_done(fence))?;
+        self.pending.lock().take(stream, passed)
     }
 
     /// Gives memory to the device that nobody uses any more.

@@ -71,7 +71,11 @@ impl Arena {
             let streams = self.notes.remove(&id).unwrap_or_default().streams;
             if !streams.is_empty() {
                 self.blocks[id].up = streams.len() as u32;
-                return Next::Wait { block: id, streams };
+                return Next::Wait {
+                    block: id,
+                    streams,
+                    owner: self.owner.map(|owner| owner.stream),
+                };
             }
         }
         self.passed(id)

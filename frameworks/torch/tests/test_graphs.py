@@ -227,6 +227,40 @@ def test_other_work_uses_what_a_graph_has_free_and_both_are_right(device, make):
     assert all((one == -2).all().item() for one in kept)
 
 
+def test_a_capture_uses_what_streams_have_used_again_as_eager_execution_does(device, make):
+    count, layers = 1 << 18, 40
+    x, side = torch.ones(count, device=device), torch.Stream(device)
+    total = torch.zeros(count, device=device)
+    addresses = set()
+
+    def body():
+        main = torch.accelerator.current_stream()
+        total.zero_()
+        for layer in range(layers):
+            y = x * layer
+            addresses.add(y.data_ptr())
+            side.wait_stream(main)
+            with side:
+                z = y + 1
+                y.record_stream(side)
+            main.wait_stream(side)
+            total.add_(z)
+            z.record_stream(main)
+
+    torch.accelerator.synchronize()
+    torch.accelerator.empty_cache()
+    torch.accelerator.reset_peak_memory_stats(device)
+    before = torch.accelerator.memory_reserved(device)
+    graph = make(body)
+    grown = torch.accelerator.max_memory_reserved(device) - before
+    assert len(addresses) <= 3, len(addresses)
+    assert grown <= 16 << 20, grown
+    for value in (2.0, 5.0):
+        x.fill_(value)
+        graph.replay()
+        same(total, torch.full((count,), value * sum(range(layers)) + layers))
+
+
 def test_a_tensor_of_a_graph_outlives_it(device):
     graph = graphs.Graph()
     with graphs.graph(graph):

@@ -11,7 +11,7 @@ use outrigger_allocator::{
     Backend, Config, Event, EventKind, MemoryInfo, Physical, StreamId, VirtualMemory,
 };
 use outrigger_device::{Code, Driver, Tail};
-use outrigger_graph::CaptureEnd;
+use outrigger_graph::CapturedUse;
 use outrigger_locks::{Mutex, Rank};
 
 use crate::memory::limit;
@@ -26,9 +26,8 @@ pub(crate) enum Fence {
     Passed,
     /// The work that a stream was given.
     Tail(Arc<Tail>),
-    /// The end of a capture that recorded a use of the memory, and the work that the stream was given before it. Until
-    /// the capture ends, nothing else in it may get the memory. Replays are ordered by the graph.
-    Capture(CaptureEnd, Arc<Tail>),
+    /// A use of the memory that was recorded, and the work that the stream was given before its capture.
+    Capture(CapturedUse, Arc<Tail>),
 }
 
 impl From<Option<Arc<Tail>>> for Fence {
@@ -42,7 +41,7 @@ impl Fence {
         match self {
             Self::Passed => true,
             Self::Tail(tail) => tail.is_over(),
-            Self::Capture(end, before) => end.passed() && before.is_over(),
+            Self::Capture(recorded, before) => recorded.over() && before.is_over(),
         }
     }
 
@@ -166,8 +165,7 @@ impl Backend for DeviceMemory {
             Fence::Tail(_) if !self.stream_waits => false,
             Fence::Tail(tail) => match find(Some(&self.timelines), id) {
                 Some(Timeline::Stream(stream)) => {
-                    stream.captured_by().is_none()
-                        && stream.queue().wait_event(tail.event()).is_ok()
+                    !stream.is_capturing() && stream.queue().wait_event(tail.event()).is_ok()
                 }
                 _ => false,
             },
@@ -184,7 +182,11 @@ impl Backend for DeviceMemory {
     }
 
     fn fence(&self, stream: StreamId) -> Result<Fence> {
-        fence_of(Some(&self.timelines), stream)
+        fence_of(Some(&self.timelines), stream, None)
+    }
+
+    fn fence_before(&self, next: StreamId, stream: StreamId) -> Result<Fence> {
+        fence_of(Some(&self.timelines), stream, Some(next))
     }
 
     fn submitted(&self, stream: StreamId) -> Result<Fence> {
@@ -328,18 +330,28 @@ fn find(own: Option<&Timelines>, id: StreamId) -> Option<Timeline> {
     found.or_else(|| timelines::find(id.0))
 }
 
-/// A fence after the work of a stream of any device. `own` timelines are asked first.
-pub(crate) fn fence_of(own: Option<&Timelines>, id: StreamId) -> Result<Fence> {
+/// A fence after the work of a stream of any device, for memory that goes to work of the stream `next`, if that is known.
+/// `own` timelines are asked first.
+pub(crate) fn fence_of(
+    own: Option<&Timelines>,
+    id: StreamId,
+    next: Option<StreamId>,
+) -> Result<Fence> {
     let Some(timeline) = find(own, id) else {
         return Ok(Fence::Passed);
     };
-    let end = match &timeline {
-        Timeline::Stream(stream) => stream.captured_by(),
-        Timeline::Ended(_) => None,
+    let recorded = match &timeline {
+        Timeline::Stream(stream) if stream.is_capturing() => {
+            match next.and_then(|next| find(own, next)) {
+                Some(Timeline::Stream(next)) => stream.captured_use(Some(&next)),
+                Some(Timeline::Ended(_)) | None => stream.captured_use(None),
+            }
+        }
+        Timeline::Stream(_) | Timeline::Ended(_) => None,
     };
     let tail = timeline.fence()?;
-    Ok(match end {
-        Some(end) => Fence::Capture(end, tail),
+    Ok(match recorded {
+        Some(recorded) => Fence::Capture(recorded, tail),
         None => Fence::Tail(tail),
     })
 }
