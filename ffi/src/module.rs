@@ -166,8 +166,8 @@ api! {
     ) {
         let out = Out::new(node, "node")?;
         let deps = slice(deps, dep_count as usize, "deps")?;
-        let (graph, kernel) = (hooks::graph(graph)?, hooks::kernel(kernel)?);
         out.set(with_launch(launch, |launch| {
+            let (graph, kernel) = (hooks::graph(graph)?, hooks::kernel(kernel)?);
             // SAFETY: H22: the memory that the arguments name is live at every replay, since the graph keeps it.
             unsafe { hooks::add_kernel_node(&graph, deps, &kernel, launch) }
         })?);

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
 use outrigger_contract as c;
@@ -251,6 +252,99 @@ fn spirv_runs_where_the_runtime_takes_it() {
             c::OTR_ERR_BUSY,
             "a module is left"
         );
+        ok(group.module_unload.unwrap()(module));
+        ok(table.close.unwrap()(driver));
+    }
+}
+
+/// Waits until the other end of a channel is gone.
+unsafe extern "C" fn wait(gate: *mut c_void, upstream: i32) -> i32 {
+    // SAFETY: the test gives a receiver that outlives the queue.
+    let gate = unsafe { &*gate.cast::<Receiver<()>>() };
+    assert!(gate.recv().is_err(), "nothing is sent");
+    upstream
+}
+
+#[test]
+fn a_launch_that_waits_is_refused_at_once_as_any_other() {
+    const CODE: &CStr =
+        c"kernel void set(global uint* to, uint value, local uint* room) { *to = value; }";
+    let Ok(driver) = open("") else { return };
+    let (table, none) = (table(), std::ptr::null());
+    // SAFETY: R7, R10: live handles, and memory that lives until the queue was waited for.
+    unsafe {
+        let text = || CStr::from_ptr(table.last_error.unwrap()()).to_string_lossy();
+        let ok = |code| assert_eq!(code, c::OTR_OK, "{}", text());
+        let group = &*table.kernel;
+        let (mut module, mut kernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (source, bytes) = (CODE.as_ptr().cast(), CODE.to_bytes().len());
+        let load = group.module_load.unwrap();
+        let format = c::OTR_CODE_OPENCL_C;
+        ok(load(driver, 0, format, source, bytes, none, &mut module));
+        ok(group.kernel_get.unwrap()(
+            module,
+            c"set".as_ptr(),
+            &mut kernel,
+        ));
+        let (mut queue, mut at) = (std::ptr::null_mut(), 0);
+        ok(table.queue_create.unwrap()(
+            driver,
+            0,
+            std::ptr::null(),
+            &mut queue,
+        ));
+        ok(table.memory_alloc.unwrap()(driver, 0, 64, &mut at));
+        let mut block = [0; 12];
+        block[..8].copy_from_slice(&at.to_ne_bytes());
+        block[8..].copy_from_slice(&77_u32.to_ne_bytes());
+        let launch = |parts: &[(u32, u32, u32)], items: u32| {
+            let part = |&(offset, size, kind)| c::otr_argument { offset, size, kind };
+            let parts: Vec<_> = parts.iter().map(part).collect();
+            let mut launch: c::otr_launch = std::mem::zeroed();
+            launch.struct_size = size_of_val(&launch);
+            (launch.grid, launch.block) = ([1; 3], [items, 1, 1]);
+            (launch.args, launch.args_size) = (block.as_ptr().cast(), 12);
+            (launch.arguments, launch.argument_count) = (parts.as_ptr(), parts.len() as u32);
+            match group.launch.unwrap()(queue, kernel, &launch) {
+                c::OTR_OK => Ok(()),
+                code => Err((code, text().into_owned())),
+            }
+        };
+        let to = (0, 8, c::OTR_ARGUMENT_ADDRESS);
+        let value = (8, 4, c::OTR_ARGUMENT_VALUE);
+        let room = (0, 16, c::OTR_ARGUMENT_LOCAL);
+        let wrong: [&[_]; 9] = [
+            &[],
+            &[to, value],
+            &[to, value, room, room],
+            &[to, (8, 2, c::OTR_ARGUMENT_VALUE), room],
+            &[to, (12, 4, c::OTR_ARGUMENT_VALUE), room],
+            &[value, value, room],
+            &[to, to, room],
+            &[to, value, (0, 0, c::OTR_ARGUMENT_LOCAL)],
+            &[to, (8, 4, 99), room],
+        ];
+        let refusals = || {
+            let refused = wrong.map(|parts| launch(parts, 1).expect_err("it is wrong"));
+            let mut all = refused.to_vec();
+            all.push(launch(&[to, value, room], u32::MAX).expect_err("no group is as large"));
+            all.into_iter().map(|(code, _)| code).collect::<Vec<_>>()
+        };
+        let at_once = refusals();
+        let (open_gate, gate) = channel::<()>();
+        let user = std::ptr::from_ref(&gate).cast_mut().cast();
+        ok(table.host_call.unwrap()(queue, Some(wait), user, 0));
+        let behind = refusals();
+        assert_eq!(launch(&[to, value, room], 1), Ok(()));
+        drop(open_gate);
+        assert_eq!(behind, at_once);
+        let mut found = 0_u32;
+        let (to, kind) = ((&raw mut found) as u64, c::OTR_COPY_DEVICE_TO_HOST);
+        ok(table.copy.unwrap()(queue, to, at, 4, kind));
+        ok(table.queue_synchronize.unwrap()(queue));
+        assert_eq!(found, 77);
+        ok(table.memory_free.unwrap()(driver, at));
+        ok(table.queue_destroy.unwrap()(queue));
         ok(group.module_unload.unwrap()(module));
         ok(table.close.unwrap()(driver));
     }
