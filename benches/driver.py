@@ -4,6 +4,7 @@ each metric means.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +64,9 @@ def per_node(seconds: Seconds) -> float:
 
 
 def metrics(subjects: Subjects) -> list[Metric]:
-    """The suite."""
+    """The suite: over OpenCL, or over CUDA where `cargo xtask gpu-pack` has prepared that alone."""
+    if "driver_cuda" in subjects.entries:
+        return of_cuda(subjects)
     return [metric for runtime in RUNTIMES for metric in metrics_of(subjects, runtime)]
 
 
@@ -119,4 +122,23 @@ def metrics_of(subjects: Subjects, runtime: Runtime) -> list[Metric]:
         *(speed(name, work, "GFLOP/s", runtime.product) for name, work in GIGAFLOPS.items()),
         start("second_start", {US: "second_load", "first": "first_load"}, Bar(0.05, "first")),
         start("open", {US: "second_open", "raw": "raw_open"}),
+    ]
+
+
+def of_cuda(subjects: Subjects) -> list[Metric]:
+    """The metrics over CUDA, each beside CUDA by hand in the same process. Bars wait for figures of a device."""
+
+    def metric(name: str, unit: str, better: str, figure: Callable[[Seconds], float]) -> Metric:
+        def contest() -> dict[str, Parts | Missing]:
+            return {who: subjects.parts("driver_cuda", block=f"{side}{name}") for who, side in ((US, ""), ("raw", "raw_"))}
+
+        return Metric(f"{name}/cuda", contest, (), unit, better, program="driver_cuda", figure=figure)
+
+    def speed(seconds: Seconds) -> float:
+        return COPY_GB / 2 / seconds["block"]
+
+    return [
+        *(metric(name, "ns", "lower", nanoseconds) for name in ("launch_wait", "fill", "event")),
+        *(metric(name, "ns", "lower", per_node) for name in ("enqueue", "replay")),
+        *(metric(name, "GB/s", "higher", speed) for name in ("to_device", "to_host")),
     ]

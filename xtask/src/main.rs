@@ -14,6 +14,7 @@ mod dist;
 mod environment;
 mod fuzz;
 mod generate;
+mod gpu_pack;
 mod hosts;
 mod native;
 mod opencl;
@@ -59,6 +60,8 @@ enum Chore {
     Dist(dist::Options),
     /// Pack the wheels that pip installs: the devices in PyTorch, and the command line
     Wheel(wheel::Options),
+    /// Pack a folder that tries Outrigger on a machine with an NVIDIA GPU and no network
+    GpuPack(gpu_pack::Options),
     /// Search for inputs that break readers or the C ABI
     Fuzz(fuzz::Options),
     /// Call the host contract at random from many threads, with injected faults
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Chore::Gen(options) => generate::run(&workspace, &options),
         Chore::Dist(options) => dist::run(&workspace, &options),
         Chore::Wheel(options) => wheel::run(&workspace, &options),
+        Chore::GpuPack(options) => gpu_pack::run(&workspace, &options),
         Chore::Fuzz(options) => fuzz::run(&workspace, &options),
         Chore::Soak(options) => soak::run(&workspace, &options),
         Chore::Planted(options) => planted::run(&workspace, &options),

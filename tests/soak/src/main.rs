@@ -60,6 +60,9 @@ struct Options {
     /// Only the scene of this name.
     #[arg(long)]
     scene: Option<String>,
+    /// Instead of the scenes: one over this driver, whose first device is used beside one of the driver `host`.
+    #[arg(long, conflicts_with = "scene")]
+    driver: Option<String>,
     /// Leaves the faults out.
     #[arg(long)]
     no_faults: bool,
@@ -101,8 +104,11 @@ fn main() -> anyhow::Result<ExitCode> {
         })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let scenes: Vec<&Scene> = SCENES
+    let of_driver = options.driver.as_deref().map(Scene::of_driver);
+    let scenes: Vec<&Scene> = of_driver
+        .as_slice()
         .iter()
+        .chain(SCENES.iter().filter(|_| of_driver.is_none()))
         .filter(|scene| {
             options
                 .scene
@@ -131,7 +137,10 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     write!(std::io::stdout(), "{}", report::table(&tally))?;
     // What was left out on purpose is not missing.
-    let whole = options.only.is_empty() && options.without.is_empty() && options.scene.is_none();
+    let whole = options.only.is_empty()
+        && options.without.is_empty()
+        && options.scene.is_none()
+        && options.driver.is_none();
     if whole && bad == 0 {
         for missing in report::missing(&tally) {
             tell!("PROBLEM: {missing}");
@@ -172,7 +181,7 @@ fn play(
 fn exporter(scene: &Scene, folder: &Path) -> anyhow::Result<Child> {
     let mut exporter = Command::new(std::env::current_exe()?)
         .arg("--export")
-        .env("OUTRIGGER_DRIVER", scene.drivers)
+        .env("OUTRIGGER_DRIVER", scene.drivers.as_ref())
         .env_remove("OUTRIGGER_LAYERS")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -205,7 +214,7 @@ fn play_in(
     );
     let mut command = Command::new(std::env::current_exe()?);
     command
-        .env("OUTRIGGER_DRIVER", scene.drivers)
+        .env("OUTRIGGER_DRIVER", scene.drivers.as_ref())
         .env("OUTRIGGER_CACHE", folder.join("store"))
         .env("OUTRIGGER_LAYERS", layers);
     command.arg("--inside").arg(folder);

@@ -1,6 +1,7 @@
 //! A scene: drivers and faults, in a separate process. It consists of rounds: threads act on a world of
 //! their own, then everything is given back, and nothing may be left.
 
+use std::borrow::Cow;
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::sync::PoisonError;
@@ -19,7 +20,7 @@ use crate::world::World;
 pub(crate) struct Scene {
     pub(crate) name: &'static str,
     /// The variable OUTRIGGER_DRIVER: two devices.
-    pub(crate) drivers: &'static str,
+    pub(crate) drivers: Cow<'static, str>,
     /// What the layer `fault` does.
     pub(crate) faults: &'static str,
 }
@@ -41,25 +42,40 @@ macro_rules! come_and_go {
 pub(crate) const SCENES: &[Scene] = &[
     Scene {
         name: "unified",
-        drivers: "host?memory=256M",
+        drivers: Cow::Borrowed("host?memory=256M"),
         faults: come_and_go!(),
     },
     Scene {
         name: "discrete",
-        drivers: "host?memory=256M&face=discrete&graphs=native&operators=native&virtual_memory=on",
+        drivers: Cow::Borrowed(
+            "host?memory=256M&face=discrete&graphs=native&operators=native&virtual_memory=on",
+        ),
         faults: come_and_go!(),
     },
     Scene {
         name: "two drivers",
-        drivers: "host?memory=192M&devices=1&virtual_memory=on,host?memory=192M&devices=1&face=discrete",
+        drivers: Cow::Borrowed(
+            "host?memory=192M&devices=1&virtual_memory=on,host?memory=192M&devices=1&face=discrete",
+        ),
         faults: come_and_go!(),
     },
     Scene {
         name: "lost",
-        drivers: "host?memory=256M&virtual_memory=on",
+        drivers: Cow::Borrowed("host?memory=256M&virtual_memory=on"),
         faults: "any@60000=lost",
     },
 ];
+
+impl Scene {
+    /// A driver of one's own, beside `host`.
+    pub(crate) fn of_driver(driver: &str) -> Self {
+        Self {
+            name: "driver",
+            drivers: Cow::Owned(format!("{driver},host?memory=192M&devices=1")),
+            faults: come_and_go!(),
+        }
+    }
+}
 
 /// How a scene is played.
 pub(crate) struct Play<'a> {
