@@ -88,7 +88,7 @@ class Run:
             **os.environ,
             "OUTRIGGER_DRIVER": self.driver,
             "OUTRIGGER_CACHE": str(self.work / "store"),
-            "PYTHONPATH": os.pathsep.join([str(PACK / "python"), str(PACK)]),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(PACK / "python"), str(PACK), os.environ.get("PYTHONPATH")])),
             "PYTHONDONTWRITEBYTECODE": "1",
             "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(libraries), os.environ.get("LD_LIBRARY_PATH")])),
             **({"OUTRIGGER_DEVICE_OPERATORS": "0"} if self.stand_in is not None else {}),
