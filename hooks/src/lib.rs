@@ -33,7 +33,6 @@ mod memory;
 mod modules;
 #[cfg(not(feature = "layers"))]
 mod no_layers;
-mod numbers;
 mod observer;
 mod operators;
 mod peer;

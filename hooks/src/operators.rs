@@ -7,10 +7,10 @@ use std::time::Instant;
 use outrigger_device::{Code, CopyKind, foreign_call};
 use outrigger_graph::{Device as _, HostNode, KernelCall, Recording, Steps};
 use outrigger_ops::guard::{self, Guard};
-use outrigger_ops::{Call, Composition, OperatorId, Part, Prepared, refused};
+use outrigger_ops::{Call, Composition, OperatorId, Part, Prepared, numbers, refused};
 
 use crate::places::{NanGuard, Place, count, count_timed, is_timing, is_watched, nan_guard};
-use crate::{Result, Stream, numbers, registrations};
+use crate::{Result, Stream, registrations};
 
 impl Stream {
     /// Runs an operator in stream order, on operands in this device's memory. Returns without waiting. Functions that a

@@ -49,6 +49,7 @@ mod matmul;
 mod memory;
 mod narrow;
 mod norm;
+pub mod numbers;
 mod optimizer;
 pub mod packed;
 pub mod parallel;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outrigger_device::Code;
-use outrigger_ops::{Call, Scalar, packed};
+use outrigger_ops::{Call, Scalar, numbers, packed};
 
 use super::{GraphExec, Shown, State, threads};
 use crate::data::{Command, GraphData, NamedThing, Work};
@@ -196,8 +196,8 @@ impl GraphExec {
     /// Binds another number in place of a named scalar, for later replays.
     ///
     /// # Errors
-    /// `NOT_FOUND` for an unknown slot or that of a buffer; `UNSUPPORTED` if the operator has no kernel for the number,
-    /// or another kernel than was recorded.
+    /// `NOT_FOUND` for an unknown slot or that of a buffer; `INVALID_ARGUMENT` if the element type cannot hold the number;
+    /// `UNSUPPORTED` if the operator has no kernel for the number, or another kernel than was recorded.
     pub fn bind_scalar(&self, slot: u32, value: Scalar) -> Result<()> {
         let mut state = self.turn.lock();
         let state = &mut *state;
@@ -213,6 +213,19 @@ impl GraphExec {
         let node = data.graph.node(id).ok_or_else(missing)?;
         let command = &node.spec.command;
         let call = command.call.ok_or_else(missing)?;
+        let mut scalars = call.with(&data.store.calls, |_, call| call.scalars.to_vec());
+        for one in &state.slots {
+            if let (NamedThing::Scalar { node, index }, Some(value)) = (one.what, one.scalar)
+                && node == id
+            {
+                scalars[index as usize] = value;
+            }
+        }
+        scalars[index as usize] = value;
+        call.with(&data.store.calls, |operator, call| {
+            let scalars = &scalars;
+            numbers::check(operator, &Call { scalars, ..*call })
+        })?;
         let old = state.slots[slot as usize].scalar.replace(value);
         if let Work::Operator(..) = command.work {
             // The driver's block has the number as it is.
@@ -230,19 +243,8 @@ impl GraphExec {
             return Ok(());
         }
         let planned = call.with(&data.store.calls, |operator, call| {
-            let mut scalars = call.scalars.to_vec();
-            for one in &state.slots {
-                if let (NamedThing::Scalar { node, index }, Some(value)) = (one.what, one.scalar)
-                    && node == id
-                {
-                    scalars[index as usize] = value;
-                }
-            }
-            let call = Call {
-                scalars: &scalars,
-                ..*call
-            };
-            outrigger_ops::plan(operator, &call)
+            let scalars = &scalars;
+            outrigger_ops::plan(operator, &Call { scalars, ..*call })
         });
         let same = planned.ok().filter(|plan| {
             matches!(command.work, Work::Kernel(kernel) if std::ptr::fn_addr_eq(kernel, plan.kernel))

@@ -181,6 +181,13 @@ fn numbers_are_bound(context: &Context) -> Verdict {
         Code::INVALID_ARGUMENT,
         "a number that is neither f64 nor i64",
     )?;
+    let mut large = scalar(DType::F64, 0);
+    large.value.f64 = 1e39;
+    refused(
+        otr!(otr_graph_bind_scalar, exec, alpha, &large),
+        Code::INVALID_ARGUMENT,
+        "a number that f32 cannot hold",
+    )?;
     refused(
         otr!(otr_graph_bind, exec, operand, y + (1 << 40)),
         Code::INVALID_ARGUMENT,
