@@ -103,6 +103,43 @@ fn a_recording_is_compared_and_shrunk() {
 }
 
 #[test]
+fn a_shrink_keeps_the_failure_that_it_began_with() {
+    const MOST: u64 = 12 << 20; // of the 16 MiB of the driver
+    let folder = TempFolder::new("kinds");
+    let (file, small) = (folder.0.join("all.rec"), folder.0.join("small.rec"));
+    let host = Driver::open(&"host?devices=1&memory=16M".parse().unwrap()).unwrap();
+    let layer = record(&file, &host).unwrap();
+    let driver = layered(host, layer).unwrap();
+    let queue = driver.queue_create(0, 0).unwrap();
+    let first = driver.memory_alloc(0, MOST).unwrap();
+    // SAFETY: no work uses it.
+    unsafe { driver.memory_free(first) }.unwrap();
+    let second = driver.memory_alloc(0, MOST).unwrap();
+    let mut back = [0u8; 256];
+    // SAFETY: both live until the queue was synchronized.
+    unsafe {
+        queue.fill(second, 256, &[7]).unwrap();
+        let target = back.as_mut_ptr() as u64;
+        queue
+            .copy(target, second, 256, CopyKind::DeviceToHost)
+            .unwrap();
+    }
+    queue.synchronize().unwrap();
+    // SAFETY: all work has finished.
+    unsafe { driver.memory_free(second) }.unwrap();
+    drop((queue, driver));
+    // Without the first free alone, the second allocation fails: that is another failure than that of the copy.
+    let torn = "fault:copy@1..=torn:OK";
+    let (_, text) = replay(&file, torn, &["--shrink", small.to_str().unwrap()]);
+    assert!(
+        text.contains("the bytes of a call of copy differ"),
+        "{text}"
+    );
+    let (_, text) = replay(&small, torn, &["--against", "host"]);
+    assert!(text.contains("bytes differ"), "{text}");
+}
+
+#[test]
 fn what_is_no_recording_is_refused_with_a_reason() {
     let folder = TempFolder::new("refused");
     let file = folder.0.join("file.rec");
