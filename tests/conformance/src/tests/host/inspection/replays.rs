@@ -182,7 +182,7 @@ fn numbers_are_bound(context: &Context) -> Verdict {
         "a number that is neither f64 nor i64",
     )?;
     let mut large = scalar(DType::F64, 0);
-    large.value.f64 = 1e39;
+    large.value.f64_ = 1e39;
     refused(
         otr!(otr_graph_bind_scalar, exec, alpha, &large),
         Code::INVALID_ARGUMENT,
