@@ -34,7 +34,7 @@ fn add(actor: &mut Actor) {
         made(|out| call!(observer_add_pressure(Some(asked), user, out)))
     } else {
         // No kinds, and kinds that are none, are errors.
-        let kinds = actor.rng.u32(..0x44);
+        let kinds = actor.rng.u32(..2 * OTR_OBSERVE_HOST_KERNEL + 4);
         made(|out| call!(observer_add(kinds, Some(told), user, out)))
     };
     if let Ok(observer) = observer {
@@ -73,7 +73,7 @@ fn once(user: *mut c_void, act: impl FnOnce(&'static World, &mut Rng)) {
 unsafe extern "C" fn told(user: *mut c_void, observation: *const otr_observation_t) {
     // SAFETY: an observation lives as long as the call.
     let seen = unsafe { &*observation };
-    let known = seen.kind.is_power_of_two() && seen.kind <= OTR_OBSERVE_FALLBACK;
+    let known = seen.kind.is_power_of_two() && seen.kind <= OTR_OBSERVE_HOST_KERNEL;
     if !known || seen.struct_size < size_of::<otr_observation_t>() {
         problem("an observation is of no kind, or has no size");
     }
