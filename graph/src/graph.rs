@@ -295,10 +295,10 @@ impl Graph {
     /// As [`add_kernel`](Self::add_kernel); `UNSUPPORTED` if there is no kernel for these arguments.
     pub fn add_operator(&self, deps: &[NodeId], id: OperatorId, call: &Call<'_>) -> Result<NodeId> {
         let (_, pool) = self.memory();
-        // Not under the lock: this calls the driver, and may ask observers to release memory.
-        let driver = DriverNode::find(id, call, &pool)?;
+        // Not under the lock: this calls the driver and observers.
+        let mut driver = DriverNode::find(id, call, &pool)?;
         self.add(deps, |_, store, buffers| {
-            record::operator(store, buffers, id, call, driver)
+            record::operator(store, buffers, id, call, driver.as_mut())
         })
     }
 

@@ -111,7 +111,7 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// Drops what was kept for work that has finished. That may call functions of the host.
     fn sweep_retired(&self);
 
-    /// Lets an operator run as a host kernel.
+    /// Lets an operator run as a host kernel. This may call observers, so the caller holds no lock.
     ///
     /// # Errors
     /// `UNSUPPORTED` if the host forbids that on a device that is not the CPU.

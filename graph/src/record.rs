@@ -99,11 +99,20 @@ pub struct DriverNode {
 }
 
 impl DriverNode {
-    /// What the driver has for a call; `None` if it has nothing. This calls the driver, so the caller has not locked
-    /// the graph.
+    /// What the driver has for a call; `None` if the call becomes a host kernel, which is admitted here. This calls the
+    /// driver, and tells observers, so the caller has not locked the graph. For the same reason the caller drops what it
+    /// gets after it has unlocked the graph.
+    ///
+    /// # Errors
+    /// `UNSUPPORTED` if neither has anything for the call; what the driver reports.
     pub(crate) fn find(id: OperatorId, call: &Call<'_>, pool: &PoolRef) -> Result<Option<Self>> {
         let device = pool.device();
         let Some(prepared) = device.find_operator(id, call)? else {
+            // A call that no kernel takes is refused before observers hear of it.
+            outrigger_ops::plan(id, call).map_err(|error| refused(id, error))?;
+            if !call.device_only {
+                device.admit_host_kernel(id)?;
+            }
             return Ok(None);
         };
         let workspace = match prepared.needs().workspace_bytes {
@@ -122,7 +131,7 @@ impl DriverNode {
 
     /// Returns the operator and the address of its workspace; 0 if it needs none. From here on the caller owns the
     /// workspace.
-    fn take(mut self) -> (Arc<Prepared>, u64) {
+    fn take(&mut self) -> (Arc<Prepared>, u64) {
         let workspace = std::mem::take(&mut self.workspace);
         (Arc::clone(&self.prepared), workspace)
     }
@@ -168,13 +177,13 @@ fn move_cost(size: u64) -> u32 {
     u32::try_from(size / 8).unwrap_or(u32::MAX).max(20)
 }
 
-/// Records an operator. `driver` is the driver's own operator for the call, if it has one.
+/// Records an operator. `driver` is what [`DriverNode::find`] has found for the call.
 pub(crate) fn operator(
     store: &mut Store,
     buffers: &mut Resolver<'_>,
     id: OperatorId,
     call: &Call<'_>,
-    driver: Option<DriverNode>,
+    driver: Option<&mut DriverNode>,
 ) -> Result<Recorded> {
     let name = || id.name().to_string_lossy();
     outrigger_ops::check(id, call).map_err(|error| refused(id, error))?;
@@ -214,9 +223,6 @@ pub(crate) fn operator(
         return Ok((stored, accesses));
     }
     let refused = |error| refused(id, error);
-    if !call.device_only {
-        buffers.resources.device.admit_host_kernel(id)?;
-    }
     Ok((store.operator(id, call, &places, refused)?, accesses))
 }
 
@@ -270,16 +276,15 @@ pub(crate) fn device_kernel(
     Ok((stored, accesses))
 }
 
-/// Records an operator over copies of its operands in host memory, which the graph keeps.
+/// Records an operator over copies of its operands in host memory, which the graph keeps. The caller has had the host
+/// kernel admitted.
 pub(crate) fn operator_on_host(
     store: &mut Store,
-    device: &'static dyn Device,
     id: OperatorId,
     call: &Call<'_>,
 ) -> Result<Recorded> {
     let refused = |error| refused(id, error);
     outrigger_ops::check(id, call).map_err(refused)?;
-    device.admit_host_kernel(id)?;
     let places = vec![None; call.inputs.len() + call.outputs.len()];
     let mut stored = store.operator(id, call, &places, refused)?;
     // What the copies behind it read is not known to the graph.

@@ -121,12 +121,12 @@ struct Call<'a> {
 impl Observer {
     /// Begins a call; `None` if the observer was removed.
     fn call(&self) -> Option<Call<'_>> {
+        calls_host("an observer");
         let mut calls = self.calls.lock();
         let function = Arc::clone(calls.function.as_ref()?);
         calls.running += 1;
         drop(calls);
         DEPTH.set(DEPTH.get() + 1);
-        calls_host("an observer");
         Some(Call {
             observer: self,
             function: Some(function),

@@ -122,11 +122,11 @@ impl Stream {
             // Without a guard: the device runs no host kernels.
             return self.record_call_staged(place, operator, call);
         }
-        let Some(driver) = place.find(operator, call).transpose()? else {
+        let Some(mut driver) = place.find(operator, call).transpose()? else {
             return Ok(None);
         };
         let recorded = place.record(|steps| {
-            steps.operator(operator, call, driver)?;
+            steps.operator(operator, call, driver.as_mut())?;
             guard(steps)
         });
         recorded.transpose()
@@ -146,7 +146,7 @@ impl Stream {
         let Some(scratch) = scratch.transpose()? else {
             return Ok(None);
         };
-        // Before the parts are recorded: this calls the driver, and may ask observers to release memory.
+        // Before the parts are recorded: this calls the driver and observers.
         let mut found = Vec::new();
         let mut ended = false;
         let asked = composition.run(call, scratch, &mut |part| {
@@ -161,10 +161,10 @@ impl Stream {
         let recorded = match asked {
             Ok(()) if ended => None,
             Ok(()) => place.record(|steps| {
-                let mut found = found.into_iter();
+                let mut found = found.iter_mut();
                 composition.run(call, scratch, &mut |part| match part {
                     Part::Operator { id, call, .. } => {
-                        steps.operator(id, call, found.next().flatten())
+                        steps.operator(id, call, found.next().and_then(Option::as_mut))
                     }
                     Part::Copy { dst, src, bytes } => {
                         let kind = CopyKind::DeviceToDevice;

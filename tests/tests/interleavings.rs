@@ -7,8 +7,8 @@
     reason = "each block is one call of the C ABI, with pointers to locals or to what lives as long as the process"
 )]
 
-use std::ffi::{CString, c_void};
-use std::ptr::from_ref;
+use std::ffi::{CStr, CString, c_void};
+use std::ptr::{from_ref, null};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use outrigger::ffi::*;
 use outrigger::runtime::{Code, CopyKind, DType};
+use outrigger_device::sys::{otr_operator_call_t, otr_tensor_t};
 use outrigger_tests::abi::*;
 use outrigger_tests::within_limit;
 
@@ -189,6 +190,7 @@ fn what_the_driver_said_of_operators_is_forgotten_while_graphs_are_recorded() {
 #[derive(Default)]
 struct Asks {
     stream: AtomicU64,
+    graph: AtomicU64,
     exec: AtomicU64,
     asked: AtomicUsize,
 }
@@ -202,18 +204,20 @@ impl Asks {
         from_ref(self).cast_mut().cast()
     }
 
-    /// Asks about the stream and the executable graph, if there are any: each answers at once.
+    /// Asks about the stream, the graph and the executable graph, if there are any: each answers at once.
     fn ask(&self) {
-        let (stream, exec) = (
-            self.stream.load(Ordering::Relaxed),
-            self.exec.load(Ordering::Relaxed),
-        );
+        let [stream, graph, exec] =
+            [&self.stream, &self.graph, &self.exec].map(|id| id.load(Ordering::Relaxed));
         if stream != 0 {
             self.asked.fetch_add(1, Ordering::Relaxed);
             if capture_info(stream).status == OTR_CAPTURE_NONE {
                 let mut finished = 0;
                 ok(unsafe { otr_stream_query(stream, &mut finished) });
             }
+        }
+        if graph != 0 {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            nodes(graph);
         }
         if exec != 0 {
             self.asked.fetch_add(1, Ordering::Relaxed);
@@ -293,6 +297,83 @@ fn an_observer_asks_about_the_capture_whose_memory_comes_and_goes() {
         ok(unsafe { otr_memory_free(block) });
         ok(unsafe { otr_graph_destroy(end(s)) });
         assert!(asks.asked.load(Ordering::Relaxed) > 1, "nobody was asked");
+        ok(unsafe { otr_observer_remove(observer) });
+    });
+}
+
+/// Hands `call` an operator over matrices of 4 x 4 numbers.
+fn with_matrices<R>(
+    name: &CStr,
+    inputs: &[u64],
+    output: u64,
+    call: impl FnOnce(u32, &otr_operator_call_t) -> R,
+) -> R {
+    let id: u32 = made(|out| unsafe { otr_operator_find(name.as_ptr(), out) });
+    let matrix = |&address: &u64| otr_tensor_t {
+        address,
+        dtype: DType::F32.0,
+        rank: 2,
+        sizes: [4, 4].as_ptr(),
+        strides: [4, 1].as_ptr(),
+    };
+    let inputs: Vec<_> = inputs.iter().map(matrix).collect();
+    let output = matrix(&output);
+    let body = otr_operator_call_t {
+        struct_size: size_of::<otr_operator_call_t>(),
+        next: null(),
+        name: null(),
+        inputs: inputs.as_ptr(),
+        outputs: &output,
+        scalars: null(),
+        input_count: inputs.len() as u32,
+        output_count: 1,
+        scalar_count: 0,
+        flags: 0,
+    };
+    call(id, &body)
+}
+
+/// Adds an operator to a graph.
+fn add_operator(graph: u64, name: &CStr, inputs: &[u64], output: u64) -> *mut otr_status_t {
+    with_matrices(name, inputs, output, |id, call| unsafe {
+        otr_graph_add_operator(graph, null(), 0, id, call, &mut 0)
+    })
+}
+
+#[test]
+fn an_observer_of_host_kernels_asks_about_the_graph_and_the_capture_that_record_one() {
+    within_limit(|| {
+        let device = made(|out| unsafe { otr_device_count(out) });
+        // The driver `host` is the CPU, so that its kernels are no news.
+        let [driver, _] = outrigger_tests::twin_drivers();
+        let spec = CString::new(format!("{}?devices=1", driver.display())).expect("no NUL");
+        ok(unsafe { otr_driver_load(spec.as_ptr()) });
+        let s = stream(device);
+        let memory = alloc(device, 64, s);
+        let asks = Asks::new();
+        let kind = OTR_OBSERVE_HOST_KERNEL;
+        let observer: u64 =
+            made(|out| unsafe { otr_observer_add(kind, Some(hears), asks.user(), out) });
+        ok(unsafe { otr_fallback_set_policy(c"host:warn".as_ptr()) });
+        let graph: u64 = made(|out| unsafe { otr_graph_create(device, 0, out) });
+        asks.graph.store(graph, Ordering::Relaxed);
+        // No kernel takes it, so there is nothing to hear.
+        let refused = add_operator(graph, c"bitwise_not", &[memory], memory);
+        fails(refused, Code::UNSUPPORTED, &["bitwise_not"]);
+        assert_eq!(asks.asked.load(Ordering::Relaxed), 0);
+        ok(add_operator(graph, c"neg", &[memory], memory));
+        assert_eq!(asks.asked.load(Ordering::Relaxed), 1);
+        asks.stream.store(s, Ordering::Relaxed);
+        begin(s);
+        ok(with_matrices(
+            c"abs",
+            &[memory],
+            memory,
+            |id, call| unsafe { otr_operator_call(s, id, call) },
+        ));
+        ok(unsafe { otr_graph_destroy(end(s)) });
+        assert_eq!(asks.asked.load(Ordering::Relaxed), 3);
+        ok(unsafe { otr_fallback_set_policy(c"silent".as_ptr()) });
         ok(unsafe { otr_observer_remove(observer) });
     });
 }

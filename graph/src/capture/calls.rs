@@ -65,11 +65,12 @@ impl Recording<'_> {
         recorded.map(|outcome| outcome.map_err(|error| error.on_stream(self.stream.id())))
     }
 
-    /// The driver's own operator for a call, with its workspace. It calls the driver, and may ask observers to release
-    /// memory, so it comes before [`record`](Self::record). `None` if the capture has ended.
+    /// The driver's own operator for a call, with its workspace, or that the call becomes a host kernel. It calls the
+    /// driver and observers, so it comes before [`record`](Self::record), and what it returns is dropped after that.
+    /// `None` if the capture has ended.
     ///
     /// # Errors
-    /// What the driver reports; `CAPTURE` if the capture has failed.
+    /// `UNSUPPORTED` if neither has anything for the call; what the driver reports; `CAPTURE` if the capture has failed.
     pub fn find(&self, id: OperatorId, call: &Call<'_>) -> Option<Result<Option<DriverNode>>> {
         let usable = self.record(|_| Ok(()))?;
         let found = usable.and_then(|()| DriverNode::find(id, call, self.capture.pool()));
@@ -132,7 +133,8 @@ impl Steps<'_> {
         self.state.push(self.lane, command)
     }
 
-    /// Records an operator, which runs as `driver` has it, or else as a host kernel.
+    /// Records an operator, which runs as `driver` has it, or else as a host kernel. `driver` is what
+    /// [`Recording::find`] has found for the call.
     ///
     /// # Errors
     /// `UNSUPPORTED` if there is no kernel for these arguments; the capture goes on then. Any other error makes the
@@ -141,7 +143,7 @@ impl Steps<'_> {
         &mut self,
         id: OperatorId,
         call: &Call<'_>,
-        driver: Option<DriverNode>,
+        driver: Option<&mut DriverNode>,
     ) -> Result<()> {
         self.push(|_, store, buffers| record::operator(store, buffers, id, call, driver))
     }
@@ -178,12 +180,13 @@ impl Steps<'_> {
         self.push(|_, store, buffers| record::device_kernel(store, buffers, call))
     }
 
-    /// Records an operator over copies of its operands in host memory, which the graph [owns](Self::own).
+    /// Records an operator over copies of its operands in host memory, which the graph [owns](Self::own). The caller has
+    /// had the host kernel admitted.
     ///
     /// # Errors
     /// Those of [`operator`](Self::operator).
     pub fn operator_on_host(&mut self, id: OperatorId, call: &Call<'_>) -> Result<()> {
-        self.push(|device, store, _| record::operator_on_host(store, device, id, call))
+        self.push(|_, store, _| record::operator_on_host(store, id, call))
     }
 
     /// Records a host kernel over copies in host memory, which the graph [owns](Self::own).
