@@ -7,7 +7,11 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 import torch
+
+NO_GRAPHS = None if hasattr(torch.accelerator, "Graph") else "torch.accelerator has no graphs before torch 2.12"
+needs_graphs_of_torch = pytest.mark.skipif(NO_GRAPHS is not None, reason=str(NO_GRAPHS))
 
 FLOATING = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGRAL = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import same
+from support import needs_graphs_of_torch, same
 
 pytestmark = pytest.mark.of_driver
 
@@ -129,6 +129,7 @@ def test_copies_to_another_device_wait_their_turn(device, other_device, module, 
     same(back, torch.full((SIZE,), 8.0))
 
 
+@needs_graphs_of_torch
 def test_asserts_wait_their_turn(device, module, hold):
     """An assert fails the stream where it is false; the host goes on."""
     flag, chances = torch.ones((), device=device), torch.ones(2, 4, device=device)
