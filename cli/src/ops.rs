@@ -14,6 +14,7 @@ use outrigger_layers::Stack;
 use outrigger_ops::catalog::samples::Sample;
 use outrigger_ops::{Door, OperatorId, plan};
 use serde_json::{Map, Value, json};
+use tracing_subscriber::EnvFilter;
 
 /// Which device to ask, and how to answer.
 #[derive(Args)]
@@ -116,11 +117,25 @@ fn ask(door: &Door, id: OperatorId, dtype: DType) -> anyhow::Result<Where> {
     })
 }
 
+/// Logs to standard error what `OUTRIGGER_LOG` asks for, such as the kernels that the device's compiler refuses.
+fn log() -> anyhow::Result<()> {
+    let directives = std::env::var("OUTRIGGER_LOG").unwrap_or_default();
+    if directives.is_empty() {
+        return Ok(());
+    }
+    let filter = EnvFilter::try_new(&directives);
+    let filter = filter.with_context(|| format!("OUTRIGGER_LOG={directives}"))?;
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter);
+    let subscriber = subscriber.with_writer(std::io::stderr);
+    subscriber.try_init().map_err(anyhow::Error::from_boxed)
+}
+
 /// Tells where each operator runs.
 ///
 /// # Errors
-/// The driver cannot be opened, or has no such device. `OUTRIGGER_LAYERS` makes no sense.
+/// The driver cannot be opened, or has no such device. `OUTRIGGER_LAYERS` or `OUTRIGGER_LOG` makes no sense.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    log()?;
     let (drivers, report) = outrigger_device::load(&options.driver, &default_search_path());
     let driver = drivers.into_iter().next();
     let driver = driver.with_context(|| format!("no driver could be opened\n{report}"))?;

@@ -53,3 +53,25 @@ fn the_table_explains_its_letters() {
     assert!(!fine && text.contains("nowhere"), "{text}");
     assert!(!run(&["ops", "--device", "99"]).0);
 }
+
+#[test]
+fn a_log_that_makes_no_sense_is_refused() {
+    let run = |directives: &str| {
+        Command::new(env!("CARGO_BIN_EXE_outrigger"))
+            .args(["ops", "--driver", "host"])
+            .env("OUTRIGGER_LOG", directives)
+            .output()
+            .expect("the command runs")
+    };
+    let output = run("");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{output:?}"
+    );
+    let output = run("a=b=c");
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert!(
+        !output.status.success() && text.contains("OUTRIGGER_LOG=a=b=c"),
+        "{text}"
+    );
+}

@@ -32,6 +32,7 @@ PACK = Path(__file__).resolve().parent
 SMOKE = ["test_basics.py", "test_memory.py", "test_graphs.py", "test_stream_order.py"]
 NOTHING_COMPUTED = "the stand-in computes nothing"
 KEPT_OUTPUT = 20_000  # characters of a step in the JSON; the log has all
+REFUSED = re.compile(r"outrigger::device: (?:a kernel does not compile|the program of a graph cannot be made)")
 
 
 @dataclass
@@ -76,6 +77,8 @@ class Run:
             (libraries / name).symlink_to(self.stand_in)
         self.has_cuda = options.driver is None
         self.results: list[Result] = []
+        self.refusals: dict[str, None] = {}
+        (self.out / "ptx-errors.txt").write_text("")
         self.meta = {
             "machine": platform.node() and platform.machine(),
             "system": platform.platform(),
@@ -88,6 +91,8 @@ class Run:
             **os.environ,
             "OUTRIGGER_DRIVER": self.driver,
             "OUTRIGGER_CACHE": str(self.work / "store"),
+            "OUTRIGGER_LOG": "outrigger::device=warn",
+            "NO_COLOR": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, [str(PACK / "python"), str(PACK), os.environ.get("PYTHONPATH")])),
             "PYTHONDONTWRITEBYTECODE": "1",
             "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(libraries), os.environ.get("LD_LIBRARY_PATH")])),
@@ -148,12 +153,25 @@ class Run:
         text = log.read_text(errors="replace")
         with (self.out / "log.txt").open("a") as whole:
             whole.write(f"===== {step.name}: {code}\n{text}\n")
+        self.keep_refusals(text)
         status = "stopped" if code is None else "passed" if code == 0 else "failed"
         return Result(step.name, status, time.monotonic() - began, text[-KEPT_OUTPUT:])
 
+    def keep_refusals(self, text: str) -> None:
+        """Which kernels the compiler has refused, with its log; several steps compile the same kernel."""
+        for line in text.splitlines():
+            found = REFUSED.search(line)
+            if found and line[found.start() :] not in self.refusals:
+                self.refusals[line[found.start() :]] = None
+                with (self.out / "ptx-errors.txt").open("a") as file:
+                    # An event is one line, with the lines of its fields escaped.
+                    file.write(line[found.start() :].replace("\\n", "\n    ").replace('\\"', '"') + "\n\n")
+
     def write(self) -> None:
         """Both files, each in one go: a reader never meets half of one."""
-        whole = {**self.meta, "seconds": round(time.monotonic() - self.begun, 1), "steps": [asdict(one) for one in self.results]}
+        seconds = round(time.monotonic() - self.begun, 1)
+        steps = [asdict(one) for one in self.results]
+        whole = {**self.meta, "seconds": seconds, "kernels_refused": len(self.refusals), "steps": steps}
         for name, text in (("results.json", json.dumps(whole, indent=1)), ("results.html", page(whole))):
             fresh = self.out / f"{name}.new"
             fresh.write_text(text)
@@ -217,8 +235,9 @@ def steps(run: Run) -> list[Step]:
     """All steps in their order: what is cheap and tells most comes first."""
     cli, work = str(PACK / "bin" / "outrigger"), run.work
     of_cuda = "" if run.has_cuda else "the driver is not CUDA's"
-    needs_device = of_cuda or (NOTHING_COMPUTED if run.stand_in is not None else "")
-    of_torch = (NOTHING_COMPUTED if run.stand_in is not None else "") or torch_reason(run)
+    nothing_computed = NOTHING_COMPUTED if run.stand_in is not None else ""
+    needs_device = of_cuda or nothing_computed
+    of_torch = nothing_computed or torch_reason(run)
     subjects = work / "subjects.json"
     program = {"name": "driver_cuda", "command": [str(PACK / "bin" / "outrigger_cuda")], "environment": {}, "spins": False}
     subjects.write_text(json.dumps([program]))
@@ -242,7 +261,9 @@ def steps(run: Run) -> list[Step]:
         conformance("memory", 8),
         conformance("graph", 8),
         Step("PyTorch smoke tests", pytest, 14, of_torch),
-        Step("replays", [*python, str(PACK / "replays.py")], 6, of_torch),
+        # A driver with graphs of its own has no persistent kernels: its graph, launched again and again, is what stays.
+        Step("replays: captured, and persistent as one launch of the driver's graph", [*python, str(PACK / "replays.py")], 6, of_torch),
+        Step("kernels of the library, each compiled", [cli, "ops", "--driver", run.driver], 20, nothing_computed),
         Step("demo", [*python, "-m", "demo", "--out", str(work / "demo")], 14, of_torch, read=figures(work / "demo" / "report.json")),
         conformance("ops", 12),
         conformance("fault", 5),
