@@ -16,10 +16,8 @@ enum Role {
     Bounds,
     /// A factor, behind the number that may stand for the last input: as an element, and whole where elements are.
     Alpha,
-    /// Factors: whole where elements are, and computed with in f32 where elements are shorter.
+    /// Factors, computed with in f32 where elements are shorter; of integers, what is not whole is cut off.
     Factors,
-    /// As factors, but what is not whole is cut off.
-    Value,
 }
 
 static ROLES: [(OperatorId, Role); 20] = [
@@ -37,12 +35,12 @@ static ROLES: [(OperatorId, Role); 20] = [
     (OperatorId::named(c"baddbmm"), Role::Factors),
     (OperatorId::named(c"addmv"), Role::Factors),
     (OperatorId::named(c"index_add"), Role::Factors),
-    (OperatorId::named(c"addcmul"), Role::Value),
-    (OperatorId::named(c"addcdiv"), Role::Value),
-    (OperatorId::named(c"lerp"), Role::Value),
-    (OperatorId::named(c"leaky_relu"), Role::Value),
-    (OperatorId::named(c"leaky_relu_backward"), Role::Value),
-    (OperatorId::named(c"elu"), Role::Value),
+    (OperatorId::named(c"addcmul"), Role::Factors),
+    (OperatorId::named(c"addcdiv"), Role::Factors),
+    (OperatorId::named(c"lerp"), Role::Factors),
+    (OperatorId::named(c"leaky_relu"), Role::Factors),
+    (OperatorId::named(c"leaky_relu_backward"), Role::Factors),
+    (OperatorId::named(c"elu"), Role::Factors),
 ];
 
 /// Checks the numbers of a call.
@@ -81,8 +79,7 @@ fn check_by_role(operator: OperatorId, call: &Call<'_>) -> Result<()> {
     let (from, of, must_be_whole) = match role {
         Role::Elements | Role::Bounds => (0, dtype, false),
         Role::Alpha => (usize::from(call.inputs.len() == 1), dtype, is_whole),
-        Role::Factors => (0, computed, is_whole),
-        Role::Value => (0, computed, false),
+        Role::Factors => (0, computed, false),
     };
     let numbers = call.scalars.get(from..).unwrap_or_default();
     for &number in numbers {

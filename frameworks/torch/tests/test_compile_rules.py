@@ -118,7 +118,9 @@ def test_an_index_out_of_bounds_fails_the_stream(device, module):
     x = torch.randn(5, 3, device=device)
     good, bad = (torch.tensor(places, device=device) for places in ([4, -5], [0, 9]))
     on_host = program.language(device.index) is None
-    told = "otr_.*index.* failed: index or address out of range" if on_host else r"answered 12 \(operator otr_.*index"
+    # Drivers tell a kernel that ran on the CPU in words of their own; what Outrigger adds names the operator.
+    told = r"otr_.*index.* failed: index or address out of range|returned 12 \(operator otr_.*index"
+    told = told if on_host else r"answered 12 \(operator otr_.*index"
     with pytest.raises(IndexError, match=told):
         compiled(x, bad)
         module.synchronize()
