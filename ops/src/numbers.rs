@@ -1,10 +1,11 @@
 //! Numbers of a call that become elements or factors: one that the type cannot hold is an error, as in PyTorch on the CPU,
 //! whoever serves the operator.
 
-use outrigger_device::{Code, DType};
+use outrigger_device::DType;
 
 use crate::call::{Call, Scalar};
-use crate::failure::{Error, Result};
+use crate::error::PlanError;
+use crate::failure::{Result, refused};
 use crate::registry::OperatorId;
 
 /// What the numbers of an operator are.
@@ -88,18 +89,18 @@ fn check_by_role(operator: OperatorId, call: &Call<'_>) -> Result<()> {
                 "a factor of {dtype} is a whole number, not {}",
                 shown(number)
             );
-            return Err(refused(operator, text));
+            return Err(refused(operator, PlanError::Invalid(text.into())));
         }
         if !fits(number, of) {
             let number = shown(number);
             let text = format!("the number {number} cannot be an element of {of} without overflow");
-            return Err(refused(operator, text));
+            return Err(refused(operator, PlanError::Invalid(text.into())));
         }
     }
     match (role, numbers.last()) {
         (Role::Bounds, Some(&high)) if is_unsigned(dtype) && high.to_f64() < 0.0 => {
             let text = format!("the upper bound {} is below all of {dtype}", shown(high));
-            Err(refused(operator, text))
+            Err(refused(operator, PlanError::Invalid(text.into())))
         }
         _ => Ok(()),
     }
@@ -148,10 +149,6 @@ fn shown(number: Scalar) -> String {
         Scalar::F64(value) => value.to_string(),
         Scalar::I64(value) => value.to_string(),
     }
-}
-
-fn refused(operator: OperatorId, text: String) -> Error {
-    Error::new(Code::INVALID_ARGUMENT, text).in_operator(operator.name().to_string_lossy())
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,10 +119,14 @@ def test_an_index_out_of_bounds_fails_the_stream(device, module):
     compiled = torch.compile(lambda x, places: x[places] * 2)
     x = torch.randn(5, 3, device=device)
     good, bad = (torch.tensor(places, device=device) for places in ([4, -5], [0, 9]))
-    on_host = program.language(device.index) is None
-    # Drivers tell a kernel that ran on the CPU in words of their own; what Outrigger adds names the operator.
-    told = r"otr_.*index.* failed: index or address out of range|returned 12 \(operator otr_.*index"
-    told = told if on_host else r"answered 12 \(operator otr_.*index"
+    driver = Path(os.environ.get("OUTRIGGER_DRIVER", "host").split("?")[0]).stem
+    if program.language(device.index) is not None:
+        told = r"answered 12 \(operator otr_.*index"
+    elif driver == "liboutrigger_example":
+        # Its words for a kernel that failed on the CPU do not name it; Outrigger adds the name.
+        told = r"returned 12 \(operator otr_.*index"
+    else:
+        told = "otr_.*index.* failed: index or address out of range"
     with pytest.raises(IndexError, match=told):
         compiled(x, bad)
         module.synchronize()
