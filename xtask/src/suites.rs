@@ -184,24 +184,21 @@ impl Run<'_> {
             let results = self.results.as_ref();
             let kept = results.map(|results| (results, results.fingerprint(job, &made.files)));
             if let Some((results, fingerprint)) = kept.as_ref().filter(|_| !self.again)
-                && let Some((counts, seconds)) = results.find(job, fingerprint)
+                && let Some((counts, seconds, earlier)) =
+                    results.find(job, fingerprint, job.waits(self.seed))
             {
-                return Ok((counts, seconds, true));
+                return Ok((counts, seconds, Some(earlier)));
             }
             let counts = self.perform(job, &made)?;
             let seconds = started.elapsed().as_secs_f64();
             if let Some((results, fingerprint)) = kept {
                 results.keep(job, &fingerprint, &counts, seconds)?;
             }
-            Ok((counts, seconds, false))
+            Ok((counts, seconds, None))
         });
         let (counts, seconds, earlier) = outcome.unwrap_or_else(|error| {
             eprintln!("error: {}: {error:#}", job.name);
-            (
-                Counts::single(false),
-                started.elapsed().as_secs_f64(),
-                false,
-            )
+            (Counts::single(false), started.elapsed().as_secs_f64(), None)
         });
         let before = self.left.fetch_sub(job.seconds, Ordering::Relaxed);
         let minutes = (before - job.seconds).div_ceil(60);

@@ -201,6 +201,9 @@ pub(super) struct Job {
     pub(super) narrow: bool,
     /// Operators of PyTorch have been compiled ahead of time; else the store on disk is empty, as at a user's first start.
     pub(super) compiled: bool,
+    /// Other jobs of its suite run the same tests on other drivers: where only files of the repository have changed since all
+    /// of them passed, and nothing that was built, they take turns.
+    takes_turns_again: bool,
     tier: Tier,
 }
 
@@ -213,6 +216,7 @@ impl Job {
             seconds,
             narrow: false,
             compiled: false,
+            takes_turns_again: false,
             tier: Tier::Every,
         }
     }
@@ -227,6 +231,13 @@ impl Job {
     const fn compiled(self) -> Self {
         Self {
             compiled: true,
+            ..self
+        }
+    }
+
+    const fn in_turn_again(self) -> Self {
+        Self {
+            takes_turns_again: true,
             ..self
         }
     }
@@ -256,11 +267,21 @@ impl Job {
         }
     }
 
+    /// True if it need not run again for a change of files while another one of its suite does.
+    pub(super) fn waits(&self, seed: Seed) -> bool {
+        self.takes_turns_again && !self.is_chosen(seed, "again", |job| job.takes_turns_again)
+    }
+
     /// True if it is the one of its suite whose turn it is.
     fn has_its_turn(&self, seed: Seed) -> bool {
-        let of_suite = |job: &&Job| job.tier == Tier::InTurn && job.suite == self.suite;
+        self.is_chosen(seed, "", |job| job.tier == Tier::InTurn)
+    }
+
+    /// True if a choice by this name is for it, of those jobs of its suite that `takes_part` lets in.
+    fn is_chosen(&self, seed: Seed, name: &str, takes_part: impl Fn(&Job) -> bool) -> bool {
+        let of_suite = |job: &&Job| job.suite == self.suite && takes_part(job);
         let turns: Vec<&Job> = JOBS.iter().filter(of_suite).collect();
-        let name = format!("{:?}", self.suite);
+        let name = format!("{:?}{name}", self.suite);
         turns[seed.pick(&name, turns.len())].name == self.name
     }
 }
@@ -420,7 +441,9 @@ const fn torch_in_part(name: &'static str, driver: &'static str, device: &'stati
         options: &[],
         in_part: true,
     };
-    Job::new(Suite::Torch, name, work, 30).only(Tier::Short)
+    Job::new(Suite::Torch, name, work, 30)
+        .only(Tier::Short)
+        .in_turn_again()
 }
 
 /// The tests of graphs, where each operator compiles its kernels. With `--all` all tests run there.
@@ -444,10 +467,8 @@ const fn compiled(
 }
 
 const fn wheels(name: &'static str, others: &'static [&'static str], tier: Tier) -> Job {
-    let seconds = 90 + 600 * others.len() as u32;
-    Job::new(Suite::Wheels, name, Work::Wheels { others }, seconds)
-        .narrow()
-        .only(tier)
+    let seconds = 70 + 600 * others.len() as u32;
+    Job::new(Suite::Wheels, name, Work::Wheels { others }, seconds).only(tier)
 }
 
 const fn soak(name: &'static str, seconds: u32, tier: Tier) -> Job {
@@ -528,8 +549,10 @@ static JOBS: &[Job] = &[
     torch_in_part("mtia in part", UNIFIED, "mtia"),
     graphs("graphs opencl", OPENCL),
     graphs("graphs intel", INTEL),
-    sweep("sweep f32", UNIFIED, "outrigger", &["float32"], Tier::Short).compiled(),
-    sweep("sweep bf16", DISCRETE, "outrigger", &["bfloat16"], Tier::Short),
+    sweep("sweep f32", UNIFIED, "outrigger", &["float32"], Tier::Short)
+        .compiled()
+        .in_turn_again(),
+    sweep("sweep bf16", DISCRETE, "outrigger", &["bfloat16"], Tier::Short).in_turn_again(),
     whole_torch("torch compiled", UNIFIED, "outrigger").compiled(),
     whole_torch("torch discrete", DISCRETE, "outrigger"),
     whole_torch("torch driver-c", C_DRIVER, "outrigger"),

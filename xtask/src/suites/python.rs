@@ -153,7 +153,8 @@ pub(super) fn wheels(
         command
             .current_dir(workspace.path(WHEEL_TESTS))
             .args(PYTEST)
-            .args(["--timeout=1800", &environment])
+            .args(["--timeout=1800", "--numprocesses=auto", "--dist=worksteal"])
+            .arg(environment)
             .arg(format!("--wheel={}", wheel.display()))
             .arg(format!("--tools={}", tools.display()));
         counts.add(pytest(workspace, title, command)?.1);

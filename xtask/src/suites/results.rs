@@ -16,9 +16,27 @@ use crate::workspace::Workspace;
 /// What is kept of a job that passed.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    fingerprint: String,
+    fingerprint: Fingerprint,
     seconds: f64,
     counts: Counts,
+}
+
+/// What stands for all that a job runs on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Fingerprint {
+    /// What was made for it, and the machine.
+    made: String,
+    /// The files of the repository that it reads.
+    read: String,
+}
+
+/// What an earlier run, in which a job passed, ran on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Earlier {
+    /// On all that it would run on now.
+    OnTheSame,
+    /// On the same as it was made, and on other files of the repository; it was not the job's turn.
+    OnOtherFiles,
 }
 
 /// The results of earlier runs, and what of this machine and of the repository decides whether they still hold.
@@ -47,26 +65,43 @@ impl Results {
         })
     }
 
-    /// What stands for all that a job runs on: the files of the repository that it reads, what was made for it, and the machine.
-    pub(super) fn fingerprint(&self, job: &Job, made: &[PathBuf]) -> String {
-        let mut hasher = DefaultHasher::new();
-        self.machine.hash(&mut hasher);
+    /// What stands for all that a job runs on.
+    pub(super) fn fingerprint(&self, job: &Job, made: &[PathBuf]) -> Fingerprint {
+        let mut of_made = DefaultHasher::new();
+        self.machine.hash(&mut of_made);
         // A result is not taken for that of a job that was changed.
-        format!("{:?}", job.work).hash(&mut hasher);
-        for file in self.files.iter().filter(|(name, _)| job.suite.reads(name)) {
-            file.hash(&mut hasher);
-        }
+        format!("{:?}", job.work).hash(&mut of_made);
         for path in made {
-            (path, hash_of(path)).hash(&mut hasher);
+            (path, hash_of(path)).hash(&mut of_made);
         }
-        format!("{:016x}", hasher.finish())
+        let mut of_read = DefaultHasher::new();
+        for file in self.files.iter().filter(|(name, _)| job.suite.reads(name)) {
+            file.hash(&mut of_read);
+        }
+        Fingerprint {
+            made: format!("{:016x}", of_made.finish()),
+            read: format!("{:016x}", of_read.finish()),
+        }
     }
 
-    /// What `job` counted when it passed on the same, and how long it took.
-    pub(super) fn find(&self, job: &Job, fingerprint: &str) -> Option<(Counts, f64)> {
+    /// What `job` counted when it passed on the same, and how long it took. A job that waits for its turn need not have
+    /// read the same files.
+    pub(super) fn find(
+        &self,
+        job: &Job,
+        fingerprint: &Fingerprint,
+        waits: bool,
+    ) -> Option<(Counts, f64, Earlier)> {
         let text = fs::read_to_string(self.file(job)).ok()?;
         let kept: Kept = serde_json::from_str(&text).ok()?;
-        (kept.fingerprint == fingerprint).then_some((kept.counts, kept.seconds))
+        let earlier = if kept.fingerprint == *fingerprint {
+            Earlier::OnTheSame
+        } else if waits && kept.fingerprint.made == fingerprint.made {
+            Earlier::OnOtherFiles
+        } else {
+            return None;
+        };
+        Some((kept.counts, kept.seconds, earlier))
     }
 
     /// Keeps what `job` counted if it passed, and forgets an earlier result if not.
@@ -76,7 +111,7 @@ impl Results {
     pub(super) fn keep(
         &self,
         job: &Job,
-        fingerprint: &str,
+        fingerprint: &Fingerprint,
         counts: &Counts,
         seconds: f64,
     ) -> anyhow::Result<()> {
@@ -89,7 +124,7 @@ impl Results {
         }
         fs::create_dir_all(&self.folder)?;
         let kept = Kept {
-            fingerprint: fingerprint.to_owned(),
+            fingerprint: fingerprint.clone(),
             seconds,
             counts: counts.clone(),
         };
@@ -175,15 +210,30 @@ mod tests {
             passed,
             ..Counts::default()
         };
-        assert!(results.find(job, "a").is_none(), "nothing was kept yet");
-        results.keep(job, "a", &passed(7), 1.5)?;
-        let found = results.find(job, "a");
-        let found = found.map(|(counts, seconds)| (counts.passed, seconds));
-        assert_eq!(found, Some((7, 1.5)));
-        assert!(results.find(job, "b").is_none(), "something has changed");
-        assert!(results.find(other, "a").is_none(), "another job");
-        results.keep(job, "a", &Counts::single(false), 1.0)?;
-        assert!(results.find(job, "a").is_none(), "it failed since");
+        let of = |made: &str, read: &str| Fingerprint {
+            made: made.to_owned(),
+            read: read.to_owned(),
+        };
+        let found = |job, fingerprint: &Fingerprint, waits| {
+            let found = results.find(job, fingerprint, waits);
+            found.map(|(counts, seconds, earlier)| (counts.passed, seconds, earlier))
+        };
+        let now = of("a", "1");
+        assert_eq!(found(job, &now, true), None, "nothing was kept yet");
+        results.keep(job, &now, &passed(7), 1.5)?;
+        let same = Some((7, 1.5, Earlier::OnTheSame));
+        assert_eq!(
+            [false, true].map(|waits| found(job, &now, waits)),
+            [same, same]
+        );
+        let edited = of("a", "2");
+        assert_eq!(found(job, &edited, false), None, "it read other files");
+        let waiting = Some((7, 1.5, Earlier::OnOtherFiles));
+        assert_eq!(found(job, &edited, true), waiting);
+        assert_eq!(found(job, &of("b", "1"), true), None, "it was made anew");
+        assert_eq!(found(other, &now, true), None, "another job");
+        results.keep(job, &now, &Counts::single(false), 1.0)?;
+        assert_eq!(found(job, &now, true), None, "it failed since");
         fs::remove_dir_all(&folder)?;
         Ok(())
     }

@@ -7,14 +7,15 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
 use super::counts::Counts;
+use super::results::Earlier;
 
 /// One line of the summary.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) counts: Counts,
     pub(super) seconds: f64,
-    /// It passed in an earlier run and was not run again.
-    pub(super) earlier: bool,
+    /// Where it passed in an earlier run and was not run again.
+    pub(super) earlier: Option<Earlier>,
 }
 
 /// So many reasons, and so many failures of a job, are shown; the others are counted.
@@ -70,7 +71,12 @@ impl Display for Summary<'_> {
                 row.counts.failed.to_string(),
                 row.counts.all_skipped().to_string(),
                 format!("{:.1}", row.seconds),
-                if row.earlier { "passed earlier" } else { "" }.to_owned(),
+                match row.earlier {
+                    None => "",
+                    Some(Earlier::OnTheSame) => "passed earlier",
+                    Some(Earlier::OnOtherFiles) => "passed earlier, before changes in its files",
+                }
+                .to_owned(),
             ]
         }));
         writeln!(f, "{}", plain(jobs, &[1, 2, 3, 4]))?;
@@ -151,7 +157,7 @@ mod tests {
                 failures: Vec::new(),
             },
             seconds: 1.0,
-            earlier: false,
+            earlier: None,
         }
     }
 
