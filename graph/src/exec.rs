@@ -239,7 +239,9 @@ impl GraphExec {
         let mut turn = self.begin(stream)?;
         self.submit(&mut turn.state, stream)?;
         self.replays.fetch_add(1, Ordering::Relaxed);
-        self.device.count_replay(&self.replayed);
+        for operator in &self.replayed {
+            self.device.count_replayed(operator);
+        }
         Ok(())
     }
 

@@ -117,9 +117,9 @@ pub trait Device: fmt::Debug + Send + Sync {
     /// `UNSUPPORTED` if the host forbids that on a device that is not the CPU.
     fn admit_host_kernel(&self, id: OperatorId) -> Result<()>;
 
-    /// Counts the operators of a replay that was submitted: how many times each runs, as an operator of the driver or
-    /// as a host kernel.
-    fn count_replay(&self, operators: &[Replayed]);
+    /// Counts an operator of a replay that was submitted: how many times it runs, as an operator of the driver or as a
+    /// host kernel.
+    fn count_replayed(&self, operator: &Replayed);
 
     /// The driver's own operator for a call; `None` if it has none. Also `None` if a host
     /// kernel is better. Operators that the answer has displaced are retired.

@@ -117,15 +117,13 @@ impl outrigger_graph::Device for Device {
         self.admit_host_kernel(id)
     }
 
-    fn count_replay(&self, operators: &[Replayed]) {
-        for one in operators {
-            let place = if one.driver {
-                Place::Device
-            } else {
-                self.host_kernel_place()
-            };
-            places::count(one.operator, place, one.nodes);
-        }
+    fn count_replayed(&self, operator: &Replayed) {
+        let place = if operator.driver {
+            Place::Device
+        } else {
+            self.host_kernel_place()
+        };
+        places::count(operator.operator, place, operator.nodes);
     }
 
     fn native_cheaper(&self) -> &OnceLock<bool> {
