@@ -34,6 +34,7 @@ inline void register_kernels(c10::DispatchKey key) {
   register_matmul(aten);
   register_nn(aten);
   register_recurrent(aten);
+  register_batch_norm(aten);
   register_losses(aten);
   register_convolution(aten);
   register_attention(aten);

@@ -28,6 +28,8 @@ void register_reductions(torch::Library& library);
 void register_matmul(torch::Library& library);
 /// Operators of neural networks.
 void register_nn(torch::Library& library);
+/// Batch norm over the batches of several processes.
+void register_batch_norm(torch::Library& library);
 /// Cells of recurrent networks.
 void register_recurrent(torch::Library& library);
 /// Losses.

@@ -6,6 +6,7 @@ process.
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import Any
 
@@ -110,6 +111,39 @@ def unused_parameters() -> None:
                 assert part.weight.grad is None
             else:
                 same(part.weight.grad, torch.full((4, 4), 2 * share))
+
+
+def normalized() -> None:
+    """SyncBatchNorm normalizes over all ranks' batches, which are of different sizes, as one process does over the whole batch."""
+    plain, last = torch.contiguous_format, torch.channels_last
+    cases = [(plain, torch.float32, 1), (last, torch.float32, 1), (plain, torch.bfloat16, 1), (plain, torch.float32, 0)]
+    for layout, dtype, first in cases:
+        # A rank without a batch takes part too.
+        rows = [first, *range(2, 1 + dist.get_world_size())]
+        close = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 5e-2}
+        torch.manual_seed(7)
+        whole = (torch.randn(sum(rows), 3, 4, 2) * 3 + 1).to(dtype).float().requires_grad_()
+        slopes = torch.randn(whole.shape).to(dtype).float()
+        one = nn.BatchNorm2d(3)
+        nn.init.normal_(one.weight)
+        nn.init.normal_(one.bias)
+        many = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(one)).to(device())
+        expected = one(whole)
+        expected.backward(slopes)
+        x, slope = (tensor.detach().split(rows)[dist.get_rank()].to(device(), dtype) for tensor in (whole, slopes))
+        x = x.contiguous(memory_format=layout).requires_grad_()
+        made = many(x)
+        made.backward(slope)
+        same(made, expected.split(rows)[dist.get_rank()].to(dtype), **close)
+        if x.numel() > 0:
+            same(x.grad, whole.grad.split(rows)[dist.get_rank()].to(dtype), **close)
+        same(many.running_mean, one.running_mean, **close)
+        same(many.running_var, one.running_var, **close)
+        for name in ("weight", "bias"):
+            gradient = getattr(many, name).grad
+            gradient = torch.zeros(3, device=device()) if gradient is None else gradient
+            dist.all_reduce(gradient)
+            same(gradient, getattr(one, name).grad, **close)
 
 
 def sharded() -> list[float]:

@@ -146,6 +146,12 @@ def test_parameters_that_no_rank_uses(run, backend: str) -> None:
     run("rank_models.unused_parameters", 2, RANK_BACKEND=backend)
 
 
+@pytest.mark.not_on_mtia("torch has a list of devices for SyncBatchNorm, and MTIA is not in it")
+@pytest.mark.of_driver
+def test_batches_are_normalized_over_all_ranks(run) -> None:
+    run("rank_models.normalized", 3)
+
+
 @pytest.mark.usefixtures("once")
 def test_distributed_tensors(run) -> None:
     run("rank_models.distributed_tensors", 2)
