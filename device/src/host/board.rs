@@ -168,6 +168,11 @@ impl Exported {
         host.exports.forget(Kind::Event, self.name);
     }
 
+    /// Whether a record is under way.
+    pub(super) fn is_recording(&self) -> bool {
+        self.recording.is_locked()
+    }
+
     /// Whether no record has reached the importers yet.
     pub(super) fn is_blank(&self) -> bool {
         self.board.newest() == 0
@@ -176,7 +181,8 @@ impl Exported {
     /// Records the event: its next point is behind all work of a queue so far.
     pub(super) fn record(&self, at: &Point<Queue>, queue: &'static Queue) -> Result<(), Fault> {
         let _recording = self.recording.lock();
-        at.write(queue, self.signal(queue)?);
+        let place = self.signal(queue)?;
+        at.write(queue, || place);
         Ok(())
     }
 

@@ -1,8 +1,10 @@
 //! Events: the entries of the table. An event is a copy of a point: a queue and a value of its counter.
 //! It holds nothing that a queue would have to know.
 
+use std::collections::HashSet;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -15,6 +17,40 @@ use super::point::Point;
 use super::queue::Queue;
 use super::recording::Marked;
 use crate::{Code, sys};
+
+/// All events of the process: what they name of a queue's past is kept there.
+static ALL: LazyLock<Mutex<HashSet<Known>>> = LazyLock::new(Mutex::default);
+
+#[derive(PartialEq, Eq, Hash)]
+struct Known(NonNull<Event>);
+
+// SAFETY: events are used by all threads; it is followed under the lock only, under which it is taken out before its
+// event is freed.
+unsafe impl Send for Known {}
+
+/// Lets a queue forget the failures that no event and no wait names any more.
+#[cold]
+pub(super) fn forget_unnamed_failures(queue: &'static Queue) {
+    let all = ALL.lock();
+    let mut named = Vec::new();
+    for known in all.iter() {
+        // SAFETY: not freed, see `Known`.
+        let event = unsafe { known.0.as_ref() };
+        let exported = event.exported.get();
+        let stamping = event.stamp.as_ref().is_some_and(Mutex::is_locked);
+        if stamping || exported.is_some_and(|exported| exported.is_recording()) {
+            // Its point is known to another thread only. The next failure is soon enough.
+            return;
+        }
+        event.point.settle();
+        match event.point.read() {
+            Some((at, value)) if std::ptr::eq(at, queue) => named.push(value),
+            _ => {}
+        }
+    }
+    drop(all);
+    queue.forget_failures(named);
+}
 
 /// An event of the host.
 pub(super) struct Event {
@@ -31,7 +67,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    fn new(host: &Arc<Host>, timed: bool, imported: Option<Imported>) -> Self {
+    pub(super) fn new(host: &Arc<Host>, timed: bool, imported: Option<Imported>) -> Self {
         host.events.fetch_add(1, Ordering::Relaxed);
         Self {
             point: Point::default(),
@@ -47,6 +83,13 @@ impl Event {
     pub(super) fn import(host: &Arc<Host>, handle: &Handle) -> Result<Self, Fault> {
         let imported = Imported::new(host, handle)?;
         Ok(Self::new(host, false, Some(imported)))
+    }
+
+    /// The event as the host names it.
+    pub(super) fn handle(self) -> *mut sys::otr_drv_event {
+        let event = NonNull::from(Box::leak(Box::new(self)));
+        ALL.lock().insert(Known(event));
+        event.as_ptr().cast()
     }
 
     /// The handle by which other processes see the event.
@@ -76,13 +119,34 @@ impl Event {
         exported.handle(&self.host)
     }
 
-    /// Where the event stands, for a call that looks at it; `None` if it was never recorded.
+    /// Looks at the point where the event stands; `None` if it was never recorded. Behind work that is over, and went
+    /// well, it is `well`.
     #[inline]
-    fn point(&self, call: &str) -> Result<Option<(&'static Queue, u64)>, Fault> {
+    fn look<T>(
+        &self,
+        call: &str,
+        well: T,
+        look: impl Fn(&'static Queue, u64) -> Result<T, Fault>,
+    ) -> Result<Option<T>, Fault> {
         if self.marked.is_set() {
             return self.marked.refuse(call).map(|()| None);
         }
-        Ok(self.point.read())
+        while let Some((queue, value)) = self.point.read() {
+            if queue.passed(value) && !queue.has_failed() {
+                return Ok(Some(well));
+            }
+            // Where the event was moved before the queue knew of this look, a failure there may be forgotten.
+            let is_there =
+                |(at, now): (&'static Queue, u64)| std::ptr::eq(at, queue) && now == value;
+            let look = || {
+                let still = self.point.read().is_some_and(is_there);
+                still.then(|| look(queue, value))
+            };
+            if let Some(seen) = queue.keep_failures_while(look) {
+                return seen.map(Some);
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -155,9 +219,9 @@ pub(super) unsafe extern "C" fn create(
                 Code::INVALID_ARGUMENT,
             ));
         }
-        let event = Box::new(Event::new(&host, flags != 0, None));
+        let event = Event::new(&host, flags != 0, None);
         // SAFETY: not NULL, so writable.
-        unsafe { give(place, Box::into_raw(event).cast()) }
+        unsafe { give(place, event.handle()) }
     })
 }
 
@@ -169,8 +233,9 @@ pub(super) unsafe extern "C" fn destroy(handle: *mut sys::otr_drv_event) -> i32 
         if let Some(exported) = event.exported.get() {
             exported.forget(&event.host);
         }
-        // SAFETY: made by `Box::into_raw` in `create`, and given back by the host; waits that were
-        // submitted hold copies of the point.
+        ALL.lock().remove(&Known(NonNull::from(event)));
+        // SAFETY: leaked in `handle`, and given back by the host; waits that were submitted hold copies of
+        // the point.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(event).cast_mut()) });
         Ok(())
     })
@@ -202,7 +267,7 @@ pub(super) unsafe extern "C" fn record(
         }
         match &event.stamp {
             None => {
-                event.point.write(queue, queue.tail());
+                event.point.write(queue, || queue.tail());
                 if let Some(exported) = event.exported.get() {
                     // It was exported meanwhile.
                     exported.follow(&event.host, &event.point)?;
@@ -215,7 +280,7 @@ pub(super) unsafe extern "C" fn record(
                     stamp: Arc::clone(&next),
                 })?;
                 *stamp = next;
-                event.point.write(queue, point);
+                event.point.write(queue, || point);
             }
         }
         Ok(())
@@ -229,10 +294,8 @@ pub(super) unsafe extern "C" fn query(handle: *mut sys::otr_drv_event) -> i32 {
         if let Some(imported) = &event.imported {
             return imported.query();
         }
-        match event.point("a query")? {
-            Some((queue, value)) => queue.query(value),
-            None => Ok(Code::OK),
-        }
+        let state = event.look("a query", Code::OK, Queue::query)?;
+        Ok(state.unwrap_or(Code::OK))
     })
 }
 
@@ -243,10 +306,7 @@ pub(super) unsafe extern "C" fn synchronize(handle: *mut sys::otr_drv_event) -> 
         if let Some(imported) = &event.imported {
             return imported.synchronize();
         }
-        match event.point("a wait")? {
-            Some((queue, value)) => queue.wait(value),
-            None => Ok(()),
-        }
+        event.look("a wait", (), Queue::wait).map(drop)
     })
 }
 
@@ -263,14 +323,14 @@ pub(super) unsafe extern "C" fn time(
             ));
         };
         let stamp = stamp.lock();
-        let Some((queue, value)) = event.point("the time")? else {
-            return Err(Fault::argument(
-                "the event was never recorded, so it has no time",
-            ));
-        };
-        match queue.query(value)? {
-            Code::OK => {}
-            code => return Ok(code),
+        match event.look("the time", Code::OK, Queue::query)? {
+            Some(Code::OK) => {}
+            Some(code) => return Ok(code),
+            None => {
+                return Err(Fault::argument(
+                    "the event was never recorded, so it has no time",
+                ));
+            }
         }
         // SAFETY: `give` refuses NULL (R7); the host makes any other place writable.
         unsafe { give(nanoseconds, stamp.time())? };
@@ -291,9 +351,7 @@ pub(super) unsafe extern "C" fn queue_wait(
         if event.marked.is_set() {
             return event.marked.wait(queue);
         }
-        match event.point.read() {
-            Some((other, value)) => queue.wait_for(other, value),
-            None => Ok(()),
-        }
+        let wait = |other, value| queue.wait_for(other, value);
+        event.look("a wait of a queue", (), wait).map(drop)
     })
 }

@@ -1,5 +1,5 @@
 //! The failures of a queue's timeline: from which point to which point its work counts as failed, and
-//! why. A failure stays on record, because an event may be asked for it at any later time.
+//! why. A failure stays on record as long as an event may be asked for it.
 
 use std::ffi::{CStr, c_char};
 
@@ -51,24 +51,45 @@ impl Failure {
     }
 }
 
+/// So many failures are on record before the first look for those that nobody names.
+const MANY: usize = 64;
+
 /// A stretch of failed work, both ends included.
 #[derive(Debug)]
 struct Interval {
+    /// How many there were before it.
+    number: usize,
     first: u64,
     /// Until the failure is cleared: the point that the queue has reached since.
     last: u64,
     failure: Failure,
 }
 
-/// All failures of a timeline.
+/// The failures of a timeline.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     /// How often a failure began or was cleared. It is odd while a failure is open, that is, not
     /// cleared. As one number it shows both facts of the same moment. A timeline without failures costs
     /// one load.
     turns: AtomicUsize,
-    /// By their ends, and only the newest may be open.
-    list: Mutex<Vec<Interval>>,
+    list: Mutex<List>,
+}
+
+#[derive(Debug)]
+struct List {
+    /// By their ends. The newest is never forgotten, and only it may be open.
+    intervals: Vec<Interval>,
+    /// At so many it is asked who names them.
+    limit: usize,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self {
+            intervals: Vec::new(),
+            limit: MANY,
+        }
+    }
 }
 
 impl Failures {
@@ -113,10 +134,9 @@ impl Failures {
         if !self.open() {
             return None;
         }
-        let number = list.len() - 1;
-        let newest = &mut list[number];
+        let newest = list.intervals.last_mut()?;
         newest.last = point.unwrap_or(newest.last);
-        Some((number, newest.failure))
+        Some((newest.number, newest.failure))
     }
 
     /// Notes a failure of the command at `point`, unless one is open: the first one counts.
@@ -126,27 +146,31 @@ impl Failures {
         if self.open() {
             return;
         }
-        list.push(Interval {
+        let number = self.mark();
+        list.intervals.push(Interval {
+            number,
             first: point,
             last: point,
             failure,
         });
-        self.turns.store(2 * list.len() - 1, Ordering::Release);
+        self.turns.store(2 * number + 1, Ordering::Release);
     }
 
     /// The failure of work that ends at `point`.
     #[inline]
     pub(super) fn at(&self, point: u64) -> Option<Failure> {
-        if self.turns.load(Ordering::Acquire) == 0 {
-            None
-        } else {
-            self.find(point)
-        }
+        if self.were() { self.find(point) } else { None }
+    }
+
+    /// Whether there was a failure ever.
+    #[inline]
+    pub(super) fn were(&self) -> bool {
+        self.turns.load(Ordering::Acquire) != 0
     }
 
     #[cold]
     fn find(&self, point: u64) -> Option<Failure> {
-        let list = self.list.lock();
+        let list = &self.list.lock().intervals;
         let index = list.partition_point(|interval| interval.last < point);
         // Work behind an open failure fails by it, whatever comes.
         let found = match list.get(index) {
@@ -158,23 +182,44 @@ impl Failures {
             .map(|interval| interval.failure)
     }
 
-    /// The first failure since `mark` of work up to `point`, and its number.
+    /// The first failure since `mark` of work up to `point`, and its number. In the place of one that was forgotten
+    /// since then stands the oldest that was not.
     #[cold]
     pub(super) fn since(&self, mark: usize, point: u64) -> Option<(usize, Failure)> {
-        let list = self.list.lock();
-        let mut later = list.iter().enumerate().skip(mark);
+        let list = &self.list.lock().intervals;
+        let later = &list[list.partition_point(|interval| interval.number < mark)..];
         later
-            .find(|(_, interval)| interval.first <= point)
-            .map(|(number, interval)| (number, interval.failure))
+            .first()
+            .filter(|interval| interval.first <= point || interval.number > mark)
+            .map(|interval| (interval.number, interval.failure))
     }
 
-    /// Ends a failure, unless that was done before: commands whose turn is yet to come are executed.
+    /// Ends a failure, unless that was done before: commands whose turn is yet to come are executed. Whether there are
+    /// so many by now that [`forget`](Self::forget) is worth its while.
     #[cold]
-    pub(super) fn clear(&self, number: usize) {
+    pub(super) fn clear(&self, number: usize) -> bool {
         let list = self.list.lock();
-        if self.open() && list.len() == number + 1 {
-            self.turns.store(2 * list.len(), Ordering::Release);
+        if self.open() && self.mark() == number {
+            self.turns.store(2 * (number + 1), Ordering::Release);
         }
+        list.intervals.len() >= list.limit
+    }
+
+    #[cfg(test)]
+    pub(super) fn on_record(&self) -> usize {
+        self.list.lock().intervals.len()
+    }
+
+    /// Forgets what was cleared, but for the failures of the `named` points.
+    pub(super) fn forget(&self, mut named: Vec<u64>) {
+        named.sort_unstable();
+        let mut list = self.list.lock();
+        let newest = list.intervals.last().map(|interval| interval.number);
+        list.intervals.retain(|interval| {
+            let next = named.get(named.partition_point(|point| *point < interval.first));
+            Some(interval.number) == newest || next.is_some_and(|point| *point <= interval.last)
+        });
+        list.limit = MANY.max(2 * list.intervals.len());
     }
 }
 
@@ -226,5 +271,26 @@ mod tests {
         failures.clear(late);
         assert_eq!(failures.current().unwrap().1.code.0, 12);
         assert_eq!(failures.at(7).unwrap().code.0, 12);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_what_was_cleared_and_is_named_by_no_point() {
+        let failures = Failures::default();
+        let mark = failures.mark();
+        for number in 0..5 {
+            failures.add(10 * number + 1, failure(number as i32 + 1));
+            failures.upstream(10 * number + 3);
+            failures.clear(number as usize);
+        }
+        // Between two failures, at both ends of one, and behind all.
+        failures.forget(vec![45, 13, 5, 21]);
+        let code = |point| failures.at(point).map_or(0, |failure| failure.code.0);
+        assert_eq!([3, 5, 11, 13, 21, 31, 43].map(code), [0, 0, 2, 2, 3, 0, 5]);
+        // Who has waited all the while is told of one that is left.
+        assert_eq!(failures.since(mark, 3).unwrap().1.code.0, 2);
+        assert_eq!(failures.since(3, 33).unwrap().1.code.0, 5);
+        assert!(failures.since(4, 33).is_none() && failures.since(5, 99).is_none());
+        failures.add(51, failure(6));
+        assert_eq!(failures.current().unwrap().0, 5);
     }
 }

@@ -137,9 +137,9 @@ pub(super) unsafe extern "C" fn event_import(
         writable(place)?;
         // SAFETY: NULL, or readable during the call (R10).
         let bytes = unsafe { read(handle)? };
-        let event = Box::new(Event::import(&host, &bytes)?);
+        let event = Event::import(&host, &bytes)?;
         // SAFETY: not NULL, so writable.
-        unsafe { give(place, Box::into_raw(event).cast()) }
+        unsafe { give(place, event.handle()) }
     })
 }
 

@@ -53,7 +53,7 @@ impl<T: Sync> Point<T> {
         Ok(unsafe { at.as_ref() }.map(|at| (at, value)))
     }
 
-    /// Waits for a move that is under way. One that begins later sees what this thread did before.
+    /// Waits for a move that is under way. One that begins later sees what this thread did before, and so does its value.
     pub(super) fn settle(&self) {
         loop {
             let version = self.version.load(Ordering::Relaxed);
@@ -70,9 +70,9 @@ impl<T: Sync> Point<T> {
         }
     }
 
-    /// Moves the point. Of several threads the last one counts.
+    /// Moves the point to where it is during the move. Of several threads the last one counts.
     #[inline]
-    pub(super) fn write(&self, at: &'static T, value: u64) {
+    pub(super) fn write(&self, at: &'static T, value: impl FnOnce() -> u64) {
         let version = loop {
             let version = self.version.load(Ordering::Relaxed);
             let free = version & 1 == 0;
@@ -90,7 +90,7 @@ impl<T: Sync> Point<T> {
         fence(Ordering::Release);
         self.at
             .store(std::ptr::from_ref(at).cast_mut(), Ordering::Relaxed);
-        self.value.store(value, Ordering::Relaxed);
+        self.value.store(value(), Ordering::Relaxed);
         self.version.store(version + 2, Ordering::Release);
     }
 }

@@ -209,7 +209,7 @@ fn a_point_is_never_read_half_written() {
         let point = Arc::clone(&point);
         thread::spawn(move || {
             for place in &PLACES {
-                point.write(place, *place);
+                point.write(place, || *place);
             }
         })
     };

@@ -265,6 +265,7 @@ impl Queue {
                     return Step::Blocked(queue, value);
                 }
                 failure = queue.failures.at(value);
+                queue.awaited.fetch_sub(1, Ordering::AcqRel);
             } else if errand == Errand::Help && next.may_block() {
                 return Step::Held;
             } else if next.cost_ns() >= LONG_COMMAND {

@@ -20,6 +20,7 @@ use crossbeam_utils::CachePadded;
 
 use super::command::{Command, Launch, inside};
 use super::driver::{Device, Host};
+use super::event::forget_unnamed_failures;
 use super::failure::Failures;
 use super::fault::Fault;
 use super::recording::Recorder;
@@ -69,6 +70,8 @@ pub(super) struct Queue {
     executor: CachePadded<TryLock<Reader>>,
     spare: Spare,
     failures: Failures,
+    /// Looks at points of it, and waits of queues for such points, that are not over.
+    awaited: AtomicU64,
     /// The lowest point that a parked thread waits for; `u64::MAX` if there is none.
     wanted: AtomicU64,
     /// Threads that wait and are about to execute themselves.
@@ -255,6 +258,7 @@ impl Queue {
             executor: CachePadded::new(TryLock::new(reader)),
             spare,
             failures: Failures::default(),
+            awaited: AtomicU64::new(0),
             wanted: AtomicU64::new(u64::MAX),
             takers: AtomicU32::new(0),
             left: AtomicBool::new(false),
@@ -488,11 +492,43 @@ impl Queue {
                 "a wait for a point outside of the recording: wait for it before the recording begins",
             ));
         }
+        other.awaited.fetch_add(1, Ordering::AcqRel);
         self.mark(Command::Wait {
             queue: other,
             value: point,
         })
+        .inspect_err(|_| {
+            other.awaited.fetch_sub(1, Ordering::AcqRel);
+        })
         .map(drop)
+    }
+
+    /// Whether it ever had a failure.
+    #[inline]
+    pub(super) fn has_failed(&self) -> bool {
+        self.failures.were()
+    }
+
+    /// Lets somebody look at points of it; no failure is forgotten meanwhile.
+    #[inline]
+    pub(super) fn keep_failures_while<T>(&self, look: impl FnOnce() -> T) -> T {
+        self.awaited.fetch_add(1, Ordering::AcqRel);
+        let seen = look();
+        self.awaited.fetch_sub(1, Ordering::AcqRel);
+        seen
+    }
+
+    /// Forgets failures that were cleared, unless one of the `named` points or a wait names them.
+    pub(super) fn forget_failures(&self, named: Vec<u64>) {
+        // Read as a change is, so that who looks later sees where the events are now.
+        if self.awaited.fetch_add(0, Ordering::AcqRel) == 0 {
+            self.failures.forget(named);
+        }
+    }
+
+    #[cfg(test)]
+    fn failures_on_record(&self) -> usize {
+        self.failures.on_record()
     }
 
     // ---- Waiting -------------------------------------------------------------------------------
@@ -562,7 +598,9 @@ impl Queue {
 
     /// Clears a failure, if it is open: what is submitted from now on is executed again.
     fn forgive(&'static self, number: usize) {
-        self.failures.clear(number);
+        if self.failures.clear(number) {
+            forget_unnamed_failures(self);
+        }
         // A command that stands between: points before it may have failed, points behind it have not.
         // Without memory for it, an event that is recorded before the next submission has failed as well.
         if let Ok(point) = self.mark(Command::Nop) {
