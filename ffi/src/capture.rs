@@ -10,7 +10,7 @@ use outrigger_hooks::{
 };
 
 use crate::graph::graphs;
-use crate::guard::{Out, OutStruct, null, slice, struct_size, text, unused};
+use crate::guard::{Out, OutStruct, null, sized, slice, text, unused};
 use crate::pool::optional_pool;
 use crate::{otr_graph_t, otr_pool_t, otr_stream_t};
 
@@ -135,9 +135,7 @@ pub(crate) fn with_kernel<R>(
     call: *const otr_kernel_call_t,
     with: impl FnOnce(&KernelCall<'_>) -> Result<R>,
 ) -> Result<R> {
-    // SAFETY: H6: NULL, or valid for the call.
-    let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
-    struct_size(call.struct_size, size_of::<otr_kernel_call_t>(), "call")?;
+    let call = sized(call, "call")?;
     unused(call.next, call.reserved, "call")?;
     let label = if call.label.is_null() {
         c"kernel"
@@ -184,9 +182,7 @@ pub(crate) fn with_host_node<R>(
     node: *const otr_host_node_t,
     with: impl FnOnce(&HostNode<'_>) -> Result<R>,
 ) -> Result<R> {
-    // SAFETY: H6: NULL, or valid for the call.
-    let node = unsafe { node.as_ref() }.ok_or_else(|| null("node"))?;
-    struct_size(node.struct_size, size_of::<otr_host_node_t>(), "node")?;
+    let node = sized(node, "node")?;
     unused(node.next, node.reserved, "node")?;
     with(&HostNode {
         function: node.function.ok_or_else(|| null("node->function"))?,

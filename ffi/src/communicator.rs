@@ -8,7 +8,7 @@ use outrigger_device::{Elements, Reduction};
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Collective, DType, Result};
 
-use crate::guard::{Out, null, slice, string, struct_size, text, unused};
+use crate::guard::{Out, sized, slice, string, text, unused};
 use crate::{otr_communicator_t, otr_stream_t};
 
 /// How a rank joins a communicator.
@@ -70,10 +70,7 @@ api! {
     ) {
         let out = Out::new(communicator, "communicator")?;
         let device = hooks::runtime()?.device(device)?;
-        // SAFETY: H6: NULL, or valid for the call.
-        let params = unsafe { params.as_ref() }.ok_or_else(|| null("params"))?;
-        let size = size_of::<otr_communicator_params_t>();
-        struct_size(params.struct_size, size, "params")?;
+        let params = sized(params, "params")?;
         unused(params.next, 0, "params")?;
         let id = text(params.id, "params->id")?;
         let timeout = (params.timeout_ms > 0).then(|| Duration::from_millis(params.timeout_ms));

@@ -81,10 +81,7 @@ impl<T> OutStruct<T> {
         // SAFETY: not NULL; H6, H9: valid during the call, with `struct_size` as its first member.
         let size = unsafe { to.as_ptr().cast::<usize>().read() };
         if size < size_of::<usize>() {
-            return Err(Error::new(
-                Code::INVALID_ARGUMENT,
-                format!("{name}->struct_size is {size}: set it to sizeof(*{name})"),
-            ));
+            return Err(wrong_size(size, name));
         }
         Ok(Self {
             to,
@@ -135,17 +132,28 @@ pub(crate) fn slice<'a, T>(pointer: *const T, count: usize, name: &str) -> Resul
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// Checks the size of a struct that the host has filled (H9). If the struct has grown since version
-/// 1.0, `first` is its size in that version; later members are read only if `size` covers them.
+/// A struct that the host has filled, and that starts with its `struct_size`. The size is read before anything else:
+/// behind a shorter struct there may be no memory (H9).
 #[inline]
-pub(crate) fn struct_size(size: usize, first: usize, name: &str) -> Result<()> {
-    if size >= first {
-        return Ok(());
+pub(crate) fn sized<'a, T>(pointer: *const T, name: &str) -> Result<&'a T> {
+    if pointer.is_null() {
+        return Err(null(name));
     }
-    Err(Error::new(
+    // SAFETY: not NULL; H6, H9: valid during the call, with `struct_size` as its first member.
+    let size = unsafe { pointer.cast::<usize>().read() };
+    if size < size_of::<T>() {
+        return Err(wrong_size(size, name));
+    }
+    // SAFETY: H6, H9: it has as many bytes as it says, which are no fewer than the type has.
+    Ok(unsafe { &*pointer })
+}
+
+#[cold]
+fn wrong_size(size: usize, name: &str) -> Error {
+    Error::new(
         Code::INVALID_ARGUMENT,
         format!("{name}->struct_size is {size}: set it to sizeof(*{name})"),
-    ))
+    )
 }
 
 /// Checks the members of a struct that have no meaning yet (H10).

@@ -9,7 +9,7 @@ use outrigger_hooks as hooks;
 use outrigger_hooks::{Code, ContextSource, Error, Frame, HistoryOptions, Result};
 
 use crate::OTR_HOST_MEMORY;
-use crate::guard::{Out, null, string, struct_size, text, unused};
+use crate::guard::{Out, sized, string, text, unused};
 
 /// Frees are given a context as well, not only allocations.
 pub const OTR_HISTORY_CONTEXT_OF_FREES: u32 = 1;
@@ -165,10 +165,7 @@ api! {
     /// have neither label nor context.
     fn otr_memory_history_start(device: u32, options: *const otr_history_options_t) {
         let memory = Memory::of(device)?;
-        // SAFETY: H6: NULL, or valid for the call.
-        let given = unsafe { options.as_ref() }.ok_or_else(|| null("options"))?;
-        struct_size(given.struct_size, size_of::<otr_history_options_t>(), "options")?;
-        let options = checked(given)?;
+        let options = checked(sized(options, "options")?)?;
         match memory {
             Memory::Device(device) => device.start_memory_history(options),
             Memory::Host(host) => host.start_memory_history(options),

@@ -6,7 +6,7 @@ use outrigger_device::sys::{otr_argument_t, otr_code_format_t, otr_launch_t};
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Arguments, Code, Error, Grid, Launch, Result, Source};
 
-use crate::guard::{Out, c_str, null, slice, struct_size, text, unused};
+use crate::guard::{Out, c_str, sized, slice, text, unused};
 use crate::{otr_graph_t, otr_kernel_t, otr_module_t, otr_node_t, otr_stream_t};
 
 /// `flags` of a module: the call returns at once, and the code is compiled on threads of the library.
@@ -33,13 +33,7 @@ pub struct otr_module_params_t {
 }
 
 fn source(params: *const otr_module_params_t) -> Result<(Source, bool)> {
-    // SAFETY: H6: NULL, or valid for the call.
-    let params = unsafe { params.as_ref() }.ok_or_else(|| null("params"))?;
-    struct_size(
-        params.struct_size,
-        size_of::<otr_module_params_t>(),
-        "params",
-    )?;
+    let params = sized(params, "params")?;
     unused(params.next, 0, "params")?;
     if params.flags & !OTR_MODULE_BACKGROUND != 0 {
         let text = format!(
@@ -64,9 +58,7 @@ fn with_launch<R>(
     launch: *const otr_launch_t,
     with: impl FnOnce(&Launch<'_>) -> Result<R>,
 ) -> Result<R> {
-    // SAFETY: H6: NULL, or valid for the call.
-    let launch = unsafe { launch.as_ref() }.ok_or_else(|| null("launch"))?;
-    struct_size(launch.struct_size, size_of::<otr_launch_t>(), "launch")?;
+    let launch = sized(launch, "launch")?;
     unused(launch.next.cast(), 0, "launch")?;
     let block = slice(
         launch.args.cast::<u8>(),

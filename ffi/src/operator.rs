@@ -10,7 +10,7 @@ use outrigger_hooks as hooks;
 use outrigger_hooks::ops::{Call, DType, OperatorId, Scalar, Tensor, Value, parallel};
 use outrigger_hooks::{Code, Error, Result};
 
-use crate::guard::{Out, c_str, null, slice, struct_size, text, unused};
+use crate::guard::{Out, c_str, sized, slice, text, unused};
 use crate::{otr_operator_id_t, otr_stream_t};
 
 /// The most scalars of one call.
@@ -58,15 +58,13 @@ fn scalars(out: &mut Scalars, array: &[otr_scalar_t]) -> Result<()> {
 /// The arguments in the extension chain of a call.
 fn arguments<'a>(call: &'a otr_operator_call_t) -> Result<&'a [Value<'a>]> {
     let mut next = call.next;
-    // SAFETY: H6: NULL, or a record that is valid during the call.
-    while let Some(record) = unsafe { next.as_ref() } {
+    while !next.is_null() {
+        let record = sized(next, "call->next")?;
         if record.type_ != OTR_EXT_OPERATOR_ARGS {
             next = record.next;
             continue;
         }
-        struct_size(record.struct_size, size_of::<otr_operator_args_t>(), "args")?;
-        // SAFETY: H6: a record of this type and size is this struct.
-        let args = unsafe { &*next.cast::<otr_operator_args_t>() };
+        let args = sized(next.cast::<otr_operator_args_t>(), "args")?;
         unused(std::ptr::null(), args.reserved, "args")?;
         let values = slice(args.values, args.count as usize, "args->values")?;
         // SAFETY: H6: lists and strings are as long as their counts say, during the call.
@@ -115,9 +113,7 @@ pub(crate) fn with_call<R>(
     call: *const otr_operator_call_t,
     with: impl FnOnce(OperatorId, &Call<'_>) -> Result<R>,
 ) -> Result<R> {
-    // SAFETY: H6: NULL, or valid for the call.
-    let call = unsafe { call.as_ref() }.ok_or_else(|| null("call"))?;
-    struct_size(call.struct_size, size_of::<otr_operator_call_t>(), "call")?;
+    let call = sized(call, "call")?;
     if call.flags & !(OTR_CALL_DEVICE_ONLY | OTR_CALL_WHOLE) != 0 {
         return Err(unknown_flags(call.flags));
     }

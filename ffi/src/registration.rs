@@ -10,7 +10,7 @@ use outrigger_hooks as hooks;
 use outrigger_hooks::ops::{Call, OperatorId, with_raw};
 use outrigger_hooks::{Code, Error, Result, Stream};
 
-use crate::guard::{Out, c_str, null, string, struct_size, text, unused};
+use crate::guard::{Out, c_str, null, sized, string, text, unused};
 use crate::{
     OTR_ALL_DEVICES, OTR_CALL_DEVICE_ONLY, OTR_SCALARS_MAX, otr_destroy_fn, otr_operator_id_t,
     otr_registration_t, otr_status_t, otr_stream_t,
@@ -134,9 +134,7 @@ api! {
         registration: *mut otr_registration_t,
     ) {
         let out = Out::new(registration, "registration")?;
-        // SAFETY: H6: NULL, or valid for the call.
-        let params = unsafe { params.as_ref() }.ok_or_else(|| null("params"))?;
-        struct_size(params.struct_size, size_of::<otr_operator_registration_t>(), "params")?;
+        let params = sized(params, "params")?;
         unused(params.next, 0, "params")?;
         let name = c_str(params.name, "params->name")?;
         let owner = text(params.owner, "params->owner")?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use outrigger_hooks as hooks;
 use outrigger_hooks::{Asked, Code, Error, Question, Result};
 
-use crate::guard::{Out, null, slice, struct_size, text, unused};
+use crate::guard::{Out, null, sized, slice, text, unused};
 
 /// `flags` of a question: what is not known is measured, also with OUTRIGGER_TUNE=cached; never with
 /// OUTRIGGER_TUNE=off.
@@ -106,9 +106,7 @@ fn command(pointer: *const *const c_char) -> Result<Option<Vec<String>>> {
 }
 
 fn asked(params: *const otr_tune_params_t) -> Result<Asked> {
-    // SAFETY: H6: NULL, or valid for the call.
-    let params = unsafe { params.as_ref() }.ok_or_else(|| null("params"))?;
-    struct_size(params.struct_size, size_of::<otr_tune_params_t>(), "params")?;
+    let params = sized(params, "params")?;
     unused(params.next, params.reserved, "params")?;
     if params.flags & !(OTR_TUNE_MEASURE | OTR_TUNE_AGAIN) != 0 {
         return Err(invalid(format!(

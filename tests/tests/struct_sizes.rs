@@ -194,23 +194,31 @@ fn no_byte_behind_the_size_of_a_struct_is_touched() {
 fn no_byte_behind_a_record_of_a_chain_is_touched() {
     let (s, edge) = (stream(0), Edge::new());
     let (address, head) = (alloc(0, 64, s), size_of::<otr_ext_t>());
+    let called_with = |record| {
+        with_add(
+            outrigger::runtime::DType::F32,
+            (address, address, address),
+            16,
+            1,
+            |id, call| {
+                let call = otr_operator_call_t {
+                    next: record,
+                    ..*call
+                };
+                unsafe { otr_operator_call(s, id, &call) }
+            },
+        )
+    };
+    for size in [0, 8] {
+        let record = edge.put(8, size).cast::<otr_ext_t>();
+        let said = ["call->next->struct_size", &size.to_string()];
+        fails(called_with(record), Code::INVALID_ARGUMENT, &said);
+    }
     for type_ in [OTR_EXT_OPERATOR_ARGS, 0x8000_0001] {
         for size in (head..=size_of::<otr_operator_args_t>()).step_by(8) {
             let record = edge.put(size, size).cast::<otr_ext_t>();
             unsafe { (*record).type_ = type_ };
-            let status = with_add(
-                outrigger::runtime::DType::F32,
-                (address, address, address),
-                16,
-                1,
-                |id, call| {
-                    let call = otr_operator_call_t {
-                        next: record,
-                        ..*call
-                    };
-                    unsafe { otr_operator_call(s, id, &call) }
-                },
-            );
+            let status = called_with(record);
             let short = size < size_of::<otr_operator_args_t>();
             match type_ == OTR_EXT_OPERATOR_ARGS && short {
                 true => fails(
