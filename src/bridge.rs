@@ -125,7 +125,7 @@ mod ffi {
         fn create_pool(device: u32) -> Result<Box<Pool>>;
         fn allocate(self: &Pool, size: u64, stream: &Stream) -> Result<Box<Buffer>>;
         /// Bytes that the pool holds and bytes in use.
-        fn memory_use(self: &Pool) -> MemoryUse;
+        fn memory_use(self: &Pool) -> Result<MemoryUse>;
         /// Until the object is destroyed, on this thread, what the thread allocates on the pool's device
         /// comes from the pool. Uses nest.
         fn use_on_this_thread(self: &Pool) -> Result<Box<PoolUse>>;
@@ -137,7 +137,7 @@ mod ffi {
 
         /// Until the object is destroyed, on this thread, what the thread allocates has this label, in
         /// snapshots and in the text of errors. Labels nest.
-        fn label_on_this_thread(name: &str) -> Box<Label>;
+        fn label_on_this_thread(name: &str) -> Result<Box<Label>>;
         /// Gives cached memory that is not in use back to the driver; returns how many bytes.
         fn empty_cache(device: u32) -> Result<u64>;
         /// Limits the bytes that the cache may take from the device; the largest number lifts the limit.
@@ -163,7 +163,7 @@ mod ffi {
         fn name_buffer(self: &Graph, name: &str, buffer: &Buffer) -> Result<()>;
         /// Replays may put another number in place of this scalar of an operator's node.
         fn name_scalar(self: &Graph, name: &str, node: u32, index: u32) -> Result<()>;
-        fn node_count(self: &Graph) -> u32;
+        fn node_count(self: &Graph) -> Result<u32>;
         fn dump(self: &Graph, format: GraphFormat) -> Result<String>;
         fn instantiate(self: &Graph) -> Result<Box<GraphExec>>;
 
@@ -252,18 +252,34 @@ const _: () = {
 
 pub(crate) use ffi::{GraphFormat, MemoryUse};
 
+/// What a forked child must not touch: every use asks first (H17). Functions that have no object ask by
+/// `hooks::runtime`, or themselves.
+pub(crate) struct Guarded<T>(T);
+
+impl<T> Guarded<T> {
+    pub(crate) fn new(inner: T) -> Self {
+        Self(inner)
+    }
+
+    pub(crate) fn get(&self) -> Result<&T> {
+        hooks::refuse_fork()?;
+        Ok(&self.0)
+    }
+}
+
 /// A stream; one that `create_stream` made is destroyed with its object.
 pub(crate) struct Stream {
-    pub(crate) inner: hooks::Ref<hooks::Stream>,
+    pub(crate) inner: Guarded<hooks::Ref<hooks::Stream>>,
+    id: u64,
     owned: bool,
 }
 
 /// An event, destroyed with its object.
-struct Event(&'static hooks::Event);
+struct Event(Guarded<&'static hooks::Event>);
 
 /// Device memory, freed with its object.
 pub(crate) struct Buffer {
-    pub(crate) device: &'static hooks::Device,
+    pub(crate) device: Guarded<&'static hooks::Device>,
     pub(crate) address: u64,
     pub(crate) size: u64,
 }
@@ -293,34 +309,37 @@ fn memory_use(device: u32) -> Result<MemoryUse> {
 
 fn default_stream(device: u32) -> Result<Box<Stream>> {
     let inner = hooks::runtime()?.device(device)?.default_stream().clone();
-    Ok(Box::new(Stream {
-        inner,
-        owned: false,
-    }))
+    Ok(Box::new(Stream::new(inner, false)))
 }
 
 fn create_stream(device: u32, priority: i32) -> Result<Box<Stream>> {
-    Ok(Box::new(Stream {
-        inner: hooks::create_stream(device, priority)?,
-        owned: true,
-    }))
+    let inner = hooks::create_stream(device, priority)?;
+    Ok(Box::new(Stream::new(inner, true)))
 }
 
 impl Stream {
-    fn id(&self) -> u64 {
-        self.inner.id()
+    fn new(inner: hooks::Ref<hooks::Stream>, owned: bool) -> Self {
+        Self {
+            id: inner.id(),
+            inner: Guarded::new(inner),
+            owned,
+        }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     fn query(&self) -> Result<bool> {
-        self.inner.query()
+        self.inner.get()?.query()
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.inner.synchronize()
+        self.inner.get()?.synchronize()
     }
 
     fn wait(&self, event: &Event) -> Result<()> {
-        self.inner.wait_event(event.0)
+        self.inner.get()?.wait_event(event.0.get()?)
     }
 
     /// # Safety
@@ -332,6 +351,7 @@ impl Stream {
         outputs: &[Tensor],
         scalars: &[f64],
     ) -> Result<()> {
+        let stream = self.inner.get()?;
         let operator = CString::new(operator_name)
             .ok()
             .and_then(|name| ops::OperatorId::find(&name))
@@ -353,7 +373,7 @@ impl Stream {
             ..ops::Call::default()
         };
         // SAFETY: the operands lie in live memory of the stream's device, by this function's contract.
-        unsafe { self.inner.call(operator, &call) }
+        unsafe { stream.call(operator, &call) }
     }
 }
 
@@ -385,38 +405,41 @@ fn view(tensors: &[Tensor]) -> Result<Vec<ops::Tensor<'_>>> {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.owned {
+        if self.owned && self.inner.get().is_ok() {
             // It was ours alone; a handle that somebody destroyed by its id is gone already.
-            let _ = hooks::destroy_stream(self.inner.id());
+            let _ = hooks::destroy_stream(self.id);
         }
     }
 }
 
 fn create_event(device: u32, timing: bool) -> Result<Box<Event>> {
-    Ok(Box::new(Event(hooks::create_event(device, timing)?)))
+    let event = hooks::create_event(device, timing)?;
+    Ok(Box::new(Event(Guarded::new(event))))
 }
 
 impl Event {
     fn record(&self, stream: &Stream) -> Result<()> {
-        self.0.record(&stream.inner)
+        self.0.get()?.record(stream.inner.get()?)
     }
 
     fn query(&self) -> Result<bool> {
-        self.0.query()
+        self.0.get()?.query()
     }
 
     fn synchronize(&self) -> Result<()> {
-        self.0.synchronize()
+        self.0.get()?.synchronize()
     }
 
     fn milliseconds_since(&self, start: &Event) -> Result<f64> {
-        hooks::elapsed_ms(start.0, self.0)
+        hooks::elapsed_ms(start.0.get()?, self.0.get()?)
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let _ = hooks::destroy_event(self.0.id());
+        if let Ok(event) = self.0.get() {
+            let _ = hooks::destroy_event(event.id());
+        }
     }
 }
 
@@ -424,7 +447,7 @@ fn allocate(device: u32, size: u64, stream: &Stream) -> Result<Box<Buffer>> {
     let device = hooks::runtime()?.device(device)?;
     let address = device.alloc(size, stream.id())?;
     Ok(Box::new(Buffer {
-        device,
+        device: Guarded::new(device),
         address,
         size,
     }))
@@ -445,6 +468,7 @@ impl Buffer {
         unsafe {
             stream
                 .inner
+                .get()?
                 .copy(self.address, host, size, hooks::CopyKind::HostToDevice)
         }?;
         stream.synchronize()
@@ -456,6 +480,7 @@ impl Buffer {
         unsafe {
             stream
                 .inner
+                .get()?
                 .copy(host, self.address, size, hooks::CopyKind::DeviceToHost)
         }?;
         stream.synchronize()
@@ -463,14 +488,14 @@ impl Buffer {
 
     fn fill(self: Pin<&mut Self>, byte: u8, stream: &Stream) -> Result<()> {
         // SAFETY: the order of uses and frees is the host's to see to (H23).
-        unsafe { stream.inner.fill(self.address, self.size, &[byte]) }
+        unsafe { stream.inner.get()?.fill(self.address, self.size, &[byte]) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if hooks::runtime().is_ok() {
-            let _ = self.device.free(self.address);
+        if let Ok(device) = self.device.get() {
+            let _ = device.free(self.address);
         }
     }
 }

@@ -8,85 +8,96 @@ use std::thread::{self, ThreadId};
 
 use outrigger_hooks as hooks;
 
-use crate::bridge::{Buffer, MemoryUse, Result, Stream};
+use crate::bridge::{Buffer, Guarded, MemoryUse, Result, Stream};
 
 /// A pool, whose handle is given up with its object.
-pub(crate) struct Pool(hooks::Ref<hooks::Pool>);
+pub(crate) struct Pool(Guarded<hooks::Ref<hooks::Pool>>);
 
 /// The use of a pool by a thread; C++ may destroy it on another one.
 pub(crate) struct PoolUse {
     pool: u64,
-    thread: ThreadId,
+    thread: Guarded<ThreadId>,
 }
 
 /// A label of a thread; C++ may destroy it on another one.
-pub(crate) struct Label(ThreadId);
+pub(crate) struct Label(Guarded<ThreadId>);
 
 pub(crate) fn create_pool(device: u32) -> Result<Box<Pool>> {
-    Ok(Box::new(Pool(hooks::create_pool(device)?)))
+    let pool = hooks::create_pool(device)?;
+    Ok(Box::new(Pool(Guarded::new(pool))))
 }
 
 impl Pool {
     pub(crate) fn allocate(&self, size: u64, stream: &Stream) -> Result<Box<Buffer>> {
-        let device = self.0.device();
-        let address = device.alloc_from(&self.0, size, stream.inner.id())?;
+        let pool = self.0.get()?;
+        let device = pool.device();
+        let address = device.alloc_from(pool, size, stream.id())?;
         Ok(Box::new(Buffer {
-            device,
+            device: Guarded::new(device),
             address,
             size,
         }))
     }
 
-    pub(crate) fn memory_use(&self) -> MemoryUse {
-        let stats = self.0.stats();
-        MemoryUse {
+    pub(crate) fn memory_use(&self) -> Result<MemoryUse> {
+        let stats = self.0.get()?.stats();
+        Ok(MemoryUse {
             allocated: stats.allocated,
             reserved: stats.reserved,
             peak_allocated: stats.allocated_peak,
-        }
+        })
     }
 
     pub(crate) fn sleep(&self) -> Result<u64> {
-        self.0.sleep()
+        self.0.get()?.sleep()
     }
 
     pub(crate) fn wake(&self) -> Result<()> {
-        self.0.wake()
+        self.0.get()?.wake()
     }
 
     pub(crate) fn use_on_this_thread(&self) -> Result<Box<PoolUse>> {
-        hooks::begin_pool_use(self.0.id(), 0)?;
+        let pool = self.0.get()?.id();
+        hooks::begin_pool_use(pool, 0)?;
         Ok(Box::new(PoolUse {
-            pool: self.0.id(),
-            thread: thread::current().id(),
+            pool,
+            thread: Guarded::new(thread::current().id()),
         }))
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let _ = hooks::destroy_pool(self.0.id());
+        if let Ok(pool) = self.0.get() {
+            let _ = hooks::destroy_pool(pool.id());
+        }
     }
 }
 
 impl Drop for PoolUse {
     fn drop(&mut self) {
         // On another thread, or out of order, the use lasts as long as its thread.
-        if self.thread == thread::current().id() {
+        if is_this_thread(&self.thread) {
             let _ = hooks::end_pool_use(self.pool);
         }
     }
 }
 
-pub(crate) fn label_on_this_thread(name: &str) -> Box<Label> {
+/// Whether it is the calling thread; never in a forked child.
+fn is_this_thread(thread: &Guarded<ThreadId>) -> bool {
+    thread.get().is_ok_and(|id| *id == thread::current().id())
+}
+
+pub(crate) fn label_on_this_thread(name: &str) -> Result<Box<Label>> {
+    hooks::refuse_fork()?;
     hooks::push_label(name);
-    Box::new(Label(thread::current().id()))
+    Ok(Box::new(Label(Guarded::new(thread::current().id()))))
 }
 
 impl Drop for Label {
     fn drop(&mut self) {
         // On another thread the label lasts as long as its thread.
-        if self.0 == thread::current().id() {
+        if is_this_thread(&self.0) {
             let _ = hooks::pop_label();
         }
     }

@@ -5,8 +5,12 @@
 // it makes is given back with its object. A scenario returns "" or what went wrong.
 #pragma once
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -190,6 +194,78 @@ std::string gives_captures_up(std::uint32_t device) {
   return "";
 }
 
+/// In a forked child every call says so, and objects can be destroyed there (H17). The parent's work goes on.
+template <class Face>
+std::string is_refused_in_a_forked_child(std::uint32_t device) {
+  const auto stream = Face::stream(device);
+  auto event = Face::timed_event(device);
+  const auto x = filled<Face>(device, stream, 1.0F), y = filled<Face>(device, stream, 0.0F);
+  auto gone = Face::allocate(device, kBytes, stream);
+  const auto pool = Face::pool(device);
+  const auto graph = captured<Face>(device, stream, x, y);
+  const auto exec = Face::instantiate(graph);
+  auto capture = Face::begin_capture(stream);
+  Floats numbers(kCount, 0.0F);
+  const std::function<void()> calls[] = {
+      [&] { Face::stream(device); },
+      [&] { Face::default_stream(device); },
+      [&] { Face::event(device); },
+      [&] { Face::pool(device); },
+      [&] { Face::load_driver("host"); },
+      [&] { Face::allocate(device, kBytes, stream); },
+      [&] { Face::allocate_from(pool, kBytes, stream); },
+      [&] { Face::upload(gone, numbers, stream); },
+      [&] { Face::download(x, numbers, stream); },
+      [&] { Face::fill(gone, std::uint8_t{0}, kBytes, stream); },
+      [&] { Face::add(stream, gone, x, x, 1.0); },
+      [&] { Face::record(event, stream); },
+      [&] { Face::wait(stream, event); },
+      [&] { Face::synchronize(event); },
+      [&] { Face::query(event); },
+      [&] { Face::query(stream); },
+      [&] { Face::milliseconds(event, event); },
+      [&] { Face::allocated(device); },
+      [&] { Face::pool_allocated(pool); },
+      [&] { Face::snapshot(device); },
+      [&] { Face::sleep(pool); },
+      [&] { Face::wake(pool); },
+      [&] { Face::empty_cache(device); },
+      [&] { Face::limit(device, kNoLimit); },
+      [&] { Face::begin_capture(stream); },
+      [&] { Face::nodes(graph); },
+      [&] { Face::dot(graph); },
+      [&] { Face::name_buffer(graph, "x", x); },
+      [&] { Face::name_scalar(graph, "factor", 0, 0); },
+      [&] { Face::instantiate(graph); },
+      [&] { Face::replay(exec, stream); },
+      [&] { Face::bind(exec, "x", x); },
+      [&] { Face::bind_scalar(exec, "factor", 1.0); },
+      [&] { Face::update(exec, graph); },
+      [&] { Face::check(exec, stream); },
+      [&] { Face::profile(exec, stream); },
+      [&] { Face::end_capture(std::move(capture)); },
+  };
+  const pid_t child = fork();
+  if (child == 0) {
+    int number = 0;
+    for (const auto& call : calls) {
+      ++number;
+      if (!has(failure<Face>(call), "was forked")) _exit(number);
+    }
+    { const auto first = std::move(event); }
+    { const auto second = std::move(gone); }
+    _exit(0);
+  }
+  CHECK(child > 0);
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+  const int number = WEXITSTATUS(status);
+  if (number != 0) return "call " + std::to_string(number) + " of a forked child was not refused";
+  Face::end_capture(std::move(capture));
+  CHECK(holds<Face>(x, stream, 1.0F));
+  return "";
+}
+
 /// All of them; "" or the first that went wrong.
 template <class Face>
 std::string run(std::uint32_t device) {
@@ -198,6 +274,7 @@ std::string run(std::uint32_t device) {
       {"adds_vectors", adds_vectors<Face>},     {"gives_back", gives_back<Face>},
       {"reports_errors", reports_errors<Face>}, {"manages_memory", manages_memory<Face>},
       {"replays_graphs", replays_graphs<Face>}, {"gives_captures_up", gives_captures_up<Face>},
+      {"is_refused_in_a_forked_child", is_refused_in_a_forked_child<Face>},
   };
   for (const auto& [name, scenario] : all) {
     std::string problem;
