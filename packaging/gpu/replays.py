@@ -1,12 +1,15 @@
 """Replays in PyTorch: a training step's worth of small operators, captured once, compared with eager execution, and timed.
 
-`cost` is that of each way to replay: `native_ns` is one launch of a graph of the driver, `node_by_node_ns` a command for each node.
+`cost` is that of each way to replay: `native_ns` is one launch of a graph of the driver, if it has graphs, and `node_by_node_ns`
+a command for each node. The figures are written to the file that is named.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
+from pathlib import Path
 
 import torch
 from torch_outrigger import graphs
@@ -43,4 +46,6 @@ for seed in (1, 2):
     image.copy_(torch.randn(64, 256))
     graph.replay()
     torch.testing.assert_close(result.cpu(), work().cpu())
-print(json.dumps({"eager_us": timed(work), "replay_us": timed(graph.replay), "cost": graph.cost()}))
+figures = {"eager_us": timed(work), "replay_us": timed(graph.replay), "cost": graph.cost()}
+Path(sys.argv[1]).write_text(json.dumps(figures))
+print(figures)

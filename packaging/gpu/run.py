@@ -6,7 +6,8 @@
 
 Each step has a share of the whole limit and is stopped when it is over; the next one runs all the same. After each step
 `results.json` and `results.html` are written anew, so that what was measured stays if the run is killed. It needs Python
-alone; steps of PyTorch need the torch that the pack was built for. It must never count as passed what did not run.
+alone; steps of PyTorch need the torch that the pack was built for, and some of them pytest or what the demo draws with. It
+must never count as passed what did not run.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any
 
 PACK = Path(__file__).resolve().parent
 SMOKE = ["test_basics.py", "test_memory.py", "test_graphs.py", "test_stream_order.py"]
+TORCH = "import torch, torch_outrigger as o, sys; e = o.load_error(); sys.exit(str(e) if e else 0)"
 NOTHING_COMPUTED = "the stand-in computes nothing"
 KEPT_OUTPUT = 20_000  # characters of a step in the JSON; the log has all
 REFUSED = re.compile(r"outrigger::device: (?:a kernel does not compile|the program of a graph cannot be made)")
@@ -205,11 +207,10 @@ def page(whole: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def torch_reason(run: Run) -> str:
-    """Why the steps of PyTorch cannot run, or nothing."""
-    probe = "import torch, torch_outrigger as o, sys; e = o.load_error(); sys.exit(str(e) if e else 0)"
+def cannot_load(run: Run, probe: str) -> str:
+    """Why a step that needs what this program imports cannot run, or nothing."""
     said = subprocess.run([sys.executable, "-c", probe], env=run.environment, capture_output=True, text=True, check=False)
-    return "" if said.returncode == 0 else "PyTorch or the shim does not load: " + (said.stderr.strip().splitlines() or ["?"])[-1]
+    return "" if said.returncode == 0 else "what it needs does not load: " + (said.stderr.strip().splitlines() or ["?"])[-1]
 
 
 def journal(path: Path) -> Callable[[], Any]:
@@ -237,7 +238,7 @@ def steps(run: Run) -> list[Step]:
     of_cuda = "" if run.has_cuda else "the driver is not CUDA's"
     nothing_computed = NOTHING_COMPUTED if run.stand_in is not None else ""
     needs_device = of_cuda or nothing_computed
-    of_torch = nothing_computed or torch_reason(run)
+    of_torch = nothing_computed or cannot_load(run, TORCH)
     subjects = work / "subjects.json"
     program = {"name": "driver_cuda", "command": [str(PACK / "bin" / "outrigger_cuda")], "environment": {}, "spins": False}
     subjects.write_text(json.dumps([program]))
@@ -260,11 +261,23 @@ def steps(run: Run) -> list[Step]:
         Step("driver beside CUDA by hand", [*bench, "--rounds", "3" if run.stand_in else "15"], 12, of_cuda, read=figures(work / "driver.json")),
         conformance("memory", 8),
         conformance("graph", 8),
-        Step("PyTorch smoke tests", pytest, 14, of_torch),
+        Step("PyTorch smoke tests", pytest, 14, of_torch or cannot_load(run, "import numpy, pytest")),
         # A driver with graphs of its own has no persistent kernels: its graph, launched again and again, is what stays.
-        Step("replays: captured, and persistent as one launch of the driver's graph", [*python, str(PACK / "replays.py")], 6, of_torch),
+        Step(
+            "replays: captured, and persistent as one launch of the driver's graph",
+            [*python, str(PACK / "replays.py"), str(work / "replays.json")],
+            6,
+            of_torch,
+            read=figures(work / "replays.json"),
+        ),
         Step("kernels of the library, each compiled", [cli, "ops", "--driver", run.driver], 20, nothing_computed),
-        Step("demo", [*python, "-m", "demo", "--out", str(work / "demo")], 14, of_torch, read=figures(work / "demo" / "report.json")),
+        Step(
+            "demo",
+            [*python, "-m", "demo", "--out", str(work / "demo")],
+            14,
+            of_torch or cannot_load(run, "import matplotlib, sklearn"),
+            read=figures(work / "demo" / "report.json"),
+        ),
         conformance("ops", 12),
         conformance("fault", 5),
         Step("soak", [str(PACK / "bin" / "outrigger-soak"), "--driver", run.driver, "--seconds", "8", "--seed", "7", "--patience", "20"], 6),

@@ -103,6 +103,17 @@ def test_a_step_that_hangs_or_fails_ends_no_run(pack: Path) -> None:
     assert not (out / "work").exists() and (out / "rest.tar.gz").stat().st_size > 0
 
 
+def test_what_a_step_lacks_is_its_reason(pack: Path) -> None:
+    """Of a machine that has torch, and not what the demo draws with."""
+    (pack / "python" / "torch.py").write_text("")
+    (pack / "python" / "torch_outrigger.py").write_text("def load_error():\n    return None\n")
+    (pack / "python" / "matplotlib.py").write_text("raise ImportError('nothing to draw with')\n")
+    _, steps, _ = run(pack, "--driver", "pretended", "--only", "PyTorch,demo", "--limit", "100")
+    assert steps["demo"]["status"] == "skipped" and "nothing to draw with" in steps["demo"]["detail"]
+    # The pack has no tests, which is a failure of that step and no reason to skip it.
+    assert steps["PyTorch smoke tests"]["status"] == "failed"
+
+
 def test_a_run_over_the_stand_in(pack: Path) -> None:
     """Of the real programs, where other suites have built them."""
     missing = [str(path) for path in (*REAL.values(), STAND_IN) if not path.exists()]

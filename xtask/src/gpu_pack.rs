@@ -12,6 +12,7 @@ use clap::Args;
 use crate::environment;
 use crate::native;
 use crate::shell;
+use crate::wheel::SETUPTOOLS;
 use crate::workspace::Workspace;
 
 /// What to pack.
@@ -33,6 +34,9 @@ const LARGEST: u64 = 60 << 20;
 
 /// The newest glibc that the machines have for sure.
 const GLIBC: (u32, u32) = (2, 36);
+
+/// Prints the version of a Python as its compiled files are named: cpython-312.
+const CACHE_TAG: &str = "import sys; print(sys.implementation.cache_tag)";
 
 /// What goes in as it lies in the repository: from, to.
 const COPIED: [(&str, &str); 6] = [
@@ -139,15 +143,22 @@ fn shim(
     folder: &Path,
     compiler: &str,
 ) -> anyhow::Result<()> {
-    let probe = Command::new(&options.python)
-        .args(["-c", environment::HAS_HEADERS])
-        .output();
-    ensure!(
-        probe.is_ok_and(|output| output.status.success()),
-        "{} is no Python with its C headers: name one with --python (Ubuntu 24.04: apt-get install python3.12-dev)",
-        options.python
-    );
-    let packages = workspace.target(&format!("xtask/gpu-pack/torch-{}", options.torch));
+    let probe = format!("{}; {CACHE_TAG}", environment::HAS_HEADERS);
+    let probe = Command::new(&options.python).args(["-c", &probe]).output();
+    let tag = probe.ok().filter(|output| output.status.success());
+    let tag = tag.with_context(|| {
+        format!(
+            "{} is no Python with its C headers: name one with --python (Ubuntu 24.04: apt-get install python3.12-dev)",
+            options.python
+        )
+    })?;
+    let tag = String::from_utf8_lossy(&tag.stdout);
+    // The wheel of one Python is no other's.
+    let packages = workspace.target(&format!(
+        "xtask/gpu-pack/torch-{}-{}",
+        options.torch,
+        tag.trim()
+    ));
     if !packages.join("torch").exists() {
         let mut fetch = Command::new(&options.python);
         fetch.args(["-m", "pip", "install", "--no-deps", "--progress-bar=off"]);
@@ -155,11 +166,14 @@ fn shim(
         fetch
             .arg(&packages)
             .arg(format!("torch=={}", options.torch));
-        shell::fetch(workspace, "fetching torch", fetch.arg("setuptools==84.2.1"))?;
+        shell::fetch(workspace, "fetching torch", fetch.arg(SETUPTOOLS))?;
     }
     let mut build = Command::new(&options.python);
     build
         .args(["setup.py", "build", "--build-lib"])
+        .arg(folder.join("python"))
+        // By its entry points torch finds the device without an import of the package.
+        .args(["dist_info", "--output-dir"])
         .arg(folder.join("python"))
         .current_dir(workspace.path("frameworks/torch"))
         .env("PYTHONPATH", &packages)

