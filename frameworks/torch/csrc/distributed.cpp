@@ -202,6 +202,9 @@ void DeviceGroup::all_reduce_on(Lane& lane, const at::Tensor& tensor, const Redu
     tensor.copy_(scaled(tensor, how));
     return all_reduce_on(lane, tensor, Reduction::SUM);
   }
+  if (adds_parts(tensor, how)) {
+    return all_reduce_on(lane, at::view_as_real(tensor), how);
+  }
   if (tensor.numel() == 0 || (lane.driver && lane.driver->all_reduce(lane.stream, tensor, how))) {
     return;
   }
@@ -228,6 +231,9 @@ void DeviceGroup::reduce_on(Lane& lane, const at::Tensor& tensor, const Reductio
   if (how.op_ == Reduction::PREMUL_SUM) {
     tensor.copy_(scaled(tensor, how));
     return reduce_on(lane, tensor, Reduction::SUM, root);
+  }
+  if (adds_parts(tensor, how)) {
+    return reduce_on(lane, at::view_as_real(tensor), how, root);
   }
   if (tensor.numel() == 0 || (lane.driver && lane.driver->reduce(lane.stream, tensor, how, root))) {
     return;
@@ -256,6 +262,9 @@ void DeviceGroup::reduce_scatter_on(
     Lane& lane, const at::Tensor& output, const at::Tensor& input, const Reduction& how) {
   if (how.op_ == Reduction::PREMUL_SUM) {
     return reduce_scatter_on(lane, output, scaled(input, how), Reduction::SUM);
+  }
+  if (adds_parts(input, how)) {
+    return reduce_scatter_on(lane, at::view_as_real(output), at::view_as_real(input), how);
   }
   if (input.numel() == 0 || (lane.driver && lane.driver->reduce_scatter(lane.stream, output, input, how))) {
     return;

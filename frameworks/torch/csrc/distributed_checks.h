@@ -63,6 +63,11 @@ inline at::Tensor scaled(const at::Tensor& tensor, const c10d::ReduceOp& how) {
   return factor->tensor_factor.defined() ? tensor.mul(factor->tensor_factor) : tensor.mul(factor->double_factor);
 }
 
+// Whether a reduction of complex numbers is that of their real and imaginary parts.
+inline bool adds_parts(const at::Tensor& tensor, const c10d::ReduceOp& how) {
+  return tensor.is_complex() && (how == c10d::ReduceOp::SUM || how == c10d::ReduceOp::AVG);
+}
+
 // The type in which Gloo combines elements of a type that it does not know; the results are the same, for integers
 // wrap around.
 inline c10::ScalarType stand_in(const char* name, c10::ScalarType type, c10d::ReduceOp::RedOpType how) {

@@ -97,9 +97,40 @@ def reductions() -> None:
         tensor = torch.tensor([True, here.rank == 0, False], device=device())
         dist.all_reduce(tensor, dist.ReduceOp.MAX, here.group)
         same(tensor, torch.tensor([True, True, False]))
+        sums_of_complex_numbers(here)
+
+
+def sums_of_complex_numbers(here: Here) -> None:
+    """Each part by itself, also where the group is asked and not torch.distributed, which knows of the parts in some calls alone."""
+    group = here.group or dist.group.WORLD
+    values = here.values(torch.complex64)
+    total = torch.stack(values).sum(0)
+    for how, expected in ((dist.ReduceOp.SUM, total), (dist.ReduceOp.AVG, total / here.size)):
+        options = dist.AllreduceOptions()
+        options.reduceOp = how
+        tensors = [here.mine(torch.complex64)]
+        group.allreduce(tensors, options).wait()
+        same(tensors[0], expected, rtol=1e-6, atol=1e-6)
         tensor = here.mine(torch.complex64)
-        dist.all_reduce(tensor, group=here.group)
-        same(tensor, torch.stack(here.values(torch.complex64)).sum(0))
+        dist.reduce(tensor, group_dst=1, op=how, group=here.group)
+        if here.rank == 1:
+            same(tensor, expected, rtol=1e-6, atol=1e-6)
+        out = torch.empty(3, 5, dtype=torch.complex64, device=device())
+        dist.reduce_scatter_tensor(out, torch.cat([here.mine(torch.complex64)] * here.size), how, here.group)
+        same(out, expected, rtol=1e-6, atol=1e-6)
+    try:
+        group.allreduce([here.mine(torch.complex64)], dist.ReduceOp.PRODUCT).wait()
+    except NotImplementedError as error:
+        assert "ComplexFloat" in str(error), str(error)
+    else:
+        raise AssertionError("a product of complex numbers was not refused")
+
+
+def tensors_of_the_cpu() -> None:
+    """A group that names the device's backend alone serves tensors of the CPU, and a barrier that names no device."""
+    sums_on_both(None)
+    dist.group.WORLD.barrier().wait()
+    sums_on_both(dist.new_group([0, 1]))
 
 
 def bitwise() -> None:

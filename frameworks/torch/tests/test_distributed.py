@@ -100,6 +100,11 @@ def test_cpu_and_device_in_one_group(run, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("once")
+def test_a_group_of_the_device_serves_tensors_of_the_cpu(run) -> None:
+    run("rank_cases.tensors_of_the_cpu", 2, RANK_BACKEND="outrigger")
+
+
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("case", ["movements", "stream_order", "futures", "groups_of_gloo"])
 def test_a_group_of_gloo_serves_device_tensors(run, case: str) -> None:
     """As it serves those of CUDA: through the host, in the order of the streams, whatever the driver could do."""

@@ -72,8 +72,9 @@ def _complete_groups(types: tuple[str, ...]) -> None:
     """Has the groups that torch makes serve all tensors that the program and torch give them.
 
     Torch's Gloo takes tensors of the CPU and of CUDA: where it is the backend for one of our devices, it becomes that of the CPU, and
-    the device gets a backend of ours over Gloo. The reducer of DistributedDataParallel reduces a tensor of the CPU if the parameters
-    are on MTIA, so a group for MTIA gets Gloo for the CPU.
+    the device gets a backend of ours over Gloo. A group without a backend for the CPU gets Gloo for it: the reducer of
+    DistributedDataParallel reduces a tensor of the CPU if the parameters are on MTIA, `ProcessGroup.barrier` asks the CPU's backend, and
+    what a library offloads is on the CPU.
     """
     from torch.distributed import ProcessGroup
 
@@ -86,7 +87,7 @@ def _complete_groups(types: tuple[str, ...]) -> None:
             torchs(group, cpu, kind, backend)
             kind, backend = kinds.CUSTOM, _over_gloo(group, device, types, backend)
         torchs(group, device, kind, backend)
-        if device.type == "mtia" and cpu not in group._device_types:
+        if device.type in types and cpu not in group._device_types:
             torchs(group, cpu, kinds.GLOO, _gloo_beside(group, cpu, backend))
 
     ProcessGroup._register_backend = register_backend
