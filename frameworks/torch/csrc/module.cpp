@@ -7,6 +7,7 @@
 #include <Python.h>
 
 #include "activities.h"
+#include "as_cuda.h"
 #include "compiled.h"
 #include "compiled_calls.h"
 #include "distributed_module.h"
@@ -404,7 +405,7 @@ PyMODINIT_FUNC PyInit__C() {
   PyObject* module = PyModule_Create(&outrigger::definition);
   if (module != nullptr && !(outrigger::add_graph_functions(module) && outrigger::add_memory_functions(module) &&
                              outrigger::add_kernel_functions(module) && outrigger::add_program_functions(module) &&
-                             outrigger::add_call_functions(module) &&
+                             outrigger::add_call_functions(module) && outrigger::add_as_cuda_functions(module) &&
                              outrigger::add_distributed_functions(module) && outrigger::add_sharing_functions(module))) {
     Py_CLEAR(module);
   }

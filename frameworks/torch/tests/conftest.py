@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--of-driver", metavar="SEED", help="what depends on the driver, and a tenth of the rest, which the seed draws")
     parser.addoption("--sweep-dtype", default="float32", metavar="DTYPE", help="dtype of the sweep's samples")
     parser.addoption("--all-models", action="store_true", help="all models of test_models.py, on any driver")
+    parser.addoption("--all-programs", action="store_true", help="all programs for CUDA of test_as_cuda.py")
     parser.addoption("--compile-share", metavar="K/N", help="a part of the operators that torch.compile is tested with")
     parser.addoption("--sweep-samples", type=int, metavar="N", help="samples of each operator in the sweep; all if not given")
 

@@ -37,6 +37,7 @@ def autoload() -> None:
             from . import _activate
 
             _activate.activate()
+            _activate.as_cuda()
         except Exception as error:
             _error = error
             try:

@@ -5,7 +5,10 @@ It must never start the runtime. It runs once, at the end of `import torch`.
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
+import warnings
 from types import ModuleType
 
 import torch
@@ -53,6 +56,22 @@ def activate() -> None:
         _mtia.complete()
         if outrigger:
             _mtia.stand_behind(name)
+
+
+def as_cuda() -> None:
+    """Has the process run a program for CUDA if OUTRIGGER_AS_CUDA asks for it. A warning says why it cannot.
+
+    ValueError for a value that makes no sense.
+    """
+    wanted = os.environ.get("OUTRIGGER_AS_CUDA", "")
+    if wanted in ("", "0"):
+        return
+    if wanted != "1":
+        raise ValueError(f"OUTRIGGER_AS_CUDA={wanted} makes no sense: 1 runs programs for CUDA on the device, 0 does not")
+    try:
+        importlib.import_module(f"{__package__}.as_cuda")
+    except RuntimeError as error:
+        warnings.warn(f"OUTRIGGER_AS_CUDA=1 has no effect: {error}", RuntimeWarning, stacklevel=2)
 
 
 def _serve_outrigger(name: str) -> None:

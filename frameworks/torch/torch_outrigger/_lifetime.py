@@ -31,6 +31,18 @@ def serve(types: tuple[str, ...]) -> None:
     _types = types
 
 
+def answer_to(device_type: str) -> None:
+    """Has the functions of the package take devices of one more type's name for ours."""
+    global _types
+    _types = (*(name for name in _types if name != device_type), device_type)
+
+
+def answer_no_more_to(device_type: str) -> None:
+    """Undoes `answer_to`."""
+    global _types
+    _types = tuple(name for name in _types if name != device_type)
+
+
 def device_type() -> str:
     """The name of the device type in torch: outrigger or a vendor's, or mtia where that alone is served."""
     return _types[0]

@@ -568,6 +568,15 @@ static JOBS: &[Job] = &[
     torch("both as mtia", UNIFIED, "both", &["--device=mtia"], 120).only(Tier::Everything),
     models("models unified", UNIFIED),
     models("models discrete", DISCRETE),
+    // Whole programs for CUDA; every run has one of them.
+    torch(
+        "programs for cuda",
+        UNIFIED,
+        "outrigger",
+        &["test_as_cuda.py", "--all-programs"],
+        150,
+    )
+    .only(Tier::Everything),
     compiled(
         "compile operators",
         UNIFIED,

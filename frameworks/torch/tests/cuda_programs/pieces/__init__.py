@@ -1,0 +1,1 @@
+"""A folder of the program beside its scripts."""
