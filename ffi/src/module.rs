@@ -4,13 +4,17 @@ use std::ffi::{CStr, c_char, c_void};
 
 use outrigger_device::sys::{otr_argument_t, otr_code_format_t, otr_launch_t};
 use outrigger_hooks as hooks;
-use outrigger_hooks::{Arguments, Code, Error, Grid, Launch, Result, Source};
+use outrigger_hooks::{Arguments, Code, Error, Grid, Launch, Loading, Result, Source};
 
 use crate::guard::{Out, c_str, sized, slice, text, unused};
 use crate::{otr_graph_t, otr_kernel_t, otr_module_t, otr_node_t, otr_stream_t};
 
 /// `flags` of a module: the call returns at once, and the code is compiled on threads of the library.
 pub const OTR_MODULE_BACKGROUND: u32 = 1;
+
+/// `flags` of a module: nothing is compiled. Code that is not loaded already, and whose compiled form is not on disk
+/// (OUTRIGGER_CACHE), is OTR_ERR_NOT_FOUND.
+pub const OTR_MODULE_STORED: u32 = 2;
 
 /// Code for a device.
 #[repr(C)]
@@ -28,20 +32,24 @@ pub struct otr_module_params_t {
     pub options: *const c_char,
     /// OTR_CODE_*, but not OTR_CODE_HOST_FUNCTION: see otr_kernel_launch for these.
     pub format: otr_code_format_t,
-    /// 0 or OTR_MODULE_BACKGROUND.
+    /// 0, OTR_MODULE_BACKGROUND or OTR_MODULE_STORED.
     pub flags: u32,
 }
 
-fn source(params: *const otr_module_params_t) -> Result<(Source, bool)> {
+fn source(params: *const otr_module_params_t) -> Result<(Source, Loading)> {
     let params = sized(params, "params")?;
     unused(params.next, 0, "params")?;
-    if params.flags & !OTR_MODULE_BACKGROUND != 0 {
-        let text = format!(
-            "params->flags {:#x} are unknown: use 0 or OTR_MODULE_BACKGROUND",
-            params.flags
-        );
-        return Err(Error::new(Code::INVALID_ARGUMENT, text));
-    }
+    let how = match params.flags {
+        0 => Loading::Now,
+        OTR_MODULE_BACKGROUND => Loading::Background,
+        OTR_MODULE_STORED => Loading::Stored,
+        flags => {
+            let text = format!(
+                "params->flags is {flags:#x}: use 0, OTR_MODULE_BACKGROUND or OTR_MODULE_STORED"
+            );
+            return Err(Error::new(Code::INVALID_ARGUMENT, text));
+        }
+    };
     let size = usize::try_from(params.size).unwrap_or(usize::MAX);
     let code = slice(params.code.cast::<u8>(), size, "params->code")?;
     let mut source = Source::new(params.format, code);
@@ -50,7 +58,7 @@ fn source(params: *const otr_module_params_t) -> Result<(Source, bool)> {
         text(params.options, "params->options")?;
         source = source.with_options(c_str(params.options, "params->options")?);
     }
-    Ok((source, params.flags & OTR_MODULE_BACKGROUND != 0))
+    Ok((source, how))
 }
 
 /// Runs `with` on a caller's launch.
@@ -100,8 +108,8 @@ api! {
     ) {
         let out = Out::new(module, "module")?;
         let device = hooks::runtime()?.device(device)?;
-        let (source, background) = source(params)?;
-        out.set(device.load_module(&source, background)?.id());
+        let (source, how) = source(params)?;
+        out.set(device.load_module(&source, how)?.id());
         Ok(())
     }
 

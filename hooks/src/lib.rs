@@ -59,7 +59,8 @@ pub use memory::limit::{process_memory_held, process_memory_limit, set_process_m
 pub use memory::route::{begin_pool_use, end_pool_use};
 pub use memory::snapshot::snapshot_json;
 pub use modules::{
-    Kernel, Launch, Module, add_kernel_node, destroy_kernel, destroy_module, kernel, module,
+    Kernel, Launch, Loading, Module, add_kernel_node, destroy_kernel, destroy_module, kernel,
+    module,
 };
 pub use observer::{
     Observation, ObservationKinds, Pressure, add_observer, add_pressure_observer, remove_observer,

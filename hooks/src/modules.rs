@@ -58,19 +58,30 @@ fn lasting(name: &CStr) -> &'static CStr {
     name
 }
 
+/// How code is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loading {
+    /// It is compiled on the calling thread.
+    Now,
+    /// It is compiled on other threads.
+    Background,
+    /// It is not compiled: another process has done that.
+    Stored,
+}
+
 impl Device {
-    /// Loads code, and returns when it is compiled. `background`: returns at once, and compiles on other threads.
+    /// Loads code, in the way that is asked for.
     ///
     /// # Errors
     /// `UNSUPPORTED` for a format that the driver does not take; `INVALID_ARGUMENT` with the compiler's log for code that
-    /// does not compile; what else the driver reports. In the background, [`Module::kernel`] and [`Module::query`]
-    /// have these errors.
-    pub fn load_module(&'static self, source: &Source, background: bool) -> Result<Ref<Module>> {
-        let (driver, ordinal) = (self.driver(), self.ordinal());
-        let pending = if background {
-            Modules::of_process()?.load_async(driver, ordinal, source)?
-        } else {
-            Modules::of_process()?.load(driver, ordinal, source)?.into()
+    /// does not compile; `NOT_FOUND` for [`Loading::Stored`] where it would have to be compiled; what else the driver
+    /// reports. In the background, [`Module::kernel`] and [`Module::query`] have these errors.
+    pub fn load_module(&'static self, source: &Source, how: Loading) -> Result<Ref<Module>> {
+        let (modules, driver, ordinal) = (Modules::of_process()?, self.driver(), self.ordinal());
+        let pending = match how {
+            Loading::Now => modules.load(driver, ordinal, source)?.into(),
+            Loading::Background => modules.load_async(driver, ordinal, source)?,
+            Loading::Stored => modules.load_stored(driver, ordinal, source)?.into(),
         };
         let module = MODULES.insert(|id| Module {
             id,

@@ -177,6 +177,10 @@ typedef struct otr_status otr_status_t;
 // `flags` of a module: the call returns at once, and the code is compiled on threads of the library.
 #define OTR_MODULE_BACKGROUND 1
 
+// `flags` of a module: nothing is compiled. Code that is not loaded already, and whose compiled form is not on disk
+// (OUTRIGGER_CACHE), is OTR_ERR_NOT_FOUND.
+#define OTR_MODULE_STORED 2
+
 // Memory was handed out.
 #define OTR_OBSERVE_ALLOC 1
 
@@ -598,7 +602,7 @@ typedef struct {
   const char *options;
   // OTR_CODE_*, but not OTR_CODE_HOST_FUNCTION: see otr_kernel_launch for these.
   otr_code_format_t format;
-  // 0 or OTR_MODULE_BACKGROUND.
+  // 0, OTR_MODULE_BACKGROUND or OTR_MODULE_STORED.
   uint32_t flags;
 } otr_module_params_t;
 

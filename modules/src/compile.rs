@@ -54,16 +54,8 @@ pub(crate) fn produce(
     let count = |counter: &AtomicU64| {
         counter.fetch_add(1, Ordering::Relaxed);
     };
-    match restore(store, key, request) {
-        Ok(Some(module)) => {
-            count(&counts.restored);
-            return Ok(module);
-        }
-        Ok(None) => {}
-        Err(error) => {
-            count(&counts.failed);
-            return Err(error);
-        }
+    if let Some(module) = restored(store, counts, key, request)? {
+        return Ok(module);
     }
     let Request {
         driver,
@@ -82,6 +74,23 @@ pub(crate) fn produce(
             Err(with_lines(error, source.code()))
         }
     }
+}
+
+/// Loads what another process has compiled; `None` if the store does not have it.
+pub(crate) fn restored(
+    store: &Store,
+    counts: &Counters,
+    key: &Key,
+    request: &Request,
+) -> Result<Option<Module>> {
+    let restored = restore(store, key, request);
+    let counter = match &restored {
+        Ok(Some(_)) => &counts.restored,
+        Ok(None) => return Ok(None),
+        Err(_) => &counts.failed,
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
+    restored
 }
 
 /// The module from what another process has compiled.

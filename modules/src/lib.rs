@@ -77,6 +77,16 @@ struct Place {
     key: Key,
 }
 
+impl Place {
+    fn of(driver: &Driver, device: u32, source: &Source) -> Result<Self> {
+        Ok(Self {
+            driver: std::ptr::from_ref(driver.as_raw()).addr(),
+            device,
+            key: source.key(driver, device)?,
+        })
+    }
+}
+
 #[derive(Debug)]
 enum Slot {
     Compiling(Arc<Job>),
@@ -147,17 +157,45 @@ impl Modules {
         }
     }
 
+    /// Loads code that is loaded already, or that the store has in compiled form. Nothing is compiled.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` for other code; what else the driver answers.
+    pub fn load_stored(&self, driver: &Driver, device: u32, source: &Source) -> Result<Module> {
+        if !source.is_compiled() {
+            return self.load(driver, device, source);
+        }
+        let place = Place::of(driver, device, source)?;
+        if let Some(module) = self.shared.loaded(place) {
+            self.shared.counts.found();
+            return Ok(module);
+        }
+        let request = Request {
+            driver: driver.clone(),
+            device,
+            source: source.clone(),
+        };
+        match compile::restored(
+            &self.shared.store,
+            &self.shared.counts,
+            &place.key,
+            &request,
+        )? {
+            Some(module) => Ok(self.shared.kept(place, module)),
+            None => Err(Error::new(
+                Code::NOT_FOUND,
+                "the compiled form of the code is not in the store, and nothing is to be compiled",
+            )),
+        }
+    }
+
     /// Where the modules of this process came from so far.
     pub fn counts(&self) -> Counts {
         self.shared.counts.read()
     }
 
     fn find(&self, driver: &Driver, device: u32, source: &Source) -> Result<Found> {
-        let place = Place {
-            driver: std::ptr::from_ref(driver.as_raw()).addr(),
-            device,
-            key: source.key(driver, device)?,
-        };
+        let place = Place::of(driver, device, source)?;
         let mut table = self.shared.table.lock();
         match table.slots.get(&place) {
             Some(Slot::Loaded(module)) => {
@@ -200,6 +238,27 @@ enum Found {
 }
 
 impl Shared {
+    /// The module of a place, if it is loaded.
+    fn loaded(&self, place: Place) -> Option<Module> {
+        match self.table.lock().slots.get(&place) {
+            Some(Slot::Loaded(module)) => module.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// Notes a module that no job has loaded. If another thread was faster, it is that one's.
+    fn kept(&self, place: Place, module: Module) -> Module {
+        if let Some(same) = self.loaded(place) {
+            return same;
+        }
+        let slots = &mut self.table.lock().slots;
+        // A job tells those who wait for it, and takes the place when it is done.
+        if !matches!(slots.get(&place), Some(Slot::Compiling(_))) {
+            slots.insert(place, Slot::Loaded(module.downgrade()));
+        }
+        module
+    }
+
     /// Notes what became of the job of a place. Who asks from now on gets the module; or a new try, if it failed.
     fn finished(&self, place: Place, result: &Result<Module>) {
         let mut table = self.table.lock();

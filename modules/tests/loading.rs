@@ -98,6 +98,32 @@ fn another_process_finds_what_was_compiled() {
 }
 
 #[test]
+fn what_is_only_to_be_restored_is_never_compiled() {
+    let stored = |bench: &Bench, source: &Source| {
+        let loaded = bench.modules.load_stored(&bench.driver, 0, source);
+        loaded.map_err(|error| error.code())
+    };
+    let bench = Bench::new();
+    assert_eq!(stored(&bench, &source("f")).unwrap_err(), Code::NOT_FOUND);
+    bench.check(0, 0, 0, 0);
+    let module = bench.modules.load(&bench.driver, 0, &source("f")).unwrap();
+    let same = stored(&bench, &source("f")).unwrap();
+    bench.check(1, 0, 1, 0);
+    drop((module, same));
+    let bench = bench.again(Make::default());
+    let module = stored(&bench, &source("f")).unwrap();
+    bench.check(0, 1, 0, 0);
+    // It is known from now on, to all who ask.
+    assert!(bench.loads(&source("f")) && stored(&bench, &source("f")).is_ok());
+    bench.check(2, 1, 0, 0);
+    drop(module);
+    assert_eq!(bench.control.unloaded.load(SeqCst), 1);
+    // Code that a compiler has made already is there.
+    let binary = Source::new(sys::OTR_CODE_ELF, &b"compiled by the stand-in:f"[..]);
+    assert!(stored(&bench, &binary).is_ok());
+}
+
+#[test]
 fn whatever_the_compiled_form_depends_on_makes_another_one() {
     let bench = Bench::new();
     let base = source("f");

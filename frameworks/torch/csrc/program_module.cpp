@@ -208,13 +208,14 @@ PyObject* program_load(PyObject* arguments) {
   int device = 0;
   unsigned int format = 0;
   PyObject* source = nullptr;
-  parse(arguments, "iIS", &device, &format, &source);
+  int may_compile = 1;
+  parse(arguments, "iISp", &device, &format, &source, &may_compile);
   check_device(static_cast<c10::DeviceIndex>(device));
   auto params = otr::sized<otr_module_params_t>();
   params.code = PyBytes_AS_STRING(source);
   params.size = static_cast<uint64_t>(PyBytes_GET_SIZE(source));
   params.format = format;
-  params.flags = OTR_MODULE_BACKGROUND;
+  params.flags = may_compile ? OTR_MODULE_BACKGROUND : OTR_MODULE_STORED;
   auto module = std::make_unique<otr_module_t>(0);
   call([&] { return otr_module_load(static_cast<uint32_t>(device), &params, module.get()); });
   PyObject* capsule = PyCapsule_New(module.get(), kModuleName, &free_module);
@@ -379,7 +380,7 @@ PyType_Spec kernel_spec = {
 
 PyMethodDef methods[] = {
     {"program_load", bound<program_load>, METH_VARARGS,
-     "Begins to compile a program, in the background: (device, format, code) -> program."},
+     "Begins to compile a program, in the background, or takes a compiled one: (device, format, code, may_compile) -> program."},
     {"note_tensors", bound<note_tensors>, METH_VARARGS,
      "Begins to note what program_empty makes on this thread, and to hand out tensors in the place of some: (tensors by number)."},
     {"suspend_notes", bound<suspend_notes>, METH_O, "Leaves out what is made from here on, or not. Returns what was chosen before."},

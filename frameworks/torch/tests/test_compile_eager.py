@@ -262,6 +262,11 @@ def test_another_process_compiles_nothing(device, compiles, tmp_path):
     assert run_program(device, "on", full) == "['digamma'] True True" and len(recipes(str(full))) == 3
     kept = files(full)
     assert run_program(device, "cached", full) == "['digamma'] False False" and files(full) == kept
+    # Kernels that were swept, and whose recipes were not, are not compiled either.
+    for path in set(files(full)) - set(recipes(str(full))):
+        path.unlink()
+    swept = files(full)
+    assert run_program(device, "cached", full) == EVERYTHING and files(full) == swept
     # Entries that are spoilt or gone are of no use, and do no harm.
     for path in recipes(str(full)):
         path.write_bytes(b"{")

@@ -110,7 +110,7 @@ def _read(place: bytes) -> dict[str, Any]:
 
 
 def _load(recipe: dict[str, Any], device: torch.device, may_compile: bool) -> tuple[list[int], list[Any], list[torch.dtype]]:
-    """A stored recipe with its kernels. LookupError if they are to be compiled, and must not."""
+    """A stored recipe with its kernels. An error if they are to be compiled, and must not."""
     from .inductor.program import Program
 
     program = Program(device.type, device.index)

@@ -282,13 +282,13 @@ class Program:
         )
 
     def begin(self, may_compile: bool = True) -> None:
-        """Begins to compile, in the background. LookupError if it must not, and a shared object is not there."""
+        """Begins to compile, in the background. An error if it must not, and what was compiled is not there."""
         if not self._texts:
             return
         taken = language(self._index)
         if taken is not None:
             source = f"#define OTR_GROUP_SIZE {group_size(self._index)}\n{_headers()}\n" + "\n".join(self._texts.values())
-            self._module = _C.program_load(self._index, taken, source.encode())
+            self._module = _C.program_load(self._index, taken, source.encode(), may_compile)
             return
         names = list(self._texts)
         count = max(1, min(os.cpu_count() or 1, len(names) // _KERNELS_OF_PART))

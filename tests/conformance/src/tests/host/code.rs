@@ -29,6 +29,8 @@ tests! { "host-abi.code":
     code_that_does_not_compile: H2 H3, needs OpenclC, lets compiler print;
     /// In the background, a module says that it does not compile to everyone who asks.
     failures_in_the_background: H3, needs OpenclC, lets compiler print;
+    /// Code that is to be taken from the store alone is not compiled; what is loaded already is taken.
+    stored_code_alone: H2, needs OpenclC;
     /// Arguments that are not those of the kernel are refused, and nothing runs.
     wrong_arguments: H2 H18, needs OpenclC;
     /// A graph binds buffers and arguments, two of one word too, and needs no kernel any more.
@@ -162,6 +164,13 @@ fn wrong_parameters(context: &Context) -> Verdict {
     let wrong = [
         ("unknown flags", otr_module_params_t { flags: 8, ..right }),
         (
+            "flags that exclude each other",
+            otr_module_params_t {
+                flags: OTR_MODULE_BACKGROUND | OTR_MODULE_STORED,
+                ..right
+            },
+        ),
+        (
             "a host function",
             otr_module_params_t {
                 format: sys::OTR_CODE_HOST_FUNCTION,
@@ -270,6 +279,34 @@ fn code_that_does_not_compile(context: &Context) -> Verdict {
         said.text.contains("x[0] = not_declared;"),
         "the text has the line: {}",
         said.text
+    );
+    Ok(())
+}
+
+fn stored_code_alone(context: &Context) -> Verdict {
+    start(context)?;
+    // A text that no store has.
+    let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.as_nanos());
+    let source = format!("__kernel void unheard_of_{now}(__global float* x) {{ x[0] = 1; }}");
+    let right = otr_module_params_t {
+        code: source.as_ptr().cast(),
+        size: source.len() as u64,
+        ..params(SOURCE)
+    };
+    let stored = otr_module_params_t {
+        flags: OTR_MODULE_STORED,
+        ..right
+    };
+    let mut module = 7;
+    let answer = otr!(otr_module_load, 0, &stored, &mut module);
+    refused(answer, Code::NOT_FOUND, "code that nobody has compiled")?;
+    equal!(module, 7, "H2: the output of a failed call");
+    let _kept = load(&right)?;
+    let module = load(&stored)?;
+    equal!(
+        made(|out: *mut u32| otr!(otr_module_query, module, out))?,
+        1,
+        "whether it is loaded"
     );
     Ok(())
 }
