@@ -133,9 +133,11 @@ fn nothing_is_read_or_kept_where_others_may_write_or_the_store_is_off() {
     let folder = folder("others");
     let store = folder.to_str().unwrap();
     assert_eq!(host(store, &["put a code"]), ["1"]);
-    std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)).unwrap();
-    let told = host(store, &["get a 8", "put a other"]);
-    assert_eq!(told, [&none(), "0"]);
+    for mode in [0o775, 0o757] {
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode)).unwrap();
+        let told = host(store, &["get a 8", "put a other"]);
+        assert_eq!(told, [&none(), "0"], "mode {mode:o}");
+    }
     std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).unwrap();
     assert_eq!(host(store, &["get a 8"]), ["4 code...."]);
     assert_eq!(host("off", &["put a code", "get a 8"]), ["0", &none()]);
