@@ -171,6 +171,10 @@ impl Graph {
         let slots = slots_of(&data);
         check_slots(&data, &slots)?;
         let program = Program::new(&data, &schedule, threads, &slot_ranges(&slots), None)?;
+        // A driver's graph is made over memory that is there.
+        if mode == ExecMode::Native && device.any_asleep() {
+            data.resources.check_awake()?;
+        }
         let (mode, native) = match mode {
             // SAFETY: no replay runs, because nobody else has the program yet. The exec keeps data and program, and
             // retires them together with the driver's graph.

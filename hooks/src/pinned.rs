@@ -18,7 +18,7 @@ use outrigger_locks::{Mutex, Rank};
 use crate::labels::follow;
 use crate::memory::backend::{Fence, fence_of};
 use crate::memory::{not_allocated, statistics};
-use crate::{Device, Error, Result, runtime, stream};
+use crate::{Device, Error, Result, Stream, runtime, stream};
 
 /// The alignment of plain pages: it suits copies and direct I/O on all machines.
 const PAGE: usize = 4096;
@@ -203,10 +203,15 @@ impl HostMemory {
     /// # Errors
     /// `INVALID_ARGUMENT` if the pointer is in no allocation of this memory; `INVALID_HANDLE` if the stream is not live.
     pub fn record_stream(&self, pointer: *mut c_void, stream: u64) -> Result<()> {
-        stream::stream(stream)?;
+        self.used_by(pointer, &*stream::stream(stream)?)
+    }
+
+    /// Does what [`record_stream`](Self::record_stream) does for a stream that the caller is in a call on, whoever has
+    /// destroyed its handle meanwhile.
+    pub(crate) fn used_by(&self, pointer: *mut c_void, stream: &Stream) -> Result<()> {
         let address = pointer as u64;
         self.0
-            .record_stream(address, StreamId(stream))
+            .record_stream(address, StreamId(stream.id()))
             .map_err(not_allocated)
     }
 

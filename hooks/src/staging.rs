@@ -230,7 +230,7 @@ impl Stream {
         let ran = stage.run(&mut (), copy, |()| kernel(stage));
         if !pointer.is_null() {
             // What was submitted runs on, also if the rest was refused.
-            memory.record_stream(pointer, self.id())?;
+            memory.used_by(pointer, self)?;
             memory.free(pointer)?;
         }
         ran

@@ -333,9 +333,12 @@ impl Maker<'_> {
         outcome
     }
 
-    /// Copies bytes within the device.
+    /// Copies bytes within the device. What is there already stays: an operator may write over its input, and a copy of a
+    /// queue may not (R26).
     fn copy_bytes(&mut self, dst: u64, src: u64, bytes: u64) -> Made {
-        if let Pass::Run { with, .. } = &mut self.pass {
+        if let Pass::Run { with, .. } = &mut self.pass
+            && dst != src
+        {
             with(Part::Copy { dst, src, bytes })?;
         }
         Ok(())

@@ -318,6 +318,12 @@ fn a_graph_works_on_what_its_memory_holds_at_each_replay() {
         exec.check(stream).unwrap();
         destroy_graph_exec(exec.id()).unwrap();
     }
+    no_copies_are_left(device);
+}
+
+/// Of calls and graphs that are over.
+#[track_caller]
+fn no_copies_are_left(device: &Device) {
     // An event may pass a moment later than the work before it.
     let start = Instant::now();
     loop {
@@ -328,9 +334,70 @@ fn a_graph_works_on_what_its_memory_holds_at_each_replay() {
         }
         assert!(
             start.elapsed() < outrigger_tests::LIMIT,
-            "graphs that are gone keep {kept} bytes of host memory"
+            "{kept} bytes of host memory are kept"
         );
+        std::thread::yield_now();
     }
+}
+
+#[test]
+#[serial]
+fn a_call_on_a_stream_that_another_thread_destroys_leaves_no_copies() {
+    let [_, device] = *DEVICES;
+    let memory = Memory::new(device, &numbers(8));
+    let row = [Tensor::new(memory.address, DType::F32, &[8], &[1])];
+    let neg = Call {
+        inputs: &row,
+        outputs: &row,
+        ..Call::default()
+    };
+    let id = OperatorId::find(c"neg").expect("an operator");
+    // As a call has it that the other thread overtakes.
+    let stream = device.create_stream(0).unwrap();
+    destroy_stream(stream.id()).unwrap();
+    // SAFETY: the memory lives until it was waited for.
+    unsafe { stream.call(id, &neg) }.unwrap();
+    stream.synchronize().unwrap();
+    let negated: Vec<f32> = numbers(8).iter().map(|one| -one).collect();
+    assert_eq!(memory.get::<f32>(), negated);
+    drop(stream);
+    no_copies_are_left(device);
+}
+
+/// A copy of a queue may not overlap itself (R26).
+#[test]
+#[serial]
+fn what_an_operator_copies_over_itself_is_no_copy_of_a_queue() {
+    let [_, device] = *DEVICES;
+    let stream = device.default_stream();
+    let memory = Memory::new(device, &numbers(16));
+    let f32 = |at, sizes| Tensor::new(memory.address + at, DType::F32, sizes, &[1]);
+    let nodes = |name, call: &Call<'_>| {
+        stream.capture_begin(CaptureMode::Relaxed, None).unwrap();
+        call_on(stream.id(), name, call);
+        let graph = stream.capture_end().unwrap();
+        let nodes = graph.info().nodes;
+        destroy_graph(graph.id()).unwrap();
+        nodes
+    };
+    let whole = [f32(0, &[16])];
+    let copy = Call {
+        inputs: &whole,
+        outputs: &whole,
+        ..Call::default()
+    };
+    call(device, c"copy", &copy).unwrap();
+    assert_eq!(nodes(c"copy", &copy), 0);
+    let cat = Call {
+        inputs: &[f32(0, &[8]), f32(0, &[8])],
+        outputs: &whole,
+        scalars: &[Scalar::I64(0)],
+        ..Call::default()
+    };
+    assert_eq!(nodes(c"cat", &cat), 1, "the second half alone");
+    call(device, c"cat", &cat).unwrap();
+    let twice = [&numbers(8)[..], &numbers(8)].concat();
+    assert_eq!(memory.get::<f32>(), twice);
 }
 
 /// Adds 1 to each of two numbers whose addresses the block has; the second one gets the sum.

@@ -14,9 +14,9 @@ use crate::{Device, Error, Pool, Result, timelines};
 impl Pool {
     /// Puts the pool to sleep: copies its memory in use to the host, and gives its memory back to the device. Returns
     /// the number of bytes that the device got back; 0 if the pool sleeps already. Waits for all work of all devices.
-    /// Nobody may submit work on the pool's memory during the call, nor replay a graph that uses it. Afterwards, until
-    /// [`wake`](Self::wake), allocations from the pool fail, and so do copies, operators and replays that use its
-    /// memory. Its memory can still be freed.
+    /// Nobody may submit work on the pool's memory during the call, nor instantiate or replay a graph that uses it.
+    /// Afterwards, until [`wake`](Self::wake), allocations from the pool fail, and so do copies, operators and replays
+    /// that use its memory, and graphs of the driver over it are not made. Its memory can still be freed.
     ///
     /// # Errors
     /// `UNSUPPORTED` on a driver without virtual memory; `CAPTURE` while a capture uses the pool; `BUSY` while another

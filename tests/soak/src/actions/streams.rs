@@ -60,21 +60,23 @@ fn current(actor: &mut Actor) {
     }
 }
 
-/// A second stream over the queue of another one, as another library has it: destroyed in any order, with work in it.
+/// A second stream over the queue of another one, as another library has it, with work in it.
 fn shared(actor: &mut Actor) {
     let device = actor.any_device();
-    let stream = actor.plain(None).map(|stream| stream.id);
-    let stream = actor.or_garbage(stream);
     ignore(made::<u32>(|out| {
         call!(device_can_access_peer(device, 0, out))
     }));
-    let Ok(native) = made::<u64>(|out| call!(stream_native(stream, out))) else {
-        return;
-    };
-    // The queue may be one of another device, and the stream may be gone by now: then its queue is none any more.
-    let Ok(second) = made::<u64>(|out| call!(stream_from_native(device, native, out))) else {
-        return;
-    };
-    let _ = call!(stream_flush(second));
-    let _ = call!(stream_destroy(second));
+    // The queue lives as long as the second stream: meanwhile nobody else destroys the first one.
+    let first = actor.world.plain.take(&mut actor.rng);
+    let stream = actor.or_garbage(first.as_ref().map(|stream| stream.id));
+    if let Ok(native) = made::<u64>(|out| call!(stream_native(stream, out)))
+        // The queue may be one of another device.
+        && let Ok(second) = made::<u64>(|out| call!(stream_from_native(device, native, out)))
+    {
+        let _ = call!(stream_flush(second));
+        let _ = call!(stream_destroy(second));
+    }
+    if let Some(first) = first {
+        actor.world.plain.put(first);
+    }
 }

@@ -144,6 +144,12 @@ fn users_are_refused(context: &Context) -> Verdict {
     for (what, answer) in busy {
         refused(answer, Code::BUSY, what)?;
     }
+    if context.has(&context.open()?, Need::Graphs) {
+        for graph in [first, second] {
+            let made = otr!(otr_graph_instantiate, graph, OTR_GRAPH_NATIVE, &mut 0);
+            refused(made, Code::BUSY, "a graph of the driver over it")?;
+        }
+    }
     let snapshot = json(|out| otr!(otr_pool_snapshot, pool, out))?;
     equal!(snapshot["segments"], serde_json::json!([]), "its segments");
     fill(stream, outside, 4096, &[6])?;
