@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import copy
+import functools
+import importlib
+import inspect
+import types
 import warnings
+import zlib
 
 import pytest
 import torch
@@ -36,9 +41,16 @@ def test_data_parallel_is_refused_and_names_what_to_use(device):
     model = nn.Linear(2, 2).to(device)
     x = torch.ones(4, 2, device=device)
     with pytest.raises(NotImplementedError, match=rf"{device.type}.*DistributedDataParallel"):
-        nn.DataParallel(model, device_ids=[0])
+        nn.DataParallel(model, device_ids=[0])(x)
     with pytest.raises(NotImplementedError, match=rf"{device.type}.*DistributedDataParallel"):
         nn.parallel.data_parallel(model, x, device_ids=[0])
+
+
+def test_data_parallel_is_made_and_taken_off_again(device, module):
+    model = nn.Linear(2, 2).to(device)
+    wrapped = nn.DataParallel(model)
+    assert wrapped.module is model and wrapped.device_ids == list(range(module.device_count()))
+    assert list(wrapped.state_dict()) == ["module.weight", "module.bias"]
 
 
 def test_data_parallel_without_the_device_is_torchs_own():
@@ -180,6 +192,17 @@ def test_a_library_that_was_looked_for_before_its_import_is_changed(device):
     assert finished.returncode == 0, finished.stderr
 
 
+def test_a_library_that_imports_torch_is_changed(device):
+    finished = run_python(
+        f"""
+        from accelerate import Accelerator  # imports torch in the middle of its own code
+
+        assert Accelerator(mixed_precision="fp16").scaler._device == "{device.type}"
+        """
+    )
+    assert finished.returncode == 0 and "could not be loaded" not in finished.stderr, finished.stderr
+
+
 # ---- transformers and Accelerate -------------------------------------------------------------------
 
 
@@ -245,14 +268,51 @@ def test_accelerate_trains_on_the_device(device, accelerate):
 
 
 @pytest.mark.of_the_accelerator
-def test_accelerate_knows_the_memory_of_the_devices(device, module, accelerate):
+def test_accelerate_scales_gradients_of_float16(device, accelerate):
+    accelerator = accelerate.Accelerator(mixed_precision="fp16")
+    model = nn.Linear(4, 1)
+    before = model.weight.detach().clone()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    x = torch.ones(2, 4, device=device)
+    for infinite in (False, True):
+        result = model(x)
+        loss = result.mean() * (float("inf") if infinite else 0.25)
+        accelerator.backward(loss)
+        optimizer.step()
+        assert optimizer.step_was_skipped is infinite
+        optimizer.zero_grad()
+    # Accelerate converts results back.
+    assert accelerator.scaler._device == device.type and result.dtype is torch.float32
+    same(model.weight, before - 0.1 * 0.25, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.of_the_accelerator
+def test_a_state_of_accelerate_has_the_random_numbers(device, accelerate, tmp_path):
+    accelerator = accelerate.Accelerator()
+    ones = torch.ones(1000, device=device)
+    torch.manual_seed(5)
+    torch.rand(3, device=device)
+    accelerator.save_state(tmp_path)
+    expected = nn.functional.dropout(ones)
+    torch.manual_seed(99)
+    accelerator.load_state(tmp_path)
+    same(nn.functional.dropout(ones), expected.cpu())
+    (tmp_path / "random_states_0_outrigger.pt").unlink()
+    with pytest.warns(UserWarning, match="has no random states of"):
+        accelerator.load_state(tmp_path)
+
+
+@pytest.mark.of_the_accelerator
+def test_accelerate_knows_the_memory_of_the_devices(device, module, accelerate, caplog):
     from accelerate.utils import get_max_memory
 
     found = get_max_memory()
     assert list(found) == [*range(module.device_count()), "cpu"] and all(found.values())
     assert get_max_memory({"cpu": "1MB", 0: "2MB"}) == {0: 2 * 10**6, "cpu": 10**6}
-    with pytest.raises(ValueError, match=f"names device 99, but {device.type} has {module.device_count()}"):
-        get_max_memory({99: "1MB"})
+    assert not caplog.records
+    # As with other devices: a map may be made for another machine.
+    assert get_max_memory({99: "1MB", 0: "2MB"}) == {0: 2 * 10**6, 99: 10**6}
+    assert f"Device 99 is not available, available devices are {list(range(module.device_count()))}" in caplog.text
 
 
 @pytest.mark.of_the_accelerator
@@ -285,3 +345,138 @@ def test_trainer_trains_on_the_device(device, tiny, accelerate, tmp_path):
         weights.append(trainer.model.lm_head.weight)
     assert not torch.equal(weights[1], tiny.lm_head.weight)
     same(weights[0], weights[1], rtol=1e-4, atol=1e-5)
+
+
+def _row(at: int) -> dict[str, list[int]]:
+    return {"input_ids": [at, at + 1, at + 2], "labels": [at, at + 1, at + 2]}
+
+
+@pytest.mark.of_the_accelerator
+def test_trainer_trains_in_bfloat16(device, tiny, accelerate, tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    seen, weights = set(), {}
+    for precise in (True, False):
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), bf16=not precise, max_steps=2, per_device_train_batch_size=2, report_to=[],
+            save_strategy="no", disable_tqdm=True, dataloader_pin_memory=False, learning_rate=0.01,
+        )  # fmt: skip
+        model = copy.deepcopy(tiny)
+        model.transformer.h[0].mlp.c_fc.register_forward_hook(
+            lambda _module, _given, result, precise=precise: seen.add((precise, result.device.type, result.dtype))
+        )
+        Trainer(model=model, args=arguments, train_dataset=[_row(at) for at in range(4)]).train()
+        weights[precise] = model.transformer.wte.weight.detach().cpu()
+    assert seen == {(True, device.type, torch.float32), (False, device.type, torch.bfloat16)}
+    assert not torch.equal(weights[True], weights[False])
+    torch.testing.assert_close(weights[True], weights[False], rtol=0.1, atol=0.02)
+
+
+@pytest.mark.all_libraries
+@pytest.mark.of_the_accelerator
+def test_trainer_goes_on_with_the_random_numbers(device, accelerate, tmp_path):
+    import rank_libraries
+    from transformers import Trainer, TrainingArguments
+
+    def trained(seed: int, resume: str | None = None) -> torch.Tensor:
+        torch.manual_seed(seed)
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), max_steps=4, save_steps=2, per_device_train_batch_size=2, report_to=[],
+            disable_tqdm=True, dataloader_pin_memory=False, learning_rate=0.01, seed=3,
+        )  # fmt: skip
+        trainer = Trainer(
+            model=rank_libraries.language_model(dropout=0.5), args=arguments, train_dataset=[_row(at) for at in range(12)]
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        return trainer.model.transformer.wte.weight.detach().cpu()
+
+    expected = trained(1)
+    actual = trained(99, str(tmp_path / "checkpoint-2"))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+@pytest.mark.of_the_accelerator
+def test_pipelines_run_on_the_device(device, other_device):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast, pipeline
+
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "[PAD]": 1, "good": 2, "bad": 3}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(
+        BertConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    ).eval()
+    found = []
+    for given, where in (({}, device), ({"device": 0}, device), ({"device": 1}, other_device), ({"device": -1}, None)):
+        made = pipeline("text-classification", model=copy.deepcopy(model), tokenizer=tokenizer, **given)
+        assert made.model.device == (where or torch.device("cpu")), given
+        found.append(made("good bad good")[0]["score"])
+    assert found == pytest.approx(found[-1:] * 4, rel=1e-4)
+
+
+# ---- peft ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.of_the_accelerator
+def test_peft_chooses_the_device(device):
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    assert peft.utils.infer_device() == device.type
+
+
+# ---- what is changed in libraries ------------------------------------------------------------------
+
+PLACES = {
+    "accelerate.accelerator:Accelerator.__init__": 2938987536,
+    "accelerate.accelerator:Accelerator.prepare_model": 3170974549,
+    "accelerate.checkpointing:load_accelerator_state": 1133159573,
+    "accelerate.checkpointing:save_accelerator_state": 1144891476,
+    "accelerate.commands.launch:_validate_launch_command": 3310355400,
+    "accelerate.state:PartialState._prepare_backend": 157634923,
+    "accelerate.state:PartialState.default_device": 1358987804,
+    "accelerate.state:PartialState.set_device": 1106529139,
+    "accelerate.state:PartialState.wait_for_everyone": 1404008190,
+    "accelerate.utils.dataclasses:FullyShardedDataParallelPlugin.__post_init__": 3351052797,
+    "accelerate.utils.environment:get_current_device_type": 3511040221,
+    "accelerate.utils.launch:prepare_simple_launcher_cmd_env": 1818593554,
+    "accelerate.utils.modeling:get_grad_scaler": 1592852661,
+    "accelerate.utils.modeling:get_max_memory": 3874119051,
+    "accelerate.utils.random:synchronize_rng_states": 3077336716,
+    "peft.utils.other:infer_device": 4284417615,
+    "transformers.pipelines.base:Pipeline.__init__": 642176746,
+    "transformers.trainer:Trainer._load_rng_state": 86033744,
+    "transformers.trainer:Trainer._save_rng_state": 972556161,
+    "transformers.training_args:TrainingArguments._setup_devices": 3764926730,
+    "transformers.utils.import_utils:is_cuda_stream_capturing": 1862874418,
+    "transformers.utils.import_utils:is_torch_bf16_gpu_available": 3019972061,
+}
+"""What is changed, in the versions that were seen: sums of the original texts. Another sum means that somebody has to look whether
+the change still does what it should; the tests above say so for the most part."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_changed_is_what_was_seen(device, place):
+    module, name = place.split(":")
+    pytest.importorskip(module.split(".")[0])
+    found = functools.reduce(getattr, name.split(".")[:-1], importlib.import_module(module))
+    last = name.split(".")[-1]
+    found = vars(found)[last]
+    found = getattr(found, "fget", getattr(found, "func", found))
+    # Of the one that is not wrapped, a constant is changed.
+    assert inspect.unwrap(found) is not found or any(
+        isinstance(each, tuple) and device.type in each for each in found.__code__.co_consts
+    )
+    assert zlib.crc32(inspect.getsource(inspect.unwrap(found)).encode()) == PLACES[place]
+
+
+def test_a_version_that_was_not_seen_is_a_warning():
+    from torch_outrigger import integrations
+
+    library = types.ModuleType("peft")
+    library.__version__ = "0.99.1"
+    with pytest.warns(UserWarning, match=r"peft 0.99.1 was not tried with torch_outrigger, but 0.21: .*docs/torch.md"):
+        integrations._warn_of_version(library, ("0.21",))
+    library.__version__ = "0.21.7"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        integrations._warn_of_version(library, ("0.21",))

@@ -6,6 +6,7 @@ So that what this package adds to Dynamo or to a library costs nothing, and impo
 from __future__ import annotations
 
 import importlib.abc
+import importlib.machinery
 import importlib.util
 import sys
 import threading
@@ -53,11 +54,33 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+class _Watched(importlib.machinery.ModuleSpec):
+    """The spec of a module whose code runs already: the import system sets `_initializing` to False behind that code."""
+
+    @property
+    def _initializing(self) -> bool:
+        return vars(self)["_initializing"]
+
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        vars(self)["_initializing"] = value
+        module = sys.modules.get(self.name)
+        # A module whose code has failed is not there any more, and its actions wait for another attempt.
+        if not value and module is not None:
+            for action in _waiting.pop(self.name, []):
+                action(module)
+
+
 def after_import(name: str, action: Action) -> None:
     """Calls `action` with the module of this name, once: now, or right after its code has run for the first time."""
-    if name in sys.modules:
-        action(sys.modules[name])
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if module is not None and not getattr(spec, "_initializing", False):
+        action(module)
         return
+    if module is not None:
+        # A library that imports torch has brought us here.
+        spec.__class__ = _Watched
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     _waiting.setdefault(name, []).append(action)
@@ -75,3 +98,10 @@ def replace(module: ModuleType, name: str, make: Callable[[Any], Any]) -> None:
     for each in list(sys.modules.values()):
         if getattr(each, "__dict__", {}).get(name) is original:
             setattr(each, name, made)
+
+
+def replace_in(kind: type, name: str, make: Callable[[Any], Any]) -> None:
+    """Puts `make(original)` in the place of what a class defines. A class that does not define it is left as it is."""
+    original = vars(kind).get(name)
+    if original is not None:
+        setattr(kind, name, make(original))

@@ -457,6 +457,16 @@ const fn models(name: &'static str, driver: &'static str) -> Job {
     torch(name, driver, "outrigger", options, 60).only(Tier::Everything)
 }
 
+/// Programs with libraries, also those that take long, and their own tests in several processes.
+const fn libraries(name: &'static str, driver: &'static str) -> Job {
+    let options = &[
+        "test_libraries.py",
+        "test_library_ranks.py",
+        "--all-libraries",
+    ];
+    torch(name, driver, "outrigger", options, 200).only(Tier::Everything)
+}
+
 /// Operators through torch.compile, and what else is compiled where there are more files.
 const fn compiled(
     name: &'static str,
@@ -577,6 +587,7 @@ static JOBS: &[Job] = &[
         150,
     )
     .only(Tier::Everything),
+    libraries("libraries", UNIFIED),
     compiled(
         "compile operators",
         UNIFIED,

@@ -10,6 +10,8 @@ import torch
 
 from .._after_import import after_import, replace
 
+SEEN = ("0.8",)
+
 
 class _Slice:
     """A part of a tensor that has not been read yet. An index reads it."""

@@ -9,6 +9,8 @@ import torch
 
 from .._after_import import after_import
 
+SEEN = ("0.29",)
+
 _OPERATORS = ("deform_conv2d", "nms", "ps_roi_align", "ps_roi_pool", "roi_align", "roi_pool")
 
 _libraries: list[torch.library.Library] = []

@@ -1,0 +1,132 @@
+"""What ranks do in test_library_ranks.py: programs that leave ranks and devices to a library, as their users write them.
+
+The answers are compared with those of one process, which has the same rows in each step.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import rank_models
+import torch
+from torch import nn
+
+STEPS = 3
+ROWS = 4
+"""Rows of a step, over all ranks."""
+
+
+def _rows() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The rows of all steps, as a data set."""
+    return [(x, y) for xs, ys in rank_models.batches() for x, y in zip(xs, ys, strict=True)]
+
+
+def accelerated() -> dict[str, Any]:
+    """Accelerate prepares model, optimizer and rows. RANK_PLUGIN chooses how weights are kept, RANK_PRECISION in what is computed."""
+    import accelerate
+
+    plugin = None
+    kind = os.environ.get("RANK_PLUGIN", "")
+    if kind:
+        plugin = accelerate.FullyShardedDataParallelPlugin(
+            fsdp_version=2 if kind == "fsdp2" else 1, auto_wrap_policy="size_based_wrap", min_num_params=1,
+            sync_module_states=True if kind == "fsdp1" else None,
+        )  # fmt: skip
+    accelerator = accelerate.Accelerator(fsdp_plugin=plugin, mixed_precision=os.environ.get("RANK_PRECISION", "no"))
+    loader = torch.utils.data.DataLoader(_rows(), batch_size=rank_models.BATCH // accelerator.num_processes)
+    net = rank_models.model()
+    if kind == "fsdp1":
+        # Which has other parameters after that.
+        net = accelerator.prepare(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+    if kind == "fsdp1":
+        optimizer, loader = accelerator.prepare(optimizer, loader)
+    else:
+        net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+    losses = []
+    for x, y in loader:
+        assert x.device.type == accelerator.device.type, (x.device, accelerator.device)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(net(x).float(), y)
+        accelerator.backward(loss)
+        optimizer.step()
+        losses.append(accelerator.gather(loss.detach()).mean().item())
+    accelerator.wait_for_everyone()
+    state = accelerator.get_state_dict(net)
+    return {
+        "rank": (accelerator.process_index, accelerator.num_processes),
+        "device": str(accelerator.device),
+        "backend": torch.distributed.get_backend() if torch.distributed.is_initialized() else None,
+        "losses": losses,
+        # Rank 0 has the weights of all shards.
+        "weights": {name: tensor.cpu().tolist() for name, tensor in state.items()} if state else None,
+    }
+
+
+def rows_of_tokens() -> list[dict[str, torch.Tensor]]:
+    """What a language model is trained with."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(0, 17, (6,), generator=generator) for _ in range(STEPS * ROWS)]
+    return [{"input_ids": row, "labels": row} for row in rows]
+
+
+def language_model(dropout: float = 0.0) -> nn.Module:
+    """A small one of transformers, the same in every process."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=17, n_embd=8, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=0.0,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config)
+
+
+def trained(**options: Any) -> dict[str, Any]:
+    """Trainer of transformers. RANK_FSDP=1 shards the weights."""
+    from transformers import Trainer, TrainingArguments
+
+    if os.environ.get("RANK_FSDP"):
+        options |= {"fsdp": "full_shard", "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["GPT2Block"]}}
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, max_steps=STEPS, report_to=[], save_strategy="no", disable_tqdm=True, learning_rate=0.01,
+            per_device_train_batch_size=ROWS // int(os.environ.get("WORLD_SIZE", "1")), dataloader_pin_memory=False, **options,
+        )  # fmt: skip
+        trainer = Trainer(model=language_model(), args=arguments, train_dataset=rows_of_tokens())
+        trainer.train()
+        state = trainer.accelerator.get_state_dict(trainer.model)
+    return {
+        "rank": (arguments.process_index, arguments.world_size),
+        "device": str(arguments.device),
+        "weights": {name: tensor.cpu().tolist() for name, tensor in state.items()} if state else None,
+    }
+
+
+def resumed() -> bool:
+    """Two ranks stop and go on, each with its own random numbers: Accelerate's save_state and load_state."""
+    import accelerate
+
+    accelerator = accelerate.Accelerator()
+    folder = Path(os.environ["RANK_FOLDER"])
+    torch.manual_seed(7 + accelerator.process_index)
+    ones = torch.ones(1000, device=accelerator.device)
+    accelerator.save_state(folder)
+    expected = nn.functional.dropout(ones)
+    torch.manual_seed(99)
+    accelerator.load_state(folder)
+    return torch.equal(nn.functional.dropout(ones), expected)
+
+
+def synchronized() -> list[float]:
+    """Accelerate gives all ranks the random state of the first one, of the device as of the CPU."""
+    import accelerate
+    from accelerate.utils import synchronize_rng_states
+
+    accelerator = accelerate.Accelerator()
+    torch.manual_seed(7 + accelerator.process_index)
+    synchronize_rng_states(["torch", os.environ["RANK_GENERATOR"]])
+    return [*torch.rand(2).tolist(), *torch.rand(2, device=accelerator.device).tolist()]

@@ -1,0 +1,41 @@
+"""What the modules for several libraries share: which device a library should use, and random states in files of theirs."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+
+
+def chosen(types: tuple[str, ...]) -> torch.device | None:
+    """Our device without its number, if a library that has found no device of CUDA should use it, else None."""
+    if torch.cuda.is_available():
+        return None
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return found if found is not None and found.type in types else None
+
+
+def _beside(file: Path) -> Path:
+    """Where our random states are. A file of our own is read without trust in what it holds."""
+    return file.with_name(f"{file.stem}_outrigger.pt")
+
+
+def save_random_states(file: Path, device_type: str) -> None:
+    """Saves the random states of all devices of a type beside the file where a library has saved those that it knows."""
+    torch.save({device_type: torch.get_device_module(device_type).get_rng_state_all()}, _beside(file))
+
+
+def load_random_states(file: Path, device_type: str) -> None:
+    """Sets the random states that `save_random_states` has saved. A warning if there are none."""
+    path = _beside(file)
+    states = torch.load(path, weights_only=True).get(device_type) if path.is_file() else None
+    if states is None:
+        warnings.warn(
+            f"{path} has no random states of {device_type}: random numbers will not be those of a run without a break",
+            stacklevel=4,
+        )
+        return
+    module = torch.get_device_module(device_type)
+    for index, state in enumerate(states[: module.device_count()]):
+        module.set_rng_state(state, index)
