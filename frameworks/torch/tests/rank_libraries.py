@@ -5,6 +5,7 @@ The answers are compared with those of one process, which has the same rows in e
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 from pathlib import Path
@@ -130,3 +131,50 @@ def synchronized() -> list[float]:
     torch.manual_seed(7 + accelerator.process_index)
     synchronize_rng_states(["torch", os.environ["RANK_GENERATOR"]])
     return [*torch.rand(2).tolist(), *torch.rand(2, device=accelerator.device).tolist()]
+
+
+def lightning_model(package: str = "lightning") -> Any:
+    """A model of Lightning that knows on which devices and in what it was computed."""
+
+    class Model(importlib.import_module(package).LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(8, 8)
+            self.seen = set()
+
+        def training_step(self, batch: Any, _number: int) -> torch.Tensor:
+            x, y = batch
+            result = self.layer(x.to(self.layer.weight.dtype))
+            self.seen.add((str(result.device), result.dtype))
+            return nn.functional.mse_loss(result.float(), y.float())
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.05)
+
+    return Model()
+
+
+def lightning_rows() -> torch.utils.data.DataLoader:
+    """The rows of all steps."""
+    return torch.utils.data.DataLoader(_rows(), batch_size=rank_models.BATCH)
+
+
+def of_lightning() -> dict[str, Any]:
+    """Lightning's Trainer, with DistributedDataParallel."""
+    import lightning
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    model = lightning_model()
+    size = int(os.environ["WORLD_SIZE"])
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="auto", devices=size, strategy="ddp" if size > 1 else "auto", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
+    )  # fmt: skip
+    sampler = DistributedSampler(_rows(), size, int(os.environ["RANK"]), shuffle=False) if size > 1 else None
+    trainer.fit(model, DataLoader(_rows(), batch_size=rank_models.BATCH // size, sampler=sampler))
+    return {
+        "rank": (trainer.global_rank, trainer.world_size),
+        "device": str(trainer.strategy.root_device),
+        "weights": {name: tensor.cpu().tolist() for name, tensor in model.state_dict().items()},
+    }

@@ -424,6 +424,86 @@ def test_peft_chooses_the_device(device):
     assert peft.utils.infer_device() == device.type
 
 
+# ---- Lightning -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lightning():
+    """Lightning, without its advice."""
+    found = pytest.importorskip("lightning", reason="lightning is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield found
+
+
+QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+PRECISIONS = {
+    "32-true": torch.float32,
+    "bf16-mixed": torch.bfloat16,
+    "bf16-true": torch.bfloat16,
+    "16-mixed": torch.float16,
+}
+
+
+@pytest.mark.all_libraries
+@pytest.mark.of_the_accelerator
+@pytest.mark.parametrize("chosen", ["auto", "by name"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_lightning_trains_on_the_device(device, lightning, precision, chosen):
+    import rank_libraries
+
+    model = rank_libraries.lightning_model()
+    before = model.layer.weight.detach().clone()
+    trainer = lightning.Trainer(
+        max_steps=2, accelerator="auto" if chosen == "auto" else device.type, devices=1, precision=precision, **QUIET
+    )
+    trainer.fit(model, rank_libraries.lightning_rows())
+    assert model.seen == {(str(device), PRECISIONS[precision])}
+    assert not torch.equal(model.layer.weight.detach().cpu().float(), before)
+
+
+@pytest.mark.all_libraries
+@pytest.mark.of_the_accelerator
+def test_lightning_of_several_packages_trains_on_the_device(device, lightning):
+    import rank_libraries
+
+    packages = pytest.importorskip("pytorch_lightning", reason="pytorch-lightning is not installed")
+    model = rank_libraries.lightning_model("pytorch_lightning")
+    packages.Trainer(max_steps=2, devices=1, precision="bf16-mixed", **QUIET).fit(model, rank_libraries.lightning_rows())
+    assert model.seen == {(str(device), torch.bfloat16)}
+
+
+@pytest.mark.all_libraries
+@pytest.mark.of_the_accelerator
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_fabric_of_lightning_runs_on_the_device(device, lightning, precision):
+    fabric = lightning.Fabric(accelerator="auto", devices=1, precision=precision)
+    fabric.launch()
+    model = nn.Linear(4, 1)
+    seen = []
+    model.register_forward_hook(lambda _module, _given, result: seen.append((result.device, result.dtype)))
+    model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    fabric.backward(model(torch.ones(2, 4, device=fabric.device)).float().mean())
+    optimizer.step()
+    assert seen == [(device, PRECISIONS[precision])]
+
+
+@pytest.mark.all_libraries
+@pytest.mark.of_the_accelerator
+def test_lightning_keeps_random_numbers_and_counts_devices(device, module, lightning):
+    from lightning.pytorch.accelerators import AcceleratorRegistry
+    from lightning.pytorch.utilities.seed import isolate_rng
+
+    with isolate_rng():
+        expected = torch.rand(3, device=device).cpu()
+    same(torch.rand(3, device=device), expected)
+    accelerator = AcceleratorRegistry.get(device.type)
+    everything = list(range(module.device_count()))
+    assert [accelerator.parse_devices(each) for each in (1, "1", [0], "0,", -1, "-1")] == [[0]] * 4 + [everything] * 2
+    with pytest.raises(ValueError, match=f"names device 99, but {device.type} has {module.device_count()}"):
+        accelerator.parse_devices([99])
+
+
 # ---- what is changed in libraries ------------------------------------------------------------------
 
 PLACES = {
@@ -442,6 +522,16 @@ PLACES = {
     "accelerate.utils.modeling:get_grad_scaler": 1592852661,
     "accelerate.utils.modeling:get_max_memory": 3874119051,
     "accelerate.utils.random:synchronize_rng_states": 3077336716,
+    "lightning.fabric.connector:_Connector._check_and_init_precision": 3253420814,
+    "lightning.fabric.connector:_Connector._choose_auto_accelerator": 4240503391,
+    "lightning.fabric.connector:_Connector._choose_strategy": 1438560649,
+    "lightning.fabric.strategies.ddp:DDPStrategy._determine_ddp_device_ids": 2668182046,
+    "lightning.pytorch.strategies.ddp:DDPStrategy.determine_ddp_device_ids": 1247626254,
+    "lightning.fabric.utilities.seed:_collect_rng_states": 3676715524,
+    "lightning.fabric.utilities.seed:_set_rng_states": 2709318544,
+    "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._check_and_init_precision": 3185379846,
+    "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._choose_auto_accelerator": 2691265871,
+    "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._choose_strategy": 2333174084,
     "peft.utils.other:infer_device": 4284417615,
     "transformers.pipelines.base:Pipeline.__init__": 642176746,
     "transformers.trainer:Trainer._load_rng_state": 86033744,
@@ -461,7 +551,7 @@ def test_what_is_changed_is_what_was_seen(device, place):
     found = functools.reduce(getattr, name.split(".")[:-1], importlib.import_module(module))
     last = name.split(".")[-1]
     found = vars(found)[last]
-    found = getattr(found, "fget", getattr(found, "func", found))
+    found = getattr(found, "fget", getattr(found, "func", getattr(found, "__func__", found)))
     # Of the one that is not wrapped, a constant is changed.
     assert inspect.unwrap(found) is not found or any(
         isinstance(each, tuple) and device.type in each for each in found.__code__.co_consts

@@ -128,6 +128,18 @@ def test_accelerate_synchronizes_random_states(run, device_type: str, name: str 
     assert first == second
 
 
+@pytest.mark.all_libraries
+def test_two_processes_of_lightning_train_what_one_process_trains(run, device_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightning", reason="lightning is not installed")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("RANK", "0")
+    expected = rank_libraries.of_lightning()
+    assert expected["device"] == f"{device_type}:0"
+    # As torchrun sets it; Lightning starts processes of its own else.
+    answers = run("of_lightning", TORCHELASTIC_RUN_ID="test", GROUP_RANK="0")
+    same_weights(one_training(answers, [f"{device_type}:0", f"{device_type}:1"]), expected["weights"])
+
+
 def test_a_process_that_would_train_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     from accelerate.state import AcceleratorState, PartialState
 

@@ -19,6 +19,9 @@ _OF_TORCH = (parallel, sharing)
 
 BY_LIBRARY = {
     "accelerate": "accelerate",
+    "lightning": "lightning",
+    "lightning_fabric": "lightning",
+    "pytorch_lightning": "lightning",
     "peft": "peft",
     "safetensors": "safetensors",
     "torch.nn.attention.flex_attention": "flex_attention",
@@ -33,10 +36,14 @@ def serve(types: tuple[str, ...]) -> None:
     for module in _OF_TORCH:
         module.serve(types)
 
+    served = set()
+
     def change(library: ModuleType, name: str) -> None:
         ours = importlib.import_module(f"{__package__}.{name}")
         _warn_of_version(library, getattr(ours, "SEEN", ()))
-        ours.serve(types)
+        if name not in served:
+            served.add(name)
+            ours.serve(types)
 
     for library, name in BY_LIBRARY.items():
         after_import(library, lambda module, name=name: change(module, name))
