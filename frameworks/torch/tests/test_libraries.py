@@ -287,6 +287,54 @@ def test_accelerate_scales_gradients_of_float16(device, accelerate):
 
 
 @pytest.mark.of_the_accelerator
+def test_a_training_step_on_the_cpu_is_a_warning(device, accelerate):
+    finished = run_python(
+        """
+        import sys
+        import warnings
+        import torch
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
+
+        said = []
+        for chosen in (True, False):
+            AcceleratorState._reset_state(reset_partial_state=True)
+            accelerator = Accelerator(cpu=chosen)
+            model = torch.nn.Linear(2, 1)  # which the program has forgotten to prepare
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for _ in range(2):
+                    accelerator.backward(model(torch.ones(1, 2)).sum())
+            said.append([str(each.message) for each in caught])
+        assert said[0] == [] and len(said[1]) == 1, said
+        assert "Accelerator.prepare" in said[1][0] and "Accelerator(cpu=True)" in said[1][0], said
+        """
+    )
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.of_the_accelerator
+def test_diagnose_tells_the_devices_of_libraries(device, accelerate, monkeypatch):
+    import torch_outrigger
+    import transformers
+
+    def line(name: str) -> str:
+        section = torch_outrigger.diagnose().split("\nLibraries\n")[1].split("\n\n")[0]
+        (found,) = (each.strip() for each in section.splitlines() if each.strip().startswith(f"{name} "))
+        return found
+
+    assert line("accelerate") == f"accelerate {accelerate.__version__}: has not chosen yet, would choose {device.type}"
+    accelerate.Accelerator()
+    assert line("accelerate").endswith(f": process 0 of 1 on {device.type}")
+    assert line("transformers") == f"transformers {transformers.__version__}: chooses {device.type}"
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.Accelerator(cpu=True)
+    assert line("accelerate").endswith(": process 0 of 1 on cpu, as the program or ACCELERATE_USE_CPU says")
+    monkeypatch.setattr(accelerate, "__version__", "0.99.0")
+    assert line("accelerate").startswith("accelerate 0.99.0 (not tried; 1.15 was): ")
+
+
+@pytest.mark.of_the_accelerator
 def test_a_state_of_accelerate_has_the_random_numbers(device, accelerate, tmp_path):
     accelerator = accelerate.Accelerator()
     ones = torch.ones(1000, device=device)
@@ -508,6 +556,7 @@ def test_lightning_keeps_random_numbers_and_counts_devices(device, module, light
 
 PLACES = {
     "accelerate.accelerator:Accelerator.__init__": 2938987536,
+    "accelerate.accelerator:Accelerator.backward": 818842931,
     "accelerate.accelerator:Accelerator.prepare_model": 3170974549,
     "accelerate.checkpointing:load_accelerator_state": 1133159573,
     "accelerate.checkpointing:save_accelerator_state": 1144891476,

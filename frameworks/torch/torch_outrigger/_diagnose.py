@@ -21,13 +21,14 @@ _SHOWN = 5
 
 
 def diagnose() -> str:
-    """Versions, variables, drivers, devices, and operators that ran on the CPU so far. Loads the drivers."""
+    """Versions, variables, drivers, devices, the devices of libraries, and operators that ran on the CPU so far. Loads the drivers."""
     parts: tuple[tuple[str, Callable[[], Iterable[str]]], ...] = (
         ("Versions", _versions),
         ("Environment", _environment),
         ("Vendors' packages", _vendors),
         ("Drivers", _drivers),
         ("Devices", _devices),
+        ("Libraries", _libraries),
         ("Operators on the CPU", _fallbacks),
     )
     lines = []
@@ -91,6 +92,14 @@ def _devices() -> Iterable[str]:
             f"{index}: {info['name']} ({info['vendor']}), driver {info['driver']} {info['driver_version']}, "
             f"{info['total_memory'] / 2**30:.1f} GiB, {memory}, {info['compute_units']} compute units"
         )
+
+
+def _libraries() -> Iterable[str]:
+    from . import integrations
+
+    for name, version, seen, device in integrations.report():
+        tried = "" if integrations.is_seen(version, seen) else f" (not tried; {' and '.join(seen)} was)"
+        yield f"{name} {version}{tried}: {device}"
 
 
 def _fallbacks() -> Iterable[str]:

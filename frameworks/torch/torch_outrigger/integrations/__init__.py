@@ -9,11 +9,13 @@ and a version of it that has no longer what is replaced is left as it is. None o
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
+from collections.abc import Iterator
 from types import ModuleType
 
 from .._after_import import after_import
-from . import parallel, sharing
+from . import devices, parallel, sharing
 
 _OF_TORCH = (parallel, sharing)
 
@@ -30,9 +32,18 @@ BY_LIBRARY = {
 }
 """The module here for each module that it changes, or whose parts it changes. It is imported behind that one."""
 
+CHOOSE = ("accelerate", "lightning", "lightning_fabric", "peft", "pytorch_lightning", "transformers")
+"""Those that choose a device by themselves. The others use that of their tensors."""
+FOLLOW = ("diffusers", "opacus", "timm", "torch_geometric", "torchao")
+"""Libraries that were tried and need no change: they use the device of their tensors."""
+
+_types: tuple[str, ...] = ()
+
 
 def serve(types: tuple[str, ...]) -> None:
     """Has the libraries serve devices of these types. Once."""
+    global _types
+    _types = types
     for module in _OF_TORCH:
         module.serve(types)
 
@@ -49,9 +60,31 @@ def serve(types: tuple[str, ...]) -> None:
         after_import(library, lambda module, name=name: change(module, name))
 
 
+def report() -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+    """Of each imported library: name, version, the versions that were tried if it is changed, and the device."""
+    for name in sorted({*BY_LIBRARY, *FOLLOW}):
+        library = sys.modules.get(name)
+        if library is None or name.startswith("torch."):
+            continue
+        ours = importlib.import_module(f"{__package__}.{BY_LIBRARY[name]}") if name in BY_LIBRARY else None
+        tell = getattr(ours, "tell", None)
+        if tell is not None:
+            device = tell(_types)
+        elif name in CHOOSE:
+            device = f"chooses {devices.choice(_types)}"
+        else:
+            device = "uses the device of its tensors"
+        yield name, getattr(library, "__version__", "of an unknown version"), getattr(ours, "SEEN", ()), device
+
+
+def is_seen(version: str, seen: tuple[str, ...]) -> bool:
+    """Whether a version is one of those that were tried."""
+    return not seen or ".".join(version.split(".")[:2]) in seen
+
+
 def _warn_of_version(library: ModuleType, seen: tuple[str, ...]) -> None:
     version = getattr(library, "__version__", "")
-    if seen and ".".join(version.split(".")[:2]) not in seen:
+    if not is_seen(version, seen):
         warnings.warn(
             f"{library.__name__} {version} was not tried with torch_outrigger, but {' and '.join(seen)}: what is changed in it for "
             "the device may have moved. docs/torch.md lists what was seen",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,7 @@ def serve(types: tuple[str, ...]) -> None:
     """Has Accelerate choose devices of these types, and make one training of the processes that a launcher starts."""
     chosen = functools.partial(devices.chosen, types)
     after_import("accelerate.state", functools.partial(_change_state, chosen))
-    after_import("accelerate.accelerator", functools.partial(_change_accelerator, types))
+    after_import("accelerate.accelerator", functools.partial(_change_accelerator, types, chosen))
     after_import("accelerate.checkpointing", functools.partial(_change_checkpoints, types))
     after_import("accelerate.commands.launch", functools.partial(_change_launch, chosen))
     after_import("accelerate.utils.dataclasses", functools.partial(_change_fsdp, chosen))
@@ -36,6 +37,27 @@ def serve(types: tuple[str, ...]) -> None:
     after_import("accelerate.utils.launch", functools.partial(_change_simple_launch, chosen))
     after_import("accelerate.utils.modeling", functools.partial(_change_modeling, types, chosen))
     after_import("accelerate.utils.random", functools.partial(_change_random, types))
+
+
+def tell(types: tuple[str, ...]) -> str:
+    """Which device Accelerate uses, for which process, and why the CPU if it does."""
+    from accelerate.state import PartialState
+
+    if not PartialState._shared_state:
+        return f"has not chosen yet, would choose {devices.choice(types)}"
+    state = PartialState()
+    ranks = f"process {state.process_index} of {state.num_processes} on {state.device}"
+    if state.device.type != "cpu" or devices.chosen(types) is None:
+        return ranks
+    return f"{ranks}, {_why_cpu(state)}"
+
+
+def _why_cpu(state: Any) -> str:
+    if state._cpu:
+        return "as the program or ACCELERATE_USE_CPU says"
+    if "ACCELERATE_TORCH_DEVICE" in os.environ:
+        return f"as ACCELERATE_TORCH_DEVICE={os.environ['ACCELERATE_TORCH_DEVICE']} says"
+    return "though there is a device: it has chosen before torch_outrigger was loaded, or its code for that has moved"
 
 
 Chosen = Callable[[], "torch.device | None"]
@@ -124,7 +146,24 @@ def _is_shared(state: Any) -> bool:
 # ---- models, precision and random numbers ----------------------------------------------------------
 
 
-def _change_accelerator(types: tuple[str, ...], module: ModuleType) -> None:
+def _change_accelerator(types: tuple[str, ...], chosen: Chosen, module: ModuleType) -> None:
+    is_told = False
+
+    def looking(original: Any) -> Any:
+        @functools.wraps(original)
+        def backward(self: Any, loss: Any, **keywords: Any) -> Any:
+            nonlocal is_told
+            if not is_told and getattr(loss, "is_cpu", False) and not self.state._cpu and chosen() is not None:
+                is_told = True
+                warnings.warn(
+                    f"a training step of Accelerate runs on the CPU, and there is a device of {chosen().type}: give model, optimizer and "
+                    "data to Accelerator.prepare, or choose the CPU by Accelerator(cpu=True). torch_outrigger.diagnose() tells more",
+                    stacklevel=2,
+                )
+            return original(self, loss, **keywords)
+
+        return backward
+
     def preparing(original: Any) -> Any:
         @functools.wraps(original)
         def prepare_model(self: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -148,6 +187,7 @@ def _change_accelerator(types: tuple[str, ...], module: ModuleType) -> None:
         original.__code__ = code.replace(co_consts=tuple(constants))
         return original
 
+    replace_in(module.Accelerator, "backward", looking)
     replace_in(module.Accelerator, "prepare_model", preparing)
     replace_in(module.Accelerator, "__init__", knowing)
 

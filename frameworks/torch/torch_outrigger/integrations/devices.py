@@ -16,6 +16,17 @@ def chosen(types: tuple[str, ...]) -> torch.device | None:
     return found if found is not None and found.type in types else None
 
 
+def choice(types: tuple[str, ...]) -> str:
+    """What a library chooses, and why if it is not our device."""
+    device = chosen(types)
+    if device is not None:
+        return str(device)
+    if torch.cuda.is_available():
+        return "cuda, for there is such a device"
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return "the CPU, for no device is there" if found is None else f"the CPU or {found}, which is torch's accelerator"
+
+
 def _beside(file: Path) -> Path:
     """Where our random states are. A file of our own is read without trust in what it holds."""
     return file.with_name(f"{file.stem}_outrigger.pt")
