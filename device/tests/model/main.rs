@@ -116,6 +116,11 @@ fn main() {
             a_failure_that_was_reported_is_not_reported_again,
         ),
         (
+            "what_a_point_names_is_not_forgotten",
+            3,
+            what_a_point_names_is_not_forgotten,
+        ),
+        (
             "a_worker_sees_what_it_was_woken_for",
             3,
             a_worker_sees_what_it_was_woken_for,
@@ -314,6 +319,28 @@ fn a_failure_that_was_reported_is_not_reported_again() {
     assert_eq!(second.code(), Code::EXECUTION);
     queue.synchronize().unwrap();
     other.join().unwrap();
+}
+
+/// A point is moved while its queue fails and forgets what no point names: wherever the point is then, its outcome is
+/// known.
+fn what_a_point_names_is_not_forgotten() {
+    let (queue, log) = (queue(), Log::default());
+    let point: Arc<Point<Queue>> = Arc::new(Point::default());
+    let writer = {
+        let point = Arc::clone(&point);
+        thread::spawn(move || point.write(queue, || queue.tail()))
+    };
+    for digit in 1..=2 {
+        submit(queue, &log, digit, Code::OUT_OF_RANGE);
+        queue.synchronize().unwrap_err();
+    }
+    point.settle();
+    let named = point.read().map(|(_, value)| value);
+    queue.forget_failures(named.into_iter().collect());
+    writer.join().unwrap();
+    let (_, value) = point.read().unwrap();
+    // The first and the third command have failed. Behind each of them is one that ends its failure.
+    assert_eq!(queue.query(value).is_err(), value % 2 == 1, "at {value}");
 }
 
 /// A worker runs what was submitted before it was woken, also if it was about to sleep, and releases the

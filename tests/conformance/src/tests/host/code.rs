@@ -286,7 +286,9 @@ fn code_that_does_not_compile(context: &Context) -> Verdict {
 fn stored_code_alone(context: &Context) -> Verdict {
     start(context)?;
     // A text that no store has.
-    let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |now| now.as_nanos());
+    let now = std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or(0, |now| now.as_nanos());
     let source = format!("__kernel void unheard_of_{now}(__global float* x) {{ x[0] = 1; }}");
     let right = otr_module_params_t {
         code: source.as_ptr().cast(),

@@ -182,11 +182,16 @@ fn exported(context: &Context, address: u64) -> Verdict<Option<CString>> {
 fn another_process_uses_memory(context: &Context) -> Verdict {
     start(context)?;
     let stream = stream()?;
-    // Neighbours in the same pieces of memory.
-    let [before, shared, behind] = [1 << 20, SIZE, 1 << 20].map(|size| alloc(size, stream));
-    let (before, shared, behind) = (before?, shared?, behind?);
-    for (address, size) in [(before, 1 << 20), (behind, 1 << 20)] {
-        fill(stream, address, size, &[0x77])?;
+    // Neighbours in the same piece of memory, within which the one that is exported lies.
+    let mut three = [
+        alloc(SIZE, stream)?,
+        alloc(SIZE, stream)?,
+        alloc(SIZE, stream)?,
+    ];
+    three.sort_unstable();
+    let [before, shared, behind] = three;
+    for address in [before, behind] {
+        fill(stream, address, SIZE, &[0x77])?;
     }
     let mut bytes = pattern(SIZE as usize, context.seed());
     upload(stream, shared, &bytes)?;
@@ -215,8 +220,8 @@ fn another_process_uses_memory(context: &Context) -> Verdict {
     other.end()?;
     for address in [before, behind] {
         equal!(
-            download::<u8>(stream, address, 1 << 20)?,
-            vec![0x77; 1 << 20],
+            download::<u8>(stream, address, SIZE as usize)?,
+            vec![0x77; SIZE as usize],
             "memory beside it"
         );
     }
