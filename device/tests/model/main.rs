@@ -79,7 +79,7 @@ use point::Point;
 use queue::{Queue, WAKE_BACKLOG as BACKLOG};
 
 fn main() {
-    let models: [(&str, usize, fn()); 12] = [
+    let models: [(&str, usize, fn()); 13] = [
         (
             "a_point_is_never_read_half_written",
             3,
