@@ -18,6 +18,7 @@ import rank_libraries
 import rank_models
 import ranks
 import torch
+from support import run_python
 
 # What libraries ask for is the device's type, not its driver.
 pytestmark = [pytest.mark.of_the_accelerator, pytest.mark.usefixtures("once")]
@@ -231,6 +232,33 @@ def test_launchers_start_one_training(name: str, tmp_path: Path) -> None:
     said = sorted(json.loads(line) for line in launch(name, script).splitlines() if line.startswith("[["))
     assert [rank for rank, _ in said] == [[0, 2], [1, 2]]
     assert said[0][1] == said[1][1] == pytest.approx(losses, rel=1e-4)
+
+
+NOTEBOOK = """
+import sys, json, os, torch
+from accelerate import notebook_launcher
+import rank_libraries
+
+def train():
+    answer = rank_libraries.accelerated()
+    os.write(1, (json.dumps([answer["rank"], answer["losses"]]) + "\\n").encode())
+
+if sys.argv[2] == "used":
+    torch.ones(1, device=torch.accelerator.current_accelerator())
+notebook_launcher(train, num_processes=2, use_port=sys.argv[1])
+"""
+
+
+@pytest.mark.all_libraries
+@pytest.mark.parametrize("before", ["unused", "used"])
+def test_the_launcher_for_notebooks_forks_one_training(before: str) -> None:
+    done = run_python(f"import sys\nsys.argv[1:] = ['{port()}', '{before}']\n" + NOTEBOOK, OMP_NUM_THREADS="1")
+    if before == "used":
+        assert done.returncode != 0 and "was forked off one that had used" in done.stderr, done.stdout + done.stderr
+        return
+    said = sorted(json.loads(line) for line in done.stdout.splitlines() if line.startswith("[["))
+    assert [rank for rank, _ in said] == [[0, 2], [1, 2]], done.stdout + done.stderr
+    assert said[0][1] == said[1][1] == pytest.approx(alone()[0], rel=1e-4)
 
 
 @pytest.mark.all_libraries

@@ -28,12 +28,12 @@ OTHER_LAUNCHERS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "W
 def serve(types: tuple[str, ...]) -> None:
     """Has Accelerate choose devices of these types, and make one training of the processes that a launcher starts."""
     chosen = functools.partial(devices.chosen, types)
-    after_import("accelerate.state", functools.partial(_change_state, chosen))
+    after_import("accelerate.state", functools.partial(_change_state, types, chosen))
     after_import("accelerate.accelerator", functools.partial(_change_accelerator, types, chosen))
     after_import("accelerate.checkpointing", functools.partial(_change_checkpoints, types))
     after_import("accelerate.commands.launch", functools.partial(_change_launch, chosen))
     after_import("accelerate.utils.dataclasses", functools.partial(_change_fsdp, chosen))
-    after_import("accelerate.utils.environment", functools.partial(_change_environment, chosen))
+    after_import("accelerate.utils.environment", functools.partial(_change_environment, types))
     after_import("accelerate.utils.launch", functools.partial(_change_simple_launch, chosen))
     after_import("accelerate.utils.modeling", functools.partial(_change_modeling, types, chosen))
     after_import("accelerate.utils.random", functools.partial(_change_random, types))
@@ -66,7 +66,7 @@ Chosen = Callable[[], "torch.device | None"]
 # ---- device and ranks ------------------------------------------------------------------------------
 
 
-def _change_state(chosen: Chosen, module: ModuleType) -> None:
+def _change_state(types: tuple[str, ...], chosen: Chosen, module: ModuleType) -> None:
     several = module.DistributedType.MULTI_NPU
 
     def choosing(original: Any) -> Any:
@@ -81,6 +81,8 @@ def _change_state(chosen: Chosen, module: ModuleType) -> None:
         @functools.wraps(original)
         def _prepare_backend(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None) -> Any:
             found, kind = original(self, cpu, sagemaker_dp, backend)
+            if not cpu:
+                devices.refuse_forked(types)
             device = None if cpu or kind != module.DistributedType.NO else chosen()
             if device is None:
                 return found, kind
@@ -309,13 +311,16 @@ def _change_random(types: tuple[str, ...], module: ModuleType) -> None:
 # ---- launchers -------------------------------------------------------------------------------------
 
 
-def _change_environment(chosen: Chosen, module: ModuleType) -> None:
+def _change_environment(types: tuple[str, ...], module: ModuleType) -> None:
     def choosing(original: Any) -> Any:
         @functools.wraps(original)
         def get_current_device_type() -> tuple[str, str]:
             found = original()
-            device = chosen() if found[0] == "cuda" else None
-            return found if device is None else (device.type, "MULTI_NPU")
+            # Its caller forks: the drivers must not be loaded to find out whether there is a device.
+            device = torch.accelerator.current_accelerator()
+            if found[0] != "cuda" or torch.cuda.is_available() or device is None or device.type not in types:
+                return found
+            return device.type, "MULTI_NPU"
 
         return get_current_device_type
 

@@ -16,6 +16,16 @@ def chosen(types: tuple[str, ...]) -> torch.device | None:
     return found if found is not None and found.type in types else None
 
 
+def refuse_forked(types: tuple[str, ...]) -> None:
+    """An error in a child that was forked off a process with a device: a library would take the CPU there."""
+    device = torch.accelerator.current_accelerator()
+    if device is not None and device.type in types and torch.get_device_module(device)._is_in_bad_fork():
+        raise RuntimeError(
+            f"this process was forked off one that had used {device.type}, so it has no device: use the device in the children alone, "
+            "or start them by spawn"
+        )
+
+
 def choice(types: tuple[str, ...]) -> str:
     """What a library chooses, and why if it is not our device."""
     device = chosen(types)
