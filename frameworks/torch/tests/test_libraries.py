@@ -463,6 +463,34 @@ def test_pipelines_run_on_the_device(device, other_device):
     assert found == pytest.approx(found[-1:] * 4, rel=1e-4)
 
 
+@pytest.mark.all_libraries
+@pytest.mark.of_the_accelerator
+def test_continuous_batching_gives_the_tokens_of_the_cpu(device):
+    from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    texts = [[1, 5, 3], [1, 4, 4, 4, 6]]
+    expected = []
+    for text in texts:
+        tokens = torch.tensor([text])
+        result = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=8, do_sample=False)
+        expected.append(result[0, len(text) :].tolist())
+    model.to(device)
+    for sizes in ({"num_blocks": 64, "max_batch_tokens": 64}, {"max_memory_percent": 0.05}):
+        results = model.generate_batch(
+            inputs=texts,
+            generation_config=GenerationConfig(max_new_tokens=8, do_sample=False, eos_token_id=2, pad_token_id=0),
+            continuous_batching_config=ContinuousBatchingConfig(**sizes),
+            progress_bar=False,
+        )
+        assert [result.generated_tokens for result in results.values()] == expected, sizes
+
+
 # ---- peft ------------------------------------------------------------------------------------------
 
 
@@ -582,6 +610,8 @@ PLACES = {
     "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._choose_auto_accelerator": 2691265871,
     "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._choose_strategy": 2333174084,
     "peft.utils.other:infer_device": 4284417615,
+    "transformers.generation.continuous_batching.utils:create_device_stream": 4159509575,
+    "transformers.generation.continuous_batching.utils:get_device_and_memory_breakdown": 2712142574,
     "transformers.pipelines.base:Pipeline.__init__": 642176746,
     "transformers.trainer:Trainer._load_rng_state": 86033744,
     "transformers.trainer:Trainer._save_rng_state": 972556161,

@@ -105,6 +105,33 @@ def serve(types: tuple[str, ...]) -> None:
 
         replace_in(module.Pipeline, "__init__", choosing)
 
+    def change_batching(module: ModuleType) -> None:
+        def leaving_out(original: Any) -> Any:
+            @functools.wraps(original)
+            def create_device_stream(device: torch.device) -> Any:
+                # Batches are made on the current stream, and computed on this one without an event between the two.
+                return None if device.type in types else original(device)
+
+            return create_device_stream
+
+        def measuring(original: Any) -> Any:
+            @functools.wraps(original)
+            def get_device_and_memory_breakdown() -> tuple[torch.device, int, int, int]:
+                device = chosen()
+                if device is None:
+                    return original()
+                module = torch.get_device_module(device)
+                module.synchronize()
+                module.empty_cache()
+                free, total = module.mem_get_info()
+                return device, total, module.memory_reserved(), total - free
+
+            return get_device_and_memory_breakdown
+
+        replace(module, "create_device_stream", leaving_out)
+        replace(module, "get_device_and_memory_breakdown", measuring)
+
+    after_import("transformers.generation.continuous_batching.utils", change_batching)
     after_import("transformers.utils.import_utils", change_questions)
     after_import("transformers.training_args", change_arguments)
     after_import("transformers.trainer", change_trainer)
