@@ -102,6 +102,8 @@ def names():
     x = torch.ones(2, device="cuda:1")
     assert x.device.type == "cuda" and str(x.device) == "cuda:1" and f"{x.device}" == "cuda:1"
     assert "cuda" in str(x.device) and x.device == torch.device("cuda:1") and x.device != torch.device("cuda", 0)
+    handed = next(map(torch.device, ["cuda:1"]))
+    assert x.device == handed and handed == x.device and handed.type == "cuda" and x.to(handed) is x
     assert x.type() == "torch.cuda.FloatTensor" and isinstance(x, torch.cuda.FloatTensor)
     assert not isinstance(x, torch.cuda.HalfTensor) and not isinstance(torch.ones(1), torch.cuda.FloatTensor)
     on_device(torch.cuda.LongTensor([1, 2]))
@@ -175,8 +177,9 @@ def random_numbers():
     g = torch.Generator(device="cuda").manual_seed(5)
     assert isinstance(g, torch.Generator) and torch.equal(torch.rand(4, device="cuda", generator=g), first)
     assert len(torch.cuda.default_generators) == 2 and torch.cuda.default_generators[0].device.type == "cuda"
-    with torch.random.fork_rng(devices=[0]):
-        torch.cuda.seed_all()
+    for forked in (torch.random.fork_rng(devices=[0]), torch.random.fork_rng(device_type="cuda")):
+        with forked:
+            torch.cuda.seed_all()
     assert torch.cuda.initial_seed() == 5 and len(torch.cuda.get_rng_state_all()) == 2
 
 
@@ -341,6 +344,11 @@ def scripted():
         return x + torch.ones(2, device="cuda")
 
     on_device(function(torch.ones(2, device="cuda")))
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), file)
+    for location in ("cuda", torch.device("cuda:0")):
+        file.seek(0)
+        on_device(torch.jit.load(file, map_location=location).weight)
 
 
 @check

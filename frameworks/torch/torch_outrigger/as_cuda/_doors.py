@@ -111,6 +111,7 @@ def _operators() -> None:
 
 
 def _tensors() -> None:
+    _wrap(torch.random, "fork_rng", _first)
     here = torch.device(_lifetime.device_type())
     plain = torch.preserve_format
 
@@ -199,6 +200,14 @@ def _restore(storage: Any, location: str) -> Any:
 def _checkpoints() -> None:
     # Before torch's own for CUDA, which has 20.
     torch.serialization.register_package(15, _tag, _restore)
+
+    def with_location(original: Any) -> Any:
+        def load(f: Any, map_location: Any = None, *arguments: Any, **keywords: Any) -> Any:
+            return original(f, moved(map_location), *arguments, **keywords)
+
+        return load
+
+    _wrap(torch.jit, "load", with_location)
 
 
 # ---- torch.distributed ---------------------------------------------------------------------------------

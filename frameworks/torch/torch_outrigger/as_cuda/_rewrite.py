@@ -10,12 +10,12 @@ import ast
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import sys
 import sysconfig
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from .._lifetime import device_type
 from ._elf import needed_by
 
 _NAME = "__as_cuda__"
@@ -106,6 +106,23 @@ class _Loader(importlib.machinery.SourceFileLoader):
         return compiled(self.get_data(path), path)
 
 
+class _Refused(importlib.abc.Loader):
+    """Stands for a compiled module that needs CUDA."""
+
+    def __init__(self, name: str, file: str, library: str) -> None:
+        self.name, self.file, self.library = name, file, library
+
+    def create_module(self, spec: Any) -> Any:
+        raise ImportError(
+            f"{self.name} is an extension for CUDA, which cannot run on {device_type()}: {self.file} needs {self.library}",
+            name=self.name,
+            path=self.file,
+        )
+
+    def exec_module(self, module: Any) -> None:
+        """Never called: there is no module."""
+
+
 class Finder(importlib.abc.MetaPathFinder):
     """Gives the program's modules their loader; others are found as ever, and refused if they need CUDA."""
 
@@ -124,7 +141,11 @@ class Finder(importlib.abc.MetaPathFinder):
         if spec is None or spec.origin is None:
             return None
         if isinstance(spec.loader, importlib.machinery.ExtensionFileLoader):
-            _refuse(fullname, spec.origin)
+            library = _of_cuda(fullname, spec.origin)
+            if library is not None:
+                # A program that only looks whether it is there finds it.
+                spec.loader = _Refused(fullname, spec.origin, library)
+                return spec
         elif type(spec.loader) is importlib.machinery.SourceFileLoader and self.is_of_program(spec.origin):
             spec.loader = _Loader(spec.loader.name, spec.loader.path)
             return spec
@@ -140,15 +161,8 @@ class Finder(importlib.abc.MetaPathFinder):
         return any(path.is_relative_to(folder) for folder in self.folders)
 
 
-def _refuse(name: str, file: str) -> None:
+def _of_cuda(name: str, file: str) -> str | None:
+    """The library of CUDA that a compiled module needs."""
     if name.partition(".")[0] in ("torch", "functorch", "torch_outrigger", "triton", "nvidia"):
-        return
-    found = [library for library in needed_by(file) if library.startswith(_CUDAS)]
-    if found:
-        raise ImportError(
-            f"{name} is an extension for CUDA, which cannot run on {_device()}: {file} needs {found[0]}", name=name, path=file
-        )
-
-
-def _device() -> str:
-    return sys.modules["torch_outrigger._lifetime"].device_type()
+        return None
+    return next((library for library in needed_by(file) if library.startswith(_CUDAS)), None)

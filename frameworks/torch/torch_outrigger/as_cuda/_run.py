@@ -43,14 +43,15 @@ def _script(path: str) -> tuple[CodeType, dict[str, Any]]:
     full = os.path.abspath(path)
     folder = os.path.dirname(os.path.realpath(path))
     _start.begin(full, [folder])
-    # As Python does for a script; for `-m` it was the current folder.
-    sys.path[0] = folder
+    if not getattr(sys.flags, "safe_path", False):
+        # As Python does for a script; for `-m` it was the current folder.
+        sys.path[0] = folder
     try:
         with open(path, "rb") as opened:
             source = opened.read()
     except OSError as error:
         sys.exit(f"cannot open {path}: {error.strerror}")
-    return compiled(source, path), {"__file__": path, "__package__": None}
+    return compiled(source, full), {"__file__": full}
 
 
 def _module(name: str) -> tuple[CodeType, dict[str, Any]]:

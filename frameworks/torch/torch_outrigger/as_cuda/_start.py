@@ -121,7 +121,7 @@ def _pass_on() -> None:
     def get_preparation_data(name: str) -> dict[str, Any]:
         data = told(name)
         data["outrigger_as_cuda"] = _Child(_finder.script, [str(folder) for folder in _finder.folders])
-        if data.pop("init_main_from_path", None) is not None and _finder.script is not None:
+        if _finder.script is not None and data.pop("init_main_from_path", None) is not None:
             data["init_main_from_name"] = Finder.main
         return data
 
