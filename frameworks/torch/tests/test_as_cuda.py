@@ -315,3 +315,11 @@ def test_a_process_for_each_device(tmp_path, all_programs):
 def test_a_decoder_in_a_graph(all_programs):
     found = result(*AS_CUDA, "decode.py")
     assert found["replayed"] == found["eager"] and found["ms"] > 0
+
+
+def test_accelerate_in_two_processes(all_programs):
+    pytest.importorskip("accelerate")
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "accelerated.py"]
+    found = result(*launch, OUTRIGGER_AS_CUDA="1")
+    assert (found["device"], found["processes"], found["steps"]) == ("cuda:0", 2, 4)
+    assert len(found["totals"]) == 2 and found["totals"][0] == found["totals"][1]
