@@ -192,7 +192,9 @@ def test_it_is_refused_as_a_whole():
 
         # Among the last doors, so that others have been opened.
         import torch.profiler.profiler
-        for owner, name in ((torch.profiler.profiler, "_KinetoProfile"), (torch.distributed.distributed_c10d, "new_group")):
+        import torch._subclasses.fake_tensor
+        for owner, name in ((torch.profiler.profiler, "_KinetoProfile"), (torch.distributed.distributed_c10d, "new_group"),
+                            (torch._subclasses.fake_tensor, "FakeTensorMode")):
             kept = getattr(owner, name)
             delattr(owner, name)
             before = state()

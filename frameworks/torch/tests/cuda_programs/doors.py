@@ -277,6 +277,13 @@ def checkpoints():
         file.seek(0)
         loaded = torch.load(file, map_location=location)["a"]
         assert loaded.device == torch.device(device) and loaded.tolist() == [0, 1, 2], location
+    file.seek(0)
+    try:
+        torch.load(io.BytesIO(file.getvalue().replace(b"cuda:1", b"cuda:7")))
+    except RuntimeError as error:
+        assert "tensors of cuda:7" in str(error) and "map_location" in str(error), error
+    else:
+        raise AssertionError("there is no eighth device")
     model = nn.Linear(2, 2).cuda()
     again = io.BytesIO()
     torch.save(collections.OrderedDict(model.state_dict()), again)

@@ -34,11 +34,17 @@ def open_all() -> None:
             _put(module, name, value)
         for door in (_operators, _tensors, _amp, _checkpoints, _distributed, _profiler, _libraries):
             door()
+        for name, action in _LATER.items():
+            after_import(name, functools.partial(_if_open, action))
     except Exception as error:
         close_all()
         raise RuntimeError(f"{__package__} is off, and nothing is changed: torch {torch.__version__} {error}") from error
-    for name, action in _LATER.items():
-        after_import(name, action)
+
+
+def _if_open(action: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """What waits for an import has no effect after `close_all`."""
+    if _opened:
+        action(module)
 
 
 def close_all() -> None:
@@ -191,8 +197,8 @@ def _restore(storage: Any, location: str) -> Any:
     count = torch.accelerator.device_count()
     if (device.index or 0) >= count:
         raise RuntimeError(
-            f"the checkpoint has tensors of {location}, and there are {count} devices: load it with map_location, as "
-            "map_location='cuda:0'"
+            f"the checkpoint has tensors of {location}, and the devices are numbered from 0 to {count - 1}: load it with "
+            "map_location, as map_location='cuda:0'"
         )
     return storage.to(device=device)
 
