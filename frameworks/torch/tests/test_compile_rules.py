@@ -235,6 +235,37 @@ def test_keys_of_caches_name_the_drivers_of_the_devices_of_a_graph(once, device,
     assert done.stdout == f"{both[1:]} {both[:1]} {[both, both]}\n", done.stderr
 
 
+PLACES = """
+import torch
+from torch._dynamo.utils import counters
+
+side = torch.Stream("DEVICE")
+
+def placed(x):
+    with side:
+        return x * 2 + 1
+
+def plain(x):
+    return x * 2 + 1
+
+x = torch.arange(3.0, device="DEVICE")
+torch.accelerator.synchronize()
+for function in (placed, plain, placed):
+    torch._dynamo.reset()
+    y = torch.compile(function)(x)
+    torch.accelerator.synchronize()
+    assert y.tolist() == [1.0, 3.0, 5.0]
+print(counters["inductor"]["fxgraph_cache_miss"], counters["inductor"]["fxgraph_cache_hit"])
+"""
+
+
+def test_keys_of_caches_tell_on_which_streams_a_graph_computes(once, device, tmp_path):
+    """Else a graph is taken from the cache that asks for a stream which its program has not."""
+    done = run_python(PLACES.replace("DEVICE", device.type), TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    misses, hits = map(int, done.stdout.split() or (0, 0))
+    assert misses == 2 and hits <= 1, (done.stdout, done.stderr)
+
+
 def test_without_a_compiler_the_error_says_what_to_install(once, device, tmp_path):
     finished = run_python(
         f"import torch; torch.compile(lambda x: x + 1)(torch.ones(2, device={device.type!r}))",

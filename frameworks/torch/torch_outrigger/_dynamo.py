@@ -85,6 +85,15 @@ def _devices_in(name: str, model: Any, inputs: Any) -> list[torch.device]:
     return list(found)
 
 
+def _places_in(model: Any) -> str:
+    """On which streams and in which pools a graph computes, by its nodes' numbers; empty for those of the caller."""
+    nodes = enumerate(getattr(getattr(model, "graph", None), "nodes", ()))
+    chosen = ((number, node.meta.get("custom") or {}) for number, node in nodes)
+    return ", ".join(
+        f"{number} on {one.get('stream')} in {one.get('mempool')}" for number, one in chosen if "stream" in one or "mempool" in one
+    )
+
+
 def _wrap(module: ModuleType, name: str) -> None:
     """Has Inductor compile graphs of a device type with its options."""
     stock = module.compile_fx
@@ -97,7 +106,7 @@ def _wrap(module: ModuleType, name: str) -> None:
             from . import inductor
 
             inductor.register(name)
-            kwargs["config_patches"] = inductor.patches(devices) or None
+            kwargs["config_patches"] = inductor.patches(devices, _places_in(model_)) or None
         return stock(model_, example_inputs_, *args, **kwargs)
 
     module.compile_fx = compile_fx

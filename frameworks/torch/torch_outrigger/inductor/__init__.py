@@ -26,9 +26,9 @@ PATCHES: dict[str, Any] = {
 """Options of Inductor that a graph for the device is compiled with."""
 
 
-def patches(devices: list[torch.device]) -> dict[str, Any]:
+def patches(devices: list[torch.device], places: str = "") -> dict[str, Any]:
     """The options with which a graph with tensors of some devices is compiled, besides those of the program; those that are
-    not set yet."""
+    not set yet. `places` tells on which streams it computes."""
     from torch._inductor import config as inductor_config
 
     from .. import __version__
@@ -42,7 +42,8 @@ def patches(devices: list[torch.device]) -> dict[str, Any]:
     changed = {key: value for key, value in wanted.items() if operator.attrgetter(key)(inductor_config) != value}
     # Of each device by its number: two of one process may have drivers that write different code.
     about = [f"{index}: {device_version(index)}" for index in sorted({one.index or 0 for one in devices})]
-    version = "; ".join([__version__, code_version(), *about])
+    # torch's key of a graph has its operators, and not the streams that they run on.
+    version = "; ".join([__version__, code_version(), *about, *filter(None, [places])])
     return changed if config.code_version == version else {**changed, f"{devices[0].type}.code_version": version}
 
 
