@@ -248,14 +248,17 @@ impl Shared {
 
     /// Notes a module that no job has loaded. If another thread was faster, it is that one's.
     fn kept(&self, place: Place, module: Module) -> Module {
-        if let Some(same) = self.loaded(place) {
+        let slots = &mut self.table.lock().slots;
+        let same = match slots.get(&place) {
+            Some(Slot::Loaded(module)) => module.upgrade(),
+            // A job tells those who wait for it, and takes the place when it is done.
+            Some(Slot::Compiling(_)) => return module,
+            None => None,
+        };
+        if let Some(same) = same {
             return same;
         }
-        let slots = &mut self.table.lock().slots;
-        // A job tells those who wait for it, and takes the place when it is done.
-        if !matches!(slots.get(&place), Some(Slot::Compiling(_))) {
-            slots.insert(place, Slot::Loaded(module.downgrade()));
-        }
+        slots.insert(place, Slot::Loaded(module.downgrade()));
         module
     }
 

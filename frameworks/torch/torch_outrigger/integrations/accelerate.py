@@ -7,6 +7,7 @@ for a promise that torch.cuda is there.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -259,33 +260,27 @@ def _change_fsdp(chosen: Chosen, module: ModuleType) -> None:
 
 
 def _change_checkpoints(types: tuple[str, ...], module: ModuleType) -> None:
-    def file(folder: Any, process: int) -> Path:
-        return Path(folder) / f"{module.RNG_STATE_NAME}_{process}.pkl"
+    def followed_by(act: Callable[[Path, str], None]) -> Callable[[Any], Any]:
+        def change(original: Any) -> Any:
+            signature = inspect.signature(original)
 
-    def saving(original: Any) -> Any:
-        @functools.wraps(original)
-        def save_accelerator_state(output_dir: Any, model_states: Any, optimizers: Any, schedulers: Any,
-                                   dataloaders: Any, process_index: int, *others: Any, **keywords: Any) -> Any:
-            saved = original(output_dir, model_states, optimizers, schedulers, dataloaders, process_index, *others, **keywords)
-            if module.PartialState().device.type in types:
-                devices.save_random_states(file(output_dir, process_index), module.PartialState().device.type)
-            return saved
+            @functools.wraps(original)
+            def call(*arguments: Any, **keywords: Any) -> Any:
+                result = original(*arguments, **keywords)
+                device = module.PartialState().device.type
+                if device in types:
+                    given = signature.bind(*arguments, **keywords).arguments
+                    # The folder is the first argument of both.
+                    folder, process = next(iter(given.values())), given["process_index"]
+                    act(Path(folder) / f"{module.RNG_STATE_NAME}_{process}.pkl", device)
+                return result
 
-        return save_accelerator_state
+            return call
 
-    def loading(original: Any) -> Any:
-        @functools.wraps(original)
-        def load_accelerator_state(input_dir: Any, models: Any, optimizers: Any, schedulers: Any,
-                                   dataloaders: Any, process_index: int, *others: Any, **keywords: Any) -> Any:
-            loaded = original(input_dir, models, optimizers, schedulers, dataloaders, process_index, *others, **keywords)
-            if module.PartialState().device.type in types:
-                devices.load_random_states(file(input_dir, process_index), module.PartialState().device.type)
-            return loaded
+        return change
 
-        return load_accelerator_state
-
-    replace(module, "save_accelerator_state", saving)
-    replace(module, "load_accelerator_state", loading)
+    replace(module, "save_accelerator_state", followed_by(devices.save_random_states))
+    replace(module, "load_accelerator_state", followed_by(devices.load_random_states))
 
 
 def _change_random(types: tuple[str, ...], module: ModuleType) -> None:
