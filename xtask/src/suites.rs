@@ -182,7 +182,12 @@ impl Run<'_> {
         let started = Instant::now();
         let outcome = self.prepare(job).and_then(|made| {
             let results = self.results.as_ref();
-            let kept = results.map(|results| (results, results.fingerprint(job, &made.files)));
+            let kept = results.map(|results| {
+                (
+                    results,
+                    results.fingerprint(job, &made.files, made.environment.as_deref()),
+                )
+            });
             if let Some((results, fingerprint)) = kept.as_ref().filter(|_| !self.again)
                 && let Some((counts, seconds, earlier)) =
                     results.find(job, fingerprint, job.waits(self.seed))
@@ -234,11 +239,10 @@ impl Run<'_> {
             made.push(library.into());
             of_job = Some(driver);
         }
-        if job.suite.needs_environment() {
-            made.push(environment::stamp(self.workspace));
-        }
+        let needed = job.suite.needs_environment();
         Ok(Made {
             files: made,
+            environment: needed.then(|| environment::stamp(self.workspace)),
             driver: of_job,
         })
     }
@@ -383,6 +387,8 @@ impl Run<'_> {
 struct Made {
     /// The files of it that decide about the outcome.
     files: Vec<PathBuf>,
+    /// The stamp of the Python environment, for a job that runs in it.
+    environment: Option<PathBuf>,
     driver: Option<DriverSpec>,
 }
 

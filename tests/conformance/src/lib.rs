@@ -5,6 +5,11 @@
 //! `outrigger.h` (`H..`) that it checks. It must never rely on what the contract does not promise, and
 //! never see the state of another test: each runs in its own process.
 
+#![cfg_attr(
+    test,
+    expect(dead_code, reason = "most tests of the suite are left out there")
+)]
+
 mod child;
 mod context;
 pub mod expect;

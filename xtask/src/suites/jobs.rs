@@ -201,8 +201,7 @@ pub(super) struct Job {
     pub(super) narrow: bool,
     /// Operators of PyTorch have been compiled ahead of time; else the store on disk is empty, as at a user's first start.
     pub(super) compiled: bool,
-    /// Other jobs of its suite run the same tests on other drivers: where only files of the repository have changed since all
-    /// of them passed, and nothing that was built, they take turns.
+    /// Other jobs of its suite run the same tests on other drivers: once it has passed in this clone, they take turns.
     takes_turns_again: bool,
     tier: Tier,
 }
@@ -267,7 +266,7 @@ impl Job {
         }
     }
 
-    /// True if it need not run again for a change of files while another one of its suite does.
+    /// True if it need not run again for a change while another one of its suite does.
     pub(super) fn waits(&self, seed: Seed) -> bool {
         self.takes_turns_again && !self.is_chosen(seed, "again", |job| job.takes_turns_again)
     }

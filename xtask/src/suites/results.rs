@@ -24,10 +24,10 @@ struct Kept {
 /// What stands for all that a job runs on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Fingerprint {
-    /// What was made for it, and the machine.
-    made: String,
-    /// The files of the repository that it reads.
-    read: String,
+    /// The machine, its compilers and packages, and what the job is.
+    place: String,
+    /// What was built for it, and the files of the repository that it reads.
+    code: String,
 }
 
 /// What an earlier run, in which a job passed, ran on.
@@ -35,8 +35,8 @@ pub(super) struct Fingerprint {
 pub(super) enum Earlier {
     /// On all that it would run on now.
     OnTheSame,
-    /// On the same as it was made, and on other files of the repository; it was not the job's turn.
-    OnOtherFiles,
+    /// In the same place, on other code; it was not the job's turn.
+    OnOtherCode,
 }
 
 /// The results of earlier runs, and what of this machine and of the repository decides whether they still hold.
@@ -65,27 +65,33 @@ impl Results {
         })
     }
 
-    /// What stands for all that a job runs on.
-    pub(super) fn fingerprint(&self, job: &Job, made: &[PathBuf]) -> Fingerprint {
-        let mut of_made = DefaultHasher::new();
-        self.machine.hash(&mut of_made);
+    /// What stands for all that a job runs on: what was `built` for it, and the stamp of the Python environment that it needs.
+    pub(super) fn fingerprint(
+        &self,
+        job: &Job,
+        built: &[PathBuf],
+        environment: Option<&Path>,
+    ) -> Fingerprint {
+        let mut place = DefaultHasher::new();
+        self.machine.hash(&mut place);
+        environment.map(hash_of).hash(&mut place);
         // A result is not taken for that of a job that was changed.
-        format!("{:?}", job.work).hash(&mut of_made);
-        for path in made {
-            (path, hash_of(path)).hash(&mut of_made);
+        format!("{:?}", job.work).hash(&mut place);
+        let mut code = DefaultHasher::new();
+        for path in built {
+            (path, hash_of(path)).hash(&mut code);
         }
-        let mut of_read = DefaultHasher::new();
         for file in self.files.iter().filter(|(name, _)| job.suite.reads(name)) {
-            file.hash(&mut of_read);
+            file.hash(&mut code);
         }
         Fingerprint {
-            made: format!("{:016x}", of_made.finish()),
-            read: format!("{:016x}", of_read.finish()),
+            place: format!("{:016x}", place.finish()),
+            code: format!("{:016x}", code.finish()),
         }
     }
 
-    /// What `job` counted when it passed on the same, and how long it took. A job that waits for its turn need not have
-    /// read the same files.
+    /// What `job` counted when it passed on the same, and how long it took. A job that waits for its turn may have passed on
+    /// other code.
     pub(super) fn find(
         &self,
         job: &Job,
@@ -96,8 +102,8 @@ impl Results {
         let kept: Kept = serde_json::from_str(&text).ok()?;
         let earlier = if kept.fingerprint == *fingerprint {
             Earlier::OnTheSame
-        } else if waits && kept.fingerprint.made == fingerprint.made {
-            Earlier::OnOtherFiles
+        } else if waits && kept.fingerprint.place == fingerprint.place {
+            Earlier::OnOtherCode
         } else {
             return None;
         };
@@ -210,9 +216,9 @@ mod tests {
             passed,
             ..Counts::default()
         };
-        let of = |made: &str, read: &str| Fingerprint {
-            made: made.to_owned(),
-            read: read.to_owned(),
+        let of = |place: &str, code: &str| Fingerprint {
+            place: place.to_owned(),
+            code: code.to_owned(),
         };
         let found = |job, fingerprint: &Fingerprint, waits| {
             let found = results.find(job, fingerprint, waits);
@@ -227,10 +233,10 @@ mod tests {
             [same, same]
         );
         let edited = of("a", "2");
-        assert_eq!(found(job, &edited, false), None, "it read other files");
-        let waiting = Some((7, 1.5, Earlier::OnOtherFiles));
+        assert_eq!(found(job, &edited, false), None, "it ran on other code");
+        let waiting = Some((7, 1.5, Earlier::OnOtherCode));
         assert_eq!(found(job, &edited, true), waiting);
-        assert_eq!(found(job, &of("b", "1"), true), None, "it was made anew");
+        assert_eq!(found(job, &of("b", "1"), true), None, "another machine");
         assert_eq!(found(other, &now, true), None, "another job");
         results.keep(job, &now, &Counts::single(false), 1.0)?;
         assert_eq!(found(job, &now, true), None, "it failed since");
@@ -246,7 +252,7 @@ mod tests {
         ];
         let of = |job, python_hash, rust_hash, made: &[PathBuf]| {
             let files = [(python, python_hash), (rust, rust_hash)];
-            results(Path::new("/nowhere"), &files).fingerprint(job, made)
+            results(Path::new("/nowhere"), &files).fingerprint(job, made, None)
         };
         let (torch, tests) = (job(Suite::Torch), job(Suite::Rust));
         assert_ne!(of(torch, 1, 1, &[]), of(torch, 2, 1, &[]));
@@ -258,6 +264,11 @@ mod tests {
         assert_eq!(of(tests, 1, 1, &[]), of(tests, 2, 1, &[]));
         assert_ne!(of(tests, 1, 1, &[]), of(tests, 1, 2, &[]));
         let made = [std::env::current_exe().unwrap_or_default()];
-        assert_ne!(of(torch, 1, 1, &[]), of(torch, 1, 1, &made));
+        let (before, after) = (of(torch, 1, 1, &[]), of(torch, 1, 1, &made));
+        assert_eq!(before.place, after.place);
+        assert_ne!(before.code, after.code);
+        let packages = Some(made[0].as_path());
+        let after = results(Path::new("/nowhere"), &[]).fingerprint(torch, &[], packages);
+        assert_ne!(before.place, after.place, "other packages");
     }
 }

@@ -74,7 +74,7 @@ impl Display for Summary<'_> {
                 match row.earlier {
                     None => "",
                     Some(Earlier::OnTheSame) => "passed earlier",
-                    Some(Earlier::OnOtherFiles) => "passed earlier, before changes in its files",
+                    Some(Earlier::OnOtherCode) => "passed earlier, before the last changes",
                 }
                 .to_owned(),
             ]
