@@ -121,7 +121,8 @@ impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "out of memory: tried to allocate {}.",
+            // Libraries that try again with less find " out of memory." in the text.
+            "out of memory. Tried to allocate {}.",
             Bytes(self.requested)
         )?;
         if let Some(device) = self.device {
@@ -234,7 +235,7 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "out of memory: tried to allocate 1.50 GiB. The device has 16.00 GiB in all, of which \
+            "out of memory. Tried to allocate 1.50 GiB. The device has 16.00 GiB in all, of which \
              512 bytes are free. This process holds 15.00 GiB: 13.00 GiB in use, 2.00 GiB cached \
              but free, the largest free block 1.00 MiB. The limit set for it is 15.00 GiB. Most of \
              it is held by weights (12.00 GiB in 7 blocks). Enough is free, but in pieces, on other streams or in other pools: max_split_size_mb in \

@@ -238,7 +238,7 @@ impl Device {
     fn pool_full(&self, pool: &PoolRef, size: u64) -> Error {
         let stats = pool.stats();
         let text = format!(
-            "device {}: out of memory: pool {} has {} bytes in use, its limit is {}, and {size} more \
+            "device {}: out of memory. Pool {} has {} bytes in use, its limit is {}, and {size} more \
              were requested",
             self.index(),
             pool.pool(),

@@ -219,7 +219,7 @@ def test_a_pool_serves_who_uses_it_and_graphs_that_name_it(device, memory):
     graph.replay()
     same(result, torch.full((1000,), 2.0))
     pool.set_limit(0, device)
-    with memory.use_mem_pool(pool, device), pytest.raises(torch.OutOfMemoryError, match="pool"):
+    with memory.use_mem_pool(pool, device), pytest.raises(torch.OutOfMemoryError, match="Pool"):
         torch.empty(1000, device=device)
     pool.set_limit(None, device)
     for wrong in ({"allocator": 1}, {"use_on_oom": True}, {"no_split": True}):
