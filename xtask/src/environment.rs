@@ -18,6 +18,9 @@ const REQUIREMENTS: [&str; 3] = [
     "demo/requirements.txt",
 ];
 
+/// What the libraries that only their own suite needs are, pinned as well.
+const LIBRARIES: &str = "frameworks/torch/requirements-libraries.txt";
+
 /// The project's torch, as frameworks/torch/requirements.txt pins it.
 pub(crate) const TORCH: &str = "2.15.0";
 
@@ -116,36 +119,79 @@ pub(crate) fn install_wheel(
     wheel: &Path,
 ) -> anyhow::Result<()> {
     let base = base_python()?;
+    let mut install = beside_project(workspace, &base, folder, &[])?;
+    install.args(["--no-index", "--quiet"]).arg(wheel);
+    shell::step(workspace, "installing the wheel", &mut install)?;
+    Ok(())
+}
+
+/// Makes the environment of programs with libraries, and returns its Python. It has the packages of the project's own
+/// environment and `torch_outrigger` as it lies in the repository: only what these lack is fetched.
+///
+/// # Errors
+/// If it cannot be made, or the packages cannot be fetched.
+pub(crate) fn ensure_libraries(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let folder = workspace.target("xtask/libraries-venv");
+    let requirements = workspace.path(LIBRARIES);
+    let base = base_python()?;
+    let sources = [requirements.clone(), stamp(workspace)];
+    let made = Stamp::new(folder.join("stamp"), &sources, &base.version)?;
+    let python = folder.join("bin/python");
+    if !made.is_current() || !python.exists() {
+        let package = workspace.path("frameworks/torch");
+        let mut install = beside_project(workspace, &base, &folder, &[package])?;
+        install.arg("-r").arg(requirements);
+        shell::fetch(
+            workspace,
+            "installing libraries for their tests",
+            &mut install,
+        )?;
+        made.write()?;
+    }
+    Ok(python)
+}
+
+/// Makes an environment in `folder`, over what may be there, with the packages of the project's own environment and with those
+/// in `others`. Returns what installs more packages into it.
+fn beside_project(
+    workspace: &Workspace,
+    base: &BasePython,
+    folder: &Path,
+    others: &[PathBuf],
+) -> anyhow::Result<Command> {
     let mut create = Command::new(&base.program);
     create.args(["-m", "venv", "--clear", "--without-pip"]);
     let title = format!("making the Python environment {}", folder.display());
     shell::step(workspace, &title, create.arg(folder))?;
     let packages = site_packages(workspace).context(".venv holds no site-packages")?;
     let own = packages_in(folder).with_context(|| format!("{title}: it holds no packages"))?;
-    // This adds the folder, but not what .pth files in it add: the repository's package stays out.
-    fs::write(own.join("torch.pth"), format!("{}\n", packages.display()))?;
+    // This adds the folders, but not what .pth files in them add: the repository's package stays out unless it is named.
+    let folders = std::iter::once(&packages).chain(others);
+    let lines: String = folders
+        .map(|each| format!("{}\n", each.display()))
+        .collect();
+    fs::write(own.join("project.pth"), lines)?;
     // pip of the project's environment, run by the Python of this one.
     let mut install = Command::new(workspace.python());
     install
         .args(["-m", "pip", "--python"])
-        .arg(folder.join("bin/python"));
-    install.args(["install", "--disable-pip-version-check", "--no-input"]);
-    install.args(["--no-index", "--quiet"]).arg(wheel);
-    shell::step(workspace, "installing the wheel", &mut install)?;
-    Ok(())
+        .arg(folder.join("bin/python"))
+        .args(INSTALL);
+    Ok(install)
 }
+
+/// What pip is told.
+const INSTALL: [&str; 4] = [
+    "install",
+    "--disable-pip-version-check",
+    "--no-input",
+    "--progress-bar=off",
+];
 
 /// What installs packages into the environment in `folder`.
 fn pip_install(folder: &Path) -> Command {
     let mut install = Command::new(folder.join("bin/python"));
-    install.args([
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--progress-bar=off",
-    ]);
+    install.args(["-m", "pip"]).args(INSTALL);
     install
 }
 

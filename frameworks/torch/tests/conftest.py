@@ -33,9 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--store", type=Path, metavar="FOLDER", help="the store that the tests begin with a copy of; else an empty one")
     parser.addoption("--of-driver", metavar="SEED", help="what depends on the driver, and a tenth of the rest, which the seed draws")
     parser.addoption("--sweep-dtype", default="float32", metavar="DTYPE", help="dtype of the sweep's samples")
-    parser.addoption("--all-models", action="store_true", help="all models of test_models.py, on any driver")
-    parser.addoption("--all-programs", action="store_true", help="all programs for CUDA of test_as_cuda.py")
-    parser.addoption("--all-libraries", action="store_true", help="also programs with libraries that take long, and more processes")
+    parser.addoption("--all", action="store_true", help="also the tests marked only_with_all, and all models on any driver")
     parser.addoption("--compile-share", metavar="K/N", help="a part of the operators that torch.compile is tested with")
     parser.addoption("--sweep-samples", type=int, metavar="N", help="samples of each operator in the sweep; all if not given")
 
@@ -51,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["OUTRIGGER_CACHE"] = str(store)
     config.addinivalue_line("markers", "not_on_mtia(reason): what torch or a standard has for PrivateUse1 and not for MTIA")
     config.addinivalue_line("markers", "of_driver: its result depends on what the driver has")
-    config.addinivalue_line("markers", "all_libraries: a program with a library, which runs with --all-libraries")
+    config.addinivalue_line("markers", "only_with_all: takes long, or needs a library that only the suite of libraries has")
     config.addinivalue_line("markers", "of_the_accelerator: torch or a library chooses the device by itself")
     if config.getoption("--device") == "mtia":
         os.environ.setdefault("OUTRIGGER_TORCH", "mtia")
@@ -64,8 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in items if item.get_closest_marker("of_driver") or is_drawn(item, seed)]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
-    if not config.getoption("--all-libraries"):
-        kept = [item for item in items if not item.get_closest_marker("all_libraries")]
+    if not config.getoption("--all"):
+        kept = [item for item in items if not item.get_closest_marker("only_with_all")]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
     if is_second(config):

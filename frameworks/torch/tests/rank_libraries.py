@@ -133,6 +133,34 @@ def synchronized() -> list[float]:
     return [*torch.rand(2).tolist(), *torch.rand(2, device=accelerator.device).tolist()]
 
 
+def private() -> dict[str, Any]:
+    """opacus clips the gradient of each row, and the ranks add them up. Without noise, so that one process has the same."""
+    import opacus
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    net, device = rank_models.model(), torch.device("cpu")
+    if size > 1:
+        device = torch.device(os.environ["RANK_DEVICE"], rank)
+        torch.accelerator.set_device_index(rank)
+        torch.distributed.init_process_group()
+        net = opacus.distributed.DifferentiallyPrivateDistributedDataParallel(net.to(device))
+    sampler = DistributedSampler(_rows(), size, rank, shuffle=False)
+    net, optimizer, loader = opacus.PrivacyEngine().make_private(
+        module=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.5), noise_multiplier=0.0, max_grad_norm=0.1,
+        data_loader=DataLoader(_rows(), rank_models.BATCH // size, sampler=sampler), poisson_sampling=False,
+    )  # fmt: skip
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(net(x.to(device)), y.to(device)).backward()
+        optimizer.step()
+    return {
+        "rank": (rank, size),
+        "device": str(device),
+        "weights": {name.split("module.")[-1]: tensor.cpu().tolist() for name, tensor in net.state_dict().items()},
+    }
+
+
 def lightning_model(package: str = "lightning") -> Any:
     """A model of Lightning that knows on which devices and in what it was computed."""
 

@@ -33,12 +33,6 @@ def _here(once, device_type):
         pytest.skip("as_cuda serves PrivateUse1 alone")
 
 
-@pytest.fixture
-def all_programs(request):
-    if not request.config.getoption("--all-programs"):
-        pytest.skip("runs with --all-programs")
-
-
 def start(*words: Any, folder: Path = PROGRAMS, timeout: int = 300, **environment: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(entry for entry in sys.path if entry and Path(entry) != Path(__file__).resolve().parent)
     return subprocess.run(
@@ -274,7 +268,8 @@ def test_the_page_has_every_name_of_torch_cuda():
 # ---- whole programs ----------------------------------------------------------------------------------
 
 
-def test_a_gpt(tmp_path, all_programs):
+@pytest.mark.only_with_all
+def test_a_gpt(tmp_path):
     program = ["gpt.py", f"--out_dir={tmp_path}"]
     expected = result(*program)
     found = result(*AS_CUDA, *program)
@@ -287,7 +282,8 @@ def test_a_gpt(tmp_path, all_programs):
     assert len(resumed["losses"]) == 2
 
 
-def test_a_gpt_in_two_processes(tmp_path, all_programs):
+@pytest.mark.only_with_all
+def test_a_gpt_in_two_processes(tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "gpt.py"]
     expected = result(*torchrun, f"--out_dir={tmp_path / 'cpu'}")
     found = result(*torchrun, f"--out_dir={tmp_path / 'cuda'}", OUTRIGGER_AS_CUDA="1")
@@ -297,12 +293,14 @@ def test_a_gpt_in_two_processes(tmp_path, all_programs):
         assert each["total"] == pytest.approx(expected["total"], rel=SUMS)
 
 
-def test_two_networks_against_each_other(all_programs):
+@pytest.mark.only_with_all
+def test_two_networks_against_each_other():
     expected, found = result("dcgan.py"), result(*AS_CUDA, "dcgan.py", "--cuda")
     assert found["device"] == "cuda:0" and found["losses"] == pytest.approx(expected["losses"], rel=SUMS)
 
 
-def test_a_process_for_each_device(tmp_path, all_programs):
+@pytest.mark.only_with_all
+def test_a_process_for_each_device(tmp_path):
     totals = {}
     for name, words in (("cpu", []), ("cuda", AS_CUDA)):
         folder = tmp_path / name
@@ -314,12 +312,26 @@ def test_a_process_for_each_device(tmp_path, all_programs):
     assert totals["cuda"]["total"] == pytest.approx(totals["cpu"]["total"], rel=SUMS)
 
 
-def test_a_decoder_in_a_graph(all_programs):
+@pytest.mark.only_with_all
+def test_a_decoder_in_a_graph():
     found = result(*AS_CUDA, "decode.py")
     assert found["replayed"] == found["eager"] and found["ms"] > 0
 
 
-def test_accelerate_in_two_processes(all_programs):
+@pytest.mark.only_with_all
+def test_trainer_uses_one_of_several_devices_and_says_so():
+    pytest.importorskip("transformers")
+    expected = result("trained.py")
+    ended = start(*AS_CUDA, "trained.py", PYTHONWARNINGS="default")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert (found["device"], found["used"]) == ("cuda:0", 1) and found["devices"] > 1
+    assert f"Trainer uses the first of {found['devices']} devices" in ended.stderr and "torchrun --nproc-per-node=" in ended.stderr
+    assert found["losses"] == pytest.approx(expected["losses"], rel=SUMS) and len(found["losses"]) == 3
+
+
+@pytest.mark.only_with_all
+def test_accelerate_in_two_processes():
     pytest.importorskip("accelerate")
     launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "accelerated.py"]
     found = result(*launch, OUTRIGGER_AS_CUDA="1")

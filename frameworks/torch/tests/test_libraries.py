@@ -9,6 +9,7 @@ import inspect
 import types
 import warnings
 import zlib
+from typing import Any
 
 import pytest
 import torch
@@ -364,6 +365,26 @@ def test_accelerate_knows_the_memory_of_the_devices(device, module, accelerate, 
 
 
 @pytest.mark.of_the_accelerator
+def test_accelerate_tries_smaller_batches_when_memory_is_out(device, module, accelerate):
+    from accelerate.utils import find_executable_batch_size
+
+    tried = []
+
+    @find_executable_batch_size(starting_batch_size=4, reduce_batch_size_fn=lambda: tried[-1] // 2)
+    def step(size: int) -> int:
+        tried.append(size)
+        rows = module.mem_get_info()[1] // 2
+        return torch.empty(size, rows, dtype=torch.int8, device=device).shape[0]
+
+    pool = module.MemPool()
+    pool.set_limit(2**20)
+    with module.use_mem_pool(pool), pytest.raises(torch.OutOfMemoryError) as caught:
+        torch.empty(2**21, dtype=torch.int8, device=device)
+    assert accelerate.utils.memory.should_reduce_batch_size(caught.value)
+    assert step() == 1 and tried == [4, 2, 1]
+
+
+@pytest.mark.of_the_accelerator
 def test_device_map_auto_puts_a_model_on_the_device(device, tiny, accelerate, tmp_path):
     from transformers import GPT2LMHeadModel
 
@@ -420,7 +441,7 @@ def test_trainer_trains_in_bfloat16(device, tiny, accelerate, tmp_path):
     torch.testing.assert_close(weights[True], weights[False], rtol=0.1, atol=0.02)
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.of_the_accelerator
 def test_trainer_goes_on_with_the_random_numbers(device, accelerate, tmp_path):
     import rank_libraries
@@ -463,7 +484,7 @@ def test_pipelines_run_on_the_device(device, other_device):
     assert found == pytest.approx(found[-1:] * 4, rel=1e-4)
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.of_the_accelerator
 def test_continuous_batching_gives_the_tokens_of_the_cpu(device):
     from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
@@ -494,6 +515,7 @@ def test_continuous_batching_gives_the_tokens_of_the_cpu(device):
 # ---- peft ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.only_with_all
 @pytest.mark.of_the_accelerator
 def test_peft_chooses_the_device(device):
     peft = pytest.importorskip("peft", reason="peft is not installed")
@@ -521,7 +543,7 @@ PRECISIONS = {
 }
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.of_the_accelerator
 @pytest.mark.parametrize("chosen", ["auto", "by name"])
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -538,7 +560,7 @@ def test_lightning_trains_on_the_device(device, lightning, precision, chosen):
     assert not torch.equal(model.layer.weight.detach().cpu().float(), before)
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.of_the_accelerator
 def test_lightning_of_several_packages_trains_on_the_device(device, lightning):
     import rank_libraries
@@ -549,7 +571,7 @@ def test_lightning_of_several_packages_trains_on_the_device(device, lightning):
     assert model.seen == {(str(device), torch.bfloat16)}
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.of_the_accelerator
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_fabric_of_lightning_runs_on_the_device(device, lightning, precision):
@@ -564,7 +586,7 @@ def test_fabric_of_lightning_runs_on_the_device(device, lightning, precision):
     assert seen == [(device, PRECISIONS[precision])]
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.of_the_accelerator
 def test_lightning_keeps_random_numbers_and_counts_devices(device, module, lightning):
     from lightning.pytorch.accelerators import AcceleratorRegistry
@@ -596,6 +618,7 @@ PLACES = {
     "accelerate.utils.dataclasses:FullyShardedDataParallelPlugin.__post_init__": 3351052797,
     "accelerate.utils.environment:get_current_device_type": 3511040221,
     "accelerate.utils.launch:prepare_simple_launcher_cmd_env": 1818593554,
+    "accelerate.utils.memory:clear_device_cache": 141823215,
     "accelerate.utils.modeling:get_grad_scaler": 1592852661,
     "accelerate.utils.modeling:get_max_memory": 3874119051,
     "accelerate.utils.random:synchronize_rng_states": 3077336716,
@@ -610,11 +633,19 @@ PLACES = {
     "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._choose_auto_accelerator": 2691265871,
     "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._choose_strategy": 2333174084,
     "peft.utils.other:infer_device": 4284417615,
+    "torch_geometric.data.collate:collate": 1796329665,
+    "torch_geometric.device:device": 3431578166,
+    "torch_geometric.loader.prefetch:DeviceHelper.__init__": 3256789152,
     "transformers.generation.continuous_batching.utils:create_device_stream": 4159509575,
     "transformers.generation.continuous_batching.utils:get_device_and_memory_breakdown": 2712142574,
+    "transformers.generation.utils:GenerationMixin._valid_auto_compile_criteria": 2281925477,
     "transformers.pipelines.base:Pipeline.__init__": 642176746,
     "transformers.trainer:Trainer._load_rng_state": 86033744,
     "transformers.trainer:Trainer._save_rng_state": 972556161,
+    "transformers.trainer_utils:TrainerMemoryTracker.derive_stage": 1139570337,
+    "transformers.trainer_utils:TrainerMemoryTracker.start": 403320348,
+    "transformers.trainer_utils:TrainerMemoryTracker.stop": 1424696693,
+    "transformers.trainer_utils:TrainerMemoryTracker.update_metrics": 315751825,
     "transformers.training_args:TrainingArguments._setup_devices": 3764926730,
     "transformers.utils.import_utils:is_cuda_stream_capturing": 1862874418,
     "transformers.utils.import_utils:is_torch_bf16_gpu_available": 3019972061,
@@ -623,7 +654,13 @@ PLACES = {
 the change still does what it should; the tests above say so for the most part."""
 
 
-@pytest.mark.parametrize("place", PLACES)
+def _mark(place: str) -> Any:
+    """The default environment has only some of the libraries."""
+    is_there = place.startswith(("accelerate", "transformers"))
+    return pytest.param(place, marks=[] if is_there else pytest.mark.only_with_all)
+
+
+@pytest.mark.parametrize("place", map(_mark, PLACES))
 def test_what_is_changed_is_what_was_seen(device, place):
     module, name = place.split(":")
     pytest.importorskip(module.split(".")[0])

@@ -73,20 +73,20 @@ def test_two_processes_of_accelerate_train_what_one_process_trains(run, device_t
         assert answer["losses"] == pytest.approx(losses, rel=1e-4)
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 def test_processes_of_accelerate_share_one_device(run, device_type: str) -> None:
     answers = run("accelerated", OUTRIGGER_DRIVER="host?devices=1")
     same_weights(one_training(answers, [f"{device_type}:0"] * 2), alone()[1])
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.parametrize("plugin", ["fsdp1", "fsdp2"])
 def test_accelerate_shards_weights(run, device_type: str, plugin: str) -> None:
     answers = run("accelerated", RANK_PLUGIN=plugin)
     same_weights(one_training(answers, [f"{device_type}:0", f"{device_type}:1"]), alone()[1])
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_accelerate_trains_in_16_bits(run, device_type: str, precision: str) -> None:
     losses, _ = alone()
@@ -96,7 +96,7 @@ def test_accelerate_trains_in_16_bits(run, device_type: str, precision: str) -> 
     assert answers[0]["losses"] != pytest.approx(losses, rel=1e-5)
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.parametrize("sharded", ["", "1"])
 def test_two_processes_of_trainer_train_what_one_process_trains(run, device_type: str, sharded: str) -> None:
     expected = ranks_of_one(device_type)
@@ -117,19 +117,28 @@ def ranks_of_one(device_type: str) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 def test_ranks_go_on_with_their_own_random_numbers(run, tmp_path: Path) -> None:
     assert run("resumed", RANK_FOLDER=str(tmp_path / "state")) == [True, True]
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.parametrize("name", [None, "cuda"])
 def test_accelerate_synchronizes_random_states(run, device_type: str, name: str | None) -> None:
     first, second = run("synchronized", RANK_GENERATOR=name or device_type)
     assert first == second
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
+def test_two_processes_of_opacus_train_what_one_process_trains(run, device_type: str) -> None:
+    pytest.importorskip("opacus", reason="opacus is not installed")
+    expected = rank_libraries.private()["weights"]
+    plain = rank_models.model().state_dict()
+    assert not torch.allclose(torch.tensor(expected["first.weight"]), plain["first.weight"], atol=1e-3)
+    same_weights(one_training(run("private"), [f"{device_type}:0", f"{device_type}:1"]), expected)
+
+
+@pytest.mark.only_with_all
 def test_two_processes_of_lightning_train_what_one_process_trains(run, device_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightning", reason="lightning is not installed")
     monkeypatch.setenv("WORLD_SIZE", "1")
@@ -219,7 +228,7 @@ def launch(name: str, script: Path, options: tuple[str, ...] = ()) -> str:
     return done.stdout
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_launchers_start_one_training(name: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
@@ -249,7 +258,7 @@ notebook_launcher(train, num_processes=2, use_port=sys.argv[1])
 """
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.parametrize("before", ["unused", "used"])
 def test_the_launcher_for_notebooks_forks_one_training(before: str) -> None:
     done = run_python(f"import sys\nsys.argv[1:] = ['{port()}', '{before}']\n" + NOTEBOOK, OMP_NUM_THREADS="1")
@@ -261,7 +270,7 @@ def test_the_launcher_for_notebooks_forks_one_training(before: str) -> None:
     assert said[0][1] == said[1][1] == pytest.approx(alone()[0], rel=1e-4)
 
 
-@pytest.mark.all_libraries
+@pytest.mark.only_with_all
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("name", ["test_script", "test_sync", "test_ops"])
 def test_accelerates_own_tests_pass(name: str, count: int) -> None:

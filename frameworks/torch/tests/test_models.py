@@ -18,14 +18,14 @@ SUMS = {"rtol": 1e-3, "atol": 1e-4}
 
 @pytest.fixture(autouse=True)
 def _of_this_run(request: pytest.FixtureRequest) -> None:
-    if not request.config.getoption("--all-models"):
+    if not request.config.getoption("--all"):
         request.getfixturevalue("once")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Three models, or all of them."""
     if "name" in metafunc.fixturenames:
-        names = models.MODELS if metafunc.config.getoption("--all-models") else models.ALWAYS
+        names = models.MODELS if metafunc.config.getoption("--all") else models.ALWAYS
         if metafunc.function is test_generated_tokens_are_the_same:
             names = [name for name in names if models.MODELS[name].generates]
         metafunc.parametrize("name", names)

@@ -44,6 +44,8 @@ pub(super) enum Suite {
     Fuzz,
     /// Random calls of the host contract from eight threads with faults; for longer with --all
     Soak,
+    /// With --all: programs with libraries in one process and in two, in an environment of their own
+    Libraries,
     /// The pages of `outrigger memory` and `outrigger conformance`, in a headless browser
     Pages,
     /// The wheels: installed into an empty environment, with a vendor's package
@@ -60,7 +62,10 @@ impl Suite {
 
     /// True if it needs PyTorch with the device in it.
     pub(super) fn needs_shim(self) -> bool {
-        matches!(self, Self::Sweep | Self::Torch | Self::Wheels | Self::Demo)
+        matches!(
+            self,
+            Self::Sweep | Self::Torch | Self::Libraries | Self::Wheels | Self::Demo
+        )
     }
 
     /// True if its outcome depends on a file of the repository other than through what was built of it.
@@ -102,7 +107,7 @@ impl Suite {
                 Need::OpenClPlatform,
             ],
             Self::Sanitizers => &[Need::Nextest, Need::Compiler, Need::RustSource],
-            Self::Sweep | Self::Torch | Self::Wheels | Self::Demo => &[
+            Self::Sweep | Self::Torch | Self::Libraries | Self::Wheels | Self::Demo => &[
                 Need::Compiler,
                 Need::Make,
                 Need::Python,
@@ -169,6 +174,9 @@ pub(super) enum Work {
         options: &'static [&'static str],
         /// Only what depends on the driver, with a tenth of the rest by the seed.
         in_part: bool,
+    },
+    Libraries {
+        driver: &'static str,
     },
     Hosts,
     Fuzz {
@@ -251,6 +259,7 @@ impl Job {
             Work::Conformance { driver, .. }
             | Work::Sweep { driver, .. }
             | Work::Torch { driver, .. }
+            | Work::Libraries { driver }
             | Work::Demo { driver, .. } => Some(driver),
             _ => None,
         }
@@ -452,18 +461,8 @@ const fn graphs(name: &'static str, driver: &'static str) -> Job {
 
 /// All models of public libraries; every run has three of them on the unified face.
 const fn models(name: &'static str, driver: &'static str) -> Job {
-    let options = &["test_models.py", "--all-models"];
+    let options = &["test_models.py", "--all"];
     torch(name, driver, "outrigger", options, 60).only(Tier::Everything)
-}
-
-/// Programs with libraries, also those that take long, and their own tests in several processes.
-const fn libraries(name: &'static str, driver: &'static str) -> Job {
-    let options = &[
-        "test_libraries.py",
-        "test_library_ranks.py",
-        "--all-libraries",
-    ];
-    torch(name, driver, "outrigger", options, 200).only(Tier::Everything)
 }
 
 /// Operators through torch.compile, and what else is compiled where there are more files.
@@ -582,11 +581,12 @@ static JOBS: &[Job] = &[
         "programs for cuda",
         UNIFIED,
         "outrigger",
-        &["test_as_cuda.py", "--all-programs"],
+        &["test_as_cuda.py", "--all"],
         150,
     )
     .only(Tier::Everything),
-    libraries("libraries", UNIFIED),
+    Job::new(Suite::Libraries, "libraries", Work::Libraries { driver: UNIFIED }, 300)
+        .only(Tier::Everything),
     compiled(
         "compile operators",
         UNIFIED,

@@ -33,6 +33,9 @@ const PYTEST: [&str; 6] = [
     "no:cacheprovider",
 ];
 
+/// As many processes as there are processors; one that is out of tests takes some from another.
+const AT_ONCE: [&str; 3] = ["--timeout=300", "--numprocesses=auto", "--dist=worksteal"];
+
 /// The PyTorch tests of some files, or of all for none, on `driver`, as `device`. What they need must have been built.
 pub(super) fn torch(
     workspace: &Workspace,
@@ -41,20 +44,26 @@ pub(super) fn torch(
     device: &str,
     options: &[&str],
 ) -> anyhow::Result<Counts> {
-    // As many processes as there are processors; one that is out of tests takes some from another.
-    let always = [
-        "--ignore=sweep",
-        "--timeout=300",
-        "--numprocesses=auto",
-        "--dist=worksteal",
+    let python = native::python(workspace, Some(driver));
+    let arguments = [&["--ignore=sweep"], &AT_ONCE[..], options].concat();
+    on_device(workspace, title, python, device, &arguments)
+}
+
+/// Programs with libraries on `driver`, in the environment that has these. What they need besides must have been built.
+pub(super) fn libraries(
+    workspace: &Workspace,
+    title: &str,
+    driver: &DriverSpec,
+) -> anyhow::Result<Counts> {
+    let python = Command::new(environment::ensure_libraries(workspace)?);
+    let python = native::with_release_build(workspace, python, Some(driver));
+    let files = [
+        "test_libraries.py",
+        "test_library_programs.py",
+        "test_library_ranks.py",
     ];
-    on_device(
-        workspace,
-        title,
-        driver,
-        device,
-        &[&always, options].concat(),
-    )
+    let arguments = [&["--all"], &AT_ONCE[..], &files].concat();
+    on_device(workspace, title, python, "outrigger", &arguments)
 }
 
 /// The sweep over torch's databases of operators, modules and optimizers, which is a test file of its own kind.
@@ -73,7 +82,8 @@ pub(super) fn sweep(
         arguments.extend(samples.map(|samples| format!("--sweep-samples={samples}")));
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).chain(store).collect();
         let title = format!("{title} {dtype}");
-        counts.add(on_device(workspace, &title, driver, device, &arguments)?);
+        let python = native::python(workspace, Some(driver));
+        counts.add(on_device(workspace, &title, python, device, &arguments)?);
     }
     Ok(counts)
 }
@@ -89,23 +99,22 @@ pub(super) fn store(workspace: &Workspace, driver: &DriverSpec) -> anyhow::Resul
     Ok(folder)
 }
 
-/// Runs pytest in the tests of the PyTorch package.
+/// Runs pytest in the tests of the PyTorch package, by `python`.
 fn on_device(
     workspace: &Workspace,
     title: &str,
-    driver: &DriverSpec,
+    mut python: Command,
     device: &str,
     arguments: &[&str],
 ) -> anyhow::Result<Counts> {
-    let mut command = native::python(workspace, Some(driver));
-    command
+    python
         .current_dir(workspace.path(TORCH_TESTS))
         .args(PYTEST)
         // Failures stand behind what was skipped, at the end of the output.
         .args(["-r", "sEf"])
         .args(arguments)
         .env("OUTRIGGER_TORCH", device);
-    Ok(pytest(workspace, title, command)?.1)
+    Ok(pytest(workspace, title, python)?.1)
 }
 
 /// What the command line draws, as a browser shows it.

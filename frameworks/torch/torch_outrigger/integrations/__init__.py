@@ -27,14 +27,15 @@ BY_LIBRARY = {
     "peft": "peft",
     "safetensors": "safetensors",
     "torch.nn.attention.flex_attention": "flex_attention",
+    "torch_geometric": "torch_geometric",
     "torchvision": "torchvision",
     "transformers": "transformers",
 }
 """The module here for each module that it changes, or whose parts it changes. It is imported behind that one."""
 
-CHOOSE = ("accelerate", "lightning", "lightning_fabric", "peft", "pytorch_lightning", "transformers")
+CHOOSE = ("accelerate", "lightning", "lightning_fabric", "peft", "pytorch_lightning", "torch_geometric", "transformers")
 """Those that choose a device by themselves. The others use that of their tensors."""
-FOLLOW = ("diffusers", "opacus", "timm", "torch_geometric", "torchao")
+FOLLOW = ("diffusers", "opacus", "timm", "torchao")
 """Libraries that were tried and need no change: they use the device of their tensors."""
 
 _types: tuple[str, ...] = ()

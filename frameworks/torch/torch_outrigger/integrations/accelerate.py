@@ -36,6 +36,7 @@ def serve(types: tuple[str, ...]) -> None:
     after_import("accelerate.utils.dataclasses", functools.partial(_change_fsdp, chosen))
     after_import("accelerate.utils.environment", functools.partial(_change_environment, types))
     after_import("accelerate.utils.launch", functools.partial(_change_simple_launch, chosen))
+    after_import("accelerate.utils.memory", functools.partial(_change_memory, chosen))
     after_import("accelerate.utils.modeling", functools.partial(_change_modeling, types, chosen))
     after_import("accelerate.utils.random", functools.partial(_change_random, types))
 
@@ -182,17 +183,24 @@ def _change_accelerator(types: tuple[str, ...], chosen: Chosen, module: ModuleTy
 
     def knowing(original: Any) -> Any:
         # Devices with float16 are a constant of this function.
-        code = original.__code__
-        constants = (
-            (*each, *types) if isinstance(each, tuple) and {"cuda", "xpu", "npu"} <= set(each) else each
-            for each in code.co_consts
-        )
-        original.__code__ = code.replace(co_consts=tuple(constants))
-        return original
+        return devices.knowing(original, types, {"cuda", "xpu", "npu"})
 
     replace_in(module.Accelerator, "backward", looking)
     replace_in(module.Accelerator, "prepare_model", preparing)
     replace_in(module.Accelerator, "__init__", knowing)
+
+
+def _change_memory(chosen: Chosen, module: ModuleType) -> None:
+    def clearing(original: Any) -> Any:
+        @functools.wraps(original)
+        def clear_device_cache(garbage_collection: bool = False) -> None:
+            original(garbage_collection)
+            if chosen() is not None:
+                torch.accelerator.empty_cache()
+
+        return clear_device_cache
+
+    replace(module, "clear_device_cache", clearing)
 
 
 def _change_modeling(types: tuple[str, ...], chosen: Chosen, module: ModuleType) -> None:

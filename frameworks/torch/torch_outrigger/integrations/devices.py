@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -35,6 +36,14 @@ def choice(types: tuple[str, ...]) -> str:
         return "cuda, for there is such a device"
     found = torch.accelerator.current_accelerator(check_available=True)
     return "the CPU, for no device is there" if found is None else f"the CPU or {found}, which is torch's accelerator"
+
+
+def knowing(function: Callable[..., object], types: tuple[str, ...], names: set[str]) -> Callable[..., object]:
+    """The function itself, with our types in its constant list of devices that has these names."""
+    code = function.__code__
+    constants = ((*each, *types) if isinstance(each, tuple) and names <= set(each) else each for each in code.co_consts)
+    function.__code__ = code.replace(co_consts=tuple(constants))
+    return function
 
 
 def _beside(file: Path) -> Path:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from .. import _C
+from .. import _C, _lifetime
 from .._after_import import after_import, replace, replace_in
 from . import devices
 
@@ -47,6 +48,14 @@ def serve(types: tuple[str, ...]) -> None:
             @functools.wraps(original.func)
             def _setup_devices(self: Any) -> torch.device:
                 found = original.func(self)
+                if found.type not in ("cpu", *types) and _lifetime.is_served(found.type) and self._n_gpu > 1:
+                    # By CUDA's name Trainer would use DataParallel.
+                    warnings.warn(
+                        f"Trainer uses the first of {self._n_gpu} devices: torch.nn.DataParallel is for CUDA alone. "
+                        f"Start it by torchrun --nproc-per-node={self._n_gpu} to use all of them",
+                        stacklevel=2,
+                    )
+                    self._n_gpu = 1
                 device = getattr(self.distributed_state, "device", found)
                 if found.type != "cpu" or device.type not in types:
                     return found
@@ -58,6 +67,75 @@ def serve(types: tuple[str, ...]) -> None:
             return changed
 
         replace_in(module.TrainingArguments, "_setup_devices", choosing)
+
+    def change_memory(module: ModuleType) -> None:
+        """Trainer's figures of memory: the CPU's are transformers' own, ours stand beside them as those of other devices do."""
+        tracker = module.TrainerMemoryTracker
+
+        def deriving(original: Any) -> Any:
+            @functools.wraps(original)
+            def derive_stage(self: Any) -> str:
+                # As the original does it, which counts frames, and does not know `start` below.
+                frame = inspect.currentframe()
+                while frame is not None and frame.f_code.co_name not in self.stages:
+                    frame = frame.f_back
+                return original(self) if frame is None else self.stages[frame.f_code.co_name]
+
+            return derive_stage
+
+        def starting(original: Any) -> Any:
+            @functools.wraps(original)
+            def start(self: Any) -> None:
+                is_nested = self.skip_memory_metrics or self.cur_stage is not None
+                original(self)
+                device = chosen()
+                if device is not None and not is_nested:
+                    ours = torch.get_device_module(device)
+                    ours.reset_peak_memory_stats()
+                    ours.empty_cache()
+                    self.gpu_mem_used_at_start = ours.memory_allocated()
+
+            return start
+
+        def stopping(original: Any) -> Any:
+            @functools.wraps(original)
+            def stop(self: Any, stage: str) -> None:
+                device = chosen() if self.cur_stage in (None, stage) else None
+                original(self, stage)
+                if device is not None:
+                    ours = torch.get_device_module(device)
+                    ours.empty_cache()
+                    begin, end = self.gpu_mem_used_at_start, ours.memory_allocated()
+                    peaked = max(0, ours.max_memory_allocated() - end)
+                    vars(self).setdefault("gpu", {})[stage] = {"begin": begin, "end": end, "alloc": end - begin, "peaked": peaked}
+
+            return stop
+
+        def updating(original: Any) -> Any:
+            @functools.wraps(original)
+            def update_metrics(self: Any, stage: str, metrics: dict[str, Any]) -> None:
+                if self.skip_memory_metrics or chosen() is None:
+                    return original(self, stage, metrics)
+                # Without it there are no figures of a device.
+                self.torch = torch
+                try:
+                    original(self, stage, metrics)
+                finally:
+                    self.torch = None
+
+            return update_metrics
+
+        replace_in(tracker, "derive_stage", deriving)
+        replace_in(tracker, "start", starting)
+        replace_in(tracker, "stop", stopping)
+        replace_in(tracker, "update_metrics", updating)
+
+    def change_generation(module: ModuleType) -> None:
+        def knowing(original: Any) -> Any:
+            # Devices that compile are a constant of this function.
+            return devices.knowing(original, types, {"cuda", "xpu"})
+
+        replace_in(module.GenerationMixin, "_valid_auto_compile_criteria", knowing)
 
     def change_trainer(module: ModuleType) -> None:
         def file(trainer: Any, folder: str) -> Path:
@@ -135,4 +213,6 @@ def serve(types: tuple[str, ...]) -> None:
     after_import("transformers.utils.import_utils", change_questions)
     after_import("transformers.training_args", change_arguments)
     after_import("transformers.trainer", change_trainer)
+    after_import("transformers.trainer_utils", change_memory)
+    after_import("transformers.generation.utils", change_generation)
     after_import("transformers.pipelines.base", change_pipelines)
