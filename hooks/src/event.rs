@@ -176,8 +176,14 @@ impl Stream {
     /// What the driver reports. A failure that the event carries fails the stream, not this call.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         if self.wait_event_on_device(event)? {
-            return Ok(());
+            Ok(())
+        } else {
+            self.wait_event_on_host(event)
         }
+    }
+
+    #[cold]
+    fn wait_event_on_host(&self, event: &Event) -> Result<()> {
         const REFUSALS: [Code; 3] = [Code::CAPTURE, Code::WOULD_DEADLOCK, Code::FORKED];
         match event.synchronize() {
             Err(error) if !REFUSALS.contains(&error.code()) => {

@@ -121,7 +121,7 @@ impl Event {
 
     /// Looks at the point where the event stands; `None` if it was never recorded. Behind work that is over, and went
     /// well, it is `well`.
-    #[inline]
+    #[inline(always)] // so that an answer of two words goes through no memory
     fn look<T>(
         &self,
         call: &str,
@@ -136,17 +136,18 @@ impl Event {
                 return Ok(Some(well));
             }
             // Where the event was moved before the queue knew of this look, a failure there may be forgotten.
-            let is_there =
-                |(at, now): (&'static Queue, u64)| std::ptr::eq(at, queue) && now == value;
-            let look = || {
-                let still = self.point.read().is_some_and(is_there);
-                still.then(|| look(queue, value))
-            };
-            if let Some(seen) = queue.keep_failures_while(look) {
+            let there = || self.stands_at(queue, value);
+            if let Some(seen) = queue.keep_failures_while(there, || look(queue, value)) {
                 return seen.map(Some);
             }
         }
         Ok(None)
+    }
+
+    #[cold]
+    fn stands_at(&self, queue: &'static Queue, value: u64) -> bool {
+        let now = self.point.read();
+        now.is_some_and(|(at, now)| std::ptr::eq(at, queue) && now == value)
     }
 }
 

@@ -509,11 +509,16 @@ impl Queue {
         self.failures.were()
     }
 
-    /// Lets somebody look at points of it; no failure is forgotten meanwhile.
+    /// Lets somebody look at a point of it, if it is still `there`; no failure is forgotten meanwhile. While none has ever
+    /// been, none can have been forgotten before.
     #[inline]
-    pub(super) fn keep_failures_while<T>(&self, look: impl FnOnce() -> T) -> T {
+    pub(super) fn keep_failures_while<T>(
+        &self,
+        there: impl FnOnce() -> bool,
+        look: impl FnOnce() -> T,
+    ) -> Option<T> {
         self.awaited.fetch_add(1, Ordering::AcqRel);
-        let seen = look();
+        let seen = (!self.has_failed() || there()).then(look);
         self.awaited.fetch_sub(1, Ordering::AcqRel);
         seen
     }
