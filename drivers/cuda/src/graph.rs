@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outrigger_contract as c;
-use outrigger_driver_kit::failure::Label;
 use outrigger_driver_kit::given::Out;
 use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::origin::Label;
 use outrigger_driver_kit::queue::Step;
 use outrigger_driver_kit::{Fault, Result};
 use parking_lot::Mutex;
@@ -89,7 +89,7 @@ pub(crate) unsafe fn launch(queue: *mut c::otr_queue, graph: *mut c::otr_drv_gra
     let all = 0..body.parts().len();
     queue.ordered.submit(
         Label::NONE,
-        |lane| lane.parts(&body, all.clone()),
+        |lane, _| lane.parts(&body, all.clone()),
         |_| Ok(Command::Parts(Arc::clone(&body), all.clone())),
     )
 }

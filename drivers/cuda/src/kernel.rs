@@ -4,9 +4,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use outrigger_contract as c;
-use outrigger_driver_kit::failure::Label;
 use outrigger_driver_kit::given::null;
 use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::origin::Label;
 use outrigger_driver_kit::{Fault, Result, field};
 
 use crate::body::{Leaf, Recorded};
@@ -145,7 +145,7 @@ pub(crate) unsafe fn launch(
     queue.ordered.submit(
         label,
         // SAFETY: the block has so many bytes (R10), and `parameters` has checked what begins in it.
-        |lane| unsafe { lane.launch(kernel.function, shape, block, offsets.as_deref()) },
+        |lane, _| unsafe { lane.launch(kernel.function, shape, block, offsets.as_deref()) },
         |_| Ok(Command::Launch(Box::new(kept()))),
     )
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use outrigger_contract as c;
+use outrigger_driver_kit::origin::Origin;
 use outrigger_driver_kit::queue::{self as kit, HostFn};
 use outrigger_driver_kit::{Fault, Result, Sequence};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -124,7 +125,7 @@ impl kit::Lane for Lane {
     type Command = Command;
     type Marker = Marker;
 
-    fn issue(&self, command: Command) -> Result {
+    fn issue(&self, command: Command, _: Origin) -> Result {
         match command {
             Command::Copy(copy) => self.copy(copy),
             Command::Fill(fill) => self.fill(&fill),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outrigger_contract as c;
-use outrigger_driver_kit::failure::Label;
 use outrigger_driver_kit::given::{Out, null};
 use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::origin::Label;
 use outrigger_driver_kit::{Fault, Result};
 
 use crate::body::{Leaf, Recorded};
@@ -165,7 +165,7 @@ pub(crate) unsafe fn launch(
     }
     queue.ordered.submit(
         Label::NONE,
-        |lane| lane.product(product, &launch),
+        |lane, _| lane.product(product, &launch),
         |_| Ok(Command::Product(Arc::clone(product), launch)),
     )
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use outrigger_contract as c;
-use outrigger_driver_kit::failure::Label;
 use outrigger_driver_kit::given::{Out, null};
 use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::origin::Label;
 use outrigger_driver_kit::queue::{self as kit, HostCall, HostFn};
 use outrigger_driver_kit::recording::Recorder;
 use outrigger_driver_kit::{Fault, Progress, Result, field};
@@ -257,7 +257,7 @@ fn submit_copy(queue: &Queue, copy: Copy) -> Result {
     }
     queue.ordered.submit(
         Label::NONE,
-        |lane| lane.copy(copy),
+        |lane, _| lane.copy(copy),
         |_| Ok(Command::Copy(copy)),
     )
 }
@@ -305,7 +305,7 @@ pub(crate) unsafe fn fill(
     }
     queue.ordered.submit(
         Label::NONE,
-        |lane| lane.fill(&fill),
+        |lane, _| lane.fill(&fill),
         |_| Ok(Command::Fill(fill)),
     )
 }
@@ -332,7 +332,7 @@ pub(crate) unsafe fn host_call(
         let later = || Fault::new(LATER, "");
         let submitted = queue.ordered.submit(
             Label::NONE,
-            |lane| match lane.host_call(function, user)? {
+            |lane, _| match lane.host_call(function, user)? {
                 true => Ok(()),
                 false => Err(later()),
             },

@@ -8,6 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use outrigger_contract as c;
 
+use crate::origin::Origin;
+
 /// A failed call: a code of `base.h`, and a text that says what was wrong and what would be right.
 #[derive(Clone)]
 pub struct Fault(Box<Parts>);
@@ -16,8 +18,11 @@ pub struct Fault(Box<Parts>);
 struct Parts {
     code: i32,
     text: String,
+    /// The command whose failure it is, where one is known.
+    origin: Option<Origin>,
     is_end: bool,
     is_begun: bool,
+    is_elsewhere: bool,
 }
 
 /// What a fallible function of a driver gives.
@@ -30,9 +35,11 @@ impl Fault {
         Self(Box::new(Parts {
             code,
             text: text.into(),
+            origin: None,
             // A device that is lost does nothing any more.
             is_end: code == c::OTR_ERR_DEVICE_LOST,
             is_begun: false,
+            is_elsewhere: false,
         }))
     }
 
@@ -85,6 +92,20 @@ impl Fault {
         self.0.is_begun
     }
 
+    /// Says which command it is the failure of, unless somebody has said so before.
+    #[must_use]
+    pub fn of(mut self, origin: Origin) -> Self {
+        self.0.origin.get_or_insert(origin);
+        self
+    }
+
+    /// Says that the command was on a queue that this work waited for.
+    #[must_use]
+    pub fn elsewhere(mut self) -> Self {
+        self.0.is_elsewhere = true;
+        self
+    }
+
     /// Its code.
     pub fn code(&self) -> i32 {
         self.0.code
@@ -94,11 +115,23 @@ impl Fault {
     pub fn text(&self) -> &str {
         &self.0.text
     }
+
+    /// What `last_error` gives: the text, and where the command was (R5).
+    pub fn message(&self) -> String {
+        let mut message = self.0.text.clone();
+        if self.0.is_elsewhere {
+            message.push_str(", on a queue that this work waited for");
+        }
+        if let Some(origin) = &self.0.origin {
+            message.push_str(&origin.to_string());
+        }
+        message
+    }
 }
 
 impl fmt::Debug for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (code {})", self.text(), self.code())
+        write!(f, "{} (code {})", self.message(), self.code())
     }
 }
 
@@ -203,8 +236,8 @@ pub(crate) fn panicked(payload: Box<dyn std::any::Any + Send>) -> Fault {
 
 #[cold]
 fn keep(fault: Fault) -> i32 {
-    let Parts { code, text, .. } = *fault.0;
-    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    let code = fault.code();
+    let text = CString::new(fault.message().replace('\0', " ")).unwrap_or_default();
     // A thread that is ending has no text any more; the code still goes out.
     let _ = LAST.try_with(|last| last.replace(text));
     code

@@ -23,6 +23,7 @@ mod gate;
 pub mod given;
 pub mod handle;
 pub mod options;
+pub mod origin;
 mod pool;
 pub mod queue;
 pub mod recording;

@@ -32,9 +32,10 @@ use std::time::Duration;
 use outrigger_contract as c;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::failure::{Failure, Label};
+use crate::failure::Failure;
 use crate::fault::panicked;
 use crate::gate::{Gate, Pass};
+use crate::origin::{Label, Origin};
 use crate::pool::Leftover;
 use crate::{Fault, Pool, Progress, Result};
 
@@ -142,13 +143,15 @@ impl<L: Lane> Queue<L> {
     pub fn submit(
         self: &Arc<Self>,
         label: Label,
-        direct: impl FnOnce(&L) -> Result,
+        direct: impl FnOnce(&L, Origin) -> Result,
         deferred: impl FnOnce(&L) -> Result<L::Command>,
     ) -> Result {
         match self.gate.enter() {
             Some(pass) => {
-                if let Err(fault) = direct(&self.lane) {
-                    return self.refused(pass, fault, label);
+                let number = pass.before() + 1 - self.stamps.load(Ordering::Relaxed);
+                let origin = Origin::new(label, number);
+                if let Err(fault) = direct(&self.lane, origin) {
+                    return self.refused(pass, fault, origin);
                 }
                 pass.submitted();
                 Ok(())
@@ -158,13 +161,12 @@ impl<L: Lane> Queue<L> {
     }
 
     #[cold]
-    fn refused(&self, pass: Pass<'_>, fault: Fault, label: Label) -> Result {
+    fn refused(&self, pass: Pass<'_>, fault: Fault, origin: Origin) -> Result {
         if !fault.is_begun() {
             return Err(fault);
         }
-        let number = pass.before() + 1 - self.stamps.load(Ordering::Relaxed);
         pass.submitted();
-        self.fail(fault, label, number);
+        self.fail(fault.of(origin));
         Ok(())
     }
 
@@ -175,7 +177,7 @@ impl<L: Lane> Queue<L> {
         deferred: impl FnOnce(&L) -> Result<L::Command>,
     ) -> Result {
         let command = deferred(&self.lane)?;
-        self.keep(|number| Item::Command(command, label, number))
+        self.keep(|number| Item::Command(command, Origin::new(label, number)))
     }
 
     /// Submits a host call; `flags` are `OTR_HOST_CALL_*`.
@@ -210,9 +212,13 @@ impl<L: Lane> Queue<L> {
             let Some(marker) = marker else {
                 return Ok(());
             };
-            // What is in a hardware queue is in order there.
-            if Arc::ptr_eq(self, other) || matches!(marker.is_done(), Ok(true)) {
-                return Ok(());
+            match marker.is_done() {
+                Ok(true) => return Ok(()),
+                // A failure is handed on, also where the queue has reported it since.
+                Err(fault) if fault.is_end() => {}
+                // What is in a hardware queue is in order there.
+                _ if Arc::ptr_eq(self, other) => return Ok(()),
+                _ => {}
             }
             other.lane.flush()?;
             if let Some(pass) = self.gate.enter()
@@ -280,6 +286,12 @@ impl<L: Lane> Queue<L> {
                 marker: Some(Arc::clone(marker)),
             };
         }
+    }
+
+    /// The newest marker has failed with the work before it. What comes next is marked anew.
+    #[cold]
+    fn forget_tail(&self) {
+        self.tail.lock().marker = None;
     }
 
     /// Puts an item into the list, and gives points their place in it.
@@ -486,21 +498,20 @@ impl<L: Lane> Queue<L> {
         upstream: Option<&Arc<Failure>>,
         drained: &mut bool,
     ) -> Stepped<L> {
-        let failure =
-            |fault, label, number| Some(Arc::new(Failure::new(fault, label, number, self.id)));
+        let failure = |fault| Some(Arc::new(Failure::new(fault, self.id)));
         Stepped::done(match item {
-            Item::Command(command, label, number) => {
+            Item::Command(command, origin) => {
                 if upstream.is_some() {
                     return Stepped::done(None);
                 }
                 *drained = false;
-                let issued = contained(|| self.lane.issue(command));
-                issued.map_or_else(|fault| failure(fault, label, number), |()| None)
+                let issued = contained(|| self.lane.issue(command, origin));
+                issued.map_or_else(|fault| failure(fault.of(origin)), |()| None)
             }
             Item::HostCall(call, number) => {
                 let before = match self.drain(drained) {
                     Ok(()) => None,
-                    Err(fault) if fault.is_end() => failure(fault, Label::NONE, 0),
+                    Err(fault) if fault.is_end() => failure(fault),
                     Err(fault) => return Stepped::refused(item, fault),
                 };
                 let code = upstream.or(before.as_ref()).map_or(c::OTR_OK, |f| f.code());
@@ -515,7 +526,9 @@ impl<L: Lane> Queue<L> {
                 let mut steps = steps.into_iter();
                 while let Some(step) = steps.next() {
                     let item = match step {
-                        Step::Command(command) => Item::Command(command, Label::NONE, number),
+                        Step::Command(command) => {
+                            Item::Command(command, Origin::new(Label::NONE, number))
+                        }
                         Step::HostCall(call) => Item::HostCall(call, number),
                     };
                     let stepped = self.step(item, upstream.or(own.as_ref()), drained);
@@ -551,7 +564,7 @@ impl<L: Lane> Queue<L> {
                 match (failed, waited) {
                     (_, Err(fault)) if !fault.is_end() => return Stepped::refused(item, fault),
                     (Some(failed), _) => Some(Arc::clone(failed)),
-                    (None, Err(fault)) => failure(fault, Label::NONE, 0),
+                    (None, Err(fault)) => Some(Arc::new(Failure::new(fault, point.queue().id))),
                     (None, Ok(())) => None,
                 }
             }
@@ -567,9 +580,9 @@ impl<L: Lane> Queue<L> {
                         }
                         // A point without a marker is reached when the hardware is idle. It has no time.
                         Err(refusal) => match self.drain(drained) {
-                            Ok(()) if timed => (None, failure(refusal, Label::NONE, 0)),
+                            Ok(()) if timed => (None, failure(refusal)),
                             Ok(()) => (None, None),
-                            Err(fault) if fault.is_end() => (None, failure(fault, Label::NONE, 0)),
+                            Err(fault) if fault.is_end() => (None, failure(fault)),
                             Err(fault) => return Stepped::refused(item, fault),
                         },
                     }
@@ -631,7 +644,7 @@ impl<L: Lane> Queue<L> {
         match told {
             Ok(true) => {}
             Ok(false) => return Ok(Progress::NotReady),
-            Err(fault) => return Err(self.fail(fault, Label::NONE, 0).fault(self.id)),
+            Err(fault) => return Err(self.fail(fault).fault(self.id)),
         }
         match failure {
             Some(failure) => Err(failure.fault(self.id)),
@@ -641,11 +654,11 @@ impl<L: Lane> Queue<L> {
 
     /// Notes a failure of what went straight to the hardware, which holds until it is reported.
     #[cold]
-    fn fail(&self, fault: Fault, label: Label, number: u64) -> Arc<Failure> {
+    fn fail(&self, fault: Fault) -> Arc<Failure> {
         let mut list = self.list.lock();
         self.close(&mut list);
         let at = list.done;
-        let new = || (at, Arc::new(Failure::new(fault, label, number, self.id)));
+        let new = || (at, Arc::new(Failure::new(fault, self.id)));
         Arc::clone(&list.failure.get_or_insert_with(new).1)
     }
 
@@ -656,11 +669,16 @@ impl<L: Lane> Queue<L> {
     #[inline]
     pub fn synchronize(self: &Arc<Self>) -> Result {
         if let Some(count) = self.gate.count_if_open() {
-            if !self.is_known_to_have_finished(count) {
-                self.lane.finish()?;
-                self.has_finished(count);
+            if self.is_known_to_have_finished(count) {
+                return Ok(());
             }
-            return Ok(());
+            let finished = self.lane.finish();
+            match &finished {
+                Ok(()) => self.has_finished(count),
+                Err(fault) if fault.is_end() => self.forget_tail(),
+                Err(_) => {}
+            }
+            return finished;
         }
         self.synchronize_list()
     }
@@ -685,6 +703,9 @@ impl<L: Lane> Queue<L> {
         drop(list);
         if finished.is_ok() {
             self.has_finished(count);
+        }
+        if failure.is_some() || finished.is_err() {
+            self.forget_tail();
         }
         match failure {
             Some((_, failure)) => Err(failure.fault(self.id)),

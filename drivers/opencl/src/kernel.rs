@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use outrigger_contract as c;
+use outrigger_driver_kit::origin::Origin;
 use outrigger_driver_kit::{Fault, Result};
 use parking_lot::Mutex;
 
 use crate::cl::{self, Cl};
 use crate::device::Device;
+use crate::unseen::{Of, Unseen};
 
 /// A program of OpenCL's. Kernels keep it.
 pub(crate) struct Program {
@@ -255,36 +257,28 @@ impl Kernel {
     pub(crate) fn enqueue(
         &self,
         queue: cl::cl_command_queue,
+        unseen: &Unseen,
         object: cl::cl_kernel,
         shape: &Shape,
+        origin: Origin,
     ) -> Result {
         let enqueue = self.program.cl.clEnqueueNDRangeKernel;
-        let (none, event) = (std::ptr::null(), std::ptr::null_mut());
+        let (dimensions, offset, none) = (shape.dimensions, std::ptr::null(), std::ptr::null());
         let (global, local) = (shape.global.as_ptr(), shape.local.as_ptr());
-        // SAFETY: a live queue, a kernel that is this thread's and has its arguments, and three sizes each, which
-        // OpenCL copies.
-        let status = unsafe {
-            enqueue(
-                queue,
-                object,
-                shape.dimensions,
-                std::ptr::null(),
-                global,
-                local,
-                0,
-                none,
-                event,
-            )
-        };
-        if status == cl::CL_SUCCESS {
-            return Ok(());
-        }
-        Err(self.refused(status, shape))
+        let taken = unseen.put(Of::Submission(origin), "clEnqueueNDRangeKernel", |event| {
+            // SAFETY: a live queue, a kernel that is this thread's and has its arguments, and three sizes each, which
+            // OpenCL copies.
+            unsafe {
+                enqueue(
+                    queue, object, dimensions, offset, global, local, 0, none, event,
+                )
+            }
+        });
+        taken.map_err(|fault| self.refused(&fault, shape))
     }
 
     #[cold]
-    fn refused(&self, status: cl::cl_int, shape: &Shape) -> Fault {
-        let fault = cl::fault(status, "clEnqueueNDRangeKernel");
+    fn refused(&self, fault: &Fault, shape: &Shape) -> Fault {
         Fault::new(
             fault.code(),
             format!(
@@ -398,8 +392,13 @@ pub(crate) struct Launch {
 
 impl Launch {
     /// Puts it into the hardware queue.
-    pub(crate) fn issue(&self, queue: cl::cl_command_queue) -> Result {
-        let enqueue = |object| self.kernel.enqueue(queue, object, &self.shape);
+    pub(crate) fn issue(
+        &self,
+        queue: cl::cl_command_queue,
+        unseen: &Unseen,
+        origin: Origin,
+    ) -> Result {
+        let enqueue = |object| (self.kernel).enqueue(queue, unseen, object, &self.shape, origin);
         self.kernel
             .with_arguments(&self.block, &self.parts, enqueue)
     }

@@ -4,9 +4,9 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use outrigger_contract as c;
-use outrigger_driver_kit::failure::Label;
 use outrigger_driver_kit::given::null;
 use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::origin::Label;
 use outrigger_driver_kit::{Fault, Result};
 
 use crate::driver::Open;
@@ -82,9 +82,9 @@ pub(crate) unsafe fn launch(
     let label = unsafe { Label::new(launch.label) };
     queue.ordered.submit(
         label,
-        |lane| {
+        |lane, origin| {
             kernel.with_arguments(block, parts, |object| {
-                kernel.enqueue(lane.raw(), object, &shape)
+                kernel.enqueue(lane.raw(), lane.unseen(), object, &shape, origin)
             })
         },
         |_| {

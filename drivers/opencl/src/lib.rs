@@ -3,6 +3,7 @@
 //!
 //! Each file has one job: `cl` loads OpenCL, `platform` finds devices, `device` says what they are, `driver` opens and
 //! closes, `exit` sees to processes that do not close, `memory` and `pinned` have the memory, `queue` the commands,
+//! `unseen` how they ended,
 //! `event` the events and clocks, `module` the code, `kernel` its kernels, `launch` starts them, and `table` is what
 //! the host gets. The order of work and its failures are the kit's.
 
@@ -19,6 +20,7 @@ mod pinned;
 mod platform;
 mod queue;
 mod table;
+mod unseen;
 
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use outrigger_contract as c;
-use outrigger_driver_kit::failure::Label;
 use outrigger_driver_kit::given::{Out, null};
 use outrigger_driver_kit::handle::{self, Object};
+use outrigger_driver_kit::origin::{Label, Origin};
 use outrigger_driver_kit::queue::{self as kit, HostFn};
 use outrigger_driver_kit::{Fault, Progress, Result, Sequence, field};
 
@@ -17,6 +17,7 @@ use crate::device::{Device, create_queue};
 use crate::driver::{Open, get as get_driver};
 use crate::exit::{self, Unfinished};
 use crate::kernel::Launch;
+use crate::unseen::{Event, Of, Place, Unseen};
 
 /// A hardware queue of the kit, over this driver.
 pub(crate) type Ordered = kit::Queue<Lane>;
@@ -34,6 +35,7 @@ pub(crate) struct Lane {
     beside: OnceLock<Timing>,
     /// The plain queue takes timestamps itself: its library has made it so.
     profiled: bool,
+    unseen: Arc<Unseen>,
 }
 
 struct Timing(cl::cl_command_queue);
@@ -49,6 +51,7 @@ unsafe impl Sync for Timing {}
 
 impl Drop for Lane {
     fn drop(&mut self) {
+        self.unseen.forget_waits();
         let release = self.open.cl.clReleaseCommandQueue;
         // SAFETY: made or retained with the lane, or made by `new_timing`; OpenCL keeps what work needs that has not finished.
         unsafe {
@@ -78,24 +81,17 @@ pub(crate) struct Fill {
     length: u32,
 }
 
-/// A place in a queue of OpenCL's: the event of a marker.
+/// A place in a queue of OpenCL's: the event of a marker, and how the work before it ended.
 pub(crate) struct Marker {
-    cl: &'static Cl,
     context: cl::cl_context,
-    event: cl::cl_event,
+    event: Event,
+    place: Place,
 }
 
-// SAFETY: OpenCL's events may be used by any thread.
+// SAFETY: OpenCL's contexts may be used by any thread.
 unsafe impl Send for Marker {}
 // SAFETY: as above.
 unsafe impl Sync for Marker {}
-
-impl Drop for Marker {
-    fn drop(&mut self) {
-        // SAFETY: the reference that the marker got.
-        unsafe { (self.cl.clReleaseEvent)(self.event) };
-    }
-}
 
 /// What OpenCL says of a queue.
 fn number_of<T: Default>(cl: &Cl, raw: cl::cl_command_queue, what: cl::cl_uint) -> Option<T> {
@@ -106,12 +102,12 @@ fn number_of<T: Default>(cl: &Cl, raw: cl::cl_command_queue, what: cl::cl_uint) 
 }
 
 /// Puts a marker into a queue, and gives its event.
-fn mark(cl: &Cl, raw: cl::cl_command_queue) -> Result<cl::cl_event> {
-    let mut event = std::ptr::null_mut();
+fn mark(cl: &'static Cl, queue: cl::cl_command_queue) -> Result<Event> {
+    let mut raw = std::ptr::null_mut();
     // SAFETY: a live queue, and a place for the event.
-    let status = unsafe { (cl.clEnqueueMarkerWithWaitList)(raw, 0, std::ptr::null(), &mut event) };
+    let status = unsafe { (cl.clEnqueueMarkerWithWaitList)(queue, 0, std::ptr::null(), &mut raw) };
     cl::check(status, "clEnqueueMarkerWithWaitList")?;
-    Ok(event)
+    Ok(Event { cl, raw })
 }
 
 impl Marker {
@@ -120,7 +116,13 @@ impl Marker {
         // SAFETY: a live event; the size is that of the place.
         let time = cl::number(|size, to| unsafe {
             let what = cl::CL_PROFILING_COMMAND_END;
-            (self.cl.clGetEventProfilingInfo)(self.event, what, size, to, std::ptr::null_mut())
+            (self.event.cl.clGetEventProfilingInfo)(
+                self.event.raw,
+                what,
+                size,
+                to,
+                std::ptr::null_mut(),
+            )
         });
         time.ok_or_else(|| {
             cl::fault(
@@ -133,26 +135,31 @@ impl Marker {
 
 impl kit::Marker for Marker {
     fn is_done(&self) -> Result<bool> {
-        // SAFETY: a live event; the size is that of the place.
-        let status = cl::number::<cl::cl_int>(|size, to| unsafe {
-            let what = cl::CL_EVENT_COMMAND_EXECUTION_STATUS;
-            (self.cl.clGetEventInfo)(self.event, what, size, to, std::ptr::null_mut())
-        });
-        match status {
-            Some(status) if status < 0 => Err(cl::fault(status, "a command failed").ended()),
-            Some(status) => Ok(status == cl::CL_COMPLETE),
+        match self.event.status() {
+            Some(status) if status < 0 => {
+                // The command that failed says more.
+                self.place.outcome()?;
+                Err(cl::fault(status, "a command failed").ended())
+            }
+            Some(status) if status > cl::CL_COMPLETE => Ok(false),
+            Some(_) => self.place.outcome().map(|()| true),
             None => Err(cl::fault(cl::CL_INVALID_EVENT, "clGetEventInfo")),
         }
     }
 
+    fn has_failed(&self) -> bool {
+        self.place.failure().is_some()
+    }
+
     fn wait(&self) -> Result {
         // SAFETY: one live event.
-        let status = unsafe { (self.cl.clWaitForEvents)(1, &self.event) };
+        let status = unsafe { (self.event.cl.clWaitForEvents)(1, &self.event.raw) };
         if status == cl::CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST {
             // The event itself says more.
             self.is_done()?;
         }
-        cl::check(status, "clWaitForEvents")
+        cl::check(status, "clWaitForEvents")?;
+        self.place.outcome()
     }
 }
 
@@ -160,11 +167,11 @@ impl kit::Lane for Lane {
     type Command = Command;
     type Marker = Marker;
 
-    fn issue(&self, command: Command) -> Result {
+    fn issue(&self, command: Command, origin: Origin) -> Result {
         match command {
-            Command::Copy { dst, src, size } => self.copy(dst, src, size),
-            Command::Fill(fill) => self.fill(&fill),
-            Command::Launch(launch) => launch.issue(self.raw()),
+            Command::Copy { dst, src, size } => self.copy(dst, src, size, origin),
+            Command::Fill(fill) => self.fill(&fill, origin),
+            Command::Launch(launch) => launch.issue(self.raw(), &self.unseen, origin),
         }
     }
 
@@ -175,11 +182,7 @@ impl kit::Lane for Lane {
             }
             self.take_timestamps()?;
         }
-        Ok(Marker {
-            cl: self.open.cl,
-            context: self.device().context.raw,
-            event: mark(self.open.cl, self.raw())?,
-        })
+        self.mark_in(self.raw())
     }
 
     fn has_timestamps(&self) -> bool {
@@ -187,13 +190,20 @@ impl kit::Lane for Lane {
     }
 
     fn join(&self, marker: &Marker) -> Result<bool> {
-        if marker.context != self.device().context.raw {
+        // Where the failure is known, who waits for the marker is told of it.
+        if marker.context != self.device().context.raw || marker.place.failure().is_some() {
             return Ok(false);
         }
         let barrier = self.open.cl.clEnqueueBarrierWithWaitList;
-        // SAFETY: a live queue, and one live event of its context.
-        let status = unsafe { barrier(self.raw(), 1, &marker.event, std::ptr::null_mut()) };
-        cl::check(status, "clEnqueueBarrierWithWaitList").map(|()| true)
+        let (wait, what) = (
+            Of::Wait(marker.place.clone()),
+            "clEnqueueBarrierWithWaitList",
+        );
+        let put = self.unseen.put(wait, what, |event| {
+            // SAFETY: a live queue, one live event of its context, and a place for the new one.
+            unsafe { barrier(self.raw(), 1, &marker.event.raw, event) }
+        });
+        put.map(|()| true)
     }
 
     fn flush(&self) -> Result {
@@ -202,13 +212,18 @@ impl kit::Lane for Lane {
     }
 
     fn finish(&self) -> Result {
+        let place = self.unseen.place();
         // SAFETY: a live queue.
         let finished = cl::check(unsafe { (self.open.cl.clFinish)(self.raw()) }, "clFinish");
-        finished.or_else(|refusal| {
+        let finished = finished.or_else(|refusal| {
             // It does not say whether work has failed or the wait was refused. A marker does.
             let marker = kit::Lane::mark(self, false).map_err(|_| refusal)?;
             kit::Marker::wait(&marker)
-        })
+        });
+        match &finished {
+            Err(refusal) if !refusal.is_end() => finished,
+            _ => place.report().and(finished),
+        }
     }
 }
 
@@ -220,6 +235,22 @@ impl Lane {
 
     fn device(&self) -> &Device {
         &self.open.devices[self.device as usize]
+    }
+
+    /// How its commands ended.
+    #[inline]
+    pub(crate) fn unseen(&self) -> &Unseen {
+        &self.unseen
+    }
+
+    /// A marker in one of its queues, behind all commands so far.
+    fn mark_in(&self, queue: cl::cl_command_queue) -> Result<Marker> {
+        let place = self.unseen.place();
+        Ok(Marker {
+            context: self.device().context.raw,
+            event: mark(self.open.cl, queue)?,
+            place,
+        })
     }
 
     /// A lane over a queue that another library has made.
@@ -264,17 +295,14 @@ impl Lane {
             fixed: AtomicBool::new(true),
             beside: OnceLock::new(),
             profiled: properties & cl::CL_QUEUE_PROFILING_ENABLE != 0,
+            unseen: Unseen::new(cl),
         })
     }
 
     /// A marker with a timestamp, in a queue of its own that comes behind the plain one here.
     fn mark_beside(&self) -> Result<Marker> {
         let (cl, device) = (self.open.cl, self.device());
-        let here = Marker {
-            cl,
-            context: device.context.raw,
-            event: mark(cl, self.plain)?,
-        };
+        let here = self.mark_in(self.plain)?;
         kit::Lane::flush(self)?;
         let beside = match self.beside.get() {
             Some(beside) => beside,
@@ -285,13 +313,11 @@ impl Lane {
         };
         let barrier = cl.clEnqueueBarrierWithWaitList;
         // SAFETY: a live queue, and one live event of its context.
-        let status = unsafe { barrier(beside.0, 1, &here.event, std::ptr::null_mut()) };
+        let status = unsafe { barrier(beside.0, 1, &here.event.raw, std::ptr::null_mut()) };
         cl::check(status, "clEnqueueBarrierWithWaitList")?;
-        let event = mark(cl, beside.0)?;
         let marker = Marker {
-            cl,
-            context: here.context,
-            event,
+            event: mark(cl, beside.0)?,
+            ..here
         };
         // SAFETY: a live queue.
         cl::check(unsafe { (cl.clFlush)(beside.0) }, "clFlush")?;
@@ -301,17 +327,13 @@ impl Lane {
     /// Puts a queue with timestamps in the place of the plain one. Nobody else uses the lane meanwhile.
     fn take_timestamps(&self) -> Result {
         let (cl, device) = (self.open.cl, self.device());
-        let marker = Marker {
-            cl,
-            context: device.context.raw,
-            event: mark(cl, self.plain)?,
-        };
+        let event = mark(cl, self.plain)?;
         kit::Lane::flush(self)?;
         let timing = Timing(create_queue(cl, device.id, &device.context, true)?);
         // What comes next is behind all that went before. It takes the place last, so that nothing comes otherwise.
         let barrier = cl.clEnqueueBarrierWithWaitList;
         // SAFETY: a live queue, and one live event of its context.
-        let status = unsafe { barrier(timing.0, 1, &marker.event, std::ptr::null_mut()) };
+        let status = unsafe { barrier(timing.0, 1, &event.raw, std::ptr::null_mut()) };
         cl::check(status, "clEnqueueBarrierWithWaitList").inspect_err(|_| {
             // SAFETY: made above, and used by nobody.
             unsafe { (cl.clReleaseCommandQueue)(timing.0) };
@@ -320,29 +342,20 @@ impl Lane {
         Ok(())
     }
 
-    fn copy(&self, dst: u64, src: u64, size: u64) -> Result {
+    fn copy(&self, dst: u64, src: u64, size: u64, origin: Origin) -> Result {
         let (to, from) = (dst as *mut c_void, src as *const c_void);
-        let (copy, none) = (self.open.cl.clEnqueueSVMMemcpy, std::ptr::null());
-        let (wait, size) = (cl::CL_FALSE, size as usize);
-        // SAFETY: R26: both ranges are live until the copy has finished, and do not overlap.
-        let status = unsafe {
-            copy(
-                self.raw(),
-                wait,
-                to,
-                from,
-                size,
-                0,
-                none,
-                std::ptr::null_mut(),
-            )
-        };
-        cl::check(status, "clEnqueueSVMMemcpy")
+        let copy = self.open.cl.clEnqueueSVMMemcpy;
+        let (wait, size, none) = (cl::CL_FALSE, size as usize, std::ptr::null());
+        let of = Of::Submission(origin);
+        self.unseen.put(of, "clEnqueueSVMMemcpy", |event| {
+            // SAFETY: R26: both ranges are live until the copy has finished, and do not overlap.
+            unsafe { copy(self.raw(), wait, to, from, size, 0, none, event) }
+        })
     }
 
     /// OpenCL wants the destination aligned to the pattern, which the contract does not. So a fill may take some
     /// smaller ones at its ends, with the pattern turned to where they begin.
-    fn fill(&self, fill: &Fill) -> Result {
+    fn fill(&self, fill: &Fill, origin: Origin) -> Result {
         let (mut at, end, length) = (fill.dst, fill.dst + fill.size, u64::from(fill.length));
         let mut calls = Sequence::default();
         while at < end {
@@ -360,20 +373,13 @@ impl Lane {
                 *byte = fill.pattern[((at - fill.dst + index as u64) % length) as usize];
             }
             let (enqueue, none) = (self.open.cl.clEnqueueSVMMemFill, std::ptr::null());
-            // SAFETY: R12: the range is live until the fill has finished; OpenCL copies the pattern.
-            let status = unsafe {
-                enqueue(
-                    self.raw(),
-                    at as *mut c_void,
-                    piece.as_ptr().cast(),
-                    step as usize,
-                    size as usize,
-                    0,
-                    none,
-                    std::ptr::null_mut(),
-                )
-            };
-            calls.next(cl::check(status, "clEnqueueSVMMemFill"))?;
+            let (to, pattern) = (at as *mut c_void, piece.as_ptr().cast());
+            let (step, bytes) = (step as usize, size as usize);
+            let of = Of::Submission(origin);
+            calls.next(self.unseen.put(of, "clEnqueueSVMMemFill", |event| {
+                // SAFETY: R12: the range is live until the fill has finished; OpenCL copies the pattern.
+                unsafe { enqueue(self.raw(), to, pattern, step, bytes, 0, none, event) }
+            }))?;
             at += size;
         }
         Ok(())
@@ -461,6 +467,7 @@ pub(crate) unsafe fn create(
         fixed: AtomicBool::new(false),
         beside: OnceLock::new(),
         profiled: false,
+        unseen: Unseen::new(open.cl),
     };
     place.give(handle::give(Queue::over(lane)));
     Ok(())
@@ -591,7 +598,7 @@ pub(crate) fn submit_copy(
     }
     queue.ordered.submit(
         Label::NONE,
-        |lane| lane.copy(dst, src, size),
+        |lane, origin| lane.copy(dst, src, size, origin),
         |_| Ok(Command::Copy { dst, src, size }),
     )
 }
@@ -637,7 +644,7 @@ pub(crate) unsafe fn fill(
     };
     queue.ordered.submit(
         Label::NONE,
-        |lane| lane.fill(&fill),
+        |lane, origin| lane.fill(&fill, origin),
         |_| Ok(Command::Fill(fill)),
     )
 }

@@ -1,9 +1,10 @@
 //! Through the table as the host sees it: what `open` refuses, which the conformance suite cannot ask for.
 
 use std::ffi::{CStr, CString, c_void};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use outrigger_contract as c;
 use outrigger_driver_kit::handle;
@@ -159,6 +160,238 @@ fn a_fill_of_which_opencl_refuses_a_part_has_failed() {
         assert_eq!(table.queue_destroy.unwrap()(queue), c::OTR_OK);
         assert_eq!(table.close.unwrap()(driver), c::OTR_OK);
     }
+}
+
+/// OpenCL's own functions, and how many fills it takes before one that fails when it runs.
+static LATE: OnceLock<(Fills, Launches, Infos)> = OnceLock::new();
+static TAKES_LATE: AtomicU32 = AtomicU32::new(u32::MAX);
+static LAUNCH_IS_LATE: AtomicBool = AtomicBool::new(false);
+/// Commands have not ended.
+static RUNNING: AtomicBool = AtomicBool::new(false);
+/// The events of commands that have failed.
+static FAILED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+type Fills = <cl::cl_function_types::clEnqueueSVMMemFill_t as Present>::Function;
+type Launches = <cl::cl_function_types::clEnqueueNDRangeKernel_t as Present>::Function;
+type Infos = <cl::cl_function_types::clGetEventInfo_t as Present>::Function;
+
+unsafe extern "C" fn fill_late(
+    queue: cl::cl_command_queue,
+    to: *mut c_void,
+    pattern: *const c_void,
+    length: usize,
+    size: usize,
+    count: cl::cl_uint,
+    list: *const cl::cl_event,
+    event: *mut cl::cl_event,
+) -> cl::cl_int {
+    // SAFETY: the arguments of the caller, handed on.
+    unsafe {
+        let enqueue = LATE.get().unwrap().0;
+        let status = enqueue(queue, to, pattern, length, size, count, list, event);
+        if TAKES_LATE.fetch_sub(1, Ordering::SeqCst) == 0 && !event.is_null() {
+            FAILED.lock().unwrap().push(*event as usize);
+        }
+        status
+    }
+}
+
+unsafe extern "C" fn launch_late(
+    queue: cl::cl_command_queue,
+    kernel: cl::cl_kernel,
+    dimensions: cl::cl_uint,
+    offset: *const usize,
+    global: *const usize,
+    local: *const usize,
+    count: cl::cl_uint,
+    list: *const cl::cl_event,
+    event: *mut cl::cl_event,
+) -> cl::cl_int {
+    // SAFETY: the arguments of the caller, handed on.
+    unsafe {
+        let enqueue = LATE.get().unwrap().1;
+        let status = enqueue(
+            queue, kernel, dimensions, offset, global, local, count, list, event,
+        );
+        if LAUNCH_IS_LATE.swap(false, Ordering::SeqCst) && !event.is_null() {
+            FAILED.lock().unwrap().push(*event as usize);
+        }
+        status
+    }
+}
+
+unsafe extern "C" fn info_late(
+    event: cl::cl_event,
+    what: cl::cl_uint,
+    size: usize,
+    to: *mut c_void,
+    got: *mut usize,
+) -> cl::cl_int {
+    // SAFETY: the arguments of the caller, handed on; a status is a number.
+    unsafe {
+        let status = LATE.get().unwrap().2(event, what, size, to, got);
+        if what == cl::CL_EVENT_COMMAND_EXECUTION_STATUS && size == 4 {
+            let (to, mut failed) = (to.cast::<cl::cl_int>(), FAILED.lock().unwrap());
+            if RUNNING.load(Ordering::SeqCst) {
+                *to = cl::CL_RUNNING;
+            }
+            let found = failed.iter().position(|one| *one == event as usize);
+            if let (Some(index), cl::CL_COMPLETE) = (found, *to) {
+                // Asked once: another event may have its address later.
+                failed.swap_remove(index);
+                *to = cl::CL_OUT_OF_RESOURCES;
+            }
+        }
+        status
+    }
+}
+
+/// The runtime lets all that waits for the queue succeed, as PoCL does: the event of the command alone tells of it.
+#[test]
+fn a_command_that_fails_when_it_runs_is_reported() {
+    let Ok(mut cl) = Cl::load(cl::LIBRARY) else {
+        return;
+    };
+    let own = (
+        cl.clEnqueueSVMMemFill,
+        cl.clEnqueueNDRangeKernel,
+        cl.clGetEventInfo,
+    );
+    LATE.set(own).unwrap();
+    cl.clEnqueueSVMMemFill = fill_late;
+    cl.clEnqueueNDRangeKernel = launch_late;
+    cl.clGetEventInfo = info_late;
+    let cl = Box::leak(Box::new(cl));
+    let Ok(open) = Open::over(cl, &Choice::parse("").unwrap()) else {
+        return;
+    };
+    let (table, driver) = (table(), handle::give(Driver(Arc::new(open))));
+    const FAILS: i32 = c::OTR_ERR_OUT_OF_HOST_MEMORY;
+    // SAFETY: R7, R10: live handles, and memory that lives until the queue was waited for.
+    unsafe {
+        let text = || CStr::from_ptr(table.last_error.unwrap()()).to_string_lossy();
+        let ok = |code| assert_eq!(code, c::OTR_OK, "{}", text());
+        let new_queue = || {
+            let mut queue = null_mut();
+            let create = table.queue_create.unwrap();
+            ok(create(driver, 0, std::ptr::null(), &mut queue));
+            queue
+        };
+        let new_event = || {
+            let mut event = null_mut();
+            ok(table.event_create.unwrap()(driver, 0, 0, &mut event));
+            event
+        };
+        let (queue, other, mut at) = (new_queue(), new_queue(), 0);
+        let events: [_; 4] = std::array::from_fn(|_| new_event());
+        let [before, behind, later, elsewhere] = events;
+        ok(table.memory_alloc.unwrap()(driver, 0, 64, &mut at));
+        let fill = || ok(table.fill.unwrap()(queue, at, 64, c"x".as_ptr().cast(), 1));
+        let synchronize = |queue| table.queue_synchronize.unwrap()(queue);
+        let query = |event| table.event_query.unwrap()(event);
+        let record = |event, queue| ok(table.event_record.unwrap()(event, queue));
+        // By a wait. Events keep what they were behind.
+        fill();
+        record(before, queue);
+        TAKES_LATE.store(1, Ordering::SeqCst);
+        fill();
+        fill();
+        record(behind, queue);
+        RUNNING.store(true, Ordering::SeqCst);
+        ok(table.queue_wait_event.unwrap()(other, behind));
+        RUNNING.store(false, Ordering::SeqCst);
+        record(elsewhere, other);
+        assert_eq!(synchronize(queue), FAILS);
+        assert!(text().ends_with(" [label= submission=3]"), "{}", text());
+        let synchronize_event = table.event_synchronize.unwrap();
+        for _ in 0..2 {
+            assert_eq!(synchronize(queue), c::OTR_OK, "it is cleared");
+            record(later, queue);
+            assert_eq!(query(before), c::OTR_OK);
+            assert_eq!((query(behind), synchronize_event(behind)), (FAILS, FAILS));
+            assert_eq!(query(later), c::OTR_OK);
+            fill();
+        }
+        // Who has waited for the event fails, and who waits when the failure is known.
+        assert_eq!(synchronize_event(elsewhere), FAILS);
+        assert!(
+            text().contains("waited for [label= submission=3]"),
+            "{}",
+            text()
+        );
+        assert_eq!((synchronize(other), synchronize(other)), (FAILS, c::OTR_OK));
+        for queue in [other, queue] {
+            ok(table.queue_wait_event.unwrap()(queue, behind));
+            ok(table.fill.unwrap()(queue, at, 64, c"y".as_ptr().cast(), 1));
+            assert_eq!((synchronize(queue), synchronize(queue)), (FAILS, c::OTR_OK));
+            let mut found = 0_u8;
+            let (to, kind) = ((&raw mut found) as u64, c::OTR_COPY_DEVICE_TO_HOST);
+            ok(table.copy.unwrap()(queue, to, at, 1, kind));
+            ok(synchronize(queue));
+            assert_eq!(found, b'x', "what came behind is not executed");
+        }
+        // By a query, which clears nothing.
+        TAKES_LATE.store(0, Ordering::SeqCst);
+        fill();
+        let answer = || loop {
+            match table.queue_query.unwrap()(queue) {
+                c::OTR_NOT_READY => std::thread::yield_now(),
+                code => break code,
+            }
+        };
+        assert_eq!((answer(), answer()), (FAILS, FAILS));
+        assert_eq!((synchronize(queue), answer()), (FAILS, c::OTR_OK));
+        // A host call behind it is told, and what fails behind more commands than are kept is known.
+        TAKES_LATE.store(0, Ordering::SeqCst);
+        (0..1000).for_each(|_| fill());
+        let upstream = AtomicI32::new(0);
+        let user = std::ptr::from_ref(&upstream).cast_mut().cast();
+        ok(table.host_call.unwrap()(queue, Some(note), user, 0));
+        assert_eq!((synchronize(queue), upstream.into_inner()), (FAILS, FAILS));
+        assert_eq!(synchronize(queue), c::OTR_OK);
+        // A launch has its label.
+        let group = &*table.kernel;
+        let (mut module, mut kernel) = (null_mut(), null_mut());
+        let code = c"kernel void nothing() {}";
+        let (source, bytes) = (code.as_ptr().cast(), code.to_bytes().len());
+        let (load, format) = (group.module_load.unwrap(), c::OTR_CODE_OPENCL_C);
+        ok(load(
+            driver,
+            0,
+            format,
+            source,
+            bytes,
+            std::ptr::null(),
+            &mut module,
+        ));
+        ok(group.kernel_get.unwrap()(
+            module,
+            c"nothing".as_ptr(),
+            &mut kernel,
+        ));
+        let mut launch: c::otr_launch = std::mem::zeroed();
+        launch.struct_size = size_of_val(&launch);
+        (launch.grid, launch.block) = ([1; 3], [1; 3]);
+        launch.label = c"nothing".as_ptr();
+        LAUNCH_IS_LATE.store(true, Ordering::SeqCst);
+        ok(group.launch.unwrap()(queue, kernel, &launch));
+        assert_eq!(synchronize(queue), FAILS);
+        assert!(text().contains(" [label=nothing submission="), "{}", text());
+        assert_eq!(synchronize(queue), c::OTR_OK);
+        ok(group.module_unload.unwrap()(module));
+        (events.into_iter()).for_each(|event| ok(table.event_destroy.unwrap()(event)));
+        ok(table.memory_free.unwrap()(driver, at));
+        ok(table.queue_destroy.unwrap()(queue));
+        ok(table.queue_destroy.unwrap()(other));
+        ok(table.close.unwrap()(driver));
+    }
+}
+
+/// Notes what it is told of the work before it.
+unsafe extern "C" fn note(place: *mut c_void, upstream: i32) -> i32 {
+    // SAFETY: the test gives a number that outlives the queue.
+    unsafe { &*place.cast::<AtomicI32>() }.store(upstream, Ordering::SeqCst);
+    upstream
 }
 
 /// `kernel void set(global uint* to, uint value) { *to = value; }`, as a module of SPIR-V 1.0.

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 
 use outrigger_contract as c;
 
+use crate::origin::Origin;
 use crate::{Fault, Result};
 
 /// The function of a host call.
@@ -18,11 +19,11 @@ pub trait Lane: Send + Sync + Sized + 'static {
     /// A place in a hardware queue of the driver.
     type Marker: Marker;
 
-    /// Puts a command into the hardware queue.
+    /// Puts a command into the hardware queue. Which one it is goes with its failure, where that is told later.
     ///
     /// # Errors
     /// The hardware refuses it, or a part of it where the fault says that it has [begun](Fault::begun).
-    fn issue(&self, command: Self::Command) -> Result;
+    fn issue(&self, command: Self::Command, origin: Origin) -> Result;
 
     /// Marks the place behind all that was put into the hardware queue, with a timestamp if that is asked for.
     ///
@@ -57,7 +58,8 @@ pub trait Lane: Send + Sync + Sized + 'static {
     /// Waits for all that was put into the hardware queue.
     ///
     /// # Errors
-    /// Some of it failed, and all has [ended](Fault::ended). The hardware refuses the wait.
+    /// Some of it failed, and all has [ended](Fault::ended): whoever waits for this lane next is not told again. The
+    /// hardware refuses the wait.
     fn finish(&self) -> Result;
 }
 
@@ -68,6 +70,12 @@ pub trait Marker: Send + Sync + 'static {
     /// # Errors
     /// The work before it failed, and has [ended](Fault::ended). The hardware refuses the question.
     fn is_done(&self) -> Result<bool>;
+
+    /// Whether the work before it is known to have failed, although the hardware goes on. It is so for as long as the
+    /// marker lives (R23).
+    fn has_failed(&self) -> bool {
+        false
+    }
 
     /// Waits until it is reached.
     ///

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::{HostCall, Lane, Point, Step};
 use crate::Fault;
-use crate::failure::{Failure, Label};
+use crate::failure::Failure;
+use crate::origin::Origin;
 
 /// What is kept in a list.
 pub(crate) enum Item<L: Lane> {
-    Command(L::Command, Label, u64),
+    Command(L::Command, Origin),
     HostCall(HostCall, u64),
     /// One submission.
     Row(Vec<Step<L>>, u64),

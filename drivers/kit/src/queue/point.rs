@@ -103,7 +103,7 @@ impl<L: Lane> Point<L> {
         // A timestamp is work of its own.
         let known = !self.timed && self.queue.is_known_to_have_finished(count);
         if let Some(marker) = marker
-            && !known
+            && (!known || marker.has_failed())
             && !self.queue.is_reached(marker)?
         {
             return Ok(Progress::NotReady);

@@ -11,7 +11,7 @@ use outrigger_contract as c;
 use parking_lot::Mutex;
 
 use super::{HostCall, Lane, Marker, Queue, Step};
-use crate::failure::Label;
+use crate::origin::{Label, Origin};
 use crate::{Fault, Pool, Progress, Result};
 
 /// What a command is worth; this one fails when it is issued.
@@ -52,7 +52,7 @@ impl Lane for Vectors {
     type Command = u64;
     type Marker = Place;
 
-    fn issue(&self, command: u64) -> Result {
+    fn issue(&self, command: u64, _: Origin) -> Result {
         if command == BROKEN {
             return Err(Fault::new(c::OTR_ERR_EXECUTION, "it is broken"));
         }
@@ -94,7 +94,11 @@ impl Bench {
     }
 
     fn submit(&self, value: u64) {
-        let submitted = (self.queue).submit(Label::NONE, |lane| lane.issue(value), |_| Ok(value));
+        let submitted = (self.queue).submit(
+            Label::NONE,
+            |lane, origin| lane.issue(value, origin),
+            |_| Ok(value),
+        );
         submitted.unwrap();
     }
 
@@ -173,7 +177,7 @@ fn a_failure_skips_what_is_behind_it_until_it_is_reported() {
     let fault = bench.queue.query().unwrap_err();
     assert_eq!(fault.code(), c::OTR_ERR_OUT_OF_RANGE);
     assert!(
-        fault.text().ends_with(" [label= submission=1]"),
+        fault.message().ends_with(" [label= submission=1]"),
         "{fault:?}"
     );
     let fault = bench.queue.synchronize().unwrap_err();
@@ -187,7 +191,7 @@ fn a_failure_skips_what_is_behind_it_until_it_is_reported() {
     let other = Bench::new();
     other.queue.wait_for(&point).unwrap();
     let fault = other.queue.synchronize().unwrap_err();
-    assert!(fault.text().contains("waited for"), "{fault:?}");
+    assert!(fault.message().contains("waited for"), "{fault:?}");
     bench.pool.finish();
     other.pool.finish();
 }
@@ -216,14 +220,19 @@ fn a_command_that_the_hardware_refuses_late_fails_the_queue() {
     bench.note(1);
     // SAFETY: a constant.
     let label = unsafe { Label::new(c"broken".as_ptr()) };
-    let (direct, deferred) = (|_: &Vectors| unreachable!(), |_: &Vectors| Ok(BROKEN));
+    let direct = |_: &Vectors, _| unreachable!();
+    let deferred = |_: &Vectors| Ok(BROKEN);
     bench.queue.submit(label, direct, deferred).unwrap();
     bench.submit(2);
     let fault = bench.queue.synchronize().unwrap_err();
-    assert_eq!(fault.text(), "it is broken [label=broken submission=2]");
+    assert_eq!(fault.message(), "it is broken [label=broken submission=2]");
     assert_eq!(bench.log(), [1]);
     // One that is refused at once was never submitted.
-    let refused = (bench.queue).submit(Label::NONE, |lane| lane.issue(BROKEN), |_| Ok(BROKEN));
+    let refused = (bench.queue).submit(
+        Label::NONE,
+        |lane, origin| lane.issue(BROKEN, origin),
+        |_| Ok(BROKEN),
+    );
     assert!(refused.is_err());
     bench.queue.synchronize().unwrap();
 }
@@ -232,9 +241,9 @@ fn a_command_that_the_hardware_refuses_late_fails_the_queue() {
 fn a_command_that_the_hardware_refuses_half_way_is_submitted_and_has_failed() {
     let bench = Bench::new();
     bench.submit(1);
-    let half = |lane: &Vectors| {
-        lane.issue(2)?;
-        lane.issue(BROKEN).map_err(Fault::begun)
+    let half = |lane: &Vectors, origin| {
+        lane.issue(2, origin)?;
+        lane.issue(BROKEN, origin).map_err(Fault::begun)
     };
     // SAFETY: a constant.
     let label = unsafe { Label::new(c"half".as_ptr()) };
@@ -242,7 +251,7 @@ fn a_command_that_the_hardware_refuses_half_way_is_submitted_and_has_failed() {
     bench.submit(3);
     bench.note(4);
     let fault = bench.queue.synchronize().unwrap_err();
-    assert_eq!(fault.text(), "it is broken [label=half submission=2]");
+    assert_eq!(fault.message(), "it is broken [label=half submission=2]");
     assert_eq!(bench.log(), [1, 2, 4 + 1000 * fault.code() as u64]);
     bench.submit(5);
     bench.queue.synchronize().unwrap();
@@ -376,7 +385,7 @@ fn a_row_is_one_submission_and_a_failure_in_it_skips_the_rest() {
     bench.queue.submit_row(row(BROKEN)).unwrap();
     bench.submit(4);
     let fault = bench.queue.synchronize().unwrap_err();
-    assert!(fault.text().ends_with("submission=2]"), "{fault:?}");
+    assert!(fault.message().ends_with("submission=2]"), "{fault:?}");
     let upstream = 100 + 1000 * c::OTR_ERR_EXECUTION as u64;
     assert_eq!(bench.log()[5..], [1, 100, upstream]);
     // Behind a failure that is older, all of it is skipped but for the calls.

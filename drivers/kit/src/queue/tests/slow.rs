@@ -8,7 +8,7 @@ use outrigger_contract as c;
 use parking_lot::{Condvar, Mutex};
 
 use super::super::{HostCall, Lane, Marker, Queue, Step};
-use crate::failure::Label;
+use crate::origin::{Label, Origin};
 use crate::{Fault, Pool, Progress, Result};
 
 #[derive(Default)]
@@ -125,7 +125,7 @@ impl Lane for Line {
     type Command = ();
     type Marker = Place;
 
-    fn issue(&self, (): ()) -> Result {
+    fn issue(&self, (): (), _: Origin) -> Result {
         self.0.state.lock().given += 1;
         Ok(())
     }
@@ -170,7 +170,11 @@ impl Bench {
     }
 
     fn submit(&self) {
-        let submitted = (self.queue).submit(Label::NONE, |lane| lane.issue(()), |_| Ok(()));
+        let submitted = (self.queue).submit(
+            Label::NONE,
+            |lane, origin| lane.issue((), origin),
+            |_| Ok(()),
+        );
         submitted.unwrap();
     }
 
@@ -253,7 +257,12 @@ fn a_host_call_behind_a_failure_comes_behind_what_was_submitted_before_it() {
     let queue = Arc::clone(&bench.queue);
     bench.line.0.state.lock().asked = Some(Box::new(move || {
         // As another thread does meanwhile.
-        (queue.submit(Label::NONE, |lane| lane.issue(()), |_| Ok(()))).unwrap();
+        (queue.submit(
+            Label::NONE,
+            |lane, origin| lane.issue((), origin),
+            |_| Ok(()),
+        ))
+        .unwrap();
         Err(Fault::new(c::OTR_ERR_EXECUTION, "a command failed").ended())
     }));
     let failed = bench.queue.query().unwrap_err();
@@ -427,7 +436,8 @@ fn a_queue_waits_for_a_point_though_the_hardware_refuses_to() {
 fn a_host_call_waits_for_what_others_have_put_in_behind_the_last_one() {
     unsafe extern "C" fn issue(user: *mut c_void, _: i32) -> i32 {
         // SAFETY: the lane of the test, which outlives its queue.
-        unsafe { &*user.cast::<Line>() }.issue(()).unwrap();
+        let line = unsafe { &*user.cast::<Line>() };
+        line.issue((), Origin::new(Label::NONE, 1)).unwrap();
         0
     }
     let bench = Bench::new();

@@ -1,0 +1,61 @@
+//! Which command a failure is of, as texts name it (R5).
+
+use std::ffi::{CStr, c_char};
+use std::fmt;
+
+/// The label of a launch, for texts.
+#[derive(Clone, Copy)]
+pub struct Label(*const c_char);
+
+// SAFETY: the text is a constant of the process, as `otr_launch` has it.
+unsafe impl Send for Label {}
+// SAFETY: as above.
+unsafe impl Sync for Label {}
+
+impl Label {
+    /// No label.
+    pub const NONE: Self = Self(std::ptr::null());
+
+    /// The label of a launch.
+    ///
+    /// # Safety
+    /// NULL, or NUL-terminated and alive as long as the process.
+    pub unsafe fn new(label: *const c_char) -> Self {
+        Self(label)
+    }
+
+    fn text(&self) -> std::borrow::Cow<'_, str> {
+        if self.0.is_null() {
+            return "".into();
+        }
+        // SAFETY: not NULL, so what `new` was promised.
+        unsafe { CStr::from_ptr(self.0) }.to_string_lossy()
+    }
+}
+
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.text())
+    }
+}
+
+/// Which command of its queue a command is (R5).
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    label: Label,
+    /// From 1.
+    number: u64,
+}
+
+impl Origin {
+    pub(crate) fn new(label: Label, number: u64) -> Self {
+        Self { label, number }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (label, number) = (self.label.text(), self.number);
+        write!(f, " [label={label} submission={number}]")
+    }
+}
