@@ -61,6 +61,7 @@ def accelerated() -> dict[str, Any]:
         "rank": (accelerator.process_index, accelerator.num_processes),
         "device": str(accelerator.device),
         "backend": torch.distributed.get_backend() if torch.distributed.is_initialized() else None,
+        "scales on": accelerator.scaler._device if accelerator.scaler is not None and accelerator.scaler.is_enabled() else None,
         "losses": losses,
         # Rank 0 has the weights of all shards.
         "weights": {name: tensor.cpu().tolist() for name, tensor in state.items()} if state else None,

@@ -365,6 +365,17 @@ def test_accelerate_knows_the_memory_of_the_devices(device, module, accelerate, 
 
 
 @pytest.mark.of_the_accelerator
+def test_accelerate_empties_the_cache_of_the_device(device, module, accelerate):
+    from accelerate.utils.memory import clear_device_cache
+
+    size = 2**26
+    torch.empty(size, dtype=torch.int8, device=device)
+    before = module.memory_reserved()
+    clear_device_cache()
+    assert module.memory_reserved() <= before - size
+
+
+@pytest.mark.of_the_accelerator
 def test_accelerate_tries_smaller_batches_when_memory_is_out(device, module, accelerate):
     from accelerate.utils import find_executable_batch_size
 

@@ -92,6 +92,7 @@ def test_accelerate_trains_in_16_bits(run, device_type: str, precision: str) -> 
     losses, _ = alone()
     answers = run("accelerated", RANK_PRECISION=precision)
     one_training(answers, [f"{device_type}:0", f"{device_type}:1"])
+    assert {answer["scales on"] for answer in answers} == {device_type if precision == "fp16" else None}
     assert answers[0]["losses"] == pytest.approx(losses, rel=0.05)
     assert answers[0]["losses"] != pytest.approx(losses, rel=1e-5)
 

@@ -44,7 +44,7 @@ pub(super) enum Suite {
     Fuzz,
     /// Random calls of the host contract from eight threads with faults; for longer with --all
     Soak,
-    /// With --all: programs with libraries in one process and in two, in an environment of their own
+    /// With --all: programs with libraries, and programs for CUDA, in one process and in two, in an environment of their own
     Libraries,
     /// The pages of `outrigger memory` and `outrigger conformance`, in a headless browser
     Pages,
@@ -177,6 +177,7 @@ pub(super) enum Work {
     },
     Libraries {
         driver: &'static str,
+        files: &'static [&'static str],
     },
     Hosts,
     Fuzz {
@@ -259,7 +260,7 @@ impl Job {
             Work::Conformance { driver, .. }
             | Work::Sweep { driver, .. }
             | Work::Torch { driver, .. }
-            | Work::Libraries { driver }
+            | Work::Libraries { driver, .. }
             | Work::Demo { driver, .. } => Some(driver),
             _ => None,
         }
@@ -465,6 +466,18 @@ const fn models(name: &'static str, driver: &'static str) -> Job {
     torch(name, driver, "outrigger", options, 60).only(Tier::Everything)
 }
 
+/// All tests of files with whole programs, on the unified face.
+const fn libraries(name: &'static str, files: &'static [&'static str], seconds: u32) -> Job {
+    let driver = UNIFIED;
+    Job::new(
+        Suite::Libraries,
+        name,
+        Work::Libraries { driver, files },
+        seconds,
+    )
+    .only(Tier::Everything)
+}
+
 /// Operators through torch.compile, and what else is compiled where there are more files.
 const fn compiled(
     name: &'static str,
@@ -576,17 +589,13 @@ static JOBS: &[Job] = &[
     torch("both as mtia", UNIFIED, "both", &["--device=mtia"], 120).only(Tier::Everything),
     models("models unified", UNIFIED),
     models("models discrete", DISCRETE),
-    // Whole programs for CUDA; every run has one of them.
-    torch(
-        "programs for cuda",
-        UNIFIED,
-        "outrigger",
-        &["test_as_cuda.py", "--all"],
-        150,
-    )
-    .only(Tier::Everything),
-    Job::new(Suite::Libraries, "libraries", Work::Libraries { driver: UNIFIED }, 300)
-        .only(Tier::Everything),
+    libraries(
+        "libraries",
+        &["test_libraries.py", "test_library_programs.py", "test_library_ranks.py"],
+        350,
+    ),
+    // Every run has one of them.
+    libraries("programs for cuda", &["test_as_cuda.py"], 150),
     compiled(
         "compile operators",
         UNIFIED,

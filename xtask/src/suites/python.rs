@@ -49,20 +49,16 @@ pub(super) fn torch(
     on_device(workspace, title, python, device, &arguments)
 }
 
-/// Programs with libraries on `driver`, in the environment that has these. What they need besides must have been built.
+/// All tests of some files on `driver`, in the environment that has libraries. What they need besides must have been built.
 pub(super) fn libraries(
     workspace: &Workspace,
     title: &str,
     driver: &DriverSpec,
+    files: &[&str],
 ) -> anyhow::Result<Counts> {
     let python = Command::new(environment::ensure_libraries(workspace)?);
     let python = native::with_release_build(workspace, python, Some(driver));
-    let files = [
-        "test_libraries.py",
-        "test_library_programs.py",
-        "test_library_ranks.py",
-    ];
-    let arguments = [&["--all"], &AT_ONCE[..], &files].concat();
+    let arguments = [&["--all"], &AT_ONCE[..], files].concat();
     on_device(workspace, title, python, "outrigger", &arguments)
 }
 

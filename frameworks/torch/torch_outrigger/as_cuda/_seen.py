@@ -14,6 +14,8 @@ from .._distributed import NAME as _BACKEND
 from .._lifetime import device_type
 
 _OURS = device_type()
+_DEVICES = frozenset([torch.device(_OURS), *(torch.device(_OURS, index) for index in range(128))])
+"""All of ours that torch can number. Looking one up takes less than half of the time that the type of a device takes, which is a new text."""
 
 
 def ours(device: torch.device) -> torch.device:
@@ -37,7 +39,7 @@ def type_name(value: Any) -> Any:
 
 def is_cuda(value: Any) -> Any:
     """`value.is_cuda`"""
-    return value.device.type == _OURS if isinstance(value, torch.Tensor) else value.is_cuda
+    return value.device in _DEVICES if isinstance(value, torch.Tensor) else value.is_cuda
 
 
 def shown(value: Any) -> Any:
