@@ -40,9 +40,20 @@ struct ProgramKernel {
 uint64_t word_of(const ProgramKernel* self, Py_ssize_t number, PyObject* argument) {
   const char kind = self->it.kinds[static_cast<size_t>(number)];
   if (kind == 'a') {
+    if (argument == Py_None) {
+      return 0;
+    }
+    if (PyLong_CheckExact(argument)) {
+      // An address that somebody else has taken from a tensor.
+      const uint64_t address = PyLong_AsUnsignedLongLong(argument);
+      if (address == UINT64_MAX && PyErr_Occurred() != nullptr) {
+        throw PythonError();
+      }
+      return address;
+    }
     TORCH_CHECK_TYPE(
         THPVariable_Check(argument), who(), "argument ", number, " of ", self->it.name, " is a ", Py_TYPE(argument)->tp_name,
-        ", and it is to be a tensor");
+        ", and it is to be a tensor, an address or None");
     const at::Tensor& tensor = THPVariable_Unpack(argument);
     TORCH_CHECK_VALUE(
         tensor.device() == self->it.device, who(), "argument ", number, " of ", self->it.name, " is a tensor on ",
@@ -339,6 +350,31 @@ PyObject* noted_tensors(PyObject*) {
   return list;
 }
 
+PyObject* storages_meet(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  struct Bytes {
+    const char* first;
+    const char* end;
+  };
+  c10::SmallVector<Bytes, 16> seen;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!THPVariable_Check(arguments[i]) || !THPVariable_Unpack(arguments[i]).has_storage()) {
+      continue;
+    }
+    const c10::Storage& storage = THPVariable_Unpack(arguments[i]).storage();
+    const auto* first = static_cast<const char*>(storage.data());
+    const Bytes bytes{first, first + storage.nbytes()};
+    for (const Bytes& other : seen) {
+      if (bytes.first < other.end && other.first < bytes.end) {
+        Py_RETURN_TRUE;
+      }
+    }
+    seen.push_back(bytes);
+  }
+  Py_RETURN_FALSE;
+  END_HANDLE_TH_ERRORS
+}
+
 PyObject* program_empty(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(
@@ -389,6 +425,8 @@ PyMethodDef methods[] = {
     {"tune_choose", bound<tune_choose>, METH_VARARGS,
      "Chooses a variant of code: (device, flags, (operation, sizes, dtype, code), candidates, limit_ms, worker, task) -> "
      "(number, times in nanoseconds)."},
+    {"storages_meet", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&storages_meet)), METH_FASTCALL,
+     "Whether the storages of two tensors among the arguments have bytes in common."},
     {"program_empty", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&program_empty)), METH_FASTCALL,
      "A tensor without values: (sizes, strides, dtype, device)."},
     {nullptr, nullptr, 0, nullptr},

@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--store") is not None:
         shutil.copytree(config.getoption("--store"), store)
     os.environ["OUTRIGGER_CACHE"] = str(store)
+    os.environ["TRITON_CACHE_DIR"] = str(Path(folder, "triton"))
     config.addinivalue_line("markers", "not_on_mtia(reason): what torch or a standard has for PrivateUse1 and not for MTIA")
     config.addinivalue_line("markers", "of_driver: its result depends on what the driver has")
     config.addinivalue_line("markers", "only_with_all: takes long, or needs a library that only the suite of libraries has")

@@ -46,6 +46,7 @@ def activate() -> None:
     if outrigger:
         # The C++ side has renamed the device type; torch's Python side keeps the name a second time.
         torch.utils.rename_privateuse1_backend(name)
+    _dynamo.register_triton()
     _distributed.register(types)
     if outrigger:
         _serve_outrigger(name)

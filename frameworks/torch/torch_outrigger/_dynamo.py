@@ -1,4 +1,4 @@
-"""The device for torch.compile: the interface that Dynamo uses, and the options that Inductor compiles with.
+"""The device for torch.compile: the interface that Dynamo uses, the options that Inductor compiles with, and that Triton's kernels run.
 
 Neither has a hook for this, and `import torch` must not import them. So the interface is added when Dynamo's module of
 interfaces has been imported, and `compile_fx` is wrapped when Inductor's has. It must never start the runtime: Dynamo asks every interface whether its device is
@@ -8,18 +8,71 @@ available, also in programs that compile only for the CPU.
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from ._after_import import after_import
+from ._after_import import after_import, replace
 
 _MODULE = "torch._dynamo.device_interface"
 _COMPILER = "torch._inductor.compile_fx"
 
 whole_operators: tuple[str, ...] = ()
 """Operators that a vendor's device computes better whole."""
+
+
+def arch(index: int = 0) -> str:
+    """For what Triton compiles: the driver of a device, if the runtime has started."""
+    from . import _C
+    from ._lifetime import is_initialized
+
+    return _C.device_info(index)["driver"] if is_initialized() else ""
+
+
+@functools.cache
+def no_triton() -> str | None:
+    """Why kernels of Triton do not run on the device; None if they do."""
+    try:
+        import triton
+    except ImportError as error:
+        return f"Triton cannot be imported: {error}"
+    if "outrigger" not in triton.backends.backends:
+        return "Triton has not found torch_outrigger, whose entry point triton.backends comes with its installation"
+    from .triton.driver import refusal
+
+    return refusal()
+
+
+def _with_triton(base: type) -> type:
+    """An interface of Dynamo, with what torch asks about Triton."""
+
+    class WithTriton(base):
+        @staticmethod
+        def is_triton_capable(device: Any = None) -> bool:
+            return no_triton() is None
+
+        @staticmethod
+        def raise_if_triton_unavailable(device: Any = None) -> None:
+            from torch._dynamo.exc import TritonUnavailableError
+
+            reason = no_triton()
+            if reason is not None:
+                raise TritonUnavailableError(reason)
+
+        @staticmethod
+        def get_compute_capability(device: Any = None) -> str:
+            from ._lifetime import device_index
+
+            return arch(device_index(device))
+
+        @staticmethod
+        def get_raw_stream(index: int) -> int:
+            return torch._C._accelerator_getStream(index).stream_id
+
+    return WithTriton
 
 
 def _interface(base: type) -> type:
@@ -53,10 +106,6 @@ def _interface(base: type) -> type:
         def is_available() -> bool:
             return is_initialized() and _device.is_available()
 
-        @staticmethod
-        def get_compute_capability(device: Any = None) -> str:
-            return ""
-
         @classmethod
         def get_multi_processor_count(cls, device: Any = None) -> int:
             return max(1, cls.get_device_properties(device).compute_units)
@@ -65,7 +114,18 @@ def _interface(base: type) -> type:
 
 
 def _add_to(module: ModuleType, name: str) -> None:
-    module.device_interfaces[name] = _interface(module.DeviceInterface)
+    module.device_interfaces[name] = _with_triton(_interface(module.DeviceInterface))
+
+
+def _add_to_mtia(module: ModuleType) -> None:
+    module.MtiaInterface = _with_triton(module.MtiaInterface)
+
+
+def _name_target(_: ModuleType) -> None:
+    """Answers for a package that is not public, which Inductor asks for what it compiles a kernel of Triton for MTIA."""
+    flags = ModuleType("mtia.host_runtime.torch_mtia.acc_flags")
+    flags.build_codename = arch
+    sys.modules.setdefault(flags.__name__, flags)
 
 
 def _devices_in(name: str, model: Any, inputs: Any) -> list[torch.device]:
@@ -112,6 +172,31 @@ def _wrap(module: ModuleType, name: str) -> None:
     module.compile_fx = compile_fx
 
 
+def _has_triton(stock: Callable[..., bool]) -> Callable[..., bool]:
+    """Triton is there also before the runtime has started. torch asks once, and keeps the answer."""
+
+    @functools.wraps(stock)
+    def has_triton(*, include_cpu: bool = False) -> bool:
+        from torch._inductor.config import triton_disable_device_detection
+
+        is_here = not triton_disable_device_detection and no_triton() is None
+        return is_here or stock(include_cpu=include_cpu)
+
+    has_triton.cache_clear = stock.cache_clear
+    return has_triton
+
+
+def _add_benchmarker(module: ModuleType, name: str) -> None:
+    """Tells Inductor how to time configurations of a program's kernel."""
+
+    def median(self: Any, call: Callable[[], Any], **_: Any) -> float:
+        from .triton.driver import benchmark
+
+        return benchmark(call)
+
+    module.register_benchmarker(name, median, override=True)
+
+
 def _no_gpu(module: ModuleType, name: str) -> None:
     """Takes a device type out of those for which Inductor looks for Triton."""
     if name in module.GPU_TYPES:
@@ -127,3 +212,12 @@ def register_compiler(name: str) -> None:
     """Has Inductor compile for the device type `name`, also if torch knows that type itself."""
     after_import(_COMPILER, lambda module: _wrap(module, name))
     after_import("torch._inductor.utils", lambda module: _no_gpu(module, name))
+    after_import("torch._inductor.runtime.benchmarking", lambda module: _add_benchmarker(module, name))
+    if name == "mtia":
+        after_import(_MODULE, _add_to_mtia)
+        after_import("torch._inductor.runtime.triton_heuristics", _name_target)
+
+
+def register_triton() -> None:
+    """Has torch know that kernels of Triton run on the device."""
+    after_import("torch.utils._triton", lambda module: replace(module, "has_triton", _has_triton))

@@ -12,13 +12,13 @@ import os
 import queue
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from .._timing import times
 from . import product
 from .program import Program, code_version
 from .types import MEMORY
@@ -29,8 +29,8 @@ MARK = "outrigger-tune "
 IDLE = 60
 """Seconds without a request after which the process ends."""
 
-TIME, FEWEST, LEAST_RUN = 0.25, 5, 2e-4
-"""Seconds that a candidate is measured for, at least this often; seconds of a run, which is some launches."""
+TIME = 0.25
+"""Seconds that a candidate is measured for."""
 
 _DTYPES = {name: dtype for dtype, name in MEMORY.items()}
 
@@ -132,7 +132,6 @@ class Bench:
     def nanoseconds(self, candidate: str) -> int:
         """The shortest time of a product. RuntimeError if its result is wrong."""
         run = self.programs.get(candidate, self._library_and_what_follows)
-        synchronize = torch.accelerator.synchronize
         self.result.zero_()
         run()
         if candidate in self.programs:
@@ -140,20 +139,7 @@ class Bench:
             most = _TOLERANCE[self.result.dtype] * max(self.expected.abs().max().item(), 1)
             if not difference <= most:
                 raise RuntimeError(f"its result is off by {difference:g}")
-        synchronize(self.device)
-        begin = time.perf_counter()
-        run()
-        synchronize(self.device)
-        count = max(1, int(LEAST_RUN / max(time.perf_counter() - begin, 1e-7)))
-        best, runs, begin = float("inf"), 0, time.perf_counter()
-        while runs < FEWEST or time.perf_counter() - begin < TIME:
-            start = time.perf_counter()
-            for _ in range(count):
-                run()
-            synchronize(self.device)
-            best = min(best, (time.perf_counter() - start) / count)
-            runs += 1
-        return max(1, round(best * 1e9))
+        return max(1, round(min(times(run, lambda: torch.accelerator.synchronize(self.device), TIME)) * 1e9))
 
 
 def _refuse(error: Exception) -> None:

@@ -141,7 +141,7 @@ def _compiler() -> tuple[list[str], str]:
     command = shlex.split(named) if named else next(([one] for one in ("cc", "gcc", "clang") if shutil.which(one)), [])
     if not command or shutil.which(command[0]) is None:
         raise RuntimeError(
-            f"torch.compile needs a C compiler for this device: {named or 'cc, gcc or clang'} was not found. Install one "
+            f"a kernel of torch.compile or Triton needs a C compiler for this device: {named or 'cc, gcc or clang'} was not found. Install one "
             "(Debian and Ubuntu: `apt install gcc`), or name it in CC"
         )
     version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout

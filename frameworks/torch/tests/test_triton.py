@@ -1,0 +1,339 @@
+"""Kernels of Triton: launches, what is wrong with them, graphs, the store, torch.compile, autotuning, and operators as libraries have them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import run_python, same, sample
+
+triton = pytest.importorskip("triton")
+if not triton.__version__.startswith("3.9."):
+    pytest.skip("kernels of Triton run with Triton 3.9", allow_module_level=True)
+
+import triton_kernels as kernels  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("compiles")
+
+
+def pair(device: torch.device, n: int = 100) -> tuple[torch.Tensor, torch.Tensor]:
+    return sample((n,), torch.float32, 1).to(device), sample((n,), torch.float32, 2).to(device)
+
+
+# ---- launches ----
+
+
+def test_a_kernel_computes(device):
+    x, y = pair(device)
+    same(kernels.sum_of(x, y), x.cpu() + y.cpu())
+    # The second launch takes the short way.
+    same(kernels.sum_of(y, y.clone()), 2 * y.cpu())
+
+
+def test_programs_are_numbered_in_three_dimensions(device):
+    out = torch.empty(4, 3, 2, dtype=torch.int32, device=device)
+    kernels.places[(2, 3, 4)](out, BLOCK=1)
+    x, y, z = torch.arange(2), torch.arange(3), torch.arange(4)
+    same(out, (x + 100 * y[:, None] + 10000 * z[:, None, None]).int())
+
+
+def test_numbers_have_their_types(device):
+    out = torch.empty(4, dtype=torch.float64, device=device)
+    for _ in range(2):
+        kernels.numbers[(1,)](out, 2**40 + 1, -3, 0.5, True)
+        same(out, torch.tensor([2**40 + 1, -3, 0.5, 1], dtype=torch.float64))
+    kernels.numbers[(1,)](out, 2**63 + 2**32, 7, 1e30, False)
+    same(out, torch.tensor([2**63 + 2**32, 7, float(torch.tensor(1e30)), 0], dtype=torch.float64))
+
+
+def test_no_program_is_no_launch(device):
+    x, y = pair(device)
+    out = torch.zeros_like(x)
+    for _ in range(2):
+        kernels.add[(0,)](x, y, out, 100, BLOCK=64)
+    same(out, torch.zeros(100))
+
+
+def test_a_launch_waits_for_nothing_and_is_in_order(device, module, hold):
+    x, y = pair(device)
+    kernels.sum_of(x, y)
+    side = torch.Stream(device=device)
+    with side:
+        with hold():
+            x.fill_(2)
+            out = kernels.sum_of(x, y)
+            x.fill_(5)
+    side.synchronize()
+    same(out, 2 + y.cpu())
+
+
+def test_a_stream_that_is_named_is_used(device, hold):
+    x, y = pair(device)
+    out = torch.zeros_like(x)
+    kernel = kernels.add[(2,)](x, y, out, 100, BLOCK=64)
+    torch.accelerator.synchronize()
+    side = torch.Stream(device=device)
+    with hold():
+        # Not behind what holds the current stream.
+        kernel[(2, 1, 1)](x, x, out, 100, 64, stream=side.stream_id)
+        side.synchronize()
+    same(out, 2 * x.cpu())
+
+
+def test_a_graph_has_a_launch_with_its_tensors_by_name(device, module):
+    from torch_outrigger import _graph
+
+    x, y = pair(device)
+    kernels.sum_of(x, y)
+    graph = _graph.Graph()
+    with _graph.graph(graph):
+        graph.bind("x", x)
+        out = kernels.sum_of(x, y)
+    graph.replay()
+    same(out, x.cpu() + y.cpu())
+    graph.replay(x=y)
+    same(out, 2 * y.cpu())
+
+
+def test_an_argument_is_more_than_a_tensor(device):
+    x, y = pair(device)
+    out = torch.empty_like(x)
+    for _ in range(2):
+        kernels.with_bias[(1,)](x, None, out, 100, BLOCK=128)
+        same(out, x.cpu())
+        kernels.with_bias[(1,)](x, y, out, 100, BLOCK=128)
+        same(out, x.cpu() + y.cpu())
+        kernels.copy_pair[(1,)]((y, out), 100, BLOCK=128)
+        same(out, y.cpu())
+        # Bits of a tensor in another type.
+        bits = torch.empty(100, dtype=torch.int32, device=device)
+        kernels.copy_pair[(1,)]((triton.reinterpret(x, tl_int32()), bits), 100, BLOCK=128)
+        same(bits, x.cpu().view(torch.int32))
+
+
+def tl_int32() -> object:
+    import triton.language as tl
+
+    return tl.int32
+
+
+class Address:
+    """What some libraries pass: no tensor, but an address and a dtype."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self.dtype = tensor, tensor.dtype
+
+    def data_ptr(self) -> int:
+        return self._tensor.data_ptr()
+
+
+def test_an_argument_may_have_an_address_alone(device):
+    x, y = pair(device)
+    out = torch.empty_like(x)
+    for _ in range(2):
+        kernels.add[(2,)](Address(x), y, Address(out), 100, BLOCK=64)
+        same(out, x.cpu() + y.cpu())
+        out.zero_()
+
+
+def test_a_descriptor_of_the_host_is_an_argument(device):
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    x = sample((16, 16), torch.float32).to(device)
+    out = torch.empty_like(x)
+    for _ in range(2):
+        kernels.copy_described[(1,)](TensorDescriptor.from_tensor(x, [16, 16]), out, 16, BLOCK=16)
+        same(out, x.cpu())
+        out.zero_()
+
+
+# ---- what is wrong ----
+
+
+def test_a_tensor_of_the_cpu_is_refused(device):
+    x, y = pair(device)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"Pointer argument \(at 1\) cannot be accessed from Triton \(cpu tensor\?\): .*add.*on cpu"):
+            kernels.add[(2,)](x, y.cpu(), x, 100, BLOCK=64)
+        kernels.sum_of(x, y)
+
+
+def test_a_tensor_of_another_device_is_refused(device, other_device):
+    x, y = pair(device)
+    with pytest.raises(ValueError, match=rf"argument 1 of .*add.* is a tensor on {other_device}, and the current device.* is {device}"):
+        kernels.add[(2,)](x, y.to(other_device), torch.empty_like(x), 100, BLOCK=64)
+
+
+def test_a_kernel_runs_on_the_current_device(device, other_device):
+    x, y = pair(other_device)
+    with torch.accelerator.device_index(other_device.index):
+        same(kernels.sum_of(x, y), x.cpu() + y.cpu())
+
+
+@pytest.mark.parametrize("grid", [(2**31,), (-1,), (1, 2**31), (1.5,)])
+def test_a_grid_that_cannot_be_names_the_kernel(device, grid):
+    x, y = pair(device)
+    kernels.sum_of(x, y)
+    with pytest.raises(ValueError, match=r"the grid .* of .*add.*: each dimension has 0 to 2147483647 programs"):
+        kernels.add[grid](x, y, torch.empty_like(x), 100, BLOCK=64)
+
+
+def test_an_argument_of_a_wrong_type_is_refused(device):
+    x, y = pair(device)
+    kernel = kernels.add[(2,)](x, y, torch.empty_like(x), 100, BLOCK=64)
+    with pytest.raises(TypeError, match="argument 1 of .*add.* is a str, and it is to be a tensor"):
+        kernel[(1, 1, 1)](x, "y", x.clone(), 100, 64)
+    with pytest.raises(TypeError, match="argument 3 of .*add.* is a str, and it is to be a number"):
+        kernel[(1, 1, 1)](x, y, x.clone(), "100", 64)
+
+
+def test_arguments_that_overlap_are_seen(device):
+    x, y = pair(device)
+    out = torch.empty_like(x)
+    for _ in range(2):
+        before = x.cpu()
+        kernel = kernels.seen_again[(1,)](x, x, out, 100, BLOCK=128)
+        assert not kernel.metadata.overlap and kernel._run._overlapping.metadata.overlap
+        same(x, before + 1)
+        same(out, before + 1)
+        # The same kernel goes on as before where they do not.
+        kernels.seen_again[(1,)](x, y, out, 100, BLOCK=128)
+        same(out, x.cpu())
+        same(y, x.cpu() + 1)
+
+
+def test_a_global_that_has_changed_is_told(device, monkeypatch):
+    import triton.language as tl
+
+    x, _ = pair(device)
+    out = torch.empty_like(x)
+    for _ in range(2):
+        kernels.times_global[(1,)](x, out, 100, BLOCK=128)
+        same(out, 3 * x.cpu())
+    monkeypatch.setattr(kernels, "FACTOR", tl.constexpr(4))
+    with pytest.raises(RuntimeError, match="Global variable FACTOR has changed"):
+        kernels.times_global[(1,)](x, out, 100, BLOCK=128)
+
+
+def test_hooks_hear_of_each_launch(device):
+    from triton import knobs
+
+    x, y = pair(device)
+    kernels.sum_of(x, y)
+    heard = []
+
+    def hear(about):
+        heard.append(about.get()["name"])
+
+    knobs.runtime.launch_enter_hook.add(hear)
+    try:
+        kernels.sum_of(x, y)
+        kernels.sum_of(x, y)
+    finally:
+        knobs.runtime.launch_enter_hook.remove(hear)
+    kernels.sum_of(x, y)
+    assert len(heard) == 2 and "add" in heard[0]
+
+
+# ---- the process ----
+
+START = """
+import torch, triton
+import triton_kernels as kernels
+x = torch.arange(100.0, device="DEVICE")
+"""
+
+
+def fresh(code: str, device: torch.device, **environment: str) -> str:
+    """What code prints in a fresh process."""
+    done = run_python(code.replace("DEVICE", device.type), **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_second_process_compiles_nothing(device, tmp_path):
+    code = START + (
+        "from triton import knobs\n"
+        "hits = []\n"
+        "knobs.compilation.listener = lambda **about: hits.append(about['cache_hit'])\n"
+        "out = kernels.sum_of(x, x.clone())\n"
+        "assert torch.equal(out.cpu(), 2 * x.cpu())\n"
+        "from torch_outrigger.inductor import program\n"
+        "print(hits, [one._key.hex() for one in program._parts.values() if hasattr(one, '_folder')])\n"
+    )
+    own = {"OUTRIGGER_CACHE": str(tmp_path / "store"), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    first, second = fresh(code, device, **own), fresh(code, device, **own)
+    assert first.startswith("[False]")
+    assert second.strip() == "[True] []"
+    # The store alone has the compiled form.
+    own["TRITON_CACHE_DIR"] = str(tmp_path / "other")
+    assert fresh(code, device, **own).strip() == "[False] []"
+
+
+def test_triton_is_there_before_the_runtime_starts(device, once):
+    code = """
+        import torch
+        from torch.utils._triton import has_triton
+        assert has_triton()
+        from triton.runtime.driver import driver
+        from torch._inductor.runtime.autotune_cache import inductor_meta_from_config
+        assert inductor_meta_from_config()["backend_hash"]
+        assert driver.active.get_current_target().backend == "outrigger"
+        module = torch.get_device_module("DEVICE")
+        assert not module.is_initialized()
+        torch.ones(1, device="DEVICE")
+        assert module.is_initialized()
+        print("done")
+    """
+    assert fresh(code, device).strip() == "done"
+
+
+def chosen() -> object:
+    """The driver that Triton chooses in a process that has none yet."""
+    return triton.runtime.driver.__class__().active
+
+
+def test_a_triton_that_was_not_tested_is_not_used(device, monkeypatch):
+    from torch.utils._triton import has_triton
+    from torch_outrigger import _dynamo
+
+    assert has_triton()
+    monkeypatch.setattr(triton, "__version__", "3.7.1")
+    has_triton.cache_clear()
+    _dynamo.no_triton.cache_clear()
+    try:
+        assert not has_triton()
+        with (
+            pytest.warns(RuntimeWarning, match="Triton 3.7.1 was not tested with Outrigger's devices"),
+            pytest.raises(RuntimeError, match="0 active drivers"),
+        ):
+            chosen()
+    finally:
+        monkeypatch.undo()
+        has_triton.cache_clear()
+        _dynamo.no_triton.cache_clear()
+
+
+def test_another_backend_with_a_device_goes_first(device, monkeypatch):
+    from triton.backends import backends
+
+    assert type(chosen()).__module__ == "torch_outrigger.triton.driver"
+    its = backends["nvidia"].driver
+    monkeypatch.setattr(its, "is_active", staticmethod(lambda: True))
+    assert not backends["outrigger"].driver.is_active()
+    monkeypatch.setenv("TRITON_DEFAULT_BACKEND", "outrigger")
+    assert type(chosen()).__module__ == "torch_outrigger.triton.driver"
+
+
+def test_without_a_compiler_the_error_says_what_to_install(device, once, monkeypatch):
+    from torch_outrigger.inductor import program
+
+    x, y = pair(device)
+    monkeypatch.setenv("CC", "no_such_compiler")
+    program._compiler.cache_clear()
+    with pytest.raises(RuntimeError, match="needs a C compiler for this device: no_such_compiler was not found. Install one"):
+        kernels.add[(1,)](x, y, torch.empty_like(x), 100, BLOCK=256)
+    monkeypatch.undo()
+    # The kernel is not lost.
+    out = torch.empty_like(x)
+    kernels.add[(1,)](x, y, out, 100, BLOCK=256)
+    same(out, x.cpu() + y.cpu())
