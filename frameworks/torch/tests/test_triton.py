@@ -337,3 +337,156 @@ def test_without_a_compiler_the_error_says_what_to_install(device, once, monkeyp
     out = torch.empty_like(x)
     kernels.add[(1,)](x, y, out, 100, BLOCK=256)
     same(out, x.cpu() + y.cpu())
+
+
+# ---- torch.compile ----
+
+
+def called(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return kernels.sum_of(x * 2, y).relu()
+
+
+def tuned_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    kernels.tuned_add[lambda chosen: (triton.cdiv(x.numel(), chosen["BLOCK"]),)](x * 2, y, out, x.numel())
+    return out.relu()
+
+
+@torch.library.triton_op("outrigger_tests::sum_of", mutates_args={})
+def operator_sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    torch.library.wrap_triton(kernels.add)[(triton.cdiv(x.numel(), 64),)](x, y, out, x.numel(), BLOCK=64)
+    return out
+
+
+operator_sum.register_autograd(lambda context, grad: (grad, grad))
+
+
+@pytest.fixture
+def fresh_compiler():
+    """No code of another test is used."""
+    import torch._inductor.config
+
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(fx_graph_cache=False):
+        yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("function", [called, tuned_sum])
+def test_a_kernel_is_used_in_compiled_code(device, fresh_compiler, function):
+    x, y = pair(device)
+    compiled = torch.compile(function, fullgraph=True)
+    for _ in range(2):
+        same(compiled(x, y), (2 * x.cpu() + y.cpu()).relu())
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_a_kernel_is_used_in_each_mode(device, fresh_compiler, mode):
+    x, y = pair(device)
+    compiled = torch.compile(called, fullgraph=True, mode=mode)
+    for _ in range(4):
+        x = x + 1
+        same(compiled(x, y), (2 * x.cpu() + y.cpu()).relu())
+
+
+def test_sizes_of_a_kernel_move(device, fresh_compiler):
+    compiled = torch.compile(called, fullgraph=True, dynamic=True)
+    for n in (100, 37, 512):
+        x, y = pair(device, n)
+        same(compiled(x, y), (2 * x.cpu() + y.cpu()).relu())
+
+
+def test_a_kernel_is_an_operator(device, fresh_compiler):
+    x, y = pair(device)
+    same(operator_sum(x, y), x.cpu() + y.cpu())
+    compiled = torch.compile(lambda x, y: operator_sum(x * 2, y).relu(), fullgraph=True)
+    x.requires_grad_()
+    result = compiled(x, y)
+    same(result.detach(), (2 * x.detach().cpu() + y.cpu()).relu())
+    result.sum().backward()
+    same(x.grad, 2 * (result.detach().cpu() > 0).float())
+
+
+def test_arguments_that_overlap_are_seen_in_compiled_code(device, fresh_compiler):
+    @torch.compile(fullgraph=True)
+    def again(x):
+        out = torch.empty_like(x)
+        kernels.seen_again[(1,)](x, x, out, x.numel(), BLOCK=128)
+        return out
+
+    x, _ = pair(device)
+    before = x.cpu()
+    same(again(x), before + 1)
+    same(x, before + 1)
+
+
+# ---- autotuning ----
+
+
+def test_a_choice_is_kept(device, capsys, monkeypatch):
+    from triton import knobs
+
+    monkeypatch.setattr(knobs.autotuning, "print", True)
+    configs = [triton.Config({"BLOCK": size}) for size in (64, 128)]
+    x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+
+    def run(kernel):
+        kernel[lambda chosen: (triton.cdiv(100, chosen["BLOCK"]),)](x, count, 100)
+        return count.item()
+
+    first = kernels.tuned(configs)
+    launches = run(first)
+    assert launches > 2 * 5
+    assert "with key as (100, 'torch.float32', 'torch.int32')" in capsys.readouterr().out
+    # Another tuner finds it in the store, and so does another process.
+    second = kernels.tuned(configs)
+    assert run(second) == launches + 1
+    assert str(second.best_config) == str(first.best_config)
+    # It is for these configurations.
+    assert run(kernels.tuned(configs[:1] + [triton.Config({"BLOCK": 256})])) > launches + 2
+
+
+def test_a_value_is_restored_and_configurations_are_left_out(device):
+    x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    seen = []
+
+    def early(configs, named, **_):
+        seen.extend(configs)
+        return [one for one in configs if one.kwargs["BLOCK"] < 512]
+
+    kernel = kernels.tuned(
+        [triton.Config({"BLOCK": size}) for size in (128, 256, 512)],
+        restore_value=["x"],
+        reset_to_zero=["count"],
+        prune_configs_by={"early_config_prune": early},
+    )
+    kernel[lambda chosen: (triton.cdiv(100, chosen["BLOCK"]),)](x, count, 100)
+    same(x, torch.ones(100))
+    assert count.item() == 1
+    assert len(seen) == 3 and len(kernel.configs_timings) == 2
+
+
+def test_a_configuration_without_room_is_left_out(device, monkeypatch):
+    from triton.runtime.errors import OutOfResources
+
+    backend = triton.compiler.compiler.make_backend(triton.runtime.driver.active.get_current_target())
+    stock = type(backend).make_text
+
+    def small(module, metadata, options):
+        if "512" in str(module):
+            raise OutOfResources(512, 256, "memory of a program's tensors")
+        return stock(module, metadata, options)
+
+    monkeypatch.setattr(type(backend), "make_text", staticmethod(small))
+    x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    kernel = kernels.tuned([triton.Config({"BLOCK": size}, num_warps=8) for size in (512, 128)])
+    kernel[lambda chosen: (triton.cdiv(100, chosen["BLOCK"]),)](x, count, 100)
+    assert kernel.best_config.kwargs == {"BLOCK": 128}
+
+
+def test_heuristics_are_asked(device):
+    out = torch.empty(64, dtype=torch.int32, device=device)
+    for n in (64, 60):
+        kernels.told[(1,)](out, n, BLOCK=64)
+        same(out[:n], torch.full((n,), int(n == 64), dtype=torch.int32))
