@@ -337,3 +337,9 @@ def test_accelerate_in_two_processes():
     found = result(*launch, OUTRIGGER_AS_CUDA="1")
     assert (found["device"], found["processes"], found["steps"]) == ("cuda:0", 2, 4)
     assert len(found["totals"]) == 2 and found["totals"][0] == found["totals"][1]
+
+
+def test_kernels_of_triton_run():
+    pytest.importorskip("triton")
+    found = result(*AS_CUDA, "triton_sum.py")
+    assert found == {"differences": [0, 0], "backend": "outrigger"}

@@ -113,12 +113,12 @@ REFUSED = {
 
 
 def _asked_by_torch() -> bool:
-    """Whether the function that calls this was called by a module of torch, which chooses code for CUDA by the answer.
+    """Whether the function that calls this was called by a module of torch or Triton, which choose code for CUDA by the answer.
 
     Dynamo asks for the program that it traces, and torchrun for its `--nproc-per-node=gpu`.
     """
     name = sys._getframe(2).f_globals.get("__name__", "")
-    if name != "torch" and not name.startswith("torch."):
+    if name.partition(".")[0] not in ("torch", "triton"):
         return False
     return not name.startswith("torch._dynamo.variables.") and name != "torch.distributed.run"
 
