@@ -243,9 +243,9 @@ x = torch.arange(100.0, device="DEVICE")
 """
 
 
-def fresh(code: str, device: torch.device, **environment: str) -> str:
+def fresh(code: str, device_type: str, **environment: str) -> str:
     """What code prints in a fresh process."""
-    done = run_python(code.replace("DEVICE", device.type), **environment)
+    done = run_python(code.replace("DEVICE", device_type), **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -261,12 +261,12 @@ def test_a_second_process_compiles_nothing(device, tmp_path):
         "print(hits, [one._key.hex() for one in program._parts.values() if hasattr(one, '_folder')])\n"
     )
     own = {"OUTRIGGER_CACHE": str(tmp_path / "store"), "TRITON_CACHE_DIR": str(tmp_path / "triton")}
-    first, second = fresh(code, device, **own), fresh(code, device, **own)
+    first, second = fresh(code, device.type, **own), fresh(code, device.type, **own)
     assert first.startswith("[False]")
     assert second.strip() == "[True] []"
     # The store alone has the compiled form.
     own["TRITON_CACHE_DIR"] = str(tmp_path / "other")
-    assert fresh(code, device, **own).strip() == "[False] []"
+    assert fresh(code, device.type, **own).strip() == "[False] []"
 
 
 def test_triton_is_there_before_the_runtime_starts(device, once):
@@ -284,7 +284,7 @@ def test_triton_is_there_before_the_runtime_starts(device, once):
         assert module.is_initialized()
         print("done")
     """
-    assert fresh(code, device).strip() == "done"
+    assert fresh(code, device.type).strip() == "done"
 
 
 def chosen() -> object:
@@ -337,6 +337,21 @@ def test_without_a_compiler_the_error_says_what_to_install(device, once, monkeyp
     out = torch.empty_like(x)
     kernels.add[(1,)](x, y, out, 100, BLOCK=256)
     same(out, x.cpu() + y.cpu())
+
+
+def test_a_vendors_device_runs_kernels(once, tmp_path):
+    (tmp_path / "zeta_device.py").write_text("from torch_outrigger import Vendor\nvendor = Vendor(name='zeta', driver='host')\n")
+    metadata = tmp_path / "zeta-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: zeta\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[torch_outrigger.vendors]\nzeta = zeta_device:vendor\n")
+    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{START}" + (
+        "assert torch.equal(kernels.sum_of(x, x.clone()).cpu(), 2 * x.cpu())\n"
+        "assert torch.equal(torch.compile(kernels.sum_of, fullgraph=True)(x, x.clone()).cpu(), 2 * x.cpu())\n"
+        "print(triton.runtime.driver.active.get_active_torch_device())\n"
+    )
+    own = {"OUTRIGGER_DRIVER": "host", "OUTRIGGER_TORCH": ""}
+    assert fresh(code, "zeta", **own).strip() == "zeta:0"
 
 
 # ---- torch.compile ----
