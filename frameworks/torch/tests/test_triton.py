@@ -11,6 +11,7 @@ if not triton.__version__.startswith("3.9."):
     pytest.skip("kernels of Triton run with Triton 3.9", allow_module_level=True)
 
 import triton_kernels as kernels  # noqa: E402
+import triton_operators as operators  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("compiles")
 
@@ -505,3 +506,99 @@ def test_heuristics_are_asked(device):
     for n in (64, 60):
         kernels.told[(1,)](out, n, BLOCK=64)
         same(out[:n], torch.full((n,), int(n == 64), dtype=torch.int32))
+
+
+# ---- operators as libraries have them ----
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def close_with_gradients(device, ours, torchs, *values, fixed=()):
+    """Asserts that results and gradients are those of torch on the CPU."""
+    on_cpu = [one.clone().requires_grad_() for one in values]
+    on_device = [one.to(device).requires_grad_() for one in values]
+    expected, found = torchs(*on_cpu, *fixed), ours(*on_device, *(one.to(device) for one in fixed))
+    same(found.detach(), expected.detach(), **CLOSE)
+    grad = torch.randn(expected.shape)
+    expected.backward(grad)
+    found.backward(grad.to(device))
+    for mine, its in zip(on_device, on_cpu, strict=True):
+        same(mine.grad, its.grad, **CLOSE)
+
+
+def test_rms_norm(device):
+    def torchs(x, weight):
+        return torch.nn.functional.rms_norm(x, x.shape[1:], weight, 1e-6)
+
+    close_with_gradients(device, lambda x, weight: operators.RmsNorm.apply(x, weight, 1e-6), torchs, torch.randn(37, 200), torch.rand(200))
+
+
+@pytest.mark.parametrize("gelu", [False, True])
+def test_a_gated_activation(device, gelu):
+    def torchs(a, b):
+        return (torch.nn.functional.gelu(a, approximate="tanh") if gelu else torch.nn.functional.silu(a)) * b
+
+    close_with_gradients(device, lambda a, b: operators.Gated.apply(a, b, gelu), torchs, torch.randn(11, 100), torch.randn(11, 100))
+
+
+def test_softmax(device):
+    close_with_gradients(device, operators.Softmax.apply, lambda x: x.softmax(1), torch.randn(23, 150))
+
+
+def test_cross_entropy(device):
+    classes = torch.randint(0, 150, (23,))
+    classes[::5] = -100
+    close_with_gradients(
+        device,
+        lambda x, classes: operators.CrossEntropy.apply(x, classes, -100),
+        torch.nn.functional.cross_entropy,
+        torch.randn(23, 150),
+        fixed=(classes,),
+    )
+
+
+def test_divergences(device):
+    log_q, log_p = (torch.randn(9, 130).log_softmax(1) for _ in range(2))
+    on_cpu = log_q.clone().requires_grad_()
+    expected = torch.nn.functional.kl_div(on_cpu, log_p.exp(), reduction="batchmean")
+    expected.backward()
+    loss, grads = operators.divergence(operators.kl, log_q.to(device), log_p.exp().to(device))
+    same(loss, expected.detach(), **CLOSE)
+    same(grads, on_cpu.grad, **CLOSE)
+
+    on_cpu.grad = None
+    beta, p, q = 0.3, log_p.exp(), on_cpu.exp()
+    middle = (beta * p + (1 - beta) * q).log()
+    expected = (beta * p * (log_p - middle) + (1 - beta) * q * (on_cpu - middle)).sum() / 9
+    expected.backward()
+    loss, grads = operators.divergence(operators.js, log_q.to(device), log_p.to(device), beta)
+    same(loss, expected.detach(), **CLOSE)
+    same(grads, on_cpu.grad, **CLOSE)
+
+
+def test_rms_norm_with_rotated_places(device):
+    x, weight = torch.randn(7, 3, 64), torch.rand(64)
+    angles = torch.arange(7.0)[:, None] * 0.1 ** torch.linspace(0, 1, 32)
+    normal = torch.nn.functional.rms_norm(x, (64,), weight, 1e-6)
+    low, high = normal.chunk(2, -1)
+    c, s = angles.cos()[:, None], angles.sin()[:, None]
+    out = torch.empty_like(x, device=device)
+    operators.rms_rope[(7, 3)](x.to(device), weight.to(device), c.to(device), s.to(device), out, 3, 1e-6, HALF=32)
+    same(out, torch.cat([low * c - high * s, high * c + low * s], -1), **CLOSE)
+
+
+def test_linear_attention(device):
+    q, k, v = (torch.randn(3, 50, 32) for _ in range(3))
+    out = torch.empty_like(q, device=device)
+    operators.linear_attention[(3,)](q.to(device), k.to(device), v.to(device), out, 50, DEPTH=32, CHUNK=16)
+    same(out, (q @ k.mT).tril() @ v, rtol=1e-3, atol=1e-3)
+
+
+def test_a_product_with_weights_of_4_bits(device):
+    m, n, k, group = 20, 50, 96, 32
+    a, weights, scales = torch.randn(m, k), torch.randint(-8, 8, (k, n)), torch.rand(k // group, n)
+    shifted = ((weights + 8).view(k // 8, 8, n) << (4 * torch.arange(8))[:, None]).sum(1)
+    packed = (shifted - (shifted >= 2**31) * 2**32).int()
+    out = torch.empty(m, n, device=device)
+    operators.int4_product[(2, 2)](a.to(device), packed.to(device), scales.to(device), out, m, n, k, BM=16, BN=32, BK=32, GROUP=group)
+    same(out, a @ (weights * scales.repeat_interleave(group, 0)), **CLOSE)
