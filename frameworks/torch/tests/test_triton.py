@@ -431,10 +431,16 @@ def test_arguments_that_overlap_are_seen_in_compiled_code(device, fresh_compiler
         kernels.seen_again[(1,)](x, x, out, x.numel(), BLOCK=128)
         return out
 
-    x, _ = pair(device)
-    before = x.cpu()
-    same(again(x), before + 1)
-    same(x, before + 1)
+    from torch._inductor import config
+    from torch._inductor.async_compile import AsyncCompile
+
+    # Also of a kernel that another process has compiled.
+    with config.patch(compile_threads=2):
+        AsyncCompile.wait_pool_ready()
+        x, _ = pair(device)
+        before = x.cpu()
+        same(again(x), before + 1)
+        same(x, before + 1)
 
 
 # ---- autotuning ----

@@ -15,6 +15,7 @@ import torch
 import triton
 from triton.backends.driver import decompose_descriptor
 from triton.compiler.compiler import CompiledKernel
+from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import TensorWrapper
 
 from .. import _C
@@ -121,10 +122,21 @@ class Launcher:
         """Launches the kernel that is right also where a store through one argument is seen by a load through another."""
         with self._lock:
             if self._overlapping is None:
-                options = {**self._metadata._asdict(), "overlap": True}
-                self._overlapping = triton.compile(self._source, target=self._metadata.target, options=options)
+                self._overlapping = self._compile_overlapping()
         run = self._overlapping.run
         run.launch(self._overlapping.function, gx, gy, gz, given)
+
+    def _compile_overlapping(self) -> CompiledKernel:
+        # A kernel that another process has compiled for torch.compile has no function of Python any more.
+        name = f"{self._source.name[:150]}.ttir"
+        module = get_cache_manager(self._metadata.hash).get_file(name)
+        if module is None:
+            raise RuntimeError(f"Triton's cache has no {name} any more, of which a kernel for arguments that overlap is made")
+        options = {**self._metadata._asdict(), "overlap": True}
+        compiled = triton.compile(module, target=self._metadata.target, options=options)
+        # Triton's objects complain if they live to the end of the process.
+        compiled.src.module = None
+        return compiled
 
     def _launch_unusual(self, function: Function, gx: int, gy: int, gz: int, given: Sequence[Any]) -> None:
         """Launches a kernel whose arguments are not all tensors and numbers, or says which one is wrong."""
