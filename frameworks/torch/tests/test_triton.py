@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from support import run_python, same, sample
@@ -28,6 +32,16 @@ def test_a_kernel_computes(device):
     same(kernels.sum_of(x, y), x.cpu() + y.cpu())
     # The second launch takes the short way.
     same(kernels.sum_of(y, y.clone()), 2 * y.cpu())
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/triton.md"])
+def test_the_kernel_of_a_page_runs(device, tmp_path, page):
+    text = (Path(__file__).resolve().parents[3] / page).read_text()
+    (code,) = re.findall(r"```python\n(import torch, triton.*?)```", text, re.S)
+    script = tmp_path / "page.py"
+    script.write_text(code.replace('"outrigger"', repr(device.type)))
+    found = runpy.run_path(str(script))
+    same(found["out"], found["x"].cpu() + found["y"].cpu())
 
 
 def test_programs_are_numbered_in_three_dimensions(device):
