@@ -1,0 +1,97 @@
+"""Writes a kernel of Triton in the dialect: one program is one group, which one thread runs.
+
+The kernel has the form that `inductor.program.Program.kernel` launches with one group for each program: addresses, then a struct of
+words with how many programs a group runs, the numbers that the kernel takes, and the grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ttir import Refused, Type, read
+from . import control, folds, tensors
+from .functions import BASIC
+from .values import Scalar, Value, memory, register, rounded
+from .writer import Module, Writer
+
+__all__ = ["Kernel", "Refused", "control", "folds", "tensors", "write"]
+
+
+@dataclass
+class Kernel:
+    """A kernel in the dialect, and what a launch must know of it."""
+
+    text: str
+    arguments: list[tuple[str, str]]
+    """Of each argument: `pointer` and the C type that it leads to, or `scalar` and its element."""
+    has_checks: bool
+    messages: list[str]
+    """What assertions say that may fail."""
+    local_bytes: int
+    """Bytes of arrays that a program has on the stack."""
+
+
+def write(text: str, name: str, overlap: bool) -> Kernel:
+    """A module's kernel, as a function of this name. Refused if the module has what this device does not serve."""
+    functions = read(text)
+    kernels = [one for one in functions.values() if one.is_public]
+    if len(kernels) != 1:
+        raise Refused(f"a module has one kernel, and this one has {len(kernels)}")
+    module = Module(functions, overlap)
+    writer, kernel = Writer(module), kernels[0]
+    types = [type for _, type in kernel.arguments]
+    for number, (id, type) in enumerate(kernel.arguments):
+        writer.values[id] = Scalar(type, f"argument{number}", frozenset([number]) if type.is_pointer else frozenset())
+
+    def leave(values: list[Value]) -> None:
+        writer.line("return;")
+
+    writer.write_function(kernel.blocks, leave)
+    body, local_bytes = writer.text()
+    return Kernel(
+        "\n".join([BASIC, *module.texts.values(), _program(name, types, body, module), _group(name, types, module.has_checks)]),
+        [("pointer", memory(one.pointee)) if one.is_pointer else ("scalar", one.element) for one in types],
+        module.has_checks,
+        module.messages,
+        local_bytes,
+    )
+
+
+def _program(name: str, types: list[Type], body: str, module: Module) -> str:
+    """The function that runs a program."""
+    parameters = ["const i32* program", "const i32* grid"]
+    parameters += [f"{register(one.element)} argument{number}" for number, one in enumerate(types)]
+    parameters += ["OTR_GLOBAL i32* otr_failed"] * module.has_checks
+    return f"OTR_FUNCTION void {name}_program({', '.join(parameters)}) {{\n{body}\n}}\n"
+
+
+def _of_word(type: Type, word: str) -> str:
+    """A number out of the word in which it is given."""
+    if type.element == "f64":
+        return f"otr_of_bits_f64((u64){word})"
+    if type.element in ("f32", "f16", "bf16"):
+        return rounded(type.element, f"otr_of_bits_f32((u32){word})")
+    return f"({register(type.element)}){word}"
+
+
+def _group(name: str, types: list[Type], has_checks: bool) -> str:
+    """The kernel, whose groups run programs one after the other."""
+    parameters = [f"{register(one.element)} argument{number}" for number, one in enumerate(types) if one.is_pointer]
+    parameters += ["OTR_GLOBAL i32* otr_failed"] * has_checks
+    numbers = " ".join(f"i64 number{number};" for number, one in enumerate(types) if not one.is_pointer)
+    given = ["program", "grid"]
+    for number, one in enumerate(types):
+        given.append(f"argument{number}" if one.is_pointer else _of_word(one, f"numbers.number{number}"))
+    given += ["otr_failed"] * has_checks
+    return f"""
+typedef struct {{ i64 chunk; {numbers} i64 x; i64 y; i64 z; i64 total; }} {name}_numbers;
+OTR_KERNEL({name})(OTR_ITEM {"".join(f"{one}, " for one in parameters)}const {name}_numbers numbers) {{
+  const i64 first = (i64)OTR_GROUP_ID(0) * numbers.chunk, behind = first + numbers.chunk;
+  const i64 last = behind < numbers.total ? behind : numbers.total;
+  const i32 grid[3] = {{(i32)numbers.x, (i32)numbers.y, (i32)numbers.z}};
+  for (i64 at = first; at < last; at++) {{
+    const i32 program[3] = {{(i32)(at % numbers.x), (i32)(at / numbers.x % numbers.y), (i32)(at / numbers.x / numbers.y)}};
+    {name}_program({", ".join(given)});
+  }}
+}}
+"""

@@ -1,0 +1,163 @@
+"""Loop nests over elements, and folds that are part of one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from ..ttir import Operation, Type
+from .values import Index, Roots, Variable, canonical, flat, register
+
+_LANES = ((512, 64), (128, 32), (0, 16))
+"""From which length on a fold has how many lanes."""
+
+
+@dataclass
+class Line:
+    """A statement of a nest."""
+
+    text: str
+    masked: str = ""
+    """The statement where its mask may be false somewhere."""
+    condition: str | None = None
+    """When the mask is true everywhere; None if that is not known."""
+
+    @property
+    def plain(self) -> Line:
+        """The statement where its condition holds."""
+        return Line(self.text) if self.condition else self
+
+
+@dataclass(eq=False)
+class Nest:
+    """A loop nest that is open."""
+
+    shape: tuple[int, ...]
+    lines: list[Line] = field(default_factory=list)
+    operations: set[Operation] = field(default_factory=set)
+    variables: list[tuple[str, Variable]] = field(default_factory=list)
+    loads: list[tuple[Roots, str]] = field(default_factory=list)
+    """Arguments that are read, and the pointers by which they are."""
+    stores: list[tuple[Roots, str]] = field(default_factory=list)
+    read_elsewhere: set[str] = field(default_factory=set)
+    """Arrays of which other elements are read than the one at the nest's index."""
+
+
+@dataclass(eq=False)
+class Combination:
+    """The function of a region that makes one element of two, or several of twice as many."""
+
+    name: str
+    types: list[Type]
+    has_checks: bool
+
+    def lines(self, before: list[str], here: list[str], results: list[str], first: str = "") -> list[str]:
+        """Statements that set the results. Where the condition `first` holds there is nothing before."""
+        given = ", ".join([*before, *here, *(["otr_failed"] if self.has_checks else [])])
+        called = f"{self.name}({given})"
+        if len(self.types) == 1:
+            joined = f"{first} ? {here[0]} : {called}" if first else called
+            return [f"{results[0]} = {joined};"]
+        written = [f"const {self.name}_results joined = {called};"]
+        for number, (result, one) in enumerate(zip(results, here, strict=True)):
+            joined = f"joined.r{number}"
+            written.append(f"{result} = {f'{first} ? {one} : {joined}' if first else joined};")
+        return ["{", *written, "}"]
+
+
+@dataclass(eq=False)
+class Fold:
+    """A fold of elements that a nest makes, along one dimension."""
+
+    axis: int
+    combination: Combination
+    values: list[str]
+    """The elements at the nest's index."""
+    results: list[str]
+    """Names of arrays, or of variables if nothing is left but one element."""
+    lanes: list[str] = field(default_factory=list)
+    """Names of arrays for what the lanes have."""
+
+    def target(self, number: int, shape: tuple[int, ...]) -> str:
+        """Where a result is."""
+        rest = shape[: self.axis] + shape[self.axis + 1 :]
+        if not rest:
+            return self.results[number]
+        index = canonical(shape)
+        return f"{self.results[number]}[{flat(index[: self.axis] + index[self.axis + 1 :], rest)}]"
+
+
+def lanes_of(length: int) -> int:
+    """How many neighbours are folded side by side."""
+    return min(length, next(lanes for least, lanes in _LANES if length >= least))
+
+
+def is_innermost(shape: tuple[int, ...], axis: int) -> bool:
+    """Whether neighbours along a dimension are neighbours in memory."""
+    return math.prod(shape[axis + 1 :]) == 1
+
+
+def loops(shape: tuple[int, ...], lines: list[Line], fold: Fold | None = None) -> list[str]:
+    """The text of a nest."""
+    statements = [one.masked or one.text for one in lines]
+    dims = [dim for dim, size in enumerate(shape) if size > 1]
+    # GCC 12 loses stores under a mask of a loop that is said to be independent.
+    independent = ["OTR_INDEPENDENT"] * all(not one.masked for one in lines)
+    if fold is not None and is_innermost(shape, fold.axis):
+        return _folding(shape, statements, fold, independent)
+    if fold is not None:
+        targets = [fold.target(number, shape) for number in range(len(fold.results))]
+        statements += fold.combination.lines(targets, fold.values, targets, f"i{fold.axis} == 0" if shape[fold.axis] > 1 else "1")
+    heads = []
+    for dim in dims:
+        heads += independent * (dim == dims[-1])
+        heads.append(f"for (i32 i{dim} = 0; i{dim} < {shape[dim]}; i{dim}++) {{")
+    return [*heads, *statements, *("}" for _ in dims)]
+
+
+def _folding(shape: tuple[int, ...], statements: list[str], fold: Fold, independent: list[str]) -> list[str]:
+    """A nest whose innermost dimension is folded: neighbours side by side in lanes, then one half of the lanes with the other.
+
+    Any function becomes vectors so. The order of the elements is left open, as Triton leaves it."""
+    axis, length, combination = fold.axis, shape[fold.axis], fold.combination
+    outer = [dim for dim in range(axis) if shape[dim] > 1]
+    heads = [f"for (i32 i{dim} = 0; i{dim} < {shape[dim]}; i{dim}++) {{" for dim in outer]
+    width = lanes_of(length)
+
+    def lane(at: str) -> list[str]:
+        return [f"{one}[{at}]" for one in fold.lanes]
+
+    here = lane("lane")
+    if length == width:
+        kept = [f"{to} = {value};" for to, value in zip(here, fold.values, strict=True)]
+        body = [*independent, f"for (i32 lane = 0; lane < {width}; lane++) {{", f"const i32 i{axis} = lane;", *statements, *kept, "}"]
+    else:
+        body = [
+            f"for (i32 first = 0; first < {length}; first += {width}) {{",
+            *independent,
+            f"for (i32 lane = 0; lane < {width}; lane++) {{",
+            f"const i32 i{axis} = first + lane;",
+            *statements,
+            *combination.lines(here, fold.values, here, "first == 0"),
+            "}",
+            "}",
+        ]
+    half = width // 2
+    while half >= 1:
+        other = lane(f"lane + {half}")
+        body += ["OTR_INDEPENDENT"] * (half > 1)
+        body += [f"for (i32 lane = 0; lane < {half}; lane++) {{", *combination.lines(here, other, here), "}"]
+        half //= 2
+    body += [f"{fold.target(number, shape)} = {one};" for number, one in enumerate(lane("0"))]
+    return [*heads, *body, *("}" for _ in outer)]
+
+
+def statements_over(shape: tuple[int, ...], index: Index, statements: list[str]) -> list[str]:
+    """Statements for each index of a shape, one after the other."""
+    dims = [dim for dim, one in enumerate(index) if one != "0"]
+    return [*(f"for (i32 i{dim} = 0; i{dim} < {shape[dim]}; i{dim}++) {{" for dim in dims), *statements, *("}" for _ in dims)]
+
+
+def declared(element: str, name: str, text: str) -> Line:
+    """A variable of a nest."""
+    return Line(f"{'' if element.startswith('ptr ') else 'const '}{register(element)} {name} = {text};")
