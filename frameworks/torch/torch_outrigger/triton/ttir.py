@@ -123,7 +123,7 @@ _ALIKE = (
     "arith.addi arith.subi arith.muli arith.andi arith.ori arith.xori arith.shli arith.shrsi arith.shrui arith.divsi arith.divui "
     "arith.remsi arith.remui arith.ceildivsi arith.ceildivui arith.floordivsi arith.maxsi arith.minsi arith.maxui arith.minui "
     "arith.addf arith.subf arith.mulf arith.divf arith.remf arith.negf arith.maximumf arith.minimumf arith.maxnumf arith.minnumf "
-    "arith.mulsi_extended arith.mului_extended math.absf math.absi math.acos math.acosh math.asin math.asinh math.atan math.atan2 "
+    "math.absf math.absi math.acos math.acosh math.asin math.asinh math.atan math.atan2 "
     "math.atanh math.cbrt math.ceil math.copysign math.cos math.cosh math.ctlz math.ctpop math.cttz math.erf math.erfc "
     "math.exp math.exp2 math.expm1 math.floor math.fma math.log math.log10 math.log1p math.log2 math.powf math.round "
     "math.roundeven math.rsqrt math.sin math.sinh math.sqrt math.tan math.tanh math.trunc tt.clampf tt.precise_sqrt "
@@ -135,16 +135,16 @@ _CAST = (
     "arith.extf arith.truncf arith.bitcast"
 ).split()
 _ARROW = (
-    "tt.splat tt.unsplat tt.broadcast tt.expand_dims tt.reshape tt.trans tt.join tt.split tt.cat tt.bitcast tt.fp_to_fp "
+    "tt.splat tt.broadcast tt.expand_dims tt.reshape tt.trans tt.join tt.split tt.cat tt.bitcast tt.fp_to_fp "
     "tt.int_to_ptr tt.ptr_to_int tt.dot tt.dot_scaled tt.gather tt.histogram tt.reduce tt.scan tt.map_elementwise "
-    "tt.extern_elementwise tt.elementwise_inline_asm tt.atomic_rmw tt.atomic_cas tt.call"
+    "tt.extern_elementwise tt.elementwise_inline_asm tt.atomic_rmw tt.atomic_cas tt.atomic_load tt.atomic_poll tt.call"
 ).split()
 _WITHOUT_RESULTS = (
     "tt.store tt.atomic_store tt.assert tt.print tt.return tt.reduce.return tt.scan.return tt.map_elementwise.return scf.yield "
-    "scf.condition cf.br cf.cond_br llvm.intr.assume gpu.barrier ttg.barrier ttg.local_barrier ub.unreachable"
+    "scf.condition cf.br cf.cond_br llvm.intr.assume ttg.barrier"
 ).split()
 
-_RULES = {
+RULES = {
     **dict.fromkeys(_ALIKE, "alike"),
     **dict.fromkeys(_COMPARED, "compared"),
     **dict.fromkeys(_CAST, "cast"),
@@ -152,10 +152,8 @@ _RULES = {
     **dict.fromkeys(_WITHOUT_RESULTS, "none"),
     "arith.select": "last",
     "arith.constant": "constant",
-    "arith.addui_extended": "each",
+    "tt.unsplat": "element",
     "tt.load": "pointee",
-    "tt.atomic_load": "pointee",
-    "tt.atomic_poll": "arrow or pointee",
     "scf.for": "for",
     "scf.if": "if",
     "scf.while": "while",
@@ -359,7 +357,7 @@ class _Reader:
         results = [f"{first}#{one}" for one in range(int(several))] if several else _NAME.findall(f"{first or ''}{more or ''}")
         text, strings = _without_strings(rest)
         made = Operation(name, results, [], text, [], where, strings)
-        rule = _RULES.get(name)
+        rule = RULES.get(name)
         if rule is None:
             raise made.refused("has no form on this device")
         self._at += 1
@@ -391,18 +389,18 @@ class _Reader:
             return [type_of(text) if text else Type("i1")]
         if rule == "cast":
             return [type_of(text.split(" to ")[1])]
-        if rule in ("arrow", "arrow or pointee") and "->" in text:
+        if rule == "arrow" and "->" in text:
             types = _types(text.split("->", 1)[1])
             # Results of one type may be written once.
             return types * len(made.results) if len(types) == 1 else types
         types = _types(text)
-        if rule == "each":
-            return [types[0], types[-1] if len(types) > 1 else types[0].of("i1")]
+        if rule == "element":
+            return [Type(types[0].element)]
         if rule == "last":
             return [types[-1]]
         if rule == "compared":
             return [types[0].of("i1")]
-        if rule in ("pointee", "arrow or pointee"):
+        if rule == "pointee":
             return [types[0].of(types[0].pointee)]
         if rule == "alike":
             return [types[0]] * len(made.results)

@@ -181,11 +181,6 @@ def _conditional_branch(writer: Writer, operation: Operation) -> None:
             _jump(writer, operation, number)
 
 
-@writes("ub.unreachable")
-def _unreachable(writer: Writer, operation: Operation) -> None:
-    writer.close()
-
-
 @writes("tt.return", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return")
 def _return(writer: Writer, operation: Operation) -> None:
     writer.close()

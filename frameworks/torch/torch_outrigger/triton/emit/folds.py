@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from ..ttir import Block, Operation, Type, operations
 from . import functions
@@ -161,12 +162,62 @@ def _histogram(writer: Writer, operation: Operation) -> None:
 @writes("tt.dot")
 def _dot(writer: Writer, operation: Operation) -> None:
     x, y, initial = writer.operands(operation)
+    _product(writer, operation, _factor(writer, x), _factor(writer, y), initial)
+
+
+@writes("tt.dot_scaled")
+def _dot_scaled(writer: Writer, operation: Operation) -> None:
+    found = re.match(r"%\S+?( scale %\S+)?, %\S+?( scale %\S+)?, %\S+ lhs = (\w+) rhs = (\w+)", operation.text)
+    if found is None:
+        raise operation.refused(f"is written as is not known: {operation.text[:120]}")
+    operands = writer.operands(operation)
+    x, x_scale = operands.pop(0), operands.pop(0) if found[1] else None
+    y, y_scale = operands.pop(0), operands.pop(0) if found[2] else None
+    *batch, rows, columns = operation.types[0].shape or ()
+    x_packs, y_packs = (operation.attribute(f"{side}_k_pack") != "false" for side in ("lhs", "rhs"))
+    depth = (x.type.shape or ())[-1] * (2 if found[3] == "e2m1" and x_packs else 1)
+    a = _scaled(writer, x, x_scale, found[3], (*batch, rows, depth), -1, x_packs)
+    b = _scaled(writer, y, y_scale, found[4], (*batch, depth, columns), -2, y_packs)
+    _product(writer, operation, a, b, operands[0])
+
+
+def _scaled(
+    writer: Writer, value: Value, scale: Value | None, form: str, shape: tuple[int, ...], axis: int, packs_axis: bool
+) -> Array:
+    """An operand as numbers of f32: a scale belongs to neighbours along the axis that is summed. Numbers of 4 bits are two in a byte,
+    along that axis or the other one."""
+    writer.module.texts["triton_of_e8m0"] = functions.SCALED
+    packed = axis if packs_axis else -3 - axis
+
+    def made(index: Index) -> str:
+        if form == "e2m1":
+            at, place = list(index), index[packed]
+            at[packed] = f"({place} / 2)"
+            number = f"triton_of_e2m1((u8){value.at(at)}, {place} % 2)"
+        elif value.type.element in SMALL_FLOATS:
+            number = of_bits(value.type.element, value.at(index))
+        else:
+            number = value.at(index)
+        if scale is None:
+            return number
+        group = shape[axis] // (scale.type.shape or ())[-1]
+        # Scales have the axis that is summed at the end, on both sides.
+        at = [*index[:-2], index[-3 - axis], f"({index[axis]} / {group})"]
+        factor = scale.at(at)
+        is_small = scale.type.element in SMALL_FLOATS
+        return f"({number} * {of_bits(scale.type.element, factor) if is_small else f'triton_of_e8m0((u8){factor})'})"
+
+    inputs = (value,) if scale is None else (value, scale)
+    return writer.force(Expression(Type("f32", shape), made, inputs, moves=True))
+
+
+def _product(writer: Writer, operation: Operation, a: Array, b: Array, initial: Value) -> None:
+    """Adds the product of two arrays to what is there at first."""
     type = operation.types[0]
     element = {"i32": "i32", "f64": "f64"}.get(type.element, "f32")
-    a, b = (_factor(writer, one) for one in (x, y))
     writer.close()
     sums = _sums(writer, operation, initial, {a.name, b.name})
-    *batch, rows, depth = x.type.shape or ()
+    *batch, rows, depth = a.type.shape or ()
     columns = (type.shape or ())[-1]
     operand = stored(a.type.element) if element == "i32" else element
     name, texts = functions.product(element, operand, rows, columns, depth)

@@ -215,6 +215,20 @@ _PRODUCT = r"""
   }
 """
 
+SCALED = r"""
+/* A scale is a power of 2, or NaN. */
+OTR_FUNCTION f32 triton_of_e8m0(u8 x) {
+  return x == 255 ? OTR_NAN_F32 : otr_of_bits_f32(x == 0 ? 0x00400000u : (u32)x << 23);
+}
+/* A number of 4 bits in the low (0) or high (1) half of a byte: a sign, 2 bits of an exponent, and one behind the point. */
+OTR_FUNCTION f32 triton_of_e2m1(u8 pair, i32 half_) {
+  u32 bits = ((u32)pair >> (4 * half_)) & 15u, rest = bits & 7u;
+  f32 x = rest < 2u ? (f32)rest * 0.5f : otr_of_bits_f32((rest << 22) + (126u << 23));
+  return bits & 8u ? -x : x;
+}
+"""
+"""What products of scaled numbers need."""
+
 _SMALL_PRODUCT = r"""
 #define TRITON_SMALL_PRODUCT(name, A, T, M, N, K) \
   OTR_FUSED void name(const A* a, const A* b, T* c) { \

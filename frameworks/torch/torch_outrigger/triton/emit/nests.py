@@ -59,9 +59,9 @@ class Combination:
             joined = f"{first} ? {here[0]} : {called}" if first else called
             return [f"{results[0]} = {joined};"]
         written = [f"const {self.name}_results joined = {called};"]
-        for number, (result, one) in enumerate(zip(results, here, strict=True)):
+        for number, result in enumerate(results):
             joined = f"joined.r{number}"
-            written.append(f"{result} = {f'{first} ? {one} : {joined}' if first else joined};")
+            written.append(f"{result} = {f'{first} ? {here[number]} : {joined}' if first else joined};")
         return ["{", *written, "}"]
 
 

@@ -433,7 +433,7 @@ def _assume(writer: Writer, operation: Operation) -> None:
     writer.done(operation)
 
 
-@writes("gpu.barrier", "ttg.barrier", "ttg.local_barrier")
+@writes("ttg.barrier")
 def _barrier(writer: Writer, operation: Operation) -> None:
     # One thread runs a program, so what stands in front of a barrier is done when what stands behind it is.
     writer.close()

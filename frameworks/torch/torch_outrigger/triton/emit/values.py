@@ -119,6 +119,7 @@ def literal(text: str, element: str) -> str:
         return f"(({register(element)}){text})"
     if element in FLOATS or element in SMALL_FLOATS:
         return _float_literal(text, element)
+    of = register(element)
     number = {"true": 1, "false": 0}.get(text)
     if number is None:
         number = int(text, 0)
@@ -128,7 +129,7 @@ def literal(text: str, element: str) -> str:
         return f"(i64){number}" if abs(number) < 1 << 63 else f"(i64)(u64){number & (1 << 64) - 1:#x}"
     if element == "i32":
         return str(number) if abs(number) < 1 << 31 else "(-0x7fffffff - 1)"
-    return f"({register(element)}){number}"
+    return f"({of}){number}"
 
 
 def _float_literal(text: str, element: str) -> str:
