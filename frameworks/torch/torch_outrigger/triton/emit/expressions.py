@@ -187,17 +187,21 @@ def _clamp(operation: Operation, given: list[str], types: list[Type], element: s
 
 
 _FUNCTIONS = {
-    **{f"math.{one}": one for one in "exp log log2 sqrt rsqrt sin cos erf floor ceil trunc expm1 log1p tanh copysign".split()},
+    **{
+        f"math.{one}": one
+        for one in (
+            "exp exp2 expm1 log log2 log1p log10 sqrt rsqrt cbrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh "
+            "erf erfc floor ceil trunc copysign fma"
+        ).split()
+    },
     "math.absf": "abs",
     "math.powf": "pow",
+    "math.round": "round_away",
     "math.roundeven": "round",
     "arith.remf": "fmod",
     "tt.precise_sqrt": "sqrt",
 }
-"""Functions that the dialect has."""
-
-_OF_LIBRARY = {f"math.{one}": one for one in "acos acosh asin asinh atan atan2 atanh cbrt cosh erfc log10 round sinh tan".split()}
-"""Functions that have their names in the languages of devices."""
+"""Functions of the dialect."""
 
 
 @_made_by(*_FUNCTIONS)
@@ -207,25 +211,6 @@ def _function(operation: Operation, given: list[str], types: list[Type], element
             raise operation.refused(f"has no form on {element}")
         return f"(u8)({given[0]} & 0x7f)"
     return rounded(element, f"otr_{_FUNCTIONS[operation.name]}_{register(element)}({', '.join(given)})")
-
-
-@_made_by("math.exp2")
-def _power_of_two(operation: Operation, given: list[str], types: list[Type], element: str) -> str:
-    return rounded(element, f"exp2({given[0]})" if element == "f64" else f"triton_exp2_f32({given[0]})")
-
-
-@_made_by("math.fma")
-def _fused(operation: Operation, given: list[str], types: list[Type], element: str) -> str:
-    return rounded(element, _of_library("fma", register(element), given))
-
-
-@_made_by(*_OF_LIBRARY)
-def _library_function(operation: Operation, given: list[str], types: list[Type], element: str) -> str:
-    return rounded(element, _of_library(_OF_LIBRARY[operation.name], register(element), given))
-
-
-def _of_library(name: str, of: str, given: list[str]) -> str:
-    return f"{name}{'f' if of == 'f32' else ''}({', '.join(given)})"
 
 
 # ---- choices and conversions ----
@@ -331,53 +316,61 @@ def _count_bits(operation: Operation, given: list[str], types: list[Type], eleme
     of, bits = UNSIGNED[element], BITS[element]
     x = f"(u64)({of}){given[0]}"
     if operation.name == "math.ctpop":
-        return f"({register(element)})triton_ones({x})"
+        return f"({register(element)})otr_popcount_u64({x})"
     if operation.name == "math.ctlz":
-        return f"({register(element)})(triton_zeros_above({x}) - {64 - bits})"
-    return f"({register(element)})({given[0]} == 0 ? {bits} : triton_zeros_below({x}))"
+        return f"({register(element)})(otr_clz_u64({x}) - {64 - bits})"
+    return f"({register(element)})({given[0]} == 0 ? {bits} : {_zeros_below(x)})"
+
+
+def _zeros_below(x: str) -> str:
+    return f"otr_popcount_u64(({x} & (0 - {x})) - 1)"
 
 
 # ---- libdevice ----
 
 _OF_DIALECT = {
-    **{one: one for one in "exp expm1 log log1p log2 sqrt rsqrt sin cos tanh erf pow floor ceil trunc fmod copysign".split()},
+    **{
+        one: one
+        for one in (
+            "exp exp2 expm1 log log1p log2 log10 sqrt rsqrt cbrt pow hypot sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh "
+            "atanh erf erfc lgamma tgamma floor ceil trunc fmod ldexp logb nextafter fdim copysign fma"
+        ).split()
+    },
+    **{f"fast_{one}": one for one in "exp log log2 log10 sin cos tan pow".split()},
     "fabs": "abs",
     "rint": "round",
     "nearbyint": "round",
-    "fast_exp": "exp",
-    "fast_log": "log",
-    "fast_log2": "log2",
-    "fast_sin": "sin",
-    "fast_cos": "cos",
-    "fast_pow": "pow",
+    "round": "round_away",
+    "remainder": "ieee_remainder",
 }
 """Functions of libdevice and those of the dialect. The name has an f behind it where it is for f32."""
 
-_OF_LIBM = (
-    "acos acosh asin asinh atan atan2 atanh cbrt cosh erfc exp2 fdim fma hypot ilogb ldexp lgamma llrint llround log10 logb nextafter "
-    "remainder round sinh tan tgamma"
-).split()
+_WRITTEN_OUT = {
+    "llrint": "(i64)otr_round_{of}({0})",
+    "llround": "(i64)otr_round_away_{of}({0})",
+    "ilogb": "(i32)otr_logb_{of}({0})",
+    "rcbrt": "(1 / otr_cbrt_{of}({0}))",
+    "exp10": "({of})otr_pow_f64(10.0, (f64){0})",
+}
 
 _EXACT = {
     "abs": "otr_abs_i32({0})",
     "llabs": "otr_abs_i64({0})",
     "fast_fdividef": "({0} / {1})",
-    "fast_tanf": "tanf({0})",
-    "fast_log10f": "log10f({0})",
     "isnand": "({0} != {0})",
     "isnanf": "({0} != {0})",
-    "isinfd": "(otr_abs_f64({0}) == (f64)INFINITY)",
+    "isinfd": "(otr_abs_f64({0}) == (f64)OTR_INFINITY_F32)",
     "isinff": "(otr_abs_f32({0}) == OTR_INFINITY_F32)",
-    "isfinited": "(otr_abs_f64({0}) < (f64)INFINITY)",
+    "isfinited": "(otr_abs_f64({0}) < (f64)OTR_INFINITY_F32)",
     "finitef": "(otr_abs_f32({0}) < OTR_INFINITY_F32)",
     "signbitf": "(i32)(otr_bits_f32({0}) >> 31)",
     "signbitd": "(i32)(otr_bits_f64({0}) >> 63)",
-    "popc": "triton_ones((u64)(u32){0})",
-    "popcll": "triton_ones((u64){0})",
-    "clz": "(triton_zeros_above((u64)(u32){0}) - 32)",
-    "clzll": "triton_zeros_above((u64){0})",
-    "ffs": "({0} == 0 ? 0 : triton_zeros_below((u64)(u32){0}) + 1)",
-    "ffsll": "({0} == 0 ? 0 : triton_zeros_below((u64){0}) + 1)",
+    "popc": "otr_popcount_u32((u32){0})",
+    "popcll": "otr_popcount_u64((u64){0})",
+    "clz": "otr_clz_u32((u32){0})",
+    "clzll": "otr_clz_u64((u64){0})",
+    "ffs": f"({{0}} == 0 ? 0 : {_zeros_below('(u64)(u32){0}')} + 1)",
+    "ffsll": f"({{0}} == 0 ? 0 : {_zeros_below('(u64){0}')} + 1)",
     "umulhi": "(i32)otr_mul_high_u32((u32){0}, (u32){1})",
     "umul64hi": "(i64)otr_mul_high_u64((u64){0}, (u64){1})",
     "float_as_int": "(i32)otr_bits_f32({0})",
@@ -392,12 +385,8 @@ _EXACT = {
     **{f"{kind}rcp_rn": f"(1 / {{0}})" for kind in "fd"},
     "fsqrt_rn": "otr_sqrt_f32({0})",
     "dsqrt_rn": "otr_sqrt_f64({0})",
-    "rcbrt": "(1 / cbrt({0}))",
-    "rcbrtf": "(1 / cbrtf({0}))",
-    "exp10": "otr_pow_f64(10.0, {0})",
-    "exp10f": "(f32)otr_pow_f64(10.0, (f64){0})",
 }
-"""Functions of libdevice that are written out."""
+"""Those that have no such form."""
 
 
 @_made_by("tt.extern_elementwise")
@@ -410,6 +399,6 @@ def _libdevice(operation: Operation, given: list[str], types: list[Type], elemen
     for base in (name, name.removesuffix("f")):
         if base in _OF_DIALECT:
             return f"otr_{_OF_DIALECT[base]}_{of}({', '.join(given)})"
-        if base in _OF_LIBM:
-            return _of_library(base, of, given)
+        if base in _WRITTEN_OUT:
+            return _WRITTEN_OUT[base].format(*given, of=of)
     raise operation.refused(f"asks for libdevice's {symbol}, which has no form on this device")

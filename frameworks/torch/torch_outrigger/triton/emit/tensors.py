@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..ttir import Operation, Type
+from ..ttir import Operation, Refused
 from . import functions
 from .nests import Line, statements_over
 from .values import (
     ANYWHERE,
+    BITS,
+    FLOATS,
+    UNSIGNED,
     Expression,
     Index,
     Roots,
@@ -19,8 +22,11 @@ from .values import (
     flat,
     literal,
     loaded,
+    memory,
+    of_bits,
     put,
     register,
+    to_bits,
     unflat,
 )
 from .writer import Writer, writes
@@ -331,44 +337,70 @@ def _gather(writer: Writer, operation: Operation) -> None:
 
 # ---- atomic operations ----
 
+_WHOLE = ("i32", "i64", "f32", "f64")
+"""Elements for which the dialect has all atomic operations."""
+
+_CHANGES = {
+    **{one: one for one in ("add", "and", "or", "xor", "max", "min")},
+    "fadd": "add",
+    "umax": "max",
+    "umin": "min",
+    "exch": "exchange",
+}
+"""Atomic operations and what the dialect calls them."""
+
+
+def _pointer(pointee: str, pointer: str) -> str:
+    return f"(OTR_GLOBAL {pointee}*)({pointer})"
+
+
+def _changed(kind: str, element: str, pointer: str, value: str) -> str:
+    """The call of an atomic change."""
+    name, of = f"otr_atomic_{_CHANGES[kind]}", register(element)
+    if kind in ("umax", "umin"):
+        unsigned = UNSIGNED[element]
+        return f"({of}){name}_{unsigned}({_pointer(unsigned, pointer)}, ({unsigned}){value})"
+    if element in _WHOLE:
+        return f"{name}_{element}({_pointer(element, pointer)}, {value})"
+    if _CHANGES[kind] != "add":
+        raise Refused(f"there is no {kind} of {element}")
+    return f"({of}){name}_{element}({_pointer(memory(element), pointer)}, {value})"
+
+
+def _by_bits(name: str, element: str, pointer: str, *values: str) -> str:
+    """The call of an atomic operation for which smaller elements are bits."""
+    if element in _WHOLE:
+        return f"otr_atomic_{name}_{element}({', '.join([_pointer(element, pointer), *values])})"
+    bits = f"u{BITS[element]}"
+    given = [_pointer(bits, pointer), *(f"({bits}){to_bits(element, one) if element in FLOATS else one}" for one in values)]
+    call = f"otr_atomic_{name}_{bits}({', '.join(given)})"
+    return call if name == "store" else of_bits(element, call) if element in FLOATS else f"({register(element)}){call}"
+
 
 def _atomic(
-    writer: Writer,
-    operation: Operation,
-    function: tuple[str, str, dict[str, str]],
-    given: list[Value],
-    order: str,
-    mask: Value | None = None,
-    more: str = "",
-    result: str | None = None,
+    writer: Writer, operation: Operation, order: str, call: Callable[[str, list[str]], str], given: list[Value], mask: list[Value]
 ) -> None:
-    """Calls an atomic function for each element, one after the other."""
-    name, pointee, texts = function
+    """Calls an atomic function for each element, one after the other, under a mask. The call may give nothing."""
     writer.close()
-    writer.module.texts.update(texts)
     pointer = writer.value(operation.operands[0])
-    if order in ("release", "acq_rel"):
-        writer.line("OTR_FENCE();")
     shape = pointer.type.shape
     index = canonical(shape) if shape is not None else []
-    numbers = "".join(f", {one.at(index)}" for one in given)
-    call = f"{name}((OTR_GLOBAL {pointee}*)({pointer.at(index)}){numbers}{more})"
-    element = result or pointer.type.pointee
-    guard = f"if ({mask.at(index)}) " if mask is not None and (shape is None or _holds(mask) != "1") else ""
-    if shape is None:
-        made: Value = Scalar(Type(element), writer.declare(Type(element)), ANYWHERE)
-        target = made.at([])
-        writer.line(f"{target} = 0;")
-        writer.line(f"{guard}{target} = {call};")
-    else:
-        made = writer.array(Type(element, shape))
-        target = made.at(index)
-        statements = [f"{target} = 0;", f"{guard}{target} = {call};"] if guard else [f"{target} = {call};"]
-        writer.piece(["{", *statements_over(shape, index, statements), "}"])
+    text = f"{call(pointer.at(index), [one.at(index) for one in given])};"
+    guard = f"if ({mask[0].at(index)}) " if mask and _holds(mask[0]) != "1" else ""
+    if order in ("release", "acq_rel"):
+        writer.line("OTR_RELEASE();")
+    made: Value | None = None
+    if operation.results:
+        type = operation.types[0]
+        made = writer.array(type) if type.is_tensor else Scalar(type, writer.declare(type))
+        made.roots = ANYWHERE
+        text = f"{made.at(index)} = {text}"
+        writer.values[operation.results[0]] = made
+    cleared = [f"{made.at(index)} = 0;"] if made is not None and guard else []
+    statements = statements_over(shape or (), index, [*cleared, guard + text])
+    writer.piece(["{", *statements, "}"] if shape is not None else statements)
     if order in ("acquire", "acq_rel"):
-        writer.line("OTR_FENCE();")
-    for id in operation.results:
-        writer.values[id] = made
+        writer.line("OTR_ACQUIRE();")
     writer.done(operation)
 
 
@@ -376,25 +408,29 @@ def _atomic(
 def _atomic_change(writer: Writer, operation: Operation) -> None:
     pointer, value, *mask = writer.operands(operation)
     kind, order = operation.words()[:2]
-    _atomic(writer, operation, functions.atomic(kind, pointer.type.pointee), [value], order, mask[0] if mask else None)
+    element = pointer.type.pointee
+    _atomic(writer, operation, order, lambda at, given: _changed(kind, element, at, given[0]), [value], mask)
 
 
 @writes("tt.atomic_cas")
 def _atomic_swap(writer: Writer, operation: Operation) -> None:
-    pointer, *given = writer.operands(operation)
-    _atomic(writer, operation, functions.compare_and_swap(pointer.type.pointee), given, operation.words()[0])
+    pointer, *values = writer.operands(operation)
+    element = pointer.type.pointee
+    _atomic(writer, operation, operation.words()[0], lambda at, given: _by_bits("cas", element, at, *given), values, [])
 
 
 @writes("tt.atomic_load")
 def _atomic_load(writer: Writer, operation: Operation) -> None:
     pointer, *mask = writer.operands(operation)
-    _atomic(writer, operation, functions.atomic_load(pointer.type.pointee), [], operation.words()[0], mask[0] if mask else None)
+    element = pointer.type.pointee
+    _atomic(writer, operation, operation.words()[0], lambda at, given: _by_bits("load", element, at), [], mask)
 
 
 @writes("tt.atomic_store")
 def _atomic_store(writer: Writer, operation: Operation) -> None:
     pointer, value, *mask = writer.operands(operation)
-    _atomic(writer, operation, functions.atomic("exch", pointer.type.pointee), [value], operation.words()[0], mask[0] if mask else None)
+    element = pointer.type.pointee
+    _atomic(writer, operation, operation.words()[0], lambda at, given: _by_bits("store", element, at, *given), [value], mask)
 
 
 _NANOSECONDS_OF_LOOK = 4
@@ -404,9 +440,11 @@ _NANOSECONDS_OF_LOOK = 4
 @writes("tt.atomic_poll")
 def _atomic_poll(writer: Writer, operation: Operation) -> None:
     pointer, expected, *limit = writer.operands(operation)
-    looks = f", (i64)((u64){limit[0].at([])} / {_NANOSECONDS_OF_LOOK})" if limit else ", (i64)-1"
-    function = functions.poll(pointer.type.pointee)
-    _atomic(writer, operation, function, [expected], operation.words()[0], more=looks, result="i1")
+    looks = f"(i64)((u64){limit[0].at([])} / {_NANOSECONDS_OF_LOOK})" if limit else "(i64)-1"
+    element = pointer.type.pointee
+    name = f"triton_poll_{element}"
+    writer.module.texts[name] = functions.poll(name, register(element), memory(element), _by_bits("load", element, "p"))
+    _atomic(writer, operation, operation.words()[0], lambda at, given: f"{name}({at}, {given[0]}, {looks})", [expected], [])
 
 
 # ---- what a program asks and promises ----
