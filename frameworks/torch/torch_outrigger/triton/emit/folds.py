@@ -7,7 +7,7 @@ import re
 
 from ..ttir import Block, Operation, Type, operations
 from . import functions
-from .nests import Combination, Fold, Line, is_innermost, lanes_of, statements_over
+from .nests import LAST_LANES, Combination, Fold, Line, is_innermost, lanes_of, statements_over
 from .values import SMALL_FLOATS, Array, Expression, Index, Scalar, Value, canonical, flat, of_bits, register, rounded, stored
 from .writer import Writer, writes
 
@@ -56,10 +56,13 @@ def _reduce(writer: Writer, operation: Operation) -> None:
     for type in operation.types:
         results.append(writer.array(type) if rest else Scalar(type, writer.declare(type)))
     names = [one.name for one in results if isinstance(one, (Array, Scalar))]
-    lanes = []
+    lanes, tails = [], []
     if is_innermost(shape, axis):
-        lanes = [writer.scratch(one.type.element, lanes_of(shape[axis])) for one in inputs]
-    writer.close(Fold(axis, combined, [one.at(index) for one in inputs], names, lanes))
+        width, rows = lanes_of(shape[axis]), math.prod(rest)
+        lanes = [writer.scratch(one.type.element, width) for one in inputs]
+        if rows >= LAST_LANES and width >= LAST_LANES:
+            tails = [writer.scratch(one.type.element, rows * LAST_LANES) for one in inputs]
+    writer.close(Fold(axis, combined, [one.at(index) for one in inputs], names, lanes, tails))
     writer.values.update(zip(operation.results, results, strict=True))
 
 
@@ -250,6 +253,7 @@ def _factor(writer: Writer, value: Value) -> Array:
 def _sums(writer: Writer, operation: Operation, initial: Value, factors: set[str]) -> Array:
     """The array to which products are added, with what is there at first."""
     place = writer.in_place(operation.results[0], but=operation)
+    initial = writer.settled(initial)
     if isinstance(initial, Array) and place is not None and initial.name == place.name:
         return place if place.name not in factors else _copied(writer, operation, initial)
     elsewhere = {one.name for one, at_own in initial.reads() if not at_own}

@@ -10,6 +10,8 @@ from .values import Index, Roots, Variable, canonical, flat, register
 
 _LANES = ((512, 64), (128, 32), (0, 16))
 """From which length on a fold has how many lanes."""
+LAST_LANES = 8
+"""Lanes that are left of each row where rows are folded together in the end."""
 
 
 @dataclass
@@ -77,6 +79,8 @@ class Fold:
     """Names of arrays, or of variables if nothing is left but one element."""
     lanes: list[str] = field(default_factory=list)
     """Names of arrays for what the lanes have."""
+    tails: list[str] = field(default_factory=list)
+    """Names of arrays for what the last lanes of all rows have."""
 
     def target(self, number: int, shape: tuple[int, ...]) -> str:
         """Where a result is."""
@@ -118,7 +122,8 @@ def loops(shape: tuple[int, ...], lines: list[Line], fold: Fold | None = None) -
 def _folding(shape: tuple[int, ...], statements: list[str], fold: Fold, independent: list[str]) -> list[str]:
     """A nest whose innermost dimension is folded: neighbours side by side in lanes, then one half of the lanes with the other.
 
-    Any function becomes vectors so. The order of the elements is left open, as Triton leaves it."""
+    Any function becomes vectors so. The order of the elements is left open, as Triton leaves it. Of many rows the last lanes are
+    folded by another nest, in which rows are neighbours."""
     axis, length, combination = fold.axis, shape[fold.axis], fold.combination
     outer = [dim for dim in range(axis) if shape[dim] > 1]
     heads = [f"for (i32 i{dim} = 0; i{dim} < {shape[dim]}; i{dim}++) {{" for dim in outer]
@@ -127,29 +132,44 @@ def _folding(shape: tuple[int, ...], statements: list[str], fold: Fold, independ
     def lane(at: str) -> list[str]:
         return [f"{one}[{at}]" for one in fold.lanes]
 
+    def over_lanes(count: int, lines: list[str], pragmas: list[str]) -> list[str]:
+        return [*pragmas, *["OTR_WHOLE"] * (count > 1), f"for (i32 lane = 0; lane < {count}; lane++) {{", *lines, "}"]
+
     here = lane("lane")
     if length == width:
         kept = [f"{to} = {value};" for to, value in zip(here, fold.values, strict=True)]
-        body = [*independent, f"for (i32 lane = 0; lane < {width}; lane++) {{", f"const i32 i{axis} = lane;", *statements, *kept, "}"]
+        body = over_lanes(width, [f"const i32 i{axis} = lane;", *statements, *kept], independent)
     else:
-        body = [
-            f"for (i32 first = 0; first < {length}; first += {width}) {{",
-            *independent,
-            f"for (i32 lane = 0; lane < {width}; lane++) {{",
-            f"const i32 i{axis} = first + lane;",
-            *statements,
-            *combination.lines(here, fold.values, here, "first == 0"),
-            "}",
-            "}",
-        ]
-    half = width // 2
-    while half >= 1:
-        other = lane(f"lane + {half}")
-        body += ["OTR_INDEPENDENT"] * (half > 1)
-        body += [f"for (i32 lane = 0; lane < {half}; lane++) {{", *combination.lines(here, other, here), "}"]
+        joined = combination.lines(here, fold.values, here, "first == 0")
+        inner = over_lanes(width, [f"const i32 i{axis} = first + lane;", *statements, *joined], independent)
+        body = [f"for (i32 first = 0; first < {length}; first += {width}) {{", *inner, "}"]
+    half, least = width // 2, LAST_LANES if fold.tails else 1
+    while half >= least:
+        body += over_lanes(half, combination.lines(here, lane(f"lane + {half}"), here), ["OTR_INDEPENDENT"])
         half //= 2
-    body += [f"{fold.target(number, shape)} = {one};" for number, one in enumerate(lane("0"))]
-    return [*heads, *body, *("}" for _ in outer)]
+    targets = [fold.target(number, shape) for number in range(len(fold.results))]
+    if not fold.tails:
+        body += [f"{to} = {one};" for to, one in zip(targets, lane("0"), strict=True)]
+        return [*heads, *body, *("}" for _ in outer)]
+    row = flat(canonical(shape)[:axis], shape[:axis])
+    tails = [f"{one}[({row}) * {LAST_LANES} + lane]" for one in fold.tails]
+    body += over_lanes(LAST_LANES, [f"{to} = {one};" for to, one in zip(tails, here, strict=True)], ["OTR_INDEPENDENT"])
+    last = _tree(combination, [[f"{one}[({row}) * {LAST_LANES} + {number}]" for one in fold.tails] for number in range(LAST_LANES)], targets)
+    return [*heads, *body, *("}" for _ in outer), *heads[:-1], "OTR_INDEPENDENT", heads[-1], *last, *("}" for _ in outer)]
+
+
+def _tree(combination: Combination, elements: list[list[str]], targets: list[str]) -> list[str]:
+    """Statements that fold elements, each with one of the other half."""
+    lines, level = [], 0
+    while len(elements) > 2:
+        half, joined = len(elements) // 2, []
+        for number in range(half):
+            names = [f"part{level}_{number}_{one}" for one in range(len(targets))]
+            lines += [f"{register(type.element)} {name};" for type, name in zip(combination.types, names, strict=True)]
+            lines += combination.lines(elements[number], elements[number + half], names)
+            joined.append(names)
+        elements, level = joined, level + 1
+    return [*lines, *combination.lines(elements[0], elements[1], targets)]
 
 
 def statements_over(shape: tuple[int, ...], index: Index, statements: list[str]) -> list[str]:

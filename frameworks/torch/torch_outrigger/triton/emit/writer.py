@@ -31,6 +31,8 @@ _MADE_ANEW = set(
 """Operations on indices, masks and addresses, which are expressions of the index."""
 _ADDRESSES = ("arith.addi", "arith.subi", "arith.muli", "arith.extsi", "tt.addptr")
 """Those that are so with loaded numbers, too: an address that is made of one is no array."""
+_LAYOUTS = set("arith.constant tt.make_range tt.splat tt.broadcast tt.expand_dims tt.trans tt.reshape tt.join".split())
+"""Operations that are expressions of the index in any nest."""
 _BYTES = {"u8": 1, "i8": 1, "u16": 2, "i16": 2, "i32": 4, "f32": 4}
 """Bytes of a number in an array, where they are not 8."""
 _WIDE_SIGNS = {"arith.addi": "+", "arith.subi": "-", "arith.muli": "*"}
@@ -322,12 +324,15 @@ class Writer:
 
     # ---- arrays ----
 
+    def settled(self, value: Value) -> Value:
+        """The array of what a closed nest made, or the value itself."""
+        return value.array if isinstance(value, Variable) and value.array else value
+
     def force(self, value: Value) -> Array:
         """A value as an array."""
         if isinstance(value, Variable) and value.array is None:
             self.close()
-        if isinstance(value, Variable) and value.array is not None:
-            return value.array
+        value = self.settled(value)
         if isinstance(value, Array):
             return value
         for scope in self._forced:
@@ -368,8 +373,7 @@ class Writer:
         arrays: list[tuple[Array, Value]] = []
         scalars: list[tuple[Scalar, str]] = []
         for place, value in zip(places, values, strict=True):
-            if isinstance(value, Variable) and value.array:
-                value = value.array
+            value = self.settled(value)
             if isinstance(value, (Array, Scalar)) and isinstance(place, (Array, Scalar)) and value.name == place.name:
                 continue
             if isinstance(place, Scalar):
@@ -435,8 +439,8 @@ class Writer:
         self.leave = leave
         self.write_blocks(blocks)
 
-    def write_all(self, operations: Iterable[Operation]) -> None:
-        for one in operations:
+    def write_all(self, operations: list[Operation]) -> None:
+        for one in _folds_first(operations):
             self.write(one)
 
     def _elementwise(self, operation: Operation) -> None:
@@ -460,6 +464,29 @@ class Writer:
         _, index = self.enter(operation, type.shape or (), inputs)
         text = expression(operation, [one.at(index) for one in inputs], types, type.element)
         self.variable(operation.results[0], type, text, roots)
+
+
+def _closes(operation: Operation, shape: tuple[int, ...] | None) -> bool:
+    """Whether an operation closes a nest over a shape, as far as its text tells."""
+    if operation.regions or operation.name == "tt.dot" or operation.name.startswith("tt.atomic"):
+        return True
+    is_other = bool(operation.types) and operation.types[0].is_tensor and operation.types[0].shape != shape
+    return is_other and operation.name not in _MADE_ANEW and operation.name not in _LAYOUTS
+
+
+def _folds_first(operations: list[Operation]) -> list[Operation]:
+    """Operations with each fold in front of what would close the nest that makes its operand."""
+    ordered: list[Operation] = []
+    types = {id: (one, type) for one in operations for id, type in zip(one.results, one.types, strict=True)}
+    for operation in operations:
+        made = [types[id] for id in operation.operands if id in types]
+        place = len(ordered)
+        if operation.name == "tt.reduce" and len(made) == len(operation.operands):
+            place = 1 + max(ordered.index(one) for one, _ in made)
+            while place < len(ordered) and not _closes(ordered[place], made[0][1].shape):
+                place += 1
+        ordered.insert(place, operation)
+    return ordered
 
 
 def _anew(operation: Operation, inputs: list[Value], type: Type, roots: Roots) -> Expression:
