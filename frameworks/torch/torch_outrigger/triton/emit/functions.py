@@ -43,38 +43,45 @@ OTR_FUNCTION i32 {name}(OTR_GLOBAL {pointee}* p, {number} expected, i64 looks) {
 """
 
 
+_WIDTHS = {"f32": 8, "f64": 4}
+"""Numbers of a vector of 32 bytes."""
+
+
 def product(element: str, operand: str, rows: int, columns: int, depth: int) -> tuple[str, dict[str, str]]:
     """The function c += a b for arrays of constant sizes."""
-    name = f"triton_product_{operand}_{element}_{rows}_{columns}_{depth}"
-    if operand == element and element != "i32" and rows % 4 == 0 and columns % 16 == 0:
-        body = f"TRITON_PRODUCT({name}, {element}, {rows}, {columns}, {depth})"
-        return name, {"TRITON_PRODUCT": _PRODUCT, name: body}
-    body = f"TRITON_SMALL_PRODUCT({name}, {operand}, {element}, {rows}, {columns}, {depth})"
-    return name, {"TRITON_SMALL_PRODUCT": _SMALL_PRODUCT, name: body}
+    name, width = f"triton_product_{operand}_{element}_{rows}_{columns}_{depth}", _WIDTHS.get(element, 0)
+    if operand != element or not width or rows % 4 or columns % (2 * width):
+        body = f"TRITON_SMALL_PRODUCT({name}, {operand}, {element}, {rows}, {columns}, {depth})"
+        return name, {"TRITON_SMALL_PRODUCT": _SMALL_PRODUCT, name: body}
+    body = f"TRITON_PRODUCT({name}, {element}, {width}, {rows}, {columns}, {depth})"
+    if columns % (4 * width) == 0:
+        wide = f"TRITON_PRODUCT({name}, {element}, {2 * width}, {rows}, {columns}, {depth})"
+        body = f"#if defined(__AVX512F__)\n{wide}\n#else\n{body}\n#endif"
+    return name, {"TRITON_PRODUCT": _PRODUCT, name: body}
 
 
 _PRODUCT = r"""
-/* 4 rows of 16 sums stay in registers. */
-#define TRITON_PRODUCT(name, T, M, N, K) \
+/* 4 rows of 2 vectors of W sums stay in registers. */
+#define TRITON_PRODUCT(name, T, W, M, N, K) \
   OTR_FUSED void name(const T* a, const T* b, T* c) { \
     for (i32 i = 0; i < M; i += 4) { \
-      for (i32 j = 0; j < N; j += 16) { \
-        OTR_VECTOR(T, 8) s[4][2]; \
+      for (i32 j = 0; j < N; j += 2 * W) { \
+        OTR_VECTOR(T, W) s[4][2]; \
         OTR_UNROLL for (i32 r = 0; r < 4; r++) { \
-          s[r][0] = OTR_VECTOR_LOAD(T, 8, c + (i + r) * N + j); \
-          s[r][1] = OTR_VECTOR_LOAD(T, 8, c + (i + r) * N + j + 8); \
+          s[r][0] = OTR_VECTOR_LOAD(T, W, c + (i + r) * N + j); \
+          s[r][1] = OTR_VECTOR_LOAD(T, W, c + (i + r) * N + j + W); \
         } \
         for (i32 k = 0; k < K; k++) { \
-          const OTR_VECTOR(T, 8) x = OTR_VECTOR_LOAD(T, 8, b + k * N + j), y = OTR_VECTOR_LOAD(T, 8, b + k * N + j + 8); \
+          const OTR_VECTOR(T, W) x = OTR_VECTOR_LOAD(T, W, b + k * N + j), y = OTR_VECTOR_LOAD(T, W, b + k * N + j + W); \
           OTR_UNROLL for (i32 r = 0; r < 4; r++) { \
             const T q = a[(i + r) * K + k]; \
-            s[r][0] = OTR_VECTOR_FMA(T, 8, q, x, s[r][0]); \
-            s[r][1] = OTR_VECTOR_FMA(T, 8, q, y, s[r][1]); \
+            s[r][0] = OTR_VECTOR_FMA(T, W, q, x, s[r][0]); \
+            s[r][1] = OTR_VECTOR_FMA(T, W, q, y, s[r][1]); \
           } \
         } \
         OTR_UNROLL for (i32 r = 0; r < 4; r++) { \
-          OTR_VECTOR_STORE(T, 8, c + (i + r) * N + j, s[r][0]); \
-          OTR_VECTOR_STORE(T, 8, c + (i + r) * N + j + 8, s[r][1]); \
+          OTR_VECTOR_STORE(T, W, c + (i + r) * N + j, s[r][0]); \
+          OTR_VECTOR_STORE(T, W, c + (i + r) * N + j + W, s[r][1]); \
         } \
       } \
     } \
