@@ -43,8 +43,9 @@
  *       OTR_GROUP_SIZE), and may be used again at once. All items take part.
  *   D12 otr_philox(key, counter, words) is Philox 4x32-10 with the counter in the low half; otr_uniform_f32(seed,
  *       offset, position) is the number of that position in [0, 1), as docs/operators.md counts them.
- *   D13 OTR_INDEPENDENT stands in front of a `for` whose iterations do not depend on each other. OTR_REORDERED stands in front of
- *       one whose iterations only fold numbers into a result, by sums, products or integer extremes, in whatever order.
+ *   D13 OTR_INDEPENDENT stands in front of a `for` whose iterations do not depend on each other. Loads and stores in it may stand
+ *       under conditions. OTR_REORDERED stands in front of one whose iterations only fold numbers into a result, by sums, products
+ *       or integer extremes, in whatever order.
  *   D14 NaN and infinities are kept: a text is compiled without options that assume there are none. f32 division and
  *       square root are right to 1 unit in the last place, or rounded correctly.
  *   D15 OTR_UNROLL stands in front of a `for` of a constant number of iterations, to write them out. Where OTR_HAS_VECTORS is 1,
@@ -64,7 +65,7 @@
 #define OUTRIGGER_DIALECT_H
 
 /* Grows with every change of what is made of a text. Whoever keeps compiled code has it in the key. */
-#define OTR_DIALECT_VERSION 6
+#define OTR_DIALECT_VERSION 7
 
 #ifndef OTR_TASKS
 #define OTR_TASKS 0
@@ -315,11 +316,11 @@ OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return *(volatile u64*)p; }
 #include <stdint.h>
 #include <string.h>
 
-/* GCC makes gather instructions of AVX2 out of loads under a condition, and may fold a condition that always holds into a mask
- * that loads nothing: the loop reads zeros. Tuned for no processor in particular it makes no gathers. Those of AVX-512 have
- * masks of another kind, which are right. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX2__) && !defined(__AVX512VL__)
-#pragma GCC target("tune=generic")
+/* A mask of a vector is -1 where it holds. GCC's optimization along dominators takes it for a truth of 1, until version 14 at
+ * the latest: a loop whose loads or stores stand under a condition then loads zeros, or stores what it must not. Masks of AVX-512
+ * have one bit, which is both. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__AVX__) && !defined(__AVX512VL__)
+#pragma GCC optimize("no-tree-dominator-opts")
 #endif
 
 #define OTR_HAS_F64 1

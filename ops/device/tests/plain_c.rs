@@ -10,7 +10,8 @@ const DIALECT: &str = concat!(
     include_str!("../../../include/outrigger/dialect_functions.h")
 );
 
-/// Rows of 64 numbers of which the first 32 are valid, if the row is. `kept` sums what it loads, and `stored` copies it.
+/// Rows of 64 numbers of which the first 32 are valid, if the row is. `kept` sums what it loads, and `stored` copies it. `either`
+/// copies it, and notes for all numbers but those of row `first` which of them are valid.
 const LOOPS: &str = "
 OTR_KERNEL(kept)(OTR_ITEM OTR_GLOBAL f32* to, OTR_GLOBAL const f32* from, const i64 first, const i64 rows) {
   for (i32 row = 0; row < 4; row++) {
@@ -30,13 +31,27 @@ OTR_KERNEL(stored)(OTR_ITEM OTR_GLOBAL f32* to, OTR_GLOBAL const f32* from, cons
       if ((first + row < rows) & (at < (i64)32)) to[(first + row) * 64 + at] = from[row * 64 + at];
   }
 }
+OTR_KERNEL(either)(OTR_ITEM OTR_GLOBAL i32* to, OTR_GLOBAL const i32* from, const i64 first, const i64 rows) {
+  OTR_GLOBAL i32* notes = to + 4 * 64;
+  for (i32 row = 0; row < 4; row++) {
+    OTR_INDEPENDENT
+    for (i32 at = 0; at < 64; at++) {
+      if ((first + row < rows) && ((i64)at < (i64)32)) {
+        to[row * 64 + at] = from[row * 64 + at];
+        if (row != first) notes[row * 64 + at] = 5;
+      } else {
+        notes[row * 64 + at] = 7;
+      }
+    }
+  }
+}
 ";
 
 const ROWS: usize = 4;
 const COLUMNS: usize = 64;
 const VALID: usize = 32;
 
-type Loop = unsafe extern "C" fn(*const [i32; 6], *mut f32, *const f32, i64, i64);
+type Loop<T> = unsafe extern "C" fn(*const [i32; 6], *mut T, *const T, i64, i64);
 
 /// Compiles the loops as torch.compile's kernels are compiled, for a processor with AVX2 but without AVX-512.
 fn compile(options: &[&str]) -> Library {
@@ -80,7 +95,7 @@ fn loads_under_a_condition_load() {
         let run = |name: &str, to: &mut [f32]| {
             // SAFETY: the kernels have this type, and write no more than a row for each row of `from`.
             unsafe {
-                let kernel = library.get::<Loop>(name.as_bytes()).unwrap();
+                let kernel = library.get::<Loop<f32>>(name.as_bytes()).unwrap();
                 kernel(&raw const place, to.as_mut_ptr(), from.as_ptr(), 0, 4);
             }
         };
@@ -93,6 +108,18 @@ fn loads_under_a_condition_load() {
         for (at, stored) in rows.chunks(COLUMNS).enumerate() {
             assert_eq!(stored[..VALID], *row(at), "row {at}, {options:?}");
             assert_eq!(stored[VALID..], [0.0; VALID], "row {at}, {options:?}");
+        }
+        let numbers: Vec<i32> = (1..=(ROWS * COLUMNS) as i32).collect();
+        let mut both = [0; 2 * ROWS * COLUMNS];
+        // SAFETY: the kernel has this type, and writes two rows for each row of `numbers`.
+        unsafe {
+            let either = library.get::<Loop<i32>>(b"either").unwrap();
+            either(&raw const place, both.as_mut_ptr(), numbers.as_ptr(), 0, 4);
+        }
+        for (at, notes) in both[ROWS * COLUMNS..].chunks(COLUMNS).enumerate() {
+            let note = if at == 0 { 0 } else { 5 };
+            assert_eq!(notes[..VALID], [note; VALID], "row {at}, {options:?}");
+            assert_eq!(notes[VALID..], [7; VALID], "row {at}, {options:?}");
         }
     }
 }
