@@ -121,11 +121,12 @@ api! {
     /// Puts a pool to sleep: its memory in use is copied to the host, and the device gets the pool's
     /// memory back. Waits for all work of all devices. During the call nobody may submit work on the
     /// pool's memory, not even by replays. Until otr_pool_wake, allocations from the pool are
-    /// OTR_ERR_BUSY, and so are replays, copies and operators that use its memory. Frees still work.
-    /// `released` gets the number of bytes that the device has got back, 0 if the pool slept already;
-    /// it may be NULL. OTR_ERR_UNSUPPORTED on a driver without virtual memory; OTR_ERR_CAPTURE while a
-    /// graph is recorded into the pool; OTR_ERR_BUSY while another thread allocates from it, puts it to
-    /// sleep or wakes it. If the call fails, the pool is as it was.
+    /// OTR_ERR_BUSY, and so are replays, copies and operators that use its memory, and instantiations
+    /// that make a driver's own graph over it (OTR_GRAPH_NATIVE, or the library's choice). Frees still
+    /// work. `released` gets the number of bytes that the device has got back, 0 if the pool slept
+    /// already; it may be NULL. OTR_ERR_UNSUPPORTED on a driver without virtual memory;
+    /// OTR_ERR_CAPTURE while a graph is recorded into the pool; OTR_ERR_BUSY while another thread
+    /// allocates from it, puts it to sleep or wakes it. If the call fails, the pool is as it was.
     fn otr_pool_sleep(pool: otr_pool_t, released: *mut u64) {
         let bytes = hooks::pool(pool)?.sleep()?;
         if let Ok(out) = Out::new(released, "released") {

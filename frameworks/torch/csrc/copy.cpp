@@ -17,8 +17,8 @@
 namespace outrigger {
 namespace {
 
-// Pageable sources up to this size are staged even in blocking copies, so that the caller need not wait
-// for the work queued before.
+// Pageable sources up to this size are staged even in blocking copies of a program with one stream, so that
+// the caller need not wait for the work queued before.
 constexpr size_t kStagedBytes = 64 * 1024;
 
 // Two tensors whose elements lie in the same dense order: their bytes can be copied as one block.
@@ -47,6 +47,21 @@ at::Tensor plain(const at::Tensor& tensor) {
       tensor.storage(), tensor.sizes(), tensor.strides(), tensor.storage_offset(), tensor.dtype());
 }
 
+// What a blocking copy has written is there for all streams when the call returns.
+bool must_arrive(bool non_blocking) {
+  return !non_blocking && has_streams.load(std::memory_order_relaxed);
+}
+
+// Waits for what the device does behind the bytes of a copy from the host.
+void let_arrive(const at::Tensor& to, bool non_blocking) {
+  if (C10_UNLIKELY(must_arrive(non_blocking))) {
+    const otr_stream_t stream = stream_of(to);
+    if (!is_capturing(stream)) {
+      synchronize(stream);
+    }
+  }
+}
+
 // Bytes from the host; `source` and `to` have the same dense layout.
 void upload(const at::Tensor& to, const at::Tensor& source, bool non_blocking) {
   const size_t bytes = to.nbytes();
@@ -67,7 +82,7 @@ void upload(const at::Tensor& to, const at::Tensor& source, bool non_blocking) {
   if (!pinned) {
     check(otr_stream_query(stream, &idle));
   }
-  if (!pinned && idle == 0 && (non_blocking || bytes <= kStagedBytes)) {
+  if (!pinned && idle == 0 && (non_blocking || bytes <= kStagedBytes) && !must_arrive(non_blocking)) {
     // The caller may change pageable memory once we return: what it holds now is put aside. Freeing is
     // in stream order, as the stream is recorded on the block.
     void* staging = nullptr;
@@ -129,6 +144,7 @@ void host_to_device(const at::Tensor& to, const at::Tensor& from, bool non_block
   const at::Tensor dense = empty_on(to.device(), to.sizes(), to.scalar_type());
   upload(dense, source, non_blocking);
   copy_on_device(to, dense);
+  let_arrive(to, non_blocking);
 }
 
 void device_to_host(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
@@ -227,6 +243,9 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   }
   // The real part of a conjugate is the real part.
   resolve_bits(target, conjugate && !to_real && to.is_complex(), negate);
+  if ((conjugate || negate) && source.device().is_cpu()) {
+    let_arrive(target, non_blocking);
+  }
   return to;
 }
 

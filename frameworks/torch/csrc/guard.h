@@ -173,6 +173,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     check_device(device.index());
     otr_stream_t stream = 0;
     check(otr_stream_from_pool(static_cast<uint32_t>(device.index()), priority, &stream));
+    has_streams = true;
     return torch_stream(stream, device);
   }
 };

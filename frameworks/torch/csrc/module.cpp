@@ -149,6 +149,7 @@ PyObject* stream_from_native(PyObject* arguments) {
   const auto device = static_cast<uint32_t>(checked(index));
   otr_stream_t stream = 0;
   call([=, &stream] { return otr_stream_from_native(device, native, &stream); });
+  has_streams = true;
   return PyLong_FromUnsignedLongLong(stream);
 }
 
@@ -281,6 +282,7 @@ PyObject* new_stream(PyObject* arguments) {
   parse(arguments, "ii", &index, &priority);
   otr_stream_t stream = 0;
   check(otr_stream_create(static_cast<uint32_t>(checked(index)), priority, &stream));
+  has_streams = true;
   return PyLong_FromUnsignedLongLong(stream);
 }
 

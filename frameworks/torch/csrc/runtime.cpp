@@ -65,6 +65,8 @@ std::string describe(const otr_status_t* status) {
   return text;
 }
 
+std::atomic<bool> has_streams{false};
+
 std::atomic<SyncDebug> sync_debug_mode{SyncDebug::kDefault};
 
 void found_a_wait() {

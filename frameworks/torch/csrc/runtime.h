@@ -139,6 +139,10 @@ otr_stream_t stream_handle(const c10::Stream& stream);
 /// A stream of the runtime as one of torch.
 c10::Stream torch_stream(otr_stream_t stream, c10::Device device);
 
+/// Whether the program has ever had a stream beside the default ones. With one alone nobody can see whether the host has
+/// waited for work that only later work of the device reads.
+extern std::atomic<bool> has_streams;
+
 /// What a wait does that a program has not asked for by name, such as that of `item()`.
 enum class SyncDebug : int { kDefault = 0, kWarn = 1, kError = 2 };
 extern std::atomic<SyncDebug> sync_debug_mode;

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import needs_graphs_of_torch, same
+from support import needs_graphs_of_torch, run_python, same
 
 pytestmark = pytest.mark.of_driver
 
@@ -63,6 +63,45 @@ def test_pageable_copies_that_wait_have_memory_of_their_own(device, module, hold
         assert not stream.query()
     for value, target in enumerate(targets):
         same(target, torch.full((SIZE,), float(value)))
+
+
+@pytest.mark.parametrize("kind", ["pageable", "pinned", "strided", "negative"])
+def test_a_blocking_copy_has_arrived_for_every_stream(device, module, kind):
+    from torch_outrigger import _C
+
+    first, second = torch.Stream(device), torch.Stream(device)
+    source = host_tensor(7, pinned=kind == "pinned").view(64, 64)
+    target = torch.zeros(64, 64, device=device)
+    if kind == "negative":
+        source = torch._neg_view(source)  # its sign is a bit until the device has it
+    into = target.t() if kind == "strided" else target
+    module.synchronize(device)
+    with first:
+        _C._sleep_on_stream(300, device.index)
+        into.copy_(source)
+        assert first.query()
+    with second:  # without an event
+        result = target + 1
+    second.synchronize()
+    same(result, source + 1)
+
+
+def test_a_small_blocking_copy_of_a_program_with_one_stream_does_not_wait(device):
+    run = run_python(
+        f"""
+        import torch, torch_outrigger
+        from torch_outrigger import _C
+        x = torch.zeros(8, device="{device}")
+        torch.accelerator.synchronize()
+        _C._sleep_on_stream(300, {device.index})
+        source = torch.ones(8)
+        x.copy_(source)
+        source.fill_(2)
+        assert not torch.accelerator.current_stream().query()
+        assert x.sum().item() == 8
+        """
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_device_to_pinned_waits_its_turn(device, module, hold):
