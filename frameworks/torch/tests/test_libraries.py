@@ -599,6 +599,30 @@ def test_fabric_of_lightning_runs_on_the_device(device, lightning, precision):
 
 @pytest.mark.only_with_all
 @pytest.mark.of_the_accelerator
+def test_lightning_tries_smaller_batches_when_memory_is_out(device, module, lightning, tmp_path):
+    import rank_libraries
+    from lightning.pytorch.tuner import Tuner
+
+    kind, tried = type(rank_libraries.lightning_model()), []
+
+    class Large(kind):
+        batch_size = 2
+
+        def train_dataloader(self) -> torch.utils.data.DataLoader:
+            return torch.utils.data.DataLoader(rank_libraries.lightning_rows().dataset, self.batch_size)
+
+        def training_step(self, batch, number):
+            tried.append(len(batch[0]))
+            torch.empty(tried[-1], module.mem_get_info()[1] // 5, dtype=torch.int8, device=device)
+            return super().training_step(batch, number)
+
+    trainer = lightning.Trainer(max_steps=1, accelerator="auto", devices=1, default_root_dir=tmp_path, **QUIET)
+    assert Tuner(trainer).scale_batch_size(Large(), steps_per_trial=1) == 4
+    assert set(tried) == {2, 4, 8}
+
+
+@pytest.mark.only_with_all
+@pytest.mark.of_the_accelerator
 def test_lightning_keeps_random_numbers_and_counts_devices(device, module, lightning):
     from lightning.pytorch.accelerators import AcceleratorRegistry
     from lightning.pytorch.utilities.seed import isolate_rng
@@ -640,6 +664,7 @@ PLACES = {
     "lightning.pytorch.strategies.ddp:DDPStrategy.determine_ddp_device_ids": 1247626254,
     "lightning.fabric.utilities.seed:_collect_rng_states": 3676715524,
     "lightning.fabric.utilities.seed:_set_rng_states": 2709318544,
+    "lightning.pytorch.utilities.memory:is_oom_error": 2533122025,
     "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._check_and_init_precision": 3185379846,
     "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._choose_auto_accelerator": 2691265871,
     "lightning.pytorch.trainer.connectors.accelerator_connector:_AcceleratorConnector._choose_strategy": 2333174084,

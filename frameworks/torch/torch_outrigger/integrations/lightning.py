@@ -100,6 +100,16 @@ def serve(types: tuple[str, ...]) -> None:
         replace(module, "_collect_rng_states", collecting)
         replace(module, "_set_rng_states", setting)
 
+    def change_memory(module: ModuleType) -> None:
+        def knowing(original: Any) -> Any:
+            @functools.wraps(original)
+            def is_oom_error(exception: BaseException) -> bool:
+                return isinstance(exception, torch.OutOfMemoryError) or original(exception)
+
+            return is_oom_error
+
+        replace(module, "is_oom_error", knowing)
+
     def register(module: ModuleType, registry: str) -> None:
         for each in types:
             getattr(module, registry).register(each, _accelerator(module.Accelerator, each), description=f"devices of {each}")
@@ -114,6 +124,7 @@ def serve(types: tuple[str, ...]) -> None:
             f"{pytorch}.trainer.connectors.accelerator_connector",
             functools.partial(change_connector, kind="_AcceleratorConnector"),
         )
+        after_import(f"{pytorch}.utilities.memory", change_memory)
         after_import(f"{pytorch}.strategies.ddp", functools.partial(change_ddp, name="determine_ddp_device_ids"))
 
 
