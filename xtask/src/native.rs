@@ -126,7 +126,8 @@ fn shim(workspace: &Workspace, compiler: &str) -> anyhow::Result<()> {
         &workspace.path("include"),
         &["h"],
     )?);
-    sources.extend([package.join("setup.py"), package.join("requirements.txt")]);
+    sources
+        .extend(["setup.py", "pyproject.toml", "requirements.txt"].map(|name| package.join(name)));
     let library_folder = workspace.library_folder();
     let stamp = Stamp::new(
         workspace.path(".venv/outrigger-shim"),

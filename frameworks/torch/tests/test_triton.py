@@ -45,10 +45,11 @@ def test_the_kernel_of_a_page_runs(device, tmp_path, page):
 
 
 def test_programs_are_numbered_in_three_dimensions(device):
-    out = torch.empty(4, 3, 2, dtype=torch.int32, device=device)
-    kernels.places[(2, 3, 4)](out, BLOCK=1)
     x, y, z = torch.arange(2), torch.arange(3), torch.arange(4)
-    same(out, (x + 100 * y[:, None] + 10000 * z[:, None, None]).int())
+    for _ in range(2):
+        out = torch.zeros(4, 3, 2, dtype=torch.int32, device=device)
+        kernels.places[(2, 3, 4)](out, BLOCK=1)
+        same(out, (x + 100 * y[:, None] + 10000 * z[:, None, None]).int())
 
 
 def test_numbers_have_their_types(device):
@@ -90,8 +91,10 @@ def test_a_stream_that_is_named_is_used(device, hold):
     with hold():
         # Not behind what holds the current stream.
         kernel[(2, 1, 1)](x, x, out, 100, 64, stream=side.stream_id)
-        side.synchronize()
+        with side:
+            found = out.cpu()
     same(out, 2 * x.cpu())
+    assert torch.equal(found, out.cpu())
 
 
 def test_a_graph_has_a_launch_with_its_tensors_by_name(device, module):
@@ -121,14 +124,9 @@ def test_an_argument_is_more_than_a_tensor(device):
         same(out, y.cpu())
         # Bits of a tensor in another type.
         bits = torch.empty(100, dtype=torch.int32, device=device)
-        kernels.copy_pair[(1,)]((triton.reinterpret(x, tl_int32()), bits), 100, BLOCK=128)
+        kernel = kernels.copy_pair[(1,)]((triton.reinterpret(x, triton.language.int32), bits), 100, BLOCK=128)
         same(bits, x.cpu().view(torch.int32))
-
-
-def tl_int32() -> object:
-    import triton.language as tl
-
-    return tl.int32
+        assert kernel._run._overlapping is None
 
 
 class Address:
@@ -201,19 +199,36 @@ def test_an_argument_of_a_wrong_type_is_refused(device):
         kernel[(1, 1, 1)](x, y, x.clone(), "100", 64)
 
 
-def test_arguments_that_overlap_are_seen(device):
+def test_arguments_that_overlap_are_seen(device, monkeypatch):
     x, y = pair(device)
     out = torch.empty_like(x)
+    kernel = kernels.seen_again[(1,)](x, y, out, 100, BLOCK=128)
+    seen, stock = [], type(kernel._run)._launch_overlapping
+
+    def launch(self, *arguments):
+        stock(self, *arguments)
+        seen.append(self._overlapping.metadata.overlap)
+
+    monkeypatch.setattr(type(kernel._run), "_launch_overlapping", launch)
     for _ in range(2):
         before = x.cpu()
-        kernel = kernels.seen_again[(1,)](x, x, out, 100, BLOCK=128)
-        assert not kernel.metadata.overlap and kernel._run._overlapping.metadata.overlap
+        kernels.seen_again[(1,)](x, x, out, 100, BLOCK=128)
         same(x, before + 1)
         same(out, before + 1)
         # The same kernel goes on as before where they do not.
         kernels.seen_again[(1,)](x, y, out, 100, BLOCK=128)
         same(out, x.cpu())
         same(y, x.cpu() + 1)
+    assert seen == [True, True]
+    assert not kernel.metadata.overlap
+    # Tensors of one storage may meet.
+    kernels.seen_again[(1,)](x[:50], x[50:], out, 50, BLOCK=128)
+    assert len(seen) == 3
+
+
+def test_a_kernel_is_timed(device, timestamps):
+    x, y = pair(device)
+    assert triton.testing.do_bench(lambda: kernels.sum_of(x, y), warmup=1, rep=1) > 0
 
 
 def test_a_global_that_has_changed_is_told(device, monkeypatch):
@@ -308,15 +323,21 @@ def chosen() -> object:
 
 
 def test_a_triton_that_was_not_tested_is_not_used(device, monkeypatch):
+    from torch._dynamo.device_interface import get_interface_for_device
+    from torch._dynamo.exc import TritonUnavailableError
     from torch.utils._triton import has_triton
     from torch_outrigger import _dynamo
 
-    assert has_triton()
+    interface = get_interface_for_device(device.type)
+    assert has_triton() and interface.is_triton_capable()
+    interface.raise_if_triton_unavailable()
     monkeypatch.setattr(triton, "__version__", "3.7.1")
     has_triton.cache_clear()
     _dynamo.no_triton.cache_clear()
     try:
-        assert not has_triton()
+        assert not has_triton() and not interface.is_triton_capable()
+        with pytest.raises(TritonUnavailableError, match="Triton 3.7.1 was not tested"):
+            interface.raise_if_triton_unavailable()
         with (
             pytest.warns(RuntimeWarning, match="Triton 3.7.1 was not tested with Outrigger's devices"),
             pytest.raises(RuntimeError, match="0 active drivers"),
