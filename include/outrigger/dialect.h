@@ -33,11 +33,21 @@
  *   D8  OTR_HAS_F64 is 1 where f64 is a type, OTR_HAS_ATOMIC64 where there are atomics on 64 bits, OTR_HAS_F16
  *       where the device computes in f16 (loads and stores of f16 work everywhere). A text checks before it uses these.
  *   D9  Functions have the register type in their names: otr_exp_f32, otr_max_i64. OTR_CALL(exp, T) is that function
- *       for a type that is a macro. For f32 and f64: exp expm1 log log1p log2 sqrt rsqrt sin cos tanh erf pow floor ceil
- *       trunc round (to even) fmod copysign abs fma isnan. For all: max min (NaN wins), add sub mul neg (integers
- *       wrap), abs. For i32 and i64: div_trunc div_floor fmod remainder, which give 0 for a divisor of 0.
- *   D10 otr_atomic_add_T and otr_atomic_cas_T give the value that was there before: f32, i32 and u32, and f64, i64
- *       and u64 where OTR_HAS_ATOMIC64. The order of concurrent additions is not defined.
+ *       for a type that is a macro. For f32 and f64: exp exp2 expm1 log log1p log2 log10 sqrt rsqrt cbrt pow hypot, sin cos
+ *       tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh, erf erfc lgamma tgamma, floor ceil trunc round (to
+ *       even) round_away (halves away from 0), fmod, ieee_remainder (of the nearest quotient), ldexp (by an i32), frexp (which puts
+ *       an i32 into the item's own memory, 0 for infinities and NaN), logb nextafter fdim copysign abs fma isnan. For all: max min
+ *       (NaN wins), add sub mul neg (integers wrap), abs. For i32 and i64: div_trunc div_floor fmod remainder, which give 0 for
+ *       a divisor of 0. For i32, i64, u32 and u64: mul_high (the high half of a product), and popcount and clz (leading zeros, all
+ *       bits of 0), which give an i32.
+ *   D10 Atomics take a pointer to OTR_GLOBAL memory, and give the value that was there before. otr_atomic_add_T, exchange, max
+ *       and min (NaN wins), and cas (pointer, expected, value; it compares bits) are for f32, i32 and u32, and for f64, i64 and
+ *       u64 where OTR_HAS_ATOMIC64; and, or and xor for the integers of these. add is also for types of less than 32 bits,
+ *       with the register type, rounded at each addition, and cas for u8 and u16. otr_atomic_load_T and otr_atomic_store_T are for
+ *       all types that cas has. The order of concurrent additions is not defined. An atomic orders no other memory by itself:
+ *       OTR_RELEASE() in front of one lets those who see it see all that the item did before, and OTR_ACQUIRE() behind one lets the
+ *       item see what was done before what it has seen. A group may wait in a loop for another one that has begun, and for no
+ *       other; its items do not wait for each other so.
  *   D11 otr_group_sum_T, _max_T, _min_T, _prod_T(OTR_ITEM_ARGUMENT value, scratch) fold the values of all items of a
  *       group, in a fixed order, and give the result to every item. The scratch is OTR_SHARED(T, name,
  *       OTR_GROUP_SIZE), and may be used again at once. All items take part.
@@ -65,7 +75,7 @@
 #define OUTRIGGER_DIALECT_H
 
 /* Grows with every change of what is made of a text. Whoever keeps compiled code has it in the key. */
-#define OTR_DIALECT_VERSION 7
+#define OTR_DIALECT_VERSION 8
 
 #ifndef OTR_TASKS
 #define OTR_TASKS 0
@@ -149,12 +159,17 @@ OTR_PLACES
 #define OTR_GROUP_COUNT(d) ((i32)get_num_groups(d))
 #endif
 /* OpenCL C 1.2 has a fence of the group alone; a compiler made of Clang has the other one in all versions. */
-#define OTR_FENCE() mem_fence(CLK_GLOBAL_MEM_FENCE)
 #ifdef __has_builtin
 #if __has_builtin(__c11_atomic_thread_fence)
-#undef OTR_FENCE
 #define OTR_FENCE() __c11_atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define OTR_ACQUIRE() __c11_atomic_thread_fence(__ATOMIC_ACQUIRE)
+#define OTR_RELEASE() __c11_atomic_thread_fence(__ATOMIC_RELEASE)
 #endif
+#endif
+#ifndef OTR_FENCE
+#define OTR_FENCE() mem_fence(CLK_GLOBAL_MEM_FENCE)
+#define OTR_ACQUIRE() OTR_FENCE()
+#define OTR_RELEASE() OTR_FENCE()
 #endif
 #if OTR_GROUP_SIZE == 1
 #define OTR_BARRIER()
@@ -168,6 +183,10 @@ OTR_FUNCTION u32 otr_bits_f32(f32 x) { return as_uint(x); }
 OTR_FUNCTION f32 otr_of_bits_f32(u32 x) { return as_float(x); }
 OTR_FUNCTION u32 otr_mul_high_u32(u32 a, u32 b) { return mul_hi(a, b); }
 OTR_FUNCTION u64 otr_mul_high_u64(u64 a, u64 b) { return mul_hi(a, b); }
+OTR_FUNCTION i32 otr_popcount_u32(u32 x) { return (i32)popcount(x); }
+OTR_FUNCTION i32 otr_popcount_u64(u64 x) { return (i32)popcount(x); }
+OTR_FUNCTION i32 otr_clz_u32(u32 x) { return (i32)clz(x); }
+OTR_FUNCTION i32 otr_clz_u64(u64 x) { return (i32)clz(x); }
 OTR_FUNCTION f32 otr_of_f16(u16 bits) {
   u16 here = bits;
   return vload_half(0, (const half*)&here);
@@ -178,19 +197,24 @@ OTR_FUNCTION u16 otr_to_f16(f32 x) {
   return here;
 }
 
-OTR_FUNCTION i32 otr_atomic_add_i32(OTR_GLOBAL i32* p, i32 v) { return atomic_add((volatile __global int*)p, v); }
-OTR_FUNCTION u32 otr_atomic_add_u32(OTR_GLOBAL u32* p, u32 v) { return atomic_add((volatile __global uint*)p, v); }
+#define OTR_ATOMIC_ACCESS(T) \
+  OTR_FUNCTION T otr_atomic_load_##T(OTR_GLOBAL const T* p) { return *(volatile OTR_GLOBAL const T*)p; } \
+  OTR_FUNCTION void otr_atomic_store_##T(OTR_GLOBAL T* p, T v) { *(volatile OTR_GLOBAL T*)p = v; }
+#define OTR_ATOMIC(name, T, opencl) \
+  OTR_FUNCTION T name(OTR_GLOBAL T* p, T v) { return opencl((volatile OTR_GLOBAL T*)p, v); }
+OTR_ATOMIC(otr_atomic_add_u32, u32, atomic_add)
+OTR_ATOMIC(otr_atomic_exchange_u32, u32, atomic_xchg)
 OTR_FUNCTION u32 otr_atomic_cas_u32(OTR_GLOBAL u32* p, u32 expected, u32 v) {
-  return atomic_cmpxchg((volatile __global uint*)p, expected, v);
+  return atomic_cmpxchg((volatile OTR_GLOBAL u32*)p, expected, v);
 }
-OTR_FUNCTION u32 otr_atomic_load_u32(OTR_GLOBAL u32* p) { return *(volatile __global uint*)p; }
 #if OTR_HAS_ATOMIC64
-OTR_FUNCTION u64 otr_atomic_add_u64(OTR_GLOBAL u64* p, u64 v) { return atom_add((volatile __global ulong*)p, v); }
+OTR_ATOMIC(otr_atomic_add_u64, u64, atom_add)
+OTR_ATOMIC(otr_atomic_exchange_u64, u64, atom_xchg)
 OTR_FUNCTION u64 otr_atomic_cas_u64(OTR_GLOBAL u64* p, u64 expected, u64 v) {
-  return atom_cmpxchg((volatile __global ulong*)p, expected, v);
+  return atom_cmpxchg((volatile OTR_GLOBAL u64*)p, expected, v);
 }
-OTR_FUNCTION u64 otr_atomic_load_u64(OTR_GLOBAL u64* p) { return *(volatile __global ulong*)p; }
 #endif
+#define OTR_ATOMIC32(name, T, opencl, cuda, of, step) OTR_ATOMIC(name, T, opencl)
 #if OTR_HAS_F64
 OTR_FUNCTION u64 otr_bits_f64(f64 x) { return as_ulong(x); }
 OTR_FUNCTION f64 otr_of_bits_f64(u64 x) { return as_double(x); }
@@ -208,13 +232,7 @@ OTR_VECTORS(f32, float)
 OTR_VECTORS(f64, double)
 #endif
 
-/* A function of one or two numbers: its name here, in OpenCL C, and in C. */
-#define OTR_MATH1(T, name, opencl, c) \
-  OTR_FUNCTION T otr_##name##_##T(T x) { return opencl(x); }
-#define OTR_MATH2(T, name, opencl, c) \
-  OTR_FUNCTION T otr_##name##_##T(T x, T y) { return opencl(x, y); }
-#define OTR_MATH3(T, name, opencl, c) \
-  OTR_FUNCTION T otr_##name##_##T(T x, T y, T z) { return opencl(x, y, z); }
+#define OTR_MATH_NAME(T, opencl, c) opencl
 
 #elif defined(__CUDACC__) || defined(__HIPCC__)
 #define OTR_CUDA 1
@@ -268,6 +286,8 @@ OTR_PLACES
 #define OTR_GROUP_COUNT(d) ((i32)((d) == 0 ? gridDim.x : (d) == 1 ? gridDim.y : gridDim.z))
 #endif
 #define OTR_FENCE() __threadfence()
+#define OTR_ACQUIRE() __threadfence()
+#define OTR_RELEASE() __threadfence()
 #if OTR_GROUP_SIZE == 1
 #define OTR_BARRIER()
 #define OTR_BARRIER_GLOBAL()
@@ -282,6 +302,10 @@ OTR_FUNCTION u64 otr_bits_f64(f64 x) { return (u64)__double_as_longlong(x); }
 OTR_FUNCTION f64 otr_of_bits_f64(u64 x) { return __longlong_as_double((i64)x); }
 OTR_FUNCTION u32 otr_mul_high_u32(u32 a, u32 b) { return __umulhi(a, b); }
 OTR_FUNCTION u64 otr_mul_high_u64(u64 a, u64 b) { return __umul64hi(a, b); }
+OTR_FUNCTION i32 otr_popcount_u32(u32 x) { return __popc(x); }
+OTR_FUNCTION i32 otr_popcount_u64(u64 x) { return __popcll(x); }
+OTR_FUNCTION i32 otr_clz_u32(u32 x) { return __clz((i32)x); }
+OTR_FUNCTION i32 otr_clz_u64(u64 x) { return __clzll((i64)x); }
 #if defined(__HIPCC__)
 OTR_FUNCTION f32 otr_of_f16(u16 bits) { return (f32) * (const _Float16*)&bits; }
 OTR_FUNCTION u16 otr_to_f16(f32 x) {
@@ -301,13 +325,19 @@ OTR_FUNCTION u16 otr_to_f16(f32 x) {
 }
 #endif
 
-OTR_FUNCTION i32 otr_atomic_add_i32(i32* p, i32 v) { return atomicAdd(p, v); }
-OTR_FUNCTION u32 otr_atomic_add_u32(u32* p, u32 v) { return atomicAdd(p, v); }
+#define OTR_ATOMIC_ACCESS(T) \
+  OTR_FUNCTION T otr_atomic_load_##T(const T* p) { return *(const volatile T*)p; } \
+  OTR_FUNCTION void otr_atomic_store_##T(T* p, T v) { *(volatile T*)p = v; }
+#define OTR_ATOMIC(name, T, cuda) \
+  OTR_FUNCTION T name(T* p, T v) { return cuda(p, v); }
+OTR_ATOMIC(otr_atomic_add_u32, u32, atomicAdd)
+OTR_ATOMIC(otr_atomic_add_u64, u64, atomicAdd)
+OTR_ATOMIC(otr_atomic_exchange_u32, u32, atomicExch)
+OTR_ATOMIC(otr_atomic_exchange_u64, u64, atomicExch)
 OTR_FUNCTION u32 otr_atomic_cas_u32(u32* p, u32 expected, u32 v) { return atomicCAS(p, expected, v); }
-OTR_FUNCTION u32 otr_atomic_load_u32(u32* p) { return *(volatile u32*)p; }
-OTR_FUNCTION u64 otr_atomic_add_u64(u64* p, u64 v) { return atomicAdd(p, v); }
 OTR_FUNCTION u64 otr_atomic_cas_u64(u64* p, u64 expected, u64 v) { return atomicCAS(p, expected, v); }
-OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return *(volatile u64*)p; }
+#define OTR_ATOMIC32(name, T, opencl, cuda, of, step) OTR_ATOMIC(name, T, cuda)
+#define OTR_ATOMIC64(name, T, cuda, of, step) OTR_ATOMIC(name, T, cuda)
 
 #else
 #define OTR_C 1
@@ -316,9 +346,9 @@ OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return *(volatile u64*)p; }
 #include <stdint.h>
 #include <string.h>
 
-/* A mask of a vector is -1 where it holds. GCC's optimization along dominators takes it for a truth of 1, until version 14 at
- * the latest: a loop whose loads or stores stand under a condition then loads zeros, or stores what it must not. Masks of AVX-512
- * have one bit, which is both. */
+/* A mask of a vector is -1 where it holds. The optimization along dominators of GCC 12 takes it for a truth, which is 1: a loop
+ * whose loads or stores stand under a condition then loads zeros, or stores what it must not. Masks of AVX-512 have one bit, which
+ * is both. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__AVX__) && !defined(__AVX512VL__)
 #pragma GCC optimize("no-tree-dominator-opts")
 #endif
@@ -360,6 +390,8 @@ OTR_PLACES
 #define OTR_BARRIER()
 #define OTR_BARRIER_GLOBAL()
 #define OTR_FENCE() __atomic_thread_fence(__ATOMIC_SEQ_CST)
+#define OTR_ACQUIRE() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+#define OTR_RELEASE() __atomic_thread_fence(__ATOMIC_RELEASE)
 
 #define OTR_HAS_VECTORS 1
 #define OTR_VECTOR(T, N) OTR_JOIN3(T, x, N)
@@ -402,6 +434,10 @@ OTR_FUNCTION f64 otr_of_bits_f64(u64 bits) {
 OTR_FUNCTION u32 otr_mul_high_u32(u32 a, u32 b) { return (u32)(((u64)a * b) >> 32); }
 __extension__ typedef unsigned __int128 otr_u128;
 OTR_FUNCTION u64 otr_mul_high_u64(u64 a, u64 b) { return (u64)(((otr_u128)a * b) >> 64); }
+OTR_FUNCTION i32 otr_popcount_u32(u32 x) { return __builtin_popcount(x); }
+OTR_FUNCTION i32 otr_popcount_u64(u64 x) { return __builtin_popcountll(x); }
+OTR_FUNCTION i32 otr_clz_u32(u32 x) { return x ? __builtin_clz(x) : 32; }
+OTR_FUNCTION i32 otr_clz_u64(u64 x) { return x ? __builtin_clzll(x) : 64; }
 OTR_FUNCTION f32 otr_of_f16(u16 bits) {
   u32 sign = ((u32)bits & 0x8000u) << 16, rest = (u32)bits & 0x7fffu;
   /* The exponent's bias is changed by a multiplication, which is right for subnormal numbers too. */
@@ -419,19 +455,25 @@ OTR_FUNCTION u16 otr_to_f16(f32 x) {
   return (u16)(sign | (rest > 0x7f800000u ? 0x7e00u : value));
 }
 
-OTR_FUNCTION i32 otr_atomic_add_i32(i32* p, i32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-OTR_FUNCTION u32 otr_atomic_add_u32(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-OTR_FUNCTION u32 otr_atomic_cas_u32(u32* p, u32 expected, u32 v) {
-  __atomic_compare_exchange_n(p, &expected, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-  return expected;
-}
-OTR_FUNCTION u32 otr_atomic_load_u32(u32* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-OTR_FUNCTION u64 otr_atomic_add_u64(u64* p, u64 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-OTR_FUNCTION u64 otr_atomic_cas_u64(u64* p, u64 expected, u64 v) {
-  __atomic_compare_exchange_n(p, &expected, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-  return expected;
-}
-OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+#define OTR_ATOMIC_ACCESS(T) \
+  OTR_FUNCTION T otr_atomic_load_##T(const T* p) { \
+    T v; \
+    __atomic_load(p, &v, __ATOMIC_RELAXED); \
+    return v; \
+  } \
+  OTR_FUNCTION void otr_atomic_store_##T(T* p, T v) { __atomic_store(p, &v, __ATOMIC_RELAXED); }
+#define OTR_ATOMIC_CAS(T) \
+  OTR_FUNCTION T otr_atomic_cas_##T(T* p, T expected, T v) { \
+    __atomic_compare_exchange_n(p, &expected, v, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
+    return expected; \
+  }
+#define OTR_ATOMICS(T) \
+  OTR_FUNCTION T otr_atomic_add_##T(T* p, T v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); } \
+  OTR_FUNCTION T otr_atomic_exchange_##T(T* p, T v) { return __atomic_exchange_n(p, v, __ATOMIC_RELAXED); } \
+  OTR_ATOMIC_CAS(T)
+OTR_ATOMICS(u32)
+OTR_ATOMICS(u64)
+#define OTR_NARROW_CAS(T) OTR_ATOMIC_CAS(T)
 
 #endif
 
@@ -488,34 +530,63 @@ OTR_FUNCTION u64 otr_atomic_load_u64(u64* p) { return __atomic_load_n(p, __ATOMI
 
 /* ---- Numbers ------------------------------------------------------------------------------- */
 
-#ifndef OTR_MATH1
-#define OTR_MATH1(T, name, opencl, c) \
-  OTR_FUNCTION T otr_##name##_##T(T x) { return OTR_C_NAME_##T(c)(x); }
-#define OTR_MATH2(T, name, opencl, c) \
-  OTR_FUNCTION T otr_##name##_##T(T x, T y) { return OTR_C_NAME_##T(c)(x, y); }
-#define OTR_MATH3(T, name, opencl, c) \
-  OTR_FUNCTION T otr_##name##_##T(T x, T y, T z) { return OTR_C_NAME_##T(c)(x, y, z); }
+/* A function of numbers: its name here, in OpenCL C, and in C. */
+#ifndef OTR_MATH_NAME
+#define OTR_MATH_NAME(T, opencl, c) OTR_C_NAME_##T(c)
 #define OTR_C_NAME_f32(c) c##f
 #define OTR_C_NAME_f64(c) c
 #endif
+#define OTR_MATH1(T, name, opencl, c) \
+  OTR_FUNCTION T otr_##name##_##T(T x) { return OTR_MATH_NAME(T, opencl, c)(x); }
+#define OTR_MATH2(T, name, opencl, c) \
+  OTR_FUNCTION T otr_##name##_##T(T x, T y) { return OTR_MATH_NAME(T, opencl, c)(x, y); }
+#define OTR_MATH3(T, name, opencl, c) \
+  OTR_FUNCTION T otr_##name##_##T(T x, T y, T z) { return OTR_MATH_NAME(T, opencl, c)(x, y, z); }
 
 #define OTR_MATHS(T) \
   OTR_MATH1(T, expm1, expm1, expm1) \
   OTR_MATH1(T, log, log, log) \
   OTR_MATH1(T, log1p, log1p, log1p) \
   OTR_MATH1(T, log2, log2, log2) \
+  OTR_MATH1(T, log10, log10, log10) \
   OTR_MATH1(T, sqrt, sqrt, sqrt) \
+  OTR_MATH1(T, cbrt, cbrt, cbrt) \
   OTR_MATH1(T, sin, sin, sin) \
   OTR_MATH1(T, cos, cos, cos) \
+  OTR_MATH1(T, tan, tan, tan) \
+  OTR_MATH1(T, asin, asin, asin) \
+  OTR_MATH1(T, acos, acos, acos) \
+  OTR_MATH1(T, atan, atan, atan) \
+  OTR_MATH1(T, sinh, sinh, sinh) \
+  OTR_MATH1(T, cosh, cosh, cosh) \
   OTR_MATH1(T, tanh, tanh, tanh) \
+  OTR_MATH1(T, asinh, asinh, asinh) \
+  OTR_MATH1(T, acosh, acosh, acosh) \
+  OTR_MATH1(T, atanh, atanh, atanh) \
+  OTR_MATH1(T, erfc, erfc, erfc) \
+  OTR_MATH1(T, lgamma, lgamma, lgamma) \
+  OTR_MATH1(T, tgamma, tgamma, tgamma) \
   OTR_MATH1(T, floor, floor, floor) \
   OTR_MATH1(T, ceil, ceil, ceil) \
   OTR_MATH1(T, trunc, trunc, trunc) \
   OTR_MATH1(T, round, rint, rint) \
+  OTR_MATH1(T, round_away, round, round) \
+  OTR_MATH1(T, logb, logb, logb) \
   OTR_MATH1(T, abs, fabs, fabs) \
   OTR_MATH2(T, pow, pow, pow) \
+  OTR_MATH2(T, hypot, hypot, hypot) \
+  OTR_MATH2(T, atan2, atan2, atan2) \
   OTR_MATH2(T, fmod, fmod, fmod) \
+  OTR_MATH2(T, ieee_remainder, remainder, remainder) \
+  OTR_MATH2(T, fdim, fdim, fdim) \
+  OTR_MATH2(T, nextafter, nextafter, nextafter) \
   OTR_MATH2(T, copysign, copysign, copysign) \
+  OTR_FUNCTION T otr_ldexp_##T(T x, i32 power) { return OTR_MATH_NAME(T, ldexp, ldexp)(x, power); } \
+  OTR_FUNCTION T otr_frexp_##T(T x, i32* power) { \
+    T part = OTR_MATH_NAME(T, frexp, frexp)(x, power); \
+    if (x - x != 0) *power = 0; \
+    return part; \
+  } \
   OTR_FUNCTION T otr_rsqrt_##T(T x) { return (T)1 / otr_sqrt_##T(x); } \
   OTR_FUNCTION i32 otr_isnan_##T(T x) { return x != x; } \
   OTR_FUNCTION T otr_add_##T(T x, T y) { return x + y; } \
@@ -549,50 +620,8 @@ OTR_MATHS(f64)
 #endif
 OTR_FMA(f32)
 
-#define OTR_INTEGERS(T, U) \
-  OTR_FUNCTION T otr_add_##T(T x, T y) { return (T)((U)x + (U)y); } \
-  OTR_FUNCTION T otr_sub_##T(T x, T y) { return (T)((U)x - (U)y); } \
-  OTR_FUNCTION T otr_mul_##T(T x, T y) { return (T)((U)x * (U)y); } \
-  OTR_FUNCTION T otr_neg_##T(T x) { return (T)((U)0 - (U)x); } \
-  OTR_FUNCTION T otr_abs_##T(T x) { return x < 0 ? otr_neg_##T(x) : x; } \
-  OTR_FUNCTION T otr_fma_##T(T x, T y, T z) { return (T)((U)x * (U)y + (U)z); } \
-  OTR_FUNCTION i32 otr_isnan_##T(T x) { return x != x; } \
-  OTR_FUNCTION T otr_div_trunc_##T(T x, T y) { return y == 0 ? 0 : y == -1 ? otr_neg_##T(x) : x / y; } \
-  OTR_FUNCTION T otr_fmod_##T(T x, T y) { return y == 0 || y == -1 ? 0 : x % y; } \
-  OTR_FUNCTION T otr_remainder_##T(T x, T y) { \
-    T rest = otr_fmod_##T(x, y); \
-    return rest != 0 && ((rest < 0) != (y < 0)) ? rest + y : rest; \
-  } \
-  OTR_FUNCTION T otr_div_floor_##T(T x, T y) { \
-    T rest = otr_fmod_##T(x, y), quotient = otr_div_trunc_##T(x, y); \
-    return rest != 0 && ((rest < 0) != (y < 0)) ? quotient - 1 : quotient; \
-  } \
-  OTR_FUNCTION T otr_pow_##T(T x, T y) { \
-    T result = 1; \
-    if (y < 0) return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0; \
-    while (y) { \
-      if (y & 1) result = otr_mul_##T(result, x); \
-      x = otr_mul_##T(x, x); \
-      y >>= 1; \
-    } \
-    return result; \
-  }
-OTR_INTEGERS(i32, u32)
-OTR_INTEGERS(i64, u64)
-
-/* NaN wins, on either side. */
-#define OTR_ORDERED(T) \
-  OTR_FUNCTION T otr_max_##T(T x, T y) { return x != x || x > y ? x : y; } \
-  OTR_FUNCTION T otr_min_##T(T x, T y) { return x != x || x < y ? x : y; }
-OTR_ORDERED(f32)
-OTR_ORDERED(i32)
-OTR_ORDERED(i64)
-OTR_ORDERED(u32)
-OTR_ORDERED(u64)
-
 #if OTR_HAS_F64
 OTR_FMA(f64)
-OTR_ORDERED(f64)
 #endif
 
 /* Conversions between register types. Floating-point numbers become integers by cutting; one that does not fit becomes
@@ -740,49 +769,5 @@ OTR_TRUTH_ACCESS(f64)
 #define OTR_REGISTER(T) OTR_JOIN2(otr_register_, T)
 #define OTR_LOAD(T, C, p, at) OTR_JOIN3(OTR_JOIN2(otr_load_, T), _, C)(p, at)
 #define OTR_STORE(T, C, p, at, x) OTR_JOIN3(OTR_JOIN2(otr_store_, T), _, C)(p, at, x)
-
-/* ---- Atomics ------------------------------------------------------------------------------- */
-
-OTR_FUNCTION i32 otr_atomic_cas_i32(OTR_GLOBAL i32* p, i32 expected, i32 v) {
-  return (i32)otr_atomic_cas_u32((OTR_GLOBAL u32*)p, (u32)expected, (u32)v);
-}
-OTR_FUNCTION f32 otr_atomic_cas_f32(OTR_GLOBAL f32* p, f32 expected, f32 v) {
-  return otr_of_bits_f32(otr_atomic_cas_u32((OTR_GLOBAL u32*)p, otr_bits_f32(expected), otr_bits_f32(v)));
-}
-#if OTR_CUDA
-OTR_FUNCTION f32 otr_atomic_add_f32(f32* p, f32 v) { return atomicAdd(p, v); }
-#else
-OTR_FUNCTION f32 otr_atomic_add_f32(OTR_GLOBAL f32* p, f32 v) {
-  OTR_GLOBAL u32* place = (OTR_GLOBAL u32*)p;
-  u32 old = otr_atomic_load_u32(place), seen;
-  for (;;) {
-    seen = otr_atomic_cas_u32(place, old, otr_bits_f32(otr_of_bits_f32(old) + v));
-    if (seen == old) return otr_of_bits_f32(old);
-    old = seen;
-  }
-}
-#endif
-#if OTR_HAS_ATOMIC64
-OTR_FUNCTION i64 otr_atomic_add_i64(OTR_GLOBAL i64* p, i64 v) {
-  return (i64)otr_atomic_add_u64((OTR_GLOBAL u64*)p, (u64)v);
-}
-OTR_FUNCTION i64 otr_atomic_cas_i64(OTR_GLOBAL i64* p, i64 expected, i64 v) {
-  return (i64)otr_atomic_cas_u64((OTR_GLOBAL u64*)p, (u64)expected, (u64)v);
-}
-#if OTR_HAS_F64
-OTR_FUNCTION f64 otr_atomic_cas_f64(OTR_GLOBAL f64* p, f64 expected, f64 v) {
-  return otr_of_bits_f64(otr_atomic_cas_u64((OTR_GLOBAL u64*)p, otr_bits_f64(expected), otr_bits_f64(v)));
-}
-OTR_FUNCTION f64 otr_atomic_add_f64(OTR_GLOBAL f64* p, f64 v) {
-  OTR_GLOBAL u64* place = (OTR_GLOBAL u64*)p;
-  u64 old = otr_atomic_load_u64(place), seen;
-  for (;;) {
-    seen = otr_atomic_cas_u64(place, old, otr_bits_f64(otr_of_bits_f64(old) + v));
-    if (seen == old) return otr_of_bits_f64(old);
-    old = seen;
-  }
-}
-#endif
-#endif
 
 #endif /* OUTRIGGER_DIALECT_H */

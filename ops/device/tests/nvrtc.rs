@@ -1,6 +1,6 @@
 //! The kernels as CUDA C: NVRTC compiles each text without a GPU, where it is installed.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use libloading::{Library, Symbol};
@@ -25,10 +25,29 @@ type LogSize = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;
 type Log = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 type Destroy = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
 
+/// All functions of the dialect.
+const FUNCTIONS: &str = concat!(
+    include_str!("../../../include/outrigger/dialect.h"),
+    include_str!("../../../include/outrigger/dialect_functions.h"),
+    include_str!("functions.c")
+);
+
+/// The library, if it is installed.
+#[expect(clippy::print_stdout, reason = "what was skipped is said")]
+fn nvrtc() -> Option<Library> {
+    // SAFETY: a library of a vendor, whose initializers a CUDA program runs too.
+    let open = |name| unsafe { Library::new(name) }.ok();
+    let library = NAMES.into_iter().find_map(open);
+    if library.is_none() {
+        println!("skipped: no NVRTC");
+    }
+    library
+}
+
 /// What NVRTC says of a text that it refuses.
-fn compile(library: &Library, text: &[u8]) -> Result<(), String> {
+fn compile(library: &Library, text: &[u8], option: &CStr) -> Result<(), String> {
     let source = CString::new(text).unwrap();
-    let option = c"--gpu-architecture=compute_80".as_ptr();
+    let option = option.as_ptr();
     // SAFETY: the functions have these types in all versions; strings and places live through the calls.
     unsafe {
         let create: Symbol<'_, Create> = library.get(b"nvrtcCreateProgram").unwrap();
@@ -54,16 +73,19 @@ fn compile(library: &Library, text: &[u8]) -> Result<(), String> {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "what was skipped is said")]
+fn every_function_is_cuda_c() {
+    let Some(library) = nvrtc() else { return };
+    for generation in [
+        c"--gpu-architecture=compute_80",
+        c"--gpu-architecture=compute_90",
+    ] {
+        compile(&library, FUNCTIONS.as_bytes(), generation).unwrap();
+    }
+}
+
+#[test]
 fn every_text_is_cuda_c() {
-    // SAFETY: a library of a vendor, whose initializers a CUDA program runs too.
-    let library = NAMES
-        .iter()
-        .find_map(|name| unsafe { Library::new(*name) }.ok());
-    let Some(library) = library else {
-        println!("skipped: no NVRTC");
-        return;
-    };
+    let Some(library) = nvrtc() else { return };
     let folder = std::env::temp_dir().join(format!("otr-texts-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     // Texts for groups of many items, as a GPU gets them.
@@ -93,7 +115,7 @@ fn every_text_is_cuda_c() {
     for file in std::fs::read_dir(&folder).unwrap() {
         let text = std::fs::read(file.unwrap().path()).unwrap();
         count += 1;
-        refused.extend(compile(&library, &text).err());
+        refused.extend(compile(&library, &text, c"--gpu-architecture=compute_80").err());
     }
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(

@@ -137,64 +137,17 @@ OTR_SIMD1(erfc) OTR_SIMD2(pow) OTR_SIMD2(atan2) OTR_SIMD2(hypot)
 #endif
 #endif
 
-#define OTR_MORE_MATHS(T) \
-  OTR_MATH1(T, tan, tan, tan) \
-  OTR_MATH1(T, asin, asin, asin) \
-  OTR_MATH1(T, acos, acos, acos) \
-  OTR_MATH1(T, atan, atan, atan) \
-  OTR_MATH1(T, sinh, sinh, sinh) \
-  OTR_MATH1(T, cosh, cosh, cosh) \
-  OTR_MATH1(T, asinh, asinh, asinh) \
-  OTR_MATH1(T, acosh, acosh, acosh) \
-  OTR_MATH1(T, atanh, atanh, atanh) \
-  OTR_MATH1(T, exp2, exp2, exp2) \
-  OTR_MATH1(T, log10, log10, log10) \
-  OTR_MATH1(T, erfc, erfc, erfc) \
-  OTR_MATH1(T, lgamma, lgamma, lgamma) \
-  OTR_MATH2(T, atan2, atan2, atan2) \
-  OTR_MATH2(T, hypot, hypot, hypot) \
-  OTR_MATH2(T, nextafter, nextafter, nextafter)
-OTR_MORE_MATHS(f32)
-#if OTR_HAS_F64
-OTR_MORE_MATHS(f64)
-#endif
-
 #define OTR_UNSIGNED(T) \
   OTR_FUNCTION T otr_add_##T(T x, T y) { return x + y; } \
   OTR_FUNCTION T otr_mul_##T(T x, T y) { return x * y; }
 OTR_UNSIGNED(u32)
 OTR_UNSIGNED(u64)
-#define OTR_XOR(T) \
+#define OTR_DIFFERENT_BITS(T) \
   OTR_FUNCTION T otr_xor_##T(T x, T y) { return x ^ y; }
-OTR_XOR(i32)
-OTR_XOR(i64)
-OTR_XOR(u32)
-OTR_XOR(u64)
-
-/* Elements of less than 32 bits are added in the word that holds them, rounded at each addition. */
-#define OTR_NARROW_ATOMIC(T, memory, register_, unsigned_, of, to) \
-  OTR_FUNCTION void otr_atomic_add_##T(OTR_GLOBAL memory* p, register_ v) { \
-    u64 address = (u64)p; \
-    OTR_GLOBAL u32* word = (OTR_GLOBAL u32*)(address & ~(u64)3); \
-    u32 shift = (u32)(address & 3) * 8, mask = (u32)(unsigned_)-1 << shift; \
-    u32 old = otr_atomic_load_u32(word), seen; \
-    for (;;) { \
-      memory now = (memory)(unsigned_)((old & mask) >> shift); \
-      u32 sum = (u32)(unsigned_)to(of(now) + v); \
-      seen = otr_atomic_cas_u32(word, old, (old & ~mask) | (sum << shift)); \
-      if (seen == old) return; \
-      old = seen; \
-    } \
-  }
-#define OTR_AS_IT_IS(x) (x)
-OTR_NARROW_ATOMIC(f16, u16, f32, u16, otr_of_f16, otr_to_f16)
-OTR_NARROW_ATOMIC(bf16, u16, f32, u16, otr_of_bf16, otr_to_bf16)
-OTR_NARROW_ATOMIC(u8, u8, i32, u8, OTR_AS_IT_IS, OTR_AS_IT_IS)
-OTR_NARROW_ATOMIC(i8, i8, i32, u8, OTR_AS_IT_IS, OTR_AS_IT_IS)
-OTR_NARROW_ATOMIC(u16, u16, i32, u16, OTR_AS_IT_IS, OTR_AS_IT_IS)
-OTR_NARROW_ATOMIC(i16, i16, i32, u16, OTR_AS_IT_IS, OTR_AS_IT_IS)
-#define OTR_TRUTH(x) ((x) != 0)
-OTR_NARROW_ATOMIC(b8, u8, i32, u8, OTR_AS_IT_IS, OTR_TRUTH)
+OTR_DIFFERENT_BITS(i32)
+OTR_DIFFERENT_BITS(i64)
+OTR_DIFFERENT_BITS(u32)
+OTR_DIFFERENT_BITS(u64)
 
 /* ---- Folds ----
  *
