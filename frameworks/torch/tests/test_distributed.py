@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,6 +74,14 @@ def test_the_driver_alone_says_what_it_cannot(run, has_collectives: bool) -> Non
 @pytest.mark.parametrize("case", ["capture_is_refused", "fork_is_refused"])
 def test_what_cannot_be_is_refused(run, case: str) -> None:
     run(f"rank_cases.{case}", 2)
+
+
+@pytest.mark.usefixtures("once")
+def test_a_torch_that_does_not_tell_the_group_is_refused(device_type: str) -> None:
+    from torch_outrigger import _distributed
+
+    with pytest.raises(NotImplementedError, match=f"torch {torch.__version__.split('+')[0]}.*groups of {device_type} need torch 2.14 or 2.15"):
+        _distributed._create(SimpleNamespace(store=None), device_type)
 
 
 @pytest.mark.usefixtures("once")

@@ -34,6 +34,10 @@ def register(types: tuple[str, ...]) -> None:
 
 def _create(options: Any, device_type: str) -> Any:
     """The backend of one group, beside which Gloo joins the same ranks."""
+    if not hasattr(options, "process_group"):
+        raise NotImplementedError(
+            f"torch {torch.__version__} does not tell a backend for which group it is made: groups of {device_type} need torch 2.14 or 2.15"
+        )
     gloo = _gloo(
         options.store,
         options.group_rank,
