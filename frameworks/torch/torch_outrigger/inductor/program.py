@@ -252,11 +252,12 @@ def _part(text: str, may_compile: bool) -> _Part:
 
 
 class Program:
-    """The kernels of one module for one device."""
+    """The kernels of one module for one device, in groups of a size that the device likes, or of `group` items."""
 
-    def __init__(self, device_type: str, index: int) -> None:
+    def __init__(self, device_type: str, index: int, group: int | None = None) -> None:
         self.device = torch.device(device_type, index)
         self._index = index
+        self._group = group_size(index) if group is None else group
         self._texts: dict[str, str] = {}
         self._parts: list[_Part] = []
         self._part_of: dict[str, int] = {}
@@ -278,7 +279,7 @@ class Program:
         self._texts[name] = text + (_runner(name, pointers, "c" in kinds) if on_host else "")
         real = "d" if has_f64(self._index) else "f"
         return _C.ProgramKernel(
-            self._load, self.device, name, kinds.replace("w", real), items, reduced, by_row, group_size(self._index), label
+            self._load, self.device, name, kinds.replace("w", real), items, reduced, by_row, self._group, label
         )
 
     def begin(self, may_compile: bool = True) -> None:
@@ -287,7 +288,7 @@ class Program:
             return
         taken = language(self._index)
         if taken is not None:
-            source = f"#define OTR_GROUP_SIZE {group_size(self._index)}\n{_headers()}\n" + "\n".join(self._texts.values())
+            source = f"#define OTR_GROUP_SIZE {self._group}\n{_headers()}\n" + "\n".join(self._texts.values())
             self._module = _C.program_load(self._index, taken, source.encode(), may_compile)
             return
         names = list(self._texts)

@@ -105,7 +105,8 @@ class Launcher:
             kernel = function.kernel if is_main else function.others.get(device_type)
             if kernel is not None:
                 return kernel
-            program = Program(device_type, function.index)
+            # One item runs a program.
+            program = Program(device_type, function.index, 1)
             kinds = "".join("a" if kind == "pointer" else _LETTERS.get(one, "i") for kind, one in self._arguments)
             pointers = [f"OTR_GLOBAL {one}*" for kind, one in self._arguments if kind == "pointer"]
             total = (len(kinds) + 3,)
