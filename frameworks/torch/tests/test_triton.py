@@ -515,6 +515,28 @@ def test_a_choice_is_kept(device, capsys, monkeypatch):
     assert run(kernels.tuned(configs[:1] + [triton.Config({"BLOCK": 256})])) > launches + 2
 
 
+def test_nothing_is_compiled_while_a_configuration_is_measured(device, monkeypatch):
+    from torch_outrigger.inductor import program
+
+    driver, happened = triton.runtime.driver.active, []
+    begin, measure = program.Program.begin, driver.get_benchmarker()
+
+    def noting_begin(self, *given):
+        happened.append("compile")
+        return begin(self, *given)
+
+    def noting_measure(call, **how):
+        happened.append("measure")
+        return measure(call, **how)
+
+    monkeypatch.setattr(program.Program, "begin", noting_begin)
+    monkeypatch.setattr(type(driver), "get_benchmarker", lambda self: noting_measure)
+    x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    kernel = kernels.tuned([triton.Config({"BLOCK": size}) for size in (1024, 2048, 4096)])
+    kernel[lambda chosen: (triton.cdiv(100, chosen["BLOCK"]),)](x, count, 100)
+    assert happened == ["compile"] * 3 + ["measure"] * 3
+
+
 def test_a_value_is_restored_and_configurations_are_left_out(device):
     x, count = torch.zeros(100, device=device), torch.zeros(1, dtype=torch.int32, device=device)
     seen = []
@@ -558,6 +580,15 @@ def test_heuristics_are_asked(device):
     for n in (64, 60):
         kernels.told[(1,)](out, n, BLOCK=64)
         same(out[:n], torch.full((n,), int(n == 64), dtype=torch.int32))
+
+
+def test_the_interpreter_goes_on(device, once):
+    code = START + (
+        "x, out = torch.arange(100.0), torch.empty(100)\n"
+        "kernels.tuned_add[lambda chosen: (triton.cdiv(100, chosen['BLOCK']),)](x, x, out, 100)\n"
+        "print(torch.equal(out, 2 * x))\n"
+    )
+    assert fresh(code, device.type, TRITON_INTERPRET="1").strip() == "True"
 
 
 # ---- operators as libraries have them ----

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from triton import knobs
 from triton.compiler.compiler import CompiledKernel, make_backend
 from triton.runtime.autotuner import Autotuner, Config
 from triton.runtime.driver import driver
@@ -42,10 +43,10 @@ def _is_here() -> bool:
 def _run(stock: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(stock)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_here():
+        if not knobs.runtime.interpret and _is_here():
             # Has Triton ask for a choice that is kept.
             self.cache_results = True
-            self._given = args, kwargs
+            self._given = args, {key: value for key, value in kwargs.items() if key != "warmup"}
         try:
             return stock(self, *args, **kwargs)
         finally:
