@@ -210,6 +210,18 @@ def test_an_argument_of_a_wrong_type_is_refused(device):
         kernel[(1, 1, 1)](x, y, x.clone(), "100", 64)
 
 
+def test_an_assert_fails_the_stream(device, module):
+    x = torch.ones(100, device=device)
+    for _ in range(2):
+        kernels.checked[(1,)](x, 100, BLOCK=128, debug=True)
+        # Without `debug` nothing is looked for.
+        kernels.checked[(1,)](-x, 100, BLOCK=128)
+        module.synchronize()
+        with pytest.raises(RuntimeError, match="triton_checked.*: a number is negative"):
+            kernels.checked[(1,)](-x, 100, BLOCK=128, debug=True)
+            module.synchronize()
+
+
 def test_arguments_that_overlap_are_seen(device, monkeypatch):
     x, y = pair(device)
     out = torch.empty_like(x)

@@ -79,6 +79,12 @@ def seen_again(x, y, out, n, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i, mask=mask), mask=mask)
 
 
+@triton.jit
+def checked(x, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.device_assert(tl.load(x + i, mask=i < n, other=0.0) >= 0, "a number is negative")
+
+
 FACTOR: tl.constexpr = tl.constexpr(3)
 
 
