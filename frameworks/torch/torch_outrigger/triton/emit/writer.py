@@ -419,6 +419,7 @@ class Writer:
 
     def write_blocks(self, blocks: list[Block]) -> None:
         """Writes the blocks of a function, whose arguments have values."""
+        blocks = _in_order(blocks)
         self.note(blocks)
         for block in blocks[1:]:
             self.labels[block.label] = (self.fresh("block"), block)
@@ -464,6 +465,23 @@ class Writer:
         _, index = self.enter(operation, type.shape or (), inputs)
         text = expression(operation, [one.at(index) for one in inputs], types, type.element)
         self.variable(operation.results[0], type, text, roots)
+
+
+def _in_order(blocks: list[Block]) -> list[Block]:
+    """Blocks in an order in which all jumps go forward, unless there is a loop of jumps."""
+    by_label = {one.label: one for one in blocks[1:]}
+    seen: set[Block] = set()
+    ordered: list[Block] = []
+
+    def visit(block: Block) -> None:
+        seen.add(block)
+        for label, _ in reversed([target for one in block.operations for target in one.targets]):
+            if by_label[label] not in seen:
+                visit(by_label[label])
+        ordered.append(block)
+
+    visit(blocks[0])
+    return ordered[::-1]
 
 
 def _closes(operation: Operation, shape: tuple[int, ...] | None) -> bool:
