@@ -22,12 +22,6 @@ def sum_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 @triton.jit
-def scale(x, out, by, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + i, tl.load(x + i, mask=i < n) * by, mask=i < n)
-
-
-@triton.jit
 def numbers(out, a, b, c, flag):
     """Each number that a kernel is given, in its own type."""
     tl.store(out, a.to(tl.float64))

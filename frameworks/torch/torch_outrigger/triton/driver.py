@@ -142,9 +142,6 @@ class Driver(DriverBase):
     def clear_cache(self, cache: torch.Tensor) -> None:
         cache.zero_()
 
-    def allocate_default_profile_scratch(self, size: int, alignment: int, stream: int | None) -> torch.Tensor:
-        return torch.zeros(size, dtype=torch.int8, device=self.get_active_torch_device())
-
 
 def benchmark(kernel_call: Callable[[], object], *, quantiles: Sequence[float] | None = None, **_: Any) -> Any:
     """Milliseconds of a call: the median, or the quantiles that are asked for."""
