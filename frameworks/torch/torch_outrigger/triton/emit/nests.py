@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 
 from ..ttir import Operation, Type
@@ -104,19 +105,66 @@ def is_innermost(shape: tuple[int, ...], axis: int) -> bool:
 def loops(shape: tuple[int, ...], lines: list[Line], fold: Fold | None = None) -> list[str]:
     """The text of a nest."""
     statements = [one.masked or one.text for one in lines]
-    dims = [dim for dim, size in enumerate(shape) if size > 1]
     # GCC 12 loses stores under a mask of a loop that is said to be independent.
     independent = ["OTR_INDEPENDENT"] * all(not one.masked for one in lines)
     if fold is not None and is_innermost(shape, fold.axis):
-        return _folding(shape, statements, fold, independent)
+        return _resolved(shape, _folding(shape, statements, fold, independent), _singly(shape))
     if fold is not None:
         targets = [fold.target(number, shape) for number in range(len(fold.results))]
-        statements += fold.combination.lines(targets, fold.values, targets, f"i{fold.axis} == 0" if shape[fold.axis] > 1 else "1")
+        statements += fold.combination.lines(targets, fold.values, targets, f"d{fold.axis} == 0" if shape[fold.axis] > 1 else "1")
+    groups = _groups(shape, statements)
     heads = []
-    for dim in dims:
-        heads += independent * (dim == dims[-1])
-        heads.append(f"for (i32 i{dim} = 0; i{dim} < {shape[dim]}; i{dim}++) {{")
-    return [*heads, *statements, *("}" for _ in dims)]
+    for group in groups:
+        heads += independent * (group == groups[-1])
+        heads.append(f"for (i32 {_name(group)} = 0; {_name(group)} < {_size(shape, group)}; {_name(group)}++) {{")
+    return [*heads, *_resolved(shape, statements, groups), *("}" for _ in groups)]
+
+
+_Group = tuple[int, int]
+"""The first and the last of dimensions that one loop goes through."""
+
+_INDEX = re.compile(r"\bd(\d+)(?:_(\d+))?\b")
+
+
+def _name(group: _Group) -> str:
+    return f"d{group[0]}" if group[0] == group[1] else f"d{group[0]}_{group[1]}"
+
+
+def _size(shape: tuple[int, ...], group: _Group) -> int:
+    return math.prod(shape[group[0] : group[1] + 1])
+
+
+def _singly(shape: tuple[int, ...]) -> list[_Group]:
+    return [(dim, dim) for dim, size in enumerate(shape) if size > 1]
+
+
+def _groups(shape: tuple[int, ...], statements: list[str]) -> list[_Group]:
+    """Dimensions that statements never tell apart are one loop: a compiler takes much time for many."""
+    starts = set()
+    for one in statements:
+        for first, last in _INDEX.findall(one):
+            starts |= {int(first), int(last or first) + 1}
+    groups: list[_Group] = []
+    for dim, _ in _singly(shape):
+        if groups and groups[-1][1] == dim - 1 and dim not in starts:
+            groups[-1] = (groups[-1][0], dim)
+        else:
+            groups.append((dim, dim))
+    return groups
+
+
+def _resolved(shape: tuple[int, ...], statements: list[str], groups: list[_Group]) -> list[str]:
+    """Statements with indices of several dimensions as those of the loops there are."""
+
+    def index(found: re.Match[str]) -> str:
+        first, last = int(found[1]), int(found[2] or found[1])
+        inside = [one for one in groups if first <= one[0] and one[1] <= last]
+        if len(inside) <= 1:
+            return found[0]
+        parts = [f"{_name(one)} * {math.prod(shape[one[1] + 1 : last + 1])}" for one in inside[:-1]]
+        return f"({' + '.join([*parts, _name(inside[-1])])})"
+
+    return [_INDEX.sub(index, one) for one in statements]
 
 
 def _folding(shape: tuple[int, ...], statements: list[str], fold: Fold, independent: list[str]) -> list[str]:
@@ -126,7 +174,7 @@ def _folding(shape: tuple[int, ...], statements: list[str], fold: Fold, independ
     folded by another nest, in which rows are neighbours."""
     axis, length, combination = fold.axis, shape[fold.axis], fold.combination
     outer = [dim for dim in range(axis) if shape[dim] > 1]
-    heads = [f"for (i32 i{dim} = 0; i{dim} < {shape[dim]}; i{dim}++) {{" for dim in outer]
+    heads = [f"for (i32 d{dim} = 0; d{dim} < {shape[dim]}; d{dim}++) {{" for dim in outer]
     width = lanes_of(length)
 
     def lane(at: str) -> list[str]:
@@ -138,10 +186,10 @@ def _folding(shape: tuple[int, ...], statements: list[str], fold: Fold, independ
     here = lane("lane")
     if length == width:
         kept = [f"{to} = {value};" for to, value in zip(here, fold.values, strict=True)]
-        body = over_lanes(width, [f"const i32 i{axis} = lane;", *statements, *kept], independent)
+        body = over_lanes(width, [f"const i32 d{axis} = lane;", *statements, *kept], independent)
     else:
         joined = combination.lines(here, fold.values, here, "first == 0")
-        inner = over_lanes(width, [f"const i32 i{axis} = first + lane;", *statements, *joined], independent)
+        inner = over_lanes(width, [f"const i32 d{axis} = first + lane;", *statements, *joined], independent)
         body = [f"for (i32 first = 0; first < {length}; first += {width}) {{", *inner, "}"]
     half, least = width // 2, LAST_LANES if fold.tails else 1
     while half >= least:
@@ -175,7 +223,8 @@ def _tree(combination: Combination, elements: list[list[str]], targets: list[str
 def statements_over(shape: tuple[int, ...], index: Index, statements: list[str]) -> list[str]:
     """Statements for each index of a shape, one after the other."""
     dims = [dim for dim, one in enumerate(index) if one != "0"]
-    return [*(f"for (i32 i{dim} = 0; i{dim} < {shape[dim]}; i{dim}++) {{" for dim in dims), *statements, *("}" for _ in dims)]
+    heads = [f"for (i32 d{dim} = 0; d{dim} < {shape[dim]}; d{dim}++) {{" for dim in dims]
+    return [*heads, *_resolved(shape, statements, _singly(shape)), *("}" for _ in dims)]
 
 
 def declared(element: str, name: str, text: str) -> Line:

@@ -8,6 +8,7 @@ made of that, because a compiler sees neighbours in `start + i` only where the s
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Callable, Iterator
 
@@ -149,17 +150,27 @@ def _float_literal(text: str, element: str) -> str:
 
 def canonical(shape: tuple[int, ...]) -> Index:
     """The index in a nest over a shape."""
-    return ["0" if size == 1 else f"i{dim}" for dim, size in enumerate(shape)]
+    return ["0" if size == 1 else f"d{dim}" for dim, size in enumerate(shape)]
 
 
 def flat(index: Index, shape: tuple[int, ...]) -> str:
-    """The place of an element in an array."""
-    parts = []
-    for dim, one in enumerate(index):
-        stride = math.prod(shape[dim + 1 :])
+    """The place of an element in an array. Dimensions of a nest that stand in their order are one: `d2_4` is that of d2, d3 and d4."""
+    parts, first = [], 0
+    while first < len(index):
+        last = first
+        while last + 1 < len(index) and _follows(index[last], index[last + 1]):
+            last += 1
+        stride = math.prod(shape[last + 1 :])
+        one = index[first] if first == last else f"{index[first]}_{index[last][1:]}"
         if one != "0":
             parts.append(one if stride == 1 else f"({one}) * {stride}")
+        first = last + 1
     return " + ".join(parts) or "0"
+
+
+def _follows(one: str, other: str) -> bool:
+    """Whether two indices are those of neighbouring dimensions."""
+    return re.fullmatch(r"d\d+", one) is not None and other == f"d{int(one[1:]) + 1}"
 
 
 def unflat(place: str, shape: tuple[int, ...]) -> Index:
