@@ -14,6 +14,7 @@ from triton._C.libtriton import ir, passes
 from triton.backends.compiler import BaseBackend, GPUTarget, Language
 from triton.runtime.errors import OutOfResources
 
+from .._lifetime import is_served
 from ..inductor import program
 from . import emit
 from .ttir import Refused
@@ -78,7 +79,8 @@ class Backend(BaseBackend):
 
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
-        return target.backend == "outrigger"
+        # Inductor names the device as torch does.
+        return target.backend == "outrigger" or is_served(target.backend)
 
     def hash(self) -> str:
         return f"outrigger {_version()}, {program.code_version()}, {self.target.arch}"
