@@ -16,7 +16,7 @@ if "outrigger" not in triton.backends.backends:
 
 from triton.language.extra import libdevice  # noqa: E402
 
-pytestmark = [pytest.mark.usefixtures("compiles"), pytest.mark.not_on_mtia("Triton's driver is of the device type outrigger")]
+pytestmark = pytest.mark.usefixtures("compiles")
 
 
 @triton.jit
