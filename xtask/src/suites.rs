@@ -88,6 +88,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         // Without git nothing can be kept.
         results: Results::of_now(workspace).ok(),
         again: options.again,
+        everything: options.all,
         left: AtomicU32::new(chosen.iter().map(|job| job.seconds).sum()),
         environment: OnceLock::new(),
         shim: OnceLock::new(),
@@ -128,6 +129,8 @@ struct Run<'a> {
     seed: Seed,
     results: Option<Results>,
     again: bool,
+    /// Every job runs that has not passed on the same, also where it is not its turn.
+    everything: bool,
     /// About how many seconds the jobs take that are not done.
     left: AtomicU32,
     environment: OnceLock<Result<(), String>>,
@@ -190,7 +193,7 @@ impl Run<'_> {
             });
             if let Some((results, fingerprint)) = kept.as_ref().filter(|_| !self.again)
                 && let Some((counts, seconds, earlier)) =
-                    results.find(job, fingerprint, job.waits(self.seed))
+                    results.find(job, fingerprint, !self.everything && job.waits(self.seed))
             {
                 return Ok((counts, seconds, Some(earlier)));
             }

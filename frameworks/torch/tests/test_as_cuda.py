@@ -339,6 +339,7 @@ def test_accelerate_in_two_processes():
     assert len(found["totals"]) == 2 and found["totals"][0] == found["totals"][1]
 
 
+@pytest.mark.only_with_all
 def test_kernels_of_triton_run():
     pytest.importorskip("triton")
     found = result(*AS_CUDA, "triton_sum.py")

@@ -210,8 +210,8 @@ pub(super) struct Job {
     pub(super) narrow: bool,
     /// Operators of PyTorch have been compiled ahead of time; else the store on disk is empty, as at a user's first start.
     pub(super) compiled: bool,
-    /// Other jobs of its suite run the same tests on other drivers: once it has passed in this clone, they take turns.
-    takes_turns_again: bool,
+    /// Once it has passed in this clone, the jobs of this group take turns.
+    turns_again: Option<&'static str>,
     tier: Tier,
 }
 
@@ -224,7 +224,7 @@ impl Job {
             seconds,
             narrow: false,
             compiled: false,
-            takes_turns_again: false,
+            turns_again: None,
             tier: Tier::Every,
         }
     }
@@ -243,9 +243,9 @@ impl Job {
         }
     }
 
-    const fn in_turn_again(self) -> Self {
+    const fn in_turn_again(self, group: &'static str) -> Self {
         Self {
-            takes_turns_again: true,
+            turns_again: Some(group),
             ..self
         }
     }
@@ -276,22 +276,22 @@ impl Job {
         }
     }
 
-    /// True if it need not run again for a change while another one of its suite does.
+    /// True if it need not run again for a change while another one of its group does.
     pub(super) fn waits(&self, seed: Seed) -> bool {
-        self.takes_turns_again && !self.is_chosen(seed, "again", |job| job.takes_turns_again)
+        self.turns_again
+            .is_some_and(|group| !self.is_chosen(seed, group, |job| job.turns_again == Some(group)))
     }
 
     /// True if it is the one of its suite whose turn it is.
     fn has_its_turn(&self, seed: Seed) -> bool {
-        self.is_chosen(seed, "", |job| job.tier == Tier::InTurn)
+        let takes_part = |job: &Job| job.suite == self.suite && job.tier == Tier::InTurn;
+        self.is_chosen(seed, &format!("{:?}", self.suite), takes_part)
     }
 
-    /// True if a choice by this name is for it, of those jobs of its suite that `takes_part` lets in.
+    /// True if the choice by this name is for it, of those jobs that `takes_part` lets in.
     fn is_chosen(&self, seed: Seed, name: &str, takes_part: impl Fn(&Job) -> bool) -> bool {
-        let of_suite = |job: &&Job| job.suite == self.suite && takes_part(job);
-        let turns: Vec<&Job> = JOBS.iter().filter(of_suite).collect();
-        let name = format!("{:?}{name}", self.suite);
-        turns[seed.pick(&name, turns.len())].name == self.name
+        let turns: Vec<&Job> = JOBS.iter().filter(|job| takes_part(job)).collect();
+        turns[seed.pick(name, turns.len())].name == self.name
     }
 }
 
@@ -452,7 +452,7 @@ const fn torch_in_part(name: &'static str, driver: &'static str, device: &'stati
     };
     Job::new(Suite::Torch, name, work, 30)
         .only(Tier::Short)
-        .in_turn_again()
+        .in_turn_again("drivers")
 }
 
 /// The tests of graphs, where each operator compiles its kernels. With `--all` all tests run there.
@@ -572,8 +572,8 @@ static JOBS: &[Job] = &[
     graphs("graphs intel", INTEL),
     sweep("sweep f32", UNIFIED, "outrigger", &["float32"], Tier::Short)
         .compiled()
-        .in_turn_again(),
-    sweep("sweep bf16", DISCRETE, "outrigger", &["bfloat16"], Tier::Short).in_turn_again(),
+        .in_turn_again("sweeps"),
+    sweep("sweep bf16", DISCRETE, "outrigger", &["bfloat16"], Tier::Short).in_turn_again("sweeps"),
     whole_torch("torch compiled", UNIFIED, "outrigger").compiled(),
     whole_torch("torch discrete", DISCRETE, "outrigger"),
     whole_torch("torch driver-c", C_DRIVER, "outrigger"),
@@ -626,10 +626,14 @@ static JOBS: &[Job] = &[
     sweep("sweep opencl", OPENCL, "outrigger", &["float32"], Tier::Everything),
     sweep("sweep intel", INTEL, "outrigger", &["float32"], Tier::Everything),
     soak("soak 600 s", 600, Tier::Everything),
-    wheels("wheels", &[], Tier::Short),
+    wheels("wheels", &[], Tier::Short).in_turn_again("packages"),
     wheels("wheels of two", &["2.14.1"], Tier::Everything),
-    Job::new(Suite::Hosts, "hosts", Work::Hosts, 60).narrow(),
-    Job::new(Suite::Pages, "pages", Work::Pages, 40).narrow(),
+    Job::new(Suite::Hosts, "hosts", Work::Hosts, 60)
+        .narrow()
+        .in_turn_again("packages"),
+    Job::new(Suite::Pages, "pages", Work::Pages, 40)
+        .narrow()
+        .in_turn_again("packages"),
     soak("soak 20 s", 20, Tier::Short),
     demo("demo unified", UNIFIED, "outrigger"),
     demo("demo discrete", DISCRETE, "outrigger"),
