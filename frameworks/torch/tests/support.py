@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from types import ModuleType
 
 import pytest
 import torch
@@ -34,6 +35,15 @@ def same(actual: torch.Tensor, expected: torch.Tensor, **tolerance: float) -> No
     assert actual.device.type not in ("cpu", "meta"), f"{actual.device} is not a device"
     tolerance = tolerance or {"rtol": 0, "atol": 0}
     torch.testing.assert_close(actual.cpu(), expected, equal_nan=True, **tolerance)
+
+
+def tested_triton() -> ModuleType:
+    """Triton, for a file of tests that need the version whose kernels run on the device: without it the file is left out. That it
+    has not found the device is no reason, and fails the tests."""
+    triton = pytest.importorskip("triton")
+    if not triton.__version__.startswith("3.9."):
+        pytest.skip("kernels of Triton run with Triton 3.9", allow_module_level=True)
+    return triton
 
 
 def run_python(code: str, timeout: int = 120, **environment: str) -> subprocess.CompletedProcess[str]:

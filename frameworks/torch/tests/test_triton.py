@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import run_python, same, sample
+from support import run_python, same, sample, tested_triton
 
-triton = pytest.importorskip("triton")
-if not triton.__version__.startswith("3.9."):
-    pytest.skip("kernels of Triton run with Triton 3.9", allow_module_level=True)
+triton = tested_triton()
 
 import triton_kernels as kernels  # noqa: E402
 import triton_operators as operators  # noqa: E402

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import same
+from support import same, tested_triton
 
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-if "outrigger" not in triton.backends.backends:
-    pytest.skip("Triton has not found the backend: the package is not installed", allow_module_level=True)
+triton = tested_triton()
+tl = triton.language
 
 from torch_outrigger.inductor import program  # noqa: E402
 from triton.language.extra import libdevice  # noqa: E402
