@@ -100,6 +100,13 @@ fn the_devices_are_those_of_the_options() {
     assert!(!one.devices[0].visible && !all.devices.is_empty());
 }
 
+/// A driver over these functions of OpenCL; `None` if there is no device.
+fn open_over(cl: Cl) -> Option<*mut c::otr_driver_t> {
+    let cl = Box::leak(Box::new(cl));
+    let open = Open::over(cl, &Choice::parse("").unwrap()).ok()?;
+    Some(handle::give(Driver(Arc::new(open))))
+}
+
 /// OpenCL's own fill, and how many fills it takes before it refuses one.
 static FILL: OnceLock<<cl::cl_function_types::clEnqueueSVMMemFill_t as Present>::Function> =
     OnceLock::new();
@@ -129,11 +136,10 @@ fn a_fill_of_which_opencl_refuses_a_part_has_failed() {
     };
     FILL.set(cl.clEnqueueSVMMemFill).unwrap();
     cl.clEnqueueSVMMemFill = fill_or_refuse;
-    let cl = Box::leak(Box::new(cl));
-    let Ok(open) = Open::over(cl, &Choice::parse("").unwrap()) else {
+    let Some(driver) = open_over(cl) else {
         return;
     };
-    let (table, driver) = (table(), handle::give(Driver(Arc::new(open))));
+    let table = table();
     let pattern: [u8; 16] = std::array::from_fn(|at| at as u8 + 1);
     // SAFETY: R7, R10: live handles, and memory that lives until the queue was waited for.
     unsafe {
@@ -261,11 +267,10 @@ fn a_command_that_fails_when_it_runs_is_reported() {
     cl.clEnqueueSVMMemFill = fill_late;
     cl.clEnqueueNDRangeKernel = launch_late;
     cl.clGetEventInfo = info_late;
-    let cl = Box::leak(Box::new(cl));
-    let Ok(open) = Open::over(cl, &Choice::parse("").unwrap()) else {
+    let Some(driver) = open_over(cl) else {
         return;
     };
-    let (table, driver) = (table(), handle::give(Driver(Arc::new(open))));
+    let table = table();
     const FAILS: i32 = c::OTR_ERR_OUT_OF_HOST_MEMORY;
     // SAFETY: R7, R10: live handles, and memory that lives until the queue was waited for.
     unsafe {
