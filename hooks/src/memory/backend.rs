@@ -26,8 +26,8 @@ pub(crate) enum Fence {
     Passed,
     /// The work that a stream was given.
     Tail(Arc<Tail>),
-    /// A use of the memory that was recorded, and the work that the stream was given before its capture.
-    Capture(CapturedUse, Arc<Tail>),
+    /// A use of the memory that was recorded, and the work that the stream was given before its capture, unless that is over.
+    Capture(CapturedUse, Option<Arc<Tail>>),
 }
 
 impl From<Option<Arc<Tail>>> for Fence {
@@ -41,7 +41,9 @@ impl Fence {
         match self {
             Self::Passed => true,
             Self::Tail(tail) => tail.is_over(),
-            Self::Capture(recorded, before) => recorded.over() && before.is_over(),
+            Self::Capture(recorded, before) => {
+                recorded.over() && before.as_ref().is_none_or(|before| before.is_over())
+            }
         }
     }
 
@@ -340,18 +342,19 @@ pub(crate) fn fence_of(
     let Some(timeline) = find(own, id) else {
         return Ok(Fence::Passed);
     };
-    let recorded = match &timeline {
-        Timeline::Stream(stream) if stream.is_capturing() => {
-            match next.and_then(|next| find(own, next)) {
-                Some(Timeline::Stream(next)) => stream.captured_use(Some(&next)),
-                Some(Timeline::Ended(_)) | None => stream.captured_use(None),
-            }
+    if let Timeline::Stream(stream) = &timeline
+        && stream.is_capturing()
+    {
+        let recorded = match next.and_then(|next| find(own, next)) {
+            Some(Timeline::Stream(next)) => stream.captured_use(Some(&next)),
+            Some(Timeline::Ended(_)) | None => stream.captured_use(None),
+        };
+        if let Some(recorded) = recorded {
+            // An idle queue stays idle until the capture ends. An event on it would pass only when the device gets to it.
+            let idle = matches!(stream.queue().query(), Ok(true));
+            let before = if idle { None } else { Some(timeline.fence()?) };
+            return Ok(Fence::Capture(recorded, before));
         }
-        Timeline::Stream(_) | Timeline::Ended(_) => None,
-    };
-    let tail = timeline.fence()?;
-    Ok(match recorded {
-        Some(recorded) => Fence::Capture(recorded, tail),
-        None => Fence::Tail(tail),
-    })
+    }
+    Ok(Fence::Tail(timeline.fence()?))
 }
